@@ -24,7 +24,6 @@ from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.policy import PolicySet
 from governor.core.base.units import NS_PER_MS, NS_PER_S, TICK_NS, MonoNs
 from governor.core.engine import step as engine
-from governor.core.engine.kill_set import descends, find_launchers
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Effect, Refuse
@@ -39,6 +38,7 @@ from governor.core.events.inputs import (
     Tick,
     TrainerExited,
 )
+from governor.core.halt.kill_set import descends, find_launchers
 from governor.daemon import signals
 from governor.daemon.incident_queries import IncidentQueries
 from governor.daemon.perform import Performer

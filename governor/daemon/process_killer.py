@@ -11,9 +11,9 @@ import structlog
 
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_MS, NS_PER_S, MonoNs
-from governor.core.engine.kill_set import KillSet, kill_set, strays
 from governor.core.events.inputs import ProcessesSeen
 from governor.core.halt.incident import process_row
+from governor.core.halt.kill_set import KillSet, kill_set, strays
 from governor.ports import Processes, Sent
 
 # The scan period while a process lives, so an exit is seen this soon.

@@ -18,7 +18,7 @@ import pytest
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.processes import LinuxProcesses
 from governor.core.base.identity import ProcessId
-from governor.core.engine.kill_set import find_launchers, is_launcher, kill_set, strays
+from governor.core.halt.kill_set import find_launchers, is_launcher, kill_set, strays
 
 SAFETY_S = 120  # Launchers import torch, and deepspeed everything else, on a machine that may be busy.
 BIN = Path(sys.executable).parent

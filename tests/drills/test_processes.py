@@ -16,7 +16,7 @@ import pytest
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.processes import LinuxProcesses
 from governor.core.base.identity import ProcessId
-from governor.core.engine.kill_set import KillSet, find_launchers, kill_set, remaining, strays
+from governor.core.halt.kill_set import KillSet, find_launchers, kill_set, remaining, strays
 from governor.ports import Sent
 
 SAFETY_S = 60

@@ -12,10 +12,10 @@ from typing import Final
 
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.engine.kill_set import ANCESTORS_MAX, descends
 from governor.core.engine.on_machine import HELD_BYTES_MIN
 from governor.core.events.inputs import Event
 from governor.core.events.machine import GpuProcessesSeen, GpuSample
+from governor.core.halt.kill_set import ANCESTORS_MAX, descends
 from governor.ports import GpuReading, Gpus, Processes
 
 PCI_DEVICES: Final = Path("/sys/bus/pci/devices")

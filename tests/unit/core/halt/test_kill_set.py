@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from governor.core.base.identity import ProcessFacts, ProcessId
-from governor.core.engine.kill_set import find_launchers, is_launcher, kill_set, remaining, strays
+from governor.core.halt.kill_set import find_launchers, is_launcher, kill_set, remaining, strays
 
 USER = 1000
 PYTHON = "/venv/bin/python"

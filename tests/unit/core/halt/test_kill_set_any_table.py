@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from governor.core.base.identity import ProcessFacts, ProcessId
-from governor.core.engine.kill_set import kill_set, strays
+from governor.core.halt.kill_set import kill_set, strays
 
 USER = 1000
 PYTHON = "/venv/bin/python"

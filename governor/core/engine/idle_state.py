@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from governor.core.base.units import BootNs, MonoNs
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # Commands take NODE from here: ManagedRun would triple what they import.
     from governor.core.engine.managed_run import ManagedRun
 
 # The pseudo-run whose incident is the node's own stop: no valid run name.

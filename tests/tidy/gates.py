@@ -10,6 +10,7 @@ import importlib
 import inspect
 import os
 import pkgutil
+import re
 import sys
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
@@ -21,6 +22,7 @@ from typing import Any, Final
 
 import click
 
+from governor.adapters.exporters.prometheus_metrics import Metric
 from governor.cli.common import OF_THE_COMMANDS
 from governor.core.base.findings import Reading
 from governor.core.base.policy import Policy
@@ -29,6 +31,13 @@ from governor.replay.user_tests import loaded_for
 from governor.timeline.cases import Case, read_cases
 from tests.tidy.sources import ROOT, sources
 
+# Prometheus' base units, and ours for money and tokens. Only `_per_…` and `_total` may follow one.
+_UNIT: Final = re.compile(r"_(?:seconds|bytes|ratio|usd|tokens)(?=_|$)")
+_PER: Final = r"(?:_per_(?:second|hour|million_tokens))?(?:_total)?$"
+_OTHER_UNITS: Final = re.compile(
+    r"(?<!_per)_(ns|us|ms|s|secs?|second|(?:milli|micro|nano)(?:s|seconds)|mins?|minutes?|hours?|days?|[kmgt]i?b"
+    r"|(?:kilo|mega|giga|kibi|mebi|gibi)bytes|dollars?|cents|usd_micros|micros|percent|pct|frac)(?=_|$)"
+)
 OBSERVED: Final = frozenset(name for name in vars(Observer) if not name.startswith("_"))
 
 
@@ -128,6 +137,27 @@ def never_filled(reading: type, text: str) -> list[str]:
         for name in names[len(call.args) :]
         if name not in {keyword.arg for keyword in call.keywords}
     ]
+
+
+def misnamed(metrics: Iterable[Metric]) -> list[str]:
+    """Metrics whose name or meaning Prometheus' users would not expect (prometheus.io/docs/practices/naming)."""
+    return [f"metric {metric.name}: {wrong}" for metric in metrics for wrong in _wrong_in(metric)]
+
+
+def _wrong_in(metric: Metric) -> list[str]:
+    name, is_counter = metric.name, metric.type == "counter"
+    other, unit = _OTHER_UNITS.search(name), _UNIT.search(name)
+    checks = {
+        "a name is costgov_ and words in lower case": re.fullmatch(r"costgov(_[a-z][a-z0-9]*)+", name),
+        "its type is gauge, counter or histogram": metric.type in ("gauge", "counter", "histogram"),
+        "a counter's name ends in _total, and no other's": name.endswith("_total") is is_counter,
+        f"{other and other[1]} is no base unit: seconds, bytes, ratio, usd or tokens": other is None,
+        "its unit stands last": unit is None or re.match(_PER, name[unit.end() :]),
+        "its meaning is a sentence: a capital or a digit first, a full stop last": re.fullmatch(
+            r"[A-Z0-9](?s:.*)[^.]\.", metric.meaning
+        ),
+    }
+    return [what for what, holds in checks.items() if not holds]
 
 
 def observers_in(package: ModuleType) -> Mapping[str, list[type]]:

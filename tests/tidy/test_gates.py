@@ -14,6 +14,7 @@ from typing import Any
 import click
 import pytest
 
+from governor.adapters.exporters.prometheus_metrics import METRICS, Metric, build_info
 from governor.adapters.plugins import Kind
 from governor.cli.common import OF_THE_COMMANDS, exits
 from governor.core.rules import triggers
@@ -195,6 +196,36 @@ def test_a_metric_whose_field_nobody_fills() -> None:
         "LagReading.sum_s is never filled: its metric would show the default for ever"
     ]
     assert gates.never_filled(LagReading, "DEFAULT = LagReading()\n") == ["LagReading is filled nowhere"]
+
+
+def test_every_metric_is_named_as_prometheus_users_expect() -> None:
+    gates.nothing_missing(gates.misnamed([*METRICS, build_info("")]))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "meaning", "wrong"),
+    [
+        ("costgov_run_saves_total", "counter", "Saves that were whole.", ()),
+        ("costgov_run_spend_rate_usd_per_hour", "gauge", "1 is a dollar.", ()),
+        ("costgov_run_save_ms", "counter", "longest save", ("a counter's", "ms is no base unit", "its meaning")),
+        ("costgov_run_saves_total", "gauge", "Saves that were whole.", ("a counter's",)),
+        ("costgov_run_saves", "counter", "Saves that were whole.", ("a counter's",)),
+        ("costgov_run_seconds_saved", "gauge", "The longest save.", ("its unit stands last",)),
+        ("costgov_run_usd_spend_total", "counter", "What it cost.", ("its unit stands last",)),
+        ("costgov_run_saved_minutes", "gauge", "The longest save.", ("minutes is no base unit",)),
+        ("costgov_run_spend_usd_micros", "gauge", "What it cost.", ("usd_micros is no base", "its unit stands last")),
+        ("costgov_run_saved_percent", "gauge", "How much is saved.", ("percent is no base unit",)),
+        ("costgov_runSaves", "gauge", "Saves.", ("a name is costgov_",)),
+        ("run_saves", "gauge", "Saves.", ("a name is costgov_",)),
+        ("costgov_run_saves", "summary", "Saves.", ("its type",)),
+        ("costgov_run_saves", "gauge", "", ("its meaning",)),
+        ("costgov_run_saves", "gauge", "Saves…", ("its meaning",)),
+    ],
+)
+def test_a_metric_that_is_misnamed(name: str, kind: str, meaning: str, wrong: tuple[str, ...]) -> None:
+    lines = gates.misnamed([Metric(name, kind, (), meaning, lambda _: ())])
+    assert len(lines) == len(wrong), lines
+    assert all(line.startswith(f"metric {name}: {what}") for line, what in zip(lines, wrong, strict=True))
 
 
 def test_an_exporter_without_its_contract(plant: Plant) -> None:

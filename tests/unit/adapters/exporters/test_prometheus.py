@@ -179,9 +179,16 @@ def test_every_declared_metric_appears_when_everything_is_known(exporter: Promet
     known = {"health": health, "budgets": (BudgetReading("stage:s1", 9_000_000, 4_500_000, 250_000),)}
     known |= {"idle_s": 600.0, "stops_in_s": 300.0, "stop_stage": "verifying", "unallocated_usd_micros": 2_500_000}
     exporter.publish(MetricsSnapshot(**{name: getattr(full, name) for name in full.__slots__} | known))
-    families = {family.name for family in text_string_to_metric_families(exporter.render().decode())}
-    declared = {metric.name.removesuffix("_total") for metric in METRICS}
-    assert declared <= families, f"not shown, give FULL or `known` their values: {declared - families}"
+    families = [*text_string_to_metric_families(exporter.render().decode())]
+    rendered = {(one.name, family.type) for family in families for one in family.samples}
+    declared = {
+        (f"{metric.name}{suffix}", metric.type)
+        for metric in METRICS
+        for suffix in (("_bucket", "_sum", "_count") if metric.type == "histogram" else ("",))
+    }
+    assert declared <= rendered, f"not shown, give FULL or `known` their values: {declared - rendered}"
+    ours = {sample for sample in rendered if sample[0].startswith("costgov_") and sample[0] != "costgov_build_info"}
+    assert ours <= declared, f"shown and not declared: {ours - declared}"
     of_stage = {"scope": "stage:s1", "node": "gpu-17"}
     names = [f"costgov_budget_{what}_usd" for what in ("ceiling", "spend", "reserve")]
     assert [value(exporter, name, **of_stage) for name in names] == [9, 4.5, 0.25]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, DurationNs, WallNs
 from governor.core.money.charges import (
     CUTS_MAX,
+    UNALLOCATED_MAX,
     UNALLOCATED_PAYER,
     Charge,
     ChargeBook,
@@ -165,3 +166,18 @@ def test_what_was_nobodys_goes_to_the_command_that_was_started_for_it() -> None:
     assert book.runs.by_run[UNALLOCATED_PAYER.run] == 0
     assert book.hand_over(ANNA) == [], "once"
     assert book.runs.by_run[ANNA.run] == book.runs.total() == handed.usd_micros + still_open
+
+
+def test_a_hand_over_clears_what_was_too_old_for_it() -> None:
+    """What a ceiling counts begins anew there: a later stand-in must not pay for the same hours again."""
+    book = ChargeBook(PLACE, START)
+    waiting = UNALLOCATED_MAX + 3  # Closed charges. Three are too old to move.
+    add(book, START, waiting * NS_PER_HOUR + NS_PER_S, UNALLOCATED_PAYER)
+    hour = NS_PER_HOUR // 1000
+    assert book.unallocated_charges()[1] == 3 * hour
+    assert book.unclaimed_usd_micros() == waiting * hour + NS_PER_S // 1000
+    assert len(book.hand_over(ANNA)) == UNALLOCATED_MAX
+    assert (book.unallocated_charges(), book.unclaimed_usd_micros()) == (((), 0), 0)
+    later = START + (waiting + 1) * NS_PER_HOUR
+    add(book, later, NS_PER_S, UNALLOCATED_PAYER)
+    assert book.unclaimed_usd_micros() == NS_PER_S // 1000, "only what came after it"

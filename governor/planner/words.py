@@ -36,9 +36,9 @@ def days(value: float) -> str:
 
 def count(value: float) -> str:
     """1.05M, 51.6B, 15T."""
-    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+    for size, prefix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
-            return f"{value / size:.3g}{letter}" if value / size < 999.5 else f"{value / size:,.0f}{letter}"
+            return f"{value / size:.3g}{prefix}" if value / size < 999.5 else f"{value / size:,.0f}{prefix}"
     return f"{value:.3g}"
 
 

@@ -26,6 +26,13 @@ RULES = [
     (r"^(ns|ms|s|usd)_(?!micros)", "the unit stands last in the name", r"$^"),
     (r"(^|_)(helper|helpers|utils?|misc)$", "name it after what it does", r"$^"),
     (r"(Manager|Helper|Utils?)$", "name it after what it does", r"ports\.py$|/systemd\.py$"),
+    # Words of an earlier vocabulary, which only its author understood.
+    (r"(^|_)(?i:letters?)(_|$)|Letter", "what a trainer is sent is a checkpoint request", r"$^"),
+    (r"(^|_)(?i:nobodys)(_|$)|Nobodys", "what no run pays for is unallocated", r"$^"),
+    (r"(^|_)(?i:(door)?bells?)(_|$)|Bell|Doorbell", "what wakes a trainer is a signal", r"$^"),
+    (r"(^|_)(?i:heard)(_|$)|Heard", "name what came: a frame, an answer", r"$^"),
+    (r"(^|_)(?i:(un)?tracked)(_|$)|Tracked", "a run that this governor has is managed", r"$^"),
+    (r"(^|_)(?i:hands)(_|$)|Hands", "what performs effects is a performer", r"$^"),
 ]
 INTEGER_UNITS = ("_ns", "_usd_micros", "_bytes")
 
@@ -54,10 +61,51 @@ def test_names_keep_to_the_glossary(pattern: str, meant: str, right_in: str) -> 
         f"{source.at(node)} {name}"
         for source in sources(*PRODUCT)
         if not re.search(right_in, source.path)
+        for node, name in _named(pattern, source)
+    ]
+    assert not wrong, f"{meant}: {wrong}"
+
+
+def _named(pattern: str, source: Source) -> list[tuple[ast.AST, str]]:
+    """What this file names with words that the pattern forbids."""
+    return [
+        (node, name)
         for node, name in _defined(source)
         if re.search(pattern, name) and (pattern not in OF_QUANTITIES or not isinstance(node, FUNCTIONS))
     ]
-    assert not wrong, f"{meant}: {wrong}"
+
+
+OLD_WORDS = """
+class TrackedRun:
+    untracked = 0
+
+    def __init__(self, letter, hands):
+        self.nobodys_usd_micros = self._letters = letter
+        self._heard_at = last_heard = 0
+
+    def ring_doorbell(self):
+        bell = DOORBELL = 1
+
+class LetterBox: pass
+class ProcessHands: pass
+"""
+TODAYS_WORDS = """
+class ManagedRun:
+    def hand_over(self, labels, newsletter):
+        self.nobody = self.handshake = labelled = overheard = backtracked = handset = 0
+"""
+
+
+def test_words_of_the_earlier_vocabulary_are_found() -> None:
+    def found(text: str) -> set[str]:
+        planted = Source("planted.py", text, ast.parse(text))
+        return {name for pattern, _, _ in RULES for _, name in _named(pattern, planted)}
+
+    assert found(OLD_WORDS) == {
+        *("TrackedRun", "untracked", "letter", "_letters", "hands", "nobodys_usd_micros", "_heard_at", "last_heard"),
+        *("ring_doorbell", "bell", "DOORBELL", "LetterBox", "ProcessHands"),
+    }
+    assert not found(TODAYS_WORDS)
 
 
 def test_counted_units_are_integers() -> None:

@@ -44,7 +44,7 @@ class NvmlSampler:
         self._lock = threading.Lock()
         self._readings: Sequence[GpuReading] | None = None
         self._word = "GPU sampler is starting"
-        self._heard_at: MonoNs = self._clock.mono()
+        self._answered_at: MonoNs = self._clock.mono()
         self._has_driver = True
         self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._closing = threading.Event()
@@ -82,7 +82,7 @@ class NvmlSampler:
             os.close(self._event_fd)
 
     def _silence_s(self) -> float:
-        return (self._clock.mono() - self._heard_at) / NS_PER_S
+        return (self._clock.mono() - self._answered_at) / NS_PER_S
 
     def _follow(self) -> None:
         while not self._closing.is_set():
@@ -128,7 +128,7 @@ class NvmlSampler:
 
     def _publish(self, word: str, readings: Sequence[GpuReading] | None) -> None:
         with self._lock:
-            self._word, self._readings, self._heard_at = word, readings, self._clock.mono()
+            self._word, self._readings, self._answered_at = word, readings, self._clock.mono()
         os.eventfd_write(self._event_fd, 1)
 
 

@@ -36,7 +36,7 @@ LEGEND: Final = "solid: a rule that enforces; dashed: one that only observes; tr
 NAMES_MAX: Final = 12  # Names of marks. More would overlap.
 NAME_ROWS: Final = 3  # The names of marks alternate between this many heights.
 VALUE_MAX: Final = 1e200
-LAST_LETTER: Final = 0x24F  # The last character that matplotlib's own font certainly has.
+LAST_CODE_POINT: Final = 0x24F  # The last character that matplotlib's own font certainly has.
 SIGNS: Final = frozenset("–—×≥≤→·…")
 
 
@@ -190,4 +190,4 @@ def _text(figure: Figure, x: float, y: float, text: str, **style: Any) -> None:
 def _plain(text: str) -> str:
     """The characters that the font can draw. Others would fill the terminal with matplotlib's warnings."""
     lines = [plain(line) for line in text.split("\n")]
-    return "\n".join("".join(c if ord(c) <= LAST_LETTER or c in SIGNS else "?" for c in line) for line in lines)
+    return "\n".join("".join(c if ord(c) <= LAST_CODE_POINT or c in SIGNS else "?" for c in line) for line in lines)

@@ -38,10 +38,10 @@ class Silence(GpuIdleTrigger):
     )
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
-        heard_at = run.last_frame_at
-        if heard_at is None:
+        last_at = run.last_frame_at
+        if last_at is None:
             return unknown("not_heard_yet")
-        silent_ns = at - heard_at
+        silent_ns = at - last_at
         if silent_ns < self._after_ns:
             return QUIET
         if run.jsonl_only and run.stream.phase in PAUSES:

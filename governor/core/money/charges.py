@@ -185,7 +185,7 @@ class Part:
 class ChargeBook:
     """The charges that still grow: one per payer and line. Each closes at the full hour, or when it changes.
 
-    Only this class adds amounts up: each amount is entered for its run and its groups in the same call (docs/adr/0021).
+    Each new amount is entered here for its row, its run and its groups in the same call (docs/adr/0021).
     Charges are hourly because people and bills ask by the day and by the hour. A year of one run is 8,760 rows.
     """
 
@@ -281,7 +281,10 @@ class ChargeBook:
         self._unallocated_older_usd_micros += older_usd_micros
 
     def unclaimed_usd_micros(self) -> UsdMicros:
-        """The unallocated spend since the start or the last hand_over(), with what is too old to move."""
+        """The unallocated spend since the start or the last hand_over(), with what is too old to move.
+
+        It adds up rows: the counter of unallocated spend also holds what no run will ever take over.
+        """
         recent, older = self.unallocated_charges()
         return UsdMicros(older + sum(charge.usd_micros for charge in recent))
 

@@ -1,7 +1,9 @@
 """The spend of this node: by run, and by stage, label, UTC day and in total.
 
-Only ChargeBook feeds these counters, with the amounts that charges grow by, so each counter is the sum of its charges.
-Counters and charges are stored in one commit. A budget that is set later counts from the ledger's beginning.
+While a governor runs, only ChargeBook feeds these counters, with the amounts that charges grow by. When it starts, they
+go on from what the journal holds: run by run (`Ledger.carry_in`), the unallocated spend (`Ledger.restore`), the groups
+(`restore` here; `budgeting.count_before` for a journal that has none). Counters and charges are stored in one commit.
+A budget that is set later counts from the ledger's beginning.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Spend accrues by node time (CLOCK_BOOTTIME, so suspend counts), not by training time. Each line accrues separately: the
 machine, its disks, whatever is paid by the hour. Live runs share it by the ranks that they hold on this node. Time that
 no run holds is `unallocated`. An unknown price charges nothing; that time is counted as unpriced. The ledger splits
-amounts; only its ChargeBook adds them up (docs/adr/0021).
+amounts; its ChargeBook enters each one (docs/adr/0021).
 """
 
 from __future__ import annotations

@@ -77,19 +77,23 @@ def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> None:
         return
     account = node.account.run
     managed = node.runs.get(account) if account is not None else None
-    goes_on = managed is not None and managed.incident is None
-    if managed is not None and goes_on:
-        _go_on(managed)
-    else:
-        managed = _begin(node, launched, account if account is not None and managed is None else launched.run)
+    fact, is_known = LifeFact.COMMAND_GOES_ON, True
+    if managed is None or managed.incident is not None:
+        name = account if account is not None and managed is None else launched.run
+        fact, is_known = LifeFact.COMMAND_BEGINS, name in node.runs
+        managed = _named(node, launched, name)
         if managed is None:
             return
+    if managed.run.move(fact, at).begins:
+        _begin(managed, launched.at, is_known=is_known)
+    else:
+        _go_on(managed)
+    managed.is_separate = False  # It is the command now, and no run beside it.
     managed.stands_in_since = at if node.account.run_stands_in(node.ledger.charged_to) else launched.at
     intake.stand_in(managed.run, launched.uid)
     managed.launch.named = managed.launch.launchers = launched.processes
     managed.launch.command = launched.command
     managed.reported.nobody_attached = False
-    managed.run.move(LifeFact.COMMAND_GOES_ON if goes_on else LifeFact.COMMAND_BEGINS, at)
 
 
 def _reports_for_command(managed: ManagedRun) -> bool:
@@ -111,18 +115,22 @@ def _go_on(managed: ManagedRun) -> None:
     intake.drop_ranks(managed.run)
 
 
-def _begin(node: Node, launched: CommandLaunched, name: str) -> ManagedRun | None:
-    """Begin an attempt that has no rank yet. None while there is no room for one more run."""
+def _named(node: Node, launched: CommandLaunched, name: str) -> ManagedRun | None:
+    """The run of this name, or a new one. None while there is no room for one more run."""
     managed = node.runs.get(name)
-    if managed is None:
-        if len(node.runs) >= RUNS_MAX and all(known.run.alive for known in node.runs.values()):
-            return None
-        managed = manage(node, name, launched.uid, None, {}, launched.at)
-    else:  # An earlier launch had this name: the budget goes on, its latch does not.
+    if managed is not None:
+        return managed
+    if len(node.runs) >= RUNS_MAX and all(known.run.alive for known in node.runs.values()):
+        return None
+    return manage(node, name, launched.uid, None, {}, launched.at)
+
+
+def _begin(managed: ManagedRun, at: MonoNs, *, is_known: bool) -> None:
+    """Begin an attempt that has no rank yet. `is_known`: an earlier launch had this name, and its budget goes on."""
+    if is_known:
         managed.drop_latch()
         managed.rules.new_attempt()
-    intake.begin_attempt(managed.run, "", launched.at)
-    return managed
+    intake.begin_attempt(managed.run, "", at)
 
 
 def _line(node: Node, managed: ManagedRun, at: MonoNs) -> str:

@@ -241,7 +241,8 @@ def on_step(node: Node, event: Step) -> list[Effect]:
 def _revive_log_run(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     """Revive a stream's run of an earlier boot without named processes: only its growing log shows that it lives."""
     close_gap(node, managed)
-    managed.run.move(LifeFact.LINE, at)
+    if not managed.run.move(LifeFact.LINE, at).begins:
+        return
     intake.begin_attempt(managed.run, "stream", at)
     managed.rules.new_attempt()
     charging.charge_launch(node, managed, at)

@@ -146,7 +146,7 @@ class Run:
     caps: tuple[Cap, ...] = ()  # Budgets of its stage, labels, day and node, as they stand.
     last_frame_at: MonoNs | None = None
     last_frame_wall_ns: int | None = None
-    # Only `life.move` writes these two.
+    # Only `move` writes these two.
     life: Life = Life.LIVE
     ended_at: MonoNs | None = None  # When the run last ended.
     # A rank has completed. For a run restored from the journal: all ranks had.

@@ -12,6 +12,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from governor.core.base.units import MonoNs
+from governor.core.runs.life import TRANSITIONS, Cell, LifeFact
+from governor.core.runs.state import Run
 from tests import leftovers
 
 # The gate plays the same examples everywhere and without a clock: what fails on one machine fails on all. To search on,
@@ -32,6 +35,21 @@ def short_tmp() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="cg-"))
     yield path
     shutil.rmtree(path)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _only_cells_that_can_come() -> Iterator[None]:
+    """A test in which the engine reaches a cell of a run's life that is said to be out of its reach has failed."""
+    move = Run.move
+
+    def checked(self: Run, fact: LifeFact, at: MonoNs) -> Cell:
+        reason = TRANSITIONS[self.life, fact].cannot_come
+        assert not reason, f"{fact} came in {self.life}. The table says: {reason}"
+        return move(self, fact, at)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "move", checked)
+        yield
 
 
 _MARK = pytest.StashKey[int]()

@@ -279,7 +279,7 @@ class Replay:
         tick = Tick(at, BootNs(at), WallNs(at), unbroken=unbroken)
         for judge in self._judges:
             # A replay does not store what the daemon persists every ten seconds.
-            judge.node.skip_persist(at)
+            judge.node.note_persisted(at)
             effects = engine.step(judge.node, tick)
             if effects:
                 self.verdicts += judge.verdicts_of(effects, self._t(at))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from heapq import merge
 from typing import Any, Final, NamedTuple
 
@@ -219,7 +220,7 @@ class Player:
         saved = json.dumps(self.rules.snapshot(), allow_nan=False)
         self.rules = Rules(self.policy, self.run)
         self.rules.restore(json.loads(saved))
-        self._managed.set_rules(self.rules)
+        self._managed = replace(self._managed, rules=self.rules)
 
     def hold(self, duration_ns: int) -> None:
         """Hold the run as an operator does: no rule halts it for so long."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.paths import ROOT
-from tests.tidy.writers import Violation, foreign_writers, package
+from tests.tidy.writers import Violation, foreign_writers, package, writes
 
 HOME = """
 from dataclasses import dataclass, field
@@ -105,9 +107,54 @@ TOGETHER = {
 }
 
 
+CACHE = ROOT / ".mypy_cache/writes"
+
+# Fields that one module writes, for everybody else through its methods. Each stands with the class that declares it.
+ONLY_WRITER = {
+    "governor.core.runs.state.Run.life": "governor.core.runs.state",
+    "governor.core.runs.state.Run.ended_at": "governor.core.runs.state",
+    "governor.core.runs.state.Run.last_good": "governor.core.runs.state",
+    "governor.core.runs.state.Run.last_good_at": "governor.core.runs.state",
+    "governor.core.runs.state.Run.spend_usd_micros": "governor.core.runs.state",
+    "governor.core.engine.node.Node.persisted_at": "governor.core.engine.node",
+    "governor.core.engine.node.Node.incidents": "governor.core.engine.node",
+    "governor.core.engine.managed_run.ManagedRun.incident": "governor.core.engine.managed_run",
+    "governor.core.engine.managed_run.ManagedRun.policy": "governor.core.engine.managed_run",
+    "governor.core.engine.managed_run.ManagedRun.rules": "governor.core.engine.managed_run",
+    "governor.core.halt.incident.Incident.halt": "governor.core.halt.incident",
+    "governor.core.money.command_account.CommandAccount.owner": "governor.core.money.command_account",
+}
+
+
+def strangers(found: list[Violation], only: dict[str, str]) -> list[str]:
+    """The writes by another module than the field's one writer, and the fields that nobody writes."""
+    told = [one for one in found if f"{one.owner}.{one.field}" in only]
+    unwritten = only.keys() - {f"{one.owner}.{one.field}" for one in told}
+    wrong = [str(one) for one in told if one.module != only[f"{one.owner}.{one.field}"]]
+    return wrong + [f"nobody writes {name}" for name in sorted(unwritten)]
+
+
+def test_a_second_writer_in_the_fields_own_package_is_found_too(tmp_path: Path) -> None:
+    (tmp_path / "app/state").mkdir(parents=True)
+    for name, content in (("run.py", HOME), ("near.py", HEAD + "run.spent = 1\n")):
+        (tmp_path / "app/state" / name).write_text(content)
+    for folder in ("app", "app/state"):
+        (tmp_path / folder / "__init__.py").touch()
+    only = {f"app.state.run.Run.{field}": "app.state.run" for field in ("spent", "saves", "inner")}
+    line = HEAD.count("\n") + 1
+    assert strangers(writes(tmp_path, ("app",)), only) == [
+        f"app.state.near:{line} Run.spent assigned",
+        "nobody writes app.state.run.Run.inner",
+    ]
+
+
+def test_a_field_with_one_writer_has_no_other() -> None:
+    assert not strangers(writes(ROOT, ("governor", "trainer_shim"), CACHE), ONLY_WRITER)
+
+
 def test_a_field_is_written_in_the_package_of_its_class_alone() -> None:
     def room(module: str) -> str:
         return TOGETHER.get(package(module), package(module))
 
-    found = foreign_writers(ROOT, room=room, cache_dir=ROOT / ".mypy_cache/writes")
+    found = foreign_writers(ROOT, room=room, cache_dir=CACHE)
     assert not found, "give the class a method that says what is meant:\n" + "\n".join(map(str, found))

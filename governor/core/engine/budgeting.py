@@ -277,9 +277,7 @@ def refit(node: Node, managed: ManagedRun) -> None:
     """Judge the run by the budgets that cover it now. Rules whose meaning is unchanged keep their counts."""
     run = managed.run
     policy = node.policy_for(run.run, run.stage, run.labels)
-    if policy != managed.policy:
-        managed.policy = policy
-        managed.rules = managed.rules.with_policy(policy)
+    managed.judge_by(policy)
 
 
 # --- for people ---------------------------------------------------------------------------------------------

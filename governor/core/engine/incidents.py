@@ -99,7 +99,7 @@ def open_incident(
         {**process_row(p), "role": "rank"} for p in incident.rank_processes if p not in managed.launch.launchers
     ]
     incident.add_targets(targets)
-    managed.incident = incident
+    managed.enter_halt(incident)
     node.enter(incident)
     incident.note(at, wall, "verdict", rule=verdict.rule, reason=verdict.finding.reason, text=verdict.finding.text)
     if in_vain is not None:

@@ -100,8 +100,14 @@ class ManagedRun:
     is_separate: bool = False
     stands_in_since: MonoNs = MonoNs(0)
 
-    def set_rules(self, rules: Rules) -> None:
-        self.rules = rules
+    def judge_by(self, policy: Policy) -> None:
+        """Judge the run by this policy from now on. Rules whose meaning is unchanged keep their counts."""
+        if policy != self.policy:
+            self.policy, self.rules = policy, self.rules.with_policy(policy)
+
+    def enter_halt(self, incident: Incident) -> None:
+        """Halt the run by this incident. It stays as a latch until `drop_latch`."""
+        self.incident = incident
 
     def drop_latch(self) -> None:
         """Allow another halt: an earlier launch's halt says nothing about this launch."""

@@ -114,8 +114,8 @@ class Node:
         """Persist runs and money with the next tick, before the period ends."""
         self.persisted_at = None
 
-    def skip_persist(self, at: MonoNs) -> None:
-        """Act as if runs and money had just been persisted: a replay persists nothing."""
+    def note_persisted(self, at: MonoNs) -> None:
+        """Note that all is persisted as of now. The next commit is due a period later."""
         self.persisted_at = at
 
     def wall(self, at: MonoNs) -> WallNs:

@@ -78,7 +78,7 @@ def persist(node: Node, at: MonoNs, *ended: ManagedRun, durable: bool = False) -
 
     Runs that a charge or window of this commit names are included: one commit has all that concerns a run's money.
     """
-    node.persisted_at = at
+    node.note_persisted(at)
     charges, records = node.ledger.take_charges(), tuple(node.windows_uncommitted)
     node.windows_uncommitted.clear()
     told = {charge.payer.run for charge in charges} | {record.run for record in records}

@@ -173,9 +173,7 @@ def _begin_attempt(node: Node, managed: ManagedRun, hello: Hello) -> list[Effect
     # A hello without a stage or labels keeps the previous ones, as in apply_hello().
     stage, labels = hello.stage if hello.stage is not None else managed.run.stage, hello.labels or managed.run.labels
     policy = node.policy_for(hello.run, stage, labels)
-    if policy != managed.policy:
-        managed.policy = policy
-        managed.rules = managed.rules.with_policy(policy)
+    managed.judge_by(policy)
     intake.begin_attempt(managed.run, hello.attempt, hello.at if hello.started_at is None else hello.started_at)
     if not first:
         managed.rules.new_attempt()

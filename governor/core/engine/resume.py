@@ -247,7 +247,7 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
             # It stays open in the journal for a version that can read it. Meanwhile its run is judged anew.
             effects.append(_unreadable("incident", str(snapshot.get("incident_id")), error))
             continue
-        managed.incident = incident
+        managed.enter_halt(incident)
         # A run is persisted every few seconds, so its count may be older than this incident. No number is given twice.
         managed.history.incidents_total = max(managed.history.incidents_total, number_of(incident.incident_id))
         if not any(opened == incident.opened_wall for opened in managed.history.halts_wall):

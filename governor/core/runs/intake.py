@@ -134,10 +134,10 @@ def restored(snapshot: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Run
         )
     )
     run.completed = bool(snapshot.get("completed", False))  # An older journal has none.
-    run.last_good, run.save_longest_ns = snapshot["last_good"], snapshot["save_longest_ns"]
+    run.save_longest_ns = snapshot["save_longest_ns"]
+    run.take_last_good(snapshot["last_good"], snapshot["last_good_at"] if same_boot else None)
     if same_boot:
         run.first_step_at, run.working_since = snapshot["first_step_at"], snapshot["working_since"]
-        run.last_good_at = snapshot["last_good_at"]
         run.ranks_before = frozenset(int(rank) for rank in snapshot.get("ranks", ()))  # An older journal has none.
         run.last_frame_at = at  # Silence counts from our restart: before it no governor listened.
     if not (same_boot and snapshot["alive"]):
@@ -193,9 +193,8 @@ def _take_last_good(run: Run, hello: Hello) -> None:
         return
     known = run.last_good.get("step") if run.last_good is not None else None
     if not isinstance(known, int) or step >= known:  # A `saved` ack may have no step.
-        run.last_good = dict(hello.last_good)
         at = hello.last_good.get("mono_ns")
-        run.last_good_at = MonoNs(min(at, hello.at)) if isinstance(at, int) else hello.at
+        run.take_last_good(dict(hello.last_good), MonoNs(min(at, hello.at)) if isinstance(at, int) else hello.at)
 
 
 def note_frame(rank: Rank, at: MonoNs, progress_seq: int | None) -> None:

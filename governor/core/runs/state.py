@@ -170,7 +170,11 @@ class Run:
         self.counted_step, self.furthest = trained.counted_step, trained.furthest
 
     def set_last_good(self, step: int | None, path: object, at: MonoNs) -> None:
-        self.last_good, self.last_good_at = {"step": step, "path": path}, at
+        self.take_last_good({"step": step, "path": path}, at)
+
+    def take_last_good(self, checkpoint: Mapping[str, Any] | None, at: MonoNs | None) -> None:
+        """Take the last good checkpoint that a rank or the journal names. `at`: None if this boot has no time of it."""
+        self.last_good, self.last_good_at = checkpoint, at
 
     def note_save(self, took: DurationNs) -> None:
         self.save_longest_ns = max(self.save_longest_ns or 0, took)

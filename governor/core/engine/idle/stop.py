@@ -77,7 +77,7 @@ def open_stop(node: Node, wanted: Limit, at: MonoNs) -> list[Effect]:
         spend_at_verdict_usd_micros=node.spent_by(NODE),
         spend_rate_usd_micros_per_hour=node.ledger.price_usd_micros_per_hour,
     )
-    managed.incident = incident
+    managed.enter_halt(incident)
     idle.stop, idle.finish = managed, None
     node.request_persist()
     node.enter(incident)
@@ -177,7 +177,7 @@ def resume_stop(node: Node, incident: Incident, at: MonoNs) -> list[Effect]:
     """Resume the open stop of this boot. Billing is read at once. The stop is not repeated before `may_stop` allows."""
     idle = node.idle
     idle.stop = managed = pseudo_run(incident.opened_at)
-    managed.incident = incident
+    managed.enter_halt(incident)
     idle.spent_before_usd_micros = node.ledger.spend(UNALLOCATED) - incident.spend_usd_micros
     idle.incidents_total = max(idle.incidents_total, incidents.number_of(incident.incident_id))
     node.enter(incident)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import signal
 import subprocess
 import sys
@@ -39,8 +41,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         with (tmp_path / "said").open("wb") as said:
             run = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True)
         started.append(run)
-        assert run.stdout is not None
-        assert run.stdout.readline()
+        assert next_line(run)
         return run
 
     yield make
@@ -49,12 +50,23 @@ def start(tmp_path: Path) -> Iterator[Start]:
             pass
 
 
+def next_line(run: subprocess.Popen[str]) -> str:
+    """The command's next line. Fails at once when the governor has ended: the command may live on without a word."""
+    assert run.stdout is not None
+    ended = os.pidfd_open(run.pid)
+    try:
+        ready, _, _ = select.select([run.stdout, ended], [], [], SAFETY_S)
+    finally:
+        os.close(ended)
+    assert ready == [run.stdout], "the governor has ended" if ready else "no line came"
+    return run.stdout.readline()
+
+
 def test_a_run_passes_on_what_is_meant_for_its_command_and_goes_on(start: Start) -> None:
     run = start([sys.executable, "-c", HEARS])
-    assert run.stdout is not None
     for name in ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGUSR1", "SIGUSR1", "SIGUSR1", "SIGQUIT", "SIGTERM"):
         run.send_signal(signal.Signals[name])
-        assert run.stdout.readline() == f"{name}\n"
+        assert next_line(run) == f"{name}\n"
     run.communicate("\n", timeout=SAFETY_S)
     assert run.returncode == 7
 

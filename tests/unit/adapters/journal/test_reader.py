@@ -126,6 +126,11 @@ def test_the_journal_written_last_comes_first(tmp_path: Path) -> None:
 
 
 def test_a_fifo_in_the_journals_place_is_an_error_and_no_wait(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "costgov.db")
-    with pytest.raises(sqlite3.OperationalError, match="not a regular file"):
-        open_read_only(str(tmp_path / "costgov.db"))
+    path = tmp_path / "costgov.db"
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR)  # So that who does open it for reading gets on, and fails here.
+    try:
+        with pytest.raises(sqlite3.OperationalError, match="not a regular file"):
+            open_read_only(str(path))
+    finally:
+        os.close(writer)

@@ -25,8 +25,9 @@ def log(path: Path, role: str, bad_from: int, **meta: Any) -> Path:
     return path
 
 
-@pytest.fixture
-def compared(tmp_path: Path) -> dict[str, dict[str, Any]]:
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    tmp_path = tmp_path_factory.mktemp("compared")
     log(tmp_path / "well.jsonl", "healthy", 101)
     log(tmp_path / "hiccup.jsonl", "healthy", 41)  # Labelled healthy, whatever it looks like.
     log(tmp_path / "ill.jsonl", "troubled", 21, onset_t=1200.0)

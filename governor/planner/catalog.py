@@ -116,6 +116,7 @@ def _has_word(gpu: Gpu, word: str) -> bool:
     return re.search(f"{before}{word}{after}", f"{gpu.name} {gpu.hbm_gb:g}".lower()) is not None
 
 
+@cache
 def _plain(name: str) -> str:
     name = name.split("(")[0]
     return "".join(c for c in name.lower() if c.isalnum())

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -22,40 +23,39 @@ from governor.planner.model.setup import (
 from governor.planner.model.shape import Shape
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "context", "host")
-POWERS = [1, 2, 4, 8, 16, 64, 1024]
+GPUS = [gpu_named(name) for name in ("A100-SXM-80GB", "H100-SXM-80GB", "B200", "RTX4090", "MI300X")]
+# Made once: a strategy that is made at each draw costs as much as the draw.
+SIZES = [st.sampled_from(sizes) for sizes in ([1, 2, 4, 8, 16, 64, 1024], [1, 2, 8], [1, 2, 4, 16], [1, 1, 2])]
+KEYS: dict[str, st.SearchStrategy[Any]] = {
+    "shape": st.sampled_from(list(models().values())),
+    "gpu": st.sampled_from(GPUS),
+    "seq_len": st.sampled_from([1, 512, 4096, 1_048_576]),
+    "micro_batch": st.sampled_from([1, 2, 32, 1024]),
+    "grad_accum": st.sampled_from([1, 8, 512]),
+    "virtual_stages": st.sampled_from([1, 2]),
+    "ep": st.sampled_from([1, 1, 2, 8]),
+    "sequence_parallel": st.booleans(),
+    "zero_stage": st.integers(0, 3),
+    "checkpointing": st.sampled_from(Checkpointing),
+    "precision": st.sampled_from([Precision.BF16, Precision.FP16, Precision.FP8]),
+    "attention": st.sampled_from([Attention.FLASH, Attention.UNFUSED]),
+    "framework": st.sampled_from(Framework),
+    "offload": st.sampled_from(Offload),
+    "bf16_states": st.booleans(),
+    "dropout": st.booleans(),
+    "fused_loss": st.booleans(),
+    "unfused_optimizer": st.booleans(),
+    "uniform_routing": st.booleans(),
+}
 
 
 @st.composite
 def setups(draw: st.DrawFn) -> Setup:
     """Of the whole catalogue; what no framework runs is passed over."""
-    dp, tp, pp, cp = (draw(st.sampled_from(sizes)) for sizes in (POWERS, [1, 2, 8], [1, 2, 4, 16], [1, 1, 2]))
+    dp, tp, pp, cp = (draw(sizes) for sizes in SIZES)
+    keys = {key: draw(values) for key, values in KEYS.items()}
     try:
-        return Setup(
-            shape=draw(st.sampled_from(list(models().values()))),
-            gpu=gpu_named(draw(st.sampled_from(["A100-SXM-80GB", "H100-SXM-80GB", "B200", "RTX4090", "MI300X"]))),
-            gpus=dp * tp * pp * cp,
-            seq_len=draw(st.sampled_from([1, 512, 4096, 1_048_576])),
-            micro_batch=draw(st.sampled_from([1, 2, 32, 1024])),
-            grad_accum=draw(st.sampled_from([1, 8, 512])),
-            dp=dp,
-            tp=tp,
-            pp=pp,
-            virtual_stages=draw(st.sampled_from([1, 2])),
-            cp=cp,
-            ep=draw(st.sampled_from([1, 1, 2, 8])),
-            sequence_parallel=draw(st.booleans()),
-            zero_stage=draw(st.integers(0, 3)),
-            checkpointing=draw(st.sampled_from(Checkpointing)),
-            precision=draw(st.sampled_from([Precision.BF16, Precision.FP16, Precision.FP8])),
-            attention=draw(st.sampled_from([Attention.FLASH, Attention.UNFUSED])),
-            framework=draw(st.sampled_from(Framework)),
-            offload=draw(st.sampled_from(Offload)),
-            bf16_states=draw(st.booleans()),
-            dropout=draw(st.booleans()),
-            fused_loss=draw(st.booleans()),
-            unfused_optimizer=draw(st.booleans()),
-            uniform_routing=draw(st.booleans()),
-        )
+        return Setup(gpus=dp * tp * pp * cp, dp=dp, tp=tp, pp=pp, cp=cp, **keys)
     except ImpossibleSetupError:
         assume(False)
         raise

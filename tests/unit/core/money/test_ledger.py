@@ -162,12 +162,12 @@ def test_a_restart_carries_the_spend_of_more_runs_than_it_tracks() -> None:
 
 
 def test_runs_that_share_a_node_are_charged_their_exact_share_however_often_it_is_read() -> None:
-    """Eight runs on a node of $2.49/h, four ticks a second, an hour: 31.125 cents each."""
+    """Eight runs on a node of $2.49/h, a tick a second, an hour: 31.125 cents each."""
     ledger = new_ledger(compute_line(UsdMicros(2_490_000), "test", ""), BootNs(0), Place("node"), WallNs(0))
     holders = {f"run{number}": 1 for number in range(8)}
     payers = {run: Payer(run) for run in holders}
-    for quarter in range(1, 4 * 3600 + 1):
-        ledger.charge(BootNs(quarter * NS_PER_S // 4), WallNs(0), holders, payers)
+    for second in range(1, 3600 + 1):
+        ledger.charge(BootNs(second * NS_PER_S), WallNs(0), holders, payers)
     assert {ledger.spend(run) for run in holders} == {311_250}
 
 

@@ -66,6 +66,12 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(10_000, 20, 20)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    """pytest has collected, and told what a finaliser raised. What is left lives to the end: nobody walks it again."""
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
     """A run that leaves a process behind has failed. One that was interrupted is left to the watcher."""

@@ -193,11 +193,11 @@ def never_built(package: str, names: Iterable[str], imported: Collection[str]) -
 
 
 def imported_outside(package: str) -> set[str]:
-    """What the governor's files outside this package import, by whole names."""
-    own = package.replace(".", "/")
+    """What the governor's files outside this package that name it import, by whole names."""
+    own, last = package.replace(".", "/"), package.rpartition(".")[2]
     found = set()
     for source in sources("governor"):
-        if not source.path.startswith(own):
+        if not source.path.startswith(own) and last in source.text:  # Whoever imports from it writes its name.
             found |= {module for _, module in source.imports()}
             for node in source.named(ast.ImportFrom):
                 found |= {f"{node.module}.{alias.name}" for alias in node.names}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.paths import ROOT
-from tests.tidy.writers import Violation, foreign_writers, package, writes
+from tests.tidy.writers import Violation, foreign, package, writes
 
 HOME = """
 from dataclasses import dataclass, field
@@ -76,17 +74,31 @@ PLANTED = {
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[Violation]:
-    """What is found in a package whose other room has every planted write. All at once: one reading of types."""
+def planted(tmp_path_factory: pytest.TempPathFactory) -> list[Violation]:
+    """Every write in a package that has a reader, each planted write in another room, and one in the field's own.
+
+    All at once: one reading of types.
+    """
     top = tmp_path_factory.mktemp("planted")
     text = HEAD + "\n    ".join(PLANTED) + "\n"
-    for name, content in (("state/run.py", HOME), ("report/reader.py", READER), ("report/writer.py", text)):
+    files = {
+        "state/run.py": HOME,
+        "state/near.py": HEAD + "run.spent = 1\n",
+        "report/reader.py": READER,
+        "report/writer.py": text,
+    }
+    for name, content in files.items():
         path = top / "app" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
         (path.parent / "__init__.py").touch()
     (top / "app" / "__init__.py").touch()
-    return foreign_writers(top, tops=("app",))
+    return writes(top, ("app",))
+
+
+@pytest.fixture(scope="module")
+def found(planted: list[Violation]) -> list[Violation]:
+    return foreign(planted)
 
 
 def test_who_reads_who_inherits_and_who_calls_the_owner_writes_nothing(found: list[Violation]) -> None:
@@ -134,27 +146,27 @@ def strangers(found: list[Violation], only: dict[str, str]) -> list[str]:
     return wrong + [f"nobody writes {name}" for name in sorted(unwritten)]
 
 
-def test_a_second_writer_in_the_fields_own_package_is_found_too(tmp_path: Path) -> None:
-    (tmp_path / "app/state").mkdir(parents=True)
-    for name, content in (("run.py", HOME), ("near.py", HEAD + "run.spent = 1\n")):
-        (tmp_path / "app/state" / name).write_text(content)
-    for folder in ("app", "app/state"):
-        (tmp_path / folder / "__init__.py").touch()
+def test_a_second_writer_in_the_fields_own_package_is_found_too(planted: list[Violation]) -> None:
     only = {f"app.state.run.Run.{field}": "app.state.run" for field in ("spent", "saves", "inner")}
     line = HEAD.count("\n") + 1
-    assert strangers(writes(tmp_path, ("app",)), only) == [
+    assert strangers([one for one in planted if package(one.module) == "app.state"], only) == [
         f"app.state.near:{line} Run.spent assigned",
         "nobody writes app.state.run.Run.inner",
     ]
 
 
-def test_a_field_with_one_writer_has_no_other() -> None:
-    assert not strangers(writes(ROOT, ("governor", "trainer_shim"), CACHE), ONLY_WRITER)
+@pytest.fixture(scope="module")
+def ours() -> list[Violation]:
+    return writes(ROOT, ("governor", "trainer_shim"), CACHE)
 
 
-def test_a_field_is_written_in_the_package_of_its_class_alone() -> None:
+def test_a_field_with_one_writer_has_no_other(ours: list[Violation]) -> None:
+    assert not strangers(ours, ONLY_WRITER)
+
+
+def test_a_field_is_written_in_the_package_of_its_class_alone(ours: list[Violation]) -> None:
     def room(module: str) -> str:
         return TOGETHER.get(package(module), package(module))
 
-    found = foreign_writers(ROOT, room=room, cache_dir=CACHE)
+    found = foreign(ours, room)
     assert not found, "give the class a method that says what is meant:\n" + "\n".join(map(str, found))

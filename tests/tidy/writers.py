@@ -87,19 +87,13 @@ def package(module: str) -> str:
     return module.rpartition(".")[0]
 
 
-def foreign_writers(
-    tree: Path,
-    *,
-    tops: tuple[str, ...] = ("governor", "trainer_shim"),
-    room: Callable[[str], str] = package,
-    cache_dir: Path | None = None,
-) -> list[Violation]:
-    """Every write below these directories of the tree from one room to a field of a class of another room.
+def foreign(found: list[Violation], room: Callable[[str], str] = package) -> list[Violation]:
+    """The writes from one room to a field of a class of another room.
 
     `room` says in which room a module stands: its package, unless told otherwise. An heir may write to its own `self`.
     """
-    found = [one for one in writes(tree, tops, cache_dir) if one.owner != UNKNOWN and not one.by_heir]
-    return [one for one in found if room(one.module) != room(package(one.owner))]
+    known = [one for one in found if one.owner != UNKNOWN and not one.by_heir]
+    return [one for one in known if room(one.module) != room(package(one.owner))]
 
 
 def writes(tree: Path, tops: tuple[str, ...], cache_dir: Path | None = None) -> list[Violation]:
@@ -119,6 +113,8 @@ def writes(tree: Path, tops: tuple[str, ...], cache_dir: Path | None = None) -> 
     if cache_dir is not None:
         told = {name: [astuple(one) for one in of_module] for name, of_module in found.items()}
         (cache_dir / "found.json").write_text(json.dumps({"by": _VERSION, "found": told}))
+    del result
+    gc.freeze()  # A million nodes that need one another: the collector would walk through them to the end.
     return sorted(one for of_module in found.values() for one in of_module)
 
 
@@ -153,6 +149,7 @@ def _checked(tree: Path, tops: tuple[str, ...], cache_dir: Path | None) -> build
     options.no_site_packages = options.ignore_missing_imports = True
     options.check_untyped_defs = True
     before = Path.cwd()
+    gc.collect()  # What died before is still collected, before mypy and `writes` freeze what lives.
     os.chdir(tree)  # mypy names modules from where it stands.
     gc.disable()  # What it makes lives until it is read: the collector would only walk through it.
     try:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -93,7 +94,7 @@ class AwsRig:
 
     def __init__(self, demo: DemoCloud, **config: Any) -> None:
         self.demo = demo
-        self.other_id = demo.launch()
+        self.other_id = _machine_of_another(demo.moto_port)
         self.cloud = aws(demo, **config)
 
     @property
@@ -197,6 +198,13 @@ class CommandRig:
 
     def hide_state(self) -> None:
         self._write(hidden=True)
+
+
+@cache
+def _machine_of_another(moto_port: int) -> str:
+    """One for all tests of a moto: whoever ends it has failed, and so has everybody after."""
+    with DemoCloud(moto_port=moto_port) as demo:
+        return demo.instance_id
 
 
 @contextmanager

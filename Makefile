@@ -45,8 +45,10 @@ env: ## Build .venv (CPU torch first). Does nothing when it is up to date. TORCH
 	@.ci/env $(VENV)
 
 check: env ## Lint, types, layers, tidy, unit, timelines, contract, golden, 2,000 simulated schedules.
-	@start=$$SECONDS; $(MAKE) --keep-going --output-sync=target -j $(JOBS) test-unit test-contract test-data test-sim lint \
-	  && echo "make check: passed in $$((SECONDS - start)) s"
+	@start=$$SECONDS; export TMPDIR=$$(.ci/memory); \
+	  $(MAKE) --keep-going --output-sync=target -j $(JOBS) test-unit test-contract test-data test-sim lint \
+	  && rm -rf "$$TMPDIR" && echo "make check: passed in $$((SECONDS - start)) s" \
+	  || { echo "make check: the tests' files are in $$TMPDIR"; exit 1; }
 
 lint: lint-format lint-types lint-imports
 

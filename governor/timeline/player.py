@@ -102,6 +102,7 @@ class Player:
         self.accrues = False  # The ledger charges the run at its rate with each tick.
         self.gpus_busy: tuple[float | None, ...] = ()  # As the driver or the log reports from now on.
         self.history: dict[str, list[tuple[int, Finding]]] = {rule: [] for rule in recorded}
+        self._left_out_ticks = False  # Since the last tick.
         self._attempt = 0
         self._tokens_total = 0
         self._skipped = 0
@@ -218,6 +219,7 @@ class Player:
     def restart(self) -> None:
         """Restart the governor: the rules are saved, discarded and restored."""
         saved = json.dumps(self.rules.snapshot(), allow_nan=False)
+        self._left_out_ticks = False  # The new governor has seen none.
         self.rules = Rules(self.policy, self.run)
         self.rules.restore(json.loads(saved))
         self._managed = replace(self._managed, rules=self.rules)
@@ -231,26 +233,50 @@ class Player:
         self.run.set_caps((*(known for known in self.run.caps if known.scope != cap.scope), cap))
         self.judge()
 
+    def be_blind(self, duration_ns: int) -> None:
+        """The governor itself does not run for so long. Until now it did, whichever ticks were left out."""
+        if self._left_out_ticks:
+            self._observe_tick(self.now // TICK_NS * TICK_NS)
+        self.now += duration_ns
+
     # --- time ---------------------------------------------------------------------------------------------------
 
     def let_pass(self, duration_ns: int, events: Iterable[Event] = ()) -> None:
-        """Let time pass: events in their order at their times, ticks on their grid, events first.
-
-        The ticks come one by one: a quiet week is two million ticks.
-        """
+        """Let time pass: events in their order at their times, ticks on their grid, events first."""
         start, end = self.now, self.now + duration_ns
         if self.gpus_busy:
             events = merge(map(self._gpu_sample, _grid(start, end, GPU_LOOK_NS)), events, key=_at)
         tick_at = (start // TICK_NS + 1) * TICK_NS
         for event in events:
-            while tick_at < event.at and tick_at <= end:
-                self._tick(tick_at)
-                tick_at += TICK_NS
+            tick_at = self._ticks(tick_at, min(event.at, end + 1))
             self.now = event.at
             self.apply(event)
-        for at in range(tick_at, end + 1, TICK_NS):
-            self._tick(at)
+        self._ticks(tick_at, end + 1)
         self.now = end
+
+    def _ticks(self, tick_at: int, before: int) -> int:
+        """Tick on the grid, and leave out the ticks that would change nothing: a quiet week has two million.
+
+        Return where the grid goes on.
+        """
+        while tick_at < before:
+            self._tick(tick_at)
+            tick_at += TICK_NS
+            if tick_at < before:
+                steady_until = min(before, self._steady_until())
+                if steady_until > tick_at:
+                    tick_at = -(-steady_until // TICK_NS) * TICK_NS
+                    self._left_out_ticks = True
+        return tick_at
+
+    def _steady_until(self) -> int:
+        """Until when ticks change nothing if no event comes."""
+        at = MonoNs(self.now)
+        if self.accrues:
+            return at
+        retry_at = verdicts.next_retry_at(self._node, self._managed, at)
+        steady_until = self.rules.steady_until(at)
+        return steady_until if retry_at is None else min(retry_at, steady_until)
 
     def _gpu_sample(self, at: MonoNs) -> GpuSample:
         """A sample of the run's GPUs. A log's list names no GPU; the driver's does, as the engine assigned them."""
@@ -279,9 +305,13 @@ class Player:
             charged = run.spend_rate_usd_micros_per_hour * TICK_NS // NS_PER_HOUR
             spent = UsdMicros(run.spend_usd_micros + charged)
             run.set_money(spent, run.spend_rate_usd_micros_per_hour, run.reserve_usd_micros)
-        self.rules.observe(Tick(MonoNs(at), BootNs(at), WallNs(at)))
+        self._observe_tick(at)
         self.judge()
         self._retry()
+
+    def _observe_tick(self, at: int) -> None:
+        self.rules.observe(Tick(MonoNs(at), BootNs(at), WallNs(at), unbroken=self._left_out_ticks))
+        self._left_out_ticks = False
 
     def judge(self, event: Step | None = None) -> None:
         for effect in verdicts.judge(self._node, self._managed, MonoNs(self.now), event):

@@ -41,7 +41,7 @@ from trainer_shim.wire import PHASES
 
 # In one line. A million steps are a minute of playing.
 STEPS_MAX: Final = 1_000_000
-# Ticks come four times a second: half a minute of playing.
+# Ticks come four times a second: half a minute of playing if none can be left out.
 DURATION_MAX: Final = "7d"
 # What a `steps` line may set in a step, besides how it is played.
 STEP_FIELDS: Final = frozenset({field.name for field in fields(Step)} - {"at", "connection", "run", "rank", "step"})
@@ -140,7 +140,7 @@ def _quiet(player: Player, words: Sequence[str]) -> None:
 
 
 def _blind(player: Player, words: Sequence[str]) -> None:
-    player.now += _only_duration("blind", words)
+    player.be_blind(_only_duration("blind", words))
 
 
 def _lose(player: Player, words: Sequence[str]) -> None:

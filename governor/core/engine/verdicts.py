@@ -94,6 +94,17 @@ def retry_held_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]
     return on_halt_verdict(node, managed, free, at) if free is not None else []
 
 
+def next_retry_at(node: Node, managed: ManagedRun, at: MonoNs) -> MonoNs | None:
+    """When what holds back a halt ends at the earliest, asked after a retry at `at`. None: no halt is held back."""
+    if not managed.is_held_back:
+        return None
+    if _is_on_hold(managed, at):
+        return managed.history.hold_until
+    since = node.wall(at) - incidents.DAY_NS
+    ages_ns = (wall - since for wall in managed.history.halts_wall if wall > since)
+    return MonoNs(at + min(ages_ns, default=0))
+
+
 def verdict_by_hand(managed: ManagedRun, finding: Finding, rule: str, checkpoint: str) -> Verdict:
     return Verdict(
         run=managed.run.run,

@@ -14,7 +14,7 @@ from governor.core.base.policy import Mode, PersistenceKind, Policy, Rule, WarmU
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Beat, Event, Step, Tick
 from governor.core.rules.condition import PersistenceTimer, carried_on, condition_of
-from governor.core.rules.trigger import Condition, listens
+from governor.core.rules.trigger import FOREVER, Condition, listens
 from governor.core.rules.triggers import load
 from governor.core.runs.intake import is_paused
 from governor.core.runs.state import Run
@@ -217,6 +217,26 @@ class Rules:
                 watched.calm = True
         self._restless = restless  # Every rule that is not calm was evaluated above.
         return verdicts
+
+    def steady_until(self, at: MonoNs) -> MonoNs:
+        """Until when ticks may be left out, asked after `judge(at)` at a tick: they would reach no verdict.
+
+        This holds while nothing else happens to the run and its money stays. A later tick must say that it is unbroken.
+        """
+        until = FOREVER
+        for watched in self._watched.values() if self._restless else self._timed:
+            if watched.rule.match and not self._applies(watched):
+                continue
+            if not watched.calm and not self._is_settled(watched, at):
+                return at
+            until = min(until, watched.condition.steady_until(at, self._run))
+        return until
+
+    def _is_settled(self, watched: _WatchedRule, at: MonoNs) -> bool:
+        """Whether only another reading makes or ends an episode, and no time that passes (a `for`, a cool-down)."""
+        warmup = watched.rule.warmup
+        is_armed = warmup is None or self._attempt.is_past(warmup, at, self._run)
+        return is_armed and (watched.standing is not None or not watched.finding.is_firing)
 
     def _due_at_tick(self, at: MonoNs) -> Iterable[_WatchedRule]:
         is_quiet = self._only_steps_since_tick and not self._restless

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.events.inputs import Event
 from governor.core.events.machine import GpuSample
-from governor.core.rules.trigger import Trigger
+from governor.core.rules.trigger import FOREVER, Trigger
 from governor.core.rules.trigger_state import UNKEPT
 from governor.core.runs.state import Run
 
@@ -66,3 +66,8 @@ class GpuIdleTrigger(Trigger):
     def observe(self, event: Event, run: Run) -> None:
         if isinstance(event, GpuSample):
             self._state.observe(event)
+
+    def steady_until(self, at: MonoNs, run: Run) -> MonoNs:
+        """A sample holds until it is stale."""
+        sampled_at = self._state.sampled_at
+        return MonoNs(sampled_at + STALE_NS) if sampled_at is not None and self._state.is_known(at) else FOREVER

@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Final, Protocol
 
 from governor.core.base.findings import Finding
 from governor.core.base.units import MonoNs, parse_count, parse_duration
-from governor.core.events.inputs import Event
+from governor.core.events.inputs import Event, Tick
 from governor.core.rules import expressions
 from governor.core.rules.trigger_state import read_json, to_json
 from governor.core.runs.state import Run
 
+FOREVER: Final = MonoNs(2**63 - 1)
 # A step time outside these bounds is a broken clock or a hostile frame. It would overflow what is computed from it.
 STEP_S_MIN: Final = 1e-6
 STEP_S_MAX: Final = 7 * 24 * 3600.0
@@ -79,6 +80,13 @@ class Condition(Protocol):
     def judge(self, at: MonoNs, run: Run) -> Finding:
         """Return the present finding. Called at ticks and steps where it may matter; must not change the state."""
 
+    def steady_until(self, at: MonoNs, run: Run) -> MonoNs:
+        """Until when ticks alone change nothing, asked after `judge(at, run)`. Not after `at`: this is not known.
+
+        At a tick before this moment, the reading and its reason are those at `at`, and whether the condition observes
+        the tick is of no consequence, as long as nothing else happens to the run and its money stays.
+        """
+
     def new_attempt(self, run: Run) -> None:
         """Start a new attempt: drop the state that does not hold across attempts."""
 
@@ -130,6 +138,10 @@ class Trigger(ABC):
 
     @abstractmethod
     def judge(self, at: MonoNs, run: Run) -> Finding: ...
+
+    def steady_until(self, at: MonoNs, run: Run) -> MonoNs:
+        """A trigger that time moves gives its own answer, if it can."""
+        return FOREVER if self.STEPPED and not listens(type(self), Tick) else at
 
     def new_attempt(self, run: Run) -> None:
         self._state = self._fresh()

@@ -10,7 +10,7 @@ from governor.core.base.policy import Budget
 from governor.core.base.units import MonoNs, UsdMicros, format_usd
 from governor.core.events.inputs import Event, Step
 from governor.core.money.budgets import Cap
-from governor.core.rules.trigger import Key, Trigger
+from governor.core.rules.trigger import FOREVER, Key, Trigger
 from governor.core.runs.state import Run
 
 TOKENS_REACHED: Final = "tokens_reached"  # The run is complete.
@@ -73,6 +73,9 @@ class BudgetReached(Trigger):
         if (own is not None or caps) and run.spend_rate_usd_micros_per_hour is None:
             return unknown("price_unknown")
         return QUIET
+
+    def steady_until(self, at: MonoNs, run: Run) -> MonoNs:
+        return FOREVER
 
     def _own(self, run: Run) -> Cap | None:
         if self._ceiling is None:

@@ -12,7 +12,7 @@ from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.inputs import Event, Step
 from governor.core.events.machine import GpuSample
-from governor.core.rules.trigger import Key, Trigger
+from governor.core.rules.trigger import FOREVER, Key, Trigger
 from governor.core.rules.trigger_state import UNKEPT
 from governor.core.runs.intake import PAUSES
 from governor.core.runs.state import Run
@@ -227,6 +227,12 @@ class GpuStarvation(Trigger):
         if self._state.sampled_at is None or at - self._state.sampled_at > STALE_NS:
             return unknown("no_gpu_samples")
         return unknown("no_connection") if run.is_cut_off() else self._state.finding
+
+    def steady_until(self, at: MonoNs, run: Run) -> MonoNs:
+        sampled_at = self._state.sampled_at
+        if sampled_at is None or at - sampled_at > STALE_NS:
+            return FOREVER
+        return MonoNs(sampled_at + STALE_NS)
 
 
 def _is_paused(run: Run) -> bool:

@@ -10,7 +10,7 @@ from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import NS_PER_S, MonoNs, format_duration
 from governor.core.events.inputs import Beat, Event, PhaseChange, Step, Tick
-from governor.core.rules.trigger import STEP_S_MAX, Key, Trigger
+from governor.core.rules.trigger import FOREVER, STEP_S_MAX, Key, Trigger
 from governor.core.rules.trigger_state import ADDED, UNKEPT
 from governor.core.runs.state import RANKS_MAX, Rank, Run
 
@@ -216,15 +216,19 @@ class Hang(Trigger):
 
     def _judge_ranks(self, at: MonoNs, run: Run, ranks: list[Rank]) -> Finding:
         moved_at = max(rank.progress_at for rank in ranks)
-        whole = len(ranks) == run.world_size
-        tight_ns = self._tight_ns(run, ranks, moved_at) if whole else None
-        limit = max((self._rank_limit(rank, at, run, tight_ns) for rank in ranks), key=lambda limit: limit.ns)
+        limit, tight_ns = self._limit_of(ranks, moved_at, at, run)
         still_ns = at - max(moved_at, self._watching_since)
         if still_ns >= limit.ns:
             return self._finding(at, run, ranks, limit, still_ns, tight_ns)
         if any(not rank.connected and not rank.said_bye for rank in run.ranks.values()):
             return unknown("connection_lost")
         return QUIET
+
+    def _limit_of(self, ranks: list[Rank], moved_at: MonoNs, at: MonoNs, run: Run) -> tuple[_Limit, int | None]:
+        """The limit that holds, and the tight one if it can be told."""
+        tight_ns = self._tight_ns(run, ranks, moved_at) if len(ranks) == run.world_size else None
+        limits = (self._rank_limit(rank, at, run, tight_ns) for rank in ranks)
+        return max(limits, key=lambda limit: limit.ns), tight_ns
 
     def _tight_ns(self, run: Run, ranks: list[Rank], moved_at: MonoNs) -> int:
         """The present tight limit. Unsaved work ends at the last progress, or the limit would outgrow the stillness."""
@@ -263,23 +267,51 @@ class Hang(Trigger):
         """Judge a log: it shows only that records come, so their absence is held against the log's own rhythm."""
         if run.stream.lost_at is not None:
             return unknown("log_unreadable")
-        since = max(run.step_at if run.step_at is not None else run.attempt_at, run.stream.phase_at)
-        if at - since < self._limit_min:
+        still_ns = at - self._log_still_since(run)
+        # The usual case: the rhythm need not be sorted.
+        if still_ns < self._limit_min or (run.step_at is not None and still_ns < self._marked_ns(run)):
             return QUIET
-        still_ns = at - max(since, self._watching_since, run.stream.back_at)
-        if run.step_at is None:
-            limit = _Limit(self._ns["start_limit_without_beats"], "overdue_init", None)
-        else:
-            # A mark may lengthen the limit but never shorten it: only the log says what it began, and whether that
-            # ended.
-            marked_ns = self._ns[_LIMIT_OF_MARK.get(run.stream.phase, "between_limit")]
-            if still_ns < self._ns["between_limit"] or still_ns < marked_ns:
-                return QUIET  # The usual case: the rhythm need not be sorted.
-            what = run.stream.phase if run.stream.phase in _LIMIT_OF_MARK else "step"
-            limit = _Limit(max(self._ns["between_limit"], self._rhythm_ns(), marked_ns), f"overdue_{what}", None)
+        limit = self._log_limit(run)
         if still_ns < limit.ns:
             return QUIET
         return self._finding(at, run, [], limit, still_ns, None)
+
+    def _log_still_since(self, run: Run) -> MonoNs:
+        since = run.step_at if run.step_at is not None else run.attempt_at
+        return max(since, run.stream.phase_at, self._watching_since, run.stream.back_at)
+
+    def _marked_ns(self, run: Run) -> int:
+        """A mark may lengthen the limit but never shorten it: only the log says what it began, and whether that ended.
+
+        The limit is this at least.
+        """
+        return max(self._ns["between_limit"], self._ns[_LIMIT_OF_MARK.get(run.stream.phase, "between_limit")])
+
+    def _log_limit(self, run: Run) -> _Limit:
+        if run.step_at is None:
+            return _Limit(self._ns["start_limit_without_beats"], "overdue_init", None)
+        what = run.stream.phase if run.stream.phase in _LIMIT_OF_MARK else "step"
+        return _Limit(max(self._rhythm_ns(), self._marked_ns(run)), f"overdue_{what}", None)
+
+    def steady_until(self, at: MonoNs, run: Run) -> MonoNs:
+        """Stillness is compared with limits, and limits change when beats grow old. Ticks left out blind nobody."""
+        if not run.alive:
+            return FOREVER
+        if run.jsonl_only:
+            if run.stream.lost_at is not None:
+                return FOREVER
+            overdue_at = MonoNs(self._log_still_since(run) + self._log_limit(run).ns)
+            return overdue_at if at < overdue_at else FOREVER
+        ranks = [rank for rank in run.ranks.values() if rank.connected and not rank.said_bye]
+        if not ranks:
+            return FOREVER
+        moved_at = max(rank.progress_at for rank in ranks)
+        if at - moved_at < self._limit_min:
+            return MonoNs(moved_at + self._limit_min)
+        limit, _ = self._limit_of(ranks, moved_at, at, run)
+        changes = [rank.beat_at + self._ns["beat_fresh"] for rank in ranks if rank.beat_at is not None]
+        changes.append(max(moved_at, self._watching_since) + limit.ns)
+        return MonoNs(min((change for change in changes if at < change), default=FOREVER))
 
     def _rhythm_ns(self) -> int:
         """How long a log may pause by its own rhythm, which needs two records."""

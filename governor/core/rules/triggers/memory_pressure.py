@@ -10,7 +10,7 @@ from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.events.inputs import Event, Step
 from governor.core.events.machine import HostMemory
-from governor.core.rules.trigger import Key, Trigger
+from governor.core.rules.trigger import FOREVER, Key, Trigger
 from governor.core.rules.trigger_state import UNKEPT
 from governor.core.runs.state import RANKS_MAX, Run
 
@@ -90,6 +90,11 @@ class MemoryPressure(Trigger):
                 if total_bytes - allocated_bytes < self._gpu_left_frac * total_bytes:
                     return self._gpu_finding(rank, allocated_bytes, total_bytes)
         return QUIET if known else _NO_FIGURES
+
+    def steady_until(self, at: MonoNs, run: Run) -> MonoNs:
+        known_until = [memory.at + STALE_NS for memory in (run.group_memory, run.host_memory) if memory is not None]
+        known_until += [reported_at + STEPS_STALE_NS for reported_at, _ in self._state.allocated.values()]
+        return MonoNs(min((until for until in known_until if at <= until), default=FOREVER))
 
     def _host_finding(self, memory: HostMemory) -> Finding:
         whose = f"control group {memory.group}" if memory.group is not None else "the machine"

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.inputs import Bye, Event, Hello, Step
-from governor.core.rules.trigger import Key, Trigger
+from governor.core.rules.trigger import FOREVER, Key, Trigger
 from governor.core.runs.state import Run
 
 # The most that the key accepts, and so the most that is remembered.
@@ -112,6 +112,9 @@ class RestartLoop(Trigger):
                 "began_s_ago": [round((at - began) / NS_PER_S, 3) for began in barren],
             },
         )
+
+    def steady_until(self, at: MonoNs, run: Run) -> MonoNs:
+        return FOREVER if len(self._state.barren) < self._attempts else at
 
     def new_attempt(self, run: Run) -> None:
         """The previous attempt is over: count it if it made no progress."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import NS_PER_S, MonoNs, format_duration
 from governor.core.rules.gpu_idle_since import GpuIdleTrigger
-from governor.core.rules.trigger import Key
+from governor.core.rules.trigger import FOREVER, Key
 from governor.core.runs.intake import PAUSES
 from governor.core.runs.state import Run
 
@@ -61,3 +61,9 @@ class Silence(GpuIdleTrigger):
                 "connected_ranks": len(run.connected_ranks()),
             },
         )
+
+    def steady_until(self, at: MonoNs, run: Run) -> MonoNs:
+        if run.last_frame_at is None:
+            return FOREVER
+        silent_at = MonoNs(run.last_frame_at + self._after_ns)
+        return silent_at if at < silent_at else super().steady_until(at, run)

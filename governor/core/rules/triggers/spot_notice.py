@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
-from governor.core.rules.trigger import Key, Trigger
+from governor.core.rules.trigger import FOREVER, Key, Trigger
 from governor.core.runs.state import Run
 
 
@@ -46,3 +46,6 @@ class SpotNoticeGiven(Trigger):
             f"the provider takes the machine back {when} ({notice.action})",
             {"action": notice.action, "left_s": None if left_ns is None else left_ns / NS_PER_S},
         )
+
+    def steady_until(self, at: MonoNs, run: Run) -> MonoNs:
+        return FOREVER if run.spot_notice is None else at

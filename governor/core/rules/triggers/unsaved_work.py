@@ -15,7 +15,7 @@ from governor.core.base.units import (
     format_duration,
     format_usd,
 )
-from governor.core.rules.trigger import Key, Trigger
+from governor.core.rules.trigger import FOREVER, Key, Trigger
 from governor.core.runs.state import Run
 
 NOT_ASKABLE: Final = unknown("nobody_to_ask")
@@ -77,3 +77,11 @@ class UnsavedWork(Trigger):
                 "last_good_step": run.last_good.get("step") if run.last_good is not None else None,
             },
         )
+
+    def steady_until(self, at: MonoNs, run: Run) -> MonoNs:
+        if run.jsonl_only or run.is_cut_off() or run.working_since is None:
+            return FOREVER
+        if self._usd_micros and run.spend_rate_usd_micros_per_hour is not None:
+            return at
+        late_at = MonoNs(at + self._time_ns - run.unsaved_ns(at))
+        return late_at if at < late_at else FOREVER

@@ -12,7 +12,7 @@ from governor.core.base.policy import Expected
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.inputs import Event, Tick
 from governor.core.money.forecast import drift, per_mtok
-from governor.core.rules.trigger import Key, Trigger
+from governor.core.rules.trigger import FOREVER, Key, Trigger
 from governor.core.runs.state import Run
 
 SAMPLES: Final = 60  # A window moves by a sixtieth.
@@ -113,3 +113,12 @@ class UsdPerMtok(Trigger):
                 "usd_micros": usd_micros - from_usd_micros,
             },
         )
+
+    def steady_until(self, at: MonoNs, run: Run) -> MonoNs:
+        """Until the next tick that takes a sample."""
+        if self._expected is None or run.tokens_total is None or run.first_step_at is None:
+            return FOREVER
+        armed_at = MonoNs(run.first_step_at + self._warmup_ns)
+        if at < armed_at or run.spend_rate_usd_micros_per_hour is None:
+            return armed_at if at < armed_at else FOREVER
+        return MonoNs(self._state.samples[-1][0] + self._spacing_ns)

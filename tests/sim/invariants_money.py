@@ -45,8 +45,8 @@ class NeverGivesUp(Checker):
             assert step.after.deadline is not None
             if step.after.deadline - self.world.now > max(self.plan.retry_max_ns, self.plan.verify_ns):
                 self.broken("the next attempt is too far away")
-        tried = any(isinstance(effect, StopCompute | Kill) for effect in step.effects)
-        if step.before.stage is HaltState.NEEDS_HUMAN and step.fact is Fact.DEADLINE and not tried:
+        is_round = step.before.stage is HaltState.NEEDS_HUMAN and step.fact is Fact.DEADLINE
+        if is_round and not any(isinstance(effect, StopCompute | Kill) for effect in step.effects):
             self.broken("a round in which nothing is tried")
 
 
@@ -61,8 +61,8 @@ class ReadsKeepComing(Checker):
         asking = step.before.stage in (HaltState.VERIFYING, HaltState.NEEDS_HUMAN)
         awaited = step.before.poll_due is None or step.at >= step.before.poll_due
         answered = step.fact in (Fact.BILLING_RUNNING, Fact.BILLING_UNKNOWN)
-        polled = any(isinstance(effect, ReadBilling) for effect in step.effects)
-        if asking and awaited and answered and not polled and self.plan.stop is not StopTarget.PROCESSES:
+        is_due = asking and awaited and answered and self.plan.stop is not StopTarget.PROCESSES
+        if is_due and not any(isinstance(effect, ReadBilling) for effect in step.effects):
             self.broken(f"{step.before.stage.name} stopped reading on {step.fact.name}")
 
     def on_effect(self, effect: HaltEffect, halt: Halt, journaled: object) -> None:

@@ -89,15 +89,15 @@ def _play(world: World, governor: Governor) -> None:
         if world.performer.closed:
             end_at = min(end_at, world.now + AFTER_HALT_NS)
         event_at, clock_at = world.next_at(), governor.next_clock_at()
-        candidates = [at for at in (event_at, clock_at) if at is not None]
-        if not candidates or min(candidates) > end_at:
-            return
         if event_at is not None and (clock_at is None or event_at <= clock_at):
+            if event_at > end_at:
+                return
             world.run_next()
-        else:
-            assert clock_at is not None
+        elif clock_at is not None and clock_at <= end_at:
             world.advance(clock_at)
             governor.clock()
+        else:
+            return
 
 
 def liveness_ns(plan: HaltPlan) -> int:

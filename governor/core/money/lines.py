@@ -116,6 +116,12 @@ def share_on(amount: int, weights: Mapping[str, int], owed: dict[str, int]) -> d
     """
     total = sum(weights.values())
     assert total > 0, "nobody to charge"
+    if len(weights) == 1:  # Nearly every tick: one run pays all, and its share is exact.
+        (name,) = weights
+        lacks = owed.get(name, 0)
+        owed.clear()
+        owed[name] = lacks
+        return {name: amount}
     exact = {name: (amount * weight << _FRACTION_BITS) // total + owed.get(name, 0) for name, weight in weights.items()}
     # Never below zero: spend is a counter.
     parts = {name: max(0, share >> _FRACTION_BITS) for name, share in exact.items()}

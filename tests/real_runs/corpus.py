@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import random
@@ -9,9 +10,11 @@ import tarfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from governor.core.base.policy import Policy
 from governor.core.base.units import NS_PER_HOUR
 from governor.policies.parse import load_policies
 from governor.replay.logs import records
@@ -49,27 +52,31 @@ def replay_all(logs: Sequence[Path], policy: Path = DEFAULT_POLICY) -> list[Outc
         return list(pool.map(_outcome, logs, [policy] * len(logs), chunksize=8))
 
 
-def _outcome(log: Path, policy: Path) -> Outcome:
+@cache
+def _policies(policy: Path) -> tuple[Policy, ...]:
     policies, problems = load_policies([(str(policy), policy.read_text())])
     assert policies is not None, problems
+    return policies.policies
+
+
+def _outcome(log: Path, policy: Path) -> Outcome:
     read = [record for _, record in records(log) if isinstance(record, dict)]
-    whole = Replay(policies.policies)
-    for record in read:
+    meta = read[0].get("meta", {})
+    is_cut = meta.get("role") == "healthy" and meta.get("clock") == "wall" and len(read) > RECORDS_MIN
+    # The same cut every time, also when other logs come or go.
+    cut = random.Random(f"{CUT_SEED} {log.name}").randrange(2, len(read)) if is_cut else None
+    whole = Replay(_policies(policy))
+    cut_at, cut_halts = None, ()
+    for at, record in enumerate(read):
+        if at == cut:
+            hung = copy.deepcopy(whole)
+            cut_at = hung.t
+            hung.end(RUN_ON_NS)
+            cut_halts = _halts(hung)
         assert whole.read(record) is None, (log, record)
     whole.end()
-    meta = dict(whole.meta)
     steps = tuple(_step(record) for record in read[1:]) if meta["role"] == "troubled" else ()
     hours = (whole.t or 0.0) / 3600
-    cut_at, cut_halts = None, ()
-    if meta["role"] == "healthy" and meta["clock"] == "wall" and len(read) > RECORDS_MIN:
-        # The same cut every time, also when other logs come or go.
-        cut = random.Random(f"{CUT_SEED} {log.name}").randrange(2, len(read))
-        hung = Replay(policies.policies)
-        for record in read[:cut]:
-            hung.read(record)
-        cut_at = hung.t
-        hung.end(RUN_ON_NS)
-        cut_halts = _halts(hung)
     return Outcome(log.stem, meta, _halts(whole), steps, hours, cut_at, cut_halts)
 
 

@@ -17,15 +17,22 @@ ROOT = Path(__file__).parents[2]
 TOGETHER = ("tests/drills/systemd/",)  # One box for all of its files, in their order.
 # What lasts longest begins first, or a worker has it alone in the end.
 LONGEST = (
-    *("tests/drills/shim/test_agreement.py", "tests/drills/systemd/", "tests/real_runs/"),
-    *("tests/drills/shim_engines/test_deepspeed_engine.py", "tests/drills/halt/test_node_stop.py"),
-    *("tests/drills/shim/test_hf.py", "tests/drills/shim/test_apart.py", "tests/drills/planner/test_configs_train.py"),
-    *(
-        "tests/drills/shim_engines/",
-        "tests/drills/test_demo",
-        "tests/drills/shim/",
-        "tests/drills/halt/test_governor_dies.py",
-    ),
+    "tests/drills/shim/test_agreement.py",
+    "tests/drills/systemd/",
+    "tests/drills/halt/test_node_stop.py",
+    "tests/real_runs/",
+    "tests/drills/test_demo.py",
+    "tests/drills/test_readme.py",
+    "tests/drills/shim_engines/test_deepspeed_engine.py",
+    "tests/drills/shim/test_hf.py",
+    "tests/drills/shim/test_apart.py",
+    "tests/drills/planner/test_configs_train.py",
+    "tests/drills/shim_engines/",
+    "tests/drills/shim/",
+    "tests/drills/cli/test_help_and_mistakes.py",
+    "tests/drills/cli/test_policy_doctor_run.py",
+    "tests/drills/cli/test_budget_live.py",
+    "tests/drills/halt/",
 )
 
 

@@ -263,24 +263,36 @@ metadata_endpoint = "{cloud.metadata_endpoint}"
 Run = Callable[..., Halted]
 
 
+def begin(
+    work: Path, argv: list[str], *, stop: str = "processes", cloud: str = "", environ: dict[str, str] | None = None,
+    policy: str = POLICY, prefix: Sequence[str] = (),
+) -> subprocess.Popen[str]:  # fmt: skip
+    """Start a command under `costgov run`."""
+    path = work / "policy.toml"
+    path.write_text(policy.format(stop=stop))
+    command = [
+        *prefix, str(BIN / "costgov"), "run", "--config", str(configuration(work, cloud)),
+        "--policy", str(path), "--name", "drill", "--", *argv,
+    ]  # fmt: skip
+    env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", **(environ or {})}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+
+def end_of(process: subprocess.Popen[str], work: Path) -> Halted:
+    """Wait for the end of what `begin` started."""
+    with process:
+        try:
+            stdout, stderr = process.communicate(timeout=2 * SAFETY_S)  # A node's stop waits a minute by itself.
+        finally:
+            process.kill()
+    reports = sorted((work / "state" / "incidents").glob("*.json"))
+    return Halted(process.returncode, stdout + stderr, [json.loads(report.read_text()) for report in reports], work)
+
+
 @pytest.fixture
 def costgov_run(tmp_path: Path) -> Run:
-    def run(
-        argv: list[str], *, stop: str = "processes", cloud: str = "", environ: dict[str, str] | None = None,
-        policy: str = POLICY, prefix: Sequence[str] = (),
-    ) -> Halted:  # fmt: skip
-        path = tmp_path / "policy.toml"
-        path.write_text(policy.format(stop=stop))
-        command = [
-            *prefix, str(BIN / "costgov"), "run", "--config", str(configuration(tmp_path, cloud)),
-            "--policy", str(path), "--name", "drill", "--", *argv,
-        ]  # fmt: skip
-        env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", **(environ or {})}
-        # A node's stop waits a minute by itself.
-        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SAFETY_S, env=env, check=False)
-        reports = sorted((tmp_path / "state" / "incidents").glob("*.json"))
-        output = done.stdout + done.stderr
-        return Halted(done.returncode, output, [json.loads(report.read_text()) for report in reports], tmp_path)
+    def run(argv: list[str], **options: Any) -> Halted:
+        return end_of(begin(tmp_path, argv, **options), tmp_path)
 
     return run
 

@@ -8,19 +8,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import pytest
 
 from examples.demo_cloud import DemoCloud, Fault
 from governor.wire.control_client import ask
-from tests.drills.halt.conftest import APART, BIN, SAFETY_S, Run, Service, cloud_table
+from tests.drills.halt.conftest import APART, BIN, SAFETY_S, Run, Service, begin, cloud_table, end_of
 
 POLICY = '[policy]\nname = "drill"\n[halt]\nstop = "{stop}"\nterm_grace = "1s"\n[node]\nidle_stop = "4s"\n'
 ON_FINISH = '[policy]\nname = "drill"\n[run]\non_finish = "stop"\n'
 LONG = '[policy]\nname = "drill"\n[halt]\nstop = "{stop}"\n[node]\nidle_stop = "10m"\n'
+Begun = tuple[DemoCloud, Popen[str], Path]
 
 
 pytestmark = pytest.mark.skipif(not APART, reason="needs root: a process table without other governors")
@@ -137,15 +139,33 @@ def command(exit_code: int) -> list[str]:
     return [sys.executable, "-c", f"raise SystemExit({exit_code})"]
 
 
-def run_beside(costgov_run: Run, cloud: DemoCloud, argv: list[str]) -> Any:
-    table = cloud_table(cloud) + "survives_stop = true\n"
-    return costgov_run(argv, cloud=table, policy=ON_FINISH, prefix=APART)
+def beside(cloud: DemoCloud) -> dict[str, Any]:
+    return {"cloud": cloud_table(cloud) + "survives_stop = true\n", "policy": ON_FINISH, "prefix": APART}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ended_well(moto_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Begun]:
+    """A command that has ended well. Its node's minute passes while the other tests run."""
+    work = tmp_path_factory.mktemp("ended_well")
+    with DemoCloud(stopping_s=0.3, moto_port=moto_port) as cloud, begin(work, command(0), **beside(cloud)) as process:
+        yield cloud, process, work
+        process.kill()  # Where its own test was not chosen.
+
+
+def test_costgov_run_leaves_the_node_to_whoever_looks_after_a_command_that_failed(
+    costgov_run: Run, cloud: DemoCloud
+) -> None:
+    done = costgov_run(command(3), **beside(cloud))
+    assert done.code == 3, done.output
+    assert done.incidents == []
+    assert cloud.state() == "running"
 
 
 def test_costgov_run_stops_its_node_a_minute_after_its_command_has_ended_well(
-    costgov_run: Run, cloud: DemoCloud
+    ended_well: Begun,
 ) -> None:
-    done = run_beside(costgov_run, cloud, command(0))
+    cloud, process, work = ended_well
+    done = end_of(process, work)
     assert done.code == 0, done.output
     assert "60 s" not in done.output
     assert "[node_idle] nobody uses this node: in 1m 0s I stop EC2 instance" in done.output
@@ -155,12 +175,3 @@ def test_costgov_run_stops_its_node_a_minute_after_its_command_has_ended_well(
     assert "NODE STOP @node.drill.1" in done.output
     assert cloud.state() == "stopped"
     assert cloud.times_ended == 1
-
-
-def test_costgov_run_leaves_the_node_to_whoever_looks_after_a_command_that_failed(
-    costgov_run: Run, cloud: DemoCloud
-) -> None:
-    done = run_beside(costgov_run, cloud, command(3))
-    assert done.code == 3, done.output
-    assert done.incidents == []
-    assert cloud.state() == "running"

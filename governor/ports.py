@@ -107,6 +107,7 @@ class Preflight:
     # What may bring the machine back: an ASG, a persistent spot request.
     respawners: tuple[str, ...] = ()
     survives_stop: bool | None = None  # Whether the local disk outlives a stop.
+    said_running: bool = False  # Asked now, the provider said that this machine is billed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,8 @@ class Cloud(Protocol):
     gives_notice: bool
     stop_bound_s: float  # Declared bound within which an accepted stop ends billing.
     granularity_s: float  # Declared billing granularity.
+    # Who answers `billing`, and how it is asked. Under another name, what an earlier source has said does not count.
+    billing_source: str
 
     def preflight(self) -> Preflight:
         """Learn identity, permission (dry run), respawners, price. No effect on the machine."""

@@ -60,6 +60,8 @@ def node_facts(
         will_stop=preflight.will if preflight is not None else "",
         stays_billed=preflight.stays_billed if preflight is not None else (),
         can_stop=cloud is not None and known and preflight.ok if preflight is not None else False,
+        billing_source=cloud.billing_source if cloud is not None else "none",
+        said_running=preflight.said_running if preflight is not None else False,
         survives_stop=preflight.survives_stop if preflight is not None else None,
         stop_bound_ns=DurationNs(round((cloud.stop_bound_s if cloud is not None else 0) * NS_PER_S)),
         granularity_ns=DurationNs(round((cloud.granularity_s if cloud is not None else 0) * NS_PER_S)),

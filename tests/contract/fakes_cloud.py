@@ -18,6 +18,7 @@ class FakeCloud:
     stop_bound_s: float = 60.0
     granularity_s: float = 1.0
     name: str = "fake"
+    billing_source: str = "fake"
     stopping_reads: int = 0  # So many answers still say "stopping" after a stop.
     faults: list[str] = field(default_factory=list)
     blind: bool = False
@@ -42,6 +43,7 @@ class FakeCloud:
             stays_billed=("disk",),
             problems=(),
             survives_stop=True,
+            said_running=self.state == "running" and not self.blind,
         )
 
     def stop(self, incident_id: str, rung: int) -> StopReply:

@@ -277,6 +277,7 @@ class EngineDriver:
             cloud="simulated",
             instance_id="i-1",
             can_stop=True,
+            said_running=True,
             stop_bound_ns=plan.verify_ns,
         )
         facts = self._priced(facts, boot)

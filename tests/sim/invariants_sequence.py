@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.effects import Ask, HaltEffect, Kill, Page, ReadBilling, StopCompute, Term
+from governor.core.halt.acts import UNANSWERED
 from governor.core.halt.table import RENEWALS_MAX, Fact, Halt, HaltState, StopTarget
 from tests.sim.checker import DOWN_NS, RANK, Checker
 from tests.sim.governor import GRID_NS, Step
@@ -180,16 +181,18 @@ class NewcomersAreAnswered(Checker):
 
 
 class PagesOncePerEntry(Checker):
-    """A person is called when NEEDS_HUMAN is entered, and not again but after a restart."""
+    """A person is called when NEEDS_HUMAN is entered, and once before if no stop is answered; again after a restart."""
 
     pages = 0
     lives = 1
+    unanswered = 0
 
     def on_effect(self, effect: HaltEffect, halt: Halt, journaled: object) -> None:
         if isinstance(effect, Page):
-            self.pages += 1
-            if self.pages > self.lives:
-                self.broken(f"{self.pages} pages")
+            is_early = effect.reason == UNANSWERED
+            self.unanswered, self.pages = self.unanswered + is_early, self.pages + (not is_early)
+            if max(self.pages, self.unanswered) > self.lives:
+                self.broken(f"{self.pages} pages, {self.unanswered} for want of an answer")
             if not effect.reason:
                 self.broken("a page without a reason")
 

@@ -222,8 +222,8 @@ class World:
     def _new(self) -> Node:
         facts = NodeFacts(
             "n", f"boot-{self.boot}", UsdMicros(98_320_000), "simulated", cloud="simulated", instance_id="i-1",
-            will_stop="stop it", can_stop=True, survives_stop=True, stop_bound_ns=DurationNs(60 * NS_PER_S),
-            idle_stop_ns=DurationNs(self.schedule.limit * NS_PER_S),
+            will_stop="stop it", can_stop=True, said_running=True, survives_stop=True,
+            stop_bound_ns=DurationNs(60 * NS_PER_S), idle_stop_ns=DurationNs(self.schedule.limit * NS_PER_S),
         )  # fmt: skip
         policy = Policy(name="p", run_on_finish="stop" if self.schedule.on_finish else "keep")
         return new_node(facts, PolicySet((policy,), "digest"), BootNs(self.mono()), WallNs(WALL_NS + self.mono()))

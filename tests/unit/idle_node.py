@@ -31,7 +31,7 @@ from tests.unit.core.engine.test_step import PRICE, at, hello
 
 FACTS = NodeFacts(
     "node-a", "boot-1", PRICE, "test", cloud="aws", instance_id="i-1", will_stop="stop EC2 instance i-1",
-    can_stop=True, survives_stop=True, stays_billed=("EBS volume vol-1",),
+    can_stop=True, said_running=True, survives_stop=True, stays_billed=("EBS volume vol-1",),
 )  # fmt: skip
 
 

@@ -58,6 +58,7 @@ _PROTECTION: Final[Mapping[str, str]] = {
 class AwsCloud:
     name = NAME
     gives_notice = True
+    billing_source = NAME  # It knows the instance by its id, and answers "unknown" about any other.
     granularity_s = 1.0  # Per second after the first minute, for Linux on demand and spot.
 
     def __init__(self, config: Mapping[str, Any], metadata: Metadata, api: Ec2Api, sys: Path) -> None:

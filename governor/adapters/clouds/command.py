@@ -1,11 +1,14 @@
 """The user's own stop command, for every provider without an adapter here.
 
 Exit 0 of the stop command means accepted, never stopped. Only `verify_command` can confirm that billing has ended.
+It is believed once it has said that the machine runs: a check that always says "ended" confirms nothing.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -57,6 +60,9 @@ class CommandCloud:
         self.granularity_s = float(config["granularity_s"])
         self._stays_billed: tuple[str, ...] = config["stays_billed"]
         self._survives_stop: bool | None = config["survives_stop"]
+        asked = json.dumps([self._verify, self._instance_id])
+        # No part of the command line itself: the name is persisted, and the line may hold secrets.
+        self.billing_source = f"{NAME} {hashlib.sha256(asked.encode()).hexdigest()[:16]}"
         self._environ = {name: value for name, value in environ.items() if name not in _NOT_INHERITED}
 
     def preflight(self) -> Preflight:
@@ -66,7 +72,8 @@ class CommandCloud:
             for key, argv in (("argv", self._argv), ("verify_command", self._verify))
             if argv and shutil.which(argv[0], path=self._environ.get("PATH")) is None
         ]
-        problems = missing + ([] if missing else self._verify_problems())
+        now = None if missing or self._verify is None else self.billing()
+        problems = missing or self._verify_problems(now)
         read_back = f"read back by {self._verify[0]}" if self._verify else "not read back"
         return Preflight(
             # A stop that cannot be read back still stops. A missing or wrong command does not work at all.
@@ -76,6 +83,7 @@ class CommandCloud:
             stays_billed=self._stays_billed,
             problems=tuple(problems),
             survives_stop=self._survives_stop,
+            said_running=now is not None and now.answer is BillingAnswer.RUNNING,
         )
 
     def stop(self, incident_id: str, rung: int) -> StopReply:
@@ -110,10 +118,9 @@ class CommandCloud:
             return BillingReply(BillingAnswer.UNKNOWN, f"exit_{outcome}" if outcome > 0 else f"signal_{-outcome}")
         return BillingReply(BillingAnswer.UNKNOWN, outcome)
 
-    def _verify_problems(self) -> list[str]:
-        if self._verify is None:
+    def _verify_problems(self, now: BillingReply | None) -> list[str]:
+        if now is None:
             return ["cloud.command.verify_command is not set: a stop can be accepted but never verified"]
-        now = self.billing()
         if now.answer is BillingAnswer.RUNNING:
             return []
         return [

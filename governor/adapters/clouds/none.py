@@ -18,6 +18,7 @@ class NoCloud:
     stop_bound_s = 0.0
     granularity_s = 0.0
     gives_notice = False
+    billing_source = NAME
 
     def preflight(self) -> Preflight:
         return Preflight(

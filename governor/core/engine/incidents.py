@@ -50,6 +50,8 @@ DAY_NS = 24 * NS_PER_HOUR
 PIDS_NOTED_MAX = 16
 # Acknowledgements after which there is no checkpoint.
 FAILURES = frozenset({"failed", "aborted", "declined"})
+# A mistyped or inverted check says "ended" from the first day on.
+NEVER_SAID_RUNNING = "no proof: it has never said that the machine runs"
 
 
 def open_incident(
@@ -106,7 +108,14 @@ def open_incident(
         incident.note(at, wall, "save_failed", reason=in_vain)
     longest = run.save_longest_ns
     fact = table.verdict_fact(plan, DurationNs(longest) if longest is not None else None)
-    return feed(node, managed, fact, at)
+    return [*feed(node, managed, fact, at), *ask_while_it_runs(node, incident)]
+
+
+def ask_while_it_runs(node: Node, incident: Incident) -> list[Effect]:
+    """Read billing before anything is stopped, if the provider has never said "running": the last chance to hear it."""
+    if node.believes_the_end or incident.plan.stop is StopTarget.PROCESSES:
+        return []
+    return [ReadBilling(incident.incident_id, incident.run, 0.0, destroyed=False)]
 
 
 def number_of(incident_id: str) -> int:
@@ -371,6 +380,11 @@ def on_stop_replied(node: Node, managed: ManagedRun, reply: StopReplied) -> list
 def on_billing(node: Node, managed: ManagedRun, read: BillingRead) -> list[Effect]:
     incident = managed.incident
     assert incident is not None
-    what = "verified" if read.answer is BillingAnswer.ENDED else "billing"
-    incident.note(read.at, node.wall(read.at), what, state=read.provider_state)
-    return feed(node, managed, table.billing_fact(read.answer), read.at)
+    answer, state = read.answer, read.provider_state
+    if answer is BillingAnswer.RUNNING:
+        node.note_running()
+    elif answer is BillingAnswer.ENDED and not node.believes_the_end:
+        answer, state = BillingAnswer.UNKNOWN, f"{state}, {NEVER_SAID_RUNNING}"
+    what = "verified" if answer is BillingAnswer.ENDED else "billing"
+    incident.note(read.at, node.wall(read.at), what, state=state)
+    return feed(node, managed, table.billing_fact(answer), read.at)

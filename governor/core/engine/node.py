@@ -47,6 +47,8 @@ class NodeFacts:
     will_stop: str = ""  # "stop EC2 instance i-0abc …"
     stays_billed: tuple[str, ...] = ()
     can_stop: bool = False  # A provider is configured and its preflight found no obstacle.
+    billing_source: str = ""  # Who answers whether the machine is billed, and how it is asked.
+    said_running: bool = False  # At the start, this source said that the machine is billed.
     survives_stop: bool | None = None  # Whether the local disk outlives a stop.
     stop_bound_ns: DurationNs = DurationNs(0)  # Declared by the provider.
     granularity_ns: DurationNs = DurationNs(0)
@@ -99,6 +101,8 @@ class Node:
     gpu_pids: frozenset[int] = frozenset()  # Processes that use the GPUs; empty also when this is unknown.
     gpu_pids_own: frozenset[int] = frozenset()  # Those of them that descend from the launched command.
     spot_notice: SpotNotice | None = None  # The provider's last notice.
+    # The billing source that has said "running". From any other, "ended" is no proof: a check may be mistyped.
+    running_source: str | None = None
     idle: IdleState = field(default_factory=IdleState)
     wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.
     boot_offset_ns: int | None = None  # Boot clock minus monotonic at the last tick. None before the first.
@@ -117,6 +121,17 @@ class Node:
     def note_persisted(self, at: MonoNs) -> None:
         """Note that all is persisted as of now. The next commit is due a period later."""
         self.persisted_at = at
+
+    @property
+    def believes_the_end(self) -> bool:
+        """Whether "ended" proves anything: the same source has said "running", to us or to an earlier governor."""
+        return self.running_source is not None and self.running_source == self.facts.billing_source
+
+    def note_running(self) -> None:
+        """The billing source said "running". Persist it: a governor that resumes a halt may find the end only."""
+        if self.running_source != self.facts.billing_source:
+            self.running_source = self.facts.billing_source
+            self.request_persist()
 
     def wall(self, at: MonoNs) -> WallNs:
         return WallNs(at + self.wall_offset_ns)
@@ -215,6 +230,7 @@ def new_node(
         account=CommandAccount(since=boot),
         metered_wall=wall,
         budgets=configured,
+        running_source=facts.billing_source if facts.said_running else None,
     )
 
 

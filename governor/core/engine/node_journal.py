@@ -30,6 +30,7 @@ def node_snapshot(node: Node) -> Mapping[str, Any]:
         "budgets": node.budgets.snapshot(),
         "idle": node.idle.snapshot(),
         "launched": launched_row(node),
+        "running_source": node.running_source,
     }
 
 
@@ -43,6 +44,9 @@ def restore_node(node: Node, snapshot: Mapping[str, Any]) -> None:
     previous = previous_command(launched) if launched is not None else None
     node.ledger.restore(snapshot, same_boot=same_boot, in_force_from=_in_force_from(node))
     node.previous_command = previous
+    source = snapshot.get("running_source")  # An older journal does not say.
+    if node.running_source is None and isinstance(source, str):
+        node.running_source = source
     node.unreadable_runs = set()
 
 

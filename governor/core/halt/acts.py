@@ -15,6 +15,9 @@ from governor.core.halt.state import Fact, Halt, HaltPlan, HaltState, StopTarget
 
 # With the pauses between them, about a minute of 429 or 5xx. Then a person is called.
 STOP_ATTEMPTS_PER_RUNG_MAX: Final = 5
+# A provider that has answered no stop for so long is a person's matter too. Stops go on being sent.
+NO_ANSWER_NS: Final = 60 * NS_PER_S
+UNANSWERED: Final = "the provider has not answered the stop for a minute; stop the machine by hand if you can"
 RENEWALS_MAX: Final = 3  # Renewals of one state's deadline by restarts in it.
 # Keeps 2**n small. Every interval reaches its upper bound long before.
 DOUBLINGS_MAX: Final = 10
@@ -62,7 +65,8 @@ def entry_effects(halt: Halt, plan: HaltPlan) -> tuple[HaltEffect, ...]:
             return (Kill(halt.incident_id, halt.run),)
         # From here on, Kill is for restarted processes: a new performer begins to look for them again.
         case HaltState.STOPPING:
-            return (Kill(halt.incident_id, halt.run), _stop_compute(halt), _read(halt, 0.0))
+            paged = (Page(halt.incident_id, halt.run, halt.page_reason),) if halt.page_reason else ()
+            return (Kill(halt.incident_id, halt.run), _stop_compute(halt), _read(halt, 0.0), *paged)
         case HaltState.VERIFYING:
             return (Kill(halt.incident_id, halt.run), _read(halt, 0.0))
         case HaltState.NEEDS_HUMAN:
@@ -145,13 +149,19 @@ def stop_again(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
             return _send_stop(halt, at, plan, halt.rung + 1)
         return _call_human(halt, at, plan, "the provider refuses the stop")
     if halt.rung_attempts < STOP_ATTEMPTS_PER_RUNG_MAX:
-        return _send_stop(halt, at, plan, halt.rung)
+        is_silent = not halt.is_answered and halt.stop_began is not None and at - halt.stop_began >= NO_ANSWER_NS
+        if not is_silent or halt.page_reason:
+            return _send_stop(halt, at, plan, halt.rung)
+        halt, effects = _send_stop(replace(halt, page_reason=UNANSWERED), at, plan, halt.rung)
+        return halt, (*effects, Page(halt.incident_id, halt.run, UNANSWERED))
     # A harsher rung uses the same throttled or broken API: it would destroy more, not sooner.
     return _call_human(halt, at, plan, "the provider does not answer the stop")
 
 
 def start_verifying(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
-    halt = replace(_move(halt, HaltState.VERIFYING, at, plan.verify_ns), stop_reply=Fact.STOP_ACCEPTED)
+    halt = replace(
+        _move(halt, HaltState.VERIFYING, at, plan.verify_ns), stop_reply=Fact.STOP_ACCEPTED, is_answered=True
+    )
     return poll(halt, at, plan)
 
 
@@ -227,7 +237,8 @@ def _read(halt: Halt, after_s: float) -> ReadBilling:
 
 def _send_stop(halt: Halt, at: MonoNs, plan: HaltPlan, rung: int) -> Outcome:
     first = halt.stop_attempts == 0
-    halt = _count_stop(_move(halt, HaltState.STOPPING, at, plan.stop_reply_ns), rung)
+    began = at if first else halt.stop_began
+    halt = replace(_count_stop(_move(halt, HaltState.STOPPING, at, plan.stop_reply_ns), rung), stop_began=began)
     # From the second stop on, billing is read too: an earlier stop may have worked and its answer been lost.
     return halt, (_stop_compute(halt),) if first else (_stop_compute(halt), _read(halt, 0.0))
 
@@ -250,7 +261,9 @@ def _note_reply(halt: Halt, at: MonoNs, plan: HaltPlan, fact: Fact) -> Outcome:
     if halt.stop_reply is not None and not worse:
         return halt, ()  # A second answer to one stop must not lengthen the pause.
     pause_ns = round(_doubled(plan.poll_min_s, plan.poll_max_s, halt.rung_attempts - 1) * NS_PER_S)
-    return replace(halt, stop_reply=fact, deadline=MonoNs(at + pause_ns)), (_read(halt, 0.0),)
+    is_answered = halt.is_answered or fact is not Fact.STOP_UNKNOWN
+    halt = replace(halt, stop_reply=fact, deadline=MonoNs(at + pause_ns), is_answered=is_answered)
+    return halt, (_read(halt, 0.0),)
 
 
 def _call_human(halt: Halt, at: MonoNs, plan: HaltPlan, reason: str) -> Outcome:

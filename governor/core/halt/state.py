@@ -95,6 +95,8 @@ class Halt:
     rung: int = 0
     rung_attempts: int = 0  # Stops sent on this rung.
     stop_attempts: int = 0  # Stops sent in all.
+    stop_began: MonoNs | None = None  # When the first one was sent; None also in an older journal.
+    is_answered: bool = False  # The provider has answered a stop, be it "not now".
     stop_reply: Fact | None = None  # The answer to the last stop sent.
     # The provider has accepted a stop that cannot be undone. It will forget the machine.
     destroyed: bool = False

@@ -49,6 +49,17 @@ def test_a_verify_command_that_always_says_ended_is_found_out() -> None:
     found = command(exits(0), exits(0)).preflight()
     assert not found.ok
     assert "while this machine runs" in found.problems[0]
+    assert not found.said_running
+
+
+def test_another_check_is_another_source_of_what_is_billed() -> None:
+    sources = [
+        command(exits(0), exits(0)).billing_source,
+        command(exits(0), exits(1)).billing_source,
+        command(exits(0), exits(1), instance_id="i-2").billing_source,
+    ]
+    assert len(set(sources)) == 3
+    assert sources[1] == command(exits(3), exits(1)).billing_source, "how it is stopped is another matter"
 
 
 def test_a_command_that_is_not_there() -> None:

@@ -121,6 +121,8 @@ def test_preflight_changes_nothing_and_names_the_deed(rig: Rig) -> None:
     assert found.ok, found.problems
     assert found.problems == ()
     assert found.will
+    assert found.said_running, "else no end that it states later is believed"
+    assert rig.cloud.billing_source
     assert rig.meter_runs()
     assert rig.times_ended() == 0
 

@@ -205,6 +205,18 @@ class Service:
 
         return self.until(look, f"stage {stages}")
 
+    def until_noted(self, *notes: str, after: str) -> dict[str, Any]:
+        """The incident, once one of these stands in its timeline behind the last `after`."""
+
+        def look() -> dict[str, Any] | None:
+            for incident in self.incidents():
+                noted = [entry["what"] for entry in incident["timeline"]]
+                if after in noted and set(notes) & set(noted[noted.index(after) :]):
+                    return incident
+            return None
+
+        return self.until(look, f"one of {notes} after {after}")
+
     def go_on(self) -> None:
         """End what the trainee lets last until the drill goes on."""
         (self.work / "go_on").touch()

@@ -75,3 +75,14 @@ def test_two_incidents_at_once_are_one_halt(service: Callable[..., Service], clo
     assert "merged" in [entry["what"] for entry in incident["timeline"]]
     assert len(governor.incidents()) == 1
     assert cloud.times_ended == 1
+
+
+def test_a_check_that_always_says_ended_confirms_nothing(service: Callable[..., Service]) -> None:
+    """An inverted or mistyped verify_command: the machine, on which all this runs, is billed on."""
+    lying = '\n[cloud]\nprovider = "command"\n[cloud.command]\nargv = ["true"]\nverify_command = ["true"]\n'
+    governor = service(stop="instance", cloud=lying)
+    governor.start()
+    governor.trainee("polite")
+    incident = governor.until_noted("billing", "verified", after="stop_accepted")
+    assert incident["halt_stage"] == "VERIFYING"
+    assert "verified" not in [entry["what"] for entry in incident["timeline"]]

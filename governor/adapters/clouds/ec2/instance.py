@@ -206,6 +206,7 @@ def learn(
         region=identity.region,
         respawners=_respawners(instance, spot),
         survives_stop=_survives(instance, local_stores, survives_stop) and not ends_by_termination,
+        said_running=BILLING_BY_STATE.get(instance.state) is BillingAnswer.RUNNING,
     )
 
 

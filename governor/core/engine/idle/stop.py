@@ -85,7 +85,8 @@ def open_stop(node: Node, wanted: Limit, at: MonoNs) -> list[Effect]:
     incident.note(at, wall, "nobody_here")
     halt, _ = table.step(incident.halt, Fact.VERDICT_NO_ASK, at, incident.plan)
     incident.move(halt)
-    return _without_signals(incidents.feed(node, managed, Fact.EXITED, at))
+    asked = incidents.ask_while_it_runs(node, incident)
+    return _without_signals([*asked, *incidents.feed(node, managed, Fact.EXITED, at)])
 
 
 def pseudo_run(at: MonoNs) -> ManagedRun:

@@ -67,7 +67,9 @@ def make_node(*rules: Rule, budget: Budget | None = None, boot: float = 0, **fac
         budget=budget or Budget(),
         halt=HaltSettings(stop="instance", grace_ns=DurationNs(60 * NS_PER_S)),
     )
-    known = NodeFacts("node-a", "boot-1", PRICE, "test", cloud="aws", instance_id="i-1", can_stop=True)
+    known = NodeFacts(
+        "node-a", "boot-1", PRICE, "test", cloud="aws", instance_id="i-1", can_stop=True, said_running=True
+    )
     return new_node(replace(known, **facts), PolicySet((policy,), "digest"), BootNs(at(boot)), WallNs(at(boot)))  # type: ignore[arg-type]
 
 

@@ -60,7 +60,8 @@ def check_step(before: Halt, fact: Fact, after: Halt, effects: tuple[HaltEffect,
     if after.stage is HaltState.NEEDS_HUMAN:
         assert resumed == [Page, Kill, *([] if plan.stop is StopTarget.PROCESSES else [ReadBilling])]
     else:
-        assert resumed == RESUMED[after.stage]
+        is_paged = after.stage is HaltState.STOPPING and after.page_reason
+        assert resumed == [*RESUMED[after.stage], *([Page] if is_paged else [])]
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ from governor.daemon.recorder import Recorder
 from governor.policies import files
 from governor.policies.loading import policy_loader
 from governor.ports import Observer
-from governor.settings.model import Settings
+from governor.settings.model import Jsonl, Settings
 from governor.settings.money import lines_of
 
 log = structlog.get_logger("costgov")
@@ -148,7 +148,7 @@ class Governor:
         self._closers.append(self.alerts.close)
         reports = ReportFiles(paths.state_dir / "incidents")
         observers = Observers([*watchers, reports, self.alerts, *self._exporters()])
-        streams = [Stream(entry, self.processes, self._saved_stream(entry.run)) for entry in settings.jsonl]
+        streams = [self._stream(entry) for entry in settings.jsonl]
         self._closers += [stream.close for stream in streams]
         memory, notices = MemoryWatch(self._pids), NoticeWatch(self.cloud, self.clock)
         self._closers += [memory.close, notices.close]
@@ -195,6 +195,13 @@ class Governor:
         """One process of each live run. Its control group is the run's."""
         live = {name: managed.processes() for name, managed in self.node.runs.items() if managed.run.alive}
         return {name: processes[0].pid for name, processes in live.items() if processes}
+
+    def _stream(self, entry: Jsonl) -> Stream:
+        def wake() -> None:
+            self.daemon.soon(lambda: self.daemon.hear(stream.take))
+
+        stream = Stream(entry, self.processes, self._saved_stream(entry.run), wake=wake)
+        return stream
 
     def _saved_stream(self, run: str) -> SavedStream | None:
         managed = self.node.runs.get(run)

@@ -99,7 +99,7 @@ class Daemon:
     control_is_private: bool = False  # The control socket's mode admits only its owner and group.
     extra: Callable[[], dict[str, Any]] = dict  # Further parts of `status`: cloud, self-test, GPU sampler.
     supervised: SupervisedCommand | None = None  # `costgov run`.
-    sources: Sequence[Any] = ()  # JSONL tails: poll(at) -> events.
+    sources: Sequence[Any] = ()  # Streams, samplers: poll(at) -> events, without waiting.
     recorder: Recorder | None = None
     health: Health = field(default_factory=Health)
     _queue: Any = field(default_factory=queue.SimpleQueue)
@@ -211,10 +211,7 @@ class Daemon:
         return effects
 
     def persist_runs(self) -> None:
-        """Persist what a restarted governor needs: owners, money, holds, the rules' counts.
-
-        The engine does so every few seconds. A new run, a new hold and the governor's own end do not wait for that.
-        """
+        """Persist owners, money, holds and counts. The engine does so in its time; a new run or hold does not wait."""
         self._is_new_to_journal = False
         self.performer.perform([persist(self.node, self.performer.clock.mono())])
 
@@ -329,6 +326,13 @@ class Daemon:
         if self.control is not None:
             self.control.reply(conn, line)
 
+    def hear(self, poll: Callable[[MonoNs], Sequence[Event]]) -> None:
+        """Apply what a source has. Only for the loop's thread: other threads use `soon`."""
+        for event in poll(self.performer.clock.mono()):
+            self.apply(event)
+            if self.recorder is not None:
+                self.recorder.record_sample(event)
+
     # --- time --------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
@@ -338,13 +342,9 @@ class Daemon:
         self.health.loop_lag_ms += (lag_ms - self.health.loop_lag_ms) * LAG_SMOOTHING
         self._next_tick = MonoNs(at + TICK_NS - (at % TICK_NS))
         for source in self.sources:
-            for event in source.poll(at):
-                self.apply(event)
-                if self.recorder is not None:
-                    self.recorder.record_sample(event)
+            self.hear(source.poll)
         self._drain_control()  # Ready or not: this ends connections that are too old.
-        # Ready or not: this accepts connections that earlier lacked a descriptor.
-        self._drain_inbox()
+        self._drain_inbox()  # Likewise: this accepts connections that earlier lacked a descriptor.
         self._notice_exits(at)
         tick = Tick(clock.mono(), clock.boot(), clock.wall())
         self.apply(tick)

@@ -1,218 +1,42 @@
-"""What trainers leave on disk: JSONL files, followed line by line, and checkpoints.
+"""Trainers without the shim: each reports by the log that it writes, and its owner names its processes.
 
-Another process writes these files, so torn last lines, rotation, truncation and replacement are normal.
+Also the checkpoints that trainers leave on disk.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from governor.adapters.trainers.deciders import Deciders, PidfileRead, stranger
+from governor.adapters.trainers.jsonl_tail import Chunk, Position
+from governor.adapters.trainers.stream_files import Answerer, Asked, Seen, StreamFiles, StreamThread
 from governor.core.base.identity import ProcessFacts, ProcessId
-from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.inputs import Event, FramesLost, StreamOpened, StreamRead, StreamState, TrainerExited
+from governor.core.base.units import NS_PER_S, MonoNs, format_duration
+from governor.core.events.inputs import (
+    Event,
+    FramesLost,
+    StreamOpened,
+    StreamRead,
+    StreamState,
+    TrainerExited,
+)
+from governor.core.events.machine import SourceTrouble
 from governor.ports import CheckpointLook, Processes
 from governor.settings.model import Jsonl
 from governor.wire.jsonl import DEFAULT_FIELDS, field_map
 from governor.wire.records import RecordReader
 from trainer_shim.saving.checkpoint import read_manifest, verify_manifest
 
-LINE_BYTES_MAX = 256 * 1024  # The longest real metrics line we know is 40 kB (a histogram).
-# Four polls a second make 4 MB/s, so no file can hold up the loop.
-READ_BYTES_PER_POLL = 1024 * 1024
-# The first bytes reveal a file that was emptied and grew past our offset between two polls.
-HEAD_BYTES = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """How far a file has been read. Inode and first bytes distinguish it from a successor of the same name."""
-
-    inode: int
-    head: bytes
-    offset: int
-
-    def row(self) -> dict[str, Any]:
-        return {"inode": self.inode, "head": self.head.hex(), "offset": self.offset}
-
-    @staticmethod
-    def of(row: Mapping[str, Any] | None) -> Position | None:
-        """The position in a journal row, or None if the row does not hold one."""
-        try:
-            found = None if row is None else Position(int(row["inode"]), bytes.fromhex(row["head"]), int(row["offset"]))
-        except (KeyError, TypeError, ValueError):
-            return None
-        return found if found is not None and found.offset >= 0 else None
-
-
-class JsonlTail:
-    """Yields the events of one file's new lines at each `poll`. One instance per configured stream.
-
-    The file's content at the first poll is history. It is skipped, unless `from_start` is set or `go_on` has given the
-    position of an earlier reader. Files that appear or replace it later are read whole.
-    """
-
-    def __init__(
-        self, path: str, run: str, fields: Mapping[str, Sequence[str]] = DEFAULT_FIELDS, *, from_start: bool = False
-    ) -> None:
-        self.path = path
-        self.run = run
-        self.lines_total = 0
-        self.faulty_total = 0  # Malformed or oversized lines: counted, never guessed.
-        self.status: str | None = None  # One line while the file cannot be read, so data is missing.
-        self._reader = RecordReader(run, fields)
-        self._skip_history = not from_start
-        self._fd = -1
-        self._inode: tuple[int, int] = (0, 0)
-        self._offset = 0
-        self._head = b""
-        self._partial = b""
-        self._resume: Position | None = None  # Where to resume a file that we had to close.
-        self._oversized = False  # Inside a line that is too long: skip to its end.
-
-    def poll(self, at: MonoNs) -> list[Event]:
-        """Read what was appended since the last poll, at most READ_BYTES_PER_POLL. Never blocks on the writer."""
-        faulty_before = self.faulty_total
-        lines: list[bytes] = []
-        self.status = None
-        try:
-            self._read_new(lines)
-        # A network file system may go away under us, or the file may be forbidden to us.
-        except OSError as error:
-            self.status = f"{self.path}: {error.strerror}"
-            self._resume = self.position
-            self.close()
-        events = [event for line in lines for event in self._read(line, at)]
-        faulty = self.faulty_total - faulty_before
-        if faulty:
-            events.append(FramesLost(at, None, faulty, f"{self.path}: lines that could not be read"))
-        return events
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def go_on(self, saved: Position) -> None:
-        """Begin at `saved`; call it before the first poll. A file that has been replaced since is read whole."""
-        assert self._fd < 0, "reading has begun"
-        self._resume, self._skip_history = saved, False
-
-    def _read(self, line: bytes, at: MonoNs) -> Iterator[Event]:
-        self.lines_total += 1
-        events = self._reader.read_line(line, at)
-        if isinstance(events, list):
-            self.faulty_total += 1
-        else:
-            yield from events
-
-    def _read_new(self, lines: list[bytes]) -> None:
-        named = self._named()
-        if self._fd < 0 and (named is None or not self._open()):
-            return
-        lines += self._drain()
-        if named is not None and (named.st_dev, named.st_ino) != self._inode and not self._has_more():
-            # The file was rotated, and the old one is read to its end. Its torn last line will never be completed.
-            self.faulty_total += bool(self._partial)
-            self.close()
-            self._skip_history = False
-            if self._open():
-                lines += self._drain()
-
-    def _named(self) -> os.stat_result | None:
-        """What the path names now. None, with the reason in `status`, if that is unknown."""
-        try:
-            return os.stat(self.path)
-        except OSError as error:
-            self.status = f"{self.path}: {error.strerror}"
-            if self._fd < 0 and isinstance(error, FileNotFoundError):
-                # Any file that appears under this name from now on is new.
-                self._skip_history = False
-            return None
-
-    def _open(self) -> bool:
-        # O_NONBLOCK: a FIFO may stand under the name.
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode):
-            os.close(fd)
-            self.status = f"{self.path}: not a regular file"
-            return False
-        try:
-            saved = self._resume
-            goes_on = saved is not None and self._goes_on(fd, saved)
-            self._begin(fd, saved.offset if saved and goes_on else facts.st_size if self._skip_history else 0)
-        except OSError:
-            os.close(fd)
-            raise
-        self._fd, self._inode = fd, (facts.st_dev, facts.st_ino)
-        self._resume, self._skip_history = None, False
-        return True
-
-    @property
-    def position(self) -> Position | None:
-        """Where the first incomplete line begins. While no file is open: the last known position."""
-        if self._fd < 0:
-            return self._resume
-        return Position(self._inode[1], self._head, self._offset - len(self._partial))
-
-    def _goes_on(self, fd: int, saved: Position) -> bool:
-        """Whether this is the file that we left, possibly grown. Then nothing of it is read twice."""
-        facts = os.fstat(fd)
-        if facts.st_ino != saved.inode or facts.st_size < saved.offset:
-            return False
-        return os.pread(fd, len(saved.head), 0) == saved.head
-
-    def _begin(self, fd: int, offset: int) -> None:
-        head = os.pread(fd, HEAD_BYTES, 0)
-        # Reading begins inside a line, whose first half is history.
-        oversized = offset > 0 and os.pread(fd, 1, offset - 1) != b"\n"
-        self._offset, self._head, self._partial, self._oversized = offset, head, b"", oversized
-
-    def _has_more(self) -> bool:
-        return os.fstat(self._fd).st_size > self._offset
-
-    def _drain(self) -> list[bytes]:
-        size = os.fstat(self._fd).st_size
-        if size < self._offset or os.pread(self._fd, len(self._head), 0) != self._head:
-            self.faulty_total += bool(self._partial)  # Truncated, or rewritten in place.
-            self._begin(self._fd, 0)
-        chunk = os.pread(self._fd, READ_BYTES_PER_POLL, self._offset)
-        offset = self._offset + len(chunk)
-        if len(self._head) < HEAD_BYTES:
-            self._head = os.pread(self._fd, HEAD_BYTES, 0)[:offset]
-        # Set after the last read that can fail: bytes that were not split are read again.
-        self._offset = offset
-        return self._split(chunk)
-
-    def _split(self, chunk: bytes) -> list[bytes]:
-        *lines, partial = (self._partial + chunk).split(b"\n")
-        if lines and self._oversized:
-            lines.pop(0)  # The end of the line that is being skipped.
-            self._oversized = False
-        if self._oversized or len(partial) > LINE_BYTES_MAX:
-            self.faulty_total += not self._oversized
-            self._oversized = True
-            partial = b""
-        self._partial = partial
-        self.faulty_total += sum(len(line) > LINE_BYTES_MAX for line in lines)
-        return [line for line in lines if len(line) <= LINE_BYTES_MAX]
-
-
-# --- a trainer without the shim: it reports by a metrics file, and its owner names its processes ---------
-
 # A scan of /proc costs milliseconds. A pidfile changes once per launch.
 LOOK_PERIOD_NS: Final = 5 * NS_PER_S
-PIDFILE_BYTES_MAX: Final = 64
 # Some file systems round times to seconds, and clocks may be slewed.
 PIDFILE_SLACK_S: Final = 2.0
-
-Table = Mapping[int, ProcessFacts]
+# Longer than a busy file server takes, and soon enough for a person to act.
+UNANSWERED_NS: Final = 5 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,117 +48,224 @@ class SavedStream:
 
 
 class Stream:
-    """One `[[jsonl]]` entry: polls the file and reports which processes a halt would end.
+    """One `[[jsonl]]` entry: follows the log and reports which processes a halt would end.
 
     Lines written while no governor ran are judged as if they came now, if a process that wrote then still writes.
     Otherwise (a new launch, or no process is named) they are history and are skipped: yesterday's NaN must not end
     today's launch. Each line is judged once. The position is persisted with the state of the rules every ten seconds,
     so a crash takes both back to the same line.
+
+    The files are looked at on a thread of the stream's own, one question at a time. A thread that a file server holds
+    up is not replaced: its next answer comes when the server answers.
     """
 
-    def __init__(self, entry: Jsonl, processes: Processes, saved: SavedStream | None = None) -> None:
+    def __init__(
+        self, entry: Jsonl, processes: Processes, saved: SavedStream | None = None, *,
+        wake: Callable[[], None] = lambda: None,
+        begin: Callable[[str, StreamFiles, Callable[[], None]], Answerer] = StreamThread,
+    ) -> None:  # fmt: skip
+        """`wake`: called from the thread when there is news for `take`. `begin`: how the thread is made."""
         self._entry = entry
         self._processes = processes
-        self._tail = JsonlTail(str(entry.path), entry.run, field_map(entry.fields) if entry.fields else DEFAULT_FIELDS)
-        self._find = _finder(entry)
+        self._files = StreamFiles(str(entry.path), str(entry.pidfile) if entry.pidfile is not None else None)
+        self._thread = begin(f"stream {entry.run}", self._files, wake)
+        self._lines = RecordReader(entry.run, field_map(entry.fields) if entry.fields else DEFAULT_FIELDS)
         self._named: tuple[ProcessId, ...] | None = None  # None until the first look.
+        self._uids: Mapping[ProcessId, int] = {}  # Of the named, as they were when they were named.
         self._saved_stream = saved or SavedStream(None, ())
         self._look_at = MonoNs(0)
+        self._asked_at = MonoNs(0)
         self._was_read = saved is not None
         self._problem: str | None = None
+        self._distrust: str | None = None
         self._position_reported: Position | None = None
+        self._untold: list[Event] = []
+        self._is_late = False  # The present question has been reported to be unanswered.
+        self._is_known = False  # The run has been reported.
 
     def poll(self, at: MonoNs) -> list[Event]:
-        looked = self._look(at)
-        if self._named is None:
-            # The process that writes the file decides where reading begins.
-            return looked
-        read = self._tail.poll(at)
-        return [*looked, *self._state(at), *read, *self._position(at)]
+        """Take what is there and ask for more. Never waits."""
+        events = self.take(at)
+        if not self._thread.is_busy:
+            self._ask(at)
+        return [*events, *self.take(at)]
+
+    def take(self, at: MonoNs) -> list[Event]:
+        """What the thread has found since the last call."""
+        seen = self._thread.take()
+        if seen is None:
+            return self._unanswered(at)
+        self._is_late = False
+        looked = self._look(at, seen) if seen.is_look else []
+        if not seen.is_read:
+            self._untold += looked
+            if self._named is not None:
+                # The process that writes the file decides where reading begins.
+                self._ask(at)
+            return self.take(at)
+        dropped = self._distrust_log(at, seen.log_deciders)
+        events = [*self._told(at), *looked, *dropped]
+        return [*events, *self._state(at, seen.chunk), *self._read(at, seen.chunk)]
+
+    def _told(self, at: MonoNs) -> list[Event]:
+        """The run, once its reading has begun: a line that is written after it was seen is not history."""
+        untold, self._untold = self._untold, []
+        return [replace(event, at=at) for event in untold]
 
     def close(self) -> None:
-        self._tail.close()
+        self._thread.close()
 
-    def _state(self, at: MonoNs) -> list[Event]:
+    def _ask(self, at: MonoNs) -> None:
+        is_look, is_read = at >= self._look_at, self._named is not None
+        if is_look:
+            self._look_at = MonoNs(at + LOOK_PERIOD_NS)
+        if is_look or is_read:
+            self._asked_at = at
+            self._thread.ask(Asked(is_look, is_read))
+
+    def _unanswered(self, at: MonoNs) -> list[Event]:
+        """Report once that a path does not answer. Without its processes the run is known from then on."""
+        if not self._thread.is_busy or self._is_late or at - self._asked_at < UNANSWERED_NS:
+            return []
+        self._is_late = True
+        run, late = self._entry.run, format_duration(at - self._asked_at)
+        path = self._files.busy_with
+        self._problem = f"{path} does not answer"
+        known = self._told(at) or ([] if self._is_known else [self._opened(at, os.geteuid(), ())])
+        text = (
+            f"{path} has not answered for {late}: run {run} is not watched until it does; look at what is mounted there"
+        )
+        return [
+            *known, StreamState(at, run, self._problem), SourceTrouble(at, run, "stream_unanswered", text),
+        ]  # fmt: skip
+
+    def _opened(self, at: MonoNs, uid: int, processes: tuple[ProcessId, ...]) -> StreamOpened:
+        self._is_known = True
+        return StreamOpened(at, self._entry.run, uid, self._entry.stage, dict(self._entry.labels), processes)
+
+    def _read(self, at: MonoNs, chunk: Chunk) -> list[Event]:
+        events: list[Event] = []
+        faulty = chunk.faulty
+        for line in chunk.lines:
+            found = self._lines.read_line(line, at)
+            if isinstance(found, list):
+                faulty += 1
+            else:
+                events += found
+        if faulty:
+            events.append(FramesLost(at, None, faulty, f"{self._entry.path}: lines that could not be read"))
+        if chunk.position is not None and chunk.position != self._position_reported:
+            self._position_reported = chunk.position
+            events.append(StreamRead(at, self._entry.run, chunk.position.row()))
+        return events
+
+    def _state(self, at: MonoNs, chunk: Chunk) -> list[Event]:
         """Report when the file becomes unreadable and when it is back. Without a process, a new file is awaited."""
-        self._was_read = self._was_read or self._tail.status is None
-        problem = self._tail.status if self._was_read or self._named else None
+        self._was_read = self._was_read or chunk.problem is None
+        problem = chunk.problem if self._was_read or self._named else None
         if problem == self._problem:
             return []
         self._problem = problem
         return [StreamState(at, self._entry.run, problem)]
 
-    def _position(self, at: MonoNs) -> list[Event]:
-        position = self._tail.position
-        if position is None or position == self._position_reported:
-            return []
-        self._position_reported = position
-        return [StreamRead(at, self._entry.run, position.row())]
+    # --- which processes a halt would end ------------------------------------------------------------------
 
-    def _look(self, at: MonoNs) -> list[Event]:
-        if at < self._look_at:
-            return []
-        self._look_at = MonoNs(at + LOOK_PERIOD_NS)
+    def _look(self, at: MonoNs, seen: Seen) -> list[Event]:
         try:
-            found = self._find(self._processes) if self._find is not None else ()
+            found = self._find(seen.pidfile)
         except OSError:
             return []  # Out of descriptors: not seeing the processes does not mean that they ended.
+        trouble = self._judge_names(at, found, seen)
+        if self._distrust is not None:
+            return [*self._disown(at, seen.log_owner), *trouble]
         first, known = self._named is None, self._saved_stream.processes if self._named is None else self._named
+        living = tuple(process for process in known or () if not self._processes.is_gone(process))
         named = tuple(facts.process for facts in found)
         if not first and named == known:
-            return []
-        living = tuple(process for process in known or () if not self._processes.is_gone(process))
+            return trouble
         if not found and living and not first:
             # The pidfile was removed or emptied. Its process lives and is still the run.
-            return []
+            return trouble
         self._named = named or living
-        ended = [TrainerExited(at, self._entry.run, None)] if known and not self._named else []
+        rows = found or [row for process in living if (row := self._processes.facts(process.pid)) is not None]
+        self._uids = {row.process: row.uid for row in rows}
+        ended: list[Event] = [TrainerExited(at, self._entry.run, None)] if known and not self._named else []
         if ended and not first:
-            return [*ended]
+            return [*trouble, *ended]
         if first:
             self._go_on()
-        uid = found[0].uid if found else self._owner()
-        entry = self._entry
-        return [StreamOpened(at, entry.run, uid, entry.stage, dict(entry.labels), self._named), *ended]
+        owner = os.geteuid() if seen.log_owner is None else seen.log_owner
+        uid = found[0].uid if found else owner
+        return [self._opened(at, uid, self._named), *trouble, *ended]
+
+    def _find(self, pidfile: PidfileRead | None) -> Sequence[ProcessFacts]:
+        how, value = self._entry.ended_by or (None, "")
+        if how is None:
+            return []
+        if how == "pidfile":
+            return named_by_pidfile(pidfile, self._processes)
+        # Units and Slurm steps are control groups too: their name is one part of the path.
+        part = {"unit": value, "job": f"job_{value}", "cgroup": value.removeprefix("/sys/fs/cgroup").strip("/")}[how]
+        table = self._processes.table()
+        return [facts for facts in table.values() if f"/{part}/" in f"{facts.cgroup.rstrip('/')}/"]
+
+    def _judge_names(self, at: MonoNs, found: Sequence[ProcessFacts], seen: Seen) -> list[Event]:
+        """Believe a pidfile and its log about processes of those who decide what they say, and about no others.
+
+        Names of units, jobs and cgroups stand in the governor's own configuration: they are root's word.
+        """
+        before, self._distrust = self._distrust, None
+        if seen.pidfile is not None and found:
+            facts = found[0]
+            for what, deciders in (("its pidfile", seen.pidfile.deciders), ("its log", seen.log_deciders)):
+                self._distrust = self._distrust or _distrust(facts.process, facts.uid, what, deciders)
+        if self._distrust is None or self._distrust == before:
+            return []
+        return [SourceTrouble(at, self._entry.run, "stream_untrusted", self._distrust)]
+
+    def _distrust_log(self, at: MonoNs, deciders: Deciders) -> list[Event]:
+        """Forget the named before a line of a log is judged that others than they may have put there since."""
+        if self._entry.pidfile is None or not self._named:
+            return []
+        told = (_distrust(process, uid, "its log", deciders) for process, uid in self._uids.items())
+        self._distrust = next((text for text in told if text is not None), None)
+        if self._distrust is None:
+            return []
+        return [*self._disown(at, None), SourceTrouble(at, self._entry.run, "stream_untrusted", self._distrust)]
+
+    def _disown(self, at: MonoNs, log_owner: int | None) -> list[Event]:
+        """Name nobody, also nobody who was named before. The run is not said to have ended."""
+        if self._named == ():
+            return []
+        self._named, self._uids = (), {}
+        return [self._opened(at, os.geteuid() if log_owner is None else log_owner, ())]
 
     def _go_on(self) -> None:
         """Continue where an earlier governor stopped, if one of the processes of that time still writes."""
         saved = Position.of(self._saved_stream.position)
         if saved is not None and set(self._saved_stream.processes) & set(self._named or ()):
-            self._tail.go_on(saved)
-
-    def _owner(self) -> int:
-        try:
-            return os.stat(self._entry.path).st_uid
-        except OSError:
-            return os.getuid()
+            self._files.tail.go_on(saved)
 
 
-def _finder(entry: Jsonl) -> Callable[[Processes], Sequence[ProcessFacts]] | None:
-    named = entry.ended_by
-    if named is None:
-        return None
-    how, value = named
-    if how == "pidfile":
-        return lambda processes: _by_pidfile(Path(value), processes)
-    # Units and Slurm steps are control groups too: their name is one part of the path.
-    part = {"unit": value, "job": f"job_{value}", "cgroup": value.removeprefix("/sys/fs/cgroup").strip("/")}[how]
-    return lambda processes: [f for f in processes.table().values() if f"/{part}/" in f"{f.cgroup.rstrip('/')}/"]
-
-
-def _by_pidfile(path: Path, processes: Processes) -> Sequence[ProcessFacts]:
-    try:
-        # Without waiting: a FIFO without a writer is an empty file.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            pid = int(file.read(PIDFILE_BYTES_MAX).split()[0])
-            written_s = os.fstat(file.fileno()).st_mtime
-    except (OSError, ValueError, IndexError):
-        return []
-    facts = processes.facts(pid) if pid > 1 else None
-    if facts is None or _started_s(facts.process) > written_s + PIDFILE_SLACK_S:
+def named_by_pidfile(read: PidfileRead | None, processes: Processes) -> Sequence[ProcessFacts]:
+    facts = processes.facts(read.pid) if read is not None else None
+    if read is None or facts is None or _started_s(facts.process) > read.written_s + PIDFILE_SLACK_S:
         # The process is gone, or it is younger than the file, so its pid was reused.
         return []
     return [facts]
+
+
+def _distrust(process: ProcessId, uid: int, what: str, deciders: Deciders) -> str | None:
+    """Why this process is not believed to be the run's, and what to do. None: it is."""
+    found = stranger(uid, deciders)
+    if found is None:
+        return None
+    who, place = found
+    whose = f"is decided by uid {who} ({place})" if who >= 0 else f"is {place}"
+    return (
+        f"pid {process.pid} of uid {uid} is not ended by a halt: {what} {whose}; have root or uid {uid} alone own and "
+        "write it and its directories, or name the processes by unit, cgroup or job"
+    )
 
 
 def _started_s(process: ProcessId) -> float:

@@ -89,6 +89,8 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "spot_notice": Severity.CRITICAL,
         "still_billed": Severity.CRITICAL,
         "stream_refused": Severity.WARNING,
+        "stream_unanswered": Severity.WARNING,
+        "stream_untrusted": Severity.WARNING,
         "superseded_by_reboot": Severity.WARNING,
         "unwatched": Severity.WARNING,
         "watched_again": Severity.INFO,

@@ -9,7 +9,7 @@ from governor.core.base.units import format_duration
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Effect, Record
-from governor.core.events.machine import GpuSample, HostMemory, MachineEvent, SpotNotice
+from governor.core.events.machine import GpuSample, HostMemory, MachineEvent, SourceTrouble, SpotNotice
 from governor.core.rules.gpu_idle_since import STALE_NS
 from governor.core.runs import intake
 
@@ -109,3 +109,7 @@ def on_spot_notice(node: Node, event: SpotNotice) -> list[Effect]:
 
 def _live(node: Node) -> list[ManagedRun]:
     return [managed for managed in node.runs.values() if managed.run.alive]
+
+
+def on_trouble(_node: Node, event: SourceTrouble) -> list[Effect]:
+    return [Alarm(event.alarm, event.run, event.text)]

@@ -60,7 +60,14 @@ from governor.core.events.inputs import (
     Tick,
     TrainerExited,
 )
-from governor.core.events.machine import GovernorsSeen, GpuProcessesSeen, GpuSample, HostMemory, SpotNotice
+from governor.core.events.machine import (
+    GovernorsSeen,
+    GpuProcessesSeen,
+    GpuSample,
+    HostMemory,
+    SourceTrouble,
+    SpotNotice,
+)
 from governor.core.halt.table import Fact
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.ledger import reserve
@@ -239,4 +246,5 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     StreamOpened: on_trainer.on_stream,
     StreamState: on_trainer.on_stream_state,
     StreamRead: on_trainer.on_stream_read,
+    SourceTrouble: on_machine.on_trouble,
 }

@@ -12,7 +12,14 @@ from typing import Any
 
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
-from governor.core.events.machine import GovernorsSeen, GpuProcessesSeen, GpuSample, HostMemory, SpotNotice
+from governor.core.events.machine import (
+    GovernorsSeen,
+    GpuProcessesSeen,
+    GpuSample,
+    HostMemory,
+    SourceTrouble,
+    SpotNotice,
+)
 from governor.core.money.budgets import Scope, ScopedBudget
 
 
@@ -387,4 +394,5 @@ Event = (
     | GpuSample
     | HostMemory
     | SpotNotice
+    | SourceTrouble
 )

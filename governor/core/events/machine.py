@@ -1,4 +1,5 @@
-"""What the machine itself shows: its GPUs, its memory, its other users, and the provider's spot notice.
+"""What the machine itself shows: its GPUs, its memory, its other users, the provider's spot notice, and
+whatever else a person must know.
 
 As in inputs.py, `at` is arrival on the governor's monotonic clock.
 """
@@ -79,3 +80,13 @@ class GovernorsSeen:
     at: MonoNs
     pids: tuple[int, ...]
     problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTrouble:
+    """What a source of events must tell a person, each time it begins. `alarm`: its name. `text`: and what to do."""
+
+    at: MonoNs
+    run: str
+    alarm: str
+    text: str

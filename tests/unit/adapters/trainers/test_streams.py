@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from governor.adapters.trainers.streams import SavedStream, Stream, _by_pidfile
+from governor.adapters.trainers.streams import Stream
 from governor.core.base.identity import ConnectionId
-from governor.core.base.units import NS_PER_S, BootNs
-from governor.core.engine.node import Node, run_snapshot
-from governor.core.engine.resume import restore_runs
+from governor.core.base.units import NS_PER_S
+from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Ask, Effect, Term
 from governor.core.events.inputs import Disconnected, PhaseChange, Step, StreamOpened, StreamState, TrainerExited
 from governor.core.runs.state import UNWATCHED_AFTER_NS
@@ -21,6 +19,7 @@ from governor.core.views.status import run_status
 from governor.settings.model import Jsonl
 from tests.contract.fakes import FakeProcesses
 from tests.unit.core.engine.test_step import at, hello, make_node, peer, play, rule, tick
+from tests.unit.followed_log import AtOnce, Watch
 from tests.unit.idle_node import FACTS, Idle, seconds
 
 LOST = "/data/m.jsonl: Permission denied"
@@ -35,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def stream(path: Path, **keys: object) -> Stream:
-    return Stream(Jsonl(path=path, run="log", **keys), FakeProcesses())  # type: ignore[arg-type]
+    return Stream(Jsonl(path=path, run="log", **keys), FakeProcesses(), begin=AtOnce)  # type: ignore[arg-type]
 
 
 def problems(watched: Stream, when: float) -> list[str | None]:
@@ -66,7 +65,7 @@ def test_a_file_that_a_living_process_does_not_write_is_missed(path: Path, tmp_p
     pidfile.write_text("4321\n")
     processes = FakeProcesses()
     processes.add(4321, start_ticks=0)
-    watched = Stream(Jsonl(path=path, run="log", pidfile=pidfile), processes)
+    watched = Stream(Jsonl(path=path, run="log", pidfile=pidfile), processes, begin=AtOnce)
     assert problems(watched, 0) == [f"{path}: No such file or directory"]
 
 
@@ -189,51 +188,6 @@ def test_marks_reach_the_run_from_the_file(path: Path) -> None:
 
 
 # --- over a restart of the governor ---------------------------------------------------------------------------
-
-
-class Watch:
-    """A log, the process that writes it, and one governor after the other that follows it."""
-
-    def __init__(self, directory: Path, *, pidfile: bool = True) -> None:
-        self.path = directory / "m.jsonl"
-        self.path.write_text("")
-        self.pidfile = directory / "pid"
-        self.keys = {"pidfile": self.pidfile} if pidfile else {}
-        self.processes = FakeProcesses("boot-1")
-        self.launch(4321)
-        self.node = make_node()
-        self.stream = Stream(Jsonl(path=self.path, run="log", **self.keys), self.processes)  # type: ignore[arg-type]
-        self.poll(0)
-
-    def launch(self, pid: int) -> None:
-        self.processes.add(pid, start_ticks=pid % 10)
-        self.pidfile.write_text(f"{pid}\n")
-
-    def write(self, first: int, last: int, loss: float = 2.0) -> None:
-        lines = [json.dumps({"step": n, "loss": loss, "tokens": 1000}) for n in range(first, last + 1)]
-        with self.path.open("a") as file:
-            file.write("".join(f"{line}\n" for line in lines))
-
-    def poll(self, when: float) -> list[Effect]:
-        return [effect for event in self.stream.poll(at(when)) for effect in play(self.node, event)]
-
-    def kept(self, when: float) -> str:
-        """What the journal holds from now on."""
-        return json.dumps(run_snapshot(self.node, self.node.runs["log"], at(when)))
-
-    def restart(self, kept: str, when: float) -> list[Effect]:
-        self.stream.close()
-        self.node = make_node(boot=when)
-        restore_runs(self.node, [json.loads(kept)], BootNs(at(when)), at(when))
-        managed = self.node.runs["log"]
-        left_at = SavedStream(managed.stream_position, managed.launch.remembered)
-        entry = Jsonl(path=self.path, run="log", **self.keys)  # type: ignore[arg-type]
-        self.stream = Stream(entry, self.processes, left_at)
-        return self.poll(when)
-
-    @property
-    def tokens(self) -> int | None:
-        return self.node.runs["log"].run.tokens_total
 
 
 @pytest.fixture
@@ -366,6 +320,10 @@ def test_the_last_lines_of_a_log_do_not_revive_what_has_ended() -> None:
     assert not world.node.runs["log"].run.alive
 
 
-def test_a_fifo_as_a_pidfile_names_nobody_and_holds_up_no_loop(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pid")
-    assert _by_pidfile(tmp_path / "pid", FakeProcesses()) == []
+def test_lines_that_cannot_be_read_are_counted(watch: Watch) -> None:
+    with watch.path.open("ab") as file:
+        file.write(b"garbage\n\xff\xfe\n[1]\n")
+    watch.write(1, 1)
+    watch.poll(1)
+    assert watch.node.frames_lost_total == 3
+    assert watch.node.runs["log"].run.step == 1

@@ -1,0 +1,129 @@
+"""What a stream's thread does: it looks at the files of one `[[jsonl]]` entry, one question at a time.
+
+All of it may wait for a file server. Nothing here is called by the governor's loop, except `busy_with`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from governor.adapters.trainers.deciders import Deciders, PidfileRead, read_pidfile
+from governor.adapters.trainers.jsonl_tail import Chunk, JsonlTail
+
+# How long an idle thread may take to close its file.
+CLOSE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`is_look`: also the pidfile, and who decides what both files say. `is_read`: the log's new lines."""
+
+    is_look: bool
+    is_read: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    is_look: bool
+    is_read: bool
+    pidfile: PidfileRead | None
+    log_owner: int | None
+    log_deciders: Deciders
+    chunk: Chunk
+    is_news: bool
+
+
+class StreamFiles:
+    """The files of one stream, as its thread sees them."""
+
+    def __init__(self, path: str, pidfile: str | None) -> None:
+        self.tail = JsonlTail(path)
+        self.busy_with = path  # Read by the loop, to tell what does not answer.
+        self._pidfile = pidfile
+        self._problem: str | None = None
+        self._deciders: Deciders = {}
+
+    def answer(self, asked: Asked) -> Seen:
+        found, owner = None, None
+        if asked.is_look and self._pidfile is not None:
+            self.busy_with = self._pidfile
+            found = read_pidfile(self._pidfile)
+        self.busy_with = self.tail.path
+        if asked.is_look:
+            self.tail.trace()
+            owner = self.tail.owner
+        chunk = self.tail.read() if asked.is_read else Chunk()
+        is_news = not asked.is_read or bool(chunk.lines or chunk.faulty) or chunk.problem != self._problem
+        self._problem = chunk.problem
+        return Seen(asked.is_look, asked.is_read, found, owner, dict(self.tail.deciders), chunk, is_news)
+
+    def close(self) -> None:
+        self.tail.close()
+
+
+class Answerer(Protocol):
+    """Who answers a stream's questions. A test may answer at once."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a question is unanswered, or its answer not taken."""
+
+    def ask(self, asked: Asked) -> None: ...
+
+    def take(self) -> Seen | None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class StreamThread:
+    """Answers one question at a time, on a thread that begins with the first. At most one answer waits to be taken."""
+
+    name: str
+    files: StreamFiles
+    wake: Callable[[], None]
+    is_busy: bool = False
+    _questions: queue.SimpleQueue[Asked | None] = field(default_factory=queue.SimpleQueue)
+    _answers: queue.SimpleQueue[Seen] = field(default_factory=queue.SimpleQueue)
+    _thread: threading.Thread | None = None
+
+    def ask(self, asked: Asked) -> None:
+        assert not self.is_busy
+        if self._thread is None or not self._thread.is_alive():
+            thread = threading.Thread(target=self._go_on, name=self.name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # No thread can be started; the next poll tries again.
+                return
+            self._thread = thread
+        self.is_busy = True
+        self._questions.put(asked)
+
+    def take(self) -> Seen | None:
+        try:
+            seen = self._answers.get_nowait()
+        except queue.Empty:
+            if self._thread is not None and not self._thread.is_alive():
+                self.is_busy = False  # Its fault was printed. The next question starts another thread.
+            return None
+        self.is_busy = False
+        return seen
+
+    def close(self) -> None:
+        """End the thread. One that a file server holds up is left: it does not keep the process."""
+        self._questions.put(None)
+        if self._thread is not None and not self.is_busy:
+            self._thread.join(CLOSE_S)
+
+    def _go_on(self) -> None:
+        with contextlib.closing(self.files):
+            while (asked := self._questions.get()) is not None:
+                seen = self.files.answer(asked)
+                self._answers.put(seen)
+                if seen.is_news:
+                    self.wake()

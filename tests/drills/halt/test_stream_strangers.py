@@ -1,0 +1,155 @@
+"""Streams among strangers: nobody has another user's process ended, and no path holds up the watch of the others."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.drills.halt.conftest import POLICY, SAFETY_S, Service
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: processes of two other users, and a mount")
+
+MALLORY, ALICE, ROOT = 12345, 65534, 0
+QUICK = POLICY.replace('term_grace = "1s"', 'term_grace = "200ms"').replace('kill_grace = "5s"', 'kill_grace = "1s"')
+NAN = "".join(f'{{"step": {n}, "loss": {"NaN" if n == 4 else "2.0"}}}\n' for n in range(1, 5))
+
+
+class House:
+    """A governor with streams, and who lives there."""
+
+    def __init__(self, public: Path) -> None:
+        self.public = public
+        self.governor = Service(public, policy=QUICK)
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def process(self, uid: int) -> subprocess.Popen[bytes]:
+        argv = ["setpriv", "--clear-groups", f"--regid={uid}", f"--reuid={uid}", "sleep", "3600"]
+        self.processes.append(subprocess.Popen(argv))
+        return self.processes[-1]
+
+    def directory(self, name: str, uid: int) -> Path:
+        directory = self.public / name
+        directory.mkdir()
+        os.chown(directory, uid, uid)
+        return directory
+
+    def file(self, path: Path, text: str, uid: int) -> Path:
+        path.write_text(text)
+        os.chown(path, uid, uid)
+        return path
+
+    def stream(self, directory: Path, named: str | None = None) -> None:
+        named = f'pidfile = "{directory}/pid"' if named is None else named
+        with self.governor.config.open("a") as config:
+            config.write(f'[[jsonl]]\npath = "{directory}/log"\nrun = "{directory.name}"\n{named}\n')
+
+    def honest(self) -> subprocess.Popen[bytes]:
+        """A user's own run, whose halt shows that the governor watches."""
+        process, directory = self.process(ALICE), self.directory("honest", ALICE)
+        self.file(directory / "pid", str(process.pid), ALICE)
+        self.file(directory / "log", "", ALICE)
+        self.stream(directory)
+        return process
+
+    def nan(self, name: str) -> None:
+        with (self.public / name / "log").open("a") as log:
+            log.write(NAN)
+
+    def end(self) -> None:
+        self.governor.end()
+        for process in self.processes:
+            process.kill()
+            process.wait(SAFETY_S)
+
+
+@pytest.fixture
+def house(public: Path) -> Iterator[House]:
+    made = House(public)
+    yield made
+    made.end()
+
+
+def test_nobody_has_another_users_process_ended(house: House) -> None:
+    """By what stands in a pidfile, behind a link, under a second name, or by a log that is another's."""
+    honest = house.honest()
+    victims = {uid: house.process(uid) for uid in (ALICE, ROOT)}
+    alices = house.directory("alices", ALICE)
+    pidfile = house.file(alices / "pid", str(victims[ALICE].pid), ALICE)
+
+    for name, uid in (("of_alice", ALICE), ("of_root", ROOT)):
+        house.file(house.directory(name, MALLORY) / "pid", str(victims[uid].pid), MALLORY)
+    (house.directory("linked", MALLORY) / "pid").symlink_to(pidfile)
+    (house.directory("twice", MALLORY) / "pid").hardlink_to(pidfile)
+    # Root pairs a log with a pidfile that root's own launcher has written: whoever owns the log speaks for nobody else.
+    house.file(house.directory("spoken", ROOT) / "pid", str(victims[ROOT].pid), ROOT)
+    open_to_all = house.directory("open", ALICE)
+    house.file(open_to_all / "pid", str(victims[ALICE].pid), ALICE).chmod(0o666)
+
+    strange = ("of_alice", "of_root", "linked", "twice", "spoken", "open")
+    for name in strange:
+        house.file(house.public / name / "log", "", ALICE if name == "open" else MALLORY)
+        house.stream(house.public / name)
+    house.governor.start()
+    governor = house.governor
+    governor.until(lambda: all(governor.run(name) for name in (*strange, "honest")), "all are watched")
+    for name in (*strange, "honest"):
+        house.nan(name)
+
+    def stages() -> dict[str, str]:
+        return {incident["run"]: incident["halt_stage"] for incident in governor.incidents()}
+
+    governor.until(lambda: stages() == dict.fromkeys(strange, "NEEDS_HUMAN") | {"honest": "HALTED"}, "all are halted")
+    assert honest.wait(SAFETY_S) == -signal.SIGTERM
+    assert [victim.poll() for victim in victims.values()] == [None, None]
+    told = [line for line in governor.log.read_text().splitlines() if "stream_untrusted" in line]
+    assert {name for name in strange if any(f"run={name} " in line or f'"{name}"' in line for line in told)} == {
+        *strange
+    }, told
+
+
+def test_a_path_that_holds_up_its_reader_holds_up_nobody_else(house: House, hung_mount: Path) -> None:
+    """A FIFO in the place of each file, and a file system that does not answer: also in the place of the log."""
+    honest = house.honest()
+    fifo = house.directory("fifo", MALLORY)
+    os.mkfifo(fifo / "pid")
+    os.mkfifo(fifo / "log")
+    house.stream(fifo)
+    hung = house.directory("hung", MALLORY)
+    (hung / "log").symlink_to(hung_mount / "log")
+    house.stream(hung)
+    unnamed = house.directory("unnamed", MALLORY)
+    house.file(unnamed / "log", "", MALLORY)
+    house.stream(unnamed, f'pidfile = "{hung_mount}/pid"')
+    governor = house.governor
+    governor.start()
+    governor.until(lambda: governor.run("honest"), "the other run is watched")
+    house.nan("honest")
+    assert honest.wait(SAFETY_S) == -signal.SIGTERM
+    governor.until(lambda: governor.stage("honest") == "HALTED", "the other run is halted")
+    for path in (hung / "log", hung_mount / "pid"):
+        governor.until_said(f"{path} has not answered for")
+    assert governor.process is not None
+    governor.process.terminate()
+    assert governor.process.wait(SAFETY_S) == 0
+
+
+@pytest.fixture
+def hung_mount(public: Path) -> Iterator[Path]:
+    """A file system in user space whose server never answers, as a file server that is gone."""
+    libc: Callable[..., int] = ctypes.CDLL(None, use_errno=True).mount
+    place = public / "hung-mount"
+    place.mkdir()
+    server = os.open("/dev/fuse", os.O_RDWR)
+    options = f"fd={server},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+    if libc(b"hung", os.fsencode(place), b"fuse", 0, options) != 0:
+        os.close(server)
+        pytest.skip(f"cannot mount a FUSE file system: {os.strerror(ctypes.get_errno())}")
+    yield place
+    os.close(server)  # Whoever waits gets an error now.
+    subprocess.run(["umount", "--lazy", str(place)], check=True)

@@ -219,9 +219,10 @@ class Performer:
 
     def _end(self, incident_id: str, run: str, signum: signal.Signals) -> None:
         managed: ManagedRun | None = self.node.runs.get(run)
-        launchers = managed.incident.launchers if managed is not None and managed.incident is not None else ()
+        incident = managed.incident if managed is not None else None
+        launchers, others = (incident.launchers, incident.named_uids) if incident is not None else ((), ())
         uid = managed.run.uid if managed is not None else -1
-        hit = self.process_killer.begin(incident_id, self.node.announced(incident_id), launchers, uid, signum)
+        hit = self.process_killer.begin(incident_id, self.node.announced(incident_id), launchers, uid, signum, others)
         unsent = self._why_unsent(hit)
         if unsent is not None and managed is not None and managed.incident is not None:
             managed.incident.mark_unsent(_MOMENTS[signum], unsent)

@@ -39,6 +39,7 @@ class KillInProgress:
     ranks: tuple[ProcessId, ...]
     launchers: tuple[ProcessId, ...]
     uid: int
+    other_uids: tuple[int, ...]
     signum: signal.Signals
     members: KillSet | None = None  # None before a process table could be read.
     is_waiting: bool = False  # `signum` waits for a readable process table.
@@ -66,14 +67,16 @@ class ProcessKiller:
 
     def begin(
         self, incident_id: str, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], uid: int,
-        signum: signal.Signals,
+        signum: signal.Signals, other_uids: Iterable[int] = (),
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Signal every process of the run, launchers first. Repeatable. Return each process and its signal's result.
+
+        An announced process that we may not end, as one that has become another user's, is returned as denied.
 
         While `blind`, nobody is signalled. The signal waits, and `take_late` has its result.
         """
         known = self._open.get(incident_id)
-        killing = KillInProgress(tuple(dict.fromkeys(ranks)), tuple(launchers), uid, signum)
+        killing = KillInProgress(tuple(dict.fromkeys(ranks)), tuple(launchers), uid, tuple(other_uids), signum)
         killing.members = known.members if known is not None else None
         self._open[incident_id] = killing
         table = self._table()
@@ -86,7 +89,10 @@ class ProcessKiller:
         return late
 
     def _begin(self, killing: KillInProgress, table: Table) -> list[dict[str, Any]]:
-        made = kill_set(table, killing.ranks, self.own_pid, launchers=killing.launchers, uid=killing.uid)
+        made = kill_set(
+            table, killing.ranks, self.own_pid,
+            launchers=killing.launchers, uid=killing.uid, other_uids=killing.other_uids,
+        )  # fmt: skip
         assert made is not None, "a run has a uid"
         killing.members = made if killing.members is None else made.joined(killing.members)
         living = [process for process in killing.members.members if not self.processes.is_gone(process)]
@@ -98,6 +104,9 @@ class ProcessKiller:
             argv0 = " ".join(facts.argv[:3])[:120] if facts is not None else ""
             sent = self._send(process, killing.signum).value
             rows.append({**process_row(process), "role": role, "argv0": argv0, "sent": sent})
+        known = frozenset(killing.members.members)
+        spared = [rank for rank in killing.ranks if rank not in known and not self.processes.is_gone(rank)]
+        rows += [{**process_row(rank), "role": "rank", "argv0": "", "sent": Sent.DENIED.value} for rank in spared]
         return rows
 
     def _table(self) -> Table | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from governor.core.events.inputs import (
     TrainerExited,
 )
 from governor.core.events.machine import SourceTrouble
+from governor.core.halt.kill_set import managers
 from governor.ports import CheckpointLook, Processes
 from governor.settings.model import Jsonl
 from governor.wire.jsonl import DEFAULT_FIELDS, field_map
@@ -71,6 +72,7 @@ class Stream:
         self._thread = begin(f"stream {entry.run}", self._files, wake)
         self._lines = RecordReader(entry.run, field_map(entry.fields) if entry.fields else DEFAULT_FIELDS)
         self._named: tuple[ProcessId, ...] | None = None  # None until the first look.
+        self._managers: Set[ProcessId] = frozenset()
         self._uids: Mapping[ProcessId, int] = {}  # Of the named, as they were when they were named.
         self._saved_stream = saved or SavedStream(None, ())
         self._look_at = MonoNs(0)
@@ -172,7 +174,7 @@ class Stream:
 
     def _look(self, at: MonoNs, seen: Seen) -> list[Event]:
         try:
-            found = self._find(seen.pidfile)
+            found = self._find(seen)
         except OSError:
             return []  # Out of descriptors: not seeing the processes does not mean that they ended.
         trouble = self._judge_names(at, found, seen)
@@ -196,18 +198,25 @@ class Stream:
             self._go_on()
         owner = os.geteuid() if seen.log_owner is None else seen.log_owner
         uid = found[0].uid if found else owner
-        return [self._opened(at, uid, self._named), *trouble, *ended]
+        others = tuple(sorted({facts.uid for facts in found} - {uid}))
+        return [replace(self._opened(at, uid, self._named), other_uids=others), *trouble, *ended]
 
-    def _find(self, pidfile: PidfileRead | None) -> Sequence[ProcessFacts]:
+    def _find(self, seen: Seen) -> Sequence[ProcessFacts]:
         how, value = self._entry.ended_by or (None, "")
         if how is None:
             return []
         if how == "pidfile":
-            return named_by_pidfile(pidfile, self._processes)
+            return named_by_pidfile(seen.pidfile, self._processes)
         # Units and Slurm steps are control groups too: their name is one part of the path.
         part = {"unit": value, "job": f"job_{value}", "cgroup": value.removeprefix("/sys/fs/cgroup").strip("/")}[how]
         table = self._processes.table()
-        return [facts for facts in table.values() if f"/{part}/" in f"{facts.cgroup.rstrip('/')}/"]
+        inside = [facts for facts in table.values() if f"/{part}/" in f"{facts.cgroup.rstrip('/')}/"]
+        # A manager stays one when what it managed has ended before it.
+        still = {facts.process for facts in inside} & self._managers
+        self._managers = still | managers(table, inside, seen.log_owner)
+        found = [facts for facts in inside if facts.process not in self._managers]
+        # The run is its log's owner's, if one of the processes is.
+        return sorted(found, key=lambda facts: facts.uid != seen.log_owner)
 
     def _judge_names(self, at: MonoNs, found: Sequence[ProcessFacts], seen: Seen) -> list[Event]:
         """Believe a pidfile and its log about processes of those who decide what they say, and about no others.

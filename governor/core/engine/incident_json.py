@@ -72,6 +72,7 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
         "plan": _plain_of(incident.plan),
         "rank_processes": [process_row(process) for process in incident.rank_processes],
         "launchers": [process_row(process) for process in incident.launchers],
+        **({"named_uids": list(incident.named_uids)} if incident.named_uids else {}),
     }
 
 
@@ -97,6 +98,7 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
         plan=HaltPlan(**_typed(HaltPlan, snapshot["plan"])),
         rank_processes=tuple(process_of(row) for row in snapshot["rank_processes"]),
         launchers=tuple(process_of(row) for row in snapshot["launchers"]),
+        named_uids=tuple(int(uid) for uid in snapshot.get("named_uids", ())),
     )
 
 

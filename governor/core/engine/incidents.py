@@ -89,6 +89,7 @@ def open_incident(
         tokens_total=run.tokens_total,
         rank_processes=(*(rank.peer.process for rank in run.ranks.values()), *managed.launch.named),
         launchers=managed.launch.launchers,
+        named_uids=managed.launch.named_uids,
         ranks=rank_rows(run),
         last_good=run.last_good,
         spend_at_verdict_usd_micros=node.ledger.spend(run.run),
@@ -352,6 +353,7 @@ def name_at_last(node: Node, managed: ManagedRun, event: StreamOpened) -> list[E
     if incident is None or incident.is_closed or not incident.names_nobody or not event.processes:
         return []
     incident.add_processes(event.processes)
+    incident.add_uids(event.other_uids)
     incident.add_targets({**process_row(process), "role": "rank"} for process in event.processes)
     pids = [process.pid for process in event.processes[:PIDS_NOTED_MAX]]
     incident.note(event.at, node.wall(event.at), "respawned", pids=pids)

@@ -76,6 +76,7 @@ class Launch:
     launchers: tuple[ProcessId, ...] = ()
     command: tuple[str, ...] = ()  # Of the outermost launcher.
     named: tuple[ProcessId, ...] = ()  # Of a JSONL-only run: the processes that its owner named.
+    named_uids: tuple[int, ...] = ()  # Theirs, beside the run's own.
     remembered: tuple[ProcessId, ...] = ()  # From the journal: the run's processes before our restart.
 
 

@@ -131,7 +131,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
         charging.charge_launch(node, managed, event.at)
         node.request_persist()  # From here on it holds the node.
     intake.set_jsonl_only(managed.run, only=not managed.run.ranks)
-    managed.launch.named = event.processes
+    managed.launch.named, managed.launch.named_uids = event.processes, event.other_uids
     if event.processes and managed.run.jsonl_only:
         # Until its processes are known, the run belongs to the file's owner.
         intake.set_uid(managed.run, event.uid)

@@ -310,7 +310,7 @@ class LaunchersSeen:
 
 @dataclass(frozen=True, slots=True)
 class StreamOpened:
-    """A run known only by its JSONL stream. `processes` are those that its owner named, as found now."""
+    """A run known only by its JSONL stream. `processes`: those that its owner named, as found now, of these uids."""
 
     at: MonoNs
     run: str
@@ -318,6 +318,7 @@ class StreamOpened:
     stage: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     processes: tuple[ProcessId, ...] = ()
+    other_uids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ class Incident:
     tokens_total: int | None = None
     rank_processes: tuple[ProcessId, ...] = ()
     launchers: tuple[ProcessId, ...] = ()
+    named_uids: tuple[int, ...] = ()  # Beside `uid`: of processes that root's configuration names.
     targets: list[dict[str, Any]] = field(default_factory=list)
     # The most signalled processes at one time that are not in the list.
     targets_unlisted: int = 0
@@ -146,6 +147,9 @@ class Incident:
         if len(found) > PROCESSES_MAX:
             found = (*found[:RANKS_MAX], *found[RANKS_MAX - PROCESSES_MAX :])
         self.rank_processes = found
+
+    def add_uids(self, uids: Iterable[int]) -> None:
+        self.named_uids = tuple(dict.fromkeys((*self.named_uids, *uids)))
 
     def at_of(self, what: str) -> MonoNs | None:
         """When the timeline first has `what`."""

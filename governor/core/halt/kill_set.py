@@ -32,6 +32,10 @@ _LAUNCHER_PROGRAMS = frozenset((
     "torchrun", "deepspeed", "ds", "deepspeed.pt", "horovodrun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun",
     "prterun", "hydra_pmi_proxy", "orted", "prted", "srun",
 ))  # fmt: skip
+_MANAGERS = frozenset((
+    "slurmstepd", "systemd", "(sd-pam)", "sshd", "sshd-session", "containerd-shim", "containerd-shim-runc-v2", "conmon",
+    "runc", "crun", "dockerd", "pbs_mom", "condor_starter", "sge_shepherd",
+))  # fmt: skip
 _LAUNCHER_FILES = ("deepspeed/launcher/launch.py", "deepspeed/launcher/runner.py", "torch/distributed/run.py")
 _PYTHON_OPTIONS_WITH_VALUE = frozenset(("-X", "-W", "--check-hash-based-pycs"))
 _SPAWNED = "--multiprocessing-fork"  # On every process that multiprocessing's spawn method starts.
@@ -41,7 +45,7 @@ _SPAWNED = "--multiprocessing-fork"  # On every process that multiprocessing's s
 class KillSet:
     """Members in the order in which to signal them, and what identifies later processes of the run."""
 
-    uid: int
+    uids: frozenset[int]  # The run's; more than one only if root's configuration names processes of several.
     # Launchers, outermost first (they restart the others), then ranks, then their trees.
     members: tuple[ProcessId, ...]
     launchers: frozenset[ProcessId]
@@ -69,7 +73,7 @@ class KillSet:
         """Add what an earlier scan of the same halt knew: its launchers may be gone by now, and their orphans not."""
         members = dict.fromkeys((*self.members, *earlier.members))
         return KillSet(
-            uid=self.uid,
+            uids=self.uids | earlier.uids,
             members=tuple(members),
             launchers=self.launchers | earlier.launchers,
             sessions=self.sessions | earlier.sessions,
@@ -112,12 +116,13 @@ def descends(table: Table, process: ProcessId, roots: Iterable[ProcessId]) -> bo
 
 def kill_set(
     table: Table, ranks: Iterable[ProcessId], own_pid: int, *, launchers: Iterable[ProcessId] = (),
-    uid: int | None = None,
+    uid: int | None = None, other_uids: Iterable[int] = (),
 ) -> KillSet | None:  # fmt: skip
     """Return which processes to end for these announced ranks, or None if the run's uid cannot be found any more.
 
     `launchers` are those found at the hello of the ranks (under `costgov run` also the command itself). They count even
     if they are no longer above a rank. `uid` is the run's; by default, that of a rank or launcher still alive.
+    `other_uids`: of processes that root's configuration names for the run.
     """
     ranks = tuple(dict.fromkeys(ranks))
     recorded = tuple(launchers)
@@ -125,19 +130,20 @@ def kill_set(
         uid = next((facts.uid for facts in _alive(table, (*ranks, *recorded))), None)
         if uid is None:
             return None
+    uids = frozenset((uid, *other_uids))
     protected = _protected(table, own_pid)
     found = (launcher for rank in ranks for launcher in find_launchers(table, rank, own_pid))
-    all_launchers = [f for f in _alive(table, (*recorded, *found)) if _may_end(f, uid, protected)]
+    all_launchers = [f for f in _alive(table, (*recorded, *found)) if _may_end(f, uids, protected)]
     all_launchers.sort(key=lambda facts: sum(1 for _ in _ancestors(table, facts)))
-    rank_facts = [f for f in _alive(table, ranks) if _may_end(f, uid, protected)]
+    rank_facts = [f for f in _alive(table, ranks) if _may_end(f, uids, protected)]
     roots = {f.process: f for f in (*all_launchers, *rank_facts)}
     members = dict(roots)
-    for facts in _trees(table, roots.values(), uid, protected):
+    for facts in _trees(table, roots.values(), uids, protected):
         members.setdefault(facts.process, facts)
     member_pids = {process.pid for process in members} | {rank.pid for rank in ranks}
     argvs = frozenset(f.argv for f in roots.values() if f.argv)
     killed = KillSet(
-        uid=uid,
+        uids=uids,
         members=tuple(members),
         launchers=frozenset(f.process for f in all_launchers),
         # A rank that is gone may have led its session (torchrun). The number stays its own while members live.
@@ -157,11 +163,11 @@ def strays(table: Table, killed: KillSet, own_pid: int) -> tuple[ProcessId, ...]
     members = frozenset(killed.members)
     found: dict[ProcessId, ProcessFacts] = {}
     for facts in table.values():
-        if facts.process in members or facts.state in "ZX" or not _may_end(facts, killed.uid, protected):
+        if facts.process in members or facts.state in "ZX" or not _may_end(facts, killed.uids, protected):
             continue
         if _belongs(table, facts, killed, members):
             found[facts.process] = facts
-    for facts in _trees(table, tuple(found.values()), killed.uid, protected):
+    for facts in _trees(table, tuple(found.values()), killed.uids, protected):
         if facts.process not in members and facts.state not in "ZX":
             found.setdefault(facts.process, facts)
     return tuple(found)
@@ -170,6 +176,28 @@ def strays(table: Table, killed: KillSet, own_pid: int) -> tuple[ProcessId, ...]
 def remaining(table: Table, killed: KillSet) -> tuple[ProcessId, ...]:
     """Return the members that the table shows alive. A zombie main thread may hide living threads: ask `is_gone`."""
     return tuple(facts.process for facts in _alive(table, killed.members) if facts.state not in "ZX")
+
+
+def managers(table: Table, named: Iterable[ProcessFacts], run_uid: int | None) -> frozenset[ProcessId]:
+    """Which of a control group's processes manage the others, and are not the run: they began them as another user.
+
+    Only root can do that; the run does it itself if it is root's. `run_uid`: whose the run is; None: unknown. A manager
+    of root's own run has its name alone to tell.
+    """
+    by_pid = {facts.process.pid: facts for facts in named}
+    found = {facts.process for facts in by_pid.values() if facts.uid == 0 and _manages(facts.argv)}
+    if run_uid == 0:
+        return frozenset(found)
+    for facts in by_pid.values():
+        above = (ancestor for ancestor in _ancestors(table, facts) if ancestor.process.pid in by_pid)
+        found.update(ancestor.process for ancestor in above if ancestor.uid == 0 != facts.uid)
+    return frozenset(found)
+
+
+def _manages(argv: tuple[str, ...]) -> bool:
+    """Whether this is the command line of a known manager, such as "slurmstepd: [4711.0]"."""
+    words = argv[0].replace(":", " ").split() if argv else []
+    return bool(words) and words[0].rsplit("/", 1)[-1] in _MANAGERS
 
 
 def is_launcher(argv: tuple[str, ...]) -> bool:
@@ -253,12 +281,15 @@ def _protected(table: Table, own_pid: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def _may_end(facts: ProcessFacts, uid: int, protected: frozenset[int]) -> bool:
+def _may_end(facts: ProcessFacts, uids: frozenset[int], protected: frozenset[int]) -> bool:
     is_kernel_thread = facts.ppid in (0, 2) and not facts.argv and facts.sid == 0
-    return facts.process.pid > 1 and facts.uid == uid and facts.process.pid not in protected and not is_kernel_thread
+    pid = facts.process.pid
+    return pid > 1 and facts.uid in uids and pid not in protected and not is_kernel_thread
 
 
-def _trees(table: Table, roots: Iterable[ProcessFacts], uid: int, protected: frozenset[int]) -> Iterator[ProcessFacts]:
+def _trees(
+    table: Table, roots: Iterable[ProcessFacts], uids: frozenset[int], protected: frozenset[int]
+) -> Iterator[ProcessFacts]:
     """Yield everything below the roots, breadth first. Another uid's process is left out, but not its children."""
     children: dict[int, list[ProcessFacts]] = {}
     for facts in table.values():
@@ -268,7 +299,7 @@ def _trees(table: Table, roots: Iterable[ProcessFacts], uid: int, protected: fro
     while level:
         below = [child for pid in level for child in children.get(pid, ()) if child.process.pid not in seen]
         seen.update(child.process.pid for child in below)
-        yield from (child for child in below if _may_end(child, uid, protected))
+        yield from (child for child in below if _may_end(child, uids, protected))
         level = [child.process.pid for child in below]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drills.halt.conftest import POLICY, SAFETY_S, Service
+from tests.drills.halt.conftest import POLICY, SAFETY_S, Service, until_gone
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: processes of two other users, and a mount")
 
@@ -65,7 +65,7 @@ class House:
         self.governor.end()
         for process in self.processes:
             process.kill()
-            process.wait(SAFETY_S)
+            process.communicate(timeout=SAFETY_S)
 
 
 @pytest.fixture
@@ -137,6 +137,58 @@ def test_a_path_that_holds_up_its_reader_holds_up_nobody_else(house: House, hung
     assert governor.process is not None
     governor.process.terminate()
     assert governor.process.wait(SAFETY_S) == 0
+
+
+def test_a_job_is_ended_and_not_what_manages_it(job: Path, house: House) -> None:
+    """As Slurm has it: a step's manager is root's and in the job's control group, above the user's tasks."""
+    tasks = f"setpriv --clear-groups --regid={ALICE} --reuid={ALICE} sh -c 'echo $$; exec sleep 3600'"
+    script = f"echo $$ > {job}/slurm/cgroup.procs; (echo 0 > {job}/task/cgroup.procs; exec {tasks}) & wait; exec cat"
+    manager = subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    house.processes.append(manager)
+    assert manager.stdout is not None
+    task = int(manager.stdout.readline())
+    beside = subprocess.Popen(["sh", "-c", f"echo $$ > {job}/task/cgroup.procs; echo up; exec sleep 3600"], stdout=-1)
+    house.processes.append(beside)
+    assert beside.stdout is not None
+    assert beside.stdout.readline() == b"up\n"
+    house.file(house.directory("job", ALICE) / "log", "", ALICE)
+    house.stream(house.public / "job", f'job = "{job.name.removeprefix("job_")}"')
+    governor = house.governor
+    governor.start()
+    governor.until(lambda: governor.run("job"), "the job is watched")
+    house.nan("job")
+    incident = governor.until_stage("HALTED")
+    assert {target["pid"] for target in incident["targets"]} == {task, beside.pid}
+    assert incident["uid"] == ALICE
+    assert [what for what in (entry["what"] for entry in incident["timeline"]) if what == "kill"] == []
+    assert beside.wait(SAFETY_S) == -signal.SIGTERM, "root's own configuration names it, and it manages nobody"
+    assert manager.poll() is None
+
+
+@pytest.fixture
+def job(public: Path) -> Iterator[Path]:
+    """A job's control group, as Slurm names it."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    root = next((Path(mount[1]) for mount in mounts if mount[2] == "cgroup2"), None)
+    if root is None or not os.access(root, os.W_OK):
+        pytest.skip("no writable cgroup2 (mount -t cgroup2)")
+    made = root / f"job_{public.name}"
+    try:
+        for directory in (made, made / "slurm", made / "task"):
+            directory.mkdir()
+    except OSError as error:
+        pytest.skip(f"no writable cgroup2: {error}")
+    yield made
+    for directory in (made / "slurm", made / "task", made):
+        _until_empty(directory)
+        directory.rmdir()
+
+
+def _until_empty(group: Path) -> None:
+    """The kernel takes a process out of its group a moment after it was waited for."""
+    while "populated 1" in (group / "cgroup.events").read_text():
+        for pid in (group / "cgroup.procs").read_text().split():
+            until_gone(int(pid), lambda: None)
 
 
 @pytest.fixture

@@ -41,7 +41,8 @@ def test_a_rank_of_another_uid_that_lives_on_is_never_said_to_be_gone() -> None:
     processes = FakeProcesses()
     rank = processes.add(100, uid=1000)
     process_killer = ProcessKiller(processes, OWN)
-    assert process_killer.begin("i", [rank], [], 2000, signal.SIGKILL) == []
+    rows = process_killer.begin("i", [rank], [], 2000, signal.SIGKILL)
+    assert [(row["pid"], row["sent"]) for row in rows] == [(100, "denied")], "it is said that nothing was sent"
     assert scans(process_killer, EMPTY_SCANS + 3) == []
     assert processes.by_pid[100].received == [], "it is not ours to end"
     processes.end(100)

@@ -25,6 +25,7 @@ from governor.adapters.machine.service import run_selftest
 from governor.adapters.plugins import ConfigError
 from governor.adapters.trainers.listener import SOCKET_PATH_BYTES_MAX, SocketUnavailable
 from governor.adapters.trainers.segments import MB, kept_bytes
+from governor.adapters.trainers.stream_check import StreamCheck
 from governor.app import pricing
 from governor.app.node_facts import CannotStart, load_price_source, today
 from governor.app.settings_file import Settings, load_settings
@@ -255,15 +256,21 @@ def _price(price: Chosen) -> Iterator[Check]:
 
 
 def _streams(settings: Settings) -> Iterator[Check]:
+    if not settings.jsonl:
+        return
+    try:
+        processes = LinuxProcesses(SystemClock().boot_id)
+    except OSError:
+        return  # Without /proc there is no watch at all: the kill path's check says so.
     for stream in settings.jsonl:
-        if stream.path.exists() and not os.access(stream.path, os.R_OK):
-            text = f"{stream.path}: uid {os.geteuid()} may not read it"
-            yield Check(FAIL, "jsonl", text, "give the governor's user read access")
-        elif stream.ended_by is None:
+        look = StreamCheck(stream, processes)
+        look.run()
+        yield from (Check(FAIL, "jsonl", fault.text, fault.advice) for fault in look.faults)
+        if stream.ended_by is None:
             text = f"{stream.path}: run {stream.run} names no processes: a halt can stop only the instance"
             yield Check(WARN, "jsonl", text, "add pidfile, unit, cgroup or job to its [[jsonl]] table")
-        else:
-            waits = "" if stream.path.exists() else " (not there yet: waited for)"
+        elif not look.faults:
+            waits = "" if look.is_there else " (not there yet: waited for)"
             yield Check(OK, "jsonl", f"{stream.path}: run {stream.run}, ended by {stream.ended_by[0]}{waits}")
 
 

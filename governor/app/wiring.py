@@ -205,7 +205,9 @@ class Governor:
 
     def _saved_stream(self, run: str) -> SavedStream | None:
         managed = self.node.runs.get(run)
-        return SavedStream(managed.stream_position, managed.launch.remembered) if managed is not None else None
+        if managed is None:
+            return None
+        return SavedStream(managed.stream_position, managed.launch.remembered, managed.run.stream.has_record)
 
     def _exporters(self) -> list[Observer]:
         metrics = self.settings.metrics

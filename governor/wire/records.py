@@ -52,6 +52,7 @@ _MARKS: Mapping[str, tuple[str, ...]] = {
     "run_start": ("init",),
     "run_stop": ("finish",),
 }
+_ABSENT: Final = object()
 _ASIDE = ("val", "eval", "test")  # Keys of records that validate and do not train.
 
 
@@ -87,6 +88,8 @@ class RecordReader:
     def __init__(self, run: str, fields: Mapping[str, Sequence[str]] = DEFAULT_FIELDS) -> None:
         self.run = run
         self._fields = fields
+        # Names with dots may lead into objects within a record. Only users give such names.
+        self._nested = tuple(name for names in fields.values() for name in names if "." in name)
         self._shapes: dict[tuple[str, ...], _Shape] = {}
         self._tokens = _Tokens(named=fields["tokens"] is not DEFAULT_FIELDS["tokens"])
         self._samples = _Samples()
@@ -105,6 +108,8 @@ class RecordReader:
         """The record's events, or its faults. A record without news of training (metadata) has no events."""
         if "v" in record and is_frame(record):
             return _own(record, at, self.run)
+        if self._nested:
+            record = _unfolded(record, self._nested)
         keys = tuple(record)
         shape = self._shapes.get(keys)
         if shape is None:
@@ -236,6 +241,18 @@ class _Tokens:
                 self._is_total = True
             elif not self._rises:
                 self._is_total = False
+
+
+def _unfolded(record: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The record with the values that these names lead to, such as "train.ce" to {"train": {"ce": 2.0}}."""
+    found = dict(record)
+    for name in names:
+        value: Any = record
+        for part in name.split("."):
+            value = value.get(part, _ABSENT) if isinstance(value, dict) else _ABSENT
+        if value is not _ABSENT:
+            found.setdefault(name, value)
+    return found
 
 
 def _own(frame: dict[str, Any], at: MonoNs, run: str) -> Events | Faults:

@@ -74,7 +74,7 @@ class Watch:
         self.node = make_node(boot=when)
         restore_runs(self.node, [json.loads(kept)], BootNs(at(when)), at(when))
         managed = self.node.runs["log"]
-        left_at = SavedStream(managed.stream_position, managed.launch.remembered)
+        left_at = SavedStream(managed.stream_position, managed.launch.remembered, managed.run.stream.has_record)
         entry = Jsonl(path=self.path, run="log", **self.keys)  # type: ignore[arg-type]
         self.stream = Stream(entry, self.processes, left_at, begin=AtOnce)
         return self.poll(when)

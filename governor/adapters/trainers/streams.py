@@ -14,6 +14,7 @@ from typing import Any, Final
 from governor.adapters.trainers.deciders import Deciders, PidfileRead, stranger
 from governor.adapters.trainers.jsonl_tail import Chunk, Position
 from governor.adapters.trainers.stream_files import Answerer, Asked, Seen, StreamFiles, StreamThread
+from governor.adapters.trainers.understanding import Understanding
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs, format_duration
 from governor.core.events.inputs import (
@@ -46,6 +47,7 @@ class SavedStream:
 
     position: Mapping[str, Any] | None
     processes: tuple[ProcessId, ...]
+    has_record: bool = False  # Something of the present attempt was understood.
 
 
 class Stream:
@@ -80,6 +82,8 @@ class Stream:
         self._was_read = saved is not None
         self._problem: str | None = None
         self._distrust: str | None = None
+        self._understanding = Understanding(has_record=self._saved_stream.has_record)
+        self._is_foreign = False
         self._position_reported: Position | None = None
         self._untold: list[Event] = []
         self._is_late = False  # The present question has been reported to be unanswered.
@@ -107,7 +111,8 @@ class Stream:
             return self.take(at)
         dropped = self._distrust_log(at, seen.log_deciders)
         events = [*self._told(at), *looked, *dropped]
-        return [*events, *self._state(at, seen.chunk), *self._read(at, seen.chunk)]
+        read = self._read(at, seen.chunk)
+        return [*events, *self._state(at, seen.chunk), *read]
 
     def _told(self, at: MonoNs) -> list[Event]:
         """The run, once its reading has begun: a line that is written after it was seen is not history."""
@@ -132,7 +137,7 @@ class Stream:
         self._is_late = True
         run, late = self._entry.run, format_duration(at - self._asked_at)
         path = self._files.busy_with
-        self._problem = f"{path} does not answer"
+        self._problem, self._is_foreign = f"{path} does not answer", False
         known = self._told(at) or ([] if self._is_known else [self._opened(at, os.geteuid(), ())])
         text = (
             f"{path} has not answered for {late}: run {run} is not watched until it does; look at what is mounted there"
@@ -150,6 +155,7 @@ class Stream:
         faulty = chunk.faulty
         for line in chunk.lines:
             found = self._lines.read_line(line, at)
+            self._understanding.see(line, found)
             if isinstance(found, list):
                 faulty += 1
             else:
@@ -165,10 +171,15 @@ class Stream:
         """Report when the file becomes unreadable and when it is back. Without a process, a new file is awaited."""
         self._was_read = self._was_read or chunk.problem is None
         problem = chunk.problem if self._was_read or self._named else None
+        is_foreign = problem is None and self._understanding.is_foreign
+        if is_foreign and self._is_foreign:
+            return []  # More such lines are no news.
+        if is_foreign:
+            problem = f"{self._understanding.problem(str(self._entry.path))}; {self._understanding.advice()}"
         if problem == self._problem:
             return []
-        self._problem = problem
-        return [StreamState(at, self._entry.run, problem)]
+        self._problem, self._is_foreign = problem, is_foreign
+        return [StreamState(at, self._entry.run, problem, is_foreign)]
 
     # --- which processes a halt would end ------------------------------------------------------------------
 
@@ -188,6 +199,8 @@ class Stream:
         if not found and living and not first:
             # The pidfile was removed or emptied. Its process lives and is still the run.
             return trouble
+        if known and not set(named) & set(known):
+            self._understanding = Understanding()  # The next launch may write another log.
         self._named = named or living
         rows = found or [row for process in living if (row := self._processes.facts(process.pid)) is not None]
         self._uids = {row.process: row.uid for row in rows}
@@ -227,7 +240,7 @@ class Stream:
         if seen.pidfile is not None and found:
             facts = found[0]
             for what, deciders in (("its pidfile", seen.pidfile.deciders), ("its log", seen.log_deciders)):
-                self._distrust = self._distrust or _distrust(facts.process, facts.uid, what, deciders)
+                self._distrust = self._distrust or distrust(facts.process, facts.uid, what, deciders)
         if self._distrust is None or self._distrust == before:
             return []
         return [SourceTrouble(at, self._entry.run, "stream_untrusted", self._distrust)]
@@ -236,7 +249,7 @@ class Stream:
         """Forget the named before a line of a log is judged that others than they may have put there since."""
         if self._entry.pidfile is None or not self._named:
             return []
-        told = (_distrust(process, uid, "its log", deciders) for process, uid in self._uids.items())
+        told = (distrust(process, uid, "its log", deciders) for process, uid in self._uids.items())
         self._distrust = next((text for text in told if text is not None), None)
         if self._distrust is None:
             return []
@@ -264,7 +277,7 @@ def named_by_pidfile(read: PidfileRead | None, processes: Processes) -> Sequence
     return [facts]
 
 
-def _distrust(process: ProcessId, uid: int, what: str, deciders: Deciders) -> str | None:
+def distrust(process: ProcessId, uid: int, what: str, deciders: Deciders) -> str | None:
     """Why this process is not believed to be the run's, and what to do. None: it is."""
     found = stranger(uid, deciders)
     if found is None:

@@ -159,7 +159,7 @@ def on_stream_state(node: Node, event: StreamState) -> list[Effect]:
     managed = node.runs.get(event.run)
     if managed is None:
         return []
-    intake.apply_log_state(managed.run, event.problem, event.at)
+    intake.apply_log_state(managed.run, event.problem, event.at, is_foreign=event.is_foreign)
     return []
 
 

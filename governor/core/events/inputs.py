@@ -328,6 +328,7 @@ class StreamState:
     at: MonoNs
     run: str
     problem: str | None
+    is_foreign: bool = False  # It can be read, and nothing in it is understood.
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs) -> None:
     run.completed = False
     run.gpus = run.group_memory = None  # These are the old processes'. The machine's own figures stay.
     run.stream.phase, run.stream.phase_at, run.stream.paused = "train", at, False
+    run.stream.has_record = False
 
 
 def stand_in(run: Run, uid: int) -> None:
@@ -85,10 +86,10 @@ def set_jsonl_only(run: Run, *, only: bool) -> None:
     run.jsonl_only = only
 
 
-def apply_log_state(run: Run, problem: str | None, at: MonoNs) -> None:
-    """Note whether the log can be read. `problem`: one line while it cannot."""
+def apply_log_state(run: Run, problem: str | None, at: MonoNs, *, is_foreign: bool = False) -> None:
+    """Note whether the log can be read. `problem`: one line while it cannot, or nothing in it is understood."""
     log = run.stream
-    log.problem = problem
+    log.problem, log.is_foreign = problem, is_foreign
     if problem is None and log.lost_at is not None:
         log.lost_at, log.back_at = None, at
     elif problem is not None and log.lost_at is None:
@@ -133,6 +134,7 @@ def restored(snapshot: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Run
             furthest=furthest,
         )
     )
+    run.stream.has_record = run.step is not None
     run.completed = bool(snapshot.get("completed", False))  # An older journal has none.
     run.save_longest_ns = snapshot["save_longest_ns"]
     run.take_last_good(snapshot["last_good"], snapshot["last_good_at"] if same_boot else None)
@@ -225,6 +227,7 @@ def apply_beat(run: Run, rank: Rank, beat: Beat) -> None:
 def apply_phase(run: Run, rank: Rank | None, change: PhaseChange) -> None:
     """Enter a phase. Without a rank, it is a mark in a JSONL stream."""
     if rank is None:
+        run.stream.has_record = True
         run.stream.paused = run.stream.paused or change.phase in PAUSES
         run.stream.phase, run.stream.phase_at = change.phase, change.at
         run.last_frame_at = change.at
@@ -266,7 +269,7 @@ def apply_step(run: Run, rank: Rank | None, step: Step) -> bool:
             return False
     else:
         # A step ends a phase that a mark began: many logs write no second mark.
-        run.stream.phase, run.stream.paused = "train", False
+        run.stream.phase, run.stream.paused, run.stream.has_record = "train", False, True
     _apply_lead_step(run, step, paused)
     return True
 

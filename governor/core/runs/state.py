@@ -21,6 +21,8 @@ from governor.core.runs.life import TRANSITIONS, Cell, Life, LifeFact
 # Ranks of one run on one node: twice the widest node sold (DGX GH200 trays).
 RANKS_MAX = 64
 UNWATCHED_AFTER_NS = DurationNs(60 * NS_PER_S)  # DESIGN §5: a lost connection becomes `unwatched` after this.
+# A log that is not understood does not come back by itself. What a trainer prints before it begins is over by then.
+FOREIGN_AFTER_NS = DurationNs(30 * NS_PER_S)
 
 
 @dataclass(slots=True)
@@ -77,6 +79,8 @@ class Trained:
 class LogStream:
     """What a run's log shows in place of its ranks."""
 
+    has_record: bool = False  # A step or a phase of this attempt was read.
+    is_foreign: bool = False  # It is read, and nothing in it is understood.
     phase: str = "train"
     phase_at: MonoNs = MonoNs(0)
     paused: bool = False  # It was in another phase than training since its last step.
@@ -242,7 +246,8 @@ class Run:
         if self.jsonl_only:
             # A deleted file that is still written and read counts as heard.
             lost_at = self.stream.lost_at
-            return lost_at is not None and at - max(lost_at, self.last_frame_at or 0) >= UNWATCHED_AFTER_NS
+            after_ns = FOREIGN_AFTER_NS if self.stream.is_foreign else UNWATCHED_AFTER_NS
+            return lost_at is not None and at - max(lost_at, self.last_frame_at or 0) >= after_ns
         return (
             not self.connected_ranks()
             and self.last_frame_at is not None

@@ -281,5 +281,6 @@ def _state(managed: ManagedRun, at: MonoNs) -> str:
         return "unwatched"
     lead = next(iter(sorted(run.connected_ranks(), key=lambda rank: rank.rank)), None)
     if lead is None:
-        return _STATE_OF_PHASE.get(run.stream.phase, "training") if run.jsonl_only else "starting"
+        trains = run.jsonl_only and run.stream.has_record
+        return _STATE_OF_PHASE.get(run.stream.phase, "training") if trains else "starting"
     return _STATE_OF_PHASE.get(lead.phase, "training")

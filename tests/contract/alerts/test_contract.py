@@ -70,7 +70,7 @@ def test_another_attempt_bears_the_same_id(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_receivers_wish_for_later_is_heard(rig: Rig, status: int) -> None:
+def test_a_receivers_wish_for_later_has_record(rig: Rig, status: int) -> None:
     said = {
         "7": 7.0,
         "Fri, 15 Jan 2027 08:01:00 GMT": 60.0,

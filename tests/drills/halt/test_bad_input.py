@@ -53,7 +53,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_frame_is_counted_and_the_next_good_one_is_heard(name: str, service: Make) -> None:
+def test_a_bad_frame_is_counted_and_the_next_good_one_has_record(name: str, service: Make) -> None:
     governor = service()
     governor.start()
     with _connect(governor) as sock:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.drills.halt.conftest import SAFETY_S, Service
+from tests.drills.halt.conftest import BIN, SAFETY_S, Service
 
 Make = Callable[..., Service]
 
@@ -105,7 +105,7 @@ def test_a_process_that_is_launched_again_is_watched_again(service: Make, plain:
     plain.process.wait(SAFETY_S)
     governor.until_stage("HALTED")
     plain.launch()
-    governor.until(lambda: _run(governor)["state"] == "training", "the new process is seen")
+    governor.until(lambda: _run(governor)["state"] == "starting", "the new process is seen")
     plain.steps(20, 40)
     plain.steps(41, 41, loss="NaN")
     plain.process.wait(SAFETY_S)
@@ -151,3 +151,14 @@ def test_a_nan_that_was_written_while_the_governor_was_down_is_acted_on_when_it_
     governor.start()
     plain.process.wait(SAFETY_S)
     assert governor.until_stage("HALTED")["reason"] == "loss_nan"
+
+
+def test_a_log_that_nobody_understands_is_never_said_to_be_trained(service: Make, plain: Plain) -> None:
+    """Megatron's text: `doctor` says what it saw. That it is unwatched and alarmed in time, unit tests show."""
+    plain.write(" iteration      100/     500 | lm loss: 2.5E+00 |\n" * 3)
+    governor = _watched(service, plain)
+    assert _run(governor)["state"] == "starting"
+    done = subprocess.run([BIN / "costgov", "doctor", "--config", str(governor.config)], capture_output=True, text=True)
+    assert done.returncode != 0
+    seen = 'nothing understood in 3 lines such as "iteration 100/ 500 | lm loss: 2.5E+00 |"'
+    assert f"FAIL  jsonl         {plain.log}: not JSON, {seen}" in done.stdout

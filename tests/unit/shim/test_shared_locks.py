@@ -11,7 +11,7 @@ from tests.unit.shim.governor_end import Ends
 from trainer_shim.signal_wakeup import ReentrantEvent
 
 
-def test_a_call_before_the_wait_is_heard_and_calls_do_not_pile_up() -> None:
+def test_a_call_before_the_wait_has_record_and_calls_do_not_pile_up() -> None:
     wakeup = ReentrantEvent()
     for _ in range(1000):
         wakeup.set()

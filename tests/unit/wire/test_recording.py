@@ -111,7 +111,7 @@ def test_a_repeated_hello_is_for_whoever_begins_to_read_there() -> None:
 
 
 @pytest.mark.parametrize("note", [recording.gap(AT, 12), recording.halted(AT, "i-1")])
-def test_nobody_is_heard_behind_a_gap_or_a_halt(note: bytes) -> None:
+def test_nobody_has_record_behind_a_gap_or_a_halt(note: bytes) -> None:
     reader, events = ranks(said(hello(), pid=40), said(hello(1), SECOND, pid=41), read(note))
     assert [type(event) for event in events] == [Hello, Hello, Disconnected, Disconnected]
     assert reader.read(said(step()), AT) == ["step of rank 0 before its hello"]

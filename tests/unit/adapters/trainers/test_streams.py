@@ -118,7 +118,7 @@ def test_a_log_that_is_back_is_said_and_its_silence_counts_from_then() -> None:
     assert node.runs["log"].incident is not None, "a readable log that stays silent is evidence"
 
 
-def test_a_deleted_log_that_is_still_written_is_heard() -> None:
+def test_a_deleted_log_that_is_still_written_has_record() -> None:
     node = make_node()
     watching(node)
     play(node, StreamState(at(40), "log", LOST))

@@ -84,7 +84,7 @@ def test_two_runs_that_nobody_can_tell_apart_are_shown_none() -> None:
     assert uuids(node) is uuids(node, "other") is None
 
 
-def test_a_log_speaks_of_its_own_run_and_is_heard_by_it() -> None:
+def test_a_log_speaks_of_its_own_run_and_has_record_by_it() -> None:
     node = make_node()
     engine.step(node, hello())
     engine.step(node, hello(1, run="other", peer=peer(200)))

@@ -19,7 +19,7 @@ OLD_LOG = Step(at(DAY_S), None, "log", 0, 1, tokens=1000)  # Of an ended run, wh
 
 @pytest.mark.parametrize("held_by", [UNALLOCATED, "llama"])
 @pytest.mark.parametrize("first", [NEW_RANK, NEW_LOG, OLD_LOG], ids=["rank", "log", "old log"])
-def test_whoever_is_heard_first_behind_a_gap_pays_nothing_of_it(first: Event, held_by: str) -> None:
+def test_whoever_has_record_first_behind_a_gap_pays_nothing_of_it(first: Event, held_by: str) -> None:
     world = World(make_node(cloud="none"))
     world.tick()
     world.play(StreamOpened(at(0), "log", 1000))
@@ -52,7 +52,7 @@ def test_a_gap_is_charged_also_where_the_rest_of_the_nodes_snapshot_cannot_be_re
     assert sum(charge.quantity for charge in gap) == at(DAY_S) - at(20)
 
 
-def test_who_ended_meanwhile_pays_nothing_though_a_known_log_is_heard_before_that_is_noticed() -> None:
+def test_who_ended_meanwhile_pays_nothing_though_a_known_log_has_record_before_that_is_noticed() -> None:
     world = World(make_node(cloud="none"))
     world.tick()
     world.hear()
@@ -69,7 +69,7 @@ def test_who_ended_meanwhile_pays_nothing_though_a_known_log_is_heard_before_tha
 
 
 @pytest.mark.parametrize("log", ["cmd", "log"], ids=["its own log", "a log beside it"])
-def test_between_two_commands_of_one_name_no_log_pays_that_is_heard_first_either(log: str) -> None:
+def test_between_two_commands_of_one_name_no_log_pays_that_has_record_first_either(log: str) -> None:
     world = World(make_node(cloud="none", exclusive=True))
     world.play(CommandLaunched(at(0), "cmd", 1000, (peer(100).process,)))
     world.tick()

@@ -1,0 +1,119 @@
+"""What `costgov doctor` says of one `[[jsonl]]` entry: a look at its files that waits for nobody."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from governor.adapters.trainers.deciders import NotRegularError, Walk, read_pidfile
+from governor.adapters.trainers.streams import distrust, named_by_pidfile
+from governor.adapters.trainers.understanding import Understanding
+from governor.core.base.units import MonoNs
+from governor.ports import Processes
+from governor.settings.model import Jsonl
+from governor.wire.jsonl import field_map
+from governor.wire.records import RecordReader
+
+# A file server that takes longer would hold up the watch as well.
+ANSWER_S: Final = 3.0
+# The begin shows what a log is, its end what is written now.
+PART_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a stream is not watched, or its processes not ended, and what to do."""
+
+    text: str
+    advice: str
+
+
+@dataclass(slots=True)
+class StreamCheck:
+    """One look. `is_there`: whether the log exists already."""
+
+    entry: Jsonl
+    processes: Processes
+    is_there: bool = False
+    faults: tuple[Fault, ...] = ()
+    _busy_with: str = ""
+    _done: list[list[Fault]] = field(default_factory=list)
+
+    def run(self) -> None:
+        thread = threading.Thread(target=self._look, name="doctor", daemon=True)
+        thread.start()
+        thread.join(ANSWER_S)
+        if self._done:
+            self.faults = tuple(self._done[0])
+        else:
+            text = f"{self._busy_with} does not answer within {ANSWER_S:g} s"
+            self.faults = (Fault(text, "look at what is mounted there: the run would be unwatched"),)
+
+    def _look(self) -> None:
+        self._done.append([*self._log_faults(), *self._pidfile_faults()])
+
+    def _log_faults(self) -> Iterator[Fault]:
+        path = self._busy_with = str(self.entry.path)
+        try:
+            fd = Walk().open_regular(path)
+        except FileNotFoundError:
+            return
+        except NotRegularError:
+            yield Fault(f"{path}: not a regular file", "name the file that the trainer writes")
+            return
+        except OSError as error:
+            yield Fault(f"{path}: uid {os.geteuid()} may not read it: {error.strerror}", _READ)
+            return
+        self.is_there = True
+        try:
+            yield from self._understood(path, fd)
+        except OSError as error:
+            yield Fault(f"{path}: {error.strerror}", _READ)
+        finally:
+            os.close(fd)
+
+    def _understood(self, path: str, fd: int) -> Iterator[Fault]:
+        reader, understanding = RecordReader(self.entry.run, field_map(self.entry.fields)), Understanding()
+        size = os.fstat(fd).st_size
+        begins = (0,) if size <= PART_BYTES else (0, max(PART_BYTES, size - PART_BYTES))
+        for begin in begins:
+            lines = os.pread(fd, PART_BYTES, begin).split(b"\n")
+            whole = lines[1 if begin else 0 : -1]  # A part's first and last line may be torn.
+            for line in whole:
+                understanding.see(line, reader.read_line(line, MonoNs(0)))
+        if understanding.is_foreign:
+            yield Fault(understanding.problem(path), understanding.advice())
+
+    def _pidfile_faults(self) -> Iterator[Fault]:
+        if self.entry.pidfile is None:
+            return
+        path = self._busy_with = str(self.entry.pidfile)
+        walk, log = Walk(), Walk()
+        try:
+            os.close(walk.open_regular(path))
+        except FileNotFoundError:
+            return
+        except NotRegularError:
+            yield Fault(f"{path}: not a regular file, so it names nobody", "have the launcher write its pid there")
+            return
+        except OSError as error:
+            yield Fault(f"{path}: uid {os.geteuid()} may not read it: {error.strerror}", _READ)
+            return
+        read = read_pidfile(path)
+        for facts in named_by_pidfile(read, self.processes):
+            try:
+                os.close(log.open_regular(str(self.entry.path)))
+            except OSError:
+                pass  # Its directories are known all the same.
+            for what, deciders in (("its pidfile", read.deciders if read else {}), ("its log", log.deciders)):
+                text = distrust(facts.process, facts.uid, what, deciders)
+                if text is not None:
+                    told, _, advice = text.partition("; ")
+                    yield Fault(told, advice)
+                    return
+
+
+_READ: Final = "give the governor's user read access"

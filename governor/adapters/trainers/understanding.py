@@ -1,0 +1,82 @@
+"""Whether anything in a log is understood, and if not, what was seen and what to write about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from governor.core.events.inputs import PhaseChange, Step
+from governor.text.table import plain
+from governor.wire.jsonl import parse_line
+from governor.wire.records import is_aside
+
+# A log may begin with its configuration and a header.
+HEADERS_MAX: Final = 2
+KEYS_MAX: Final = 12
+KEY_CHARS_MAX: Final = 40
+LINE_CHARS_MAX: Final = 80
+_LOSSES: Final = ("loss", "ce", "nll", "cross_entropy", "xent")
+
+
+@dataclass(slots=True)
+class Understanding:
+    """Counts the lines of one launch until one of them is a step or a phase."""
+
+    has_record: bool = False
+    lines: int = 0
+    not_json: int = 0
+    first: str = ""  # Neutralised, as the keys are.
+    keys: dict[str, type] = field(default_factory=dict)  # With the type of their value.
+
+    def see(self, line: bytes, found: Sequence[object]) -> None:
+        """Note a line, and what a RecordReader made of it."""
+        if self.has_record or not line.strip():
+            return
+        if any(isinstance(event, Step | PhaseChange) for event in found):
+            self.has_record = True
+            return
+        self.lines += 1
+        self.first = self.first or plain(line[:LINE_CHARS_MAX].decode("utf-8", "replace"))
+        if len(self.keys) >= KEYS_MAX:
+            return
+        record = parse_line(line)
+        if not isinstance(record, dict):
+            self.not_json += 1
+            return
+        for name, value in _leaves(record):
+            if len(self.keys) < KEYS_MAX:
+                self.keys.setdefault(plain(name[:KEY_CHARS_MAX]), type(value))
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether lines have come, and it is no header alone that is not understood."""
+        return not self.has_record and (self.not_json > 0 or self.lines > HEADERS_MAX)
+
+    def problem(self, path: str) -> str:
+        """One line: what was seen."""
+        count = "1 line" if self.lines == 1 else f"{self.lines} lines"
+        if self.not_json and not self.keys:
+            return f'{path}: not JSON, nothing understood in {count} such as "{self.first}"'
+        return f"{path}: no step understood in {count} with the keys {', '.join(self.keys) or '(none)'}"
+
+    def advice(self) -> str:
+        """What to write in costgov.toml."""
+        if not self.keys:
+            return "a stream has one JSON object a line, with a step and a loss: have the trainer write such a file"
+        step = next((name for name, kind in self.keys.items() if kind is int), "NAME")
+        losses = [name for name, kind in self.keys.items() if kind is not int and _is_loss(name)]
+        return f'map its names: fields = {{ step = "{step}", loss = "{losses[0] if losses else "NAME"}" }}'
+
+
+def _is_loss(name: str) -> bool:
+    return not is_aside(name) and any(word in name.lower() for word in _LOSSES)
+
+
+def _leaves(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Keys with their values, and those of objects within, as `fields` names them."""
+    for name, value in record.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{inner}", leaf) for inner, leaf in value.items())
+        else:
+            yield name, value

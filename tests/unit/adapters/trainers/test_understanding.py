@@ -1,0 +1,133 @@
+"""A log of which nothing is understood is not training: it is said with what was seen, and what to write."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from governor.adapters.trainers.stream_check import StreamCheck
+from governor.core.events.effects import Alarm, Effect
+from governor.core.views.status import run_status
+from governor.settings.model import Jsonl
+from governor.wire.jsonl import field_map
+from governor.wire.records import RecordReader
+from tests.contract.fakes import FakeProcesses
+from tests.unit.core.engine.test_step import at, play, tick
+from tests.unit.followed_log import Watch
+
+MEGATRON = " iteration      100/     500 | consumed samples:  25600 | lm loss: 2.5E+00 | \x1b[31mgrad norm: 1.2 |\n"
+UNKNOWN = [{"it": n, "train": {"ce": 2.5}, "when": "now"} for n in range(1, 5)]
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    return Watch(tmp_path)
+
+
+def append(watch: Watch, text: str) -> None:
+    with watch.path.open("a") as file:
+        file.write(text)
+
+
+def lines(*records: object) -> str:
+    return "".join(f"{json.dumps(record)}\n" for record in records)
+
+
+def state(watch: Watch, when: float) -> object:
+    return run_status(watch.node.runs["log"], at(when))["state"]
+
+
+def alarms(watch: Watch, begin: int, end: int) -> list[Alarm]:
+    effects: list[Effect] = []
+    for second in range(begin, end):
+        effects += [*play(watch.node, tick(second)), *watch.poll(second)]
+    return [effect for effect in effects if isinstance(effect, Alarm)]
+
+
+def test_a_log_without_a_record_is_not_training(watch: Watch) -> None:
+    assert alarms(watch, 1, 200) == []
+    assert state(watch, 200) == "starting"
+    watch.write(1, 1)
+    watch.poll(201)
+    assert state(watch, 201) == "training"
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        (MEGATRON, "not JSON"),
+        (lines({"": 1.0}, {"": 1.0}, {"": 1.0}), "in 3 lines with the keys"),
+        (lines(*UNKNOWN), "with the keys it, train.ce, when"),
+        (lines(*UNKNOWN), 'fields = { step = "it", loss = "train.ce" }'),
+    ],
+)
+def test_a_log_of_which_nothing_is_understood_is_alarmed_within_a_minute(watch: Watch, text: str, seen: str) -> None:
+    append(watch, text)
+    (alarm,) = alarms(watch, 1, 60)
+    assert alarm.name == "unwatched"
+    assert state(watch, 60) == "unwatched"
+    assert seen in alarm.text
+    assert alarm.text.isprintable()
+
+
+def test_a_header_is_no_foreign_log_and_a_step_makes_it_watched(watch: Watch) -> None:
+    append(watch, lines({"config": {"layers": 12}}, {"host": "a"}))
+    assert alarms(watch, 1, 300) == []
+    assert state(watch, 300) == "starting"
+    append(watch, MEGATRON)
+    assert [alarm.name for alarm in alarms(watch, 301, 340)] == ["unwatched"]
+    watch.write(1, 1)
+    watch.poll(340)
+    assert [alarm.name for alarm in alarms(watch, 341, 343)] == ["watched_again"]
+    append(watch, MEGATRON)
+    assert alarms(watch, 343, 500) == [], "text between records is counted, as ever"
+
+
+def test_after_a_restart_of_the_governor_text_between_records_is_no_foreign_log(watch: Watch) -> None:
+    watch.write(1, 10)
+    watch.poll(1)
+    kept = watch.kept(2)
+    append(watch, MEGATRON)
+    watch.restart(kept, 60)
+    assert state(watch, 60) == "training"
+    assert alarms(watch, 61, 120) == []
+
+
+def test_keys_within_objects_are_followed_where_the_user_names_them() -> None:
+    reader = RecordReader("log", field_map({"step": "it", "loss": "train.ce"}))
+    steps = [event for record in UNKNOWN for event in reader.read_line(json.dumps(record).encode(), at(1))]
+    assert [(step.step, step.loss) for step in steps] == [(n, 2.5) for n in range(1, 5)]  # type: ignore[union-attr]
+    (plain,) = reader.read_line(b'{"it": 7, "train.ce": 1.0, "train": {"ce": 2.0}}', at(1))
+    assert plain.loss == 1.0  # type: ignore[union-attr]
+    (absent,) = reader.read_line(b'{"it": 8, "train": 3}', at(1))
+    assert absent.loss is None  # type: ignore[union-attr]
+
+
+# --- costgov doctor -------------------------------------------------------------------------------------------
+
+
+def faults(path: Path, **keys: object) -> list[str]:
+    check = StreamCheck(Jsonl(path=path, run="log", **keys), FakeProcesses())  # type: ignore[arg-type]
+    check.run()
+    return [f"{fault.text} -> {fault.advice}" for fault in check.faults]
+
+
+def test_doctor_says_what_it_saw(tmp_path: Path) -> None:
+    path, pidfile = tmp_path / "log", tmp_path / "pid"
+    assert faults(path, pidfile=pidfile) == [], "it is waited for"
+    path.write_text(MEGATRON * 2000)
+    (text,) = faults(path)
+    assert "not JSON" in text
+    assert "iteration 100/ 500 | consumed samples: 25600" in text
+    assert text.isprintable()
+    path.write_text(lines(*UNKNOWN))
+    (text,) = faults(path)
+    assert text.endswith('map its names: fields = { step = "it", loss = "train.ce" }')
+    assert faults(path, fields={"step": "it", "loss": "train.ce"}) == []
+    path.write_text(lines({"step": 1, "loss": 2.0}))
+    os.mkfifo(pidfile)
+    (text,) = faults(path, pidfile=pidfile)
+    assert "not a regular file" in text

@@ -329,8 +329,15 @@ class CheckpointLook:
 
 
 class Checkpoints(Protocol):
-    def read(self, path: str, manifest: str) -> CheckpointLook:
-        """Compare the files under `path` with the manifest: presence, sizes, and any hashes that it has. Blocks."""
+    def prepare(self) -> None:
+        """A `read` may follow soon. Returns at once."""
+
+    def read(self, path: str, manifest: str, *, uid: int, gid: int | None) -> CheckpointLook:
+        """Compare the files under `path` with the manifest: presence, sizes, and any hashes that it has. Blocks.
+
+        The files are read with the rights of that user, as far as this governor may take them. Without `gid`: in no
+        group that is anybody's.
+        """
 
 
 # --- people ----------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ class ControlServer:
             sock = self._listener.accept()
             if sock is None:
                 return
-            pid, uid = peer_credentials(sock)
+            pid, uid, _ = peer_credentials(sock)
             refusal = self._obstacle(uid)
             if refusal is not None:
                 with contextlib.suppress(OSError):

@@ -23,11 +23,12 @@ from governor.adapters.machine.host_watch import GovernorWatch, MemoryWatch, Not
 from governor.adapters.machine.nvml import NvmlSampler
 from governor.adapters.machine.processes import LinuxProcesses
 from governor.adapters.machine.service import SystemdNotifier, run_selftest
+from governor.adapters.trainers.checkpoints import DiskCheckpoints
 from governor.adapters.trainers.inbox import SeqpacketInbox
 from governor.adapters.trainers.listener import SocketUnavailable
 from governor.adapters.trainers.recordings import RecordingFiles
 from governor.adapters.trainers.segments import limits_of
-from governor.adapters.trainers.streams import DiskCheckpoints, SavedStream, Stream
+from governor.adapters.trainers.streams import SavedStream, Stream
 from governor.app import pricing, requests
 from governor.app.node_facts import CannotStart, load_cloud, load_price_source, node_facts, today
 from governor.app.pricing import PriceWatch
@@ -105,7 +106,10 @@ class Governor:
         self.gpus = NvmlSampler()
         self.metrics_url: str | None = None
         self.metrics_problem: str | None = None
-        self._closers.append(self.gpus.close)
+        self.checkpoints = DiskCheckpoints()
+        # One stands ready: a small halt is over sooner than an interpreter starts.
+        self.checkpoints.prepare()
+        self._closers += [self.gpus.close, self.checkpoints.close]
         self.recordings = self._recordings()
         self.daemon = self._build(watchers)
 
@@ -158,7 +162,7 @@ class Governor:
             inbox=inbox,
             processes=self.processes,
             journal=self.journal,
-            checkpoints=DiskCheckpoints(),
+            checkpoints=self.checkpoints,
             observer=observers,
             process_killer=ProcessKiller(self.processes, os.getpid()),
             post=lambda event: self.daemon.post(event),  # noqa: PLW0108 - the daemon is built later, with this performer.

@@ -58,8 +58,8 @@ from governor.wire.frames import confirm_packet, refuse_packet, request_packet
 # Provider calls end by their own time-outs. So many open calls mean that none of them ends.
 STOPS_AT_ONCE_MAX: Final = 8
 BILLING_READS_AT_ONCE_MAX: Final = 8
-# On a hung disk no read ends, and each after the first adds nothing.
-CHECKPOINT_READS_AT_ONCE_MAX: Final = 4
+# Those that wait for their turn included. The adapter gives the turns: a user whose disk hangs uses up their own.
+CHECKPOINT_READS_AT_ONCE_MAX: Final = 32
 # The words of the timeline.
 _MOMENTS: Final = {signal.SIGTERM: "term", signal.SIGKILL: "kill"}
 
@@ -198,6 +198,8 @@ class Performer:
             {"rank": rank.rank, "letter": is_sent, "rung": self._signal_rank(rank.peer.process, rank.signal)}
             for rank, is_sent in sent
         ]
+        if effect.checkpoint != "none" and effect.rank is None:
+            self.checkpoints.prepare()
         self._record(Record("effect", effect.run, effect.incident_id, {"effect": "ask", "reached": reached}))
 
     def _signal_rank(self, process: Any, number: int) -> str:
@@ -273,6 +275,11 @@ class Performer:
     def read_checkpoint(self, effect: ReadCheckpoint) -> None:
         self._call(effect)
 
+    @property
+    def is_reading_checkpoint(self) -> bool:
+        """Whether an answer about a checkpoint is still to come."""
+        return self._in_flight[ReadCheckpoint] > 0
+
     def _call(self, effect: Effect) -> None:
         """Run a blocking effect on its own thread. Its answer comes back as an event."""
         with self._lock:
@@ -312,7 +319,7 @@ class Performer:
                 billing = self.cloud.billing(destroyed=effect.destroyed)
                 return BillingRead(self.clock.mono(), effect.incident_id, billing.answer, billing.provider_state)
             case ReadCheckpoint():
-                read = self.checkpoints.read(effect.path, effect.manifest)
+                read = self.checkpoints.read(effect.path, effect.manifest, uid=effect.uid, gid=effect.gid)
                 return CheckpointRead(
                     self.clock.mono(), effect.incident_id, read.whole, read.files, read.hashed, read.reason
                 )  # fmt: skip

@@ -115,8 +115,8 @@ class SeqpacketInbox:
             arrivals.append(self._admit(sock))
 
     def _admit(self, sock: socket.socket) -> Arrival:
-        pid, uid = peer_credentials(sock)
-        peer = self._identify(sock, pid, uid)
+        pid, uid, gid = peer_credentials(sock)
+        peer = self._identify(sock, pid, uid, gid)
         reason = self._refusal(uid) if isinstance(peer, Peer) else peer
         if reason is not None or not isinstance(peer, Peer):
             # It may be gone already. The arrival states the reason either way.
@@ -132,7 +132,7 @@ class SeqpacketInbox:
         self._epoll.register(sock.fileno(), select.EPOLLIN | select.EPOLLRDHUP)
         return Opened(connection, peer)
 
-    def _identify(self, sock: socket.socket, pid: int, uid: int) -> Peer | str:
+    def _identify(self, sock: socket.socket, pid: int, uid: int, gid: int) -> Peer | str:
         if pid == 0:
             return PID_NAMESPACE_REASON
         try:
@@ -143,7 +143,7 @@ class SeqpacketInbox:
             return f"process {pid} ended before it could be identified"
         if stat is None:
             return f"/proc/{pid} is not readable (hidepid?): mount /proc without hidepid for the governor"
-        return Peer(ProcessId(pid, stat.start_ticks, self._boot_id), uid)
+        return Peer(ProcessId(pid, stat.start_ticks, self._boot_id), uid, gid)
 
     def _stat_of_living(self, sock: socket.socket, pid: int) -> Stat | None:
         pidfd = _peer_pidfd(sock, pid)

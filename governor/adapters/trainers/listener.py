@@ -170,11 +170,11 @@ def _remove_stale(path: str, kind: socket.SocketKind) -> None:
         # EAGAIN: a live socket with a full backlog. EPROTOTYPE: a live socket of another kind.
         except OSError as error:
             raise SocketUnavailable(f"{path}: another program listens there ({error.strerror})") from error
-        pid, _ = peer_credentials(probe)
+        pid, *_ = peer_credentials(probe)
         raise SocketUnavailable(f"{path}: process {pid} listens there")
 
 
-def peer_credentials(sock: socket.socket) -> tuple[int, int]:
-    """The pid and uid of the peer at connect time, from the kernel. Pid 0: the peer is outside our pid namespace."""
-    pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return pid, uid
+def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
+    """The pid, uid and gid of the peer at connect time, from the kernel. Pid 0: it is outside our pid namespace."""
+    pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return pid, uid, gid

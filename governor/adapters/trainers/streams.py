@@ -1,7 +1,4 @@
-"""Trainers without the shim: each reports by the log that it writes, and its owner names its processes.
-
-Also the checkpoints that trainers leave on disk.
-"""
+"""Trainers without the shim: each reports by the log that it writes, and its owner names its processes."""
 
 from __future__ import annotations
 
@@ -27,11 +24,10 @@ from governor.core.events.inputs import (
 )
 from governor.core.events.machine import SourceTrouble
 from governor.core.halt.kill_set import managers
-from governor.ports import CheckpointLook, Processes
+from governor.ports import Processes
 from governor.settings.model import Jsonl
 from governor.wire.jsonl import DEFAULT_FIELDS, field_map
 from governor.wire.records import RecordReader
-from trainer_shim.saving.checkpoint import read_manifest, verify_manifest
 
 # A scan of /proc costs milliseconds. A pidfile changes once per launch.
 LOOK_PERIOD_NS: Final = 5 * NS_PER_S
@@ -297,31 +293,3 @@ def _started_s(process: ProcessId) -> float:
     """
     since_boot_s = process.start_ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot_s
-
-
-# --- checkpoints: the shim defines the manifest's format; its reader needs only the stdlib ---------------
-
-
-class DiskCheckpoints:
-    """`ports.Checkpoints`. Reads as the daemon's own user, so another user's 0700 directory is UNKNOWN, not torn."""
-
-    def read(self, path: str, manifest: str) -> CheckpointLook:
-        if not os.access(manifest, os.R_OK):
-            is_there = os.path.exists(os.path.dirname(path) or "/")
-            return CheckpointLook(None, 0, 0, "not readable by the governor" if is_there else "not visible here")
-        found = read_manifest(path)
-        if found is None:
-            return CheckpointLook(False, 0, 0, "the manifest cannot be parsed")
-        files = [entry for entry in found["files"] if isinstance(entry, dict)]
-        unreadable = [e["path"] for e in files if _forbidden(os.path.join(path, e["path"]))]
-        if unreadable:
-            return CheckpointLook(None, len(files), 0, f"{unreadable[0]} is not readable by the governor")
-        faults = verify_manifest(path, hashes=True)
-        hashed = sum(1 for entry in files if entry.get("sha256"))
-        if faults:
-            return CheckpointLook(False, len(files), 0, "; ".join(faults[:3]))
-        return CheckpointLook(True, len(files), hashed, "every file is there with its size and hash")
-
-
-def _forbidden(path: str) -> bool:
-    return os.path.exists(path) and not os.access(path, os.R_OK)

@@ -36,6 +36,8 @@ from trainer_shim.wire import HALT_EXIT_CODE
 GOVERNORS_MAX: Final = 4
 # From a launcher's exit to attach() in a process that it left: imports and the model's set-up.
 HELLO_NS: Final = 60 * NS_PER_S
+# A reader compares sizes at once. For the hashes of a large checkpoint, which take minutes, nobody waits here.
+READ_NS: Final = 10 * NS_PER_S
 # A halted log's processes are looked for every five seconds. Two looks find those that it names at all.
 NAMED_NS: Final = 10 * NS_PER_S
 PIDS_NAMED_MAX: Final = 8  # The ranks of one machine. More would only fill the line.
@@ -230,7 +232,7 @@ def is_over(governor: Governor, command: Command) -> bool:
     under_way = any(_is_under_way(governor, t.incident) for t in node.runs.values() if t.incident is not None)
     # The launcher may exit before its ranks (`deepspeed` then exits with 0). They still train and still cost.
     training = any(t.run.alive and t.processes() for t in node.runs.values())
-    if under_way or training or _may_announce(governor, command):
+    if under_way or training or _may_announce(governor, command) or _may_be_verified(governor, command):
         return False
     # Processes left in the command's session get as long to exit as they get to send hello.
     assert command.ended_at is not None
@@ -244,6 +246,13 @@ def _is_under_way(governor: Governor, incident: Incident) -> bool:
         return False
     in_vain = incident.names_nobody and incident.plan.stop is StopTarget.PROCESSES
     return not in_vain or governor.clock.mono() - incident.opened_at < NAMED_NS
+
+
+def _may_be_verified(governor: Governor, command: Command) -> bool:
+    """Whether a checkpoint is being read that the halt has saved: its report says whether it is whole."""
+    assert command.ended_at is not None
+    in_time = governor.clock.mono() - command.ended_at < READ_NS
+    return in_time and governor.daemon.performer.is_reading_checkpoint
 
 
 def _may_announce(governor: Governor, command: Command) -> bool:

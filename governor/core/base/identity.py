@@ -30,6 +30,7 @@ class Peer:
 
     process: ProcessId
     uid: int
+    gid: int | None = None  # None: whoever made this did not ask the kernel (a recording, a simulation).
 
 
 @dataclass(frozen=True, slots=True)

@@ -301,7 +301,8 @@ def _take_checkpoint(managed: ManagedRun, ack: Ack) -> list[Effect]:
     path, manifest = ack.checkpoint.get("path"), ack.checkpoint.get("manifest")
     if not (isinstance(path, str) and isinstance(manifest, str)):
         return []
-    return [ReadCheckpoint(incident.incident_id, incident.run, path, manifest)]
+    gid = next((rank.peer.gid for rank in managed.run.ranks.values() if rank.connection == ack.connection), None)
+    return [ReadCheckpoint(incident.incident_id, incident.run, path, manifest, managed.run.uid, gid)]
 
 
 def on_checkpoint_read(node: Node, managed: ManagedRun, read: CheckpointRead) -> list[Effect]:

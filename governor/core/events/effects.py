@@ -85,12 +85,17 @@ HaltEffect = Ask | Term | Kill | StopCompute | ReadBilling | Page | CloseInciden
 
 @dataclass(frozen=True, slots=True)
 class ReadCheckpoint:
-    """Check the acknowledged checkpoint: every file of the manifest exists, with equal size and hash."""
+    """Check the acknowledged checkpoint: every file of the manifest exists, with equal size and hash.
+
+    It is read with the rights of the user who saved it.
+    """
 
     incident_id: str
     run: str
     path: str
     manifest: str
+    uid: int
+    gid: int | None  # None: not known, so no group's rights are used.
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,10 @@ def _state(pid: int) -> str | None:
         return None
 
 
+def is_checked(incident: dict[str, Any]) -> bool:
+    return "checkpoint_read" in [entry["what"] for entry in incident["timeline"]]
+
+
 def until_gone(pid: int, meanwhile: Callable[[], object]) -> None:
     """Wait for a process's end, and do something about it again and again."""
     try:
@@ -216,6 +220,14 @@ class Service:
             return None
 
         return self.until(look, f"one of {notes} after {after}")
+
+    def until_checked(self) -> dict[str, Any]:
+        """The halt that is over, and whose checkpoint was read: on a busy machine the processes may be gone sooner."""
+
+        def look() -> dict[str, Any] | None:
+            return next((one for one in self.incidents() if one["halt_stage"] == "HALTED" and is_checked(one)), None)
+
+        return self.until(look, "a halt is over and its checkpoint read")
 
     def go_on(self) -> None:
         """End what the trainee lets last until the drill goes on."""

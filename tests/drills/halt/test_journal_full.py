@@ -46,7 +46,7 @@ def test_a_full_disk_costs_the_record_and_not_the_halt(small_disk: Path, service
     governor.until(lambda: (run := _run(governor)) is not None and (run["step"] or 0) > 30, "it trains")
     _fill(small_disk)
     governor.ask({"cmd": "halt", "run": "drill", "reason": "the drill says so"})
-    incident = governor.until_stage("HALTED")
+    incident = governor.until_checked()
     process.wait(SAFETY_S)
     assert incident["checkpoint"]["verified_by"] == "governor"
     assert "exited" in [entry["what"] for entry in incident["timeline"]]

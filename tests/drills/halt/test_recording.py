@@ -128,7 +128,7 @@ def test_a_disk_with_no_room_to_spare_is_said_once_and_costs_no_halt(small_disk:
     problem = governor.ask({"cmd": "status"})["governor"]["recording"]["problem"]
     assert "are left alone" in problem
     governor.ask({"cmd": "halt", "run": "drill", "reason": "the drill says so"})
-    assert governor.until_stage("HALTED")["checkpoint"]["verified_by"] == "governor"
+    assert governor.until_checked()["checkpoint"]["verified_by"] == "governor"
     assert governor.log.read_text().count("recording_stopped") == 1
     assert not recording(governor).exists()
 
@@ -149,7 +149,7 @@ def test_a_disk_that_hangs_costs_neither_a_step_nor_a_halt(service: Make, tmp_pa
             at = governor.step()
             governor.until(lambda: governor.step() > at, "steps are judged all the same")
             governor.ask({"cmd": "halt", "run": "drill", "reason": "the drill says so"})
-            assert governor.until_stage("HALTED")["checkpoint"]["verified_by"] == "governor"
+            assert governor.until_checked()["checkpoint"]["verified_by"] == "governor"
             assert not notes(disk / "drill", "halted"), "it hangs still"
         governor.until(lambda: notes(disk / "drill", "halted"), "what was held is written then")
         end(governor)

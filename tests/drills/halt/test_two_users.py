@@ -84,7 +84,7 @@ def test_one_is_halted_and_the_other_trains_on_untouched(start: Start) -> None:
 
     assert nobody.ask(cmd="halt", run="first", reason="my data is wrong")["ok"]
     first.wait(SAFETY_S)
-    (incident,) = governor.until(lambda: [i for i in governor.incidents() if i["halt_stage"] == "HALTED"], "halted")
+    incident = governor.until_checked()
     assert (incident["run"], incident["uid"], incident["operator_uid"]) == ("first", NOBODY, NOBODY)
     assert incident["checkpoint"]["verified_by"] == "governor"
     assert {target["pid"] for target in incident["targets"]} == {first.pid}

@@ -53,11 +53,14 @@ class Node:
         return found[-1] if found else None
 
     def ended_incident(self, run: str) -> dict[str, Any]:
-        """Wait for the end of that run's newest halt."""
+        """Wait for the end of that run's newest halt, and for the governor's look at the checkpoint that it saved."""
 
         def look() -> dict[str, Any] | None:
             found = self.incident(run)
-            return found if found and found["closed_wall_ns"] else None
+            if not found or not found["closed_wall_ns"]:
+                return None
+            is_checked = "checkpoint_read" in [entry["what"] for entry in found["timeline"]]
+            return found if is_checked or found["checkpoint"] is None else None
 
         return self.until(look, f"the end of the halt of {run}")
 

@@ -16,6 +16,7 @@ from governor.cli.run.supervise import (
     HELLO_NS,
     NAMED_NS,
     PIDS_NAMED_MAX,
+    READ_NS,
     Outcome,
     closing_lines,
     is_over,
@@ -55,13 +56,18 @@ class Beside:
         self.clock = FakeClock()
         self.processes = processes or FakeProcesses()
         self.node = make_node(price_usd_micros_per_hour=price)
+        self.is_reading = False
         with subprocess.Popen(["true"]) as process:
             self.command = Command(process)
 
     @property
     def governor(self) -> Any:
         settings = SimpleNamespace(jsonl=[SimpleNamespace(run="log")])
-        return SimpleNamespace(clock=self.clock, processes=self.processes, node=self.node, settings=settings)
+        performer = SimpleNamespace(is_reading_checkpoint=self.is_reading)
+        return SimpleNamespace(
+            clock=self.clock, processes=self.processes, node=self.node, settings=settings,
+            daemon=SimpleNamespace(performer=performer),
+        )  # fmt: skip
 
     def leave(self, *pids: int) -> None:
         for pid in pids:
@@ -200,12 +206,19 @@ def test_a_signal_without_a_halt_is_passed_on_at_once() -> None:
         assert sleeper.wait(10) == -signal.SIGINT
 
 
+def test_the_end_waits_for_the_look_at_a_saved_checkpoint_but_not_for_all_of_its_hashes(beside: Beside) -> None:
+    beside.is_reading = True
+    assert not is_over(beside.governor, beside.command)
+    beside.clock.advance(READ_NS)
+    assert is_over(beside.governor, beside.command)
+
+
 def test_a_signal_while_only_the_nodes_stop_is_left_keeps_the_node_and_a_second_one_leaves(beside: Beside) -> None:
     node, said = beside.node, []
     node.idle.finish = Finish("llama", "p", observed=False, at=at(0))
     beside.command.poll()
     governor = beside.governor
-    governor.daemon = SimpleNamespace(apply=lambda event: engine.step(node, event))
+    governor.daemon.apply = lambda event: engine.step(node, event)
     assert not is_over(governor, beside.command), "its stop is waited for"
     assert pass_on(governor, beside.command, said.append, signal.SIGINT)
     assert said == ["costgov: the node is kept, if its stop can still be taken back; once more to leave at once"]

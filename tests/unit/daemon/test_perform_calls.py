@@ -49,7 +49,10 @@ class Gate:
 class HungDisk:
     gate: Gate = field(default_factory=Gate)
 
-    def read(self, path: str, manifest: str) -> CheckpointLook:
+    def prepare(self) -> None:
+        pass
+
+    def read(self, path: str, manifest: str, *, uid: int, gid: int | None) -> CheckpointLook:
         self.gate.pass_through()
         return CheckpointLook(True, 1, 1, "")
 
@@ -88,7 +91,7 @@ class Halting:
 
 STOP = StopCompute("i-1", "run", 1, 0)
 BILLING = ReadBilling("i-1", "run", 0.0)
-CHECKPOINT = ReadCheckpoint("i-1", "run", "/ck", "/ck/manifest.json")
+CHECKPOINT = ReadCheckpoint("i-1", "run", "/ck", "/ck/manifest.json", 1000, 1000)
 
 
 @pytest.fixture

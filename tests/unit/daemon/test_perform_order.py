@@ -55,7 +55,10 @@ class Reader:
 
 
 class NoFiles:
-    def read(self, path: str, manifest: str) -> CheckpointLook:
+    def prepare(self) -> None:
+        pass
+
+    def read(self, path: str, manifest: str, *, uid: int, gid: int | None) -> CheckpointLook:
         raise AssertionError("nobody has saved")
 
 

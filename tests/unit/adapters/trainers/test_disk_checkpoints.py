@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from governor.adapters.trainers.streams import DiskCheckpoints
+from governor.adapters.trainers.checkpoints import DiskCheckpoints
 from governor.ports import CheckpointLook
 from tests.unit.shim.test_checkpoint import written
 from trainer_shim.saving import checkpoint
 
 
 def look(path: Path) -> CheckpointLook:
-    return DiskCheckpoints().read(str(path), str(path / checkpoint.MANIFEST))
+    return DiskCheckpoints().read(str(path), str(path / checkpoint.MANIFEST), uid=os.getuid(), gid=os.getgid())
 
 
 def test_a_whole_one_has_every_file_with_its_hash(tmp_path: Path) -> None:

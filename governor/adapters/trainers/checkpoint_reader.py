@@ -1,0 +1,318 @@
+"""The process that reads one checkpoint for the governor, with the rights of the checkpoint's owner.
+
+It reads files that a stranger has written, so it is a process of its own: what it may use is limited, it holds nothing
+of the daemon's, and it can be killed where a thread could not. It imports the standard library alone and starts in a
+few hundredths of a second. One request comes as a line of JSON on stdin; a dot a second goes out while it gets on, then
+one line of JSON: the answer. The format of the manifest is trainer_shim's (saving/checkpoint.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import json
+import os
+import resource
+import signal
+import stat
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+MANIFEST: Final = "costgov_manifest.json"
+# ZeRO-3 writes two files a rank and we a third: 6,000 for 2,000 ranks. Formats with a file for each chunk of a tensor
+# have some ten thousand.
+ENTRIES_MAX: Final = 100_000
+MANIFEST_BYTES_MAX: Final = 24 << 20  # So many entries of 250 bytes: a name, a size, a hash, a node.
+NAME_BYTES_MAX: Final = 4096  # PATH_MAX.
+DEPTH_MAX: Final = 32  # Two or three are usual.
+# A manifest of the full length takes 120 MiB, the interpreter 30.
+MEMORY_BYTES_MAX: Final = 192 << 20
+DESCRIPTORS_MAX: Final = 16
+# The shim hashes for at most a minute on each rank. One reader needs eight minutes for what eight ranks hashed.
+HASH_TIME_MAX_S: Final = 900.0
+CPU_TIME_MAX_S: Final = 960
+ANSWER_BYTES_MAX: Final = 16 * 1024
+REASON_CHARS_MAX: Final = 500
+_CHUNK_BYTES: Final = 4 << 20
+_FAULTS_TOLD: Final = 3
+_DOT_EVERY_S: Final = 1.0
+_PR_SET_PDEATHSIG: Final = 1
+_OPEN_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class UnreadError(Exception):
+    """It cannot be said whether the checkpoint is whole: its text is the reason."""
+
+
+class TornError(Exception):
+    """The checkpoint is not whole: its text is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    whole: bool | None  # None: it cannot be said.
+    files: int
+    hashed: int
+    reason: str
+
+    def line(self) -> bytes:
+        return b"\n" + json.dumps(asdict(self)).encode() + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file of the manifest. A hundred thousand of them are held, so there is no more to it."""
+
+    path: str
+    size: int
+    sha256: str | None
+    node: str | None
+
+
+# --- what this process may do ---------------------------------------------------------------------------------
+
+
+def confine() -> None:
+    """Take from this process what it does not need. Before anything of a stranger is read."""
+    for what, limit in (
+        (resource.RLIMIT_AS, MEMORY_BYTES_MAX),
+        (resource.RLIMIT_CPU, CPU_TIME_MAX_S),
+        (resource.RLIMIT_NOFILE, DESCRIPTORS_MAX),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+    ):
+        _, hard = resource.getrlimit(what)
+        most = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(what, (most, most))
+    try:
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+            file.write("1000")  # The governor's own is -900. Where memory lacks, this process goes first.
+    except OSError:  # Without /proc nothing is lost but this.
+        pass
+
+
+def become(uid: int, gid: int) -> None:
+    """Go on with the rights of a user, in no group but `gid`. Without root the rights stay as they are."""
+    if os.geteuid() == 0 and uid != 0:
+        try:
+            os.setgroups([])
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
+        except OSError as error:
+            raise UnreadError(f"the reader may not become uid {uid}: {error.strerror}") from error
+
+
+def end_with(parent: int) -> None:
+    """End when the governor ends. After become(): a change of user forgets it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+# --- the manifest ---------------------------------------------------------------------------------------------
+
+
+class Progress:
+    """Tells the governor, by a dot a second, that this process gets on. One that hangs is silent."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._dot_at = time.monotonic() + _DOT_EVERY_S
+
+    def step(self) -> None:
+        if time.monotonic() >= self._dot_at:
+            self._dot_at = time.monotonic() + _DOT_EVERY_S
+            os.write(self._fd, b".")
+
+
+def read_manifest(path: str) -> dict[str, Any]:
+    """The manifest with `files` as entries. Raises UnreadError, or TornError."""
+    fd, facts = _open(os.path.join(path, MANIFEST), "the manifest", path)
+    try:
+        if facts.st_size > MANIFEST_BYTES_MAX:
+            raise UnreadError(
+                f"the manifest has {facts.st_size:,} bytes: more than {MANIFEST_BYTES_MAX:,} are not read"
+            )
+        raw = b"".join(_chunks(fd, facts.st_size))
+    finally:
+        os.close(fd)
+    try:
+        manifest = json.loads(raw.decode(), object_pairs_hook=_Counted())
+    except (ValueError, RecursionError) as error:
+        raise TornError("the manifest cannot be parsed") from error
+    except MemoryError as error:
+        raise UnreadError(f"the manifest needs more memory than a reader has: {MEMORY_BYTES_MAX >> 20} MiB") from error
+    files = manifest.get("files") if isinstance(manifest, dict) else None
+    step = manifest.get("step") if isinstance(manifest, dict) else None
+    if not isinstance(files, list) or not isinstance(step, int) or isinstance(step, bool):
+        raise TornError("the manifest cannot be parsed")
+    if not all(isinstance(entry, Entry) and _is_inside(entry.path) for entry in files):
+        raise TornError("the manifest cannot be parsed")
+    return dict(manifest)
+
+
+class _Counted:
+    """Makes entries of the manifest's objects, and gives up at the limit: not after a million of them."""
+
+    def __init__(self) -> None:
+        self._left = ENTRIES_MAX + 64  # The manifest itself, and what else it may say.
+
+    def __call__(self, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any] | Entry:
+        self._left -= 1
+        if self._left < 0:
+            raise UnreadError(f"the manifest has more than {ENTRIES_MAX:,} entries: that many are not read")
+        found = dict(pairs)
+        name, size, sha256, node = (found.get(key) for key in ("path", "bytes", "sha256", "node"))
+        if not isinstance(name, str) or not isinstance(size, int) or not isinstance(sha256, str | None):
+            return found
+        return Entry(name, size, sha256, node if isinstance(node, str) else None) if "step" not in found else found
+
+
+def _is_inside(name: str) -> bool:
+    """No entry may point outside the directory."""
+    parts = name.split("/")
+    short = len(os.fsencode(name)) <= NAME_BYTES_MAX and len(parts) <= DEPTH_MAX
+    return bool(name) and short and "\0" not in name and not name.startswith("/") and ".." not in parts
+
+
+def _open(full: str, what: str, directory: str) -> tuple[int, os.stat_result]:
+    """A descriptor of the manifest. Raises UnreadError, or TornError."""
+    try:
+        fd = os.open(full, _OPEN_FLAGS)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            is_there = os.path.exists(os.path.dirname(directory) or "/")
+            raise UnreadError("not readable by the governor" if is_there else "not visible here") from error
+        if error.errno in (errno.EACCES, errno.EPERM):
+            raise UnreadError("not readable by the governor") from error
+        raise TornError(f"{what} cannot be read: {error.strerror}") from error
+    facts = os.fstat(fd)
+    if not stat.S_ISREG(facts.st_mode):  # A pipe would wait for its writer.
+        os.close(fd)
+        raise TornError(f"{what} is no regular file")
+    return fd, facts
+
+
+def _chunks(fd: int, size: int) -> Iterator[bytes]:
+    """The first `size` bytes, or fewer where the file shrinks."""
+    while size > 0 and (chunk := os.read(fd, min(size, _CHUNK_BYTES))):
+        size -= len(chunk)
+        yield chunk
+
+
+# --- its files ------------------------------------------------------------------------------------------------
+
+
+def check_files(path: str, entries: Sequence[Entry], progress: Progress, hash_s: float) -> int:
+    """Compare sizes, then hashes while time lasts. Returns how many were hashed. Raises UnreadError, or TornError."""
+    here = os.uname().nodename
+    mine = [entry for entry in entries if entry.node in (None, here)]
+    faults: list[str] = []
+    for entry in mine:
+        progress.step()
+        if (fault := _size_fault(os.path.join(path, entry.path), entry)) is not None:
+            faults.append(f"{entry.path} {fault}")
+            if len(faults) == _FAULTS_TOLD:
+                break
+    until = time.monotonic() + hash_s
+    hashed = 0
+    for entry in mine if not faults else ():
+        if entry.sha256 is None:
+            continue
+        equal = _has_hash(os.path.join(path, entry.path), entry, progress, until)
+        if equal is None:
+            break
+        if not equal:
+            faults.append(f"{entry.path} differs from its hash")
+            if len(faults) == _FAULTS_TOLD:
+                break
+        hashed += 1
+    if faults:
+        raise TornError("; ".join(faults))
+    return hashed
+
+
+def _size_fault(full: str, entry: Entry) -> str | None:
+    try:
+        facts = os.stat(full)
+        if not stat.S_ISREG(facts.st_mode):
+            return "is no regular file"
+        if not os.access(full, os.R_OK):
+            raise UnreadError(f"{entry.path} is not readable by the governor")
+    except PermissionError as error:
+        raise UnreadError(f"{entry.path} is not readable by the governor") from error
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return f"has {facts.st_size} bytes instead of {entry.size}" if facts.st_size != entry.size else None
+
+
+def _has_hash(full: str, entry: Entry, progress: Progress, until: float) -> bool | None:
+    """Whether the file's contents are the manifest's. None: time is up."""
+    digest = hashlib.sha256()
+    try:
+        fd = os.open(full, _OPEN_FLAGS)
+    except OSError as error:
+        raise TornError(f"{entry.path} cannot be read: {error.strerror}") from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):  # It was one, a moment ago.
+            raise TornError(f"{entry.path} is no regular file")
+        for chunk in _chunks(fd, entry.size):
+            digest.update(chunk)
+            progress.step()
+            if time.monotonic() > until:
+                return None
+    except OSError as error:
+        raise TornError(f"{entry.path} cannot be read: {error.strerror}") from error
+    finally:
+        os.close(fd)
+    return digest.hexdigest() == entry.sha256
+
+
+def look(path: str, progress: Progress, hash_s: float = HASH_TIME_MAX_S) -> Answer:
+    files = 0
+    try:
+        manifest = read_manifest(path)
+        entries: list[Entry] = manifest["files"]
+        files = len(entries)
+        hashed = check_files(path, entries, progress, hash_s)
+    except UnreadError as error:
+        return Answer(None, files, 0, _short(error))
+    except TornError as error:
+        return Answer(False, files, 0, _short(error))
+    except MemoryError:
+        return Answer(None, files, 0, f"a reader has {MEMORY_BYTES_MAX >> 20} MiB, and this needs more")
+    if hashed == sum(entry.sha256 is not None for entry in entries):
+        return Answer(True, files, hashed, "every file is there with its size and hash")
+    return Answer(True, files, hashed, f"every file is there with its size; {hashed} hashes were compared in time")
+
+
+def _short(error: Exception) -> str:
+    return str(error).encode("utf-8", "backslashreplace").decode()[:REASON_CHARS_MAX]
+
+
+def main() -> int:
+    confine()
+    line = sys.stdin.buffer.readline(ANSWER_BYTES_MAX)
+    if not line:
+        return 0  # The governor has no use for it any more.
+    request = json.loads(line)
+    try:
+        become(int(request["uid"]), int(request["gid"]))
+    except UnreadError as error:
+        answer = Answer(None, 0, 0, _short(error))
+    else:
+        end_with(int(request["parent"]))
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+        answer = look(request["path"], Progress(1))
+    os.write(1, answer.line())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""Checkpoints that strangers acknowledge: reading them costs neither the daemon nor anybody else's verification."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drills.halt.conftest import SAFETY_S, Service
+from tests.drills.halt.puppet import Puppet
+from trainer_shim import wire
+from trainer_shim.saving import checkpoint
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: processes of two other users")
+
+NOBODY, DAEMON = 65534, 1
+GROWN_KB_MAX = 20 * 1024
+ENTRIES = (1_100_000, 600_000)  # More bytes than are read, and more entries.
+STEP = 30
+HOUR_NS = 3_600 * 10**9
+
+
+class Rank:
+    """One run of one user. It trains, reports a NaN, and says that it has saved a checkpoint."""
+
+    def __init__(self, governor: Service, interpreter: str, uid: int, run: str) -> None:
+        self.governor, self.run, self.uid = governor, run, uid
+        self.path = governor.work / f"home-{uid}" / run / "cg_30"
+        self.path.mkdir(parents=True)
+        prefix = ["setpriv", "--clear-groups", f"--regid={uid}", f"--reuid={uid}", interpreter]
+        self.puppet = Puppet(governor.work / "run" / "trainer.sock", prefix=prefix)
+
+    def own(self) -> None:
+        """The directory and all in it become the user's, and nobody else's."""
+        for one in (self.path.parent, self.path, *self.path.iterdir()):
+            os.chown(one, self.uid, self.uid, follow_symlinks=False)
+        self.path.chmod(0o700)
+
+    def fail(self) -> None:
+        """Long trained, unsaved, and now a NaN: the halt waits for a checkpoint."""
+        self.puppet.hello(run=self.run, capabilities=["ask"], started_mono_ns=max(1, time.monotonic_ns() - HOUR_NS))
+        self.puppet.steps(2, STEP)
+        self.puppet.steps(STEP + 1, STEP + 1, "nan")
+
+    def acknowledge(self) -> None:
+        """Of a kind that the ranks chose, not the request: nobody holds them to it."""
+        incident = self.governor.until(self.incident, f"{self.run} is halted")["incident_id"]
+        record = {
+            "path": str(self.path), "manifest": str(self.path / checkpoint.MANIFEST), "files": 1, "bytes": 1,
+            "hashed": True, "kind": "good", "tokens_total": None,
+        }  # fmt: skip
+        frame = {**wire.head("ack", 0, 1), "seq": 2, "incident": incident, "what": "saved", "step": STEP}
+        self.puppet.say({**frame, "checkpoint": record, "exit_after": True})
+
+    def incident(self) -> dict[str, Any] | None:
+        return next((one for one in self.governor.incidents() if one["run"] == self.run), None)
+
+    def was_read(self) -> dict[str, Any] | None:
+        timeline = (self.incident() or {"timeline": []})["timeline"]
+        return next((entry["detail"] for entry in timeline if entry["what"] == "checkpoint_read"), None)
+
+    def read(self) -> dict[str, Any]:
+        """What the governor found when it read the checkpoint."""
+        return dict(self.governor.until(self.was_read, f"the checkpoint of {self.run} is read"))
+
+
+@pytest.fixture
+def governor(public: Path) -> Iterator[Service]:
+    made = Service(public)
+    made.start()
+    yield made
+    made.end()
+
+
+Start = Callable[[int, str], Rank]
+
+
+@pytest.fixture
+def start(governor: Service, interpreter: str) -> Iterator[Start]:
+    ranks: list[Rank] = []
+
+    def make(uid: int, run: str) -> Rank:
+        ranks.append(Rank(governor, interpreter, uid, run))
+        return ranks[-1]
+
+    yield make
+    for rank in ranks:
+        rank.puppet.end()
+
+
+def write_whole(rank: Rank) -> None:
+    (rank.path / "weights.bin").write_bytes(bytes(1000))
+    parts = checkpoint.secure(str(rank.path), 0, 1, 0, 1, time.monotonic_ns() + HOUR_NS)
+    checkpoint.commit(str(rank.path), parts, {"step": STEP, "kind": "good", "world_size": 1}, move_latest=False)
+    rank.own()
+
+
+def vm_hwm_kb(governor: Service) -> int:
+    assert governor.process is not None
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{governor.process.pid}/status").read_text())
+    assert found is not None
+    return int(found[1])
+
+
+def test_a_manifest_of_a_million_entries_costs_the_daemon_neither_memory_nor_its_answers(
+    governor: Service, start: Start
+) -> None:
+    ranks = [start(NOBODY, f"run{number}") for number in range(4)]
+    entry = b'{"path":"weights","bytes":1}'
+    for number, rank in enumerate(ranks):
+        (rank.path / "weights").write_bytes(b"x")
+        with (rank.path / checkpoint.MANIFEST).open("wb") as file:
+            file.write(b'{"v":1,"step":30,"files":[' + b",".join([entry] * ENTRIES[number % 2]) + b"]}")
+        rank.own()
+        rank.fail()
+    before_kb = vm_hwm_kb(governor)
+    for rank in ranks:
+        rank.acknowledge()
+    slowest_s = 0.0
+    while not all(rank.was_read() for rank in ranks):
+        asked = time.monotonic()
+        assert governor.ask({"cmd": "status"}) is not None, "nobody answers"
+        slowest_s = max(slowest_s, time.monotonic() - asked)
+    grown_kb = vm_hwm_kb(governor) - before_kb
+    print(f"VmHWM {before_kb} kB, grown by {grown_kb} kB; slowest answer {slowest_s * 1000:.0f} ms")
+    assert grown_kb < GROWN_KB_MAX
+    for number, rank in enumerate(ranks):
+        found = rank.read()
+        assert (found["whole"], found["hashed"]) == (None, 0), "not read is not torn, and not whole"
+        size = (rank.path / checkpoint.MANIFEST).stat().st_size
+        assert (f"{size:,} bytes", "more than 100,000 entries")[number % 2] in found["reason"]
+
+
+def test_fifos_of_one_user_are_torn_checkpoints_and_another_users_is_verified(governor: Service, start: Start) -> None:
+    fifos = [start(NOBODY, f"fifo{number}") for number in range(4)]
+    for rank in fifos:
+        os.mkfifo(rank.path / checkpoint.MANIFEST, 0o644)
+        rank.own()
+        rank.fail()
+        rank.acknowledge()
+    honest = start(DAEMON, "honest")
+    write_whole(honest)
+    honest.fail()
+    honest.acknowledge()
+    assert honest.read()["whole"] is True
+    assert (honest.incident() or {})["checkpoint"]["verified_by"] == "governor"
+    for rank in fifos:
+        assert (rank.read()["whole"], rank.read()["reason"]) == (False, "the manifest is no regular file")
+
+
+def test_it_is_read_with_the_rights_of_its_owner_not_of_the_daemon(governor: Service, start: Start) -> None:
+    secret = governor.work / "secret"
+    secret.write_bytes(b"root's own")
+    secret.chmod(0o600)
+    rank = start(NOBODY, "curious")
+    (rank.path / "weights.bin").symlink_to(secret)
+    manifest = {"v": 1, "step": STEP, "files": [{"path": "weights.bin", "bytes": 10, "sha256": None}]}
+    (rank.path / checkpoint.MANIFEST).write_text(json.dumps(manifest))
+    rank.own()
+    rank.fail()
+    rank.acknowledge()
+    found = rank.read()
+    assert (found["whole"], found["reason"]) == (None, "weights.bin is not readable by the governor")
+
+
+def readers(governor: Service) -> dict[int, int]:
+    """The daemon's readers that have become the user, by pid: their uid."""
+    assert governor.process is not None
+    pid = governor.process.pid
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            status = Path(f"/proc/{child}")
+            if b"checkpoint_reader" in (status / "cmdline").read_bytes():
+                found[int(child)] = int(re.findall(r"^Uid:\s+(\d+)", (status / "status").read_text(), re.M)[0])
+    return found
+
+
+def test_a_reader_is_the_user_has_nothing_of_the_daemon_and_ends_with_it(governor: Service, start: Start) -> None:
+    rank = start(NOBODY, "long")
+    with (rank.path / "weights.bin").open("wb") as file:
+        file.truncate(1 << 40)  # A hole: an hour of hashing.
+    entry = {"path": "weights.bin", "bytes": 1 << 40, "sha256": "0" * 64}
+    (rank.path / checkpoint.MANIFEST).write_text(json.dumps({"v": 1, "step": STEP, "files": [entry]}))
+    rank.own()
+    rank.fail()
+    rank.acknowledge()
+    pid = governor.until(lambda: [pid for pid, uid in readers(governor).items() if uid == NOBODY], "it reads")[0]
+    proc = Path(f"/proc/{pid}")
+    assert (proc / "environ").read_bytes() == b""
+    opened = {os.readlink(fd).partition(":")[0] for fd in (proc / "fd").iterdir()}
+    assert opened <= {"pipe", "/dev/null", str(rank.path / "weights.bin")}
+    limits = (proc / "limits").read_text()
+    assert re.search(r"Max address space +201326592 ", limits)
+    assert re.search(r"Max core file size +0 +0 ", limits)
+    assert re.search(r"Max processes +0 +0 ", limits)
+    assert re.search(r"Groups:\s*\n", (proc / "status").read_text())
+    pidfd = os.pidfd_open(pid)
+    governor.kill9()
+    assert select.select([pidfd], [], [], SAFETY_S)[0], "its governor is gone, and it reads on"
+    os.close(pidfd)

@@ -1,0 +1,232 @@
+"""Readers of checkpoints: what they give up on, what becomes of one that hangs, and who gets the next."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from governor.adapters.trainers import checkpoint_reader
+from governor.adapters.trainers.checkpoint_reader import Answer, Progress
+from governor.adapters.trainers.checkpoints import (
+    READERS_MAX,
+    READERS_PER_USER_MAX,
+    WAITING_PER_USER_MAX,
+    DiskCheckpoints,
+    Places,
+)
+from governor.ports import CheckpointLook
+from tests.unit.shim.test_checkpoint import written
+from trainer_shim.saving import checkpoint
+
+SAFETY_S = 30.0
+ALICE, BOB = 1001, 1002
+HANGS = (sys.executable, "-S", "-c", "import sys; sys.stdin.read()")
+DIES = (sys.executable, "-S", "-c", "")
+FLOODS = (sys.executable, "-S", "-c", "while True: print('.' * 65536)")
+
+
+def look(path: Path, hash_s: float = SAFETY_S) -> Answer:
+    with open(os.devnull, "wb") as nowhere:
+        return checkpoint_reader.look(str(path), Progress(nowhere.fileno()), hash_s)
+
+
+def test_it_reads_what_the_shim_writes(tmp_path: Path) -> None:
+    path = written(tmp_path, 7, ranks=3)
+    assert checkpoint_reader.MANIFEST == checkpoint.MANIFEST
+    assert look(path) == Answer(True, 6, 6, "every file is there with its size and hash")
+    assert look(path, hash_s=-1.0) == Answer(
+        True, 6, 0, "every file is there with its size; 0 hashes were compared in time"
+    )
+
+
+def with_files(tmp_path: Path, files: object, **more: object) -> Path:
+    path = written(tmp_path, 7)
+    manifest = {"v": 1, "step": 7, "files": files, **more}
+    (path / checkpoint.MANIFEST).write_text(json.dumps(manifest))
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "/etc/passwd", "../cg_7/shard_0.pt", "a/../../b", "nul\0", "n" * 4097, "/".join("d" * 33)],
+    ids=["empty", "absolute", "above", "above by a way round", "nul", "long", "deep"],
+)
+def test_a_name_outside_the_directory_or_the_limits_is_no_entry(tmp_path: Path, name: str) -> None:
+    found = look(with_files(tmp_path, [{"path": name, "bytes": 1}]))
+    assert found == Answer(False, 0, 0, "the manifest cannot be parsed")
+
+
+@pytest.mark.parametrize("files", [None, {}, [1], [[]], [{"path": 1, "bytes": 1}], [{"path": "a", "bytes": "1"}]])
+def test_what_is_no_list_of_entries_cannot_be_parsed(tmp_path: Path, files: object) -> None:
+    assert look(with_files(tmp_path, files)) == Answer(False, 0, 0, "the manifest cannot be parsed")
+
+
+def test_nesting_without_end_cannot_be_parsed(tmp_path: Path) -> None:
+    path = written(tmp_path, 7)
+    (path / checkpoint.MANIFEST).write_text("[" * 1_000_000)
+    assert look(path) == Answer(False, 0, 0, "the manifest cannot be parsed")
+
+
+def test_more_entries_or_bytes_than_are_read_say_nothing_about_the_checkpoint(tmp_path: Path) -> None:
+    path = with_files(tmp_path, [{"path": "a", "bytes": 1}] * (checkpoint_reader.ENTRIES_MAX + 65))
+    assert look(path) == Answer(None, 0, 0, "the manifest has more than 100,000 entries: that many are not read")
+    with (path / checkpoint.MANIFEST).open("wb") as file:
+        file.truncate(checkpoint_reader.MANIFEST_BYTES_MAX + 1)
+    assert look(path) == Answer(None, 0, 0, "the manifest has 25,165,825 bytes: more than 25,165,824 are not read")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "device", "circle"])
+def test_what_is_no_file_is_no_manifest(tmp_path: Path, kind: str) -> None:
+    path = written(tmp_path, 7)
+    manifest = path / checkpoint.MANIFEST
+    manifest.unlink()
+    if kind == "pipe":
+        os.mkfifo(manifest)
+    elif kind == "directory":
+        manifest.mkdir()
+    else:
+        manifest.symlink_to("/dev/zero" if kind == "device" else manifest)
+    why = f"cannot be read: {os.strerror(errno.ELOOP)}" if kind == "circle" else "is no regular file"
+    assert look(path) == Answer(False, 0, 0, f"the manifest {why}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("pipe", "is no regular file"),
+        ("gone", "is missing"),
+        ("dangling", "is missing"),
+        ("circle", f"cannot be read: {os.strerror(errno.ELOOP)}"),
+        ("short", "has 1 bytes instead of 1000"),
+    ],
+)
+def test_what_is_no_file_of_its_size_is_torn(tmp_path: Path, kind: str, why: str) -> None:
+    path = written(tmp_path, 7)
+    shard = path / "shard_0.pt"
+    shard.unlink()
+    if kind == "pipe":
+        os.mkfifo(shard)
+    elif kind == "short":
+        shard.write_bytes(b"x")
+    elif kind != "gone":
+        shard.symlink_to("nowhere" if kind == "dangling" else shard)
+    assert look(path) == Answer(False, 4, 0, f"shard_0.pt {why}")
+
+
+def test_a_manifest_that_needs_all_memory_ends_its_reader_alone(tmp_path: Path) -> None:
+    path = written(tmp_path, 7)
+    (path / checkpoint.MANIFEST).write_bytes(b'{"files": [' + b"[]," * ((23 << 20) // 3) + b"[]]}")
+    found = DiskCheckpoints().read(str(path), str(path / checkpoint.MANIFEST), uid=os.getuid(), gid=os.getgid())
+    assert (found.whole, found.files) == (None, 0)
+    assert "192 MiB" in found.reason
+
+
+def test_a_reader_loads_nothing_but_the_standard_library() -> None:
+    """It shall be there at once, and run what is imported as the user of the checkpoint."""
+    shown = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(Path.cwd())!r}); "
+         "import governor.adapters.trainers.checkpoint_reader; print(*sys.modules)"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    loaded = {name.partition(".")[0] for name in shown.stdout.split()}
+    assert loaded <= sys.stdlib_module_names | {"__main__", "governor"}
+
+
+# --- a reader that hangs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (HANGS, "its files gave no answer within 0 s"),
+        (DIES, "the reader of the checkpoint ended without an answer"),
+        (FLOODS, "the reader of the checkpoint ended without an answer"),
+        (("/nonexistent",), f"no reader can be started: {os.strerror(errno.ENOENT)}"),
+    ],
+    ids=["hangs", "dies", "floods", "is not there"],
+)
+def test_a_reader_that_fails_is_no_verdict_and_the_next_one_reads(
+    tmp_path: Path, command: tuple[str, ...], reason: str
+) -> None:
+    path = written(tmp_path, 7)
+    failing = DiskCheckpoints(command, silent_s=0.2)
+    for _ in range(2 * READERS_MAX):
+        found = failing.read(str(path), str(path / checkpoint.MANIFEST), uid=os.getuid(), gid=None)
+        assert found == CheckpointLook(None, 0, 0, reason)
+
+
+def test_one_that_stands_ready_reads_and_one_that_ended_meanwhile_is_replaced(tmp_path: Path) -> None:
+    path = written(tmp_path, 7)
+    for command in (None, DIES):
+        checkpoints = DiskCheckpoints(command)
+        checkpoints.prepare()
+        found = checkpoints.read(str(path), str(path / checkpoint.MANIFEST), uid=os.getuid(), gid=None)
+        assert found.whole is (True if command is None else None)
+        checkpoints.close()
+
+
+# --- fair shares ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hung() -> Iterator[subprocess.Popen[bytes]]:
+    """Stands for a reader that not even SIGKILL ends."""
+    with subprocess.Popen(HANGS, stdin=subprocess.PIPE) as process:
+        yield process
+
+
+def test_a_user_has_half_of_the_places_at_most_and_each_other_user_the_next() -> None:
+    places = Places(wait_max_s=0.0)
+    assert [places.enter(ALICE) for _ in range(READERS_PER_USER_MAX)] == [None] * READERS_PER_USER_MAX
+    assert places.enter(ALICE) == "no reader was free within 0 s"
+    others = range(READERS_MAX - READERS_PER_USER_MAX)
+    assert [places.enter(BOB + number) for number in others] == [None for _ in others]
+    assert places.enter(BOB + READERS_MAX) == "no reader was free within 0 s"
+    places.leave(ALICE, None)
+    assert places.enter(ALICE) == "no reader was free within 0 s", "her second place is free for others first"
+    assert places.enter(BOB + READERS_MAX) is None
+
+
+def test_readers_that_hang_take_the_places_of_their_own_user(hung: subprocess.Popen[bytes]) -> None:
+    places = Places(wait_max_s=0.0)
+    for _ in range(READERS_PER_USER_MAX):
+        assert places.enter(ALICE) is None
+        places.leave(ALICE, hung)
+    assert places.enter(ALICE) == f"2 readers hang on files of uid {ALICE}, and nothing ends them"
+    assert places.enter(BOB) is None
+    hung.kill()
+    hung.wait(SAFETY_S)
+    assert places.enter(ALICE) is None, "the file system is back"
+
+
+def test_who_waits_reads_when_a_place_is_given_back_and_only_so_many_wait() -> None:
+    places = Places(wait_max_s=SAFETY_S)
+    for _ in range(READERS_PER_USER_MAX):
+        assert places.enter(ALICE) is None
+    entered = threading.Semaphore(0)
+
+    def wait() -> None:
+        assert places.enter(ALICE) is None
+        entered.release()
+
+    threads = [threading.Thread(target=wait) for _ in range(WAITING_PER_USER_MAX)]
+    for thread in threads:
+        thread.start()
+    refused = None
+    while refused is None:  # Until all of them wait.
+        refused = places.crowd(ALICE)
+    assert refused == f"8 checkpoints of uid {ALICE} wait for a reader already"
+    assert places.enter(ALICE) == refused
+    for _ in threads:
+        places.leave(ALICE, None)
+        assert entered.acquire(timeout=SAFETY_S)
+    for thread in threads:
+        thread.join(SAFETY_S)

@@ -326,6 +326,8 @@ class CheckpointLook:
     files: int
     hashed: int
     reason: str
+    counted: str | None = None  # What its files hold and what its parameters need. None: the manifest does not count.
+    nonfinite: str | None = None  # The file and the tensor in which a sample has a NaN or an infinity.
 
 
 class Checkpoints(Protocol):

@@ -321,7 +321,8 @@ class Performer:
             case ReadCheckpoint():
                 read = self.checkpoints.read(effect.path, effect.manifest, uid=effect.uid, gid=effect.gid)
                 return CheckpointRead(
-                    self.clock.mono(), effect.incident_id, read.whole, read.files, read.hashed, read.reason
+                    self.clock.mono(), effect.incident_id, read.whole, read.files, read.hashed, read.reason,
+                    read.counted, read.nonfinite,
                 )  # fmt: skip
             case _:
                 raise AssertionError(f"{effect} does not block")

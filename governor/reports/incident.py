@@ -289,6 +289,9 @@ def _resume_advice(snapshot: Snapshot) -> str:
 
 def _resumes_from(snapshot: Snapshot) -> str:
     checkpoint = snapshot.get("checkpoint") or {}
+    if checkpoint.get("nonfinite"):
+        place, what = _inline(checkpoint.get("path")), _inline(checkpoint["nonfinite"])
+        return f"Weights in {place} are not finite ({what}), and `latest` may name it: resume from another one."
     if checkpoint.get("kind") == "suspect" and not snapshot.get("last_good"):
         return "The checkpoint of this halt is suspect and `latest` was not moved; no good one before it is known."
     if checkpoint.get("kind") == "suspect":

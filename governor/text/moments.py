@@ -107,9 +107,17 @@ def _checkpoint_read(detail: Detail, _snapshot: Snapshot) -> str:
     if detail.get("whole") is True:
         hashed = detail.get("hashed")
         hashes = f"{hashed} hashes recomputed and equal" if hashed else "saved without hashes"
-        return f"all {detail.get('files')} files are there in full size; {hashes}"
+        return f"all {detail.get('files')} files are there in full size; {hashes}{_weights(detail)}"
     reason = detail.get("reason") or "no reason given"
     return f"NOT WHOLE: {reason}" if detail.get("whole") is False else f"not readable by the governor: {reason}"
+
+
+def _weights(detail: Detail) -> str:
+    if detail.get("nonfinite"):
+        return f"; NOT FINITE: {detail['nonfinite']}"
+    if "counted" not in detail:  # An older governor did not count.
+        return ""
+    return f"; {detail['counted']}" if detail["counted"] else "; its weights were not counted"
 
 
 def _targets(detail: Detail, snapshot: Snapshot) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Protocol
+from typing import Any, Callable, Dict, Iterable, Mapping, NamedTuple, Optional, Protocol
 
 from trainer_shim import timing
 from trainer_shim.interfaces import Saver
@@ -75,6 +75,10 @@ class PositionSaver:
         tokens_total = meter.tokens_total if meter.tokens_known else None
         return {"step": meter.progress.step, "tokens_total": tokens_total, "loaders": loader_states()}
 
+    def contents(self) -> Dict[str, Any]:
+        """Return facts for the manifest: `parameters`, and `bytes_min`, what its files hold at least. {}: not known."""
+        return {}
+
     def restore_position(self, position: Dict[str, Any]) -> None:
         load_loader_states(position.get("loaders") or [])
         self._meter.resumed(int(position.get("step", self._meter.progress.step)), position.get("tokens_total"))
@@ -86,6 +90,25 @@ def report_last_good(meter: StepMeter, step: int, path: str) -> None:
     if meter.tokens_total and meter.tokens_known:
         record["tokens_total"] = meter.tokens_total
     meter.watch.hello_field("last_good", record)
+
+
+def counted(parameters: Iterable[Any], optimizers: Iterable[Any]) -> Dict[str, Any]:
+    """Return what a checkpoint of these holds at least: each trained parameter, and this rank's optimizer state.
+
+    Frozen parameters may be left out, weights may be saved at half width, and other ranks' state is not seen from
+    here: a bound that a whole checkpoint never misses.
+    """
+    count = needed = 0
+    for parameter in parameters:
+        if parameter.requires_grad:
+            numel = int(getattr(parameter, "ds_numel", None) or parameter.numel())
+            count += numel
+            needed += numel * min(2, int(parameter.element_size()))
+    for optimizer in optimizers:
+        for state in dict(getattr(optimizer, "state", {})).values():
+            tensors = [value for value in state.values() if hasattr(value, "element_size")]
+            needed += sum(int(tensor.numel()) * int(tensor.element_size()) for tensor in tensors)
+    return {"parameters": count, "bytes_min": needed} if count else {}
 
 
 def tokens_before(path: str, rank: int) -> Optional[int]:

@@ -57,6 +57,10 @@ class DeepSpeedSaver(base.PositionSaver):
         self._engine = engine
         self._save = engine.save_checkpoint
 
+    def contents(self) -> Dict[str, Any]:
+        optimizer = getattr(self._engine, "optimizer", None)
+        return base.counted(self._engine.module.parameters(), [getattr(optimizer, "optimizer", optimizer)])
+
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
         """`latest` stays where it is: DeepSpeed moves it before the other ranks have written."""
         self.begin_save()

@@ -25,6 +25,15 @@ class DelegateSaver(base.PositionSaver):
 
     directory: Optional[str] = None
 
+    def __init__(self, meter: StepMeter, trainer: Any) -> None:
+        super().__init__(meter)
+        self._trainer = trainer
+
+    def contents(self) -> Dict[str, Any]:
+        trainer = self._trainer
+        only_model = getattr(trainer.args, "save_only_model", False)
+        return base.counted(trainer.model.parameters(), () if only_model else (trainer.optimizer,))
+
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
         raise NotImplementedError("the Trainer saves by itself")
 
@@ -42,7 +51,7 @@ class TrainerKind:
         return str(self._trainer.args.output_dir)
 
     def saver(self, meter: StepMeter, directory: Optional[str]) -> DelegateSaver:
-        return DelegateSaver(meter)
+        return DelegateSaver(meter, self._trainer)
 
     def cannot_save(self, directory: Optional[str]) -> Optional[str]:
         return None
@@ -187,6 +196,10 @@ class AccelerateSaver(base.PositionSaver):
         self._accelerator = accelerator
         self._save_fn = options.save_fn
         self._load_fn = options.load_fn
+
+    def contents(self) -> Dict[str, Any]:
+        parameters = [parameter for model in self._accelerator._models for parameter in model.parameters()]
+        return base.counted(parameters, self._accelerator._optimizers if self._save_fn is None else ())
 
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
         """save_state() keeps no client_state: rank 0's manifest has what matters of it."""

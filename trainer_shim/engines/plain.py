@@ -78,6 +78,10 @@ class PlainSaver(base.PositionSaver):
         self._stateful.update(options.stateful)
         self._save_fn = options.save_fn
         self._load_fn = options.load_fn
+        self._model, self._optimizers = model, optimizers
+
+    def contents(self) -> Dict[str, Any]:
+        return base.counted(self._model.parameters(), self._optimizers if self._save_fn is None else ())
 
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
         self.begin_save()

@@ -299,6 +299,7 @@ class AgreementThread:
             "attempt": self._place.attempt,
             "incident": order.incident,
         }
+        facts.update((self._gate.arrived or {}).get("contents") or {})
         # A framework that saved by its own means has its own way to find its newest checkpoint.
         ours = self._save_at_step.directory() is not None
         try:

@@ -140,7 +140,8 @@ class SaveAtStep:
         state, error = attempt(self._rank_state)
         if error is not None:
             return {"error": _worded(error)}
-        return {"rank_state": state, "tokens_total": self.tokens_total}
+        contents, _ = attempt(getattr(self._saver, "contents", dict))
+        return {"rank_state": state, "tokens_total": self.tokens_total, "contents": contents or {}}
 
     def _rank_state(self) -> Dict[str, Any]:
         position = None if self._saver is None else self._saver.position()

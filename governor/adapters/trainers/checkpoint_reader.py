@@ -22,6 +22,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from governor.adapters.trainers.weights_sample import nonfinite
+
 MANIFEST: Final = "costgov_manifest.json"
 # ZeRO-3 writes two files a rank and we a third: 6,000 for 2,000 ranks. Formats with a file for each chunk of a tensor
 # have some ten thousand.
@@ -37,6 +39,8 @@ HASH_TIME_MAX_S: Final = 900.0
 CPU_TIME_MAX_S: Final = 960
 ANSWER_BYTES_MAX: Final = 16 * 1024
 REASON_CHARS_MAX: Final = 500
+_OWN_FILES: Final = "costgov_"  # Generators and positions: without weights they are no checkpoint.
+_UNITS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _CHUNK_BYTES: Final = 4 << 20
 _FAULTS_TOLD: Final = 3
 _DOT_EVERY_S: Final = 1.0
@@ -58,6 +62,8 @@ class Answer:
     files: int
     hashed: int
     reason: str
+    counted: str | None = None  # What its files hold and what its parameters need. None: the manifest does not count.
+    nonfinite: str | None = None  # The file and the tensor in which a sample has a NaN or an infinity.
 
     def line(self) -> bytes:
         return b"\n" + json.dumps(asdict(self)).encode() + b"\n"
@@ -207,20 +213,25 @@ def _chunks(fd: int, size: int) -> Iterator[bytes]:
 # --- its files ------------------------------------------------------------------------------------------------
 
 
-def check_files(path: str, entries: Sequence[Entry], progress: Progress, hash_s: float) -> int:
-    """Compare sizes, then hashes while time lasts. Returns how many were hashed. Raises UnreadError, or TornError."""
-    here = os.uname().nodename
-    mine = [entry for entry in entries if entry.node in (None, here)]
+def check_sizes(path: str, entries: Sequence[Entry], progress: Progress) -> None:
+    """Raises UnreadError, or TornError."""
     faults: list[str] = []
-    for entry in mine:
+    for entry in entries:
         progress.step()
         if (fault := _size_fault(os.path.join(path, entry.path), entry)) is not None:
             faults.append(f"{entry.path} {fault}")
             if len(faults) == _FAULTS_TOLD:
                 break
+    if faults:
+        raise TornError("; ".join(faults))
+
+
+def check_hashes(path: str, entries: Sequence[Entry], progress: Progress, hash_s: float) -> int:
+    """Compare while time lasts. Returns how many were hashed. Raises TornError."""
+    faults: list[str] = []
     until = time.monotonic() + hash_s
     hashed = 0
-    for entry in mine if not faults else ():
+    for entry in entries:
         if entry.sha256 is None:
             continue
         equal = _has_hash(os.path.join(path, entry.path), entry, progress, until)
@@ -274,13 +285,42 @@ def _has_hash(full: str, entry: Entry, progress: Progress, until: float) -> bool
     return digest.hexdigest() == entry.sha256
 
 
+def count_bytes(manifest: dict[str, Any]) -> str | None:
+    """Compare what the files hold with what the manifest says that its parameters need. Raises TornError.
+
+    The manifest is the trainer's word, and so are the sizes of other nodes' files. It guards against a framework that
+    saved elsewhere, or only a part.
+    """
+    held = sum(entry.size for entry in manifest["files"] if not os.path.basename(entry.path).startswith(_OWN_FILES))
+    parameters, needed = manifest.get("parameters"), manifest.get("bytes_min")
+    found = f"its files hold {_bytes(held)}"
+    if held == 0:
+        raise TornError(found)
+    if not isinstance(parameters, int) or not isinstance(needed, int) or needed <= 0:
+        return None
+    found += f"; {parameters:,} parameters and their optimizer need at least {_bytes(needed)}"
+    if held < needed:
+        raise TornError(found)
+    return found
+
+
+def _bytes(count: int) -> str:
+    unit = next((unit for unit in _UNITS if count >= unit[0]), (1, "bytes"))
+    return f"{count / unit[0]:,.1f} {unit[1]}" if unit[0] > 1 else f"{count} bytes"
+
+
 def look(path: str, progress: Progress, hash_s: float = HASH_TIME_MAX_S) -> Answer:
     files = 0
     try:
         manifest = read_manifest(path)
         entries: list[Entry] = manifest["files"]
         files = len(entries)
-        hashed = check_files(path, entries, progress, hash_s)
+        counted = count_bytes(manifest)
+        here = os.uname().nodename
+        mine = [entry for entry in entries if entry.node in (None, here)]
+        check_sizes(path, mine, progress)
+        harmed = nonfinite(path, [entry.path for entry in mine], progress.step)
+        hashed = check_hashes(path, mine, progress, hash_s)
     except UnreadError as error:
         return Answer(None, files, 0, _short(error))
     except TornError as error:
@@ -288,8 +328,9 @@ def look(path: str, progress: Progress, hash_s: float = HASH_TIME_MAX_S) -> Answ
     except MemoryError:
         return Answer(None, files, 0, f"a reader has {MEMORY_BYTES_MAX >> 20} MiB, and this needs more")
     if hashed == sum(entry.sha256 is not None for entry in entries):
-        return Answer(True, files, hashed, "every file is there with its size and hash")
-    return Answer(True, files, hashed, f"every file is there with its size; {hashed} hashes were compared in time")
+        return Answer(True, files, hashed, "every file is there with its size and hash", counted, harmed)
+    reason = f"every file is there with its size; {hashed} hashes were compared in time"
+    return Answer(True, files, hashed, reason, counted, harmed)
 
 
 def _short(error: Exception) -> str:

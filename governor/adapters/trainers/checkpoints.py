@@ -146,7 +146,7 @@ class DiskCheckpoints:
 def _look_of(answer: bytes) -> CheckpointLook | None:
     try:
         found: dict[str, Any] = json.loads(answer)
-        return CheckpointLook(found["whole"], int(found["files"]), int(found["hashed"]), str(found["reason"]))
+        return CheckpointLook(**found)
     except (ValueError, TypeError, KeyError):
         return None
 

@@ -54,6 +54,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "budgets_unreadable": Severity.CRITICAL,
         "ceiling_ahead": Severity.WARNING,
         "checkpoint_failed": Severity.WARNING,
+        "checkpoint_nonfinite": Severity.CRITICAL,
         "checkpoint_torn": Severity.WARNING,
         "displaced": Severity.WARNING,
         "displaced_nonfinite": Severity.CRITICAL,

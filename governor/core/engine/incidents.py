@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from governor.core.base.findings import Verdict
 from governor.core.base.units import NS_PER_HOUR, DurationNs, MonoNs
-from governor.core.engine import charging, node_journal
+from governor.core.engine import charging, node_journal, saved_checkpoint
 from governor.core.engine.halt_plan import checkpoint_obstacle, plan_for
 from governor.core.engine.incident_json import incident_snapshot, stays_billed
 from governor.core.engine.managed_run import ManagedRun
@@ -24,7 +24,6 @@ from governor.core.events.effects import (
     Page,
     PersistIncident,
     ReadBilling,
-    ReadCheckpoint,
     Record,
     StopCompute,
     Term,
@@ -260,7 +259,7 @@ def on_ack(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
                   **_ack_detail(ack))  # fmt: skip
     if ack.what == "saved":
         effects.extend(_pay_for_checkpoint(node, managed, ack))
-        effects.extend(_take_checkpoint(managed, ack))
+        effects.extend(saved_checkpoint.take(managed, ack))
     fact = _ACK_FACTS.get(ack.what)
     return [*effects, *(feed(node, managed, fact, ack.at) if fact is not None else [])]
 
@@ -287,41 +286,9 @@ def _pay_for_checkpoint(node: Node, managed: ManagedRun, ack: Ack) -> list[Effec
     return [node_journal.persist(node, ack.at)]
 
 
-def _take_checkpoint(managed: ManagedRun, ack: Ack) -> list[Effect]:
-    incident = managed.incident
-    assert incident is not None
-    assert ack.checkpoint is not None
-    incident.take_checkpoint({**ack.checkpoint, "step": ack.step, "verified_by": "trainer"})
-    asked_at = incident.at_of("asked")
-    if asked_at is not None:
-        managed.run.note_save(DurationNs(ack.at - asked_at))
-    if ack.checkpoint.get("kind") == "good":
-        managed.run.set_last_good(ack.step, ack.checkpoint.get("path"), ack.at)
-        incident.take_last_good(managed.run)
-    path, manifest = ack.checkpoint.get("path"), ack.checkpoint.get("manifest")
-    if not (isinstance(path, str) and isinstance(manifest, str)):
-        return []
-    gid = next((rank.peer.gid for rank in managed.run.ranks.values() if rank.connection == ack.connection), None)
-    return [ReadCheckpoint(incident.incident_id, incident.run, path, manifest, managed.run.uid, gid)]
-
-
 def on_checkpoint_read(node: Node, managed: ManagedRun, read: CheckpointRead) -> list[Effect]:
-    incident = managed.incident
-    assert incident is not None
-    incident.note(
-        read.at, node.wall(read.at), "checkpoint_read",
-        whole=read.whole, files=read.files, hashed=read.hashed, reason=read.reason,
-    )  # fmt: skip
-    if incident.checkpoint is not None:
-        if read.whole:
-            incident.verify_checkpoint({"verified_by": "governor", "files": read.files, "hashes_equal": read.hashed})
-        elif read.whole is False:
-            incident.verify_checkpoint({"verified_by": "nobody", "fault": read.reason})
-    effects: list[Effect] = [persist_incident(node, managed)]
-    if read.whole is False:
-        text = f"checkpoint of incident {incident.incident_id} is not whole: {read.reason}"
-        effects.append(Alarm("checkpoint_torn", incident.run, text))
-    return effects
+    alarms = saved_checkpoint.judge(managed, read, node.wall(read.at))
+    return [persist_incident(node, managed), *alarms]
 
 
 def on_processes(node: Node, managed: ManagedRun, seen: ProcessesSeen) -> list[Effect]:

@@ -241,6 +241,8 @@ class CheckpointRead:
     files: int
     hashed: int  # Of these, files whose SHA-256 we recomputed and found equal.
     reason: str
+    counted: str | None = None  # What its files hold and what its parameters need. None: the manifest does not count.
+    nonfinite: str | None = None  # The file and the tensor in which a sample has a NaN or an infinity.
 
 
 @dataclass(frozen=True, slots=True)

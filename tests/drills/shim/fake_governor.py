@@ -16,6 +16,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Any, TypeVar
 
+from governor.adapters.trainers import checkpoint_reader
 from trainer_shim import wire
 
 Found = TypeVar("Found")
@@ -166,3 +167,12 @@ class FakeGovernor:
                 peer.send(json.dumps({"v": 1, "kind": "confirm", "seq": frame["seq"]}).encode())
             except BrokenPipeError:
                 pass  # It ended after its last frame.
+
+
+def assert_governor_counts(path: str) -> None:
+    """The governor's reader finds the checkpoint whole, and knows from its manifest that the weights are in it."""
+    with open(os.devnull, "wb") as nowhere:
+        found = checkpoint_reader.look(path, checkpoint_reader.Progress(nowhere.fileno()))
+    assert found.whole, found.reason
+    assert found.counted is not None, "the manifest does not say what the parameters need"
+    assert found.nonfinite is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.components import needs
-from tests.drills.shim.fake_governor import FakeGovernor
+from tests.drills.shim.fake_governor import FakeGovernor, assert_governor_counts
 from trainer_shim.saving import checkpoint
 
 needs("deepspeed")
@@ -43,6 +43,7 @@ def test_one_asked_rank_saves_all_and_the_resume_is_bit_identical(
         governor.frame("step", rank, step=step + 6)
     assert f"cg_{step}" == (tmp_path / "checkpoints" / "latest").read_text()
     assert checkpoint.verify_manifest(records[0]["checkpoint"]["path"], hashes=True) == []
+    assert_governor_counts(records[0]["checkpoint"]["path"])
 
     # The other rank is asked, and the request says to end: all park at the step they saved.
     governor.ask(0, "halt", checkpoint="suspect", exit_after=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.components import needs
-from tests.drills.shim.fake_governor import FakeGovernor
+from tests.drills.shim.fake_governor import FakeGovernor, assert_governor_counts
 from trainer_shim.saving import checkpoint
 
 needs("deepspeed", "transformers")
@@ -29,6 +29,7 @@ def test_one_asked_rank_makes_the_trainer_save_everywhere(
     path = tmp_path / "output" / f"checkpoint-{step}"
     assert [str(path)] * 2 == [record["checkpoint"]["path"] for record in saved]
     assert checkpoint.verify_manifest(str(path), hashes=True) == []
+    assert_governor_counts(str(path))
     expected = [[governor.frame("step", rank, step=step + n)["loss"] for n in range(1, 6)] for rank in RANKS]
 
     governor.ask(0, "halt", exit_after=True)

@@ -140,6 +140,38 @@ def test_a_reader_loads_nothing_but_the_standard_library() -> None:
     assert loaded <= sys.stdlib_module_names | {"__main__", "governor"}
 
 
+# --- the weights are in it ---
+
+
+def counted(tmp_path: Path, needed: int, **more: object) -> Answer:
+    path = written(tmp_path, 7)
+    manifest = path / checkpoint.MANIFEST
+    manifest.write_text(
+        json.dumps({**json.loads(manifest.read_text()), "parameters": 500, "bytes_min": needed, **more})
+    )
+    return look(path)
+
+
+def test_files_with_fewer_bytes_than_the_parameters_need_are_not_a_whole_checkpoint(tmp_path: Path) -> None:
+    held = 1000 + 1001
+    found = counted(tmp_path / "enough", held)
+    assert (found.whole, found.counted) == (
+        True, "its files hold 2.0 kB; 500 parameters and their optimizer need at least 2.0 kB",
+    )  # fmt: skip
+    found = counted(tmp_path / "short", held + 1)
+    assert (found.whole, found.counted) == (False, None)
+    assert found.reason == "its files hold 2.0 kB; 500 parameters and their optimizer need at least 2.0 kB"
+    assert counted(tmp_path / "absent", held + 1, parameters=None).whole, "an older manifest does not count"
+
+
+def test_our_own_files_are_no_checkpoint_whatever_the_manifest_says(tmp_path: Path) -> None:
+    path = written(tmp_path, 7)
+    manifest = json.loads((path / checkpoint.MANIFEST).read_text())
+    manifest["files"] = [entry for entry in manifest["files"] if entry["path"].startswith("costgov_")]
+    (path / checkpoint.MANIFEST).write_text(json.dumps(manifest))
+    assert look(path) == Answer(False, 2, 0, "its files hold 0 bytes")
+
+
 # --- a reader that hangs ----------------------------------------------------------------------------------------
 
 

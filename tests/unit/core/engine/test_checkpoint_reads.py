@@ -1,0 +1,87 @@
+"""What the governor found in a checkpoint decides what the run's last good one is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from governor.core.engine.node import Node
+from governor.core.events.effects import Alarm, Effect, ReadCheckpoint
+from governor.core.events.inputs import CheckpointRead
+from governor.core.halt.incident import Incident
+from tests.unit.core.engine.test_step import a_step, ack, at, make_node, only, play, rule, training
+
+BEFORE = {"step": 20, "path": "/ck/cg_20"}
+PATH = "/ck/cg_33"
+
+
+def saved(kind: str = "good", before: bool = True) -> tuple[Node, Incident, list[Effect]]:
+    """A run that is being halted and has just saved."""
+    node = make_node(rule(checkpoint="good"))
+    training(node)
+    if before:
+        node.runs["llama"].run.set_last_good(20, "/ck/cg_20", at(20))
+    play(node, a_step(31, 1, loss=float("inf")), ack("received", 31.1))
+    record = {"path": PATH, "manifest": f"{PATH}/manifest.json", "files": 4, "kind": kind}
+    effects = play(node, ack("saved", 31.5, step=33, checkpoint=record))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    return node, incident, effects
+
+
+def read(node: Node, whole: bool | None = True, **found: Any) -> list[Effect]:
+    return play(node, CheckpointRead(at(32), "llama.node-a.1", whole, 4, 4, "as found", **found))
+
+
+def test_it_is_read_as_the_user_of_the_run_and_the_group_of_the_rank_that_saved() -> None:
+    node = make_node()
+    training(node)
+    for rank in node.runs["llama"].run.ranks.values():
+        rank.peer = replace(rank.peer, gid=4_000 + rank.rank)
+    play(node, a_step(31, 1, loss=float("inf")))
+    record = {"path": PATH, "manifest": f"{PATH}/manifest.json", "kind": "suspect"}
+    effect = only(play(node, ack("saved", 31.5, rank=1, step=33, checkpoint=record)), ReadCheckpoint)
+    assert effect == ReadCheckpoint("llama.node-a.1", "llama", PATH, f"{PATH}/manifest.json", 1000, 4_001)
+
+
+def test_a_good_checkpoint_that_is_whole_is_the_last_good_one() -> None:
+    node, incident, _ = saved()
+    read(node, counted="its files hold 1.0 GB")
+    assert node.runs["llama"].run.last_good == {"step": 33, "path": PATH} == incident.last_good
+    assert incident.timeline[-1]["detail"]["counted"] == "its files hold 1.0 GB"
+
+
+@pytest.mark.parametrize(("before", "last"), [(True, BEFORE), (False, None)])
+@pytest.mark.parametrize("found", [{"whole": False}, {"nonfinite": "model.safetensors: lm_head"}])
+def test_one_that_is_torn_or_not_finite_gives_the_place_back(
+    found: dict[str, Any], before: bool, last: dict[str, Any] | None
+) -> None:
+    node, incident, _ = saved(before=before)
+    effects = read(node, **found)
+    run = node.runs["llama"].run
+    assert run.last_good == last == incident.last_good
+    assert run.last_good_at is None, "unknown, so that no work counts as saved that is not"
+    alarms = [effect.name for effect in effects if isinstance(effect, Alarm)]
+    assert alarms == (["checkpoint_torn"] if "whole" in found else ["checkpoint_nonfinite"])
+
+
+def test_a_good_one_with_weights_that_are_not_finite_is_suspect_and_a_suspect_one_stays_so() -> None:
+    node, incident, _ = saved()
+    read(node, nonfinite="model.safetensors: lm_head")
+    assert incident.checkpoint is not None
+    assert (incident.checkpoint["kind"], incident.checkpoint["verified_by"]) == ("suspect", "governor")
+    assert incident.checkpoint["nonfinite"] == "model.safetensors: lm_head"
+
+    node, incident, _ = saved("suspect")
+    assert not [effect for effect in read(node, nonfinite="x") if isinstance(effect, Alarm)], "nobody said otherwise"
+    assert node.runs["llama"].run.last_good == BEFORE
+
+
+def test_not_read_is_no_verdict() -> None:
+    node, incident, _ = saved()
+    read(node, whole=None)
+    assert incident.checkpoint is not None
+    assert incident.checkpoint["verified_by"] == "trainer"
+    assert node.runs["llama"].run.last_good == {"step": 33, "path": PATH}

@@ -341,6 +341,9 @@ class Checkpoints(Protocol):
         group that is anybody's.
         """
 
+    def find(self, path: str, *, uid: int, gid: int | None) -> CheckpointLook:
+        """Look whether a checkpoint is still there (`whole`). Nothing of it is read. Blocks."""
+
 
 # --- people ----------------------------------------------------------------------------------------------
 

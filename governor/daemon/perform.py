@@ -27,6 +27,7 @@ from governor.core.events.effects import (
     CloseIncident,
     Confirm,
     Effect,
+    FindLastGood,
     Kill,
     Page,
     PersistIncident,
@@ -47,6 +48,7 @@ from governor.core.events.inputs import (
     StopAnswer,
     StopReplied,
 )
+from governor.core.events.last_good import LastGoodSeen
 from governor.core.halt.incident import TARGETS_MAX
 from governor.core.money.charges import charge_row
 from governor.daemon.observers import Observers
@@ -272,13 +274,13 @@ class Performer:
         due = MonoNs(self.clock.mono() + round(effect.after_s * NS_PER_S))
         heapq.heappush(self._later, (due, next(self._order), effect))
 
-    def read_checkpoint(self, effect: ReadCheckpoint) -> None:
+    def read_checkpoint(self, effect: ReadCheckpoint | FindLastGood) -> None:
         self._call(effect)
 
     @property
     def is_reading_checkpoint(self) -> bool:
         """Whether an answer about a checkpoint is still to come."""
-        return self._in_flight[ReadCheckpoint] > 0
+        return self._in_flight[ReadCheckpoint] + self._in_flight[FindLastGood] > 0
 
     def _call(self, effect: Effect) -> None:
         """Run a blocking effect on its own thread. Its answer comes back as an event."""
@@ -324,6 +326,9 @@ class Performer:
                     self.clock.mono(), effect.incident_id, read.whole, read.files, read.hashed, read.reason,
                     read.counted, read.nonfinite,
                 )  # fmt: skip
+            case FindLastGood():
+                found = self.checkpoints.find(effect.path, uid=effect.uid, gid=effect.gid)
+                return LastGoodSeen(self.clock.mono(), effect.run, effect.path, found.whole, found.reason)
             case _:
                 raise AssertionError(f"{effect} does not block")
 
@@ -336,12 +341,15 @@ class Performer:
                 self.post(BillingRead(at, effect.incident_id, BillingAnswer.UNKNOWN, "calls_in_flight"))
             case ReadCheckpoint():
                 self.post(CheckpointRead(at, effect.incident_id, None, 0, 0, "calls_in_flight"))
+            case FindLastGood():
+                self.post(LastGoodSeen(at, effect.run, effect.path, None, "calls_in_flight"))
 
 
 _AT_ONCE_MAX: Final[dict[type, int]] = {
     StopCompute: STOPS_AT_ONCE_MAX,
     ReadBilling: BILLING_READS_AT_ONCE_MAX,
     ReadCheckpoint: CHECKPOINT_READS_AT_ONCE_MAX,
+    FindLastGood: CHECKPOINT_READS_AT_ONCE_MAX,
 }
 
 _DO: Final[dict[type, Callable[[Performer, Any], None]]] = {
@@ -349,6 +357,7 @@ _DO: Final[dict[type, Callable[[Performer, Any], None]]] = {
     Ask: Performer.ask,
     CloseIncident: Performer.close_incident,
     Confirm: Performer.confirm,
+    FindLastGood: Performer.read_checkpoint,
     PersistRuns: Performer.persist_runs,
     Kill: Performer.kill,
     Page: Performer.page,

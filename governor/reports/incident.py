@@ -18,6 +18,7 @@ from governor.core.engine.resume import SUPERSEDED
 from governor.reports.terminal import live_line, loss_text, timeline_lines
 from governor.text.moments import (
     Snapshot,
+    last_good_text,
     moments,
     processes_text,
     since_text,
@@ -252,7 +253,7 @@ def _facts(snapshot: Snapshot) -> list[str]:
         "Last known": f"step {snapshot.get('step')}, loss {loss_text(snapshot.get('loss'))}, "
         f"tokens {_tokens(snapshot.get('tokens_total'))}",
         "Checkpoint": f"`{_inline(checkpoint.get('path'))}`" if checkpoint else "none",
-        "Last good": f"step {last_good.get('step')}, `{_inline(last_good.get('path'))}`" if last_good else "none known",
+        "Last good": _last_good(last_good) if last_good else "none known",
         "Ended": f"{processes_text(snapshot) or 'no process was known'}; plan: {plan.get(stop_target(snapshot), '?')}",
     }
     if is_of_node(snapshot):
@@ -263,6 +264,10 @@ def _facts(snapshot: Snapshot) -> list[str]:
         "Stays billed": _inline(stays_billed_text(snapshot)),
     }
     return ["| | |", "|---|---|", *(f"| {name} | {text.replace('|', '/')} |" for name, text in rows.items())]
+
+
+def _last_good(last_good: Mapping[str, Any]) -> str:
+    return f"step {last_good.get('step')}, `{_inline(last_good_text(last_good))}`"
 
 
 def _closed(snapshot: Snapshot) -> str:
@@ -294,6 +299,8 @@ def _resumes_from(snapshot: Snapshot) -> str:
         return f"Weights in {place} are not finite ({what}), and `latest` may name it: resume from another one."
     if checkpoint.get("kind") == "suspect" and not snapshot.get("last_good"):
         return "The checkpoint of this halt is suspect and `latest` was not moved; no good one before it is known."
+    if checkpoint.get("kind") == "suspect" and (snapshot.get("last_good") or {}).get("gone"):
+        return "The checkpoint of this halt is suspect, and the last good one is gone: nothing is known to resume from."
     if checkpoint.get("kind") == "suspect":
         return "The checkpoint of this halt is suspect and `latest` was not moved: this resumes from the last good one."
     return "It resumes from whatever `latest` names when it is started."

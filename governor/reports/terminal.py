@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, format_usd
 from governor.core.engine.idle_state import NODE
-from governor.text.moments import Moment, Snapshot, moments, since_text, spent_text, stays_billed_text
+from governor.text.moments import Moment, Snapshot, last_good_text, moments, since_text, spent_text, stays_billed_text
 from governor.text.screen import FILE, Screen, Styled, shown_lines, width
 from governor.text.table import plain
 
@@ -102,7 +102,7 @@ def closing_line(run_status: Mapping[str, Any], ended: str) -> str:
         *([f"{_count(tokens)} tokens"] if tokens else []),
         f"spent {spend}" if known else "spent $ - (no price)",
         *([f"{format_usd(round(per_mtok * MICROS_PER_USD))}/1M tokens"] if per_mtok is not None else []),
-        f"last checkpoint: step {_count(saved.get('step'))}, {saved.get('path', '?')}"
+        f"last checkpoint: step {_count(saved.get('step'))}, {last_good_text(saved)}"
         if saved
         else "no checkpoint seen",
     ]
@@ -155,7 +155,7 @@ def _foot(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
         rows.append(("checkpoint", "none was saved by this halt", True))
     last_good = snapshot.get("last_good")
     if last_good and last_good.get("path") != (checkpoint or {}).get("path"):
-        rows.append(("last good", plain(f"step {last_good.get('step', '?')}: {last_good.get('path', '?')}"), False))
+        rows.append(("last good", plain(f"step {last_good.get('step', '?')}: {last_good_text(last_good)}"), False))
     if snapshot.get("resume"):
         rows.append(("resume", plain(snapshot["resume"]), False))
     rows.append(("report", f"costgov incident show {plain(snapshot['incident_id'])}", False))

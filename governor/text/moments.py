@@ -112,6 +112,14 @@ def _checkpoint_read(detail: Detail, _snapshot: Snapshot) -> str:
     return f"NOT WHOLE: {reason}" if detail.get("whole") is False else f"not readable by the governor: {reason}"
 
 
+def last_good_text(last_good: Mapping[str, Any]) -> str:
+    """Its place, and what was seen there when it was last told."""
+    remark = f" (GONE: it {last_good['gone']})" if last_good.get("gone") else ""
+    if last_good.get("unseen"):
+        remark = f" (not seen by the governor: {last_good['unseen']})"
+    return f"{last_good.get('path', '?')}{remark}"
+
+
 def _weights(detail: Detail) -> str:
     if detail.get("nonfinite"):
         return f"; NOT FINITE: {detail['nonfinite']}"

@@ -40,6 +40,7 @@ CPU_TIME_MAX_S: Final = 960
 ANSWER_BYTES_MAX: Final = 16 * 1024
 REASON_CHARS_MAX: Final = 500
 _OWN_FILES: Final = "costgov_"  # Generators and positions: without weights they are no checkpoint.
+_OWN_TAG: Final = "cg_"  # A checkpoint that the shim has named has a manifest, or is none.
 _UNITS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _CHUNK_BYTES: Final = 4 << 20
 _FAULTS_TOLD: Final = 3
@@ -333,6 +334,23 @@ def look(path: str, progress: Progress, hash_s: float = HASH_TIME_MAX_S) -> Answ
     return Answer(True, files, hashed, reason, counted, harmed)
 
 
+def find(path: str) -> Answer:
+    """Whether a checkpoint is still there: a directory with something in it, and the manifest if it is one of ours."""
+    try:
+        names = {entry.name for entry, _ in zip(os.scandir(path), range(ENTRIES_MAX), strict=False)}
+    except FileNotFoundError:
+        if not os.path.isdir(os.path.dirname(path.rstrip("/")) or "/"):
+            return Answer(None, 0, 0, "not visible here")  # Another mount, or another machine's disk.
+        return Answer(False, 0, 0, "is no longer there")
+    except OSError as error:
+        return Answer(None, 0, 0, f"cannot be looked at: {error.strerror}")
+    if not names:
+        return Answer(False, 0, 0, "is empty")
+    if os.path.basename(path.rstrip("/")).startswith(_OWN_TAG) and MANIFEST not in names:
+        return Answer(False, len(names), 0, "has lost its manifest")
+    return Answer(True, len(names), 0, "is there")
+
+
 def _short(error: Exception) -> str:
     return str(error).encode("utf-8", "backslashreplace").decode()[:REASON_CHARS_MAX]
 
@@ -350,7 +368,7 @@ def main() -> int:
     else:
         end_with(int(request["parent"]))
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-        answer = look(request["path"], Progress(1))
+        answer = find(request["path"]) if request["look"] == "find" else look(request["path"], Progress(1))
     os.write(1, answer.line())
     return 0
 

@@ -84,13 +84,20 @@ class DiskCheckpoints:
                 _is_over(self._ready.get_nowait())
 
     def read(self, path: str, manifest: str, *, uid: int, gid: int | None) -> CheckpointLook:
+        return self._have_read({"look": "read", "path": path}, uid, gid)
+
+    def find(self, path: str, *, uid: int, gid: int | None) -> CheckpointLook:
+        return self._have_read({"look": "find", "path": path}, uid, gid)
+
+    def _have_read(self, request: dict[str, Any], uid: int, gid: int | None) -> CheckpointLook:
         refused = self._places.enter(uid)
         if refused is not None:
             return CheckpointLook(None, 0, 0, refused)
         reader: Reader | None = None
         try:
             reader = self._take_ready() or self._start()
-            return self._ask(reader, path, uid, _NOBODY if gid is None else gid)
+            whose = {"uid": uid, "gid": _NOBODY if gid is None else gid, "parent": os.getpid()}
+            return self._ask(reader, {**request, **whose})
         except OSError as error:
             return CheckpointLook(None, 0, 0, f"no reader can be started: {error.strerror}")
         finally:
@@ -120,9 +127,8 @@ class DiskCheckpoints:
                 return reader
             _discard(reader)
 
-    def _ask(self, reader: Reader, path: str, uid: int, gid: int) -> CheckpointLook:
+    def _ask(self, reader: Reader, request: dict[str, Any]) -> CheckpointLook:
         assert reader.stdin is not None
-        request = {"path": path, "uid": uid, "gid": gid, "parent": os.getpid()}
         with contextlib.suppress(BrokenPipeError):  # It ended just now: it will have no answer either.
             reader.stdin.write(json.dumps(request).encode() + b"\n")
             reader.stdin.flush()

@@ -62,6 +62,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "hello_refused": Severity.WARNING,
         "incident_unreadable": Severity.CRITICAL,
         "joined": Severity.INFO,
+        "last_good_gone": Severity.CRITICAL,
         "left_behind": Severity.CRITICAL,
         "needs_human": Severity.CRITICAL,
         "no_loss": Severity.WARNING,

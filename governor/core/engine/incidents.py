@@ -38,6 +38,7 @@ from governor.core.events.inputs import (
     StopReplied,
     StreamOpened,
 )
+from governor.core.events.last_good import LastGoodSeen
 from governor.core.halt import table
 from governor.core.halt.acts import UNKILLABLE
 from governor.core.halt.incident import Incident, process_row, rank_rows
@@ -108,7 +109,8 @@ def open_incident(
         incident.note(at, wall, "save_failed", reason=in_vain)
     longest = run.save_longest_ns
     fact = table.verdict_fact(plan, DurationNs(longest) if longest is not None else None)
-    return [*feed(node, managed, fact, at), *ask_while_it_runs(node, incident)]
+    asked = ask_while_it_runs(node, incident)
+    return [*feed(node, managed, fact, at), *asked, *saved_checkpoint.find_last_good(managed)]
 
 
 def ask_while_it_runs(node: Node, incident: Incident) -> list[Effect]:
@@ -288,7 +290,20 @@ def _pay_for_checkpoint(node: Node, managed: ManagedRun, ack: Ack) -> list[Effec
 
 def on_checkpoint_read(node: Node, managed: ManagedRun, read: CheckpointRead) -> list[Effect]:
     alarms = saved_checkpoint.judge(managed, read, node.wall(read.at))
-    return [persist_incident(node, managed), *alarms]
+    finds = saved_checkpoint.find_last_good(managed) if alarms else []
+    return [persist_incident(node, managed), *alarms, *finds]
+
+
+def on_last_good_seen(node: Node, seen: LastGoodSeen) -> list[Effect]:
+    managed = node.runs.get(seen.run)
+    if managed is None:
+        return []
+    before = managed.run.last_good
+    alarms = saved_checkpoint.note_last_good(managed, seen)
+    if managed.run.last_good == before:
+        return []
+    effects: list[Effect] = [persist_incident(node, managed)] if managed.incident is not None else []
+    return [*effects, node_journal.persist(node, seen.at, managed), *alarms]
 
 
 def on_processes(node: Node, managed: ManagedRun, seen: ProcessesSeen) -> list[Effect]:

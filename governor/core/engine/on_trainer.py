@@ -8,7 +8,7 @@ from governor.core.base.findings import Finding, Reading
 from governor.core.base.identity import RUN_NAME, ConnectionId
 from governor.core.base.policy import NO_POLICY, Mode
 from governor.core.base.units import MonoNs
-from governor.core.engine import alarms, budgeting, charging, incidents, launched_command, verdicts
+from governor.core.engine import alarms, budgeting, charging, incidents, launched_command, saved_checkpoint, verdicts
 from governor.core.engine.alarms import refuse
 from governor.core.engine.idle import limit
 from governor.core.engine.managed_run import ManagedRun
@@ -380,7 +380,7 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
     finished = limit.on_ended(node, managed, event.at)
     data = {"completed": managed.run.completed, "exit_code": event.exit_code, "step": managed.run.step}
     record = Record("ended", event.run, None, data)
-    return [record, persist(node, event.at, managed), *finished]
+    return [record, persist(node, event.at, managed), *finished, *saved_checkpoint.find_last_good(managed)]
 
 
 def _rank_of(node: Node, connection: ConnectionId) -> tuple[ManagedRun, Rank] | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from governor.core.base.units import DurationNs, WallNs
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.events.effects import Alarm, ReadCheckpoint
+from governor.core.events.effects import Alarm, FindLastGood, ReadCheckpoint
 from governor.core.events.inputs import Ack, CheckpointRead
+from governor.core.events.last_good import LastGoodSeen
 
 
-def take(managed: ManagedRun, ack: Ack) -> list[ReadCheckpoint]:
+def take(managed: ManagedRun, ack: Ack) -> list[ReadCheckpoint | FindLastGood]:
     """Note what the ranks say that they have saved, and have it read."""
     incident = managed.incident
     assert incident is not None
@@ -23,11 +24,47 @@ def take(managed: ManagedRun, ack: Ack) -> list[ReadCheckpoint]:
     if ack.checkpoint.get("kind") == "good":
         managed.run.set_last_good(ack.step, ack.checkpoint.get("path"), ack.at)
         incident.take_last_good(managed.run)
+    # A framework that saves by its own means may have removed the last good one to make room.
+    finds = find_last_good(managed)
     path, manifest = ack.checkpoint.get("path"), ack.checkpoint.get("manifest")
     if not (isinstance(path, str) and isinstance(manifest, str)):
-        return []
+        return [*finds]
     gid = next((rank.peer.gid for rank in managed.run.ranks.values() if rank.connection == ack.connection), None)
-    return [ReadCheckpoint(incident.incident_id, incident.run, path, manifest, managed.run.uid, gid)]
+    finds = [find for find in finds if find.path != path]
+    return [ReadCheckpoint(incident.incident_id, incident.run, path, manifest, managed.run.uid, gid), *finds]
+
+
+def find_last_good(managed: ManagedRun) -> list[FindLastGood]:
+    """It is about to be told: look whether it is still there."""
+    run = managed.run
+    path = run.last_good.get("path") if run.last_good is not None else None
+    if not isinstance(path, str):
+        return []
+    gid = next((rank.peer.gid for rank in run.ranks.values()), None)
+    return [FindLastGood(run.run, path, run.uid, gid)]
+
+
+def note_last_good(managed: ManagedRun, seen: LastGoodSeen) -> list[Alarm]:
+    """Keep what was seen beside the checkpoint's place, for whoever tells of it."""
+    run, known = managed.run, managed.run.last_good
+    if known is None or known.get("path") != seen.path:
+        return []  # There is a newer one.
+    was_gone = known.get("gone")
+    plain = {name: value for name, value in known.items() if name not in ("gone", "unseen")}
+    if seen.there:
+        run.take_last_good(plain, run.last_good_at)
+    elif seen.there is None:
+        run.take_last_good({**plain, "unseen": seen.reason}, run.last_good_at)
+    else:
+        # All work since the attempt's begin is unsaved then.
+        run.take_last_good({**plain, "gone": seen.reason}, None)
+    incident = managed.incident
+    if incident is not None and (incident.last_good or {}).get("path") == seen.path:
+        incident.take_last_good(run)
+    if seen.there is not False or was_gone:
+        return []
+    step = plain.get("step")
+    return [Alarm("last_good_gone", run.run, f"the last good checkpoint, of step {step}, {seen.reason}: {seen.path}")]
 
 
 def judge(managed: ManagedRun, read: CheckpointRead, wall: WallNs) -> list[Alarm]:

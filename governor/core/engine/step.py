@@ -60,6 +60,7 @@ from governor.core.events.inputs import (
     Tick,
     TrainerExited,
 )
+from governor.core.events.last_good import LastGoodSeen
 from governor.core.events.machine import (
     GovernorsSeen,
     GpuProcessesSeen,
@@ -229,6 +230,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     BillingRead: _on_incident_event,
     ProcessesSeen: _on_incident_event,
     CheckpointRead: _on_incident_event,
+    LastGoodSeen: incidents.on_last_good_seen,
     GpuProcessesSeen: occupancy.on_gpu_processes,
     GovernorsSeen: occupancy.on_governors,
     GpuSample: on_machine.on_gpu_sample,

@@ -99,6 +99,16 @@ class ReadCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class FindLastGood:
+    """Look whether the run's last good checkpoint is still where it was saved, with the rights of the run's user."""
+
+    run: str
+    path: str
+    uid: int
+    gid: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Confirm:
     connection: ConnectionId
     seq: int
@@ -156,4 +166,4 @@ class Alarm:
     text: str
 
 
-Effect = HaltEffect | ReadCheckpoint | Confirm | Refuse | Record | PersistRuns | PersistIncident | Alarm
+Effect = HaltEffect | ReadCheckpoint | FindLastGood | Confirm | Refuse | Record | PersistRuns | PersistIncident | Alarm

@@ -12,6 +12,7 @@ from typing import Any
 
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
+from governor.core.events.last_good import LastGoodSeen
 from governor.core.events.machine import (
     GovernorsSeen,
     GpuProcessesSeen,
@@ -381,6 +382,7 @@ Event = (
     | BillingRead
     | ProcessesSeen
     | CheckpointRead
+    | LastGoodSeen
     | OperatorHalt
     | OperatorHold
     | OperatorBudget

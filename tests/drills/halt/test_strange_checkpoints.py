@@ -6,6 +6,8 @@ import json
 import os
 import re
 import select
+import shutil
+import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,9 +45,10 @@ class Rank:
             os.chown(one, self.uid, self.uid, follow_symlinks=False)
         self.path.chmod(0o700)
 
-    def fail(self) -> None:
+    def fail(self, **hello: Any) -> None:
         """Long trained, unsaved, and now a NaN: the halt waits for a checkpoint."""
-        self.puppet.hello(run=self.run, capabilities=["ask"], started_mono_ns=max(1, time.monotonic_ns() - HOUR_NS))
+        began = max(1, time.monotonic_ns() - HOUR_NS)
+        self.puppet.hello(run=self.run, capabilities=["ask"], started_mono_ns=began, **hello)
         self.puppet.steps(2, STEP)
         self.puppet.steps(STEP + 1, STEP + 1, "nan")
 
@@ -168,6 +171,34 @@ def test_it_is_read_with_the_rights_of_its_owner_not_of_the_daemon(governor: Ser
     rank.acknowledge()
     found = rank.read()
     assert (found["whole"], found["reason"]) == (None, "weights.bin is not readable by the governor")
+
+
+def test_nan_weights_saved_as_good_are_suspect_and_a_last_good_that_was_removed_is_said_to_be_gone(
+    governor: Service, start: Start
+) -> None:
+    rank = start(NOBODY, "rotated")
+    before = rank.path.parent / "checkpoint-20"
+    before.mkdir()
+    (before / "model.safetensors").write_bytes(bytes(1000))
+    header = json.dumps({"lm_head": {"dtype": "F32", "shape": [1000], "data_offsets": [0, 4000]}}).encode()
+    values = struct.pack("<1000f", *[1.0] * 999, float("nan"))
+    (rank.path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + values)
+    write_whole(rank)
+    rank.fail(last_good={"step": 20, "path": str(before), "mono_ns": 1})
+    shutil.rmtree(before)  # As a Trainer with save_total_limit=1 does when it saves.
+    rank.acknowledge()
+    assert rank.read()["nonfinite"] == "model.safetensors: lm_head"
+
+    def told() -> Any:
+        incident = rank.incident() or {}
+        return incident if (incident.get("last_good") or {}).get("gone") else None
+
+    incident = governor.until(told, "the last good one is gone")
+    assert (incident["checkpoint"]["kind"], incident["checkpoint"]["verified_by"]) == ("suspect", "governor")
+    assert incident["last_good"]["path"] == str(before)
+    assert governor.run("rotated")["last_good"]["gone"] == "is no longer there"
+    governor.until_said("last_good_gone")
+    governor.until_said("checkpoint_nonfinite")
 
 
 def readers(governor: Service) -> dict[int, int]:

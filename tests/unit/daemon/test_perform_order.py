@@ -58,6 +58,9 @@ class NoFiles:
     def prepare(self) -> None:
         pass
 
+    def find(self, path: str, *, uid: int, gid: int | None) -> CheckpointLook:
+        raise AssertionError("nobody tells of one")
+
     def read(self, path: str, manifest: str, *, uid: int, gid: int | None) -> CheckpointLook:
         raise AssertionError("nobody has saved")
 

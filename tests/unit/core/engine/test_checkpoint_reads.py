@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from governor.core.engine.node import Node
-from governor.core.events.effects import Alarm, Effect, ReadCheckpoint
-from governor.core.events.inputs import CheckpointRead
+from governor.core.events.effects import Alarm, Effect, FindLastGood, ReadCheckpoint
+from governor.core.events.inputs import CheckpointRead, TrainerExited
+from governor.core.events.last_good import LastGoodSeen
 from governor.core.halt.incident import Incident
 from tests.unit.core.engine.test_step import a_step, ack, at, make_node, only, play, rule, training
 
@@ -85,3 +86,51 @@ def test_not_read_is_no_verdict() -> None:
     assert incident.checkpoint is not None
     assert incident.checkpoint["verified_by"] == "trainer"
     assert node.runs["llama"].run.last_good == {"step": 33, "path": PATH}
+
+
+# --- the last good one, before it is told -----------------------------------------------------------------------
+
+
+def finds(effects: list[Effect]) -> list[str]:
+    return [effect.path for effect in effects if isinstance(effect, FindLastGood)]
+
+
+def seen(there: bool | None, reason: str = "is no longer there") -> LastGoodSeen:
+    return LastGoodSeen(at(33), "llama", "/ck/cg_20", there, reason)
+
+
+def test_it_is_looked_for_at_the_verdict_after_a_save_beside_it_and_at_the_end_of_the_run() -> None:
+    node, _, effects = saved("suspect")
+    assert finds(effects) == ["/ck/cg_20"]
+    assert finds(saved()[2]) == [], "the one that was just saved is read anyway"
+    assert finds(read(saved()[0], whole=False)) == ["/ck/cg_20"], "it is told again"
+
+    node = make_node()
+    training(node)
+    node.runs["llama"].run.set_last_good(20, "/ck/cg_20", at(20))
+    assert finds(play(node, a_step(31, 1, loss=float("inf")))) == ["/ck/cg_20"]
+    node = make_node()
+    training(node)
+    node.runs["llama"].run.set_last_good(20, "/ck/cg_20", at(20))
+    assert finds(play(node, TrainerExited(at(31), "llama", 0))) == ["/ck/cg_20"]
+
+
+def test_one_that_is_gone_is_said_once_and_counts_no_work_as_saved() -> None:
+    node, incident, _ = saved("suspect")
+    run = node.runs["llama"].run
+    alarms = [effect for effect in play(node, seen(False), seen(False)) if isinstance(effect, Alarm)]
+    assert [alarm.name for alarm in alarms] == ["last_good_gone"]
+    assert run.last_good == {**BEFORE, "gone": "is no longer there"} == incident.last_good
+    assert run.last_good_at is None
+    play(node, seen(True, "is there"))
+    assert run.last_good == BEFORE == incident.last_good
+
+
+def test_one_that_cannot_be_seen_is_not_gone_and_an_older_answer_changes_nothing() -> None:
+    node, incident, _ = saved("suspect")
+    assert not [effect for effect in play(node, seen(None, "not visible here")) if isinstance(effect, Alarm)]
+    assert incident.last_good == {**BEFORE, "unseen": "not visible here"}
+    run = node.runs["llama"].run
+    run.set_last_good(40, "/ck/cg_40", at(40))
+    assert play(node, seen(False)) == []
+    assert run.last_good == {"step": 40, "path": "/ck/cg_40"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,8 @@ log = structlog.get_logger("costgov")
 
 # An API across an ocean answers in 0.3 s. A halt's own graces are longer than this.
 RESUMED_PRICE_S = 2.0
+# A local disk answers in a millisecond, and a start may take a second.
+FIRST_LOOK_S = 1.0
 
 
 class Governor:
@@ -112,6 +115,7 @@ class Governor:
         self._closers += [self.gpus.close, self.checkpoints.close]
         self.recordings = self._recordings()
         self.daemon = self._build(watchers)
+        self._begin_streams()
 
     def _open_journal(self) -> Any:
         paths = self.settings.paths
@@ -152,8 +156,8 @@ class Governor:
         self._closers.append(self.alerts.close)
         reports = ReportFiles(paths.state_dir / "incidents")
         observers = Observers([*watchers, reports, self.alerts, *self._exporters()])
-        streams = [self._stream(entry) for entry in settings.jsonl]
-        self._closers += [stream.close for stream in streams]
+        self.streams = [self._stream(entry) for entry in settings.jsonl]
+        self._closers += [stream.close for stream in self.streams]
         memory, notices = MemoryWatch(self._pids), NoticeWatch(self.cloud, self.clock)
         self._closers += [memory.close, notices.close]
         performer = Performer(
@@ -179,7 +183,7 @@ class Governor:
             control_is_private=settings.control.mode & 0o006 == 0,
             extra=self._extra,
             sources=[
-                *streams,
+                *self.streams,
                 GpuWatch(
                     self.gpus,
                     self.processes,
@@ -199,6 +203,14 @@ class Governor:
         """One process of each live run. Its control group is the run's."""
         live = {name: managed.processes() for name, managed in self.node.runs.items() if managed.run.alive}
         return {name: processes[0].pid for name, processes in live.items() if processes}
+
+    def _begin_streams(self) -> None:
+        """Look at every log now: what is written from here on is news. One that does not answer is not waited for."""
+        for stream in self.streams:
+            stream.begin(self.clock.mono())
+        deadline_s = time.monotonic() + FIRST_LOOK_S
+        for stream in self.streams:
+            stream.wait(max(0.0, deadline_s - time.monotonic()))
 
     def _stream(self, entry: Jsonl) -> Stream:
         def wake() -> None:

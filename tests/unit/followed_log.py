@@ -30,6 +30,9 @@ class AtOnce:
     def ask(self, asked: Asked) -> None:
         self.seen = self.files.answer(asked)
 
+    def wait(self, _bound_s: float) -> None:
+        pass
+
     def take(self) -> Seen | None:
         seen, self.seen = self.seen, None
         return seen

@@ -6,6 +6,7 @@ may wait for a file server, so it runs on the stream's own thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -94,6 +95,12 @@ class JsonlTail:
         except OSError:
             return None
 
+    def begin(self) -> None:
+        """Note where history ends, before the first read: what is written from now on is news."""
+        with contextlib.suppress(OSError):
+            if self._fd < 0 and self._named() is not None:
+                self._open()
+
     def trace(self) -> None:
         """Look again who decides what the file says: root may have changed it."""
         walk = Walk()
@@ -117,8 +124,8 @@ class JsonlTail:
             self._fd = -1
 
     def go_on(self, saved: Position) -> None:
-        """Begin at `saved`; call it before the first poll. A file that has been replaced since is read whole."""
-        assert self._fd < 0, "reading has begun"
+        """Begin at `saved`; call it before the first read. A file that has been replaced since is read whole."""
+        self.close()
         self._resume, self._skip_history = saved, False
 
     def _read_new(self, lines: list[bytes]) -> None:

@@ -54,6 +54,8 @@ class StreamFiles:
             self.busy_with = self._pidfile
             found = read_pidfile(self._pidfile)
         self.busy_with = self.tail.path
+        if not asked.is_read:
+            self.tail.begin()
         if asked.is_look:
             self.tail.trace()
             owner = self.tail.owner
@@ -75,6 +77,9 @@ class Answerer(Protocol):
 
     def ask(self, asked: Asked) -> None: ...
 
+    def wait(self, bound_s: float) -> None:
+        """Wait until the question is answered, at most so long."""
+
     def take(self) -> Seen | None: ...
 
     def close(self) -> None: ...
@@ -90,6 +95,7 @@ class StreamThread:
     is_busy: bool = False
     _questions: queue.SimpleQueue[Asked | None] = field(default_factory=queue.SimpleQueue)
     _answers: queue.SimpleQueue[Seen] = field(default_factory=queue.SimpleQueue)
+    _answered: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
     def ask(self, asked: Asked) -> None:
@@ -102,7 +108,12 @@ class StreamThread:
                 return
             self._thread = thread
         self.is_busy = True
+        self._answered.clear()
         self._questions.put(asked)
+
+    def wait(self, bound_s: float) -> None:
+        if self.is_busy:
+            self._answered.wait(bound_s)
 
     def take(self) -> Seen | None:
         try:
@@ -125,5 +136,6 @@ class StreamThread:
             while (asked := self._questions.get()) is not None:
                 seen = self.files.answer(asked)
                 self._answers.put(seen)
+                self._answered.set()
                 if seen.is_news:
                     self.wake()

@@ -85,6 +85,13 @@ class Stream:
         self._is_late = False  # The present question has been reported to be unanswered.
         self._is_known = False  # The run has been reported.
 
+    def begin(self, at: MonoNs) -> None:
+        """Ask for the first look, which ends history. `wait` for it before anything is launched that may write."""
+        self._ask(at)
+
+    def wait(self, bound_s: float) -> None:
+        self._thread.wait(bound_s)
+
     def poll(self, at: MonoNs) -> list[Event]:
         """Take what is there and ask for more. Never waits."""
         events = self.take(at)

@@ -88,6 +88,22 @@ def test_a_path_that_does_not_answer_is_said_once_in_seconds_and_watched_when_it
     watched.close()
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_is_written_after_the_first_look_is_no_history(path: Path, is_there: bool) -> None:
+    """`costgov run` launches its command once every log was looked at."""
+    path.parent.mkdir()
+    if is_there:
+        path.write_text('{"step": 1}\n')
+    node, watched = make_node(), Stream(Jsonl(path=path, run="log"), FakeProcesses(), begin=AtOnce)
+    watched.begin(at(0))
+    with path.open("a") as file:
+        file.write('{"step": 2}\n')
+    play(node, tick(0), *watched.poll(at(0)), *watched.poll(at(1)))
+    run = node.runs["log"].run
+    assert (run.step, run.attempt_step) == (2, 1)
+    watched.close()
+
+
 def test_a_thread_that_is_held_up_holds_up_nobody_and_is_not_replaced() -> None:
     held, entered = threading.Event(), threading.Event()
 

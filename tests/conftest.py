@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import resource
 import shutil
 import signal
 import tempfile
@@ -50,6 +51,15 @@ def _only_cells_that_can_come() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "move", checked)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _unmarked() -> Iterator[None]:
+    """The shim marks the process in which it attaches, for good. Of launches within launches there is room for few."""
+    before = resource.getrlimit(leftovers.RLIMIT_LOCKS)
+    yield
+    if resource.getrlimit(leftovers.RLIMIT_LOCKS) != before:
+        resource.setrlimit(leftovers.RLIMIT_LOCKS, before)
 
 
 _MARK = pytest.StashKey[int]()

@@ -16,6 +16,7 @@ from .guard import guarded, print_line
 from .interfaces import Resumed, Saver
 from .launch import Place, is_required
 from .listener import Listener
+from .mark import mark_this_process
 from .progress import Progress
 from .saving.agreement_thread import AgreementThread
 from .saving.open_requests import OWN, CheckpointRequest, OpenRequests
@@ -96,6 +97,7 @@ class Watcher:
         self._signal_wakeup.install(self._wanted_signal)
         self._hello["signal"] = self._signal_wakeup.number
         self._hello["capabilities"] = self._capabilities(self._hello.get("capabilities"))
+        self._hello["mark"] = mark_this_process()
         if is_required(self._environ):
             self._insist()
         elif not self._governor.connect(time.monotonic_ns()) and self._place.local_rank == 0:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import structlog
 
-from governor.core.base.identity import ConnectionId, ProcessId
+from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import PolicySet
 from governor.core.base.units import NS_PER_MS, NS_PER_S, TICK_NS, MonoNs
 from governor.core.engine import step as engine
@@ -34,13 +34,12 @@ from governor.core.events.inputs import (
     FramesLost,
     Hello,
     LauncherExited,
-    LaunchersSeen,
     Tick,
     TrainerExited,
 )
-from governor.core.halt.kill_set import descends, find_launchers
 from governor.daemon import signals
 from governor.daemon.incident_queries import IncidentQueries
+from governor.daemon.launches import NO_COMMAND, SupervisedCommand, launch_seen
 from governor.daemon.perform import Performer
 from governor.daemon.recorder import Recorder
 from governor.ports import Closed, Control, ControlRequest, Opened, Packet, Rejected, ServiceManager
@@ -69,20 +68,6 @@ class Health:
     def loaded(self, wall_ns: int) -> None:
         """Note that policies were read and are in force."""
         self.last_reload_wall_ns = wall_ns
-
-
-@dataclass(frozen=True, slots=True)
-class SupervisedCommand:
-    """The command of `costgov run`, for which this governor was started, and its effect on the loop."""
-
-    run: str | None  # The name that its environment carries.
-    argv: tuple[str, ...]  # The governor's own command line, which also resumes the run.
-    processes: tuple[ProcessId, ...]  # The started processes. They are above every rank of the run.
-    should_end: Callable[[], bool] = lambda: False  # True: the command is over and no work is pending.
-    on_signal: Callable[[signal.Signals], bool] = lambda _signum: False  # True: the signal is handled, go on.
-
-
-NO_COMMAND: Final = SupervisedCommand(None, (), ())
 
 
 @dataclass(slots=True)
@@ -303,15 +288,10 @@ class Daemon:
         except OSError as error:  # Out of descriptors. A halt looks for launchers again, from the ranks up.
             log.error("process_table_unreadable", reason=error.strerror)
             return
-        found = find_launchers(table, hello.peer.process, self.performer.process_killer.own_pid)
-        # Another run of this user may use our socket. Our command is not above its ranks and must not end with it.
-        supervised = self.supervised or NO_COMMAND
-        own = hello.run == supervised.run or descends(table, hello.peer.process, supervised.processes)
-        launchers = tuple(dict.fromkeys((*supervised.processes, *found))) if own else found
-        if launchers:
-            outermost = table.get(launchers[0].pid)
-            known = outermost.argv if outermost is not None else ()
-            self.apply(LaunchersSeen(hello.at, hello.run, launchers, (supervised.argv or known) if own else known))
+        own_pid = self.performer.process_killer.own_pid
+        seen = launch_seen(table, hello, own_pid, self.supervised or NO_COMMAND)
+        if seen is not None:
+            self.apply(seen)
 
     def _drain_control(self) -> None:
         if self.control is None or self.answer is None:
@@ -372,10 +352,10 @@ class Daemon:
 
     # --- policies ----------------------------------------------------------------------------------------
 
-    def supervise(self, supervised: SupervisedCommand, ended: Any) -> None:
-        """Attend to one command. `ended` is a source: poll(at) -> events."""
+    def supervise(self, supervised: SupervisedCommand, *sources: Any) -> None:
+        """Attend to one command. `sources` are more of them: poll(at) -> events."""
         self.supervised = supervised
-        self.sources = [*self.sources, ended]
+        self.sources = [*self.sources, *sources]
 
     def reload(self) -> bool:
         """Read the policies again. An invalid file changes nothing and is logged."""

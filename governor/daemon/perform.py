@@ -19,7 +19,7 @@ import structlog
 
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.idle_state import NODE
-from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.managed_run import Launch, ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.effects import (
     Alarm,
@@ -226,7 +226,11 @@ class Performer:
         incident = managed.incident if managed is not None else None
         launchers, others = (incident.launchers, incident.named_uids) if incident is not None else ((), ())
         uid = managed.run.uid if managed is not None else -1
-        hit = self.process_killer.begin(incident_id, self.node.announced(incident_id), launchers, uid, signum, others)
+        launch = managed.launch if managed is not None else Launch()
+        hit = self.process_killer.begin(
+            incident_id, self.node.announced(incident_id), launchers, uid, signum, others,
+            marks=launch.marks, unsure=launch.unsure,
+        )  # fmt: skip
         unsent = self._why_unsent(hit)
         if unsent is not None and managed is not None and managed.incident is not None:
             managed.incident.mark_unsent(_MOMENTS[signum], unsent)

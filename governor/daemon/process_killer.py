@@ -13,7 +13,7 @@ from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_MS, NS_PER_S, MonoNs
 from governor.core.events.inputs import ProcessesSeen
 from governor.core.halt.incident import process_row
-from governor.core.halt.kill_set import KillSet, kill_set, strays
+from governor.core.halt.kill_set import KillSet, kill_set, marked_of_others, strays
 from governor.ports import Processes, Sent
 
 # The scan period while a process lives, so an exit is seen this soon.
@@ -25,6 +25,9 @@ GUARD_NS: Final = NS_PER_S
 EMPTY_SCANS: Final = 2  # Between two scans, a last fork can hide once, not twice.
 # Signals sent at one time: about a second of the loop. A fork bomb is ended in rounds.
 SENDS_MAX: Final = 10_000
+
+UNSURE_MAX: Final = 16
+COMMAND_CHARS_MAX: Final = 80
 
 log = structlog.get_logger("costgov")
 
@@ -41,6 +44,8 @@ class KillInProgress:
     uid: int
     other_uids: tuple[int, ...]
     signum: signal.Signals
+    marks: tuple[int, ...] = ()
+    unsure: tuple[ProcessId, ...] = ()  # Perhaps of the run: never signalled, and named when all else is gone.
     members: KillSet | None = None  # None before a process table could be read.
     is_waiting: bool = False  # `signum` waits for a readable process table.
     unsent: tuple[ProcessId, ...] = ()  # Processes not yet sent `signum`, first in the next round.
@@ -67,7 +72,8 @@ class ProcessKiller:
 
     def begin(
         self, incident_id: str, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], uid: int,
-        signum: signal.Signals, other_uids: Iterable[int] = (),
+        signum: signal.Signals, other_uids: Iterable[int] = (), *, marks: Iterable[int] = (),
+        unsure: Iterable[ProcessId] = (),
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Signal every process of the run, launchers first. Repeatable. Return each process and its signal's result.
 
@@ -76,7 +82,10 @@ class ProcessKiller:
         While `blind`, nobody is signalled. The signal waits, and `take_late` has its result.
         """
         known = self._open.get(incident_id)
-        killing = KillInProgress(tuple(dict.fromkeys(ranks)), tuple(launchers), uid, tuple(other_uids), signum)
+        killing = KillInProgress(
+            tuple(dict.fromkeys(ranks)), tuple(launchers), uid, tuple(other_uids), signum,
+            marks=tuple(marks), unsure=tuple(unsure),
+        )  # fmt: skip
         killing.members = known.members if known is not None else None
         self._open[incident_id] = killing
         table = self._table()
@@ -90,8 +99,8 @@ class ProcessKiller:
 
     def _begin(self, killing: KillInProgress, table: Table) -> list[dict[str, Any]]:
         made = kill_set(
-            table, killing.ranks, self.own_pid,
-            launchers=killing.launchers, uid=killing.uid, other_uids=killing.other_uids,
+            table, killing.ranks, self.own_pid, launchers=killing.launchers, uid=killing.uid,
+            other_uids=killing.other_uids, marks=killing.marks,
         )  # fmt: skip
         assert made is not None, "a run has a uid"
         killing.members = made if killing.members is None else made.joined(killing.members)
@@ -167,8 +176,16 @@ class ProcessKiller:
             return ProcessesSeen(at, incident_id, alive, respawned)
         if gone and not killing.is_gone_reported:
             killing.is_gone_reported = True
-            return ProcessesSeen(at, incident_id, ())
+            return ProcessesSeen(at, incident_id, (), unsure=self._unsure(killing, table))
         return None
+
+    def _unsure(self, killing: KillInProgress, table: Table) -> tuple[tuple[int, str], ...]:
+        """Those that live on, are perhaps of the run and were not ended: pid and command."""
+        assert killing.members is not None
+        members = frozenset(killing.members.members)
+        named = dict.fromkeys((*killing.unsure, *marked_of_others(table, killing.members)))
+        living = [p for p in named if p not in members and p.pid in table and not self.processes.is_gone(p)]
+        return tuple((p.pid, " ".join(table[p.pid].argv)[:COMMAND_CHARS_MAX]) for p in living[:UNSURE_MAX])
 
     def end(self, incident_id: str) -> None:
         """End the search for this halt's processes: the halt is over."""

@@ -25,6 +25,7 @@ from governor.text.moments import (
     spent_text,
     stays_billed_text,
     stop_target,
+    unsure_text,
     when,
 )
 from governor.text.table import plain
@@ -229,6 +230,11 @@ def _unseen_end(snapshot: Snapshot, seen: set[str]) -> list[str]:
     if "exited" not in seen:
         text = "The end of the run's processes was not observed."
         lines.append(text.replace(".", ", but the machine's was.") if "verified" in seen else text)
+    lines.extend(
+        f"Whose these are, which live on and were not ended: {unsure_text(entry['detail'])}."
+        for entry in snapshot["timeline"]
+        if entry["what"] == "unsure"
+    )
     if stop_target(snapshot) == "processes":
         lines.append("No machine was stopped, by plan: it stays billed until somebody stops it.")
     elif "verified" not in seen:

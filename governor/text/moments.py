@@ -138,6 +138,14 @@ def _exited(_detail: Detail, _snapshot: Snapshot) -> str:
     return "observed: no process of the run is left"
 
 
+def _unsure(detail: Detail, _snapshot: Snapshot) -> str:
+    return f"alive, perhaps of the run, not ended: {unsure_text(detail)}"
+
+
+def unsure_text(detail: Detail) -> str:
+    return ", ".join(f"pid {row.get('pid')} ({plain(row.get('command'))})" for row in detail.get("processes", []))
+
+
 def _ranks_exited(_detail: Detail, _snapshot: Snapshot) -> str:
     return "observed: no rank is left; what they left behind is ended next"
 
@@ -233,6 +241,7 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     "nobody_named": ("unseen", _nobody_named),
     "ranks_exited": ("ranks gone", _ranks_exited),
     "exited": ("gone", _exited),
+    "unsure": ("not ended", _unsure),
     "respawned": ("respawned", _respawned),
     "stop_requested": ("stop", _stop_requested),
     "stop_accepted": ("accepted", _accepted),

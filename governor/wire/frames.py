@@ -251,6 +251,7 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
         started_at=None if started is None else MonoNs(min(started, at)),
         resumed_step=_count(frame.get("resumed_step")),
         last_good=frame.get("last_good"),
+        mark=_count(frame.get("mark")),
         open_incident=frame.get("open_incident"),
     )
 

@@ -137,6 +137,7 @@ def hang_deaf() -> dict[str, Any]:
             entry(71 * S, "respawned", pids=[4321]),
             entry(71 * S, "kill"),
             entry(81 * S, "exited"),
+            entry(81 * S, "unsure", processes=[{"pid": 4711, "command": "redis-server\x1b[2J --port 6379"}]),
             entry(81 * S, "halted"),
         ],
         "agreed_step": None,

@@ -1,6 +1,6 @@
 """The process table of this machine, and signals that cannot hit the wrong process.
 
-Reads only stat, status, cmdline and cgroup, which CAP_KILL alone suffices to read for processes of another uid.
+Reads only stat, status, cmdline, cgroup and limits, which everybody may read for processes of another uid.
 Never reads environ, fd, cwd or exe. Under `hidepid` identity cannot be read; such a process is DENIED, never gone.
 """
 
@@ -62,6 +62,13 @@ def parse_cgroup(raw: bytes) -> str:
         elif controllers == "name=systemd":
             named = path
     return unified if unified not in (_UNKNOWN_CGROUP, "/") else named or unified
+
+
+def parse_mark(raw: bytes) -> int:
+    """Read the soft value of RLIMIT_LOCKS from /proc/PID/limits. 0: unlimited, as it is without a mark."""
+    start = raw.find(b"\nMax file locks")
+    soft = raw[start + 15 : start + 60].split()[:1] if start >= 0 else []
+    return int(soft[0]) if soft and soft[0].isdigit() else 0
 
 
 class LinuxProcesses:
@@ -165,6 +172,7 @@ class LinuxProcesses:
             state=stat.state,
             argv=argv,
             cgroup=parse_cgroup(_read("cgroup", directory) or b""),
+            mark=parse_mark(_read("limits", directory) or b""),
         )
 
     def send(self, target: ProcessId, signum: signal.Signals) -> Sent:

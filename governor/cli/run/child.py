@@ -12,10 +12,12 @@ from typing import IO, Final
 
 from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
+from governor.cli.run.orphans import adopt_orphans, send_to_marked
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import MonoNs
 from governor.daemon import signals
 from governor.ports import Processes
+from trainer_shim.mark import Marked
 
 # The longest that `deepspeed` and `torchrun` take to end their ranks.
 TERM_GRACE_S: Final = 30.0
@@ -35,6 +37,7 @@ class Command:
     was_held_back: bool = False  # A signal came while a halt was saving.
     was_kept: bool = False  # A signal came while we waited only for the node's stop.
     ignored: set[signal.Signals] = field(default_factory=set)  # Of which the operator was told.
+    mark: int | None = None  # What the command and all that it starts carry.
 
     def identity(self, processes: Processes) -> tuple[ProcessId, ...]:
         """The command's process; empty when it is gone, or when /proc cannot be read (no free descriptors)."""
@@ -78,17 +81,22 @@ def start_command(argv: Sequence[str], governor: Governor, name: str, sink: IO[b
     }
     # The command gets its own session: Ctrl-C reaches it only once, through us, and its process tree is distinct from
     # ours.
-    return Command(subprocess.Popen(argv, env=environ, stdout=sink, stderr=sink, start_new_session=True))
+    with Marked() as mark:
+        if mark is not None:  # Else nothing tells them from children of our own.
+            adopt_orphans()
+        process = subprocess.Popen(argv, env=environ, stdout=sink, stderr=sink, start_new_session=True)
+    return Command(process, mark=mark)
 
 
-def end_command(command: Command) -> None:
+def end_command(command: Command, processes: Processes) -> None:
     """Finish a decided halt without a governor.
 
-    The launcher passes SIGTERM on to its ranks. Ranks that remain are in its process group.
+    The launcher passes SIGTERM on to its ranks. Ranks that remain are in its process group, or have the command's mark.
     """
     for signum in (signal.SIGTERM, signal.SIGKILL):
         if command.poll() is None:
             os.killpg(command.process.pid, signum)
+        send_to_marked(processes, command.mark, signum)
         with contextlib.suppress(subprocess.TimeoutExpired):
             command.process.wait(TERM_GRACE_S)
 

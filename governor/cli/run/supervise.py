@@ -18,6 +18,7 @@ from governor.cli.common import ExitCode
 from governor.cli.run.child import Command, end_command, start_command, wait_unwatched
 from governor.cli.run.console import Console
 from governor.cli.run.ending import CommandEnd, is_accepted, kept_by, living, made_for, prune, stops_node
+from governor.cli.run.orphans import Reaper
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, format_usd
 from governor.core.engine.resume import SUPERSEDED
 from governor.core.events.effects import Alarm, Effect
@@ -26,8 +27,8 @@ from governor.core.halt.incident import Incident
 from governor.core.halt.state import HaltState, StopTarget
 from governor.core.views.status import run_status
 from governor.daemon import signals
+from governor.daemon.launches import SupervisedCommand
 from governor.daemon.logs import configure
-from governor.daemon.loop import SupervisedCommand
 from governor.reports.terminal import closing_line
 from governor.settings.model import Settings
 from trainer_shim.wire import HALT_EXIT_CODE
@@ -141,7 +142,7 @@ def _run_governed(
         console.print_line(
             f"costgov: the governor cannot go on: ending pid {command.process.pid}, whose halt was decided"
         )
-        end_command(command)
+        end_command(command, governor.processes)
     else:
         console.print_line(
             f"costgov: the governor cannot go on: pid {command.process.pid} goes on UNWATCHED, nothing ends it"
@@ -160,10 +161,16 @@ def _watch(
         processes=command.identity(governor.processes),
         should_end=lambda: is_over(governor, command),
         on_signal=partial(pass_on, governor, command, print_line),
+        mark=command.mark,
     )
-    governor.daemon.supervise(supervised, CommandEnd(name, command.poll, command.process.pid, governor.processes))
+    pid = command.process.pid
+    ended = CommandEnd(name, command.poll, pid, governor.processes)
+    governor.daemon.supervise(supervised, ended, Reaper(pid, command.mark))
     if supervised.processes:
-        launched = CommandLaunched(governor.clock.mono(), name, os.getuid(), supervised.processes, supervised.argv)
+        marks = () if command.mark is None else (command.mark,)
+        launched = CommandLaunched(
+            governor.clock.mono(), name, os.getuid(), supervised.processes, supervised.argv, marks
+        )  # fmt: skip
         governor.daemon.apply(launched)
     return governor.daemon.run(governor.begin)
 

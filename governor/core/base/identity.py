@@ -9,6 +9,8 @@ from typing import Final, NewType
 # Run names become metric labels, file names and provider tokens. The pattern is valid in all of them.
 RUN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 
+MARK_PART_BITS: Final = 20  # trainer_shim.mark.PART_BITS
+
 ConnectionId = NewType("ConnectionId", int)  # Counted up by the inbox, never reused within one governor.
 
 
@@ -45,3 +47,11 @@ class ProcessFacts:
     state: str  # R, S, D, Z, T, …
     argv: tuple[str, ...]  # Empty for kernel threads and zombies.
     cgroup: str
+    mark: int = 0  # What it inherited from a launch (trainer_shim/mark.py). 0: nothing.
+
+
+def carries(its: int, mark: int) -> bool:
+    """Whether a process with the mark `its` was started by the launch with this mark, or by a launch within it."""
+    while its > mark:
+        its >>= MARK_PART_BITS
+    return mark > 0 and its == mark

@@ -326,6 +326,9 @@ def on_processes(node: Node, managed: ManagedRun, seen: ProcessesSeen) -> list[E
         what = "ranks_exited" if incident.halt.stage in (HaltState.ASKED, HaltState.SAVING) else "exited"
         if incident.at_of(what) is None:
             incident.note(seen.at, node.wall(seen.at), what)
+            if seen.unsure:
+                rows = [{"pid": pid, "command": command} for pid, command in seen.unsure]
+                incident.note(seen.at, node.wall(seen.at), "unsure", processes=rows)
         effects.extend(feed(node, managed, Fact.EXITED, seen.at))
     return effects
 

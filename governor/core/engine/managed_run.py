@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from governor.core.base.identity import ProcessId
 from governor.core.base.policy import Policy
@@ -17,7 +17,7 @@ from governor.core.money.ledger import TokenWindow
 from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.rules.evaluate import Rules
 from governor.core.runs.life import Life
-from governor.core.runs.state import Run, Trained
+from governor.core.runs.state import RANKS_MAX, Run, Trained
 
 
 @dataclass(slots=True)
@@ -69,6 +69,10 @@ class Reported:
     ceilings: dict[str, CeilingReport] = field(default_factory=dict)  # By the scope of the ceiling.
 
 
+MARKS_MAX: Final = 4 * RANKS_MAX  # Each rank of an attempt has one, and a restart brings new ones.
+UNSURE_MAX: Final = 16  # They are only named. More would fill the report.
+
+
 @dataclass(slots=True)
 class Launch:
     """Which processes the run has, beside its announced ranks."""
@@ -78,6 +82,13 @@ class Launch:
     named: tuple[ProcessId, ...] = ()  # Of a JSONL-only run: the processes that its owner named.
     named_uids: tuple[int, ...] = ()  # Theirs, beside the run's own.
     remembered: tuple[ProcessId, ...] = ()  # From the journal: the run's processes before our restart.
+    marks: tuple[int, ...] = ()  # What its processes have inherited, the newest last.
+    unsure: tuple[ProcessId, ...] = ()  # Orphans that began while the run was starting: perhaps its own.
+
+    def learn(self, marks: Iterable[int], unsure: Iterable[ProcessId] = ()) -> None:
+        """Add what tells processes of the run. An earlier attempt's may still live."""
+        self.marks = tuple(dict.fromkeys((*self.marks, *marks)))[-MARKS_MAX:]
+        self.unsure = tuple(dict.fromkeys((*self.unsure, *unsure)))[-UNSURE_MAX:]
 
 
 @dataclass(slots=True)

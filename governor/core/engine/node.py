@@ -291,6 +291,8 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "alive": run.alive and not managed.is_unattached,  # A restart makes a new stand-in.
         "ranks": sorted(run.known_ranks()),
         "processes": [process_row(process) for process in managed.processes()],
+        "marks": list(managed.launch.marks),
+        "unsure": [process_row(process) for process in managed.launch.unsure],
         "spend_usd_micros": node.ledger.spend(run.run),
         "paid_from": managed.history.paid_from,
         "paid_before_usd_micros": managed.history.paid_before,

@@ -52,6 +52,7 @@ class Hello:
     started_at: MonoNs | None = None  # attach() in the trainer.
     resumed_step: int | None = None
     last_good: Mapping[str, Any] | None = None
+    mark: int | None = None  # What the rank and all that it starts carry, as it says.
     open_incident: Mapping[str, Any] | None = None
 
 
@@ -230,6 +231,8 @@ class ProcessesSeen:
     incident_id: str
     alive: tuple[ProcessId, ...]
     respawned: tuple[ProcessId, ...] = ()
+    # With `alive` empty: processes that live on and are perhaps of the run, each as pid and command.
+    unsure: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +295,7 @@ class CommandLaunched:
     uid: int
     processes: tuple[ProcessId, ...]
     command: tuple[str, ...] = ()  # How to launch it again.
+    marks: tuple[int, ...] = ()  # What the command and all that it starts carry.
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,12 +307,18 @@ class LauncherExited:
 
 @dataclass(frozen=True, slots=True)
 class LaunchersSeen:
-    """The launchers of the run's ranks, outermost first, found in the process table when a rank sent a hello."""
+    """What the process table shows at a rank's hello: the launchers of the run's ranks, and how to know its processes.
+
+    `launchers`: outermost first.
+    """
 
     at: MonoNs
     run: str
     launchers: tuple[ProcessId, ...]
     command: tuple[str, ...] = ()  # Command line of the outermost.
+    marks: tuple[int, ...] = ()  # What the rank and all that it starts carry, as the kernel says.
+    # Orphans that began while the run was starting: nothing says whose they are.
+    unsure: tuple[ProcessId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

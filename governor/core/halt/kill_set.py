@@ -4,6 +4,7 @@ Pure: a process table in, identities out. The table is out of date once it is re
 identity again (`ports.Processes.send`), and a waiting halt scans again (`strays`) until no process is left.
 
 These belong to a run, besides the trees below its launchers and ranks:
+- every process that carries a mark of the run's launch: it has inherited it, and nothing that it does drops it;
 - every process of a session that the run itself began (its leader is one of ours);
 - every orphan of a process group that the run itself began;
 - in a session that it shares with others (a login shell), an orphan that appeared after the kill set was taken and has
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from governor.core.base.identity import ProcessFacts, ProcessId
+from governor.core.base.identity import ProcessFacts, ProcessId, carries
 
 Table = Mapping[int, ProcessFacts]
 
@@ -55,6 +56,7 @@ class KillSet:
     argvs: frozenset[tuple[str, ...]]  # Exact command lines of ranks and launchers.
     alike: frozenset[ProcessId]  # Others that had such a command line already: sibling runs.
     as_of_ticks: int  # The newest start time in the table that this was made from.
+    marks: frozenset[int] = frozenset()  # What the run's processes have inherited.
 
     def widened(self, strays: Iterable[ProcessId]) -> KillSet:
         """Add the strays, so that the next scan finds their children too."""
@@ -82,6 +84,7 @@ class KillSet:
             argvs=self.argvs | earlier.argvs,
             alike=(self.alike | earlier.alike) - members.keys(),
             as_of_ticks=min(self.as_of_ticks, earlier.as_of_ticks),
+            marks=self.marks | earlier.marks,
         )
 
 
@@ -116,13 +119,13 @@ def descends(table: Table, process: ProcessId, roots: Iterable[ProcessId]) -> bo
 
 def kill_set(
     table: Table, ranks: Iterable[ProcessId], own_pid: int, *, launchers: Iterable[ProcessId] = (),
-    uid: int | None = None, other_uids: Iterable[int] = (),
+    uid: int | None = None, other_uids: Iterable[int] = (), marks: Iterable[int] = (),
 ) -> KillSet | None:  # fmt: skip
     """Return which processes to end for these announced ranks, or None if the run's uid cannot be found any more.
 
     `launchers` are those found at the hello of the ranks (under `costgov run` also the command itself). They count even
     if they are no longer above a rank. `uid` is the run's; by default, that of a rank or launcher still alive.
-    `other_uids`: of processes that root's configuration names for the run.
+    `other_uids`: of processes that root's configuration names for the run. `marks`: what its processes have inherited.
     """
     ranks = tuple(dict.fromkeys(ranks))
     recorded = tuple(launchers)
@@ -153,6 +156,7 @@ def kill_set(
         argvs=argvs,
         alike=frozenset(f.process for f in table.values() if f.argv in argvs and f.process not in members),
         as_of_ticks=max((f.process.start_ticks for f in table.values()), default=0),
+        marks=frozenset(marks),
     )
     return killed.widened(strays(table, killed, own_pid))
 
@@ -171,6 +175,45 @@ def strays(table: Table, killed: KillSet, own_pid: int) -> tuple[ProcessId, ...]
         if facts.process not in members and facts.state not in "ZX":
             found.setdefault(facts.process, facts)
     return tuple(found)
+
+
+def unsure(
+    table: Table, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], own_pid: int, marks: Iterable[int],
+) -> tuple[ProcessId, ...]:  # fmt: skip
+    """Return orphans that may be the run's: of its uid and cgroup, begun after it, and nothing tells whose they are.
+
+    To be asked at a rank's hello: what a rank starts later has its mark.
+    """
+    roots = tuple(_alive(table, (*ranks, *launchers)))
+    if not roots:
+        return ()
+    began = min(facts.process.start_ticks for facts in roots)
+    uids, cgroups = {facts.uid for facts in roots}, {facts.cgroup for facts in roots}
+    known = {facts.process for facts in roots}
+    protected, marks = _protected(table, own_pid), tuple(marks)
+    return tuple(
+        facts.process
+        for facts in table.values()
+        if facts.ppid == 1
+        and facts.process.start_ticks >= began
+        and facts.uid in uids
+        and facts.cgroup in cgroups
+        and facts.state not in "ZX"
+        and facts.process not in known
+        and _may_end(facts, frozenset((facts.uid,)), protected)
+        and not any(carries(facts.mark, mark) for mark in marks)
+    )
+
+
+def marked_of_others(table: Table, killed: KillSet) -> tuple[ProcessId, ...]:
+    """Return living processes that the run started and that became another user's (sudo): no halt ends these."""
+    return tuple(
+        facts.process
+        for facts in table.values()
+        if facts.uid not in killed.uids
+        and facts.state not in "ZX"
+        and any(carries(facts.mark, m) for m in killed.marks)
+    )
 
 
 def remaining(table: Table, killed: KillSet) -> tuple[ProcessId, ...]:
@@ -236,6 +279,8 @@ def _spawned(rank: ProcessFacts, child: ProcessFacts, *, parent: ProcessFacts) -
 
 
 def _belongs(table: Table, facts: ProcessFacts, killed: KillSet, members: frozenset[ProcessId]) -> bool:
+    if any(carries(facts.mark, mark) for mark in killed.marks):
+        return True
     for ancestor in _ancestors(table, facts):
         if ancestor.process in members:
             return True

@@ -113,6 +113,8 @@ class Trainee:
             self.step(number, 2.0)
         if self.mode in ("grandchildren", "zombie"):
             self.spawn()
+        if self.mode == "escapes":
+            self.let_escape()
         self.write_pids()
         if self.mode in ("deaf_term", "grandchildren"):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -129,6 +131,15 @@ class Trainee:
             assert child.stdout is not None
             child.stdout.readline()
             self.children.append(child)
+
+    def let_escape(self) -> None:
+        """Start what leaves this process's tree, and wait until all of it has left."""
+        import escapes
+
+        argv = [sys.executable, "-S", "-E", escapes.__file__, str(self.work)]
+        self.children.append(subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        while not all((self.work / "escapes" / way).exists() for way in escapes.WAYS):
+            time.sleep(STEP_S)
 
     def misbehave(self) -> None:
         number = HEALTHY_STEPS + 1

@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.daemon.process_killer import EMPTY_SCANS, SCAN_NS, SENDS_MAX, ProcessKiller
+from governor.daemon.process_killer import COMMAND_CHARS_MAX, EMPTY_SCANS, SCAN_NS, SENDS_MAX, ProcessKiller
 from governor.ports import Sent
 from tests.contract.fakes import FakeProcesses
 
 OWN = 999
+MARK = 0x9ABCDEF012
 
 
 class BlindProcesses(FakeProcesses):
@@ -68,6 +70,22 @@ def test_without_a_process_table_nothing_is_gone_and_the_signal_comes_once_it_ca
     assert (incident_id, signum, [row["pid"] for row in rows]) == ("i", signal.SIGTERM, [100, 101])
     for process in (rank, worker):
         assert signal.SIGTERM in processes.by_pid[process.pid].received
+
+
+def test_what_is_perhaps_the_runs_is_never_signalled_and_named_when_all_else_is_gone() -> None:
+    processes = FakeProcesses()
+    rank = processes.add(100)
+    lives, ends = (processes.add(pid, argv=["redis-server", "x" * 200]) for pid in (200, 201))
+    root = processes.add(300, uid=0, argv=["sudo", "sleep"])
+    for pid in (100, 300):
+        processes.by_pid[pid].facts = replace(processes.by_pid[pid].facts, mark=MARK)
+    process_killer = ProcessKiller(processes, OWN)
+    process_killer.begin("i", [rank], [], 1000, signal.SIGKILL, marks=[MARK], unsure=[lives, ends])
+    processes.end(201)
+    (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
+    assert seen.alive == ()
+    assert seen.unsure == ((200, ("redis-server " + "x" * 200)[:COMMAND_CHARS_MAX]), (300, "sudo sleep"))
+    assert [processes.by_pid[process.pid].received for process in (lives, root)] == [[], []]
 
 
 class Crowd(FakeProcesses):

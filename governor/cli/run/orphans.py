@@ -1,0 +1,71 @@
+"""The orphans of the command come to us: a process that leaves the command's tree stays below `costgov run`."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from dataclasses import dataclass
+from typing import Final
+
+from governor.adapters.machine.processes import parse_mark
+from governor.core.base.identity import carries
+from governor.core.base.units import MonoNs
+from governor.core.events.inputs import Event
+from governor.ports import Processes
+
+PR_SET_CHILD_SUBREAPER: Final = 36
+# A tick's worth. A fork bomb's rest is reaped at the next one.
+REAPED_AT_ONCE_MAX: Final = 1_000
+LIMITS_BYTES_MAX: Final = 16 * 1024
+
+
+def adopt_orphans() -> bool:
+    """Have the kernel make us the parent of every orphan below us. False where it cannot: they go to init, as ever."""
+    try:
+        return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+@dataclass(slots=True)
+class Reaper:
+    """A source of the loop that has no events: it reaps the orphans that have ended, and none of our own children.
+
+    What has the command's mark and is not the command was started by it or below it, and nobody else waits for it.
+    """
+
+    command_pid: int
+    mark: int | None
+
+    def poll(self, _at: MonoNs) -> list[Event]:
+        with contextlib.suppress(ChildProcessError):  # There is no child.
+            for _ in range(REAPED_AT_ONCE_MAX if self.mark is not None else 0):
+                # A look that takes nothing: whoever started this child waits for it.
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if ended is None or not self._is_orphan(ended.si_pid):
+                    break  # One of our own children comes first; its starter takes it soon.
+                os.waitid(os.P_PID, ended.si_pid, os.WEXITED | os.WNOHANG)
+        return []
+
+    def _is_orphan(self, pid: int) -> bool:
+        return pid != self.command_pid and self.mark is not None and carries(_mark_of(pid), self.mark)
+
+
+def send_to_marked(processes: Processes, mark: int | None, signum: signal.Signals) -> None:
+    """Signal whatever carries the mark, where it went. Without a governor nobody looks again."""
+    if mark is None:
+        return
+    with contextlib.suppress(OSError):  # The process table cannot be read.
+        for facts in processes.table().values():
+            if carries(facts.mark, mark) and facts.process.pid != os.getpid():
+                processes.send(facts.process, signum)
+
+
+def _mark_of(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/limits", "rb") as limits:
+            return parse_mark(limits.read(LIMITS_BYTES_MAX))
+    except OSError:
+        return 0

@@ -1,0 +1,72 @@
+"""What is known of a launch: the command of `costgov run`, and what the process table shows when a rank says hello."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from governor.core.base.identity import ProcessFacts, ProcessId, carries
+from governor.core.events.inputs import Hello, LaunchersSeen
+from governor.core.halt.kill_set import descends, find_launchers, unsure
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedCommand:
+    """The command of `costgov run`, for which this governor was started, and its effect on the loop."""
+
+    run: str | None  # The name that its environment carries.
+    argv: tuple[str, ...]  # The governor's own command line, which also resumes the run.
+    processes: tuple[ProcessId, ...]  # The started processes. They are above every rank of the run.
+    should_end: Callable[[], bool] = lambda: False  # True: the command is over and no work is pending.
+    on_signal: Callable[[signal.Signals], bool] = lambda _signum: False  # True: the signal is handled, go on.
+    mark: int | None = None  # What the command and all that it starts carry.
+
+
+NO_COMMAND: Final = SupervisedCommand(None, (), ())
+
+
+def launch_seen(
+    table: Mapping[int, ProcessFacts], hello: Hello, own_pid: int, command: SupervisedCommand
+) -> LaunchersSeen | None:
+    """What the table shows of the launch of this rank. None: nothing that a halt would need."""
+    rank = hello.peer.process
+    found = find_launchers(table, rank, own_pid)
+    # Another run of this user may use our socket. Our command is not above its ranks and must not end with it.
+    own = hello.run == command.run or descends(table, rank, command.processes) or _has_left(table, rank, command)
+    launchers = tuple(dict.fromkeys((*command.processes, *found))) if own else found
+    marks = _marks(table, hello, command if own else NO_COMMAND)
+    # All that leaves the tree of our command comes to us, and has its mark.
+    strangers = () if own and command.mark is not None else unsure(table, (rank,), launchers, own_pid, marks)
+    if not (launchers or marks or strangers):
+        return None
+    outermost = table.get(launchers[0].pid) if launchers else None
+    known = outermost.argv if outermost is not None else ()
+    return LaunchersSeen(hello.at, hello.run, launchers, (command.argv or known) if own else known, marks, strangers)
+
+
+def _has_left(table: Mapping[int, ProcessFacts], rank: ProcessId, command: SupervisedCommand) -> bool:
+    """Whether the rank was started by the command, wherever it stands now."""
+    facts = table.get(rank.pid)
+    return (
+        command.mark is not None and facts is not None and facts.process == rank and carries(facts.mark, command.mark)
+    )
+
+
+def _marks(table: Mapping[int, ProcessFacts], hello: Hello, command: SupervisedCommand) -> tuple[int, ...]:
+    """The command's mark, and that of the rank if the kernel says what the rank says.
+
+    Neither alone is believed. A rank may say anything, and a limit that the machine sets is on every process.
+    """
+    facts = table.get(hello.peer.process.pid)
+    marks = [] if command.mark is None else [command.mark]
+    if (
+        hello.mark
+        and facts is not None
+        and facts.process == hello.peer.process
+        and facts.mark == hello.mark
+        and not any(carries(hello.mark, mark) for mark in marks)
+    ):
+        marks.append(hello.mark)
+    return tuple(marks)

@@ -1,0 +1,155 @@
+"""Nothing that a run started outlives its halt, however it left the tree; what others started lives on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drills.halt.conftest import APART, HERE, SAFETY_S, Halted, Service, until_gone
+from tests.drills.halt.escapes import FOR_EVER, WAYS, living
+
+ROOTLESS_UID = 1000
+ROOTLESS = ("unshare", "--user", f"--map-user={ROOTLESS_UID}", f"--map-group={ROOTLESS_UID}")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: namespaces and other users")
+needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux (Debian package tmux)")
+pytestmark = needs_tmux
+
+
+class Bystanders:
+    """What the same user, and another one, started beside the run, before it and with its command lines."""
+
+    def __init__(self, directory: Path) -> None:
+        self.files = directory / "bystanders"
+        self.files.mkdir()
+        sleep = ["sleep", FOR_EVER]
+        self.started = {
+            "shell": self._start(["/bin/sh", "-c", "read line"], stdin=subprocess.PIPE),
+            "same command line": self._start(sleep),
+        }
+        if os.geteuid() == 0:
+            other = ["setpriv", "--clear-groups", "--regid=1", "--reuid=1", *sleep]
+            self.started["another user's"] = self._start(other)
+        # Twice forked, as the run's own: an orphan of the same user.
+        note = f"echo $! > {self.files}/orphan"
+        subprocess.run(["/bin/sh", "-c", f"setsid sleep {FOR_EVER} >/dev/null 2>&1 & {note}"], check=True)
+        pane = f"echo $$ > {self.files}/pane; exec sleep {FOR_EVER}"
+        self.tmux = ["tmux", "-S", str(self.files / "socket"), "-f", "/dev/null"]
+        subprocess.run([*self.tmux, "new-session", "-d", pane], check=True)
+        ready = ["/bin/sh", "-c", f"until [ -s {self.files}/pane ]; do :; done"]
+        subprocess.run(ready, check=True, timeout=SAFETY_S)
+        self.pids = {name: process.pid for name, process in self.started.items()}
+        self.pids |= {name: int((self.files / name).read_text()) for name in ("orphan", "pane")}
+
+    @staticmethod
+    def _start(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(argv, start_new_session=True, **options)
+
+    def dead(self) -> list[str]:
+        return [name for name, pid in self.pids.items() if not Path(f"/proc/{pid}").exists() or self._zombie(pid)]
+
+    @staticmethod
+    def _zombie(pid: int) -> bool:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+    def end(self) -> None:
+        subprocess.run([*self.tmux, "kill-server"], check=False)
+        os.kill(self.pids["orphan"], 9)
+        for process in self.started.values():
+            process.kill()
+            process.wait(SAFETY_S)
+            if process.stdin is not None:
+                process.stdin.close()
+
+
+Make = Callable[[Path], Bystanders]
+
+
+@pytest.fixture
+def bystanders() -> Iterator[Make]:
+    made: list[Bystanders] = []
+
+    def make(directory: Path) -> Bystanders:
+        made.append(Bystanders(directory))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+
+
+def assert_halted(halted: Halted) -> None:
+    assert halted.code == 86, halted.output
+    assert halted.incident["halt_stage"] == "HALTED"
+    assert "exited" in halted.seen
+    assert "unsure" not in halted.seen
+
+
+def test_under_costgov_run(trainee: Callable[..., Halted], bystanders: Make, tmp_path: Path) -> None:
+    others = bystanders(tmp_path)
+    halted = trainee("escapes")
+    assert living(tmp_path) == {}
+    assert others.dead() == []
+    assert_halted(halted)
+    assert {target["pid"] for target in halted.incident["targets"]} >= _all_pids(tmp_path)
+
+
+@needs_root
+def test_under_costgov_run_without_root(costgov_run: Callable[..., Halted], bystanders: Make, tmp_path: Path) -> None:
+    """By a user without any capability."""
+    others = bystanders(tmp_path)
+    halted = costgov_run([sys.executable, str(HERE / "trainee.py"), "escapes", str(tmp_path)], prefix=ROOTLESS)
+    assert living(tmp_path) == {}
+    assert others.dead() == []
+    assert halted.incident["uid"] == ROOTLESS_UID
+    assert_halted(halted)
+
+
+@needs_root
+def test_in_a_pid_namespace(costgov_run: Callable[..., Halted], tmp_path: Path) -> None:
+    """As in a container, where a shell is PID 1, and inherits the orphans if nobody else does."""
+    inside = (
+        "/bin/sh",
+        "-c",
+        f'"$@"; code=$?; {sys.executable} {HERE}/escapes.py {tmp_path} --alive; exit $code',
+        "sh",
+    )
+    halted = costgov_run([sys.executable, str(HERE / "trainee.py"), "escapes", str(tmp_path)], prefix=(*APART, *inside))
+    alive = [line for line in halted.output.splitlines() if line.split()[0:1] and line.split()[0] in WAYS]
+    assert alive == []
+    assert_halted(halted)
+
+
+def test_under_the_daemon(service: Callable[..., Service], bystanders: Make, tmp_path: Path) -> None:
+    """The daemon is nobody's parent, and another run of the same user trains beside it."""
+    others = bystanders(tmp_path)
+    governor = service()
+    governor.start()
+    with tempfile.TemporaryDirectory() as beside:
+        socket = str(tmp_path / "run" / "trainer.sock")
+        other = subprocess.Popen(
+            [sys.executable, str(HERE / "trainee.py"), "healthy", beside],
+            env={**os.environ, "COSTGOV_SOCKET": socket, "COSTGOV_RUN": "other"}, start_new_session=True,
+        )  # fmt: skip
+        governor.trainees.append(other)
+        governor.until(lambda: governor.step("other") > 0, "the other run trains")
+        trainee = governor.trainee("escapes")
+        until_gone(trainee.pid, lambda: None)
+        trainee.wait(SAFETY_S)
+        incident = governor.until_stage("HALTED")
+        assert living(tmp_path) == {}
+        assert others.dead() == []
+        step = governor.step("other")
+        governor.until(lambda: governor.step("other") > step, "the other run trains on")
+    assert {target["pid"] for target in incident["targets"]} >= _all_pids(tmp_path)
+
+
+def _all_pids(work: Path) -> set[int]:
+    return {int(pid) for way in WAYS for pid in (work / "escapes" / way).read_text().split()}

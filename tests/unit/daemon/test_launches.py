@@ -1,0 +1,73 @@
+"""What a hello tells of a launch: nothing that the kernel does not say too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from governor.core.base.identity import MARK_PART_BITS, ConnectionId, Peer, ProcessId
+from governor.core.base.units import MonoNs
+from governor.core.events.inputs import Hello
+from governor.daemon.launches import NO_COMMAND, SupervisedCommand, launch_seen
+from tests.contract.fakes import FakeProcesses
+
+OWN, MARK, COMMANDS = 999, 0x9ABCDEF012, 0x8123456789
+
+
+def hello(process: ProcessId, mark: int | None = None, run: str = "llama") -> Hello:
+    return Hello(MonoNs(1), ConnectionId(1), Peer(process, 1000), 1, run, "a", 0, 0, 1, mark=mark)
+
+
+def machine(mark: int, sid: int | None = None) -> tuple[FakeProcesses, ProcessId]:
+    processes = FakeProcesses()
+    processes.add(OWN, argv=["costgov"])
+    processes.add(90, argv=["-bash"])
+    rank = processes.add(100, ppid=90, sid=sid)
+    inherit(processes, 100, mark)
+    return processes, rank
+
+
+def inherit(processes: FakeProcesses, pid: int, mark: int) -> None:
+    process = processes.by_pid[pid]
+    process.facts = replace(process.facts, mark=mark)
+
+
+def test_a_mark_is_believed_if_rank_and_kernel_say_the_same() -> None:
+    processes, rank = machine(MARK)
+    seen = launch_seen(processes.table(), hello(rank, MARK), OWN, NO_COMMAND)
+    assert seen is not None
+    assert seen.marks == (MARK,)
+
+
+def test_neither_a_ranks_word_alone_nor_a_limit_of_the_machine_is_a_mark() -> None:
+    for its, said in ((0, MARK), (COMMANDS, MARK), (1000, None), (MARK, 0)):
+        processes, rank = machine(its)
+        assert launch_seen(processes.table(), hello(rank, said), OWN, NO_COMMAND) is None
+    processes, rank = machine(MARK)
+    reused = replace(rank, start_ticks=rank.start_ticks - 1)
+    assert launch_seen(processes.table(), hello(reused, MARK), OWN, NO_COMMAND) is None
+
+
+def test_the_commands_mark_is_enough_for_its_ranks_even_of_another_name_and_out_of_its_tree() -> None:
+    for name in ("llama", "other"):
+        processes, rank = machine(within := COMMANDS << MARK_PART_BITS | 0x91234)
+        launcher = processes.add(200, argv=["sh", "job.sh"])
+        command = SupervisedCommand("llama", ("costgov", "run"), (launcher,), mark=COMMANDS)
+        seen = launch_seen(processes.table(), hello(rank, within, run=name), OWN, command)
+        assert seen is not None
+        assert (seen.launchers, seen.marks, seen.unsure) == ((launcher,), (COMMANDS,), ())
+
+
+def test_another_run_on_the_commands_socket_has_its_own_mark_and_not_the_commands() -> None:
+    processes, rank = machine(MARK)
+    command = SupervisedCommand("llama", ("costgov", "run"), (processes.add(200),), mark=COMMANDS)
+    seen = launch_seen(processes.table(), hello(rank, MARK, run="other"), OWN, command)
+    assert seen is not None
+    assert (seen.launchers, seen.marks) == ((), (MARK,))
+
+
+def test_orphans_of_the_time_before_the_hello_are_unsure() -> None:
+    processes, rank = machine(MARK)
+    orphan = processes.add(300, argv=["redis-server"])
+    seen = launch_seen(processes.table(), hello(rank, MARK), OWN, NO_COMMAND)
+    assert seen is not None
+    assert seen.unsure == (orphan,)

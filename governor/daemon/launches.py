@@ -9,7 +9,7 @@ from typing import Final
 
 from governor.core.base.identity import ProcessFacts, ProcessId, carries
 from governor.core.events.inputs import Hello, LaunchersSeen
-from governor.core.halt.kill_set import descends, find_launchers, unsure
+from governor.core.halt.kill_set import descends, find_launchers, own_cgroups, unsure
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,16 @@ def launch_seen(
     own = hello.run == command.run or descends(table, rank, command.processes) or _has_left(table, rank, command)
     launchers = tuple(dict.fromkeys((*command.processes, *found))) if own else found
     marks = _marks(table, hello, command if own else NO_COMMAND)
+    roots = (rank, *launchers)
+    cgroups = own_cgroups(table, roots)
     # All that leaves the tree of our command comes to us, and has its mark.
-    strangers = () if own and command.mark is not None else unsure(table, (rank,), launchers, own_pid, marks)
-    if not (launchers or marks or strangers):
+    strangers = () if own and command.mark is not None else unsure(table, roots, own_pid, marks, cgroups)
+    if not (launchers or marks or cgroups or strangers):
         return None
     outermost = table.get(launchers[0].pid) if launchers else None
     known = outermost.argv if outermost is not None else ()
-    return LaunchersSeen(hello.at, hello.run, launchers, (command.argv or known) if own else known, marks, strangers)
+    argv = (command.argv or known) if own else known
+    return LaunchersSeen(hello.at, hello.run, launchers, argv, marks, cgroups, strangers)
 
 
 def _has_left(table: Mapping[int, ProcessFacts], rank: ProcessId, command: SupervisedCommand) -> bool:

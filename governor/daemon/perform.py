@@ -229,7 +229,7 @@ class Performer:
         launch = managed.launch if managed is not None else Launch()
         hit = self.process_killer.begin(
             incident_id, self.node.announced(incident_id), launchers, uid, signum, others,
-            marks=launch.marks, unsure=launch.unsure,
+            marks=launch.marks, cgroups=launch.cgroups, unsure=launch.unsure,
         )  # fmt: skip
         unsent = self._why_unsent(hit)
         if unsent is not None and managed is not None and managed.incident is not None:

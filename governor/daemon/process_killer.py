@@ -45,6 +45,7 @@ class KillInProgress:
     other_uids: tuple[int, ...]
     signum: signal.Signals
     marks: tuple[int, ...] = ()
+    cgroups: tuple[str, ...] = ()
     unsure: tuple[ProcessId, ...] = ()  # Perhaps of the run: never signalled, and named when all else is gone.
     members: KillSet | None = None  # None before a process table could be read.
     is_waiting: bool = False  # `signum` waits for a readable process table.
@@ -73,6 +74,7 @@ class ProcessKiller:
     def begin(
         self, incident_id: str, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], uid: int,
         signum: signal.Signals, other_uids: Iterable[int] = (), *, marks: Iterable[int] = (),
+        cgroups: Iterable[str] = (),
         unsure: Iterable[ProcessId] = (),
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Signal every process of the run, launchers first. Repeatable. Return each process and its signal's result.
@@ -84,7 +86,7 @@ class ProcessKiller:
         known = self._open.get(incident_id)
         killing = KillInProgress(
             tuple(dict.fromkeys(ranks)), tuple(launchers), uid, tuple(other_uids), signum,
-            marks=tuple(marks), unsure=tuple(unsure),
+            marks=tuple(marks), cgroups=tuple(cgroups), unsure=tuple(unsure),
         )  # fmt: skip
         killing.members = known.members if known is not None else None
         self._open[incident_id] = killing
@@ -100,7 +102,7 @@ class ProcessKiller:
     def _begin(self, killing: KillInProgress, table: Table) -> list[dict[str, Any]]:
         made = kill_set(
             table, killing.ranks, self.own_pid, launchers=killing.launchers, uid=killing.uid,
-            other_uids=killing.other_uids, marks=killing.marks,
+            other_uids=killing.other_uids, marks=killing.marks, cgroups=killing.cgroups,
         )  # fmt: skip
         assert made is not None, "a run has a uid"
         killing.members = made if killing.members is None else made.joined(killing.members)

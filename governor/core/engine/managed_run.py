@@ -83,11 +83,13 @@ class Launch:
     named_uids: tuple[int, ...] = ()  # Theirs, beside the run's own.
     remembered: tuple[ProcessId, ...] = ()  # From the journal: the run's processes before our restart.
     marks: tuple[int, ...] = ()  # What its processes have inherited, the newest last.
+    cgroups: tuple[str, ...] = ()  # Control groups that began with it, the newest last.
     unsure: tuple[ProcessId, ...] = ()  # Orphans that began while the run was starting: perhaps its own.
 
-    def learn(self, marks: Iterable[int], unsure: Iterable[ProcessId] = ()) -> None:
+    def learn(self, marks: Iterable[int], cgroups: Iterable[str] = (), unsure: Iterable[ProcessId] = ()) -> None:
         """Add what tells processes of the run. An earlier attempt's may still live."""
         self.marks = tuple(dict.fromkeys((*self.marks, *marks)))[-MARKS_MAX:]
+        self.cgroups = tuple(dict.fromkeys((*self.cgroups, *cgroups)))[-MARKS_MAX:]
         self.unsure = tuple(dict.fromkeys((*self.unsure, *unsure)))[-UNSURE_MAX:]
 
 

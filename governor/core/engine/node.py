@@ -292,6 +292,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "ranks": sorted(run.known_ranks()),
         "processes": [process_row(process) for process in managed.processes()],
         "marks": list(managed.launch.marks),
+        "cgroups": list(managed.launch.cgroups),
         "unsure": [process_row(process) for process in managed.launch.unsure],
         "spend_usd_micros": node.ledger.spend(run.run),
         "paid_from": managed.history.paid_from,

@@ -355,7 +355,7 @@ def on_launchers(node: Node, event: LaunchersSeen) -> list[Effect]:
     managed = node.runs.get(event.run)
     if managed is not None:
         # Later hellos of a rank that trains say nothing about what began before its first.
-        managed.launch.learn(event.marks, event.unsure if managed.run.step is None else ())
+        managed.launch.learn(event.marks, event.cgroups, event.unsure if managed.run.step is None else ())
         if event.launchers:
             managed.launch.launchers = event.launchers
             managed.launch.command = event.command

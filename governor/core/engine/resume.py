@@ -210,9 +210,11 @@ def _managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedR
     if not same_boot:
         return managed
     managed.launch.remembered = tuple(process_of(row) for row in snapshot.get("processes", ()))
-    # An older journal has neither.
-    marks = (int(mark) for mark in snapshot.get("marks", ()))
-    managed.launch.learn(marks, (process_of(row) for row in snapshot.get("unsure", ())))
+    managed.launch.learn(  # An older journal has none of these.
+        (int(mark) for mark in snapshot.get("marks", ())),
+        (str(cgroup) for cgroup in snapshot.get("cgroups", ())),
+        (process_of(row) for row in snapshot.get("unsure", ())),
+    )
     managed.stream_position = snapshot.get("stream_position")
     # An older journal has none.
     managed.reported.ceilings = {

@@ -317,8 +317,8 @@ class LaunchersSeen:
     launchers: tuple[ProcessId, ...]
     command: tuple[str, ...] = ()  # Command line of the outermost.
     marks: tuple[int, ...] = ()  # What the rank and all that it starts carry, as the kernel says.
-    # Orphans that began while the run was starting: nothing says whose they are.
-    unsure: tuple[ProcessId, ...] = ()
+    cgroups: tuple[str, ...] = ()  # Control groups that began with the launch.
+    unsure: tuple[ProcessId, ...] = ()  # Orphans that began while the run was starting.
 
 
 @dataclass(frozen=True, slots=True)

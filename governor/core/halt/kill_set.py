@@ -5,6 +5,7 @@ identity again (`ports.Processes.send`), and a waiting halt scans again (`strays
 
 These belong to a run, besides the trees below its launchers and ranks:
 - every process that carries a mark of the run's launch: it has inherited it, and nothing that it does drops it;
+- every process in a control group that began with the run: a systemd unit or Slurm step for it alone;
 - every process of a session that the run itself began (its leader is one of ours);
 - every orphan of a process group that the run itself began;
 - in a session that it shares with others (a login shell), an orphan that appeared after the kill set was taken and has
@@ -39,6 +40,8 @@ _MANAGERS = frozenset((
 ))  # fmt: skip
 _LAUNCHER_FILES = ("deepspeed/launcher/launch.py", "deepspeed/launcher/runner.py", "torch/distributed/run.py")
 _PYTHON_OPTIONS_WITH_VALUE = frozenset(("-X", "-W", "--check-hash-based-pycs"))
+_SHARED_UNITS = ("session-", "user@", "init.scope")
+_CONTAINERS = ("docker", "libpod", "crio", "cri-containerd", "kubepods", "lxc", "machine", "podman", "containerd")
 _SPAWNED = "--multiprocessing-fork"  # On every process that multiprocessing's spawn method starts.
 
 
@@ -57,6 +60,7 @@ class KillSet:
     alike: frozenset[ProcessId]  # Others that had such a command line already: sibling runs.
     as_of_ticks: int  # The newest start time in the table that this was made from.
     marks: frozenset[int] = frozenset()  # What the run's processes have inherited.
+    cgroups: frozenset[str] = frozenset()  # Control groups that began with the run.
 
     def widened(self, strays: Iterable[ProcessId]) -> KillSet:
         """Add the strays, so that the next scan finds their children too."""
@@ -85,6 +89,7 @@ class KillSet:
             alike=(self.alike | earlier.alike) - members.keys(),
             as_of_ticks=min(self.as_of_ticks, earlier.as_of_ticks),
             marks=self.marks | earlier.marks,
+            cgroups=self.cgroups | earlier.cgroups,
         )
 
 
@@ -119,13 +124,14 @@ def descends(table: Table, process: ProcessId, roots: Iterable[ProcessId]) -> bo
 
 def kill_set(
     table: Table, ranks: Iterable[ProcessId], own_pid: int, *, launchers: Iterable[ProcessId] = (),
-    uid: int | None = None, other_uids: Iterable[int] = (), marks: Iterable[int] = (),
+    uid: int | None = None, other_uids: Iterable[int] = (), marks: Iterable[int] = (), cgroups: Iterable[str] = (),
 ) -> KillSet | None:  # fmt: skip
     """Return which processes to end for these announced ranks, or None if the run's uid cannot be found any more.
 
     `launchers` are those found at the hello of the ranks (under `costgov run` also the command itself). They count even
     if they are no longer above a rank. `uid` is the run's; by default, that of a rank or launcher still alive.
     `other_uids`: of processes that root's configuration names for the run. `marks`: what its processes have inherited.
+    `cgroups`: as `own_cgroups` returned them while its tree stood.
     """
     ranks = tuple(dict.fromkeys(ranks))
     recorded = tuple(launchers)
@@ -157,6 +163,7 @@ def kill_set(
         alike=frozenset(f.process for f in table.values() if f.argv in argvs and f.process not in members),
         as_of_ticks=max((f.process.start_ticks for f in table.values()), default=0),
         marks=frozenset(marks),
+        cgroups=frozenset(cgroups),
     )
     return killed.widened(strays(table, killed, own_pid))
 
@@ -177,31 +184,58 @@ def strays(table: Table, killed: KillSet, own_pid: int) -> tuple[ProcessId, ...]
     return tuple(found)
 
 
-def unsure(
-    table: Table, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], own_pid: int, marks: Iterable[int],
-) -> tuple[ProcessId, ...]:  # fmt: skip
-    """Return orphans that may be the run's: of its uid and cgroup, begun after it, and nothing tells whose they are.
+def own_cgroups(table: Table, roots: Iterable[ProcessId]) -> tuple[str, ...]:
+    """Return the control groups that began with one of these ranks and launchers, so that all in them is the run's.
 
-    To be asked at a rank's hello: what a rank starts later has its mark.
+    In those of logins, containers and users others begin processes too (sshd, `docker exec`).
     """
-    roots = tuple(_alive(table, (*ranks, *launchers)))
-    if not roots:
+    alive = {facts.process: facts for facts in _alive(table, roots)}
+    found = []
+    for cgroup in dict.fromkeys(facts.cgroup for facts in alive.values() if _is_for_one_command(facts.cgroup)):
+        own = [facts for facts in alive.values() if facts.cgroup == cgroup]
+        began, uids = min(facts.process.start_ticks for facts in own), {facts.uid for facts in own}
+        others = (f for f in table.values() if f.uid in uids and f.process not in alive)
+        # A shell of the same tick is above it, not below: it may start other runs.
+        if all(f.process.start_ticks > began for f in others if _is_below(f.cgroup, (cgroup,))):
+            found.append(cgroup)
+    return tuple(found)
+
+
+def _is_for_one_command(cgroup: str) -> bool:
+    unit = cgroup.rsplit("/", 1)[-1]
+    if unit.startswith(_SHARED_UNITS) or any(f"/{shared}" in cgroup for shared in _CONTAINERS):
+        return False
+    return unit.endswith((".scope", ".service")) or "/step_" in cgroup
+
+
+def _is_below(cgroup: str, above: Iterable[str]) -> bool:
+    return any(cgroup == one or cgroup.startswith(f"{one}/") for one in above)
+
+
+def unsure(
+    table: Table, roots: Iterable[ProcessId], own_pid: int, marks: Iterable[int], cgroups: Iterable[str]
+) -> tuple[ProcessId, ...]:
+    """Return orphans that may be the run's: of the uid and cgroup of a root, begun after it, not known by the rest.
+
+    The roots are its ranks and launchers. To be asked at a rank's hello: what a rank starts later has its mark.
+    """
+    known = {facts.process: facts for facts in _alive(table, roots)}
+    if not known:
         return ()
-    began = min(facts.process.start_ticks for facts in roots)
-    uids, cgroups = {facts.uid for facts in roots}, {facts.cgroup for facts in roots}
-    known = {facts.process for facts in roots}
-    protected, marks = _protected(table, own_pid), tuple(marks)
+    began = min(facts.process.start_ticks for facts in known.values())
+    places = {(facts.uid, facts.cgroup) for facts in known.values()}
+    protected, marks, cgroups = _protected(table, own_pid), tuple(marks), tuple(cgroups)
     return tuple(
         facts.process
         for facts in table.values()
         if facts.ppid == 1
         and facts.process.start_ticks >= began
-        and facts.uid in uids
-        and facts.cgroup in cgroups
+        and (facts.uid, facts.cgroup) in places
         and facts.state not in "ZX"
         and facts.process not in known
         and _may_end(facts, frozenset((facts.uid,)), protected)
         and not any(carries(facts.mark, mark) for mark in marks)
+        and not _is_below(facts.cgroup, cgroups)
     )
 
 
@@ -279,7 +313,7 @@ def _spawned(rank: ProcessFacts, child: ProcessFacts, *, parent: ProcessFacts) -
 
 
 def _belongs(table: Table, facts: ProcessFacts, killed: KillSet, members: frozenset[ProcessId]) -> bool:
-    if any(carries(facts.mark, mark) for mark in killed.marks):
+    if any(carries(facts.mark, mark) for mark in killed.marks) or _is_below(facts.cgroup, killed.cgroups):
         return True
     for ancestor in _ancestors(table, facts):
         if ancestor.process in members:

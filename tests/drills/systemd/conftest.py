@@ -53,18 +53,20 @@ def started(node: Node) -> Node:
 
 
 @pytest.fixture
-def make_trainer(started: Node) -> Iterator[Callable[[str], Trainer]]:
+def make_trainer(started: Node) -> Iterator[Callable[..., Trainer]]:
     """Start a trainer as user alice in a unit of her own, known to the governor when this returns."""
     trainers: list[Trainer] = []
 
-    def make(name: str) -> Trainer:
+    def make(name: str, *arguments: str, scope: bool = False) -> Trainer:
         box, directory = started.box, f"/srv/checkpoints/{name}"
         box.run("install", "-d", "-o", "alice", directory)
         # The tree is mounted where only root may look on some machines: she gets a copy of the program.
         program = f"/srv/{name}.py"
         box.write(program, (ROOT / "tests/drills/systemd/trainer.py").read_text())
-        unit = ["systemd-run", "--quiet", "--pipe", "--collect", "--uid=alice", f"--unit=train-{name}"]
-        process = box.popen(*unit, SERVICE_PYTHON, program, name, directory)
+        box.write("/srv/escapes.py", (ROOT / "tests/drills/halt/escapes.py").read_text())
+        unit = ["systemd-run", "--quiet", "--collect", "--uid=alice", f"--unit=train-{name}"]
+        unit.append("--scope" if scope else "--pipe")
+        process = box.popen(*unit, SERVICE_PYTHON, program, name, directory, *arguments)
         trainer = Trainer(started, name, directory, process)
         trainers.append(trainer)
         trainer.pid = int(trainer.line().removeprefix("pid "))
@@ -73,5 +75,5 @@ def make_trainer(started: Node) -> Iterator[Callable[[str], Trainer]]:
 
     yield make
     for trainer in trainers:
-        started.box.run("systemctl", "kill", "--signal=KILL", f"train-{trainer.name}", check=False)
+        started.box.run("systemctl", "kill", "--signal=KILL", f"train-{trainer.name}*", check=False)
         trainer.process.communicate(timeout=SAFETY_S)

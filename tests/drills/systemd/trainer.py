@@ -1,6 +1,7 @@
 """A trainer without torch: the real shim around a loop that counts. Runs inside the box, under a user of its own.
 
 Lines on stdin: "hold" stops stepping before the next boundary, "go" steps on. Each is answered by a line on stdout.
+With a third argument, "before" or "after", it starts what leaves its process tree before or after it attaches.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import subprocess
 import sys
 import threading
 import time
@@ -51,7 +53,19 @@ class CountSaver:
         self._progress.step = position["batch"]
 
 
-def main(run: str, directory: str) -> None:
+def let_escape(directory: str) -> None:
+    """Start what leaves our process tree (escapes.py beside us), and go on when all of it has left."""
+    import escapes
+
+    argv = [sys.executable, "-S", "-E", escapes.__file__, directory]
+    subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not all(Path(directory, "escapes", way).exists() for way in escapes.WAYS):
+        time.sleep(STEP_S)
+
+
+def main(run: str, directory: str, escapes_at: str = "") -> None:
+    if escapes_at == "before":
+        let_escape(directory)
     progress = Progress(threading.get_ident())
     began_ns = max(1, time.monotonic_ns() - UNSAVED_NS)
     progress.attempt_step = 1  # It has trained since: the first step that the governor sees is not its first.
@@ -69,6 +83,8 @@ def main(run: str, directory: str) -> None:
     }
     watcher = Watcher(hello, progress, CountSaver(directory, progress))
     watcher.start()
+    if escapes_at == "after":
+        let_escape(directory)
     progress.set_phase("train")
     watcher.phase_changed()
     print(f"pid {os.getpid()}", flush=True)

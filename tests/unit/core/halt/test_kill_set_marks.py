@@ -1,4 +1,4 @@
-"""What carries the mark of a run's launch is the run's, wherever it stands; what carries another's is not."""
+"""What a run cannot leave behind, wherever it stands: the mark of its launch, and a control group of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from governor.core.base.identity import MARK_PART_BITS, ProcessId, carries
-from governor.core.halt.kill_set import KillSet, kill_set, marked_of_others, strays, unsure
+from governor.core.halt.kill_set import KillSet, kill_set, marked_of_others, own_cgroups, strays, unsure
 from tests.unit.core.halt.test_kill_set import GOVERNOR, RANK, TORCHRUN, USER, Tree, pids, tree
 
 __all__ = ["tree"]
@@ -104,5 +104,69 @@ def test_orphans_from_before_the_hello_are_unsure_and_no_others(tree: Tree) -> N
     tree.zombie(304)
     add(tree, 305, 1, 0)
     tree.table[305] = replace(tree.table[305], cgroup="/user.slice/session-2.scope")
-    assert pids(unsure(tree.table, [rank], [agent], GOVERNOR, [MARK])) == [300]
-    assert unsure({}, [rank], [agent], GOVERNOR, [MARK]) == ()
+    assert pids(unsure(tree.table, [rank, agent], GOVERNOR, [MARK], [])) == [300]
+    assert unsure({}, [rank, agent], GOVERNOR, [MARK], []) == ()
+    assert unsure(tree.table, [rank, agent], GOVERNOR, [MARK], ["/"]) == ()
+
+
+SCOPE = "/system.slice/run-r1.scope"
+
+
+def into(tree: Tree, cgroup: str, *pids: int) -> None:
+    for pid in pids:
+        tree.table[pid] = replace(tree.table[pid], cgroup=cgroup)
+
+
+@pytest.mark.parametrize(
+    "cgroup",
+    [
+        SCOPE, "/system.slice/train.service", "/user.slice/user-1000.slice/user@1000.service/app.slice/run-r2.scope",
+        "/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0",
+    ],
+)  # fmt: skip
+def test_a_unit_or_step_that_began_with_the_run_is_the_runs_with_all_in_it(tree: Tree, cgroup: str) -> None:
+    agent = tree.add(200, 1, TORCHRUN, session=True)
+    rank = tree.add(201, 200, RANK, session=True)
+    tree.add(300, 1, ("redis-server",), session=True)
+    tree.add(301, 1, ("redis-server",), session=True)
+    into(tree, cgroup, 200, 201)
+    into(tree, f"{cgroup}/below", 300)
+    found = own_cgroups(tree.table, [rank, agent])
+    assert found == (cgroup,)
+    made = kill_set(tree.table, [rank], GOVERNOR, cgroups=found)
+    assert made is not None
+    assert pids(made.members) == [200, 201, 300]
+    assert pids(unsure(tree.table, [rank], GOVERNOR, [], found)) == []
+
+
+@pytest.mark.parametrize(
+    "cgroup",
+    [
+        "/", "", "/user.slice/user-1000.slice/session-3.scope", "/init.scope", "/docker/0123", "/user.slice",
+        "/system.slice/docker-0123.scope", "/kubepods.slice/kubepods-pod1.slice/cri-containerd-0123.scope",
+        "/user.slice/user-1000.slice/user@1000.service", "/machine.slice/machine-box.scope/system.slice/a.service",
+    ],
+)  # fmt: skip
+def test_logins_and_containers_are_shared_even_if_the_run_is_the_first_there(tree: Tree, cgroup: str) -> None:
+    rank = tree.add(201, 1, RANK, session=True)
+    into(tree, cgroup, 201)
+    assert own_cgroups(tree.table, [rank]) == ()
+
+
+def test_a_unit_whose_shell_started_the_run_may_have_other_runs(tree: Tree) -> None:
+    """Also where the shell started it within the same tick of the clock."""
+    shell = tree.add(200, 1, ("bash", "job.sh"), session=True)
+    for pid, ticks in ((201, None), (202, shell.start_ticks)):
+        rank = tree.add(pid, 200, RANK, session=True, ticks=ticks)
+        into(tree, SCOPE, 200, pid)
+        assert own_cgroups(tree.table, [rank]) == ()
+
+
+def test_the_step_daemon_of_another_user_takes_no_unit_from_the_run(tree: Tree) -> None:
+    tree.add(150, 1, ("slurmstepd",), uid=0)
+    rank = tree.add(201, 150, RANK, session=True)
+    into(tree, SCOPE, 150, 201)
+    assert own_cgroups(tree.table, [rank]) == (SCOPE,)
+    made = kill_set(tree.table, [rank], GOVERNOR, cgroups=[SCOPE])
+    assert made is not None
+    assert pids(made.members) == [201]

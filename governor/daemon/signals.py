@@ -15,8 +15,9 @@ PASSED_ON: Final = (*ENDING, signal.SIGQUIT)  # To all of the command's process 
 # (`--signal=USR1@90`, proctrack/cgroup) signals the processes that it has itself started, and no child of theirs.
 # An alarm that was set before `exec costgov run` goes off in us.
 PASSED_ON_ALONE: Final = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
-# Limits and timers of our own process, and what init is told.
-IGNORED: Final = (signal.SIGXCPU, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR)
+# Limits and timers of our own process, what init is told, and Ctrl-Z: the command is in a session of its own and would
+# go on, under a governor that is stopped.
+IGNORED: Final = (signal.SIGXCPU, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR, signal.SIGTSTP)
 ANSWERED: Final = (*PASSED_ON, RELOADING, *PASSED_ON_ALONE, *IGNORED)
 
 

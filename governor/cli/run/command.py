@@ -131,7 +131,11 @@ def run(
 
     SIGTERM, SIGINT and SIGQUIT go to the command's process group, and at the third costgov leaves. SIGUSR1, SIGUSR2 and
     SIGALRM go to the command's process alone, except while a halt saves; so does Slurm's --signal=USR1@90.
-    SIGHUP reads the policies again. Signals of limits and timers are ignored.
+    SIGHUP reads the policies again. Signals of limits and timers are ignored, and so is Ctrl-Z: the command has a
+    session of its own, so it would go on while nobody watches it. For the same reason a terminal that closes ends
+    neither costgov nor the command. What the command prints there is lost, and may fail: --log FILE keeps it.
+
+    A halt ends whatever the command has started, also what has left its process tree (setsid, nohup, tmux).
     """
     chosen, given_by = (name, "--name") if name is not None else _default_name(command)
     if not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}", chosen) or chosen in (".", ".."):

@@ -26,13 +26,32 @@ which state comes next and which effects follow. There is no default row, and a 
   nobody has been seen for the whole idle time; after a restart that time begins anew. Whoever comes before the provider
   has accepted closes it as `abandoned` ([why](../adr/0014-stopping-a-node-nobody-uses.md)).
 
+## Which processes a halt ends
+
+The run's launcher, its ranks and all below them; and what has left that tree, by two forks, `setsid`, `nohup`, tmux, another name or an empty
+environment. A process belongs to the run, whoever its parent is now, if one of these holds:
+
+| sign | since when | under |
+|---|---|---|
+| It carries the mark of the launch: a soft limit (RLIMIT_LOCKS, which the kernel does not enforce) that everything inherits. | the command's start | `costgov run` |
+| The same, set by the rank itself. | `attach()` | the service |
+| It is in a control group that began with the run: a systemd scope or service, a Slurm step. Not a login's or a container's. | the first hello | the service |
+| It is in a session or process group that the run began. | always | both |
+
+`costgov run` is also the parent of every orphan of its command (a subreaper). A shell in a tmux session that the run started is the run's. A window
+that the run opens in a tmux server from before is not: that server starts it.
+
+Nothing else is ended. What may be the run's and shows none of these signs is named in the incident as `not ended`, at most 16 of them: orphans of
+the same user and control group that began between the launch and the first hello, and processes of the run that became another user's (`sudo`).
+Exit code 86 and "no process of the run is left" say that nothing with a sign is left.
+
 """
 
 _STAGES = {
     HaltState.ARMED: "An incident is open. Nothing has been done yet.",
     HaltState.ASKED: "The trainer was asked to save, then to exit. Lasts for the grace at most.",
     HaltState.SAVING: "The trainer says that it saves. Still within the same grace.",
-    HaltState.TERMED: "SIGTERM was sent to the launcher, the ranks and their trees.",
+    HaltState.TERMED: "SIGTERM was sent to the launcher, the ranks, and whatever else is the run's.",
     HaltState.KILLED: "SIGKILL was sent.",
     HaltState.STOPPING: "The provider or scheduler was asked to end the spending. Rungs: 0 stop, 1 force, 2 destroy.",
     HaltState.VERIFYING: "The provider accepted. Billing is read back until it has ended.",

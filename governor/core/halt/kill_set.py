@@ -228,7 +228,7 @@ def unsure(
     return tuple(
         facts.process
         for facts in table.values()
-        if facts.ppid == 1
+        if _is_adopted(table, facts)
         and facts.process.start_ticks >= began
         and (facts.uid, facts.cgroup) in places
         and facts.state not in "ZX"
@@ -343,6 +343,12 @@ def _is_orphan(table: Table, facts: ProcessFacts) -> bool:
     if facts.ppid <= 1 or parent is None:
         return True
     return parent.sid != facts.sid and facts.process.pid != facts.sid
+
+
+def _is_adopted(table: Table, facts: ProcessFacts) -> bool:
+    """Whether init, or a user's systemd in its place, has it."""
+    parent = table.get(facts.ppid)
+    return facts.ppid == 1 or (parent is not None and parent.argv[:1] != () and parent.argv[0].endswith("/systemd"))
 
 
 def _sids(members: Iterable[ProcessFacts], ranks: Iterable[ProcessId]) -> frozenset[int]:

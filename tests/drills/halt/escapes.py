@@ -23,6 +23,8 @@ WAYS = (
     *("own_subreaper", "deaf", "stopped", "respawning", "clean_environment"),
 )
 
+EARLY = "early"  # What a trainee has detached before it attached.
+
 
 def settle(work: Path, way: str) -> None:
     """Say who we are, and do nothing for ever."""
@@ -117,7 +119,7 @@ def start_all(work: Path) -> None:
 def living(work: Path) -> dict[str, list[int]]:
     """The ways of which a process lives."""
     found: dict[str, list[int]] = {}
-    for way in WAYS:
+    for way in (*WAYS, EARLY):
         file = work / "escapes" / way
         for pid in map(int, file.read_text().split() if file.exists() else ()):
             try:

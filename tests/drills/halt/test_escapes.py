@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.drills.halt.conftest import APART, HERE, SAFETY_S, Halted, Service, until_gone
-from tests.drills.halt.escapes import FOR_EVER, WAYS, living
+from tests.drills.halt.escapes import EARLY, FOR_EVER, WAYS, living
 
 ROOTLESS_UID = 1000
 ROOTLESS = ("unshare", "--user", f"--map-user={ROOTLESS_UID}", f"--map-group={ROOTLESS_UID}")
@@ -122,13 +123,16 @@ def test_in_a_pid_namespace(costgov_run: Callable[..., Halted], tmp_path: Path) 
         "sh",
     )
     halted = costgov_run([sys.executable, str(HERE / "trainee.py"), "escapes", str(tmp_path)], prefix=(*APART, *inside))
-    alive = [line for line in halted.output.splitlines() if line.split()[0:1] and line.split()[0] in WAYS]
+    alive = [line for line in halted.output.splitlines() if line.split()[:1] and line.split()[0] in (*WAYS, EARLY)]
     assert alive == []
     assert_halted(halted)
 
 
 def test_under_the_daemon(service: Callable[..., Service], bystanders: Make, tmp_path: Path) -> None:
-    """The daemon is nobody's parent, and another run of the same user trains beside it."""
+    """The daemon is nobody's parent, and another run of the same user trains beside it.
+
+    What the script detached before it attached shows no sign of whose it is: it lives, and the incident says so.
+    """
     others = bystanders(tmp_path)
     governor = service()
     governor.start()
@@ -144,11 +148,15 @@ def test_under_the_daemon(service: Callable[..., Service], bystanders: Make, tmp
         until_gone(trainee.pid, lambda: None)
         trainee.wait(SAFETY_S)
         incident = governor.until_stage("HALTED")
-        assert living(tmp_path) == {}
+        ((way, (early,)),) = living(tmp_path).items()
+        assert way == EARLY
         assert others.dead() == []
         step = governor.step("other")
         governor.until(lambda: governor.step("other") > step, "the other run trains on")
     assert {target["pid"] for target in incident["targets"]} >= _all_pids(tmp_path)
+    (unsure,) = [entry["detail"]["processes"] for entry in incident["timeline"] if entry["what"] == "unsure"]
+    assert {"pid": early, "command": f"sleep {FOR_EVER}"} in unsure
+    os.kill(early, signal.SIGKILL)
 
 
 def _all_pids(work: Path) -> set[int]:

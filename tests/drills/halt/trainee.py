@@ -107,6 +107,10 @@ class Trainee:
     def run(self) -> None:
         if self.mode == "foreign":
             signal.signal(signal.SIGUSR1, lambda *_: (self.work / "foreign").write_text("rung"))
+        if self.mode == "escapes":
+            (self.work / "escapes").mkdir()
+            early = f"setsid sleep {FOR_EVER_S} >/dev/null 2>&1 & echo $! > {self.work}/escapes/early"
+            subprocess.run(["/bin/sh", "-c", early], check=True)
         self.watcher.start()
         self.progress.set_phase("train")
         for number in range(1, HEALTHY_STEPS + 1):

@@ -1,0 +1,51 @@
+"""The orphans of a command come to us and are reaped; children of our own are left to whoever started them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SAFETY_S = 60
+
+# In a process of its own, which stays a subreaper. The command leaves orphans that end with the pipe, and one more.
+REAPS = """
+import os, select, signal, subprocess
+from governor.adapters.machine.clock import SystemClock
+from governor.adapters.machine.processes import LinuxProcesses
+from governor.cli.run.orphans import Reaper, adopt_orphans, send_to_marked
+from trainer_shim.mark import Marked
+
+processes = LinuxProcesses(SystemClock().boot_id, look_bound_s=60)
+
+def ours():
+    return {pid: facts.argv for pid, facts in processes.table().items() if facts.ppid == os.getpid()}
+
+assert adopt_orphans()
+read_end, write_end = os.pipe()
+leaves = "for i in 1 2 3 4 5; do (setsid cat <&%d &); done; (setsid sleep 3600 &); exit 7" % read_end
+with Marked() as mark:
+    command = subprocess.Popen(["/bin/sh", "-c", leaves], pass_fds=[read_end], start_new_session=True)
+helper = subprocess.Popen(["/bin/sh", "-c", "exit 5"], start_new_session=True)
+while sorted(filter(None, ours().values())) != [("cat",)] * 5 + [("sleep", "3600")]:
+    pass
+ends = [os.pidfd_open(pid) for pid, argv in ours().items() if argv == ("cat",)]
+os.close(write_end)
+for end in ends:
+    select.select([end], [], [])
+reaper = Reaper(command.pid, mark)
+reaper.poll(0)
+codes = command.wait(), helper.wait()
+reaper.poll(0)
+print(codes, list(ours().values()))
+send_to_marked(processes, mark, signal.SIGKILL)
+os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+reaper.poll(0)
+print(ours())
+reaper.poll(0)
+"""
+
+
+def test_orphans_are_reaped_and_nobody_elses_exit_code_is_taken() -> None:
+    done = subprocess.run([sys.executable, "-c", REAPS], capture_output=True, text=True, timeout=SAFETY_S)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "(7, 5) [('sleep', '3600')]\n{}\n"

@@ -6,7 +6,7 @@ Operating errors come back as values. Only a programming error is an exception.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -273,6 +273,15 @@ class Journal(Protocol):
         """
 
     def runs(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+    def find_run(self, run: str, tell: Callable[[Mapping[str, Any] | None], None]) -> bool:
+        """Look one run up, whatever `runs` still has of it. `tell` gets its state, from any thread; None: no trace.
+
+        False: the journal cannot look now, and `tell` is not called. The caller must bear that an answer never comes.
+        """
+
+    def incident_ids(self) -> set[str]:
+        """The ids of all incidents that have a snapshot."""
 
     @property
     def errors_total(self) -> int: ...

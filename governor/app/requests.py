@@ -9,9 +9,11 @@ from typing import Any, Final
 from governor import __version__
 from governor.app import budget_requests
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, DurationNs
+from governor.core.engine import names
 from governor.core.engine.budgeting import listed
 from governor.core.engine.idle_state import NODE
-from governor.core.events.inputs import OperatorHalt, OperatorHold
+from governor.core.engine.node import owner_of
+from governor.core.events.inputs import OperatorForget, OperatorHalt, OperatorHold
 from governor.core.views.status import lines_status, node_status, runs_status
 from governor.daemon.loop import Daemon
 from governor.ports import ControlRequest
@@ -78,6 +80,8 @@ def status(daemon: Daemon) -> Answer:
         "frames_total": node.frames_total,
         "frames_dropped_total": node.frames_lost_total,
         "frames_malformed_total": health.frames_malformed_total,
+        # Whose connections were not accepted: their trainers go on unwatched.
+        "refused": list(health.refused.values()),
         "journal_errors_total": daemon.performer.journal.errors_total,
         "observer_errors_total": daemon.performer.observer.errors_total,
         **extra.get("governor", {}),
@@ -109,7 +113,7 @@ def _may_control(daemon: Daemon, request: ControlRequest, run: str) -> bool:
 
 
 def _halt(daemon: Daemon, request: ControlRequest) -> Answer:
-    run, reason = request.body.get("run"), request.body.get("reason")
+    run, reason = _own(daemon, request, request.body.get("run")), request.body.get("reason")
     if run == NODE:
         return _no("bad_request", NODE_IS_NOT_HALTED)
     refusal = _refusal(daemon, request, run, reason)
@@ -126,7 +130,8 @@ def _halt(daemon: Daemon, request: ControlRequest) -> Answer:
 
 
 def _hold(daemon: Daemon, request: ControlRequest) -> Answer:
-    run, reason, duration = request.body.get("run"), request.body.get("reason"), request.body.get("duration_ns")
+    run, reason = _own(daemon, request, request.body.get("run")), request.body.get("reason")
+    duration = request.body.get("duration_ns")
     refusal = _refusal(daemon, request, run, reason)
     if refusal is not None:
         return refusal
@@ -136,6 +141,28 @@ def _hold(daemon: Daemon, request: ControlRequest) -> Answer:
     assert isinstance(reason, str)
     daemon.apply(OperatorHold(daemon.performer.clock.mono(), run, DurationNs(duration), reason, request.uid))
     return _yes({"run": run, "left_s": duration / 1e9})
+
+
+def _forget(daemon: Daemon, request: ControlRequest) -> Answer:
+    node, run = daemon.node, request.body.get("run")
+    owner = owner_of(node, run) if isinstance(run, str) else None
+    if not isinstance(run, str) or owner is None:
+        return _no("no_such_run", f"no run {str(run)[:60]!r} here, or its name belongs to nobody already")
+    if request.uid not in (0, os.getuid(), owner) and not daemon.control_is_private:
+        return _no("denied", f"uid {request.uid} neither owns run {run} nor may control this governor")
+    if names.in_use(node, run):
+        return _no("refused", f'run {run} is alive: end it first, or say `costgov halt {run} --reason "…"`')
+    spend = node.ledger.spend(run) / MICROS_PER_USD
+    daemon.apply(OperatorForget(daemon.performer.clock.mono(), run, request.uid))
+    return _yes({"run": run, "owner_uid": owner, "spend_usd": spend})
+
+
+def _own(daemon: Daemon, request: ControlRequest, run: Any) -> Any:
+    """The client's own run of this name, where the name itself is another user's."""
+    if not isinstance(run, str) or owner_of(daemon.node, run) in (None, request.uid):
+        return run
+    own = names.own_name(run, request.uid)
+    return own if request.uid != 0 and own in daemon.node.runs else run
 
 
 def _refusal(daemon: Daemon, request: ControlRequest, run: Any, reason: Any) -> Answer | None:
@@ -189,6 +216,7 @@ _COMMANDS: Final[Mapping[str, Callable[[Daemon, ControlRequest], Answer | None]]
     "hold": _hold,
     "budget_set": _budget(budget_requests.set_budget),
     "budget_clear": _budget(budget_requests.clear_budget),
+    "forget": _forget,
     "incidents": _incidents,
     "reload": _reload,
 }

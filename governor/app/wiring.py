@@ -35,7 +35,7 @@ from governor.app.node_facts import CannotStart, load_cloud, load_price_source, 
 from governor.app.pricing import PriceWatch
 from governor.core.base.units import MICROS_PER_USD, TICK_NS, UsdMicros, WallNs, format_usd
 from governor.core.engine.idle import limit
-from governor.core.engine.node import Node, new_node
+from governor.core.engine.node import Node, know_incidents, new_node
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Alarm, Effect
 from governor.core.money.charges import UNALLOCATED
@@ -137,6 +137,9 @@ class Governor:
     def _restore(self) -> list[Effect]:
         at, boot, wall = self.clock.mono(), self.clock.boot(), self.clock.wall()
         effects = restore_runs(self.node, list(self.journal.runs().values()), boot, at)
+        # Also what the journal has lost: a report is not replaced by another halt's.
+        reports = (path.stem for path in (self.settings.paths.state_dir / "incidents").glob("*.json"))
+        know_incidents(self.node, [*self.journal.incident_ids(), *reports])
         return [*effects, *restore_incidents(self.node, self.journal.open_incidents(), at, wall)]
 
     def _build(self, watchers: Sequence[Observer]) -> Daemon:

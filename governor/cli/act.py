@@ -1,4 +1,4 @@
-"""`costgov halt` and `costgov hold`: operator actions on a run. The governor records both with uid and reason."""
+"""`costgov halt`, `hold` and `forget`: operator actions on a run. The governor records each with its uid."""
 
 from __future__ import annotations
 
@@ -100,3 +100,28 @@ def _hold_node(control: str | None, request: dict[str, Any]) -> Any:
         if not answer.ok:
             refuse(answer)
     return answers[0].data
+
+
+@click.command(
+    short_help="Release the name of a run that is over.",
+    epilog=exits(ExitCode.FAILED, ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN),
+)
+@click.argument("run")
+@control_option
+@json_option
+def forget(run: str, control: str | None, as_json: bool) -> None:
+    """Release the name of RUN, which is not alive, so that another user may have it.
+
+    The next run of this name belongs to whoever starts it. No money is forgotten: the charges stay, and what was spent
+    stays counted to the name. Where the next run shall have all of its ceiling, raise it (`costgov budget set`). Halts
+    stay under their ids; a hold ends. Allowed to root, to the governor's own user, to members of the socket's group,
+    and to the owner of the name.
+    """
+    data = ask(control, {"cmd": "forget", "run": run})
+    if as_json:
+        print_json(data)
+        return
+    owner, spent = data["owner_uid"], float(data["spend_usd"])
+    click.echo(f"{run}: the name no longer belongs to uid {owner}")
+    if spent:
+        click.echo(f"${spent:,.2f} that was spent under it stays in the ledger and counts against a ceiling of {run}")

@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "cost": "governor.cli.cost.command:cost",
     "daemon": "governor.cli.run.command:daemon",
     "doctor": "governor.cli.status:doctor",
+    "forget": "governor.cli.act:forget",
     "halt": "governor.cli.act:halt",
     "hold": "governor.cli.act:hold",
     "incident": "governor.cli.incident:incident",

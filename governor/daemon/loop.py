@@ -15,59 +15,32 @@ import socket
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import structlog
 
-from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import PolicySet
 from governor.core.base.units import NS_PER_MS, NS_PER_S, TICK_NS, MonoNs
 from governor.core.engine import step as engine
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
-from governor.core.events.effects import Effect, Refuse
-from governor.core.events.inputs import (
-    BadHello,
-    Disconnected,
-    Event,
-    FramesLost,
-    Hello,
-    LauncherExited,
-    Tick,
-    TrainerExited,
-)
+from governor.core.events.effects import Effect
+from governor.core.events.inputs import Event, Hello, LauncherExited, Tick, TrainerExited
+from governor.core.events.machine import RunRecalled
 from governor.daemon import signals
 from governor.daemon.incident_queries import IncidentQueries
 from governor.daemon.launches import NO_COMMAND, SupervisedCommand, launch_seen
 from governor.daemon.perform import Performer
+from governor.daemon.reception import Health, Reception
 from governor.daemon.recorder import Recorder
-from governor.ports import Closed, Control, ControlRequest, Opened, Packet, Rejected, ServiceManager
-from governor.wire import frames
+from governor.ports import Control, ControlRequest, ServiceManager
 
 LAG_SMOOTHING: Final = 0.05  # An exponential mean over about 20 ticks, or five seconds.
-# Further complaints are only counted: one broken sender must not fill the log.
-COMPLAINTS_PER_CONNECTION_MAX: Final = 3
 
 log = structlog.get_logger("costgov")
 
 LoadPolicies = Callable[[], tuple[PolicySet | None, list[str]]]
-
-
-@dataclass(slots=True)
-class Health:
-    """The governor's own health, for those who watch the watchdog."""
-
-    frames_malformed_total: int = 0
-    rejected_total: int = 0
-    loop_lag_ms: float = 0.0
-    last_reload_ok: bool = True
-    last_reload_wall_ns: int = 0
-    reload_error: str | None = None
-
-    def loaded(self, wall_ns: int) -> None:
-        """Note that policies were read and are in force."""
-        self.last_reload_wall_ns = wall_ns
 
 
 @dataclass(slots=True)
@@ -87,19 +60,20 @@ class Daemon:
     sources: Sequence[Any] = ()  # Streams, samplers: poll(at) -> events, without waiting.
     recorder: Recorder | None = None
     health: Health = field(default_factory=Health)
+    reception: Reception = field(init=False)
     _queue: Any = field(default_factory=queue.SimpleQueue)
     _epoll: Any = field(default_factory=select.epoll)
     _ready: dict[int, Callable[[], None]] = field(default_factory=dict)  # By descriptor: what to do when it is ready.
     _wake: Any = field(default_factory=socket.socketpair)
     _stopping: bool = False
     _ignored: set[signal.Signals] = field(default_factory=set)  # Logged once each.
-    _rejected_reported_at: MonoNs = MonoNs(-NS_PER_S)
-    _reader: frames.FrameReader = field(default_factory=frames.FrameReader)
-    _complaints: dict[ConnectionId, int] = field(default_factory=dict)
     _next_tick: MonoNs = MonoNs(0)
     _is_new_to_journal: bool = False  # A rank has sent a hello since the runs were last persisted.
     _notify_every_ns: int = 0
     _notified_at: int = 0
+
+    def __post_init__(self) -> None:
+        self.reception = Reception(self.performer, self.health, self.apply, self._welcome, lambda: self.recorder)
 
     # --- from other threads and signal handlers ----------------------------------------------------------
 
@@ -171,7 +145,7 @@ class Daemon:
         self.persist_runs()
 
     def _register(self) -> None:
-        self._ready = {self._wake[0].fileno(): self._drain_wake, self.performer.inbox.fileno(): self._drain_inbox}
+        self._ready = {self._wake[0].fileno(): self._drain_wake, self.performer.inbox.fileno(): self.reception.drain}
         if self.control is not None:
             self._ready[self.control.fileno()] = self._drain_control
         for fd in self._ready:
@@ -216,6 +190,8 @@ class Daemon:
                 item()
             else:
                 self.apply(item)
+                if isinstance(item, RunRecalled):
+                    self.reception.let_in(item.run)
 
     def _on_signal(self, signum: signal.Signals) -> None:
         if signum is signals.RELOADING:
@@ -228,59 +204,10 @@ class Daemon:
             self._ignored.add(signum)
             log.warning("signal_ignored", signal=signum.name)
 
-    def _drain_inbox(self) -> None:
-        refused: set[ConnectionId] = set()
-        for arrival in self.performer.inbox.receive():
-            match arrival:
-                case Packet():
-                    if arrival.connection not in refused and self._on_packet(arrival):
-                        refused.add(arrival.connection)  # The same batch may have its frames after the hello.
-                        self._forget(arrival.connection)
-                case Closed():
-                    self._forget(arrival.connection)
-                case Rejected():
-                    self._note_rejected(arrival)
-                case Opened():
-                    pass
-
-    def _forget(self, connection: ConnectionId) -> None:
-        self._complaints.pop(connection, None)
-        self._reader.forget(connection)
-        at = self.performer.clock.mono()
-        if self.recorder is not None:
-            self.recorder.lost(connection, at)
-        self.apply(Disconnected(at, connection))
-
-    def _note_rejected(self, arrival: Rejected) -> None:
-        """Log a rejection, at most once a second: a connect loop must not fill the log."""
-        self.health.rejected_total += 1
-        at = self.performer.clock.mono()
-        if at - self._rejected_reported_at >= NS_PER_S:
-            self._rejected_reported_at = at
-            total = self.health.rejected_total
-            log.warning("connection_refused", reason=arrival.reason, uid=arrival.uid, pid=arrival.pid, total=total)
-
-    def _on_packet(self, packet: Packet) -> bool:
-        """Apply a packet's events. Return whether its sender was refused, and so is closed."""
-        for event in self._reader.read(packet, self.performer.clock.mono()):
-            if isinstance(event, (FramesLost, BadHello)) and event.why != frames.DROPPED_BY_SENDER:
-                self._complain(packet, event.why)
-            effects = self.apply(event)
-            if isinstance(event, (Hello, BadHello)) and any(isinstance(effect, Refuse) for effect in effects):
-                return True
-            if self.recorder is not None and not isinstance(event, (FramesLost, BadHello)):
-                self.recorder.record_frame(packet, event)
-            if isinstance(event, Hello):
-                self._is_new_to_journal = True
-                self._find_launchers(event)
-        return False
-
-    def _complain(self, packet: Packet, why: str) -> None:
-        self.health.frames_malformed_total += 1
-        told = self._complaints.get(packet.connection, 0)
-        self._complaints[packet.connection] = told + 1
-        if told < COMPLAINTS_PER_CONNECTION_MAX:
-            log.warning("bad_frame", pid=packet.peer.process.pid, uid=packet.peer.uid, fault=why[:300])
+    def _welcome(self, hello: Hello) -> None:
+        """A rank's hello was accepted."""
+        self._is_new_to_journal = True
+        self._find_launchers(hello)
 
     def _find_launchers(self, hello: Hello) -> None:
         try:
@@ -291,7 +218,8 @@ class Daemon:
         own_pid = self.performer.process_killer.own_pid
         seen = launch_seen(table, hello, own_pid, self.supervised or NO_COMMAND)
         if seen is not None:
-            self.apply(seen)
+            run, _ = self.node.connections[hello.connection]  # It may be watched under another name.
+            self.apply(replace(seen, run=run))
 
     def _drain_control(self) -> None:
         if self.control is None or self.answer is None:
@@ -324,7 +252,9 @@ class Daemon:
         for source in self.sources:
             self.hear(source.poll)
         self._drain_control()  # Ready or not: this ends connections that are too old.
-        self._drain_inbox()  # Likewise: this accepts connections that earlier lacked a descriptor.
+        # Likewise: this accepts connections that earlier lacked a descriptor.
+        self.reception.drain()
+        self.reception.tick(at)
         self._notice_exits(at)
         tick = Tick(clock.mono(), clock.boot(), clock.wall())
         self.apply(tick)

@@ -34,6 +34,7 @@ from governor.core.events.effects import (
     PersistRuns,
     ReadBilling,
     ReadCheckpoint,
+    RecallRun,
     Record,
     Refuse,
     StopCompute,
@@ -49,8 +50,10 @@ from governor.core.events.inputs import (
     StopReplied,
 )
 from governor.core.events.last_good import LastGoodSeen
+from governor.core.events.machine import RunRecalled
 from governor.core.halt.incident import TARGETS_MAX
 from governor.core.money.charges import charge_row
+from governor.daemon.log_quota import LogQuota, more_like_it
 from governor.daemon.observers import Observers
 from governor.daemon.process_killer import ProcessKiller
 from governor.ports import Checkpoints, Clock, Cloud, Inbox, Journal, Processes, Row, Sent
@@ -82,6 +85,7 @@ class Performer:
     process_killer: ProcessKiller
     post: Callable[[Event], None]
     cloud: Cloud | None = None
+    quota: LogQuota = field(default_factory=LogQuota)
     _later: list[tuple[MonoNs, int, Effect]] = field(default_factory=list)
     _order: Any = field(default_factory=itertools.count)
     _in_flight: Counter[type] = field(default_factory=Counter)
@@ -153,7 +157,12 @@ class Performer:
         self.journal.save_runs(effect.runs, charges, rows, full=effect.durable)
 
     def alarm(self, effect: Alarm) -> None:
-        log.warning("alarm", name=effect.name, run=effect.run, text=effect.text)
+        managed = self.node.runs.get(effect.run) if effect.run is not None else None
+        uid = effect.uid if effect.uid is not None or managed is None else managed.run.uid
+        more = self.quota.take(uid, effect.name, self.clock.mono()) if uid is not None else 0
+        if more is None:
+            return  # One user's alarms take no room from another's. Those left out are counted.
+        log.warning("alarm", name=effect.name, run=effect.run, text=effect.text, **more_like_it(more))
         self.journal.append(
             [self._row("alarm", effect.run, None, {"name": effect.name, "text": effect.text})], full=False
         )
@@ -168,6 +177,14 @@ class Performer:
     def close_incident(self, effect: CloseIncident) -> None:
         self.process_killer.end(effect.incident_id)
         log.info("halted", run=effect.run, incident_id=effect.incident_id)
+
+    def recall_run(self, effect: RecallRun) -> None:
+        """Ask the journal. Without an answer, the hellos that wait for it are let in after a moment."""
+
+        def tell(snapshot: Mapping[str, Any] | None) -> None:
+            self.post(RunRecalled(self.clock.mono(), effect.run, snapshot))
+
+        self.journal.find_run(effect.run, tell)
 
     # --- ranks -----------------------------------------------------------------------------------------
 
@@ -367,6 +384,7 @@ _DO: Final[dict[type, Callable[[Performer, Any], None]]] = {
     Page: Performer.page,
     ReadBilling: Performer.read_billing,
     ReadCheckpoint: Performer.read_checkpoint,
+    RecallRun: Performer.recall_run,
     Refuse: Performer.refuse,
     StopCompute: Performer.stop_compute,
     Term: Performer.term,

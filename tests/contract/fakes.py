@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -272,6 +272,15 @@ class FakeJournal:
 
     def runs(self) -> Mapping[str, Mapping[str, Any]]:
         return {run: json.loads(text) for run, text in self._runs.items()}
+
+    def find_run(self, run: str, tell: Callable[[Mapping[str, Any] | None], None]) -> bool:
+        if self.is_stuck:
+            return False
+        tell(self.runs().get(run))
+        return True
+
+    def incident_ids(self) -> set[str]:
+        return set(self._incidents)
 
     @property
     def errors_total(self) -> int:

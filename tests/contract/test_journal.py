@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -123,3 +124,18 @@ def test_history_is_no_strangers_to_read(tmp_path: Path) -> None:
         "journal.db": 0o640, "journal.db-wal": 0o640, "journal.db-shm": 0o640, "journal.db.lock": 0o600,
     }  # fmt: skip
     journal.close()
+
+
+def test_one_run_is_found_by_its_name_and_an_unknown_one_leaves_no_trace(journal: Journal) -> None:
+    journal.save_runs({"a": {"run": "a", "uid": 7}, "b": {"run": "b"}}, full=True)
+    found: SimpleQueue[object] = SimpleQueue()
+    assert journal.find_run("a", found.put)
+    assert found.get(timeout=10) == {"run": "a", "uid": 7}
+    if journal.find_run("c", found.put) and journal.errors_total == 0:  # Without its file it may never know.
+        assert found.get(timeout=10) is None
+
+
+def test_the_ids_of_all_halts_are_known_open_or_closed(journal: Journal) -> None:
+    journal.save_incident("i-1", {"opened_wall_ns": 1})
+    journal.close_incident("i-2", {"opened_wall_ns": 2})
+    assert journal.incident_ids() == {"i-1", "i-2"}

@@ -8,15 +8,14 @@ from __future__ import annotations
 import contextlib
 import datetime
 import glob
-import json
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from governor.adapters.journal.check import SCHEMA_VERSION, check, corrupt, is_corruption, is_whole, open_read_only
+from governor.adapters.journal.retention import IncidentRows, Limits, prune
 from governor.adapters.journal.runtime_files import Entry
 from governor.adapters.journal.salvage import Taken, salvage, take_over
 from governor.adapters.machine import lock_file
@@ -70,24 +69,12 @@ _INSERT = {
       data = :data WHERE :seq > seq""",
 }
 
-_PRUNE_KIND = """
-DELETE FROM journal WHERE kind = :kind
-AND seq <= (SELECT seq FROM journal WHERE kind = :kind ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
-_PRUNE_ROWS = """
-DELETE FROM journal WHERE incident_id IS NULL AND kind NOT IN (SELECT value FROM json_each(:kinds))
-AND seq <= (SELECT seq FROM journal WHERE incident_id IS NULL AND kind NOT IN (SELECT value FROM json_each(:kinds))
-            ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
-_PRUNE_INCIDENT_ROWS = """
-DELETE FROM journal WHERE incident_id IS NOT NULL
-AND seq <= (SELECT seq FROM journal WHERE incident_id IS NOT NULL ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
-_PRUNE_INCIDENTS = """
-DELETE FROM incidents WHERE NOT open
-AND seq <= (SELECT seq FROM incidents WHERE NOT open ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
-_PRUNE_RUNS = """
-DELETE FROM runs WHERE seq <= (SELECT seq FROM runs ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
-_PRUNE_CHARGES = """
-DELETE FROM charges WHERE from_wall_ns <=
-(SELECT from_wall_ns FROM charges ORDER BY from_wall_ns DESC LIMIT 1 OFFSET :limit)"""
+# In the form of a salvaged run: see core/engine/resume.py. Nothing if there is no charge.
+_RUN_OF_CHARGES = """
+SELECT run, max(seq) AS seq, json_object('run', run, 'salvaged', json('true'), 'spend_usd_micros', sum(usd_micros))
+  AS snapshot FROM charges WHERE run = :run GROUP BY run"""
+# Not part of the schema: an older costgov opens the file too. It covers the sum of one run's charges.
+_INDEX = "CREATE INDEX IF NOT EXISTS charges_by_run ON charges (run, usd_micros, seq)"
 _SEQ_OF = {
     "runs": "SELECT seq FROM runs WHERE run = :run",
     "incidents": "SELECT seq FROM incidents WHERE incident_id = :incident_id",
@@ -103,21 +90,6 @@ class JournalUnavailable(Exception):  # noqa: N818 - the condition is the name.
 
 class JournalLocked(JournalUnavailable):
     """Another governor holds this journal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much history is retained. The oldest goes first."""
-
-    rows: int = 200_000  # About 100 MB: months of verdicts and transitions of a busy node.
-    # Windows need about 120 MB (400 bytes each, measured): the 240B tokens of the longest stage in windows of 1M, plus
-    # a quarter. A stage's cost per token is computed from them.
-    rows_of_kind: Mapping[str, int] = field(default_factory=lambda: {"window": 300_000})
-    incident_rows: int = 100_000  # Evidence outlives other rows: about 1,000 halts.
-    incidents: int = 1_000  # Closed ones: about a year of a handful a day, which the breaker allows.
-    # About 350 MB. A charge covers one run, one line and one hour: three years of eight runs with two lines each.
-    charges: int = 500_000
-    runs: int = 1_000  # A run unseen for a thousand others is not expected back.
 
 
 class JournalReader:
@@ -144,6 +116,14 @@ class JournalReader:
     def runs(self) -> list[Entry]:
         return self._select("SELECT * FROM runs ORDER BY seq", {})
 
+    def incident_ids(self) -> list[Entry]:
+        return self._select("SELECT incident_id FROM incidents", {})
+
+    def run(self, name: str) -> list[Entry]:
+        """What there is of one run: its row, or what its charges add up to if retention has taken the row."""
+        found = self._select("SELECT * FROM runs WHERE run = :run", {"run": name})
+        return found or self._select(_RUN_OF_CHARGES, {"run": name})
+
     def close(self) -> None:
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
@@ -166,6 +146,7 @@ class Database(JournalReader):
         """`known` returns what other sources have of the journal; it is used only if the file is damaged."""
         self._limits = limits or Limits()
         self._known = known
+        self._incident_rows = IncidentRows()
         self.notice: str | None = None  # One line if a corrupt file was replaced by a fresh one.
         self._lock_fd = lock(path)
         self.is_new = not os.path.lexists(path)  # Never written, or removed.
@@ -182,7 +163,7 @@ class Database(JournalReader):
         connection.execute("BEGIN IMMEDIATE")
         try:
             for entry in entries:
-                connection.execute(_INSERT[entry["table"]], entry)
+                connection.execute(_INSERT[entry["table"]], self._incident_rows.placed(connection, entry))
             connection.execute("COMMIT")
         finally:
             if connection.in_transaction:
@@ -203,16 +184,7 @@ class Database(JournalReader):
 
     def prune(self) -> None:
         """Delete what is beyond the limits."""
-        limits = self._limits
-        with self._connection as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            for kind, limit in limits.rows_of_kind.items():
-                connection.execute(_PRUNE_KIND, {"kind": kind, "limit": limit})
-            connection.execute(_PRUNE_ROWS, {"limit": limits.rows, "kinds": json.dumps([*limits.rows_of_kind])})
-            connection.execute(_PRUNE_INCIDENT_ROWS, {"limit": limits.incident_rows})
-            connection.execute(_PRUNE_INCIDENTS, {"limit": limits.incidents})
-            connection.execute(_PRUNE_RUNS, {"limit": limits.runs})
-            connection.execute(_PRUNE_CHARGES, {"limit": limits.charges})
+        prune(self._connection, self._limits)
 
     def last_seq(self) -> int:
         """Return the highest number in use. Rows written later must sort after it."""
@@ -339,6 +311,8 @@ def _migrate(connection: sqlite3.Connection, path: str) -> None:
         raise JournalUnavailable(f"{path}: {text}; install that one, or move the file away")
     for version in range(found, SCHEMA_VERSION):
         connection.executescript(f"BEGIN; {_MIGRATIONS[version]} PRAGMA user_version = {version + 1}; COMMIT;")
+    with contextlib.suppress(sqlite3.OperationalError):  # A full disk has no room for it. Without it, sums are slower.
+        connection.execute(_INDEX)
     tables = {name for (name, *_) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not tables >= _INSERT.keys():
         raise corrupt("its tables are gone")

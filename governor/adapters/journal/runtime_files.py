@@ -176,11 +176,46 @@ def bounded(text: str) -> str:
     return text if len(text) <= ROW_BYTES_MAX else json.dumps({"cut_from_bytes": len(text), "head": text[:4096]})
 
 
+def row_entry(seq: int, row: Row) -> Entry:
+    return {
+        "seq": seq, "table": "journal", "kind": row.kind, "run": storable(row.run),
+        "incident_id": storable(row.incident_id), "mono_ns": row.mono, "wall_ns": row.wall, "boot_id": row.boot_id,
+        "data": bounded(text_of(row.data)),
+    }  # fmt: skip
+
+
+def incident_entry(seq: int, incident_id: str, snapshot: Mapping[str, Any], *, is_open: bool) -> Entry:
+    return {
+        "seq": seq, "table": "incidents", "incident_id": storable(incident_id), "open": int(is_open),
+        "snapshot": text_of(snapshot),
+    }  # fmt: skip
+
+
+def charge_entry(seq: int, charge: Mapping[str, Any]) -> Entry:
+    return {
+        "seq": seq, "table": "charges", "charge_id": storable(charge["charge_id"]),
+        "run": storable(charge["run"]), "from_wall_ns": charge["from_wall_ns"],
+        "to_wall_ns": charge["to_wall_ns"], "usd_micros": charge["usd_micros"], "data": text_of(charge),
+    }  # fmt: skip
+
+
 def row_of(entry: Entry) -> Row:
     return Row(
         kind=entry["kind"], run=entry["run"], incident_id=entry["incident_id"], mono=MonoNs(entry["mono_ns"]),
         wall=WallNs(entry["wall_ns"]), boot_id=entry["boot_id"], data=json.loads(entry["data"]),
     )  # fmt: skip
+
+
+def seq_of(entry: Entry) -> int:
+    return int(entry["seq"])
+
+
+def first_seq_of(entry: Entry) -> int:
+    return int(entry["first_seq"] if "first_seq" in entry else entry["seq"])
+
+
+def name_of(table: str, entry: Entry) -> str:
+    return str(entry["run"] if table == "runs" else entry["incident_id"])
 
 
 # --- the mirror: used only beside its journal's own file, never for one that was removed -----------------

@@ -17,7 +17,20 @@ from typing import Any
 
 from governor.adapters.journal.check import is_corruption
 from governor.adapters.journal.db import Database, JournalLocked, JournalUnavailable
-from governor.adapters.journal.runtime_files import Entry, Fallback, Mirror, bounded, row_of, storable, text_of
+from governor.adapters.journal.runtime_files import (
+    Entry,
+    Fallback,
+    Mirror,
+    charge_entry,
+    first_seq_of,
+    incident_entry,
+    name_of,
+    row_entry,
+    row_of,
+    seq_of,
+    storable,
+    text_of,
+)
 from governor.adapters.journal.salvage import newest_snapshots
 from governor.ports import Row
 
@@ -39,10 +52,14 @@ READ_ROWS_MAX = 10_000  # The most that one question returns. A report of one in
 class _Job:
     """One job of the worker. `settled` is set once the job is known to have worked or failed."""
 
-    def __init__(self, entries: list[Entry], full: bool, read: Callable[[Database], list[Entry]] | None = None) -> None:
+    def __init__(
+        self, entries: list[Entry], full: bool, read: Callable[[Database], list[Entry]] | None = None,
+        tell: Callable[[list[Entry]], None] | None = None,
+    ) -> None:  # fmt: skip
         self.entries = entries
         self.full = full
         self.read = read
+        self.tell = tell  # Called with what was read, by the worker, instead of a caller that waits.
         self.settled = threading.Event()
         self.committed = False
         self.found: list[Entry] | None = None
@@ -97,7 +114,7 @@ class SqliteJournal:
         return self._errors_total
 
     def append(self, rows: Iterable[Row], *, full: bool) -> bool:
-        return self._commit([self._row_entry(row) for row in rows], full=full)
+        return self._commit([row_entry(self._next_seq(), row) for row in rows], full=full)
 
     def rows(self, *, incident_id: str | None = None, kind: str | None = None, last: int | None = None) -> list[Row]:
         limit = last if last is not None else READ_ROWS_MAX
@@ -105,7 +122,7 @@ class SqliteJournal:
         for entry in self._rows:
             if incident_id in (None, entry["incident_id"]) and kind in (None, entry["kind"]):
                 found.setdefault(entry["seq"], entry)
-        newest = sorted(found.values(), key=_seq_of)[-limit:] if limit else []
+        newest = sorted(found.values(), key=seq_of)[-limit:] if limit else []
         return [row_of(entry) for entry in newest]
 
     def save_incident(self, incident_id: str, snapshot: Mapping[str, Any], rows: Iterable[Row] = ()) -> bool:
@@ -126,8 +143,8 @@ class SqliteJournal:
         self, runs: Mapping[str, Mapping[str, Any]], charges: Sequence[Mapping[str, Any]] = (),
         rows: Iterable[Row] = (), *, full: bool = False,
     ) -> bool:  # fmt: skip
-        entries = [self._row_entry(row) for row in rows]
-        entries += [self._charge_entry(charge) for charge in charges]
+        entries = [row_entry(self._next_seq(), row) for row in rows]
+        entries += [charge_entry(self._next_seq(), charge) for charge in charges]
         entries += [
             {"seq": self._next_seq(), "table": "runs", "run": storable(run), "snapshot": text_of(snapshot)}
             for run, snapshot in runs.items()
@@ -136,6 +153,21 @@ class SqliteJournal:
 
     def runs(self) -> Mapping[str, Mapping[str, Any]]:
         return {entry["run"]: json.loads(entry["snapshot"]) for entry in self._merged("runs", lambda db: db.runs())}
+
+    def find_run(self, run: str, tell: Callable[[Mapping[str, Any] | None], None]) -> bool:
+        if (known := self._snapshots["runs"].get(run)) is not None:
+            tell(json.loads(known["snapshot"]))
+            return True
+
+        def found(entries: list[Entry]) -> None:
+            tell(json.loads(entries[0]["snapshot"]) if entries else None)
+
+        return not self._stalled and self._enqueue(_Job([], False, lambda db: db.run(run), found))
+
+    def incident_ids(self) -> set[str]:
+        # A row of another halt with the same id has "~" and that halt's beginning behind the id.
+        kept = [*self._read(lambda db: db.incident_ids()), *self._snapshots["incidents"].values()]
+        return {str(entry["incident_id"]).partition("~")[0] for entry in kept}
 
     def recall(self) -> None:
         """Load runs and halts from the runtime directory, because the file has none."""
@@ -147,9 +179,8 @@ class SqliteJournal:
             self._closing = True
             self._wake.notify()
         self._worker.join(READ_BOUND_S)
-        # The disk is stuck. What it has not taken goes to the fallback file.
         for job in list(self._jobs):
-            self._fall_back(job)
+            self._fall_back(job)  # The disk is stuck.
         self._fallback.write_held()
 
     # --- the caller's side -------------------------------------------------------------------------------
@@ -157,8 +188,10 @@ class SqliteJournal:
     def _commit_incident(
         self, incident_id: str, snapshot: Mapping[str, Any], rows: Iterable[Row], *, is_open: bool
     ) -> bool:
-        entries = [self._row_entry(row) for row in rows]
-        return self._commit([*entries, self._incident_entry(incident_id, snapshot, is_open=is_open)], full=True)
+        entries = [row_entry(self._next_seq(), row) for row in rows]
+        return self._commit(
+            [*entries, incident_entry(self._next_seq(), incident_id, snapshot, is_open=is_open)], full=True
+        )
 
     def _commit(self, entries: list[Entry], *, full: bool) -> bool:
         if not entries:
@@ -197,14 +230,14 @@ class SqliteJournal:
 
     def _merged(self, table: str, read: Callable[[Database], list[Entry]]) -> list[Entry]:
         """Snapshots from disk, overlaid by this session's, in the order in which each name first appeared."""
-        found = {_name(table, entry): entry for entry in self._read(read)}
+        found = {name_of(table, entry): entry for entry in self._read(read)}
         for name, entry in list(self._snapshots[table].items()):  # A copy: a reader may run on another thread.
             known = found.get(name)
             if known is None:
                 found[name] = entry
             elif entry["seq"] > known["seq"]:
-                found[name] = {**entry, "first_seq": _first_seq_of(known)}
-        return sorted(found.values(), key=_first_seq_of)
+                found[name] = {**entry, "first_seq": first_seq_of(known)}
+        return sorted(found.values(), key=first_seq_of)
 
     def _remember(self, entry: Entry) -> None:
         self._last_seq = max(self._last_seq, entry["seq"])
@@ -214,9 +247,9 @@ class SqliteJournal:
             self._rows.append(entry)
             return
         snapshots = self._snapshots[entry["table"]]
-        name = _name(entry["table"], entry)
+        name = name_of(entry["table"], entry)
         if name in snapshots:
-            entry["first_seq"] = _first_seq_of(snapshots[name])
+            entry["first_seq"] = first_seq_of(snapshots[name])
         snapshots[name] = entry
         if len(snapshots) > SNAPSHOTS_IN_MEMORY_MAX:
             # A restart resumes open incidents, so only closed ones and runs make room.
@@ -226,8 +259,8 @@ class SqliteJournal:
 
     def _remember_newer(self, entries: Iterable[Entry]) -> None:
         """Take only snapshots newer than the known ones: the fallback file may be newer than the journal."""
-        for entry in sorted(entries, key=_seq_of):
-            known = self._snapshots[entry["table"]].get(_name(entry["table"], entry))
+        for entry in sorted(entries, key=seq_of):
+            known = self._snapshots[entry["table"]].get(name_of(entry["table"], entry))
             if known is None or known["seq"] < entry["seq"]:
                 self._remember(entry)
 
@@ -240,26 +273,6 @@ class SqliteJournal:
         # Wall time preserves the order across sessions, even if the last session's file cannot be read.
         self._last_seq = max(self._last_seq + 1, self._file_seq + 1, time.time_ns())
         return self._last_seq
-
-    def _row_entry(self, row: Row) -> Entry:
-        return {
-            "seq": self._next_seq(), "table": "journal", "kind": row.kind, "run": storable(row.run),
-            "incident_id": storable(row.incident_id), "mono_ns": row.mono, "wall_ns": row.wall, "boot_id": row.boot_id,
-            "data": bounded(text_of(row.data)),
-        }  # fmt: skip
-
-    def _incident_entry(self, incident_id: str, snapshot: Mapping[str, Any], *, is_open: bool) -> Entry:
-        return {
-            "seq": self._next_seq(), "table": "incidents", "incident_id": storable(incident_id), "open": int(is_open),
-            "snapshot": text_of(snapshot),
-        }  # fmt: skip
-
-    def _charge_entry(self, charge: Mapping[str, Any]) -> Entry:
-        return {
-            "seq": self._next_seq(), "table": "charges", "charge_id": storable(charge["charge_id"]),
-            "run": storable(charge["run"]), "from_wall_ns": charge["from_wall_ns"],
-            "to_wall_ns": charge["to_wall_ns"], "usd_micros": charge["usd_micros"], "data": text_of(charge),
-        }  # fmt: skip
 
     # --- the worker's side -------------------------------------------------------------------------------
 
@@ -308,6 +321,8 @@ class SqliteJournal:
             if not job.committed:
                 self._fall_back(job)
             job.settled.set()
+            if job.tell is not None and job.found is not None:
+                job.tell(job.found)
         self._mirror.keep(entry for job in batch for entry in job.entries)
         with self._wake:
             for _ in batch:
@@ -383,15 +398,3 @@ class SqliteJournal:
     def _known(self) -> Sequence[Entry]:
         self.is_salvaging = True
         return self._mirror.read()
-
-
-def _seq_of(entry: Entry) -> int:
-    return int(entry["seq"])
-
-
-def _first_seq_of(entry: Entry) -> int:
-    return int(entry["first_seq"] if "first_seq" in entry else entry["seq"])
-
-
-def _name(table: str, entry: Entry) -> str:
-    return str(entry["run"] if table == "runs" else entry["incident_id"])

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final, NewType
 
 # Run names become metric labels, file names and provider tokens. The pattern is valid in all of them.
-RUN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
+RUN_CHARS_MAX: Final = 128
+RUN_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:@+-]{{0,{RUN_CHARS_MAX - 1}}}")
 
 MARK_PART_BITS: Final = 20  # trainer_shim.mark.PART_BITS
 

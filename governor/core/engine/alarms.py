@@ -28,7 +28,7 @@ def refuse(node: Node, connection: ConnectionId, peer: Peer, reason: str, at: Mo
     node.idle.refused_at = at
     if node.refusals.pop(peer.process, None) != reason:
         text = f"pid {peer.process.pid} trains UNWATCHED, its hello was refused: {reason}"
-        effects.append(Alarm("hello_refused", None, text))
+        effects.append(Alarm("hello_refused", None, text, peer.uid))
     node.refusals[peer.process] = reason
     if len(node.refusals) > REFUSALS_REMEMBERED_MAX:
         del node.refusals[next(iter(node.refusals))]

@@ -276,7 +276,7 @@ def pin(node: Node) -> None:
 def refit(node: Node, managed: ManagedRun) -> None:
     """Judge the run by the budgets that cover it now. Rules whose meaning is unchanged keep their counts."""
     run = managed.run
-    policy = node.policy_for(run.run, run.stage, run.labels)
+    policy = node.policy_for(run.run, run.stage, run.labels, run.uid)
     managed.judge_by(policy)
 
 

@@ -62,8 +62,8 @@ def open_incident(
     in_vain = checkpoint_obstacle(managed, verdict, at)
     # A stand-in that is halted before any run spoke has spent the unallocated time.
     hand_over(node, managed, at)
+    incident_id, _ = node.next_incident_id(run.run, managed.history.incidents_total)  # `number_of` reads it back.
     managed.history.incidents_total += 1
-    incident_id = f"{run.run}.{node.facts.node}.{managed.history.incidents_total}"  # `number_of` reads it back.
     plan = plan_for(node, managed, verdict, at, in_vain=in_vain is not None)
     wall = node.wall(at)
     managed.history.halts_wall = [*(w for w in managed.history.halts_wall if wall - w < DAY_NS), wall]

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.policy import Policy, PolicySet
-from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
+from governor.core.base.shares import NOTHING, Claim
+from governor.core.base.units import MICROS_PER_USD, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.idle_state import NODE, IdleState
 from governor.core.engine.managed_run import ForgottenRun, ManagedRun, PreviousCommand, SupersededRank
 from governor.core.events.effects import Record
 from governor.core.events.inputs import CommandLaunched
 from governor.core.events.machine import SpotNotice
 from governor.core.halt.incident import Incident, process_row
-from governor.core.money.budgets import Budgets, ScopedBudget, ScopeKind, by_scope
+from governor.core.money.budgets import Budgets, Scope, ScopedBudget, ScopeKind, by_scope
 from governor.core.money.charges import UNALLOCATED, Payer, Place, labels_of
 from governor.core.money.command_account import CommandAccount
+from governor.core.money.group_totals import FORGOTTEN_MAX
 from governor.core.money.ledger import Ledger, new_ledger
 from governor.core.money.lines import Lines, compute_line
 from governor.core.rules.evaluate import Rules
@@ -26,6 +28,11 @@ from governor.core.runs.state import Run
 # Live or remembered. One node holds a handful. Beyond it the oldest ended run is forgotten.
 RUNS_MAX = 64
 RUNS_PER_UID_MAX = 32  # One user's leak must leave room for another user's runs.
+# Names whose last incident is known by number. As many as the journal retains incidents, below 300 KB.
+NUMBERS_MAX = 1_000
+# What would be lost with a run's history, beside shares.NOTHING.
+TRAINED, PROTECTED = 1, 2
+SPENT_USD_MICROS = MICROS_PER_USD  # A run that has spent more than this is worth as much as one that has trained.
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,13 @@ class Node:
     # Processes that we do not watch, and why. Each is reported once.
     refusals: dict[ProcessId, str] = field(default_factory=dict)
     incidents: dict[str, str] = field(default_factory=dict)  # Incident id -> run. Each run has its last incident here.
+    # The number of each name's last incident, the one opened longest ago first, and the highest number that is no
+    # longer here. A name that is not here begins above it: no id is given twice.
+    numbers: dict[str, int] = field(default_factory=dict)
+    numbers_floor: int = 0
+    # The journal has runs that memory has not: an earlier governor dropped them, or this one.
+    names_dropped: bool = False
+    not_recalled: dict[str, None] = field(default_factory=dict)  # Names of which the journal knows nothing.
     gpu_pids: frozenset[int] = frozenset()  # Processes that use the GPUs; empty also when this is unknown.
     gpu_pids_own: frozenset[int] = frozenset()  # Those of them that descend from the launched command.
     spot_notice: SpotNotice | None = None  # The provider's last notice.
@@ -170,6 +184,32 @@ class Node:
         self.incidents = {i: run for i, run in self.incidents.items() if i in current or run == NODE}
         self.incidents[incident.incident_id] = incident.run
 
+    def next_incident_id(self, run: str, numbered: int) -> tuple[str, int]:
+        """An id that no incident of this node has had, and its number. `numbered`: how many the run has had itself."""
+        number = max(numbered, self.numbers.get(run, self.numbers_floor)) + 1
+        self.note_number(run, number)
+        return f"{run}.{self.facts.node}.{number}", number
+
+    @property
+    def has_dropped_names(self) -> bool:
+        """Whether the journal may have runs that memory has not."""
+        # An older governor's journal dropped what was beyond this number, and has no word for it.
+        is_full = len(self.runs) + len(self.past) >= FORGOTTEN_MAX
+        return self.names_dropped or is_full or self.ledger.book.runs.folded_total > 0
+
+    def note_not_recalled(self, name: str) -> None:
+        """Do not ask the journal for this name once more before its run is managed."""
+        self.not_recalled[name] = None
+        if len(self.not_recalled) > NUMBERS_MAX:
+            del self.not_recalled[next(iter(self.not_recalled))]
+
+    def note_number(self, run: str, number: int) -> None:
+        """Note that this incident of the run exists."""
+        self.numbers[run] = max(number, self.numbers.pop(run, 0))
+        if len(self.numbers) > NUMBERS_MAX:
+            oldest = next(iter(self.numbers))
+            self.numbers_floor = max(self.numbers_floor, self.numbers.pop(oldest))
+
     def of_incident(self, incident_id: str) -> ManagedRun | None:
         name = self.incidents.get(incident_id)
         if name == NODE:
@@ -189,10 +229,15 @@ class Node:
             return ()
         return managed.incident.rank_processes
 
-    def policy_for(self, run: str, stage: str | None, labels: Mapping[str, str]) -> Policy:
-        """The policy that judges a run, held to every budget that covers the run."""
+    def policy_for(self, run: str, stage: str | None, labels: Mapping[str, str], uid: int | None = None) -> Policy:
+        """The policy that judges a run, held to every budget that covers the run.
+
+        A run that is watched as NAME@UID, because another uid has the name, is held to a budget of NAME too.
+        """
         policy = self.policies.for_run(labels, stage)
-        held = self.budgets.over(policy, run, stage, labels)
+        announced = run.removesuffix(f"@{uid}")
+        named = run if self.budgets.of(Scope(ScopeKind.RUN, run)) is not None else announced
+        held = self.budgets.over(policy, named, stage, labels)
         return held.observing() if self.facts.observe and held is not policy else held
 
     @property
@@ -240,12 +285,31 @@ def owner_of(node: Node, name: str) -> int | None:
     return managed.run.uid if managed is not None else past.uid if past is not None else None
 
 
-def forget(node: Node, managed: ManagedRun) -> None:
-    """Stop managing the run."""
+def know_incidents(node: Node, incident_ids: Iterable[str]) -> None:
+    """Give none of these ids again. They are of the journal and of the reports, whatever became of their runs."""
+    end = f".{node.facts.node}"
+    for incident_id in incident_ids:
+        stem, _, number = incident_id.rpartition(".")
+        if stem.endswith(end) and number.isdecimal():
+            node.note_number(stem.removesuffix(end), int(number))
+
+
+def claim_of(node: Node, managed: ManagedRun) -> Claim:
+    """Whose the run is, and what would be lost with its history."""
+    run, history = managed.run, managed.history
+    has_budget = node.budgets.of(Scope(ScopeKind.RUN, run.run)) is not None
+    if has_budget or history.incidents_total or history.hold_until is not None:
+        return Claim(run.uid, PROTECTED)
+    has_used = run.step is not None or node.ledger.spend(run.run) > SPENT_USD_MICROS
+    return Claim(run.uid, TRAINED if has_used else NOTHING)
+
+
+def forget(node: Node, managed: ManagedRun, claim: Claim | None = None) -> None:
+    """Stop managing the run. `claim` if more would be lost than the run shows."""
     run = managed.run
     node.runs.pop(run.run, None)
     node.past[run.run] = ForgottenRun(run.uid, managed.history, run.trained())
-    folded = node.ledger.forget(run.run)
+    folded = node.ledger.forget(run.run, claim or claim_of(node, managed))
     if folded is not None:
         node.past.pop(folded, None)
 
@@ -255,6 +319,7 @@ def recall(node: Node, managed: ManagedRun) -> None:
     run = managed.run
     node.ledger.recall(run.run)
     node.runs[run.run] = managed
+    node.not_recalled.pop(run.run, None)
     past = node.past.pop(run.run, None)
     if past is None:
         managed.history.paid_from, managed.history.paid_before = node.ledger.charged_to, node.ledger.spend(run.run)
@@ -268,7 +333,7 @@ def manage(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[s
     if len(node.runs) >= RUNS_MAX:
         forget(node, min((t for t in node.runs.values() if not t.run.alive), key=lambda t: t.run.ended_at or 0))
     run = Run(run=name, uid=uid, first_seen_at=at, stage=stage, labels=labels)
-    policy = node.policy_for(name, stage, labels)
+    policy = node.policy_for(name, stage, labels, uid)
     managed = ManagedRun(run, policy, Rules(policy, run))
     recall(node, managed)
     # The journal needs its owner, and that it holds the node from here on.
@@ -289,6 +354,8 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "boot_ns": node.ledger.charged_to,
         "wall_ns": node.wall(at),
         "alive": run.alive and not managed.is_unattached,  # A restart makes a new stand-in.
+        # The journal keeps the rows of most worth: see adapters/journal/retention.py.
+        "worth": PROTECTED if run.alive else claim_of(node, managed).worth,
         "ranks": sorted(run.known_ranks()),
         "processes": [process_row(process) for process in managed.processes()],
         "marks": list(managed.launch.marks),
@@ -308,6 +375,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "working_since": run.working_since,
         "last_good_at": run.last_good_at,
         "incidents_total": managed.history.incidents_total,
+        "last_incident": node.numbers.get(run.run, 0),
         "hold_until": managed.history.hold_until,
         "hold_reason": managed.history.hold_reason,
         "halts_wall": list(managed.history.halts_wall),

@@ -26,6 +26,8 @@ def node_snapshot(node: Node) -> Mapping[str, Any]:
         "boot_id": node.facts.boot_id,
         "boot_ns": node.ledger.charged_to,
         "wall_ns": node.metered_wall,
+        "incidents_floor": node.numbers_floor,
+        "names_dropped": node.has_dropped_names,
         **node.ledger.snapshot(),
         "budgets": node.budgets.snapshot(),
         "idle": node.idle.snapshot(),
@@ -47,6 +49,9 @@ def restore_node(node: Node, snapshot: Mapping[str, Any]) -> None:
     source = snapshot.get("running_source")  # An older journal does not say.
     if node.running_source is None and isinstance(source, str):
         node.running_source = source
+    # An older journal has neither.
+    node.numbers_floor = int(snapshot.get("incidents_floor", 0))
+    node.names_dropped = bool(snapshot.get("names_dropped"))
     node.unreadable_runs = set()
 
 

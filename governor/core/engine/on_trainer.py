@@ -8,14 +8,23 @@ from governor.core.base.findings import Finding, Reading
 from governor.core.base.identity import RUN_NAME, ConnectionId
 from governor.core.base.policy import NO_POLICY, Mode
 from governor.core.base.units import MonoNs
-from governor.core.engine import alarms, budgeting, charging, incidents, launched_command, saved_checkpoint, verdicts
+from governor.core.engine import (
+    alarms,
+    budgeting,
+    charging,
+    incidents,
+    launched_command,
+    names,
+    saved_checkpoint,
+    verdicts,
+)
 from governor.core.engine.alarms import refuse
 from governor.core.engine.idle import limit
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import charge_until, close_gap, hand_over, meter_tokens
 from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, manage, owner_of
 from governor.core.engine.node_journal import persist
-from governor.core.events.effects import Alarm, Confirm, Effect, Record
+from governor.core.events.effects import Alarm, Confirm, Effect, RecallRun, Record
 from governor.core.events.inputs import (
     Ack,
     Beat,
@@ -41,6 +50,10 @@ _PAST_ASKING = (HaltState.TERMED, HaltState.KILLED, HaltState.STOPPING, HaltStat
 
 
 def on_hello(node: Node, hello: Hello) -> list[Effect]:
+    found = names.named(node, hello)
+    if isinstance(found, RecallRun):
+        return [found]  # It comes again with the answer.
+    hello, effects = found
     refusal = _refusal(node, hello)
     if refusal is not None:
         return refuse(node, hello.connection, hello.peer, refusal, hello.at)
@@ -51,7 +64,6 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     if managed.is_unattached:
         intake.set_uid(managed.run, hello.peer.uid)  # The command may have become another user.
         managed.launch.named = ()
-    effects: list[Effect] = []
     node.superseded.pop(hello.connection, None)
     node.ignored.pop(hello.connection, None)
     held = node.connections.get(hello.connection)
@@ -172,7 +184,7 @@ def _begin_attempt(node: Node, managed: ManagedRun, hello: Hello) -> list[Effect
         alarms.supersede(node, managed, rank, hello)
     # A hello without a stage or labels keeps the previous ones, as in apply_hello().
     stage, labels = hello.stage if hello.stage is not None else managed.run.stage, hello.labels or managed.run.labels
-    policy = node.policy_for(hello.run, stage, labels)
+    policy = node.policy_for(hello.run, stage, labels, hello.peer.uid)
     managed.judge_by(policy)
     intake.begin_attempt(managed.run, hello.attempt, hello.at if hello.started_at is None else hello.started_at)
     if not first:

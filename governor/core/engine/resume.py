@@ -69,24 +69,24 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
                 is_continued = True
             restore_node(node, snapshot)
         except TORN as error:
-            effects.append(_unreadable("node", node.facts.node, error))
+            effects.append(unreadable("node", node.facts.node, error))
         effects.extend(_restore_idle(node, snapshot, at))
         try:
             has_counters = budgeting.restore_counters(node, snapshot)
             effects.extend(budgeting.restore_live(node, snapshot))
             effects.extend(budgeting.typed_anew(node))
         except TORN as error:
-            effects.append(_unreadable("budgets", node.facts.node, error))
+            effects.append(unreadable("budgets", node.facts.node, error))
     for place, snapshot in enumerate(known):
         try:
             if snapshot.get("salvaged"):  # Only its charges are left. It may come back to its budget.
                 node.ledger.carry_in(str(snapshot["run"]), UsdMicros(int(snapshot["spend_usd_micros"])))
                 node.ledger.forget(str(snapshot["run"]))
                 continue
-            managed = _managed_of(node, snapshot, at)
+            managed = managed_of(node, snapshot, at)
             spend, since = UsdMicros(int(snapshot["spend_usd_micros"])), BootNs(int(snapshot["boot_ns"]))
         except TORN as error:
-            effects.append(_unreadable("run", str(snapshot.get("run")), error))
+            effects.append(unreadable("run", str(snapshot.get("run")), error))
             if node.unreadable_runs is not None:
                 node.unreadable_runs.add(str(snapshot.get("run")))
             continue
@@ -188,16 +188,20 @@ def _restore_idle(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> list[E
         node.idle = idle_state.restored(snapshot["idle"], at, same_boot=same_boot)
     except TORN as error:
         # A hold or a finished run's wish is lost. The node goes on.
-        return [_unreadable("idle", node.facts.node, error)]
+        return [unreadable("idle", node.facts.node, error)]
     return finish_left(node, at)
 
 
-def _managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRun:
+def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRun:
     same_boot = snapshot["boot_id"] == node.facts.boot_id
     run = intake.restored(snapshot, at, same_boot=same_boot)
-    policy = node.policy_for(run.run, run.stage, run.labels)
+    policy = node.policy_for(run.run, run.stage, run.labels, run.uid)
     managed = ManagedRun(run=run, policy=policy, rules=Rules(policy, run))
     managed.history.incidents_total = int(snapshot["incidents_total"])
+    # An older journal has the count alone. It gave no number that the count does not reach.
+    last = max(managed.history.incidents_total, int(snapshot.get("last_incident", 0)))
+    if last:
+        node.note_number(run.run, last)
     managed.money.checkpoint_bytes_max = int(snapshot.get("checkpoint_bytes_max", 0))  # An older journal has none.
     managed.money.checkpoints_charged = tuple(str(name) for name in snapshot.get("checkpoints_charged", ()))
     managed.history.halts_wall = [WallNs(int(wall)) for wall in snapshot["halts_wall"]]
@@ -227,7 +231,7 @@ def _managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedR
     return managed
 
 
-def _unreadable(kind: str, name: str, error: Exception) -> Alarm:
+def unreadable(kind: str, name: str, error: Exception) -> Alarm:
     text = f"the journal's {kind} {name[:80]!r} cannot be taken up: {type(error).__name__} {error}"
     return Alarm(f"{kind}_unreadable", None, text)
 
@@ -250,10 +254,11 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
             managed = node.runs.get(incident.run) or _run_of_incident(node, snapshot, at)
         except (*TORN, AssertionError) as error:
             # It stays open in the journal for a version that can read it. Meanwhile its run is judged anew.
-            effects.append(_unreadable("incident", str(snapshot.get("incident_id")), error))
+            effects.append(unreadable("incident", str(snapshot.get("incident_id")), error))
             continue
         managed.enter_halt(incident)
         # A run is persisted every few seconds, so its count may be older than this incident. No number is given twice.
+        node.note_number(incident.run, number_of(incident.incident_id))
         managed.history.incidents_total = max(managed.history.incidents_total, number_of(incident.incident_id))
         if not any(opened == incident.opened_wall for opened in managed.history.halts_wall):
             managed.history.halts_wall.append(incident.opened_wall)
@@ -272,7 +277,7 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
 def _run_of_incident(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRun:
     """Make the run from its incident's snapshot: its own is missing or unreadable. This is enough for its halt."""
     run = Run(run=str(snapshot["run"]), uid=int(snapshot["uid"]), first_seen_at=at, attempt=str(snapshot["attempt"]))
-    policy = node.policy_for(run.run, snapshot["stage"], {})
+    policy = node.policy_for(run.run, snapshot["stage"], {}, run.uid)
     managed = ManagedRun(run=run, policy=policy, rules=Rules(policy, run))
     node.runs[run.run] = managed
     # A run that was never persisted began after the node was persisted. Its time since then is still to be charged.

@@ -19,6 +19,7 @@ from governor.core.engine import (
     incidents,
     launched_command,
     metering,
+    names,
     node_journal,
     on_machine,
     on_trainer,
@@ -47,6 +48,7 @@ from governor.core.events.inputs import (
     LauncherExited,
     LaunchersSeen,
     OperatorBudget,
+    OperatorForget,
     OperatorHalt,
     OperatorHold,
     PhaseChange,
@@ -66,6 +68,7 @@ from governor.core.events.machine import (
     GpuProcessesSeen,
     GpuSample,
     HostMemory,
+    RunRecalled,
     SourceTrouble,
     SpotNotice,
 )
@@ -217,6 +220,7 @@ def _on_operator_hold(node: Node, event: OperatorHold) -> list[Effect]:
 
 _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     Hello: on_trainer.on_hello,
+    RunRecalled: names.on_recalled,
     Step: on_trainer.on_step,
     PhaseChange: on_trainer.on_phase,
     Beat: on_trainer.on_beat,
@@ -241,6 +245,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     OperatorHalt: _on_operator_halt,
     OperatorHold: _on_operator_hold,
     OperatorBudget: budgeting.on_operator_budget,
+    OperatorForget: names.on_operator_forget,
     TrainerExited: on_trainer.on_exited,
     CommandLaunched: _on_command_launched,
     LauncherExited: launched_command.on_launcher_exited,

@@ -123,6 +123,13 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
+class RecallRun:
+    """Ask the journal what it knows of a run that memory has dropped. Its hellos wait for the answer, RunRecalled."""
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """A durable line of history: verdicts, transitions, alarms, operator acts. `halt` rows are committed FULL."""
 
@@ -164,6 +171,18 @@ class Alarm:
     name: str
     run: str | None
     text: str
+    uid: int | None = None  # Whose process is the cause, where no run of it is known.
 
 
-Effect = HaltEffect | ReadCheckpoint | FindLastGood | Confirm | Refuse | Record | PersistRuns | PersistIncident | Alarm
+Effect = (
+    HaltEffect
+    | ReadCheckpoint
+    | FindLastGood
+    | Confirm
+    | Refuse
+    | RecallRun
+    | Record
+    | PersistRuns
+    | PersistIncident
+    | Alarm
+)

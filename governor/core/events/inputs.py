@@ -18,6 +18,7 @@ from governor.core.events.machine import (
     GpuProcessesSeen,
     GpuSample,
     HostMemory,
+    RunRecalled,
     SourceTrouble,
     SpotNotice,
 )
@@ -209,10 +210,8 @@ class StopReplied:
     incident_id: str
     answer: StopAnswer
     retryable: bool
-    # Named, without secrets: "accepted", "http_429", "UnauthorizedOperation".
-    reason: str
-    # The accepted stop is final: the provider will forget the machine.
-    destroys: bool = False
+    reason: str  # Named, without secrets: "accepted", "http_429", "UnauthorizedOperation".
+    destroys: bool = False  # The accepted stop is final: the provider will forget the machine.
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +262,15 @@ class OperatorHold:
     run: str
     duration: DurationNs  # 0 lifts the hold.
     reason: str
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorForget:
+    """Release the name of a run that is not alive."""
+
+    at: MonoNs
+    run: str
     uid: int
 
 
@@ -396,6 +404,7 @@ Event = (
     | OperatorHalt
     | OperatorHold
     | OperatorBudget
+    | OperatorForget
     | TrainerExited
     | CommandLaunched
     | LauncherExited
@@ -411,4 +420,5 @@ Event = (
     | HostMemory
     | SpotNotice
     | SourceTrouble
+    | RunRecalled
 )

@@ -1,4 +1,4 @@
-"""What the machine itself shows: its GPUs, its memory, its other users, the provider's spot notice, and
+"""What the machine itself shows: its GPUs, memory, other users and journal, the provider's spot notice, and
 whatever else a person must know.
 
 As in inputs.py, `at` is arrival on the governor's monotonic clock.
@@ -6,7 +6,9 @@ As in inputs.py, `at` is arrival on the governor's monotonic clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from governor.core.base.units import DurationNs, MonoNs
 
@@ -90,3 +92,13 @@ class SourceTrouble:
     run: str
     alarm: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecalled:
+    """The journal's answer about a run that memory has dropped. `snapshot`: the run's last; None: there is no trace."""
+
+    at: MonoNs
+    run: str
+    snapshot: Mapping[str, Any] | None
+    is_answered: bool = True  # Else the disk did not answer in time.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from governor.core.base.shares import Claim, first_to_go
 from governor.core.base.units import NS_PER_DAY, UsdMicros
 
 # A node has dozens of stages and label values in its life. 512 take 40 KB in a snapshot, which is written every ten
@@ -20,7 +21,7 @@ KEYS_MAX: Final = 512
 # A longer key is prose: it is not counted, and no scope may name it.
 KEY_CHARS_MAX: Final = 160
 DAYS_MAX: Final = 3  # Today, yesterday, and one day of a wrong clock.
-# Runs that are no longer managed and may come back to their budgets: as many as the journal holds, below 1 MB.
+# Runs that are no longer managed and may come back to their budgets, below 1 MB. The journal has the others.
 FORGOTTEN_MAX: Final = 1_000
 
 Labels = Iterable[tuple[str, str]]
@@ -46,8 +47,9 @@ class RunSpend:
     """Counters in micro-dollars by run, over all its attempts and governors. Unallocated spend has a counter too."""
 
     def __init__(self) -> None:
-        self.forgotten: dict[str, None] = {}  # Runs with a counter that are no longer managed, oldest first.
+        self.forgotten: dict[str, Claim] = {}  # Runs with a counter that are no longer managed, oldest first.
         self.folded_usd_micros = 0  # The sum of runs whose names were dropped.
+        self.folded_total = 0  # How many names this governor has dropped.
         self.by_run: dict[str, int] = {}  # Read at every step of every run.
 
     def enter(self, run: str, usd_micros: int) -> None:
@@ -63,19 +65,25 @@ class RunSpend:
         """Set the counter."""
         self.by_run[run] = usd_micros
 
-    def forget(self, run: str) -> str | None:
-        """Stop managing the run and hold its counter. Beyond FORGOTTEN_MAX the oldest counter is added to one sum.
+    def forget(self, run: str, claim: Claim = Claim()) -> str | None:
+        """Stop managing the run and hold its counter. Beyond FORGOTTEN_MAX one counter is added to one sum.
 
-        Returns the name of the run that was dropped, if there is one.
+        Returns the name of the run that was dropped, if there is one: by fair shares of the uids.
         """
         self.recall(run)
-        self.forgotten[run] = None
+        self.forgotten[run] = claim
         if len(self.forgotten) <= FORGOTTEN_MAX:
             return None
-        oldest = next(iter(self.forgotten))
-        del self.forgotten[oldest]
-        self.folded_usd_micros += self.by_run.pop(oldest, 0)
-        return oldest
+        dropped = first_to_go(self.forgotten)
+        del self.forgotten[dropped]
+        self.folded_usd_micros += self.by_run.pop(dropped, 0)
+        self.folded_total += 1
+        return dropped
+
+    def unfold(self, run: str, usd_micros: int) -> None:
+        """Give a run whose name was dropped its counter back, as the journal has it."""
+        self.by_run[run] = usd_micros
+        self.folded_usd_micros = max(0, self.folded_usd_micros - usd_micros)
 
     def recall(self, run: str) -> None:
         """Manage the run again: its counter continues."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from governor.core.base.shares import Claim
 from governor.core.base.units import MTOK, NS_PER_HOUR, BootNs, DurationNs, UsdMicros, WallNs, accrue
 from governor.core.money.charges import UNALLOCATED, UNALLOCATED_PAYER, Charge, ChargeBook, Line, Part, Payer, Place
 from governor.core.money.group_totals import GroupSpend
@@ -168,9 +169,13 @@ class Ledger:
         """Add a run's spend from the journal after a restart."""
         self.book.runs.enter(run, spend)
 
-    def forget(self, run: str) -> str | None:
+    def forget(self, run: str, claim: Claim = Claim()) -> str | None:
         """Stop managing the run. Returns another run whose spend is folded away instead, if there is one."""
-        return self.book.runs.forget(run)
+        return self.book.runs.forget(run, claim)
+
+    def unfold(self, run: str, spend: UsdMicros) -> None:
+        """Give a run whose name was dropped its spend back, as the journal has it."""
+        self.book.runs.unfold(run, spend)
 
     def recall(self, run: str) -> None:
         """Manage the run again: its spend continues."""

@@ -78,15 +78,16 @@ def test_a_faulty_hello_is_answered_with_its_fault_and_said(service: Make) -> No
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another uid needs root")
-def test_a_hello_with_another_uids_run_is_refused_in_one_line(service: Make) -> None:
+def test_a_hello_with_another_uids_run_is_watched_under_a_name_of_its_own(service: Make) -> None:
     governor = service()
     governor.start()
     with _connect(governor) as sock:
         sock.send(_hello())
         assert json.loads(sock.recv(65536))["kind"] == "confirm"
         reply = json.loads(_as_nobody(governor.work / "run", _hello()))
-    assert reply["kind"] == "refuse"
-    assert "belongs to uid 0" in reply["reason"]
+        assert reply["kind"] == "confirm"
+        runs = {run["run"]: run["uid"] for run in governor.ask({"cmd": "status"})["runs"]}
+        assert runs == {"drill": 0, "drill@65534": 65534}
 
 
 def _as_nobody(directory: Path, packet: bytes) -> bytes:

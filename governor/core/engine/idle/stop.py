@@ -54,8 +54,7 @@ def open_stop(node: Node, wanted: Limit, at: MonoNs) -> list[Effect]:
     idle = node.idle
     assert idle.since is not None
     assert may_stop(node, wanted.after_ns, at), "stopped before its time"
-    idle.incidents_total += 1
-    incident_id = f"{NODE}.{node.facts.node}.{idle.incidents_total}"
+    incident_id, idle.incidents_total = node.next_incident_id(NODE, idle.incidents_total)
     managed = pseudo_run(at)
     wall = node.wall(at)
     text = f"nobody has used this node for {format_duration(at - idle.since)} ({wanted.source})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import pytest
@@ -111,3 +113,50 @@ def test_a_link_under_the_fallback_name_is_not_followed(tmp_path: Path, capsys: 
     assert not fallback.append([row(1)], full=True)
     assert target.read_text() == "precious"
     assert '"seq":1' in capsys.readouterr().err
+
+
+def a_run(seq: int, name: str, uid: int, worth: int) -> Entry:
+    return {
+        "seq": seq,
+        "table": "runs",
+        "run": name,
+        "snapshot": json.dumps({"uid": uid, "worth": worth, "x": math.nan}),
+    }
+
+
+def test_one_users_runs_push_out_no_other_users_and_the_nodes_own_row_stays(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "journal.db"), Limits(runs=5))
+    first = [{"seq": 1, "table": "runs", "run": "", "snapshot": "{}"}, a_run(2, "prod", 1000, 1)]
+    database.write([*first, *(a_run(n, f"churn{n}", 12345, 2 if n == 3 else 1) for n in range(3, 20))], full=False)
+    database.prune()
+    assert [e["run"] for e in database.runs()] == ["", "prod", "churn3", "churn17", "churn18", "churn19"]
+    database.close()
+
+
+def test_a_run_whose_row_is_gone_is_what_its_charges_add_up_to(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "journal.db"))
+    charge = {"table": "charges", "run": "old", "from_wall_ns": 1, "to_wall_ns": 2, "usd_micros": 40, "data": "{}"}
+    database.write([{**charge, "seq": n, "charge_id": f"c{n}"} for n in (1, 2)], full=True)
+    [found] = database.run("old")
+    assert json.loads(found["snapshot"]) == {"run": "old", "salvaged": True, "spend_usd_micros": 80}
+    assert database.run("nobody") == []
+    database.close()
+
+
+def test_a_halt_never_takes_the_row_of_another_that_had_its_id(tmp_path: Path) -> None:
+    def halt(seq: int, opened: int, stage: str, *, is_open: bool) -> Entry:
+        told = {"incident_id": "i", "opened_wall_ns": opened, "stage": stage, "loss": math.nan}
+        return {**incident(seq, "i", is_open=is_open), "snapshot": json.dumps(told)}
+
+    database = Database(str(tmp_path / "journal.db"))
+    database.write([halt(1, 100, "halted", is_open=False)], full=True)
+    database.close()
+    database = Database(str(tmp_path / "journal.db"))  # It does not remember what it has not read.
+    database.write([halt(2, 200, "asked", is_open=True)], full=True)
+    database.write([halt(3, 200, "halted", is_open=False)], full=True)
+    rows = {e["incident_id"]: json.loads(e["snapshot"]) for e in database.incidents(10, only_open=False)}
+    assert {name: (row["opened_wall_ns"], row["stage"]) for name, row in rows.items()} == {
+        "i": (100, "halted"),
+        "i~200": (200, "halted"),
+    }
+    database.close()

@@ -210,10 +210,12 @@ def test_a_run_name_belongs_to_the_first_uid_seen_with_it() -> None:
     node = make_node()
     play(node, tick(0), hello(0))
     thief = hello(1, connection=ConnectionId(9), peer=peer(200, uid=1001))
-    refuse = only(play(node, thief), Refuse)
-    assert isinstance(refuse, Refuse)
-    assert "belongs to uid 1000" in refuse.reason
-    assert ConnectionId(9) not in node.connections
+    alarm = only(play(node, thief), Alarm)
+    assert isinstance(alarm, Alarm)
+    assert (alarm.name, alarm.run) == ("name_taken", "llama@1001")
+    assert "belongs to uid 1000" in alarm.text
+    assert node.connections[ConnectionId(9)] == ("llama@1001", 1)
+    assert node.runs["llama"].run.known_ranks() == {0}
 
 
 @pytest.mark.parametrize("name", ["", "-x", "a b", "a/b", "x" * 129, "näh", "a\nb"])

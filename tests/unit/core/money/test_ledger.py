@@ -15,14 +15,14 @@ from governor.core.base.identity import ConnectionId
 from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
 from governor.core.engine.node import RUNS_MAX, Node, run_snapshot
 from governor.core.engine.resume import restore_runs
-from governor.core.events.effects import PersistIncident, Refuse
+from governor.core.events.effects import PersistIncident
 from governor.core.events.inputs import OperatorHalt, OperatorHold, ProcessesSeen
 from governor.core.money.charges import Payer, Place
 from governor.core.money.group_totals import FORGOTTEN_MAX
 from governor.core.money.ledger import Ledger, new_ledger
 from governor.core.money.lines import compute_line, share_on
 from governor.core.runs.life import LifeFact
-from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, only, peer, play, tick
+from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, peer, play, tick
 
 HOUR = NS_PER_HOUR
 
@@ -103,9 +103,10 @@ def test_a_forgotten_run_that_returns_is_the_run_that_it_was(governor_restarted:
         restore_runs(node, rows, BootNs(at(20)), at(20))
         assert "mine" not in node.runs
     thief = hello(0, 21, run="mine", world_size=1, peer=peer(900, uid=1001), connection=ConnectionId(900))
-    refused = only(play(node, tick(21), thief), Refuse)
-    assert isinstance(refused, Refuse)
-    assert "belongs to uid 1000" in refused.reason
+    play(node, tick(21), thief)
+    assert node.connections[ConnectionId(900)] == ("mine@1001", 0)
+    assert "mine" in node.past
+    node.runs["mine@1001"].run.move(LifeFact.GONE, at(21))
     play(node, hello(0, 22, run="mine", attempt="a2", world_size=1, peer=peer(901), connection=ConnectionId(901)))
     managed = node.runs["mine"]
     assert "mine" not in node.past, "what was remembered of it is no second truth"

@@ -1,0 +1,139 @@
+"""Whose a run's name is, and what the journal knows of a name that memory has dropped (docs/adr/0024).
+
+A name belongs to the first uid that uses it. Another uid's run of the same name is watched under a name of its own. A
+name is free again once its run is gone and never did anything, or when somebody releases it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from governor.core.base.identity import RUN_CHARS_MAX
+from governor.core.base.shares import NOBODY, Claim
+from governor.core.base.units import UsdMicros
+from governor.core.engine.managed_run import RunHistory
+from governor.core.engine.node import PROTECTED, SPENT_USD_MICROS, Node, forget, owner_of
+from governor.core.engine.node_journal import persist
+from governor.core.engine.resume import managed_of, unreadable
+from governor.core.events.effects import Alarm, Effect, RecallRun, Record
+from governor.core.events.inputs import Hello, OperatorForget
+from governor.core.events.machine import RunRecalled
+from governor.core.money.budgets import TORN
+from governor.core.runs.state import Trained
+
+# A name that ends in another user's uid may be taken too, by that name's first user. Nobody goes further than this.
+NAMES_TRIED_MAX: Final = 4
+
+
+def named(node: Node, hello: Hello) -> tuple[Hello, list[Effect]] | RecallRun:
+    """The hello under the name by which its run is watched here. An effect instead: the journal is asked first."""
+    uid, name = hello.peer.uid, hello.run
+    for _ in range(NAMES_TRIED_MAX):
+        if _must_recall(node, name):
+            return RecallRun(name)
+        if _may_use(node, name, uid):
+            break
+        name = own_name(name, uid)
+    if name == hello.run:
+        return hello, []
+    owner = owner_of(node, hello.run)
+    text = (
+        f"run {hello.run} belongs to uid {owner}; the run of uid {uid} is watched as {name}, with a spend of its own "
+        f"(`costgov run forget {hello.run}` releases a name whose run is gone)"
+    )
+    is_new = name not in node.runs
+    return replace(hello, run=name), [Alarm("name_taken", name, text)] if is_new else []
+
+
+def own_name(name: str, uid: int) -> str:
+    """The name of a uid's own run where another uid has the name."""
+    end = f"@{uid}"
+    return name[: RUN_CHARS_MAX - len(end)] + end
+
+
+def _may_use(node: Node, name: str, uid: int) -> bool:
+    owner, known = owner_of(node, name), node.runs.get(name)
+    if owner in (None, uid) or (known is not None and known.is_unattached):
+        return True
+    if not is_idle_name(node, name):
+        return False
+    release(node, name)
+    return True
+
+
+def is_idle_name(node: Node, name: str) -> bool:
+    """Whether nothing speaks for the name's owner: its processes are gone, and it neither trained nor was halted.
+
+    Up to a dollar that these processes have cost stays counted to the name.
+    """
+    managed, past = node.runs.get(name), node.past.get(name)
+    if managed is not None:
+        return not managed.run.alive and _is_bare(node, name, managed.history, managed.run.trained())
+    return past is not None and _is_bare(node, name, past.history, past.trained)
+
+
+def _is_bare(node: Node, name: str, history: RunHistory, trained: Trained) -> bool:
+    did = trained.step is not None or history.incidents_total or history.hold_until is not None
+    return not did and node.ledger.spend(name) <= SPENT_USD_MICROS
+
+
+def release(node: Node, name: str) -> UsdMicros:
+    """Let the name belong to nobody. Returns what its runs have spent: that stays counted to the name."""
+    node.runs.pop(name, None)
+    node.past.pop(name, None)
+    folded = node.ledger.forget(name, Claim(NOBODY, PROTECTED))
+    if folded is not None:
+        node.past.pop(folded, None)
+    return node.ledger.spend(name)
+
+
+def in_use(node: Node, name: str) -> bool:
+    """Whether the name's run lives, or its halt is not over."""
+    managed = node.runs.get(name)
+    return managed is not None and (managed.run.alive or not (managed.incident is None or managed.incident.is_closed))
+
+
+def on_operator_forget(node: Node, event: OperatorForget) -> list[Effect]:
+    """Release a name. Its money stays in the ledger, and its halts stay in the journal under their ids."""
+    if in_use(node, event.run):
+        return [Alarm("operator_forget", event.run, f"run {event.run} is alive: its name is not released")]
+    owner, spend = owner_of(node, event.run), release(node, event.run)
+    data = {"act": "forget", "uid": event.uid, "owner": owner, "spend_usd_micros": spend}
+    kept = persist(node, event.at, durable=True)
+    # As after a salvage: a restarted governor knows what the name has cost, and no owner.
+    row = {"run": event.run, "salvaged": True, "spend_usd_micros": spend}
+    audit = Record("operator", event.run, None, data, durable=True)
+    return [replace(kept, runs={**kept.runs, event.run: row}), audit]
+
+
+# --- names that memory has dropped ------------------------------------------------------------------------------
+
+
+def _must_recall(node: Node, name: str) -> bool:
+    is_known = name in node.runs or name in node.past or name in node.ledger.book.runs.forgotten
+    return node.has_dropped_names and not is_known and name not in node.not_recalled
+
+
+def on_recalled(node: Node, event: RunRecalled) -> list[Effect]:
+    """Take up what the journal knows of a run. The hellos that wait for it come again after this."""
+    name, snapshot = event.run, event.snapshot
+    if name in node.runs or name in node.past:
+        return []
+    node.note_not_recalled(name)
+    if not event.is_answered:
+        text = f"the journal did not say what run {name} has spent before: its ceiling counts from now on"
+        return [Alarm("run_not_recalled", name, text)]
+    if snapshot is None:
+        return []
+    try:
+        spend = UsdMicros(int(snapshot["spend_usd_micros"]))
+        managed = None if snapshot.get("salvaged") else managed_of(node, snapshot, event.at)
+    except TORN as error:
+        return [unreadable("run", name, error)]
+    node.ledger.unfold(name, spend)
+    if managed is None:  # Only its charges are left.
+        release(node, name)
+    else:
+        forget(node, managed, Claim(managed.run.uid, PROTECTED))
+    return []

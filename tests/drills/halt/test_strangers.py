@@ -1,0 +1,161 @@
+"""What users do to each other under one root daemon, on purpose or by a leak: names, connections, lines of the log."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from governor.adapters.journal.writer import open_journal
+from governor.core.engine.node import RUNS_MAX
+from governor.core.money.group_totals import FORGOTTEN_MAX
+from governor.wire.control_client import ask
+from tests.drills.halt.conftest import SAFETY_S, Service
+from tests.drills.halt.puppet import Puppet
+from trainer_shim import wire
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: processes of other users")
+
+STRANGER, OTHER = 12345, 1
+
+# Hellos with a new name each. A run has ended once its process is gone, so children say them and exit.
+CHURN = """
+import json, os, select, socket, sys
+path, prefix, count, hello = sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])
+def says_hello(name):
+    while True:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            sock.connect(path)
+            sock.send(json.dumps({**hello, "run": name}).encode())
+            if b"confirm" in sock.recv(65536):
+                return sock
+        except OSError:
+            pass
+        sock.close()  # As many runs are alive as may be. Those of the child before are seen to end within a tick.
+        select.select([], [], [], 0.02)
+for first in range(0, count, 30):
+    child = os.fork()
+    if child == 0:
+        links = [says_hello(f"{prefix}{n}") for n in range(first, min(count, first + 30))]
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def as_uid(uid: int, interpreter: str) -> list[str]:
+    return ["setpriv", "--clear-groups", f"--regid={uid}", f"--reuid={uid}", interpreter]
+
+
+@pytest.fixture
+def governor(public: Path) -> Iterator[Service]:
+    one = Service(public)
+    one.start()
+    yield one
+    one.end()
+
+
+@pytest.fixture
+def rank(governor: Service, interpreter: str) -> Iterator[Callable[..., Puppet]]:
+    started: list[Puppet] = []
+
+    def make(uid: int = OTHER, run: str = "prod", attempt: str = "a") -> Puppet:
+        started.append(Puppet(governor.work / "run" / "trainer.sock", prefix=as_uid(uid, interpreter)))
+        assert started[-1].hello(run=run, attempt=attempt)["kind"] == "confirm"
+        return started[-1]
+
+    yield make
+    for puppet in started:
+        puppet.end()
+
+
+def hello_frame() -> dict[str, Any]:
+    return {**wire.head("hello", 0, 1), "seq": 1, "attempt": "a", "local_rank": 0, "world_size": 1, "signal": 0}
+
+
+def halted(governor: Service, rank: Puppet, run: str, attempt: str = "a") -> list[dict[str, Any]]:
+    """All halts of the run, once this rank's NaN has led to one."""
+    rank.steps(1, 3)
+    rank.steps(4, 4, loss="nan")
+
+    def done() -> list[dict[str, Any]]:
+        found = [one for one in governor.incidents() if one["run"] == run]
+        is_over = any((one["attempt"], one["halt_stage"]) == (attempt, "HALTED") for one in found)
+        return found if is_over else []
+
+    return list(governor.until(done, f"attempt {attempt} of run {run} is halted"))
+
+
+def seen_before(governor: Service, count: int) -> None:
+    """The journal of a node that has seen so many runs of one stranger since then."""
+    journal, problem = open_journal(str(governor.work / "state" / "costgov.db"), str(governor.work / "run"))
+    assert problem is None
+    known = journal.runs()["prod"]
+    journal.save_runs({f"old{n}": {**known, "run": f"old{n}", "uid": STRANGER, "alive": False} for n in range(count)})
+    journal.close()
+
+
+def test_new_names_take_neither_a_ceiling_nor_a_halt_from_another_user(
+    governor: Service, rank: Callable[..., Puppet], interpreter: str
+) -> None:
+    early = rank()
+    spent = governor.until(lambda: governor.run("prod").get("spend_usd"), "the run costs something")
+    [first] = halted(governor, early, "prod")
+    governor.kill9()
+    seen_before(governor, FORGOTTEN_MAX + RUNS_MAX)
+    governor.start()
+    path = str(governor.work / "run" / "trainer.sock")
+    argv = [*as_uid(STRANGER, interpreter), "-S", "-c", CHURN, path, "new", "90", json.dumps(hello_frame())]
+    assert subprocess.run(argv, timeout=SAFETY_S).returncode == 0
+
+    again = rank(attempt="b")
+    governor.until(lambda: governor.run("prod").get("spend_usd", 0.0) >= spent, "what it has spent counts on")
+    both = halted(governor, again, "prod", attempt="b")
+    assert [one["incident_id"] for one in both] == ["prod.drill.1", "prod.drill.2"]
+    assert both[0] == first, "nothing of the first halt is overwritten"
+    report = governor.work / "state" / "incidents" / "prod.drill.1.json"
+    assert json.loads(report.read_text())["opened_wall_ns"] == first["opened_wall_ns"]
+
+
+def test_a_name_that_another_user_has_refuses_nobody_and_both_are_watched(
+    governor: Service, rank: Callable[..., Puppet]
+) -> None:
+    squatter = rank(STRANGER, "llama-70b")
+    own = rank(0, "llama-70b")
+    [halt] = halted(governor, own, "llama-70b@0")
+    assert (halt["uid"], halt["incident_id"]) == (0, "llama-70b@0.drill.1")
+    assert squatter.process.poll() is None
+    governor.until_said("name_taken")
+
+
+def test_a_name_whose_run_never_trained_is_free_when_its_process_is_gone(
+    governor: Service, rank: Callable[..., Puppet]
+) -> None:
+    rank(STRANGER, "llama-70b").process.kill()
+    governor.until(lambda: governor.run("llama-70b").get("state") == "finished", "the stranger's run has ended")
+    rank(0, "llama-70b")
+    assert governor.run("llama-70b")["uid"] == 0
+
+
+def test_a_name_that_was_trained_under_is_released_by_hand_and_its_money_stays(
+    governor: Service, rank: Callable[..., Puppet]
+) -> None:
+    squatter = rank(STRANGER, "llama-70b")
+    squatter.steps(1, 3)
+    spent = governor.until(lambda: governor.run("llama-70b").get("spend_usd"), "the run costs something")
+    refused = ask(str(governor.work / "run" / "control.sock"), {"cmd": "forget", "run": "llama-70b"})
+    assert (refused.code, "is alive" in refused.error) == ("refused", True)
+    squatter.process.kill()
+    governor.until(lambda: governor.run("llama-70b").get("state") == "finished", "the stranger's run has ended")
+    told = governor.ask({"cmd": "forget", "run": "llama-70b"})
+    assert (told["owner_uid"], told["spend_usd"] >= spent) == (STRANGER, True)
+    governor.kill9()
+    governor.start()
+    rank(0, "llama-70b")
+    governor.until(lambda: governor.run("llama-70b").get("spend_usd", 0.0) >= spent, "no money is forgotten")
+    assert governor.run("llama-70b")["uid"] == 0

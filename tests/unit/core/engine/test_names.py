@@ -1,0 +1,193 @@
+"""A name is its first user's and harms nobody else. What memory has no room for, the journal remembers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from governor.core.base.identity import RUN_NAME, ConnectionId
+from governor.core.base.units import NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
+from governor.core.engine import names
+from governor.core.engine.node import NUMBERS_MAX, RUNS_MAX, Node, know_incidents, new_node, run_snapshot
+from governor.core.engine.resume import restore_runs
+from governor.core.events.effects import Alarm, Confirm, Effect, PersistIncident, PersistRuns, RecallRun, Refuse
+from governor.core.events.inputs import OperatorHalt, OperatorHold, ProcessesSeen
+from governor.core.events.machine import RunRecalled
+from governor.core.money.budgets import Scope, ScopedBudget, ScopeKind
+from governor.core.money.group_totals import FORGOTTEN_MAX
+from governor.core.runs.life import LifeFact
+from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, tick
+
+STRANGER = 12345
+NAN = float("nan")
+
+
+def says_hello(node: Node, run: str, uid: int, when: float, attempt: str = "a1") -> list[Effect]:
+    pid = 10_000 + len(node.past) + len(node.runs) + round(when * 4) % 1_000
+    link = ConnectionId(abs(hash((run, uid, attempt))) % 10**9)
+    return play(node, hello(0, when, run=run, world_size=1, attempt=attempt, peer=peer(pid, uid=uid), connection=link))
+
+
+def churn(node: Node, count: int, when: float, journal: dict[str, Any]) -> None:
+    """So many new names of a stranger. Each run ends at once; each persisted run goes to the journal."""
+    for number in range(count):
+        for effect in says_hello(node, f"churn{number}", STRANGER, when):
+            if isinstance(effect, RecallRun):
+                play(node, RunRecalled(at(when), effect.run, journal.get(effect.run)))
+                says_hello(node, f"churn{number}", STRANGER, when)
+        node.runs[f"churn{number}"].run.move(LifeFact.GONE, at(when))
+
+
+def halted(node: Node, run: str, when: float) -> PersistIncident:
+    kept = [e for e in play(node, OperatorHalt(at(when), run, "enough", 0)) if isinstance(e, PersistIncident)]
+    nobody = ProcessesSeen(at(when), kept[-1].incident_id, ())
+    play(node, nobody, nobody, nobody)
+    return kept[-1]
+
+
+def test_a_strangers_names_take_neither_money_nor_history_nor_an_id_from_another_user() -> None:
+    node = make_node(cloud="none")
+    play(node, tick(0))
+    says_hello(node, "prod", 1000, 0)
+    play(node, tick(3600))
+    spent = node.ledger.spend("prod")
+    first = halted(node, "prod", 3600)
+    play(node, OperatorHold(at(3601), "prod", DurationNs(7200 * NS_PER_S), "looking", 0))
+    churn(node, FORGOTTEN_MAX + 5 * RUNS_MAX, 3602, {})
+    assert node.ledger.book.runs.folded_total > 0
+    says_hello(node, "prod", 1000, 3603, attempt="a2")
+    managed = node.runs["prod"]
+    assert node.ledger.spend("prod") >= spent > 0
+    assert (managed.history.hold_reason, len(managed.history.halts_wall)) == ("looking", 1)
+    again = halted(node, "prod", 3604)
+    assert (first.incident_id, again.incident_id) == ("prod.node-a.1", "prod.node-a.2")
+
+
+def test_a_run_that_memory_has_dropped_is_asked_of_the_journal_and_goes_on() -> None:
+    """The stranger's own names are too many: what was its oldest comes back from the journal."""
+    node = make_node(cloud="none")
+    play(node, tick(0))
+    says_hello(node, "mine", STRANGER, 0)
+    play(node, tick(3600), a_step(5, run="mine", connection=next(iter(node.connections)), when=3600))
+    halted(node, "mine", 3600)
+    row = json.loads(json.dumps(run_snapshot(node, node.runs["mine"], at(3601))))
+    spent, total = node.ledger.spend("mine"), node.ledger.total()
+    node.runs.pop("mine")
+    node.ledger.book.runs.folded_usd_micros += node.ledger.book.runs.by_run.pop("mine")
+    node.ledger.book.runs.folded_total += 1
+
+    effects = says_hello(node, "mine", STRANGER, 3602, attempt="a2")
+    assert effects == [RecallRun("mine")], "not even confirmed: it comes again"
+    assert "mine" not in node.runs
+    play(node, RunRecalled(at(3602), "mine", row))
+    assert node.ledger.total() == total
+    effects = says_hello(node, "mine", STRANGER, 3602, attempt="a2")
+    assert any(isinstance(effect, Confirm) for effect in effects)
+    assert node.ledger.spend("mine") == spent
+    assert node.runs["mine"].history.incidents_total == 1
+    assert halted(node, "mine", 3603).incident_id == "mine.node-a.2"
+
+
+@pytest.mark.parametrize(("snapshot", "is_answered"), [(None, True), (None, False), ({"torn": 1}, True)])
+def test_without_an_answer_the_run_is_watched_all_the_same(snapshot: Any, is_answered: bool) -> None:
+    node = make_node(cloud="none")
+    play(node, tick(0))
+    node.names_dropped = True
+    assert says_hello(node, "new", 1000, 0) == [RecallRun("new")]
+    alarms = [e.name for e in play(node, RunRecalled(at(1), "new", snapshot, is_answered)) if isinstance(e, Alarm)]
+    assert alarms == (
+        [] if is_answered and snapshot is None else ["run_not_recalled" if not is_answered else "run_unreadable"]
+    )
+    assert any(isinstance(effect, Confirm) for effect in says_hello(node, "new", 1000, 1))
+    assert not node.not_recalled
+
+
+def test_of_a_run_whose_row_is_gone_the_charges_are_left() -> None:
+    node = make_node(cloud="none")
+    play(node, tick(0))
+    node.names_dropped = True
+    says_hello(node, "old", 1000, 0)
+    play(node, RunRecalled(at(0), "old", {"run": "old", "salvaged": True, "spend_usd_micros": 67_480_000}))
+    says_hello(node, "old", 1000, 0)
+    assert node.ledger.spend("old") == 67_480_000
+
+
+def test_no_incident_id_is_given_twice_whatever_was_forgotten() -> None:
+    node = make_node(cloud="none")
+    know_incidents(node, ["prod.node-a.7", "prod.node-a.3", "prod.elsewhere.9", "odd", "x.node-a.y"])
+    assert node.next_incident_id("prod", 0) == ("prod.node-a.8", 8)
+    for number in range(NUMBERS_MAX):
+        node.next_incident_id(f"churn{number}", 0)
+    assert "prod" not in node.numbers
+    assert node.next_incident_id("prod", 0) == ("prod.node-a.9", 9)
+    kept = [e for e in play(node, tick(0)) if isinstance(e, PersistRuns)]
+    rows = json.loads(json.dumps([*kept[-1].runs.values()]))
+    reborn = make_node(cloud="none", boot=5)
+    restore_runs(reborn, rows, BootNs(at(5)), at(5))
+    assert reborn.numbers_floor >= 8
+    assert reborn.next_incident_id("prod", 0)[1] > 8
+
+
+# --- whose a name is ----------------------------------------------------------------------------------------------
+
+
+def squatted(node: Node, *, steps: int = 0) -> None:
+    play(node, tick(0))
+    says_hello(node, "llama-70b", STRANGER, 0)
+    link = next(iter(node.connections))
+    for number in range(1, steps + 1):
+        play(node, a_step(number, run="llama-70b", connection=link, when=number))
+
+
+def test_a_name_whose_run_never_trained_and_is_gone_is_free() -> None:
+    node = make_node(cloud="none")
+    squatted(node)
+    node.runs["llama-70b"].run.move(LifeFact.GONE, at(1))
+    effects = says_hello(node, "llama-70b", 0, 2)
+    assert not [effect for effect in effects if isinstance(effect, Alarm | Refuse)]
+    assert node.runs["llama-70b"].run.uid == 0
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_name_that_is_in_use_refuses_nobody_and_both_runs_are_watched(steps: int) -> None:
+    node = make_node(cloud="none")
+    squatted(node, steps=steps)
+    if steps:
+        node.runs["llama-70b"].run.move(LifeFact.GONE, at(4))
+    effects = says_hello(node, "llama-70b", 0, 5)
+    [alarm] = [effect for effect in effects if isinstance(effect, Alarm)]
+    assert (alarm.name, alarm.run) == ("name_taken", "llama-70b@0")
+    assert node.runs["llama-70b"].run.uid == STRANGER
+    link = next(link for link, held in node.connections.items() if held[0] == "llama-70b@0")
+    halts = [
+        e
+        for e in play(node, a_step(9, run="llama-70b", connection=link, when=9, loss=NAN))
+        if isinstance(e, PersistIncident)
+    ]
+    assert halts[-1].incident_id == "llama-70b@0.node-a.1"
+    assert not [e for e in says_hello(node, "llama-70b", 0, 10) if isinstance(e, Alarm) and e.name == "name_taken"]
+
+
+def test_the_name_that_a_stranger_would_need_may_be_taken_too() -> None:
+    node = make_node(cloud="none")
+    squatted(node)
+    says_hello(node, "llama-70b@0", STRANGER, 1)
+    says_hello(node, "llama-70b", 0, 2)
+    assert node.runs["llama-70b@0@0"].run.uid == 0
+
+
+def test_a_budget_of_a_name_holds_whoever_runs_under_it() -> None:
+    scope = Scope(ScopeKind.RUN, "llama-70b")
+    before = make_node(cloud="none")
+    budget = ScopedBudget(scope, UsdMicros(5_000_000), "costgov.toml")
+    node = new_node(before.facts, before.policies, BootNs(0), WallNs(0), [budget])
+    squatted(node)
+    says_hello(node, "llama-70b", 0, 2)
+    assert node.runs["llama-70b@0"].policy.budget.ceiling_usd_micros == 5_000_000
+
+
+def test_a_long_name_stays_a_name() -> None:
+    assert RUN_NAME.fullmatch(names.own_name("x" * 128, 12345))
+    assert names.own_name("x" * 128, 12345).endswith("x@12345")

@@ -148,6 +148,7 @@ class Governor:
             inbox = SeqpacketInbox(
                 str(paths.socket), self.processes, self.clock.boot_id,
                 mode=settings.trainer.socket_mode, allow_uids=settings.trainer.allow_uids,
+                is_known=lambda connection: connection in self.node.connections,
             )  # fmt: skip
             self._closers.append(inbox.close_all)
             server = ControlServer(str(paths.control_socket), settings.control.mode, settings.control.group)

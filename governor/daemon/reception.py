@@ -126,7 +126,11 @@ class Reception:
                 self._complain(packet, event.why)
             effects = self.apply(event)
             if isinstance(event, (Hello, BadHello)):
-                if any(isinstance(effect, Refuse) for effect in effects):
+                told = [effect.connection for effect in effects if isinstance(effect, Refuse)]
+                for connection in told:
+                    if connection != packet.connection:  # Its run gives way to this one.
+                        self._forget(connection)
+                if packet.connection in told:
                     return True
                 asked = next((effect.run for effect in effects if isinstance(effect, RecallRun)), None)
                 if asked is not None:

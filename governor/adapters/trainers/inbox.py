@@ -8,8 +8,11 @@ import itertools
 import os
 import select
 import socket
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from governor.adapters.machine.processes import LinuxProcesses, Stat, has_exited
 from governor.adapters.trainers.listener import OUT_OF_DESCRIPTORS, Listener, peer_credentials
@@ -18,8 +21,9 @@ from governor.ports import Arrival, Closed, Opened, Packet, Rejected
 from trainer_shim.wire import FRAME_BYTES_MAX, WIRE_VERSION, encode
 
 # 16 GPUs × 16 runs. Beyond this, some process leaks connections.
-CONNECTIONS_MAX = 256
-CONNECTIONS_PER_UID_MAX = 128  # One user's leak must leave room for another user's run.
+CONNECTIONS_MAX: Final = 256
+CONNECTIONS_PER_UID_MAX: Final = 128  # One user's leak must leave room for another user's run.
+SILENT_S: Final = 5.0  # A shim says hello as soon as it is connected.
 # epoll moves served connections to the end of its list, so the next call continues with the others.
 CONNECTIONS_PER_RECEIVE = 32
 # Per receive(): a flooding rank waits its turn. 32 × 8 × 64 KiB bounds memory to 16 MiB.
@@ -39,6 +43,7 @@ PID_NAMESPACE_REASON = (
 class _Connection:
     sock: socket.socket
     peer: Peer
+    since_s: float
     was_reset: bool = False
 
 
@@ -46,16 +51,17 @@ class SeqpacketInbox:
     """`ports.Inbox` on a Unix socket. A connection that the caller closes yields no `Closed` arrival.
 
     `allow_uids` None admits every uid that the socket's mode admits. Raises `SocketUnavailable` if the path cannot be
-    had (see `listener`).
+    had (see `listener`). `is_known` tells whether the hello of a connection was accepted.
     """
 
     def __init__(
         self, path: str, processes: LinuxProcesses, boot_id: str, *, mode: int = 0o666,
-        allow_uids: frozenset[int] | None = None,
+        allow_uids: frozenset[int] | None = None, is_known: Callable[[ConnectionId], bool] = lambda _: True,
     ) -> None:  # fmt: skip
         self._processes = processes
         self._boot_id = boot_id
         self._allow_uids = allow_uids
+        self._is_known = is_known
         self._listener = Listener(path, socket.SOCK_SEQPACKET, mode)
         self._epoll = select.epoll()
         self._listener.watch_with(self._epoll)
@@ -112,25 +118,23 @@ class SeqpacketInbox:
             sock = self._listener.accept()
             if sock is None:
                 return
-            arrivals.append(self._admit(sock))
+            self._admit(sock, arrivals)
 
-    def _admit(self, sock: socket.socket) -> Arrival:
+    def _admit(self, sock: socket.socket, arrivals: list[Arrival]) -> None:
         pid, uid, gid = peer_credentials(sock)
         peer = self._identify(sock, pid, uid, gid)
-        reason = self._refusal(uid) if isinstance(peer, Peer) else peer
+        reason = self._refusal(uid, arrivals) if isinstance(peer, Peer) else peer
         if reason is not None or not isinstance(peer, Peer):
-            # It may be gone already. The arrival states the reason either way.
-            with contextlib.suppress(OSError):
-                refusal = {"v": WIRE_VERSION, "kind": "refuse", "reason": reason}
-                sock.send(encode(refusal), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            _tell(sock, reason or "")
             sock.close()
-            return Rejected(reason=reason or "", uid=uid, pid=pid)
+            arrivals.append(Rejected(reason=reason or "", uid=uid, pid=pid))
+            return
         connection = ConnectionId(next(self._next_id))
-        self._connections[sock.fileno()] = _Connection(sock, peer)
+        self._connections[sock.fileno()] = _Connection(sock, peer, time.monotonic())
         self._fds[connection] = sock.fileno()
         self._ids[sock.fileno()] = connection
         self._epoll.register(sock.fileno(), select.EPOLLIN | select.EPOLLRDHUP)
-        return Opened(connection, peer)
+        arrivals.append(Opened(connection, peer))
 
     def _identify(self, sock: socket.socket, pid: int, uid: int, gid: int) -> Peer | str:
         if pid == 0:
@@ -156,14 +160,27 @@ class SeqpacketInbox:
             os.close(pidfd)
         return stat
 
-    def _refusal(self, uid: int) -> str | None:
+    def _refusal(self, uid: int, arrivals: list[Arrival]) -> str | None:
         if self._allow_uids is not None and uid not in self._allow_uids:
             return f"uid {uid} is not in allow_uids"
-        if len(self._connections) >= CONNECTIONS_MAX:
-            return f"{CONNECTIONS_MAX} connections are open already"
-        if sum(c.peer.uid == uid for c in self._connections.values()) >= CONNECTIONS_PER_UID_MAX:
-            return f"uid {uid} has {CONNECTIONS_PER_UID_MAX} connections open already"
+        held = {
+            fd: Held(one.peer.uid, one.since_s, self._is_known(self._ids[fd])) for fd, one in self._connections.items()
+        }
+        now_s = time.monotonic()
+        found = makes_room(held, uid, now_s)
+        if isinstance(found, int):
+            silent = f"no hello in {SILENT_S:.0f} s" if held[found].is_silent(now_s) else "its uid has most of them"
+            self._displace(found, f"closed for a trainer of uid {uid}: {silent}", arrivals)
+        elif found is not None:
+            return found
         return None if self._listener.has_room() else OUT_OF_DESCRIPTORS
+
+    def _displace(self, fd: int, reason: str, arrivals: list[Arrival]) -> None:
+        one = self._connections[fd]
+        _tell(one.sock, reason)
+        arrivals.append(Rejected(reason=reason, uid=one.peer.uid, pid=one.peer.process.pid))
+        arrivals.append(Closed(self._ids[fd], reason))
+        self._forget(fd)
 
     def _take(self, fd: int, arrivals: list[Arrival]) -> None:
         """Take one packet, or the end.
@@ -197,6 +214,12 @@ class SeqpacketInbox:
         connection.sock.close()
 
 
+def _tell(sock: socket.socket, reason: str) -> None:
+    with contextlib.suppress(OSError):  # It may be gone already. The arrival states the reason either way.
+        refusal = {"v": WIRE_VERSION, "kind": "refuse", "reason": reason}
+        sock.send(encode(refusal), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+
 def _peer_pidfd(sock: socket.socket, pid: int) -> int:
     """Return a pidfd of the connecting process. Raises OSError if it is gone."""
     try:
@@ -206,3 +229,42 @@ def _peer_pidfd(sock: socket.socket, pid: int) -> int:
             raise
     # Before Linux 6.5: by number. The pid may be reused between connect() and here.
     return os.pidfd_open(pid)
+
+
+# --- who keeps a connection where there is no room for all -------------------------------------------------
+#
+# Silent ones go first, then the newest of whoever has most. Established trainers stay: no newcomer costs a uid
+# within its share anything. With N uids at their worst, each has room for about CONNECTIONS_MAX / N.
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One open connection."""
+
+    uid: int
+    since_s: float
+    is_known: bool  # Its hello was accepted.
+
+    def is_silent(self, now_s: float) -> bool:
+        return not self.is_known and now_s - self.since_s >= SILENT_S
+
+
+def makes_room(held: Mapping[int, Held], uid: int, now_s: float) -> int | str | None:
+    """Which connection is closed for a new one of this uid. None: there is room. A line: why the new one is refused.
+
+    `held`: by descriptor, oldest first.
+    """
+    by_uid = Counter(one.uid for one in held.values())
+    is_full, own = len(held) >= CONNECTIONS_MAX, by_uid[uid]
+    if not is_full and own < CONNECTIONS_PER_UID_MAX:
+        return None
+    for fd, one in held.items():
+        if one.is_silent(now_s) and (own < CONNECTIONS_PER_UID_MAX or one.uid == uid):
+            return fd
+    if own >= CONNECTIONS_PER_UID_MAX:
+        return f"uid {uid} has {CONNECTIONS_PER_UID_MAX} connections open already"
+    most = max(by_uid.values())
+    if own + 1 >= most:
+        return f"{CONNECTIONS_MAX} connections are open already, and uid {uid} has its share of them"
+    newest_first = [(fd, one) for fd, one in held.items() if by_uid[one.uid] == most][::-1]
+    return next((fd for fd, one in newest_first if not one.is_known), newest_first[0][0])

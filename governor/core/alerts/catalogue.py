@@ -62,6 +62,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "hello_refused": Severity.WARNING,
         "name_taken": Severity.WARNING,
         "operator_forget": Severity.INFO,
+        "run_displaced": Severity.WARNING,
         "run_not_recalled": Severity.WARNING,
         "incident_unreadable": Severity.CRITICAL,
         "joined": Severity.INFO,

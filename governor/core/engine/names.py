@@ -6,20 +6,23 @@ name is free again once its run is gone and never did anything, or when somebody
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from governor.core.base.identity import RUN_CHARS_MAX
 from governor.core.base.shares import NOBODY, Claim
-from governor.core.base.units import UsdMicros
-from governor.core.engine.managed_run import RunHistory
-from governor.core.engine.node import PROTECTED, SPENT_USD_MICROS, Node, forget, owner_of
+from governor.core.base.units import MonoNs, UsdMicros
+from governor.core.engine.managed_run import ManagedRun, RunHistory
+from governor.core.engine.node import PROTECTED, RUNS_MAX, SPENT_USD_MICROS, Node, forget, manage, owner_of
 from governor.core.engine.node_journal import persist
 from governor.core.engine.resume import managed_of, unreadable
-from governor.core.events.effects import Alarm, Effect, RecallRun, Record
+from governor.core.events.effects import Alarm, Effect, RecallRun, Record, Refuse
 from governor.core.events.inputs import Hello, OperatorForget
 from governor.core.events.machine import RunRecalled
 from governor.core.money.budgets import TORN
+from governor.core.runs.life import LifeFact
 from governor.core.runs.state import Trained
 
 # A name that ends in another user's uid may be taken too, by that name's first user. Nobody goes further than this.
@@ -88,10 +91,55 @@ def release(node: Node, name: str) -> UsdMicros:
     return node.ledger.spend(name)
 
 
+# --- room for one more run that lives -----------------------------------------------------------------------------
+
+
+def has_room(node: Node, uid: int) -> bool:
+    return len(node.runs) < RUNS_MAX or any(not t.run.alive for t in node.runs.values()) or bool(_surplus(node, uid))
+
+
+def _surplus(node: Node, uid: int) -> ManagedRun | None:
+    """The live run that gives way to one of this uid: the newest of the uid that has most, first one without a step."""
+    held = Counter(t.run.uid for t in node.runs.values())
+    most = max(held.values())
+    if held[uid] + 1 >= most:
+        return None
+    its = [t for t in node.runs.values() if held[t.run.uid] == most and not in_halt(t) and not t.is_unattached]
+    return min(its, key=lambda t: (t.run.step is not None, -t.run.attempt_at), default=None)
+
+
+def make_room(node: Node, uid: int, at: MonoNs) -> list[Effect]:
+    """Watch a run of the uid that has most no longer, if that alone makes room. It is said, and its ranks are told."""
+    if len(node.runs) < RUNS_MAX or any(not t.run.alive for t in node.runs.values()):
+        return []
+    managed = _surplus(node, uid)
+    assert managed is not None, "the caller has asked has_room()"
+    run = managed.run
+    reason = f"{RUNS_MAX} runs are alive on this node, most of them of uid {run.uid}: its newest gives way to uid {uid}"
+    gone = [rank.connection for rank in run.connected_ranks() if rank.connection is not None]
+    for connection in gone:
+        node.connections.pop(connection, None)
+    run.move(LifeFact.GONE, at)
+    text = f"run {run.run} of uid {run.uid} trains UNWATCHED: {reason}"
+    return [*(Refuse(connection, reason) for connection in gone), Alarm("run_displaced", run.run, text)]
+
+
+def enter(
+    node: Node, name: str, uid: int, stage: str | None, labels: Mapping[str, str], at: MonoNs
+) -> tuple[ManagedRun, list[Effect]]:
+    """Manage a run that is not managed. The caller has asked has_room()."""
+    displaced = make_room(node, uid, at)
+    return manage(node, name, uid, stage, labels, at), displaced
+
+
+def in_halt(managed: ManagedRun) -> bool:
+    return managed.incident is not None and not managed.incident.is_closed
+
+
 def in_use(node: Node, name: str) -> bool:
     """Whether the name's run lives, or its halt is not over."""
     managed = node.runs.get(name)
-    return managed is not None and (managed.run.alive or not (managed.incident is None or managed.incident.is_closed))
+    return managed is not None and (managed.run.alive or in_halt(managed))
 
 
 def on_operator_forget(node: Node, event: OperatorForget) -> list[Effect]:

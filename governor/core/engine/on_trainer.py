@@ -22,7 +22,7 @@ from governor.core.engine.alarms import refuse
 from governor.core.engine.idle import limit
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import charge_until, close_gap, hand_over, meter_tokens
-from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, manage, owner_of
+from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, owner_of
 from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Alarm, Confirm, Effect, RecallRun, Record
 from governor.core.events.inputs import (
@@ -60,7 +60,8 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     managed = node.runs.get(hello.run)
     close_gap(node, managed)
     if managed is None:
-        managed = manage(node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at)
+        managed, displaced = names.enter(node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at)
+        effects.extend(displaced)
     if managed.is_unattached:
         intake.set_uid(managed.run, hello.peer.uid)  # The command may have become another user.
         managed.launch.named = ()
@@ -102,7 +103,7 @@ def _refusal(node: Node, hello: Hello) -> str | None:
     if owner not in (None, hello.peer.uid) and not (known is not None and known.is_unattached):
         return f"run {hello.run} belongs to uid {owner}; choose another name than uid {hello.peer.uid} did"
     if known is None:
-        if len(node.runs) >= RUNS_MAX and not any(not managed.run.alive for managed in node.runs.values()):
+        if not names.has_room(node, hello.peer.uid):
             return f"{RUNS_MAX} runs are alive on this node already"
         if sum(t.run.alive and t.run.uid == hello.peer.uid for t in node.runs.values()) >= RUNS_PER_UID_MAX:
             return f"uid {hello.peer.uid} has {RUNS_PER_UID_MAX} runs alive on this node already"
@@ -124,12 +125,12 @@ def _refusal(node: Node, hello: Hello) -> str | None:
 def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     """Enter a run without ranks. Its log is judged; a halt ends the processes that its owner named."""
     managed = node.runs.get(event.run)
-    if managed is None and (RUN_NAME.fullmatch(event.run) is None or len(node.runs) >= RUNS_MAX):
+    if managed is None and (RUN_NAME.fullmatch(event.run) is None or not names.has_room(node, event.uid)):
         return [Alarm("stream_refused", None, f"stream {event.run[:40]!r} is not watched: name or number of runs")]
-    begins = True
+    begins, displaced = True, list[Effect]()
     close_gap(node, managed)
     if managed is None:
-        managed = manage(node, event.run, event.uid, event.stage, event.labels, event.at)
+        managed, displaced = names.enter(node, event.run, event.uid, event.stage, event.labels, event.at)
         intake.begin_attempt(managed.run, "stream", event.at)
     elif begins := managed.run.move(_what_opened(managed, event), event.at).begins:
         managed.drop_latch()  # The latch was the old attempt's.
@@ -147,7 +148,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     if event.processes and managed.run.jsonl_only:
         # Until its processes are known, the run belongs to the file's owner.
         intake.set_uid(managed.run, event.uid)
-    return incidents.name_at_last(node, managed, event)
+    return [*displaced, *incidents.name_at_last(node, managed, event)]
 
 
 def _what_opened(managed: ManagedRun, event: StreamOpened) -> LifeFact:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from governor.adapters.journal.writer import open_journal
 from governor.core.engine.node import RUNS_MAX
 from governor.core.money.group_totals import FORGOTTEN_MAX
+from governor.daemon.log_quota import LINES_AT_ONCE
 from governor.wire.control_client import ask
 from tests.drills.halt.conftest import SAFETY_S, Service
 from tests.drills.halt.puppet import Puppet
@@ -159,3 +161,80 @@ def test_a_name_that_was_trained_under_is_released_by_hand_and_its_money_stays(
     rank(0, "llama-70b")
     governor.until(lambda: governor.run("llama-70b").get("spend_usd", 0.0) >= spent, "no money is forgotten")
     assert governor.run("llama-70b")["uid"] == 0
+
+
+# Holds all the connections that it gets: half of them silent, half with a hello and a step of a run each, and goes on.
+HOLD = """
+import json, select, socket, sys
+path, uid, hello, step = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), json.loads(sys.argv[4])
+links = []
+for n in range(160):
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        sock.connect(path)
+        if n % 2:
+            sock.send(json.dumps({**hello, "run": f"u{uid}-{n}"}).encode())
+            sock.send(json.dumps(step).encode())
+        links.append(sock)
+    except OSError:
+        pass
+print("holding", flush=True)
+select.select([sys.stdin], [], [])
+"""
+
+
+def test_three_users_who_hold_all_that_they_can_keep_a_fourth_ones_nan_from_nothing(
+    governor: Service, rank: Callable[..., Puppet], interpreter: str
+) -> None:
+    path = str(governor.work / "run" / "trainer.sock")
+    step = {**wire.head("step", 0, 1), "step": 1, "attempt_step": 1, "loss": 2.0}
+    with contextlib.ExitStack() as holders:
+        for uid in (STRANGER, STRANGER + 1, STRANGER + 2):
+            argv = [*as_uid(uid, interpreter), "-S", "-c", HOLD, path, str(uid)]
+            frames = [json.dumps(hello_frame()), json.dumps(step)]
+            holder = subprocess.Popen([*argv, *frames], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            holders.enter_context(holder)
+            holders.callback(holder.kill)
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "holding\n"
+        governor.until(lambda: len(governor.ask({"cmd": "status"})["governor"]["refused"]) >= 3, "they are refused")
+        [halt] = halted(governor, rank(), "prod")
+        assert halt["uid"] == OTHER
+        refused = governor.ask({"cmd": "status"})["governor"]["refused"]
+        assert {one["uid"] for one in refused} <= {STRANGER, STRANGER + 1, STRANGER + 2}
+    assert "uid 12345 has" in governor.log.read_text()
+
+
+# Hellos that are refused, each on a connection of its own, by a process of its own.
+FLOOD = """
+import json, os, socket, sys
+path, hello = sys.argv[1], json.loads(sys.argv[2])
+for n in range(1500):
+    if n % 25 == 0 and os.fork() == 0:
+        for _ in range(25):
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            sock.connect(path)
+            sock.send(json.dumps({**hello, "run": "not a name", "rank": n}).encode())
+            sock.send(b"no frame")
+            sock.recv(65536)
+            sock.close()
+        os._exit(0)
+while True:
+    try:
+        os.wait()
+    except ChildProcessError:
+        break
+"""
+
+
+def test_one_users_lines_take_no_room_in_the_log_from_a_halts(
+    governor: Service, rank: Callable[..., Puppet], interpreter: str
+) -> None:
+    argv = [*as_uid(STRANGER, interpreter), "-S", "-c", FLOOD, str(governor.work / "run" / "trainer.sock")]
+    with subprocess.Popen([*argv, json.dumps(hello_frame())]) as flood:
+        halted(governor, rank(), "prod")
+        assert flood.wait(SAFETY_S) == 0
+    lines = governor.log.read_text().splitlines()
+    assert sum("bad_frame" in line or "hello_refused" in line for line in lines) <= 4 * LINES_AT_ONCE
+    assert any('"halted"' in line and '"prod"' in line for line in lines)
+    governor.until_said("more_like_this")

@@ -13,7 +13,7 @@ from governor.core.engine import names
 from governor.core.engine.node import NUMBERS_MAX, RUNS_MAX, Node, know_incidents, new_node, run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Confirm, Effect, PersistIncident, PersistRuns, RecallRun, Refuse
-from governor.core.events.inputs import OperatorHalt, OperatorHold, ProcessesSeen
+from governor.core.events.inputs import OperatorHalt, OperatorHold, ProcessesSeen, StreamOpened
 from governor.core.events.machine import RunRecalled
 from governor.core.money.budgets import Scope, ScopedBudget, ScopeKind
 from governor.core.money.group_totals import FORGOTTEN_MAX
@@ -191,3 +191,31 @@ def test_a_budget_of_a_name_holds_whoever_runs_under_it() -> None:
 def test_a_long_name_stays_a_name() -> None:
     assert RUN_NAME.fullmatch(names.own_name("x" * 128, 12345))
     assert names.own_name("x" * 128, 12345).endswith("x@12345")
+
+
+# --- room ------------------------------------------------------------------------------------------------------------
+
+
+def test_two_users_who_hold_every_run_leave_room_for_a_third() -> None:
+    node = make_node(cloud="none")
+    play(node, tick(0))
+    for number in range(RUNS_MAX):
+        says_hello(node, f"r{number}", 100 + number % 2, number)
+    link = next(link for link, held in node.connections.items() if held[0] == "r63")
+    effects = says_hello(node, "mine", 1000, 100)
+    assert node.runs["mine"].run.alive
+    assert [effect.connection for effect in effects if isinstance(effect, Refuse)] == [link]
+    [told] = [effect for effect in effects if isinstance(effect, Alarm) and effect.name == "run_displaced"]
+    assert (told.run, "uid 101" in told.text) == ("r63", True)
+    [*_, refused] = [e for e in says_hello(node, "r64", 100, 101) if isinstance(e, Refuse)]
+    assert "runs are alive" in refused.reason or "has 32 runs" in refused.reason
+
+
+def test_a_log_finds_room_where_other_runs_have_ended() -> None:
+    node = make_node(cloud="none")
+    play(node, tick(0))
+    for number in range(RUNS_MAX):
+        says_hello(node, f"r{number}", 100 + number % 2, number)
+        node.runs[f"r{number}"].run.move(LifeFact.GONE, at(number))
+    play(node, StreamOpened(at(100), "log", 1000, None, {}, ()))
+    assert node.runs["log"].run.alive

@@ -86,6 +86,7 @@ class Performer:
     post: Callable[[Event], None]
     cloud: Cloud | None = None
     quota: LogQuota = field(default_factory=LogQuota)
+    recalls: dict[str, MonoNs] = field(default_factory=dict)  # Runs that the journal was asked for: since when.
     _later: list[tuple[MonoNs, int, Effect]] = field(default_factory=list)
     _order: Any = field(default_factory=itertools.count)
     _in_flight: Counter[type] = field(default_factory=Counter)
@@ -184,6 +185,7 @@ class Performer:
         def tell(snapshot: Mapping[str, Any] | None) -> None:
             self.post(RunRecalled(self.clock.mono(), effect.run, snapshot))
 
+        self.recalls.setdefault(effect.run, self.clock.mono())
         self.journal.find_run(effect.run, tell)
 
     # --- ranks -----------------------------------------------------------------------------------------

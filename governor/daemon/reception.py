@@ -66,8 +66,8 @@ class Reception:
     welcome: Callable[[Hello], None]
     recorder: Callable[[], Recorder | None]
     _reader: frames.FrameReader = field(default_factory=frames.FrameReader)
-    # By the name that the journal was asked for: since when, and the hellos that wait. As many as connections at most.
-    _waiting: dict[str, tuple[MonoNs, dict[ConnectionId, Packet]]] = field(default_factory=dict)
+    # The hellos that wait, by the name that the journal was asked for. As many as connections at most.
+    _waiting: dict[str, dict[ConnectionId, Packet]] = field(default_factory=dict)
 
     def drain(self) -> None:
         """Take what has arrived."""
@@ -87,20 +87,20 @@ class Reception:
 
     def let_in(self, run: str) -> None:
         """The journal has answered for this run: its hellos are judged now."""
-        _, packets = self._waiting.pop(run, (None, {}))
-        for packet in packets.values():
+        self.performer.recalls.pop(run, None)
+        for packet in self._waiting.pop(run, {}).values():
             if self._on_packet(packet):
                 self._forget(packet.connection)
 
     def tick(self, at: MonoNs) -> None:
-        for run in [run for run, (since, _) in self._waiting.items() if at - since >= RECALL_BOUND_NS]:
+        for run in [run for run, since in self.performer.recalls.items() if at - since >= RECALL_BOUND_NS]:
             self.apply(RunRecalled(at, run, None, is_answered=False))
             self.let_in(run)
         for uid, kind, count in self.performer.quota.left_out(at):
             log.warning("left_out", uid=uid, kind=kind, more_like_this=count)
 
     def _forget(self, connection: ConnectionId) -> None:
-        for _, packets in self._waiting.values():
+        for packets in self._waiting.values():
             packets.pop(connection, None)
         self._reader.forget(connection)
         at = self.performer.clock.mono()
@@ -134,8 +134,7 @@ class Reception:
                     return True
                 asked = next((effect.run for effect in effects if isinstance(effect, RecallRun)), None)
                 if asked is not None:
-                    _, packets = self._waiting.setdefault(asked, (event.at, {}))
-                    packets[packet.connection] = packet
+                    self._waiting.setdefault(asked, {})[packet.connection] = packet
                     continue
             if recorder is not None and not isinstance(event, (FramesLost, BadHello)):
                 recorder.record_frame(packet, event)

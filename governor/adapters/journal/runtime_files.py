@@ -206,6 +206,17 @@ def row_of(entry: Entry) -> Row:
     )  # fmt: skip
 
 
+def snapshot_of(entries: list[Entry]) -> Mapping[str, Any] | None:
+    """The first entry's snapshot; None without one. Empty where it cannot be read: it may have been damaged since."""
+    if not entries:
+        return None
+    try:
+        found = json.loads(entries[0]["snapshot"])
+    except (TypeError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def seq_of(entry: Entry) -> int:
     return int(entry["seq"])
 

@@ -28,6 +28,7 @@ from governor.adapters.journal.runtime_files import (
     row_entry,
     row_of,
     seq_of,
+    snapshot_of,
     storable,
     text_of,
 )
@@ -156,13 +157,10 @@ class SqliteJournal:
 
     def find_run(self, run: str, tell: Callable[[Mapping[str, Any] | None], None]) -> bool:
         if (known := self._snapshots["runs"].get(run)) is not None:
-            tell(json.loads(known["snapshot"]))
+            tell(snapshot_of([known]))
             return True
-
-        def found(entries: list[Entry]) -> None:
-            tell(json.loads(entries[0]["snapshot"]) if entries else None)
-
-        return not self._stalled and self._enqueue(_Job([], False, lambda db: db.run(run), found))
+        job = _Job([], False, lambda db: db.run(run), lambda found: tell(snapshot_of(found)))
+        return not self._stalled and self._enqueue(job)
 
     def incident_ids(self) -> set[str]:
         # A row of another halt with the same id has "~" and that halt's beginning behind the id.

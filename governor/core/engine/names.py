@@ -19,7 +19,7 @@ from governor.core.engine.node import PROTECTED, RUNS_MAX, SPENT_USD_MICROS, Nod
 from governor.core.engine.node_journal import persist
 from governor.core.engine.resume import managed_of, unreadable
 from governor.core.events.effects import Alarm, Effect, RecallRun, Record, Refuse
-from governor.core.events.inputs import Hello, OperatorForget
+from governor.core.events.inputs import CommandLaunched, Hello, OperatorForget, StreamOpened
 from governor.core.events.machine import RunRecalled
 from governor.core.money.budgets import TORN
 from governor.core.runs.life import LifeFact
@@ -161,6 +161,14 @@ def on_operator_forget(node: Node, event: OperatorForget) -> list[Effect]:
 def _must_recall(node: Node, name: str) -> bool:
     is_known = name in node.runs or name in node.past or name in node.ledger.book.runs.forgotten
     return node.has_dropped_names and not is_known and name not in node.not_recalled
+
+
+def ask_first(node: Node, event: StreamOpened | CommandLaunched) -> list[Effect]:
+    """Let the event wait for what the journal knows of its name. Nothing is returned if it need not wait."""
+    if not _must_recall(node, event.run):
+        return []
+    node.waiting.setdefault(event.run, []).append(event)
+    return [RecallRun(event.run)]
 
 
 def on_recalled(node: Node, event: RunRecalled) -> list[Effect]:

@@ -13,7 +13,7 @@ from governor.core.base.units import MICROS_PER_USD, BootNs, DurationNs, MonoNs,
 from governor.core.engine.idle_state import NODE, IdleState
 from governor.core.engine.managed_run import ForgottenRun, ManagedRun, PreviousCommand, SupersededRank
 from governor.core.events.effects import Record
-from governor.core.events.inputs import CommandLaunched
+from governor.core.events.inputs import CommandLaunched, StreamOpened
 from governor.core.events.machine import SpotNotice
 from governor.core.halt.incident import Incident, process_row
 from governor.core.money.budgets import Budgets, Scope, ScopedBudget, ScopeKind, by_scope
@@ -111,6 +111,8 @@ class Node:
     numbers_floor: int = 0
     # The journal has runs that memory has not: an earlier governor dropped them, or this one.
     names_dropped: bool = False
+    # What waits for the journal's answer, by run. As many as there are streams in costgov.toml, and one command.
+    waiting: dict[str, list[StreamOpened | CommandLaunched]] = field(default_factory=dict)
     not_recalled: dict[str, None] = field(default_factory=dict)  # Names of which the journal knows nothing.
     gpu_pids: frozenset[int] = frozenset()  # Processes that use the GPUs; empty also when this is unknown.
     gpu_pids_own: frozenset[int] = frozenset()  # Those of them that descend from the launched command.

@@ -50,8 +50,7 @@ _PAST_ASKING = (HaltState.TERMED, HaltState.KILLED, HaltState.STOPPING, HaltStat
 
 
 def on_hello(node: Node, hello: Hello) -> list[Effect]:
-    found = names.named(node, hello)
-    if isinstance(found, RecallRun):
+    if isinstance(found := names.named(node, hello), RecallRun):
         return [found]  # It comes again with the answer.
     hello, effects = found
     refusal = _refusal(node, hello)
@@ -124,6 +123,8 @@ def _refusal(node: Node, hello: Hello) -> str | None:
 
 def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     """Enter a run without ranks. Its log is judged; a halt ends the processes that its owner named."""
+    if asked := names.ask_first(node, event):
+        return asked
     managed = node.runs.get(event.run)
     if managed is None and (RUN_NAME.fullmatch(event.run) is None or not names.has_room(node, event.uid)):
         return [Alarm("stream_refused", None, f"stream {event.run[:40]!r} is not watched: name or number of runs")]

@@ -181,6 +181,8 @@ _INCIDENT_HANDLERS: Final[dict[type, Callable[[Node, ManagedRun, Any], list[Effe
 
 
 def _on_command_launched(node: Node, event: CommandLaunched) -> list[Effect]:
+    if asked := names.ask_first(node, event):
+        return asked
     return [*launched_command.on_launched(node, event), *metering.settle(node, event.at)]
 
 
@@ -218,9 +220,14 @@ def _on_operator_hold(node: Node, event: OperatorHold) -> list[Effect]:
     return [kept, Record("operator", event.run, None, data, durable=True)]
 
 
+def _on_recalled(node: Node, event: RunRecalled) -> list[Effect]:
+    effects, waiting = names.on_recalled(node, event), node.waiting.pop(event.run, [])
+    return [*effects, *(effect for one in waiting for effect in step(node, one))]
+
+
 _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     Hello: on_trainer.on_hello,
-    RunRecalled: names.on_recalled,
+    RunRecalled: _on_recalled,
     Step: on_trainer.on_step,
     PhaseChange: on_trainer.on_phase,
     Beat: on_trainer.on_beat,

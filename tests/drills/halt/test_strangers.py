@@ -93,26 +93,28 @@ def halted(governor: Service, rank: Puppet, run: str, attempt: str = "a") -> lis
     return list(governor.until(done, f"attempt {attempt} of run {run} is halted"))
 
 
-def seen_before(governor: Service, count: int) -> None:
-    """The journal of a node that has seen so many runs of one stranger since then."""
+def seen_before(governor: Service, count: int, uid: int) -> None:
+    """The journal of a node that has seen so many runs of one user since then."""
     journal, problem = open_journal(str(governor.work / "state" / "costgov.db"), str(governor.work / "run"))
     assert problem is None
     known = journal.runs()["prod"]
-    journal.save_runs({f"old{n}": {**known, "run": f"old{n}", "uid": STRANGER, "alive": False} for n in range(count)})
+    journal.save_runs({f"old{n}": {**known, "run": f"old{n}", "uid": uid, "alive": False} for n in range(count)})
     journal.close()
 
 
-def test_new_names_take_neither_a_ceiling_nor_a_halt_from_another_user(
-    governor: Service, rank: Callable[..., Puppet], interpreter: str
+# Of the run's own user, too: memory has dropped the run then, and the journal is asked.
+@pytest.mark.parametrize("uid", [STRANGER, OTHER])
+def test_new_names_take_neither_a_ceiling_nor_a_halt_from_a_run(
+    uid: int, governor: Service, rank: Callable[..., Puppet], interpreter: str
 ) -> None:
     early = rank()
     spent = governor.until(lambda: governor.run("prod").get("spend_usd"), "the run costs something")
     [first] = halted(governor, early, "prod")
     governor.kill9()
-    seen_before(governor, FORGOTTEN_MAX + RUNS_MAX)
+    seen_before(governor, FORGOTTEN_MAX + RUNS_MAX, uid)
     governor.start()
     path = str(governor.work / "run" / "trainer.sock")
-    argv = [*as_uid(STRANGER, interpreter), "-S", "-c", CHURN, path, "new", "90", json.dumps(hello_frame())]
+    argv = [*as_uid(STRANGER, interpreter), "-S", "-c", CHURN, path, "new", "30", json.dumps(hello_frame())]
     assert subprocess.run(argv, timeout=SAFETY_S).returncode == 0
 
     again = rank(attempt="b")
@@ -237,4 +239,3 @@ def test_one_users_lines_take_no_room_in_the_log_from_a_halts(
     lines = governor.log.read_text().splitlines()
     assert sum("bad_frame" in line or "hello_refused" in line for line in lines) <= 4 * LINES_AT_ONCE
     assert any('"halted"' in line and '"prod"' in line for line in lines)
-    governor.until_said("more_like_this")

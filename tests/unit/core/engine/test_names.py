@@ -13,7 +13,7 @@ from governor.core.engine import names
 from governor.core.engine.node import NUMBERS_MAX, RUNS_MAX, Node, know_incidents, new_node, run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Confirm, Effect, PersistIncident, PersistRuns, RecallRun, Refuse
-from governor.core.events.inputs import OperatorHalt, OperatorHold, ProcessesSeen, StreamOpened
+from governor.core.events.inputs import CommandLaunched, OperatorHalt, OperatorHold, ProcessesSeen, StreamOpened
 from governor.core.events.machine import RunRecalled
 from governor.core.money.budgets import Scope, ScopedBudget, ScopeKind
 from governor.core.money.group_totals import FORGOTTEN_MAX
@@ -219,3 +219,24 @@ def test_a_log_finds_room_where_other_runs_have_ended() -> None:
         node.runs[f"r{number}"].run.move(LifeFact.GONE, at(number))
     play(node, StreamOpened(at(100), "log", 1000, None, {}, ()))
     assert node.runs["log"].run.alive
+
+
+def test_a_log_and_a_launched_command_wait_for_what_their_name_has_spent() -> None:
+    node = make_node(cloud="none")
+    play(node, tick(0))
+    node.names_dropped = True
+    spent = {"salvaged": True, "spend_usd_micros": 9_000_000}
+    assert play(node, StreamOpened(at(1), "log", 1000, None, {}, ())) == [RecallRun("log")]
+    assert "log" not in node.runs
+    play(node, RunRecalled(at(1), "log", {"run": "log", **spent}))
+    assert (node.runs["log"].run.alive, node.ledger.spend("log")) == (True, 9_000_000)
+
+    node = make_node(cloud="none")
+    play(node, tick(0))
+    node.names_dropped = True
+    assert play(node, CommandLaunched(at(2), "mine", 1000, (peer(7).process,), ())) == [RecallRun("mine")]
+    play(node, tick(2.25))
+    assert "mine" not in node.runs
+    play(node, RunRecalled(at(2.25), "mine", {"run": "mine", **spent}), tick(2.5))
+    assert node.runs["mine"].is_unattached
+    assert node.ledger.spend("mine") == 9_000_000

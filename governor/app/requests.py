@@ -58,7 +58,7 @@ def _status(daemon: Daemon, _request: ControlRequest) -> Answer:
 def status(daemon: Daemon) -> Answer:
     """The `status` document: governor, runs, unannounced GPU processes."""
     node, health, facts = daemon.node, daemon.health, daemon.node.facts
-    extra = daemon.extra()
+    extra, wall = daemon.extra(), daemon.performer.clock.wall()
     price = node.ledger.price_usd_micros_per_hour
     governor = {
         "version": __version__,
@@ -80,8 +80,8 @@ def status(daemon: Daemon) -> Answer:
         "frames_total": node.frames_total,
         "frames_dropped_total": node.frames_lost_total,
         "frames_malformed_total": health.frames_malformed_total,
-        # Whose connections were not accepted: their trainers go on unwatched.
-        "refused": list(health.refused.values()),
+        # Whose connections were not accepted in the last hour: their trainers go on unwatched.
+        "refused": [one for one in health.refused.values() if wall - one["last_wall_ns"] < NS_PER_HOUR],
         "journal_errors_total": daemon.performer.journal.errors_total,
         "observer_errors_total": daemon.performer.observer.errors_total,
         **extra.get("governor", {}),

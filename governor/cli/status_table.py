@@ -22,6 +22,7 @@ _HEADS: Final = (
     Head("RUN", may_wrap=True), Head("STATE"), Head("STEP", True), Head("LOSS", True), Head("TOK/S", True),
     Head("SPENT", True), Head("$/1M TOK", True), Head("RUNWAY", True), Head("RANKS", True), Head("LAST FRAME", True),
 )  # fmt: skip
+REFUSED_SHOWN_MAX: Final = 4  # The newest. All that the governor remembers are in --json.
 
 
 def render_status(status: Mapping[str, Any], screen: Screen) -> str:
@@ -79,6 +80,10 @@ def _warnings(governor: Mapping[str, Any]) -> list[Styled]:
     lines += [Styled(f"price: {plain(remark['text'])}", "bold yellow") for remark in remarks if remark["alarm"]]
     if not governor.get("last_reload_ok", True):
         lines.append(Styled(f"the last reload was refused: {plain(governor.get('reload_error') or '?')}", "bold red"))
+    lines += [
+        Styled(f"not watched: pid {one['pid']} of uid {one['uid']}, {plain(str(one['reason']))}", "bold yellow")
+        for one in governor.get("refused", [])[-REFUSED_SHOWN_MAX:]
+    ]
     for key, what in (
         ("journal_errors_total", "journal writes failed"),
         ("observer_errors_total", "calls of console, reports or metrics failed"),

@@ -43,8 +43,9 @@ class Limits:
     incidents: int = 1_000  # Closed ones: about a year of a handful a day, which the breaker allows.
     # About 350 MB. A charge covers one run, one line and one hour: three years of eight runs with two lines each.
     charges: int = 500_000
-    # About 12 MB. What is beyond it goes by fair shares of the uids, so nobody's runs push out another user's.
-    runs: int = 4_000
+    # About 6 MB, read in half a second at a start. What is beyond it goes by fair shares of the uids, so nobody's runs
+    # push out another user's. Of such a run the charges stay.
+    runs: int = 2_000
 
 
 def prune(connection: sqlite3.Connection, limits: Limits) -> None:

@@ -17,7 +17,7 @@ from governor.core.engine.node import RUNS_MAX
 from governor.core.money.group_totals import FORGOTTEN_MAX
 from governor.daemon.log_quota import LINES_AT_ONCE
 from governor.wire.control_client import ask
-from tests.drills.halt.conftest import SAFETY_S, Service
+from tests.drills.halt.conftest import BIN, SAFETY_S, Service
 from tests.drills.halt.puppet import Puppet
 from trainer_shim import wire
 
@@ -204,6 +204,9 @@ def test_three_users_who_hold_all_that_they_can_keep_a_fourth_ones_nan_from_noth
         assert halt["uid"] == OTHER
         refused = governor.ask({"cmd": "status"})["governor"]["refused"]
         assert {one["uid"] for one in refused} <= {STRANGER, STRANGER + 1, STRANGER + 2}
+        argv = [str(BIN / "costgov"), "status", "--control", str(governor.work / "run" / "control.sock")]
+        shown = subprocess.run(argv, capture_output=True, text=True, timeout=SAFETY_S, check=True).stdout
+        assert f"of uid {STRANGER}, " in shown
     assert "uid 12345 has" in governor.log.read_text()
 
 

@@ -77,17 +77,14 @@ class Processes(Protocol):
 class StopReply:
     answer: StopAnswer
     retryable: bool
-    # Named, never with secrets: "accepted", "http_503", "UnauthorizedOperation", "timeout".
-    reason: str
-    # The accepted stop is final: the provider will forget the machine.
-    destroys: bool = False
+    reason: str  # Named, never with secrets: "accepted", "http_503", "UnauthorizedOperation", "timeout".
+    destroys: bool = False  # The accepted stop is final: the provider will forget the machine.
 
 
 @dataclass(frozen=True, slots=True)
 class BillingReply:
     answer: BillingAnswer
-    # The provider's own word: "running", "stopping", "stopped", "http_500".
-    provider_state: str
+    provider_state: str  # The provider's own word: "running", "stopping", "stopped", "http_500".
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +93,14 @@ class Preflight:
 
     ok: bool
     instance_id: str | None
-    # "stop EC2 instance i-0abc in us-east-1 (read back until stopped)"
-    will: str
+    will: str  # "stop EC2 instance i-0abc in us-east-1 (read back until stopped)"
     stays_billed: tuple[str, ...]  # "EBS volume vol-1 (100 GiB)"
     problems: tuple[str, ...]  # Each one line: what, and what to do.
     price_usd_micros_per_hour: UsdMicros | None = None  # The provider's own answer for this machine, if it has one.
     price_source: str | None = None
     launched_at_wall: WallNs | None = None  # As the provider states it. Billing began there.
     region: str | None = None
-    # What may bring the machine back: an ASG, a persistent spot request.
-    respawners: tuple[str, ...] = ()
+    respawners: tuple[str, ...] = ()  # What may bring the machine back: an ASG, a persistent spot request.
     survives_stop: bool | None = None  # Whether the local disk outlives a stop.
     said_running: bool = False  # Asked now, the provider said that this machine is billed.
 
@@ -114,8 +109,7 @@ class Preflight:
 class Notice:
     """A provider's answer whether it takes this machine back."""
 
-    # The provider's own word: "terminate", "stop"; None: nothing is announced.
-    action: str | None
+    action: str | None  # The provider's own word: "terminate", "stop"; None: nothing is announced.
     at_wall: WallNs | None = None  # When, by the provider's clock.
 
 
@@ -123,8 +117,7 @@ class Cloud(Protocol):
     """One provider. Its calls block: a worker makes them, and each is bounded by its own timeouts (declared below)."""
 
     name: str
-    # Whether the provider can be asked for a notice and costgov knows how.
-    gives_notice: bool
+    gives_notice: bool  # Whether the provider can be asked for a notice and costgov knows how.
     stop_bound_s: float  # Declared bound within which an accepted stop ends billing.
     granularity_s: float  # Declared billing granularity.
     # Who answers `billing`, and how it is asked. Under another name, what an earlier source has said does not count.
@@ -155,8 +148,7 @@ class PriceAnswer:
     """A provider's answer about the machine's price. No quote and no problem: there was nothing to ask."""
 
     quote: Quote | None = None
-    # One line, never with secrets: why there is no quote, and what to do.
-    problem: str = ""
+    problem: str = ""  # One line, never with secrets: why there is no quote, and what to do.
     # This machine as the provider describes it. The built-in table is asked for its price.
     machine: Machine | None = None
 
@@ -179,8 +171,7 @@ class Packet:
     connection: ConnectionId
     peer: Peer
     data: bytes
-    # The packet is larger than the wire allows; `data` has what fitted.
-    truncated: bool = False
+    truncated: bool = False  # The packet is larger than the wire allows; `data` has what fitted.
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +218,7 @@ class Inbox(Protocol):
 class Row:
     """One line of history. `key` makes effects idempotent: the same key is appended once."""
 
-    # transition | effect | done | verdict | alarm | operator | run | window | price | start
-    kind: str
+    kind: str  # transition | effect | done | verdict | alarm | operator | run | window | price | start
     run: str | None
     incident_id: str | None
     mono: MonoNs
@@ -346,8 +336,7 @@ class Checkpoints(Protocol):
     def read(self, path: str, manifest: str, *, uid: int, gid: int | None) -> CheckpointLook:
         """Compare the files under `path` with the manifest: presence, sizes, and any hashes that it has. Blocks.
 
-        The files are read with the rights of that user, as far as this governor may take them. Without `gid`: in no
-        group that is anybody's.
+        They are read with that user's rights, as far as this governor may take them. Without `gid`: in no group.
         """
 
     def find(self, path: str, *, uid: int, gid: int | None) -> CheckpointLook:

@@ -16,7 +16,8 @@ from governor.core.base.units import NS_PER_S, TICK_NS, BootNs, MonoNs, UsdMicro
 from governor.core.engine import step as engine
 from governor.core.engine.node import Node, NodeFacts, new_node
 from governor.core.events.effects import Effect, Record
-from governor.core.events.inputs import Event, Step, StreamOpened, StreamState, Tick
+from governor.core.events.inputs import Event, Step, Tick
+from governor.core.events.streams import StreamOpened, StreamState
 from governor.replay.trace import Trace
 from governor.wire.jsonl import DEFAULT_FIELDS, SECONDS_BOUND, time_of
 from governor.wire.recorded import RecordedRanks, is_frame, is_gap, is_halt, is_note

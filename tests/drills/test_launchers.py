@@ -18,7 +18,8 @@ import pytest
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.processes import LinuxProcesses
 from governor.core.base.identity import ProcessId
-from governor.core.halt.kill_set import find_launchers, is_launcher, kill_set, strays
+from governor.core.halt.kill_set import find_launchers, kill_set, strays
+from governor.core.halt.known_names import is_launcher
 
 SAFETY_S = 120  # Launchers import torch, and deepspeed everything else, on a machine that may be busy.
 BIN = Path(sys.executable).parent

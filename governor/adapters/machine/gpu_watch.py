@@ -12,7 +12,7 @@ from typing import Final
 
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.engine.on_machine import HELD_BYTES_MIN
+from governor.core.engine.on_sources import HELD_BYTES_MIN
 from governor.core.events.inputs import Event
 from governor.core.events.machine import GpuProcessesSeen, GpuSample
 from governor.core.halt.kill_set import ANCESTORS_MAX, descends

@@ -14,15 +14,9 @@ from governor.adapters.trainers.stream_files import Answerer, Asked, Seen, Strea
 from governor.adapters.trainers.understanding import Understanding
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs, format_duration
-from governor.core.events.inputs import (
-    Event,
-    FramesLost,
-    StreamOpened,
-    StreamRead,
-    StreamState,
-    TrainerExited,
-)
+from governor.core.events.inputs import Event, FramesLost, TrainerExited
 from governor.core.events.machine import SourceTrouble
+from governor.core.events.streams import StreamOpened, StreamRead, StreamState
 from governor.core.halt.kill_set import managers
 from governor.ports import Processes
 from governor.settings.model import Jsonl

@@ -36,9 +36,9 @@ from governor.core.events.inputs import (
     ProcessesSeen,
     StopAnswer,
     StopReplied,
-    StreamOpened,
 )
 from governor.core.events.last_good import LastGoodSeen
+from governor.core.events.streams import StreamOpened
 from governor.core.halt import table
 from governor.core.halt.acts import UNKILLABLE
 from governor.core.halt.incident import Incident, process_row, rank_rows

@@ -22,7 +22,8 @@ from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMi
 from governor.core.engine.managed_run import ManagedRun, PreviousCommand
 from governor.core.engine.node import RUNS_MAX, Node, manage
 from governor.core.events.effects import Alarm, Effect
-from governor.core.events.inputs import CommandLaunched, LauncherExited, StreamOpened
+from governor.core.events.inputs import CommandLaunched, LauncherExited
+from governor.core.events.streams import StreamOpened
 from governor.core.halt.incident import process_of, process_row
 from governor.core.money.charges import charge_of, charge_row
 from governor.core.runs import intake

@@ -1,4 +1,4 @@
-"""Whose a run's name is, and what the journal knows of a name that memory has dropped (docs/adr/0024).
+"""Whose a run's name is, and what the journal knows of a name that memory has dropped (docs/adr/0025).
 
 A name belongs to the first uid that uses it. Another uid's run of the same name is watched under a name of its own. A
 name is free again once its run is gone and never did anything, or when somebody releases it.
@@ -19,8 +19,9 @@ from governor.core.engine.node import PROTECTED, RUNS_MAX, SPENT_USD_MICROS, Nod
 from governor.core.engine.node_journal import persist
 from governor.core.engine.resume import managed_of, unreadable
 from governor.core.events.effects import Alarm, Effect, RecallRun, Record, Refuse
-from governor.core.events.inputs import CommandLaunched, Hello, OperatorForget, StreamOpened
+from governor.core.events.inputs import CommandLaunched, Hello, OperatorForget
 from governor.core.events.machine import RunRecalled
+from governor.core.events.streams import StreamOpened
 from governor.core.money.budgets import TORN
 from governor.core.runs.life import LifeFact
 from governor.core.runs.state import Trained

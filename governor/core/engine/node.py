@@ -13,8 +13,9 @@ from governor.core.base.units import MICROS_PER_USD, BootNs, DurationNs, MonoNs,
 from governor.core.engine.idle_state import NODE, IdleState
 from governor.core.engine.managed_run import ForgottenRun, ManagedRun, PreviousCommand, SupersededRank
 from governor.core.events.effects import Record
-from governor.core.events.inputs import CommandLaunched, StreamOpened
+from governor.core.events.inputs import CommandLaunched
 from governor.core.events.machine import SpotNotice
+from governor.core.events.streams import StreamOpened
 from governor.core.halt.incident import Incident, process_row
 from governor.core.money.budgets import Budgets, Scope, ScopedBudget, ScopeKind, by_scope
 from governor.core.money.charges import UNALLOCATED, Payer, Place, labels_of

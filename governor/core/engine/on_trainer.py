@@ -13,7 +13,6 @@ from governor.core.engine import (
     budgeting,
     charging,
     incidents,
-    launched_command,
     names,
     saved_checkpoint,
     verdicts,
@@ -36,9 +35,6 @@ from governor.core.events.inputs import (
     PhaseChange,
     ProcessesSeen,
     Step,
-    StreamOpened,
-    StreamRead,
-    StreamState,
     TrainerExited,
 )
 from governor.core.halt.table import Fact, HaltState
@@ -119,62 +115,6 @@ def _refusal(node: Node, hello: Hello) -> str | None:
     ):
         return f"rank {hello.rank} of run {hello.run} is pid {holder.peer.process.pid} already: give each run its name"
     return None
-
-
-def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
-    """Enter a run without ranks. Its log is judged; a halt ends the processes that its owner named."""
-    if asked := names.ask_first(node, event):
-        return asked
-    managed = node.runs.get(event.run)
-    if managed is None and (RUN_NAME.fullmatch(event.run) is None or not names.has_room(node, event.uid)):
-        return [Alarm("stream_refused", None, f"stream {event.run[:40]!r} is not watched: name or number of runs")]
-    begins, displaced = True, list[Effect]()
-    close_gap(node, managed)
-    if managed is None:
-        managed, displaced = names.enter(node, event.run, event.uid, event.stage, event.labels, event.at)
-        intake.begin_attempt(managed.run, "stream", event.at)
-    elif begins := managed.run.move(_what_opened(managed, event), event.at).begins:
-        managed.drop_latch()  # The latch was the old attempt's.
-        intake.relabel(managed.run, event.stage, event.labels)
-        budgeting.refit(node, managed)  # A stand-in for a command had no stage and no labels.
-        intake.begin_attempt(managed.run, "stream", event.at)
-        managed.rules.new_attempt()
-    managed.is_separate = not managed.run.ranks and not launched_command.is_of_command(node, event)
-    hand_over(node, managed, event.at)
-    if begins:
-        charging.charge_launch(node, managed, event.at)
-        node.request_persist()  # From here on it holds the node.
-    intake.set_jsonl_only(managed.run, only=not managed.run.ranks)
-    managed.launch.named, managed.launch.named_uids = event.processes, event.other_uids
-    if event.processes and managed.run.jsonl_only:
-        # Until its processes are known, the run belongs to the file's owner.
-        intake.set_uid(managed.run, event.uid)
-    return [*displaced, *incidents.name_at_last(node, managed, event)]
-
-
-def _what_opened(managed: ManagedRun, event: StreamOpened) -> LifeFact:
-    """Which fact an opened stream is. An open halt goes on, whichever processes have the run's name now."""
-    if not event.processes:
-        return LifeFact.LOG
-    known = managed.launch.remembered if managed.incident is None and not managed.launch.named else ()
-    is_new = bool(known) and not set(known) & set(event.processes)
-    return LifeFact.LOG_OF_NEW_PROCESSES if is_new else LifeFact.LOG_OF_PROCESSES
-
-
-def on_stream_read(node: Node, event: StreamRead) -> list[Effect]:
-    managed = node.runs.get(event.run)
-    if managed is not None:
-        managed.stream_position = event.position
-    return []
-
-
-def on_stream_state(node: Node, event: StreamState) -> list[Effect]:
-    """Note whether the file can be read. An unreadable file is missing data, and the tick judges that."""
-    managed = node.runs.get(event.run)
-    if managed is None:
-        return []
-    intake.apply_log_state(managed.run, event.problem, event.at, is_foreign=event.is_foreign)
-    return []
 
 
 def _begin_attempt(node: Node, managed: ManagedRun, hello: Hello) -> list[Effect]:

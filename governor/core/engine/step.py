@@ -21,7 +21,7 @@ from governor.core.engine import (
     metering,
     names,
     node_journal,
-    on_machine,
+    on_sources,
     on_trainer,
     run_forecast,
     verdicts,
@@ -56,9 +56,6 @@ from governor.core.events.inputs import (
     ProcessesSeen,
     Step,
     StopReplied,
-    StreamOpened,
-    StreamRead,
-    StreamState,
     Tick,
     TrainerExited,
 )
@@ -72,6 +69,7 @@ from governor.core.events.machine import (
     SourceTrouble,
     SpotNotice,
 )
+from governor.core.events.streams import StreamOpened, StreamRead, StreamState
 from governor.core.halt.table import Fact
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.ledger import reserve
@@ -244,9 +242,9 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     LastGoodSeen: incidents.on_last_good_seen,
     GpuProcessesSeen: occupancy.on_gpu_processes,
     GovernorsSeen: occupancy.on_governors,
-    GpuSample: on_machine.on_gpu_sample,
-    HostMemory: on_machine.on_host_memory,
-    SpotNotice: on_machine.on_spot_notice,
+    GpuSample: on_sources.on_gpu_sample,
+    HostMemory: on_sources.on_host_memory,
+    SpotNotice: on_sources.on_spot_notice,
     CommandExited: _on_command_exited,
     PriceRead: charging.on_price_read,
     OperatorHalt: _on_operator_halt,
@@ -257,8 +255,8 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     CommandLaunched: _on_command_launched,
     LauncherExited: launched_command.on_launcher_exited,
     LaunchersSeen: on_trainer.on_launchers,
-    StreamOpened: on_trainer.on_stream,
-    StreamState: on_trainer.on_stream_state,
-    StreamRead: on_trainer.on_stream_read,
-    SourceTrouble: on_machine.on_trouble,
+    StreamOpened: on_sources.on_stream,
+    StreamState: on_sources.on_stream_state,
+    StreamRead: on_sources.on_stream_read,
+    SourceTrouble: on_sources.on_trouble,
 }

@@ -22,6 +22,7 @@ from governor.core.events.machine import (
     SourceTrouble,
     SpotNotice,
 )
+from governor.core.events.streams import StreamOpened, StreamRead, StreamState
 from governor.core.money.budgets import Scope, ScopedBudget
 
 
@@ -327,38 +328,6 @@ class LaunchersSeen:
     marks: tuple[int, ...] = ()  # What the rank and all that it starts carry, as the kernel says.
     cgroups: tuple[str, ...] = ()  # Control groups that began with the launch.
     unsure: tuple[ProcessId, ...] = ()  # Orphans that began while the run was starting.
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOpened:
-    """A run known only by its JSONL stream. `processes`: those that its owner named, as found now, of these uids."""
-
-    at: MonoNs
-    run: str
-    uid: int
-    stage: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    processes: tuple[ProcessId, ...] = ()
-    other_uids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StreamState:
-    """Whether a run's JSONL stream can be read, sent when this changes. `problem`: one line; None while it can."""
-
-    at: MonoNs
-    run: str
-    problem: str | None
-    is_foreign: bool = False  # It can be read, and nothing in it is understood.
-
-
-@dataclass(frozen=True, slots=True)
-class StreamRead:
-    """How far a stream has been read, sent after the events that were read. `position`: the reader's own plain JSON."""
-
-    at: MonoNs
-    run: str
-    position: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from governor.core.base.units import DurationNs, MonoNs
 class GpuSample:
     """What GPUs do now. Every tuple has one place for each GPU, in the same order, or is empty if unknown.
 
-    `run` None: all GPUs of the node, as the driver shows them; the engine shows each run its own (on_machine.py).
+    `run` None: all GPUs of the node, as the driver shows them; the engine shows each run its own (on_sources.py).
     Otherwise: one run's GPUs, as its log shows them.
     """
 

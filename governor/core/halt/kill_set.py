@@ -20,28 +20,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from governor.core.base.identity import ProcessFacts, ProcessId, carries
+from governor.core.halt.known_names import is_for_one_command, is_launcher, is_manager
 
 Table = Mapping[int, ProcessFacts]
 
 # Real chains are below 20. A table that changed while it was read may even have a circle.
 ANCESTORS_MAX = 64
 
-_LAUNCHER_MODULES = frozenset((
-    "deepspeed.launcher.launch", "deepspeed.launcher.runner", "torch.distributed.run", "torch.distributed.launch",
-    "accelerate.commands.launch", "horovod.runner.launch",
-))  # fmt: skip
-_LAUNCHER_PROGRAMS = frozenset((
-    "torchrun", "deepspeed", "ds", "deepspeed.pt", "horovodrun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun",
-    "prterun", "hydra_pmi_proxy", "orted", "prted", "srun",
-))  # fmt: skip
-_MANAGERS = frozenset((
-    "slurmstepd", "systemd", "(sd-pam)", "sshd", "sshd-session", "containerd-shim", "containerd-shim-runc-v2", "conmon",
-    "runc", "crun", "dockerd", "pbs_mom", "condor_starter", "sge_shepherd",
-))  # fmt: skip
-_LAUNCHER_FILES = ("deepspeed/launcher/launch.py", "deepspeed/launcher/runner.py", "torch/distributed/run.py")
-_PYTHON_OPTIONS_WITH_VALUE = frozenset(("-X", "-W", "--check-hash-based-pycs"))
-_SHARED_UNITS = ("session-", "user@", "init.scope")
-_CONTAINERS = ("docker", "libpod", "crio", "cri-containerd", "kubepods", "lxc", "machine", "podman", "containerd")
 _SPAWNED = "--multiprocessing-fork"  # On every process that multiprocessing's spawn method starts.
 
 
@@ -191,7 +176,7 @@ def own_cgroups(table: Table, roots: Iterable[ProcessId]) -> tuple[str, ...]:
     """
     alive = {facts.process: facts for facts in _alive(table, roots)}
     found = []
-    for cgroup in dict.fromkeys(facts.cgroup for facts in alive.values() if _is_for_one_command(facts.cgroup)):
+    for cgroup in dict.fromkeys(facts.cgroup for facts in alive.values() if is_for_one_command(facts.cgroup)):
         own = [facts for facts in alive.values() if facts.cgroup == cgroup]
         began, uids = min(facts.process.start_ticks for facts in own), {facts.uid for facts in own}
         others = (f for f in table.values() if f.uid in uids and f.process not in alive)
@@ -199,13 +184,6 @@ def own_cgroups(table: Table, roots: Iterable[ProcessId]) -> tuple[str, ...]:
         if all(f.process.start_ticks > began for f in others if _is_below(f.cgroup, (cgroup,))):
             found.append(cgroup)
     return tuple(found)
-
-
-def _is_for_one_command(cgroup: str) -> bool:
-    unit = cgroup.rsplit("/", 1)[-1]
-    if unit.startswith(_SHARED_UNITS) or any(f"/{shared}" in cgroup for shared in _CONTAINERS):
-        return False
-    return unit.endswith((".scope", ".service")) or "/step_" in cgroup
 
 
 def _is_below(cgroup: str, above: Iterable[str]) -> bool:
@@ -262,45 +240,13 @@ def managers(table: Table, named: Iterable[ProcessFacts], run_uid: int | None) -
     of root's own run has its name alone to tell.
     """
     by_pid = {facts.process.pid: facts for facts in named}
-    found = {facts.process for facts in by_pid.values() if facts.uid == 0 and _manages(facts.argv)}
+    found = {facts.process for facts in by_pid.values() if facts.uid == 0 and is_manager(facts.argv)}
     if run_uid == 0:
         return frozenset(found)
     for facts in by_pid.values():
         above = (ancestor for ancestor in _ancestors(table, facts) if ancestor.process.pid in by_pid)
         found.update(ancestor.process for ancestor in above if ancestor.uid == 0 != facts.uid)
     return frozenset(found)
-
-
-def _manages(argv: tuple[str, ...]) -> bool:
-    """Whether this is the command line of a known manager, such as "slurmstepd: [4711.0]"."""
-    words = argv[0].replace(":", " ").split() if argv else []
-    return bool(words) and words[0].rsplit("/", 1)[-1] in _MANAGERS
-
-
-def is_launcher(argv: tuple[str, ...]) -> bool:
-    """Whether this is the command line of a known launcher of ranks."""
-    if not argv:
-        return False
-    program, rest = _program(argv)
-    name = program.rsplit("/", 1)[-1]
-    if name == "accelerate" or program == "accelerate.commands.accelerate_cli":
-        return "launch" in rest[:1]
-    return program in _LAUNCHER_MODULES or name in _LAUNCHER_PROGRAMS or program.endswith(_LAUNCHER_FILES)
-
-
-def _program(argv: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return the script or module that runs, past the interpreter and its options, and the arguments after it."""
-    if not argv[0].rsplit("/", 1)[-1].startswith(("python", "pypy")):
-        return argv[0], argv[1:]
-    position = 1
-    while position < len(argv) and argv[position].startswith("-"):
-        option = argv[position]
-        if option == "-m":
-            return (argv[position + 1], argv[position + 2 :]) if position + 1 < len(argv) else ("", ())
-        if option == "-c":
-            return "", ()
-        position += 2 if option in _PYTHON_OPTIONS_WITH_VALUE else 1
-    return (argv[position], argv[position + 1 :]) if position < len(argv) else ("", ())
 
 
 def _spawned(rank: ProcessFacts, child: ProcessFacts, *, parent: ProcessFacts) -> bool:

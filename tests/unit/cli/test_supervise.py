@@ -29,14 +29,8 @@ from governor.core.base.units import UsdMicros
 from governor.core.engine import step as engine
 from governor.core.engine.idle_state import Finish
 from governor.core.events.effects import Alarm
-from governor.core.events.inputs import (
-    CommandLaunched,
-    Disconnected,
-    OperatorHalt,
-    StopAnswer,
-    StreamOpened,
-    TrainerExited,
-)
+from governor.core.events.inputs import CommandLaunched, Disconnected, OperatorHalt, StopAnswer, TrainerExited
+from governor.core.events.streams import StreamOpened
 from tests.contract.fakes import FakeClock, FakeProcesses
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick, training
 from tests.unit.idle_node import Idle

@@ -13,7 +13,8 @@ from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Ask, Effect, Term
-from governor.core.events.inputs import Disconnected, PhaseChange, Step, StreamOpened, StreamState, TrainerExited
+from governor.core.events.inputs import Disconnected, PhaseChange, Step, TrainerExited
+from governor.core.events.streams import StreamOpened, StreamState
 from governor.core.runs.state import UNWATCHED_AFTER_NS
 from governor.core.views.status import run_status
 from governor.settings.model import Jsonl

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from governor.core.base.units import MonoNs
-from governor.core.events.inputs import Step, StreamOpened, TrainerExited
+from governor.core.events.inputs import Step, TrainerExited
+from governor.core.events.streams import StreamOpened
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import PRICE, at, make_node, peer
 

@@ -17,9 +17,9 @@ from governor.core.events.inputs import (
     OperatorHalt,
     OperatorHold,
     ProcessesSeen,
-    StreamOpened,
     TrainerExited,
 )
+from governor.core.events.streams import StreamOpened
 from governor.core.halt.table import HaltState
 from governor.core.money.charges import UNALLOCATED, UNALLOCATED_MAX
 from governor.core.views.status import run_status

@@ -18,9 +18,9 @@ from governor.core.events.inputs import (
     OperatorHalt,
     OperatorHold,
     ProcessesSeen,
-    StreamOpened,
     TrainerExited,
 )
+from governor.core.events.streams import StreamOpened
 from governor.core.halt.table import HaltState
 from governor.core.money.charges import UNALLOCATED
 from governor.core.views.status import run_status

@@ -13,8 +13,9 @@ from governor.core.engine import names
 from governor.core.engine.node import NUMBERS_MAX, RUNS_MAX, Node, know_incidents, new_node, run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Confirm, Effect, PersistIncident, PersistRuns, RecallRun, Refuse
-from governor.core.events.inputs import CommandLaunched, OperatorHalt, OperatorHold, ProcessesSeen, StreamOpened
+from governor.core.events.inputs import CommandLaunched, OperatorHalt, OperatorHold, ProcessesSeen
 from governor.core.events.machine import RunRecalled
+from governor.core.events.streams import StreamOpened
 from governor.core.money.budgets import Scope, ScopedBudget, ScopeKind
 from governor.core.money.group_totals import FORGOTTEN_MAX
 from governor.core.runs.life import LifeFact

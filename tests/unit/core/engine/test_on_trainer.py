@@ -12,17 +12,9 @@ from governor.core.base.units import BootNs, MonoNs, WallNs
 from governor.core.engine.idle.occupancy import occupants
 from governor.core.engine.node import RUNS_PER_UID_MAX, Node
 from governor.core.events.effects import Alarm, Ask, Confirm, Effect, Kill, Refuse, Term
-from governor.core.events.inputs import (
-    Bye,
-    Disconnected,
-    Hello,
-    OperatorHalt,
-    ProcessesSeen,
-    StreamOpened,
-    Tick,
-    TrainerExited,
-)
+from governor.core.events.inputs import Bye, Disconnected, Hello, OperatorHalt, ProcessesSeen, Tick, TrainerExited
 from governor.core.events.machine import SpotNotice
+from governor.core.events.streams import StreamOpened
 from governor.core.halt.table import HaltState
 from tests.unit.core.engine.test_step import a_step, ack, at, hello, make_node, only, peer, play, rule, tick, training
 

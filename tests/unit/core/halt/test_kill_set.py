@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from governor.core.base.identity import ProcessFacts, ProcessId
-from governor.core.halt.kill_set import find_launchers, is_launcher, kill_set, remaining, strays
+from governor.core.halt.kill_set import find_launchers, kill_set, remaining, strays
+from governor.core.halt.known_names import is_launcher
 
 USER = 1000
 PYTHON = "/venv/bin/python"

@@ -6,7 +6,8 @@ import pytest
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_HOUR, accrue
-from governor.core.events.inputs import CommandExited, CommandLaunched, Event, Step, StreamOpened, TrainerExited
+from governor.core.events.inputs import CommandExited, CommandLaunched, Event, Step, TrainerExited
+from governor.core.events.streams import StreamOpened
 from governor.core.money.charges import UNALLOCATED
 from tests.unit.core.engine.test_metering import WALL, World
 from tests.unit.core.engine.test_step import PRICE, at, hello, make_node, peer

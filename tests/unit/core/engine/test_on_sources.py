@@ -9,10 +9,11 @@ from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import NS_PER_S, DurationNs
 from governor.core.engine import step as engine
 from governor.core.engine.node import Node
-from governor.core.engine.on_machine import own_places
+from governor.core.engine.on_sources import own_places
 from governor.core.events.effects import Alarm
-from governor.core.events.inputs import Bye, Disconnected, PhaseChange, Step, StreamOpened
+from governor.core.events.inputs import Bye, Disconnected, PhaseChange, Step
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
+from governor.core.events.streams import StreamOpened
 from governor.core.views.status import machine_status
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, rule, tick
 

@@ -1,17 +1,22 @@
-"""Machine samples for the runs on it: each run's own GPUs, the host memory, and the provider's notice."""
+"""What others than ranks report: the machine's samples, a run's log, and a source's trouble."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final
 
+from governor.core.base.identity import RUN_NAME
 from governor.core.base.units import format_duration
+from governor.core.engine import budgeting, charging, incidents, launched_command, names
 from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.metering import close_gap, hand_over
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.machine import GpuSample, HostMemory, MachineEvent, SourceTrouble, SpotNotice
+from governor.core.events.streams import StreamOpened, StreamRead, StreamState
 from governor.core.rules.gpu_idle_since import STALE_NS
 from governor.core.runs import intake
+from governor.core.runs.life import LifeFact
 
 # A driver uses some of a GPU's memory itself (below 1 GB), and a container does not see others' processes.
 HELD_BYTES_MIN: Final = 4_000_000_000
@@ -113,3 +118,62 @@ def _live(node: Node) -> list[ManagedRun]:
 
 def on_trouble(_node: Node, event: SourceTrouble) -> list[Effect]:
     return [Alarm(event.alarm, event.run, event.text)]
+
+
+# --- a run's log: that it is written, by which processes, and whether it can be read ---------------------------
+
+
+def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
+    """Enter a run without ranks. Its log is judged; a halt ends the processes that its owner named."""
+    if asked := names.ask_first(node, event):
+        return asked
+    managed = node.runs.get(event.run)
+    if managed is None and (RUN_NAME.fullmatch(event.run) is None or not names.has_room(node, event.uid)):
+        return [Alarm("stream_refused", None, f"stream {event.run[:40]!r} is not watched: name or number of runs")]
+    begins, displaced = True, list[Effect]()
+    close_gap(node, managed)
+    if managed is None:
+        managed, displaced = names.enter(node, event.run, event.uid, event.stage, event.labels, event.at)
+        intake.begin_attempt(managed.run, "stream", event.at)
+    elif begins := managed.run.move(_what_opened(managed, event), event.at).begins:
+        managed.drop_latch()  # The latch was the old attempt's.
+        intake.relabel(managed.run, event.stage, event.labels)
+        budgeting.refit(node, managed)  # A stand-in for a command had no stage and no labels.
+        intake.begin_attempt(managed.run, "stream", event.at)
+        managed.rules.new_attempt()
+    managed.is_separate = not managed.run.ranks and not launched_command.is_of_command(node, event)
+    hand_over(node, managed, event.at)
+    if begins:
+        charging.charge_launch(node, managed, event.at)
+        node.request_persist()  # From here on it holds the node.
+    intake.set_jsonl_only(managed.run, only=not managed.run.ranks)
+    managed.launch.named, managed.launch.named_uids = event.processes, event.other_uids
+    if event.processes and managed.run.jsonl_only:
+        # Until its processes are known, the run belongs to the file's owner.
+        intake.set_uid(managed.run, event.uid)
+    return [*displaced, *incidents.name_at_last(node, managed, event)]
+
+
+def _what_opened(managed: ManagedRun, event: StreamOpened) -> LifeFact:
+    """Which fact an opened stream is. An open halt goes on, whichever processes have the run's name now."""
+    if not event.processes:
+        return LifeFact.LOG
+    known = managed.launch.remembered if managed.incident is None and not managed.launch.named else ()
+    is_new = bool(known) and not set(known) & set(event.processes)
+    return LifeFact.LOG_OF_NEW_PROCESSES if is_new else LifeFact.LOG_OF_PROCESSES
+
+
+def on_stream_read(node: Node, event: StreamRead) -> list[Effect]:
+    managed = node.runs.get(event.run)
+    if managed is not None:
+        managed.stream_position = event.position
+    return []
+
+
+def on_stream_state(node: Node, event: StreamState) -> list[Effect]:
+    """Note whether the file can be read. An unreadable file is missing data, and the tick judges that."""
+    managed = node.runs.get(event.run)
+    if managed is None:
+        return []
+    intake.apply_log_state(managed.run, event.problem, event.at, is_foreign=event.is_foreign)
+    return []

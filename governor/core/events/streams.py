@@ -1,0 +1,45 @@
+"""What a `[[jsonl]]` stream reports: who writes the log, whether it can be read, and how far it was.
+
+As in inputs.py, `at` is arrival on the governor's monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from governor.core.base.identity import ProcessId
+from governor.core.base.units import MonoNs
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOpened:
+    """A run known only by its JSONL stream. `processes`: those that its owner named, as found now, of these uids."""
+
+    at: MonoNs
+    run: str
+    uid: int
+    stage: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    processes: tuple[ProcessId, ...] = ()
+    other_uids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """Whether a run's JSONL stream can be read, sent when this changes. `problem`: one line; None while it can."""
+
+    at: MonoNs
+    run: str
+    problem: str | None
+    is_foreign: bool = False  # It can be read, and nothing in it is understood.
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRead:
+    """How far a stream has been read, sent after the events that were read. `position`: the reader's own plain JSON."""
+
+    at: MonoNs
+    run: str
+    position: Mapping[str, Any]

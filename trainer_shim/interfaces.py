@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Optional, Protocol
+from typing import Any, Dict, List, NamedTuple, Optional, Protocol, runtime_checkable
 
 
 class Saver(Protocol):
@@ -27,6 +27,23 @@ class Saver(Protocol):
 
     def restore_position(self, position: Dict[str, Any]) -> None:
         """Continue from what position() returned. Call after load(), and after generator states were restored."""
+
+
+@runtime_checkable
+class OwnMeans(Protocol):
+    """What a Saver also has where a framework saves and loads by its own means (delegate mode).
+
+    Its load() lets the framework's next training continue from there, with the framework's generators and data.
+    """
+
+    def final_path(self, path: str, step: int, kind: str) -> str:
+        """Return where the staged checkpoint `path` belongs once it is whole and durable."""
+
+    def resume_directory(self) -> str:
+        """Return where the framework keeps its checkpoints."""
+
+    def own_checkpoints(self, directory: str) -> List[Dict[str, Any]]:
+        """Return manifests (step, path, kind) of whole checkpoints there that the framework saved unasked."""
 
 
 class Resumed(NamedTuple):
@@ -72,7 +89,10 @@ class Watch(Protocol):
         """
 
     def delegate_saved(self, path: Optional[str], error: Optional[str]) -> None:
-        """Delegate mode: the framework saved to `path` (whole checkpoint directory), or failed with `error`."""
+        """Delegate mode: the framework saved to the staged directory `path`, or failed with `error`.
+
+        It goes to OwnMeans.final_path() when every rank's part is durable.
+        """
 
     def checkpoint(self) -> None:
         """Ask for a whole, durable checkpoint at the next step that all ranks agree on. See Shim.checkpoint."""

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from . import wire
 from .governor_socket import GovernorSocket, clip, unwatched_line
 from .guard import guarded, print_line
-from .interfaces import Resumed, Saver
+from .interfaces import OwnMeans, Resumed, Saver
 from .launch import Place, is_required
 from .listener import Listener
 from .mark import mark_this_process
@@ -153,16 +153,20 @@ class Watcher:
 
         Call on every rank after attach() and before the first step. None when there is nothing to continue from.
         """
-        where = directory or self._save_at_step.directory()
-        if self._saver is None or where is None:
+        place, saver = self._place, self._saver
+        own = saver.resume_directory() if isinstance(saver, OwnMeans) else None
+        where = directory or own or self._save_at_step.directory()
+        if saver is None or where is None:
+            self._say("resume(): no directory is known, so nothing is resumed; pass checkpoint_dir= to attach()")
             return None
-        place = self._place
         store = self._connect()
         if store is None:
             raise RuntimeError("resume() before torch.distributed is initialised")
         self._resumes += 1
-        resumed = resume_from(self._saver, where, place.rank, store, place.world_size, self._resumes)
-        if resumed is not None:
+        resumed = resume_from(saver, where, place.rank, store, place.world_size, self._resumes)
+        if resumed is None:
+            self._say("resume(): no whole good checkpoint in %s, training begins anew" % where)
+        else:
             self._gate.reach(resumed.step)
             self._progress.step = resumed.step
             if resumed.tokens_total is not None:
@@ -170,6 +174,10 @@ class Watcher:
             self.hello_field("resumed_step", resumed.step)
             self._report_last_good(resumed.step, resumed.tokens_total, resumed.path, resumed.age_s)
         return resumed
+
+    def _say(self, line: str) -> None:
+        if self._place.rank == 0:
+            print_line(line)
 
     @property
     def hold_s(self) -> float:

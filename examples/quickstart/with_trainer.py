@@ -1,4 +1,4 @@
-"""Hugging Face Trainer. One line is costgov's: attach()."""
+"""Hugging Face Trainer. Two lines are costgov's: attach() and resume()."""
 
 import torch
 from tiny import LENGTH, NAN_AT, STEPS, VOCABULARY, Sequences, break_at
@@ -22,7 +22,6 @@ model = LlamaForCausalLM(
         max_position_embeddings=LENGTH,
     )
 )
-break_at(NAN_AT, model)  # To see a halt.
 trainer = Trainer(
     model=model,
     args=TrainingArguments(
@@ -40,4 +39,7 @@ trainer = Trainer(
     data_collator=collate,
 )
 shim = attach(trainer)
+shim.resume()  # The next train() continues from the newest good checkpoint. None at the first launch.
+print("begins at step", shim.step)
+break_at(NAN_AT, model, done=shim.step)  # To see a halt.
 trainer.train()

@@ -44,7 +44,7 @@ def quick_starts() -> dict[str, QuickStart]:
 
 STARTS = quick_starts()
 FOREIGN = next(title for title in STARTS if "JSONL" in title)
-# The Trainer resumes by an argument of its own; a foreign trainer knows nothing of it.
+# A foreign trainer knows nothing of it.
 RESUMED = [title for title in STARTS if "shim.resume()" in STARTS[title].code]
 LIGHTEST = "Accelerate"  # Of these. A third launch of each would take a minute.
 

@@ -11,7 +11,7 @@ from tests.tidy.sources import Source, dotted, imported_by, sources
 # Newer than Python 3.9, so not to be counted on although today's interpreter has them.
 TOO_NEW = {"tomllib"}
 # What a trainer may have; looked for inside functions, when it is there already.
-FOUND_LAZILY = {"torch", "deepspeed", "transformers", "accelerate", "numpy"}
+FOUND_LAZILY = {"torch", "deepspeed", "transformers", "accelerate", "numpy", "safetensors"}
 TOO_NEW_ARGUMENTS = {"dataclass": {"slots", "kw_only", "match_args", "weakref_slot"}, "zip": {"strict"}}
 TOO_NEW_CALLS = {
     "anext",

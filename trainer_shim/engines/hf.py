@@ -1,8 +1,8 @@
 """transformers.Trainer and plain Accelerate loops.
 
 No engine exists before train(), so a callback hooks what train() built. The Trainer saves by its own means (delegate
-mode): at the agreed step the callback sets `should_save` on every rank. Losses are taken at accelerator.backward or
-engine.backward: `logging_nan_inf_filter` hides non-finite ones from on_log.
+mode): at the agreed step the callback has it save on every rank, before it logs or evaluates. Losses are taken at
+accelerator.backward or engine.backward: `logging_nan_inf_filter` hides non-finite ones from on_log.
 """
 
 from __future__ import annotations
@@ -11,34 +11,14 @@ import os
 from typing import Any, Callable, Dict, Optional
 
 from trainer_shim import timing
-from trainer_shim.guard import guarded
+from trainer_shim.guard import attempt, guarded
 from trainer_shim.interfaces import Saver
 from trainer_shim.meter import StepMeter
 
 from . import base, deepspeed_engine, hooks, plain
 from .base import Options
 from .deepspeed_engine import DeepSpeedKind
-
-
-class DelegateSaver(base.PositionSaver):
-    """The framework saves and loads; this only says so."""
-
-    directory: Optional[str] = None
-
-    def __init__(self, meter: StepMeter, trainer: Any) -> None:
-        super().__init__(meter)
-        self._trainer = trainer
-
-    def contents(self) -> Dict[str, Any]:
-        trainer = self._trainer
-        only_model = getattr(trainer.args, "save_only_model", False)
-        return base.counted(trainer.model.parameters(), () if only_model else (trainer.optimizer,))
-
-    def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
-        raise NotImplementedError("the Trainer saves by itself")
-
-    def load(self, directory: str, tag: str) -> Dict[str, Any]:
-        raise NotImplementedError("resume with trainer.train(resume_from_checkpoint=%r)" % os.path.join(directory, tag))
+from .hf_checkpoints import TrainerSaver
 
 
 class TrainerKind:
@@ -46,12 +26,14 @@ class TrainerKind:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
+        self._saver: Optional[TrainerSaver] = None
 
     def checkpoint_dir(self) -> Optional[str]:
         return str(self._trainer.args.output_dir)
 
-    def saver(self, meter: StepMeter, directory: Optional[str]) -> DelegateSaver:
-        return DelegateSaver(meter, self._trainer)
+    def saver(self, meter: StepMeter, directory: Optional[str]) -> TrainerSaver:
+        self._saver = TrainerSaver(meter, self._trainer)
+        return self._saver
 
     def cannot_save(self, directory: Optional[str]) -> Optional[str]:
         return None
@@ -71,34 +53,33 @@ class TrainerKind:
         return int(self._trainer.state.global_step)
 
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
-        callback = make_callback(self._trainer, meter)
+        saver = self._saver or self.saver(meter, None)
+        callback = make_callback(self._trainer, meter, saver)
         self._trainer.add_callback(callback)
 
         def undo() -> None:
             self._trainer.remove_callback(callback)
             callback.unhook()
+            saver.forget_resume()
 
         return undo
 
 
-def make_callback(trainer: Any, meter: StepMeter) -> Any:
+def make_callback(trainer: Any, meter: StepMeter, saver: TrainerSaver) -> Any:
     """Return the callback; its class is made here because its base is transformers' own."""
     from transformers import TrainerCallback
 
     class CostgovCallback(TrainerCallback):  # type: ignore[misc]
         def __init__(self) -> None:
-            self._train = TrainerRun(trainer, meter)
+            self._train = TrainerRun(trainer, meter, saver)
             self.unhook = self._train.unhook
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self._train.begin(state)
 
-        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            self._train.missed_save()
-
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if self._train.end_step(state):
-                control.should_save = True
+                control.should_save = False  # It is saved. Once more, older ones would be rotated away for it.
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self._train.saved(state)
@@ -112,12 +93,13 @@ def make_callback(trainer: Any, meter: StepMeter) -> Any:
 class TrainerRun:
     """One call of trainer.train()."""
 
-    def __init__(self, trainer: Any, meter: StepMeter) -> None:
+    def __init__(self, trainer: Any, meter: StepMeter, saver: TrainerSaver) -> None:
         self._trainer = trainer
         self._meter = meter
+        self._saver = saver
         self._undo = hooks.Undo()
         self._is_deepspeed = False
-        self._asked = False
+        self._engine_save: Optional[Callable[..., Any]] = None
 
     @guarded()
     def begin(self, state: Any) -> None:
@@ -127,6 +109,7 @@ class TrainerRun:
         wrapped = trainer.model_wrapped
         self._is_deepspeed = bool(getattr(trainer, "is_deepspeed_enabled", False)) and hasattr(wrapped, "global_steps")
         if self._is_deepspeed:
+            self._engine_save = wrapped.save_checkpoint
             self._undo = deepspeed_engine.instrument(wrapped, meter, _nothing)
             meter.count.count_for(deepspeed_engine.token_replicas(wrapped))
             for name, value in deepspeed_engine.hello_fields(wrapped).items():
@@ -139,38 +122,32 @@ class TrainerRun:
         hooks.replace(self._undo, trainer, "evaluate", hooks.around(_in_phase, meter, "eval"))
         hooks.replace(self._undo, trainer, "_save_checkpoint", hooks.around(_in_phase, meter, "checkpoint"))
         if state.global_step:
-            place = self._checkpoint(state)
+            place = self._saver.path_of(int(state.global_step))
             meter.resumed(int(state.global_step), base.tokens_before(place, trainer.args.process_index))
         if state.max_steps and state.max_steps > 0:
             meter.watch.hello_field("total_steps", int(state.max_steps))
 
     @guarded(fallback=False)
     def end_step(self, state: Any) -> bool:
-        """Report the step, where no engine does, and return whether every rank shall save now."""
-        meter = self._meter
+        """Report the step, where no engine does. Save if every rank shall now; return whether that was done."""
+        meter, step = self._meter, int(state.global_step)
         if not self._is_deepspeed:
-            plain.end_step(meter, innermost(self._trainer.optimizer), int(state.global_step))
+            plain.end_step(meter, innermost(self._trainer.optimizer), step)
         meter.clock.switch(timing.HOLD)
-        self._asked = bool(meter.watch.wants_save(int(state.global_step)))
-        meter.clock.switch(timing.CHECKPOINT if self._asked else timing.GAP)
-        return self._asked
+        if not meter.watch.wants_save(step):
+            meter.clock.switch(timing.GAP)
+            return False
+        meter.clock.switch(timing.CHECKPOINT)
+        path, error = attempt(self._saver.save_aside, step, self._engine_save)
+        meter.watch.delegate_saved(path, None if error is None else "%s: %s" % (type(error).__name__, error))
+        meter.clock.switch(timing.GAP)
+        return error is None
 
     @guarded()
     def saved(self, state: Any) -> None:
-        """The Trainer finished a checkpoint."""
-        path = self._checkpoint(state)
-        if self._asked:
-            self._asked = False
-            self._meter.watch.delegate_saved(path, None)
-        else:
-            base.report_last_good(self._meter, int(state.global_step), path)
-
-    @guarded()
-    def missed_save(self) -> None:
-        """A step begins although the save that was asked for never came."""
-        if self._asked:
-            self._asked = False
-            self._meter.watch.delegate_saved(None, "the Trainer did not save when asked")
+        """The Trainer finished a checkpoint of its own."""
+        step = int(state.global_step)
+        base.report_last_good(self._meter, step, self._saver.path_of(step))
 
     @guarded()
     def end(self, state: Any) -> None:
@@ -178,9 +155,6 @@ class TrainerRun:
         completed = state.max_steps > 0 and state.global_step >= state.max_steps
         self._meter.watch.finish("train_end", bool(completed))
         self.unhook()
-
-    def _checkpoint(self, state: Any) -> str:
-        return os.path.abspath(os.path.join(self._trainer.args.output_dir, "checkpoint-%d" % state.global_step))
 
     def unhook(self) -> None:
         """Take the hooks of this train() off."""

@@ -6,12 +6,13 @@ so the listener makes no such call. This thread makes no CUDA call.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from trainer_shim.governor_socket import clip
-from trainer_shim.guard import attempt, note
+from trainer_shim.guard import attempt, note, print_line
 from trainer_shim.launch import Place, boot_id
 from trainer_shim.signal_wakeup import ReentrantEvent
 
@@ -273,7 +274,12 @@ class AgreementThread:
         if place.rank == 0:
             self._commit(round_, order, path, until_ns)
         late = "rank 0 did not commit the checkpoint"
-        return self._await_verdict(round_, lambda: until_ns + FINISH_LIMIT_NS, late)
+        verdict = self._await_verdict(round_, lambda: until_ns + FINISH_LIMIT_NS, late)
+        if place.local_rank == 0 and "record" in verdict:  # This node's directory may be its own.
+            _, error = attempt(self._save_at_step.publish, path, order.step, verdict["record"]["kind"])
+            if error is not None:
+                print_line("checkpoint %s stays where it was written: %s" % (path, error))
+        return verdict
 
     def _commit(self, round_: Round, order: Order, path: str, until_ns: int) -> None:
         """On rank 0: write the manifest once every rank's files are durable, and settle the outcome."""
@@ -304,9 +310,11 @@ class AgreementThread:
         ours = self._save_at_step.directory() is not None
         try:
             record = checkpoint.commit(path, parts, facts, move_latest=ours and kind == "good")
+            final = self._save_at_step.publish(path, order.step, kind)
         except OSError as failure:
             round_.settle(Phase.OUTCOME, {"abort": "rank 0: manifest: %s" % (failure.strerror or failure)})
             return
+        record.update(path=final, manifest=os.path.join(final, checkpoint.MANIFEST))
         exit_code = str(request.exit_code) if request.exit_after else None
         round_.settle(Phase.OUTCOME, {"record": record, "exit": exit_code})
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from typing import Any, Dict, List, Optional
 
 from trainer_shim.guard import print_line
-from trainer_shim.interfaces import Resumed, Saver
+from trainer_shim.interfaces import OwnMeans, Resumed, Saver
 
 from . import checkpoint, rng
 from .store import KeyStore
@@ -26,26 +27,30 @@ def resume_from(
     on every rank. A torn checkpoint is passed over with one line. Raises what the engine's load raises, and
     TimeoutError when a rank does not join.
     """
-    manifest = _common(directory, rank, store, world_size, call)
+    manifest = _common(saver, directory, rank, store, world_size, call)
     if manifest is None:
         return None
     path = manifest["path"]
     saver.load(directory, manifest["tag"])
     state = checkpoint.read_rank_file(path, rank)
     position = None
-    if state is None:
+    if isinstance(saver, OwnMeans):
+        position = (state or {}).get("position")
+    elif state is None:
         print_line("%s has no state of rank %d: generators and data start anew" % (path, rank))
     else:
         rng.restore(state["rng"])
         position = state.get("position")
-    if position is not None:
-        saver.restore_position(position)
+        if position is not None:
+            saver.restore_position(position)
     age_s = max(0.0, time.time() - manifest.get("created_unix_s", time.time()))
     return Resumed(manifest["step"], manifest.get("tokens_total"), path, position, age_s)
 
 
-def _common(directory: str, rank: int, store: KeyStore, world_size: int, call: int) -> Optional[Dict[str, Any]]:
-    usable = {manifest["tag"]: manifest for manifest in _whole(directory, rank)}
+def _common(
+    saver: Saver, directory: str, rank: int, store: KeyStore, world_size: int, call: int
+) -> Optional[Dict[str, Any]]:
+    usable = {manifest["tag"]: manifest for manifest in _whole(saver, directory, rank)}
     keys = ["resume/%d/%d" % (call, other) for other in range(world_size)]
     store.set(keys[rank], json.dumps(list(usable)))
     lists = _gathered(store, keys)
@@ -56,15 +61,18 @@ def _common(directory: str, rank: int, store: KeyStore, world_size: int, call: i
     return None
 
 
-def _whole(directory: str, rank: int) -> List[Dict[str, Any]]:
+def _whole(saver: Saver, directory: str, rank: int) -> List[Dict[str, Any]]:
     found = []
     for manifest in checkpoint.candidates(directory)[:CANDIDATES_MAX]:
         faults = checkpoint.verify_manifest(manifest["path"])
         if not faults:
-            found.append(dict(manifest, tag=manifest["path"].rsplit("/", 1)[-1]))
+            found.append(manifest)
         elif rank == 0:
             print_line("passing over %s: %s" % (manifest["path"], faults[0]))
-    return found
+    if isinstance(saver, OwnMeans):
+        found += saver.own_checkpoints(directory)
+        found.sort(key=lambda manifest: int(manifest["step"]), reverse=True)
+    return [dict(manifest, tag=os.path.basename(manifest["path"])) for manifest in found[:CANDIDATES_MAX]]
 
 
 def _gathered(store: KeyStore, keys: List[str]) -> List[List[str]]:

@@ -9,10 +9,11 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 from trainer_shim.governor_socket import GovernorSocket, clip
 from trainer_shim.guard import attempt, guarded, print_line
-from trainer_shim.interfaces import Saver
+from trainer_shim.interfaces import OwnMeans, Saver
 from trainer_shim.progress import Progress
 
 from . import checkpoint, rng
+from .publish import publish
 from .step_gate import Order, Result, StepGate
 
 GONE_NS = 30_000_000_000  # A parked rank without a governor for so long ends itself.
@@ -83,6 +84,15 @@ class SaveAtStep:
         if directory is not None:
             for kind in ("good", "suspect"):
                 checkpoint.discard_staged_file(os.path.join(directory, checkpoint.tag_of(step, kind)), self._rank)
+
+    def publish(self, path: str, step: int, kind: str) -> str:
+        """Give a committed checkpoint the name under which it stays, and return that. Raises OSError."""
+        if not self._delegate or not isinstance(self._saver, OwnMeans):
+            return path
+        final = self._saver.final_path(path, step, kind)
+        if os.path.isdir(path):  # Else the ranks share the directory, and the first one has done it.
+            publish(path, final)
+        return final
 
     @guarded()
     def delegate_saved(self, path: Optional[str], error: Optional[str]) -> None:

@@ -1,4 +1,7 @@
-"""One rank of transformers.Trainer over DeepSpeed ZeRO-2, told by DRILL (JSON): steps, place, resume (a path)."""
+"""One rank of transformers.Trainer over DeepSpeed, told by DRILL (JSON): steps, place, stage, own_save, resumes.
+
+`own_save` is a step that the Trainer saves unasked. With `resumes`, shim.resume() comes before a plain train().
+"""
 
 import json
 import os
@@ -32,6 +35,9 @@ class Pace(TrainerCallback):
     def on_step_begin(self, *_, **__):
         time.sleep(options.get("pace_s", 0.02))
 
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_save = control.should_save or state.global_step == options.get("own_save")
+
 
 shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
 trainer = Trainer(
@@ -43,6 +49,7 @@ trainer = Trainer(
         learning_rate=1e-3,
         lr_scheduler_type="constant",
         save_strategy="no",
+        save_total_limit=1,
         report_to=[],
         disable_tqdm=True,
         use_cpu=True,
@@ -52,7 +59,7 @@ trainer = Trainer(
             "train_micro_batch_size_per_gpu": "auto",
             "gradient_accumulation_steps": "auto",
             "steps_per_print": 10**9,
-            "zero_optimization": {"stage": 2},
+            "zero_optimization": {"stage": options["stage"]},
             "zero_allow_untested_optimizer": True,
         },
     ),
@@ -60,6 +67,8 @@ trainer = Trainer(
     callbacks=[Pace()],
 )
 shim = trainer_shim.attach(trainer)
-trainer.train(resume_from_checkpoint=options.get("resume"))
+if options.get("resumes"):
+    shim.resume()
+trainer.train()
 torch.distributed.barrier()
 torch.distributed.destroy_process_group()

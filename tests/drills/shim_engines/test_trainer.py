@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.drills.components import needs
+from tests.drills.shim.conftest import free_port
+from tests.drills.shim.fake_governor import FakeGovernor
+from trainer_shim.saving import checkpoint
 
 needs("transformers", "accelerate")
 
@@ -40,7 +47,7 @@ def test_frames_tell_what_happened_and_change_nothing(run_ranks, tmp_path: Path,
         assert frames[4]["checkpoint_s"] > 0
         # Every rank saved at the same agreed step, by the Trainer's own means.
         path = tmp_path / "out" / "checkpoint-4"
-        assert seen[rank]["delegated"] == [[str(path), None]]
+        assert seen[rank]["delegated"] == [[str(tmp_path / "out" / "costgov-saving-4" / "checkpoint-4"), None]]
         assert (path / "trainer_state.json").exists()
         assert seen[rank]["hello"]["framework"] == "hf"
         assert seen[rank]["hello"]["total_steps"] == STEPS
@@ -68,3 +75,81 @@ def test_evaluation_is_a_phase(run_ranks, tmp_path: Path) -> None:
     told = [phase for phase, _ in itertools.groupby(seen["phases"])]
     assert told == ["compile", "train", "eval", "train", "compile", "train", "eval", "train"]
     assert [frame["tokens"] for frame in seen["frames"]] == [TOKENS] * STEPS
+
+
+@pytest.fixture
+def governor(short_tmp: Path) -> Iterator[FakeGovernor]:
+    with FakeGovernor(short_tmp / "s") as made:
+        yield made
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_the_shim_has_saved_costs_no_good_checkpoint(
+    run_ranks, governor: FakeGovernor, tmp_path: Path, ranks: int
+) -> None:
+    """save_total_limit=1, and with two ranks DDP. One save that the Trainer does itself, a suspect one, a good one."""
+    out, stop = tmp_path / "out", tmp_path / "stop"
+    chosen: dict[str, Any] = {"watched": True, "output_dir": str(out), "steps": 10**6}
+    if ranks > 1:
+        chosen["port"] = free_port()
+    env = {"COSTGOV_SOCKET": str(governor.path), "COSTGOV_RUN": "drill"}
+
+    def start(**options: Any) -> Future[list[dict[str, Any]]]:
+        return trainings.submit(run_ranks, "trainer_loop.py", json.dumps({**chosen, **options}), ranks=ranks, env=env)
+
+    with ThreadPoolExecutor(1) as trainings:
+        first = start(own_save=4, stop=str(stop))
+        try:
+            governor.frame("step", step=5)
+            own = _contents(out / "checkpoint-4")
+            governor.ask(0, "nan", checkpoint="suspect")
+            nan = governor.frame("ack", incident="nan", what="saved")["checkpoint"]
+            suspect = _step_of(nan)
+            assert _contents(out / "checkpoint-4") == own, "the last good one is still there"
+            assert nan["path"] == str(out / f"costgov-suspect-{suspect}")
+            assert checkpoint.verify_manifest(nan["path"], hashes=True) == []
+            assert _names(out) == {"checkpoint-4", f"costgov-suspect-{suspect}"}
+            governor.frame("step", step=suspect + 5)
+            governor.ask(0, "budget")
+            record = governor.frame("ack", incident="budget", what="saved")["checkpoint"]
+            good = _step_of(record)
+            assert record["path"] == str(out / f"checkpoint-{good}")
+            assert checkpoint.verify_manifest(record["path"], hashes=True) == []
+            assert _names(out) == {"checkpoint-4", f"checkpoint-{good}", f"costgov-suspect-{suspect}"}
+            assert _contents(out / "checkpoint-4") == own
+            governor.frame("step", step=good + 5)
+        finally:
+            stop.touch()
+            governor.until(first.done, "the end of the first training")
+        told = first.result()[0]
+        assert told["on_save"] == [4], "no callback is told of our saves: they would upload them"
+        assert told["last"] == str(out / f"checkpoint-{good}")
+        before = _losses(governor)
+        governor.frames.clear()
+
+        (out / f"checkpoint-{good + 3}").mkdir()  # Torn: the Trainer's last file is not there.
+        second = start(resume="shim", then=nan["path"], steps=good + 5)
+        governor.until(second.done, "the end of the second training")
+    told = second.result()[0]
+    assert told["resumed"] == [good, str(out / f"checkpoint-{good}")]
+    assert "trainer.train() continues from" in told["log"]
+    after = _losses(governor)
+    for step in (suspect, good):
+        steps = range(step + 1, step + 6)
+        assert [before[n] for n in steps] == [after[n] for n in steps], "the next five losses, bit for bit"
+
+
+def _step_of(record: dict[str, Any]) -> int:
+    return int(record["path"].rsplit("-", 1)[1])
+
+
+def _names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def _contents(directory: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
+
+
+def _losses(governor: FakeGovernor) -> dict[int, float]:
+    return {frame["step"]: frame["loss"] for frame in governor.of("step")}

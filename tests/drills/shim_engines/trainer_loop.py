@@ -1,4 +1,8 @@
-"""transformers.Trainer on a tiny Llama-shaped model. Options as JSON: deepspeed, attached, save_at, evaluate."""
+"""transformers.Trainer on a tiny Llama-shaped model. Options as JSON: deepspeed, attached, save_at, evaluate.
+
+With `watched` the shim's own watch is used; `own_save` is a step that the Trainer saves unasked, `stop` a file at whose
+appearance training ends, `resume` a path or "shim", `then` a checkpoint to continue from afterwards for five steps.
+"""
 
 import json
 import os
@@ -12,11 +16,14 @@ options.update(json.loads(sys.argv[1]))
 if options["deepspeed"]:
     init_deepspeed()
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")  # Asked for, never used: the group exists.
+elif "port" in options:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(options["port"]))
 else:
     # Accelerate takes any of these for a launcher's promise of a rendezvous.
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         del os.environ[name]
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments  # noqa: E402
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments  # noqa: E402
+from transformers.trainer_utils import get_last_checkpoint  # noqa: E402
 
 from trainer_shim import attach  # noqa: E402
 
@@ -30,10 +37,26 @@ class Tokens(torch.utils.data.Dataset):
         return {"input_ids": ids, "labels": ids}
 
 
+class Orders(TrainerCallback):
+    """A user's own: saves once, listens to saves, and ends training when told."""
+
+    def __init__(self):
+        self.saved = []
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_save = control.should_save or state.global_step == options.get("own_save")
+        stop = torch.tensor([float("stop" in options and os.path.exists(options["stop"]))])
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(stop)
+        control.should_training_stop = control.should_training_stop or bool(stop)
+
+    def on_save(self, args, state, control, **kwargs):
+        self.saved.append(state.global_step)
+
+
 torch.manual_seed(3)
 torch.set_num_threads(1)
 shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-model = LlamaForCausalLM(LlamaConfig(vocab_size=128, max_position_embeddings=32, **shape))
 extra = {}
 if options["deepspeed"]:
     extra["deepspeed"] = {
@@ -44,8 +67,13 @@ if options["deepspeed"]:
         "zero_optimization": {"stage": 2},
         "zero_allow_untested_optimizer": True,
     }
+if options.get("watched"):
+    extra.update(save_total_limit=1, lr_scheduler_type="constant")
+    shape["attention_dropout"] = 0.1
 if options.get("evaluate"):
     extra.update(eval_strategy="steps", eval_steps=3)
+model = LlamaForCausalLM(LlamaConfig(vocab_size=128, max_position_embeddings=32, **shape))
+orders = Orders()
 trainer = Trainer(
     model=model,
     args=TrainingArguments(
@@ -65,6 +93,7 @@ trainer = Trainer(
     ),
     train_dataset=Tokens(),
     eval_dataset=Tokens() if options.get("evaluate") else None,
+    callbacks=[orders],
 )
 kept = []
 
@@ -75,10 +104,22 @@ def make_watch(*args, **kwargs):
     return kept[0]
 
 
-if options["attached"]:
-    shim = attach(trainer, make_watch=make_watch)
-trainer.train(resume_from_checkpoint=options.get("resume"))
-report = kept[0].report() if options["attached"] else {}
+shim = attach(trainer, make_watch=None if options.get("watched") else make_watch) if options["attached"] else None
+if options.get("resume") == "shim":
+    resumed = shim.resume()
+    trainer.train()
+else:
+    resumed = None
+    trainer.train(resume_from_checkpoint=options.get("resume"))
+report = kept[0].report() if kept else {}
 report["logged"] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 report["weights"] = [float(p.detach().double().sum()) for p in trainer.model.parameters()]
+report["on_save"] = orders.saved
+report["resumed"] = resumed and [resumed.step, resumed.path]
+report["last"] = get_last_checkpoint(options["output_dir"]) if os.path.isdir(options["output_dir"]) else None
+if options.get("then"):
+    trainer.args.max_steps = int(options["then"].rsplit("-", 1)[1]) + 5
+    trainer.train(resume_from_checkpoint=options["then"])
+if options.get("watched"):
+    shim.close()
 write_report(report)

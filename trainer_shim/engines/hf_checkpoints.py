@@ -1,0 +1,153 @@
+"""Checkpoints of transformers.Trainer: written by its own means, beside its own ones, and continued from by train().
+
+What the shim asks for must not cost what the Trainer has. So the Trainer's `_save_checkpoint` is called for a staging
+directory: its rotation (`save_total_limit`) finds nothing to delete there, and nothing is pushed to the hub. Callbacks'
+`on_save` is not called: they look for `checkpoint-N` and would upload it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+from typing import Any, Callable, Dict, List, Optional
+
+from trainer_shim.guard import print_line
+from trainer_shim.meter import StepMeter
+from trainer_shim.saving import checkpoint, publish
+
+from . import base, hooks
+
+_OWN = re.compile(r"^checkpoint-(\d+)$")  # What transformers' get_last_checkpoint() looks for.
+_STATE = "trainer_state.json"  # The last file that the Trainer writes.
+
+
+class TrainerSaver(base.PositionSaver):
+    """interfaces.OwnMeans: the Trainer saves and loads."""
+
+    directory: Optional[str] = None
+
+    def __init__(self, meter: StepMeter, trainer: Any) -> None:
+        super().__init__(meter)
+        self._trainer = trainer
+        self._resuming = hooks.Undo()
+
+    def contents(self) -> Dict[str, Any]:
+        return base.counted(self._trainer.model.parameters(), (self._trainer.optimizer,))
+
+    def learn_directory(self, directory: str) -> None:
+        """The engine inside saves into the Trainer's checkpoints: no place of its own."""
+
+    def resume_directory(self) -> str:
+        return os.path.abspath(str(self._trainer.args.output_dir))
+
+    def path_of(self, step: int) -> str:
+        """Return where the Trainer itself saves that step."""
+        return os.path.join(self.resume_directory(), "checkpoint-%d" % step)
+
+    def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
+        raise NotImplementedError("the Trainer saves by itself")
+
+    def save_aside(self, step: int, engine_save: Optional[Callable[..., Any]]) -> str:
+        """Have the Trainer save now, on every rank, and return the staged directory. Raises whatever it raises.
+
+        `engine_save`: the DeepSpeed engine's own save_checkpoint, past our hook, which would announce the place.
+        """
+        trainer = self._trainer
+        staging = publish.staging_directory(self.resume_directory(), step)
+        path = os.path.join(staging, "checkpoint-%d" % step)
+        os.makedirs(path, exist_ok=True)
+        if trainer.is_world_process_zero():
+            checkpoint.discard_manifest(path)  # An attempt that died here may have left one.
+        undo = hooks.Undo()
+        hooks.replace(undo, trainer, "_get_output_dir", _returns(staging))
+        hooks.replace(undo, trainer, "_push_from_checkpoint", _returns(None))
+        if engine_save is not None:
+            past_hook = functools.partial(engine_save)
+            hooks.replace(undo, trainer.model_wrapped, "save_checkpoint", lambda _: past_hook)
+        try:
+            trainer._save_checkpoint(trainer.model, None)
+        finally:
+            undo()
+        return path
+
+    def final_path(self, path: str, step: int, kind: str) -> str:
+        """Where get_last_checkpoint() finds a good one, and does not find a suspect one."""
+        if kind == "good":
+            return self.path_of(step)
+        return os.path.join(self.resume_directory(), "%s%d" % (publish.SUSPECT, step))
+
+    def load(self, directory: str, tag: str) -> Dict[str, Any]:
+        """Let the next train() continue from there, unless the script names another checkpoint itself."""
+        path = os.path.join(directory, tag)
+        self.forget_resume()
+
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def train(*args: Any, **kwargs: Any) -> Any:
+                self.forget_resume()
+                if args and args[0] is None:
+                    args = (path, *args[1:])
+                elif not args and kwargs.get("resume_from_checkpoint") is None:
+                    kwargs["resume_from_checkpoint"] = path
+                return original(*args, **kwargs)
+
+            return train
+
+        hooks.replace(self._resuming, self._trainer, "train", make)
+        if self._trainer.is_world_process_zero():
+            print_line("trainer.train() continues from %s, unless it is told resume_from_checkpoint=" % path)
+        return {}
+
+    def forget_resume(self) -> None:
+        """Let train() begin where the script says."""
+        self._resuming()
+
+    def own_checkpoints(self, directory: str) -> List[Dict[str, Any]]:
+        """Return the whole ones that the Trainer saved without us, as manifests without files.
+
+        They have no manifest of ours. One that stands beside a later suspect one may hold the same broken weights.
+        """
+        suspect = max((manifest["step"] for manifest in checkpoint.candidates(directory, "suspect")), default=-1)
+        found = []
+        for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:
+            path = os.path.join(directory, name)
+            if _OWN.match(name) is None or os.path.lexists(os.path.join(path, checkpoint.MANIFEST)):
+                continue
+            step = _step_of(path)
+            if step is not None and (step > suspect or _is_finite(path)):
+                created_unix_s = os.path.getmtime(os.path.join(path, _STATE))
+                found.append({"step": step, "path": path, "kind": "good", "created_unix_s": created_unix_s})
+        return found
+
+
+def _returns(value: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def instead(*_args: Any, **_kwargs: Any) -> Any:
+        return value
+
+    return lambda _: instead
+
+
+def _step_of(path: str) -> Optional[int]:
+    """Return the step of a whole checkpoint of the Trainer's, None where its last file is not there."""
+    try:
+        with open(os.path.join(path, _STATE), encoding="utf-8") as stream:
+            step = json.load(stream).get("global_step")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return step if isinstance(step, int) and path.endswith("-%d" % step) else None
+
+
+def _is_finite(path: str) -> bool:
+    """Whether no weight that can be read is NaN or infinite. Weights in other files than safetensors are not read."""
+    import torch
+    from safetensors import safe_open
+
+    for name in sorted(os.listdir(path)):
+        if name.endswith(".safetensors"):
+            with safe_open(os.path.join(path, name), framework="pt") as stored:
+                names = list(stored.keys())
+                if not all(bool(torch.isfinite(stored.get_tensor(each)).all()) for each in names):
+                    print_line("passing over %s: its weights are not finite" % path)
+                    return False
+    return True

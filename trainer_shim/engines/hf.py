@@ -166,7 +166,7 @@ class AccelerateSaver(base.PositionSaver):
 
     def __init__(self, meter: StepMeter, directory: Optional[str], accelerator: Any, options: Options) -> None:
         super().__init__(meter)
-        self.directory = directory
+        self.directory = _beside_automatic(accelerator, directory)
         self._accelerator = accelerator
         self._save_fn = options.save_fn
         self._load_fn = options.load_fn
@@ -180,8 +180,18 @@ class AccelerateSaver(base.PositionSaver):
         self.begin_save()
         if self._save_fn is not None:
             self._save_fn(directory, tag, client_state)
-        else:
+            return
+        # With its automatic naming on, save_state() takes no directory, and deletes an older checkpoint for a new one.
+        naming = getattr(self._accelerator, "project_configuration", None)
+        before = dict(vars(naming)) if naming is not None else {}
+        try:
+            if naming is not None:
+                naming.automatic_checkpoint_naming = False
             self._accelerator.save_state(os.path.join(directory, tag))
+        finally:
+            for name in ("automatic_checkpoint_naming", "iteration"):
+                if name in before:
+                    setattr(naming, name, before[name])
 
     def load(self, directory: str, tag: str) -> Dict[str, Any]:
         if self._load_fn is not None:
@@ -259,6 +269,16 @@ def innermost(optimizer: Any) -> Any:
 def _project_dir(accelerator: Any) -> Optional[str]:
     directory = getattr(accelerator, "project_dir", None)
     return str(directory) if directory else None
+
+
+def _beside_automatic(accelerator: Any, directory: Optional[str]) -> Optional[str]:
+    """Return where to save instead of the folder in which Accelerate numbers, deletes and finds checkpoints itself."""
+    project = _project_dir(accelerator)
+    naming = getattr(accelerator, "project_configuration", None)
+    if directory is None or project is None or not getattr(naming, "automatic_checkpoint_naming", False):
+        return directory
+    taken = os.path.realpath(os.path.join(project, "checkpoints"))
+    return os.path.abspath(project) if os.path.realpath(directory) == taken else directory
 
 
 def _nothing() -> None:

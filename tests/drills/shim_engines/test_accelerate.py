@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.drills.components import needs
+from tests.drills.shim.fake_governor import FakeGovernor
+from trainer_shim.saving import checkpoint
 
 needs("accelerate")
 
@@ -28,3 +33,57 @@ def test_an_accelerate_loop_is_seen_saved_and_not_changed(run_ranks, tmp_path: P
     assert frames[4]["checkpoint_s"] > 0
     assert seen["again"] == seen["losses"][8:], "accelerator.load_state() and the data position, at step 4"
     assert not seen["left_behind"]
+
+
+@pytest.fixture
+def governor(short_tmp: Path) -> Iterator[FakeGovernor]:
+    with FakeGovernor(short_tmp / "s") as made:
+        yield made
+
+
+@pytest.mark.parametrize("naming", [False, True])
+def test_what_is_asked_for_is_whole_whoever_names_checkpoints(
+    run_ranks, governor: FakeGovernor, tmp_path: Path, naming: bool
+) -> None:
+    """With its automatic naming, save_state() takes no directory, and load_state() the newest of its own."""
+    project, stop = tmp_path / "project", tmp_path / "stop"
+    asked_for = str(project / "checkpoints") if naming else str(project)  # Accelerate deletes and numbers in there.
+    chosen = {"project": str(project), "naming": naming, "checkpoint_dir": asked_for, "stop": str(stop)}
+    env = {"COSTGOV_SOCKET": str(governor.path), "COSTGOV_RUN": "drill"}
+
+    def train(resumes: bool) -> list[dict]:
+        return run_ranks("accelerate_saved.py", json.dumps({**chosen, "resumes": resumes}), env=env)
+
+    with ThreadPoolExecutor(1) as trainings:
+        first = trainings.submit(train, False)
+        try:
+            governor.frame("step", step=5)
+            governor.ask(0, "keep")
+            good = governor.frame("ack", incident="keep", what="saved")
+            step = good["step"]
+            governor.frame("step", step=step + 5)
+            governor.ask(0, "nan", checkpoint="suspect")
+            nan = governor.frame("ack", incident="nan", what="saved")
+        finally:
+            stop.touch()
+            governor.until(first.done, "the end of the first training")
+        told = first.result()[0]
+        expected = [governor.frame("step", step=step + n)["loss"] for n in range(1, 6)]
+        assert good["checkpoint"]["path"] == str(project / f"cg_{step}")
+        assert nan["checkpoint"]["path"] == str(project / f"cg_{nan['step']}_suspect")
+        for record in (good["checkpoint"], nan["checkpoint"]):
+            assert checkpoint.verify_manifest(record["path"], hashes=True) == []
+            listed = {entry["path"] for entry in checkpoint.read_manifest(record["path"])["files"]}
+            assert {"model.safetensors", "optimizer.bin"} <= listed
+        assert (project / "latest").read_text() == f"cg_{step}"
+        if naming:
+            assert [path.name for path in (project / "checkpoints").iterdir()] == ["checkpoint_0"]
+            assert told["iteration"] == 1, "the next one that it names itself"
+
+        governor.frames.clear()
+        stop.unlink()
+        second = trainings.submit(train, True)
+        governor.until(second.done, "the end of the second training")
+    assert second.result()[0]["resumed"] == [step, str(project / f"cg_{step}")]
+    resumed = [governor.frame("step", step=step + n)["loss"] for n in range(1, 6)]
+    assert expected == resumed, "the next five losses, bit for bit"

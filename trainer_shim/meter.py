@@ -5,7 +5,8 @@ All methods run on the training thread. Those that hooks call are guarded: an er
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple, Optional
+import contextlib
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional
 
 from . import device_timing, timing, tokens
 from .guard import guarded
@@ -40,6 +41,7 @@ class StepMeter:
         self._reports_comm = False
         self.tokens_total = 0
         self.tokens_known = True  # False: a checkpoint was loaded that does not say how many tokens went before it.
+        self.announces_saves = True  # Only unannounced() clears it.
         self._loader_timed = False
         self.loss_is_share = False  # Micro-step losses arrive divided by their number: their sum is the mean.
         self._cold = True  # The next step compiles, allocates and fills caches.
@@ -72,6 +74,15 @@ class StepMeter:
     def time_comm(self, is_wrapped: bool) -> None:
         """The engine's collectives are wrapped, so that their time is known."""
         self._reports_comm = is_wrapped
+
+    @contextlib.contextmanager
+    def unannounced(self) -> Iterator[None]:
+        """We save through hooked methods: that is not the script's own save, may be suspect, and may fail yet."""
+        self.announces_saves = False
+        try:
+            yield
+        finally:
+            self.announces_saves = True
 
     def teach_directory(self, learner: Callable[[str], None]) -> None:
         """The saver wants to know where the script saves by itself."""

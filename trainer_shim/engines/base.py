@@ -86,6 +86,8 @@ class PositionSaver:
 
 def report_last_good(meter: StepMeter, step: int, path: str) -> None:
     """Announce a whole checkpoint that the script saved by itself."""
+    if not meter.announces_saves:
+        return
     record: Dict[str, Any] = {"step": step, "path": path, "mono_ns": time.monotonic_ns()}
     if meter.tokens_total and meter.tokens_known:
         record["tokens_total"] = meter.tokens_total

@@ -99,7 +99,6 @@ class TrainerRun:
         self._saver = saver
         self._undo = hooks.Undo()
         self._is_deepspeed = False
-        self._engine_save: Optional[Callable[..., Any]] = None
 
     @guarded()
     def begin(self, state: Any) -> None:
@@ -109,7 +108,6 @@ class TrainerRun:
         wrapped = trainer.model_wrapped
         self._is_deepspeed = bool(getattr(trainer, "is_deepspeed_enabled", False)) and hasattr(wrapped, "global_steps")
         if self._is_deepspeed:
-            self._engine_save = wrapped.save_checkpoint
             self._undo = deepspeed_engine.instrument(wrapped, meter, _nothing)
             meter.count.count_for(deepspeed_engine.token_replicas(wrapped))
             for name, value in deepspeed_engine.hello_fields(wrapped).items():
@@ -138,7 +136,7 @@ class TrainerRun:
             meter.clock.switch(timing.GAP)
             return False
         meter.clock.switch(timing.CHECKPOINT)
-        path, error = attempt(self._saver.save_aside, step, self._engine_save)
+        path, error = attempt(self._saver.save_aside, step)
         meter.watch.delegate_saved(path, None if error is None else "%s: %s" % (type(error).__name__, error))
         meter.clock.switch(timing.GAP)
         return error is None
@@ -187,7 +185,8 @@ class AccelerateSaver(base.PositionSaver):
         try:
             if naming is not None:
                 naming.automatic_checkpoint_naming = False
-            self._accelerator.save_state(os.path.join(directory, tag))
+            with self._meter.unannounced():
+                self._accelerator.save_state(os.path.join(directory, tag))
         finally:
             for name in ("automatic_checkpoint_naming", "iteration"):
                 if name in before:

@@ -7,7 +7,6 @@ directory: its rotation (`save_total_limit`) finds nothing to delete there, and 
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -49,11 +48,8 @@ class TrainerSaver(base.PositionSaver):
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
         raise NotImplementedError("the Trainer saves by itself")
 
-    def save_aside(self, step: int, engine_save: Optional[Callable[..., Any]]) -> str:
-        """Have the Trainer save now, on every rank, and return the staged directory. Raises whatever it raises.
-
-        `engine_save`: the DeepSpeed engine's own save_checkpoint, past our hook, which would announce the place.
-        """
+    def save_aside(self, step: int) -> str:
+        """Have the Trainer save now, on every rank, and return the staged directory. Raises whatever it raises."""
         trainer = self._trainer
         staging = publish.staging_directory(self.resume_directory(), step)
         path = os.path.join(staging, "checkpoint-%d" % step)
@@ -63,11 +59,9 @@ class TrainerSaver(base.PositionSaver):
         undo = hooks.Undo()
         hooks.replace(undo, trainer, "_get_output_dir", _returns(staging))
         hooks.replace(undo, trainer, "_push_from_checkpoint", _returns(None))
-        if engine_save is not None:
-            past_hook = functools.partial(engine_save)
-            hooks.replace(undo, trainer.model_wrapped, "save_checkpoint", lambda _: past_hook)
         try:
-            trainer._save_checkpoint(trainer.model, None)
+            with self._meter.unannounced():
+                trainer._save_checkpoint(trainer.model, None)
         finally:
             undo()
         return path

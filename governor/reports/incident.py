@@ -15,6 +15,7 @@ from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format
 from governor.core.engine.idle.messages import ABANDONED
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.resume import SUPERSEDED
+from governor.reports.resume_text import resume_from, resume_with
 from governor.reports.terminal import live_line, loss_text, timeline_lines
 from governor.text.moments import (
     Snapshot,
@@ -295,10 +296,14 @@ def _timeline(snapshot: Snapshot) -> list[str]:
 def _resume_advice(snapshot: Snapshot) -> str:
     other = snapshot["evidence"].get("resume_with")
     said = f" Not as it was started: the rule says to resume with {_inline(other)}." if other else ""
-    return _resumes_from(snapshot) + said
+    told = [f" It needs {_inline(text)}." for text in (resume_with(snapshot),) if text is not None]
+    return _resumes_from(snapshot) + said + "".join(told)
 
 
 def _resumes_from(snapshot: Snapshot) -> str:
+    told = resume_from(snapshot)
+    if told is not None:
+        return f"The Trainer begins anew unless it is told to go on from {_inline(told)}."
     checkpoint = snapshot.get("checkpoint") or {}
     if checkpoint.get("nonfinite"):
         place, what = _inline(checkpoint.get("path")), _inline(checkpoint["nonfinite"])

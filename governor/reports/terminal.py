@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, format_usd
 from governor.core.engine.idle_state import NODE
+from governor.reports.resume_text import resume_from, resume_with
 from governor.text.moments import Moment, Snapshot, last_good_text, moments, since_text, spent_text, stays_billed_text
 from governor.text.screen import FILE, Screen, Styled, shown_lines, width
 from governor.text.table import plain
@@ -158,6 +159,8 @@ def _foot(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
         rows.append(("last good", plain(f"step {last_good.get('step', '?')}: {last_good_text(last_good)}"), False))
     if snapshot.get("resume"):
         rows.append(("resume", plain(snapshot["resume"]), False))
+        told = (("resume from", resume_from(snapshot)), ("resume with", resume_with(snapshot)))
+        rows.extend((label, text, False) for label, text in told if text is not None)
     rows.append(("report", f"costgov incident show {plain(snapshot['incident_id'])}", False))
     return rows
 

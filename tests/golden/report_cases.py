@@ -113,6 +113,37 @@ def nan_halt() -> dict[str, Any]:
     }
 
 
+def ceiling_of_a_trainer() -> dict[str, Any]:
+    """A ceiling is reached, and the script is a Trainer's: the command alone would begin anew and be halted."""
+    good = "/data/run7/output/checkpoint-43"
+    return nan_halt() | {
+        "incident_id": "run7.gpu-17.3",
+        "rule": "budget",
+        "trigger": "budget",
+        "reason": "ceiling_reached",
+        "text": "spend $3.00 plus $22.00 reserved for the halt reaches the ceiling $25.00",
+        "evidence": {
+            "scope": "run:run7",
+            "spend_usd_micros": 3_000_000,
+            "reserve_usd_micros": 22_000_000,
+            "ceiling_usd_micros": 25_000_000,
+        },
+        "kind": "good",
+        "loss": 2.25,
+        "framework": "hf",
+        "plan": {"stop": "INSTANCE", "grace_ns": 35 * S, "checkpoint": "good"},
+        "timeline": [
+            entry(0, "verdict", rule="budget", reason="ceiling_reached", text="the ceiling $25.00 is reached"),
+            entry(400_000, "asked", checkpoint="good"),
+            *_healthy_timeline()[2:],
+        ],
+        "checkpoint": _checkpoint() | {"kind": "good", "path": good},
+        "last_good": {"step": 43, "path": good},
+        "spend_usd_micros": 3_220_000,
+        "resume": "costgov run --ceiling 25 --name run7 -- python train.py",
+    }
+
+
 def hang_deaf() -> dict[str, Any]:
     """Nobody answers the letter, the price is unknown, no cloud: the least that can be known."""
     stuck = {"op": "all_reduce", "count": 978, "entered_ns": 1, "done": False}
@@ -271,5 +302,14 @@ def node_kept() -> dict[str, Any]:
 
 CASES = {
     case.__name__: case
-    for case in (nan_halt, hang_deaf, stop_refused, operator_halt_torn, rebooted, node_stopped, node_kept)
+    for case in (
+        nan_halt,
+        ceiling_of_a_trainer,
+        hang_deaf,
+        stop_refused,
+        operator_halt_torn,
+        rebooted,
+        node_stopped,
+        node_kept,
+    )
 }

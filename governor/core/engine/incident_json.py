@@ -59,6 +59,7 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
         "evidence": dict(incident.evidence),
         "timeline": [dict(entry) for entry in incident.timeline],
         "targets_unlisted": incident.targets_unlisted,
+        "framework": incident.framework,
         "kind": incident.plan.checkpoint,
         "opened_mono_ns": incident.opened_at,
         "boot_id": node.facts.boot_id,
@@ -91,6 +92,7 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
     return Incident(
         **plain,
         targets_unlisted=int(snapshot.get("targets_unlisted", 0)),
+        framework=snapshot.get("framework"),
         opened_at=MonoNs(int(snapshot["opened_mono_ns"])),
         opened_wall=WallNs(int(snapshot["opened_wall_ns"])),
         closed_wall=WallNs(int(closed)) if closed is not None else None,

@@ -96,6 +96,7 @@ def open_incident(
         usd_micros_per_mtok=run.usd_micros_per_mtok,
         spend_rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
         resume=_resume_command(managed),
+        framework=run.framework,
     )
     targets = [{**process_row(p), "role": "launcher"} for p in managed.launch.launchers]
     targets += [

@@ -57,6 +57,7 @@ class Incident:
     usd_micros_per_mtok: int | None = None
     spend_rate_usd_micros_per_hour: int | None = None
     resume: str | None = None
+    framework: str | None = None  # It decides how a script is told to resume.
     pages: list[str] = field(default_factory=list)
     closed_wall: WallNs | None = None
     undurable: bool = False

@@ -59,10 +59,13 @@ class TrainerSaver(base.PositionSaver):
         undo = hooks.Undo()
         hooks.replace(undo, trainer, "_get_output_dir", _returns(staging))
         hooks.replace(undo, trainer, "_push_from_checkpoint", _returns(None))
+        only_model = getattr(trainer.args, "save_only_model", False)
         try:
+            trainer.args.save_only_model = False  # Without the optimizer it is not the work of the run.
             with self._meter.unannounced():
                 trainer._save_checkpoint(trainer.model, None)
         finally:
+            trainer.args.save_only_model = only_model
             undo()
         return path
 

@@ -87,7 +87,10 @@ def governor(short_tmp: Path) -> Iterator[FakeGovernor]:
 def test_what_the_shim_has_saved_costs_no_good_checkpoint(
     run_ranks, governor: FakeGovernor, tmp_path: Path, ranks: int
 ) -> None:
-    """save_total_limit=1, and with two ranks DDP. One save that the Trainer does itself, a suspect one, a good one."""
+    """One save that the Trainer does itself, a suspect one, a good one, under save_total_limit=1.
+
+    With one rank also save_only_model=True: ours has the optimizer all the same. With two ranks DDP.
+    """
     out, stop = tmp_path / "out", tmp_path / "stop"
     chosen: dict[str, Any] = {"watched": True, "output_dir": str(out), "steps": 10**6}
     if ranks > 1:

@@ -68,7 +68,7 @@ if options["deepspeed"]:
         "zero_allow_untested_optimizer": True,
     }
 if options.get("watched"):
-    extra.update(save_total_limit=1, lr_scheduler_type="constant")
+    extra.update(save_total_limit=1, save_only_model="port" not in options, lr_scheduler_type="constant")
     shape["attention_dropout"] = 0.1
 if options.get("evaluate"):
     extra.update(eval_strategy="steps", eval_steps=3)

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,7 @@ STARTS = quick_starts()
 FOREIGN = next(title for title in STARTS if "JSONL" in title)
 # A foreign trainer knows nothing of it.
 RESUMED = [title for title in STARTS if "shim.resume()" in STARTS[title].code]
+TRAINER = "Hugging Face Trainer"
 LIGHTEST = "Accelerate"  # Of these. A third launch of each would take a minute.
 
 
@@ -81,7 +83,7 @@ def play(quick_start: QuickStart, checkout: Path, **environ: str) -> subprocess.
     )
 
 
-def incidents(checkout: Path) -> list[dict[str, object]]:
+def incidents(checkout: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted((checkout / "state").glob("**/incidents/*.json"))]
 
 
@@ -109,6 +111,10 @@ def test_a_nan_is_halted_and_the_same_command_trains_on(title: str, checkout: Pa
     assert [entry for entry in incident["timeline"] if entry["what"] == "halted"], incident
     assert incident["timeline"][0]["detail"]["rule"] == "nonfinite"
     assert f"loss nan at step {NAN_AT}" in said
+    if title == TRAINER:
+        good = incident["last_good"]["path"]
+        assert Path(good).is_dir(), "the halt's own save deleted it"
+        assert f'resume_from_checkpoint="{good}"' in said
 
     healthy = play(quick_start, checkout)
     said = healthy.stdout + healthy.stderr

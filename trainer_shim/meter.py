@@ -12,7 +12,9 @@ from . import device_timing, timing, tokens
 from .guard import guarded
 from .interfaces import NoWatch, Watch
 from .progress import Progress
-from .scalars import ELSEWHERE, host_number, loss_in, put_memory, readable
+from .scalars import ELSEWHERE, host_number, put_memory, put_scalars, readable
+from .sight.gradients import Gradients
+from .sight.losses import LossSource
 
 MEMORY_PERIOD_NS = 5_000_000_000  # Memory moves over minutes; reading the allocator's statistics costs ~50 us.
 
@@ -47,12 +49,13 @@ class StepMeter:
         self._cold = True  # The next step compiles, allocates and fills caches.
         self._in_eval = False
         self._backward_seen = False
-        self._backward_ever = False  # A loop that reports backward once always does: no need to look at outputs.
         self._loss: Any = None
         self._losses = 0
         self._lossless = 0  # Backward calls without a readable loss.
         self._loss_ever = False
-        self._candidate: Any = None  # A scalar forward output. It is the loss where nobody reports backward.
+        self.losses = LossSource()
+        self.gradients: Optional[Gradients] = None
+        self._blind_steps_max = 0
         self._defers_boundary = False
         self._boundary_due = False
         self._memory_due_ns = 0
@@ -88,6 +91,11 @@ class StepMeter:
         """The saver wants to know where the script saves by itself."""
         self._directory_learner = learner
 
+    def watch_gradients(self, gradients: Gradients, blind_steps_max: int) -> None:
+        """The engine knows no norm, but `gradients` may. Nothing seen in so many steps ends the process; 0: never."""
+        self.gradients = gradients
+        self._blind_steps_max = blind_steps_max
+
     def learn_directory(self, directory: str) -> None:
         """The script saved there by itself."""
         self._directory_learner(directory)
@@ -113,14 +121,13 @@ class StepMeter:
         if self.evaluating:
             return
         self._mark("forward", timing.AFTER_FORWARD)
-        if not self._backward_ever:
-            self._candidate = loss_in(output)
+        self.losses.after_forward(output)
 
     @guarded()
     def enter_backward(self, loss: Any, is_share: bool = False) -> None:
         """A backward pass from `loss` (tensor, number or None) begins."""
-        self._backward_seen = self._backward_ever = True
-        self._candidate = None
+        self._backward_seen = True
+        self.losses.tell()
         self.loss_is_share = is_share
         self.note_loss(loss)
         self._mark("backward", timing.BACKWARD)
@@ -181,13 +188,16 @@ class StepMeter:
         progress.attempt_step += 1
         progress.in_step = False
         fields = self._fields(facts, times)
+        loss, norm = self._mean_loss(), self._gradient(facts, fields)
         if device is None:
-            _put_scalars(fields, self._mean_loss(), host_number(facts.grad_norm))
-            self.watch.step_frame(fields)
+            norm = host_number(norm)
+            self._send(fields, loss, norm)
         else:
             device.captured = False
-            device.close_step(fields, self._mean_loss(), facts.grad_norm)
+            device.close_step(fields, loss, norm)
             self.send_arrived()
+        if self._blind_steps_max:
+            self._insist(loss is not None or norm is not None)
         self._loss = None
         self._losses = self._lossless = 0
         self._backward_seen = False
@@ -217,11 +227,34 @@ class StepMeter:
         for late in self.device.arrived():
             if late.parts_ns is not None and late.step_ns is not None:
                 self._put_device_times(late.fields, late.parts_ns, late.step_ns)
-            if late.is_read:
-                _put_scalars(late.fields, late.loss, late.norm)
-            else:
+            if not late.is_read:
                 late.fields["loss_expected"] = False  # The loss did not vanish: the device never answered.
-            self.watch.step_frame(late.fields)
+            self._send(late.fields, late.loss, late.norm)
+
+    def _send(self, fields: Dict[str, Any], loss: Optional[float], norm: Optional[float]) -> None:
+        if put_scalars(fields, loss, norm) is False and self.gradients is not None:
+            self.gradients.doubt()
+        self.watch.step_frame(fields)
+
+    def _gradient(self, facts: EngineFacts, fields: Dict[str, Any]) -> Any:
+        """Return the norm, or a sample that says no more than `grad_finite`; `fields` then has that."""
+        if self.gradients is None or facts.grad_norm is not None:
+            return facts.grad_norm
+        norm, sample = self.gradients.take()
+        if norm is None and sample is not None:
+            fields["grad_finite"] = True
+            return sample
+        return norm
+
+    def _insist(self, is_seen: bool) -> None:
+        """SystemExit after the first steps where neither a loss nor a gradient was seen: it was asked for."""
+        if is_seen:
+            self._blind_steps_max = 0
+        elif self.progress.attempt_step >= self._blind_steps_max:
+            raise SystemExit(
+                "costgov: neither loss nor gradient is seen in %d steps: return the loss from the model, or pass it "
+                "through shim.loss(loss) before backward() (COSTGOV_REQUIRED=1: not training)" % self._blind_steps_max
+            )
 
     # -- around the steps -----------------------------------------------------------------------------------------
 
@@ -274,9 +307,9 @@ class StepMeter:
         self._mark("data", part if part in timing.FETCHES_INSIDE else timing.GAP)
 
     def _take_candidate(self) -> None:
-        if self._candidate is not None:
-            self.note_loss(self._candidate)
-            self._candidate = None
+        loss = self.losses.take()
+        if loss is not None:
+            self.note_loss(loss)
 
     def _begin_step(self) -> None:
         if self._in_eval:
@@ -342,7 +375,7 @@ class StepMeter:
             fields["tokens"] = step_tokens
             if self.tokens_known:  # Else the governor, which heard the attempts before, counts on by step.
                 fields["tokens_total"] = self.tokens_total
-        self._loss_ever = self._loss_ever or self._losses > 0
+        self._loss_ever = self._loss_ever or (self._losses > 0 and self.losses.is_certain)
         fields["loss_expected"] = self._loss_ever or self._lossless > 0
         if facts.lr is not None:
             fields["lr"] = facts.lr
@@ -376,10 +409,3 @@ class StepMeter:
 
 def _forget(_directory: str) -> None:
     return None
-
-
-def _put_scalars(fields: Dict[str, Any], loss: Optional[float], grad_norm: Optional[float]) -> None:
-    if loss is not None:
-        fields["loss"] = loss
-    if grad_norm is not None:
-        fields["grad_norm"] = grad_norm

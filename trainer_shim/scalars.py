@@ -21,16 +21,6 @@ def readable(loss: Any, keeps_tensor: bool) -> Any:
     return loss.detach().float().reshape(()) if keeps_tensor else ELSEWHERE
 
 
-def loss_in(output: Any) -> Any:
-    """Return the detached scalar loss in a forward pass's output; never keeps anything larger alive."""
-    loss = output if hasattr(output, "detach") else getattr(output, "loss", None)
-    if loss is None and isinstance(output, dict):
-        loss = output.get("loss")
-    if loss is None or not hasattr(loss, "detach") or loss.numel() != 1:
-        return None
-    return loss.detach()
-
-
 def host_number(value: Any) -> Optional[float]:
     """Return a number that is on the host already; None for what one would have to wait for."""
     if value is None or isinstance(value, (int, float)):
@@ -40,12 +30,32 @@ def host_number(value: Any) -> Optional[float]:
     return None
 
 
+def put_scalars(fields: Dict[str, Any], loss: Optional[float], norm: Optional[float]) -> Optional[bool]:
+    """Add what is known to a step frame's fields. Where `grad_finite` is there, `norm` is but a sample.
+
+    Return whether the gradient is finite; None where that is not known.
+    """
+    if loss is not None:
+        fields["loss"] = loss
+    is_sample = fields.pop("grad_finite", None)
+    if norm is None:
+        return None
+    is_finite = norm - norm == 0.0
+    if is_sample:
+        fields["grad_finite"] = is_finite
+    else:
+        fields["grad_norm"] = norm
+    return is_finite
+
+
 def is_sound(fields: Dict[str, Any]) -> bool:
-    """Whether a step frame's loss is there where one is expected, and it and the gradient norm are finite."""
+    """Whether a step frame's loss is there where one is expected, and it and the gradient are finite."""
     loss = fields.get("loss")
     if loss is None:
         loss = _VANISHED if fields.get("loss_expected") else 0.0
     norm = fields.get("grad_norm") or 0.0
+    if fields.get("grad_finite") is False:
+        return False
     return bool(loss - loss == 0.0 and norm - norm == 0.0)  # inf - inf and nan - nan are nan: no call, no import.
 
 

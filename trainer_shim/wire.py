@@ -85,6 +85,7 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         loss=Field("num"),  # This rank's, taken at backward.
         loss_expected=Field("bool"),  # True when a loss should be there: then null means it vanished.
         grad_norm=Field("num"),  # Absent when the engine's value is known to be stale (overflow).
+        grad_finite=Field("bool"),  # Where no norm is known: whether a sample of this rank's gradient is finite.
         lr=Field("num"),
         loss_scale=Field("num"),
         skipped_steps=Field("int"),  # Cumulative since launch.

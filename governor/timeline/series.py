@@ -51,7 +51,7 @@ WHOLE_FIELDS: Final = frozenset(
     {"attempt_step", "tokens", "tokens_total", "skipped_steps", "progress_seq"}
     | {"mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes"}
 )
-FLAG_FIELDS: Final = frozenset({"loss_expected", "applied"})
+FLAG_FIELDS: Final = frozenset({"loss_expected", "grad_finite", "applied"})
 _STEPS_SETTINGS: Final = {*STEP_FIELDS, "skipped", "micro", "stride"}
 _BEAT_SETTINGS: Final = ("phase", "in_step", "last_hook", "device_wait", "count", "silent")
 

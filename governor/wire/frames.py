@@ -282,7 +282,7 @@ def step_values(frame: Mapping[str, Any]) -> dict[str, Any]:
         value = get(name)
         if value is not None and value >= 0:
             values[name] = value
-    for name in ("loss_expected", "applied"):
+    for name in ("loss_expected", "grad_finite", "applied"):
         value = get(name)
         if value is not None:
             values[name] = value

@@ -2,7 +2,7 @@
 
 A forward pass opens a step, the optimizer's step() ends it, and the backward pass lies between. Where the loop calls
 `shim.loss(loss)`, backward begins exactly there and that is the loss. Else the loss is the scalar that the module
-returned.
+returned, or the one that it calls backward() on.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import Any, Callable, Dict, List, Optional
 from trainer_shim import device_timing
 from trainer_shim.guard import guarded
 from trainer_shim.interfaces import Saver
+from trainer_shim.launch import is_required
 from trainer_shim.meter import EngineFacts, StepMeter
 
-from . import base, hooks
+from . import base, hooks, torch_calls
 from .base import Options
 
 STATE_FILE = "state.pt"
+BLIND_STEPS_MAX = 20  # As the governor's LOSS_DUE_STEPS: what can be seen at all, the first step shows.
 _SHARDING = ("FullyShardedDataParallel", "FSDPModule")
 
 
@@ -112,6 +114,8 @@ def instrument(model: Any, optimizers: List[Any], meter: StepMeter, ends_step: b
     """Hook a module and its optimizers; the last optimizer's step() ends the step where nobody knows better."""
     undo = hooks.Undo()
     undo.add(hooks.hook_forward(model, meter, lambda: bool(model.training)))
+    gradients = torch_calls.instrument(meter, optimizers, undo)
+    meter.watch_gradients(gradients, BLIND_STEPS_MAX if is_required(os.environ) else 0)
     last = optimizers[-1] if ends_step else None
     for optimizer in optimizers:
         undo.add(optimizer.register_step_pre_hook(_BeforeStep(meter)).remove)
@@ -141,6 +145,13 @@ class _BeforeStep:
 
     def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._meter.enter_optimizer()
+        _sample_gradient(self._meter, optimizer)
+
+
+@guarded()
+def _sample_gradient(meter: StepMeter, optimizer: Any) -> None:
+    if meter.gradients is not None:
+        meter.gradients.before_step(optimizer)
 
 
 class _AfterStep:

@@ -90,6 +90,8 @@ class Step:
     mem_reserved_bytes: int | None = None
     rss_bytes: int | None = None
     progress_seq: int | None = None
+    # Where no norm is known: whether a sample of the rank's gradient is finite.
+    grad_finite: bool | None = None
 
     @property
     def reports_training(self) -> bool:

@@ -41,7 +41,7 @@ def test_frames_tell_what_happened_and_change_nothing(run_ranks, tmp_path: Path,
             assert frame["loss_expected"]
             assert frame["lr"] >= 0
             assert sum(frame[part] for part in PARTS) <= frame["step_s"] * 1.001
-            assert ("grad_norm" in frame) == deepspeed
+            assert frame["grad_norm"] > 0
         # Of the step that was disturbed least: what the machine takes away between two parts, nothing can explain.
         assert max(sum(frame[part] for part in PARTS) / frame["step_s"] for frame in frames[1:]) >= 0.95
         assert frames[4]["checkpoint_s"] > 0

@@ -71,7 +71,9 @@ class Nonfinite(Trigger):
     steps, and until 20 updates in a row have been applied (which a log may never show), unless the scale is known and
     cannot fall (bf16, fp32, or 1). A norm that was never a number, beside a loss that is one, is no evidence.
 
-    UNKNOWN until a loss has been seen. Resets at each attempt.
+    Where no norm is known, a trainer may tell whether a sample of its gradient is finite; that counts like one.
+
+    UNKNOWN until a loss or a finite gradient has been seen. Resets at each attempt.
     """
 
     KIND: ClassVar[str] = "nonfinite"
@@ -131,8 +133,12 @@ class Nonfinite(Trigger):
         steps_advanced = event.step - state.step if state.records else 1
         state.records += 1
         norm = event.grad_norm
+        if norm is None and event.grad_finite is not None:
+            norm = 1.0 if event.grad_finite else math.nan  # Only whether it is finite is asked of it.
         if norm is not None and (state.gradient_streak or not state.gradient_seen or not math.isfinite(norm)):
             self._see_gradient(state, norm, event.loss)
+            if event.grad_norm is None:
+                state.gradient = ""
         self._see_loss(state, event, steps_advanced)
         says_update = event.applied is not None or event.skipped_steps is not None or event.loss_scale is not None
         if says_update or state.skipped_streak:
@@ -204,7 +210,7 @@ class Nonfinite(Trigger):
         worst_step = -1
         seen = False
         for rank, state in self._state.ranks.items():
-            seen = seen or state.losses > 0
+            seen = seen or state.losses > 0 or state.gradient_seen
             if worst is not None and state.step <= worst_step:
                 continue
             if state.bad_loss or state.loss_absent or state.skipped_streak or state.gradient_streak:
@@ -258,7 +264,8 @@ class Nonfinite(Trigger):
         )
 
     def _streak_finding(self, rank: int, state: _Rank, reason: str, streak: int) -> Finding:
-        what = "skipped the update" if reason == "updates_skipped" else f"had gradient norm {state.gradient}"
+        gradient = f"gradient norm {state.gradient}" if state.gradient else "a gradient that is not finite"
+        what = "skipped the update" if reason == "updates_skipped" else f"had {gradient}"
         if reason == "loss_masked":
             what += " and loss 0"
         return firing(

@@ -1,0 +1,167 @@
+"""What a loop calls of PyTorch itself, seen from the process's own functions: backward(), a gradient scaler, clipping.
+
+They are wrapped while a loop is attached that needs it. Each wrapper looks, and calls what was there; under a compiler
+and on other threads it does not even look.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, List
+
+from trainer_shim.guard import guarded
+from trainer_shim.meter import StepMeter
+from trainer_shim.sight.gradients import Gradients
+
+from . import hooks
+
+_LOSSES_MAX = 8  # Of one call of torch.autograd.backward().
+
+
+class TorchCalls:
+    """Tells a meter and a Gradients what it sees, from `meter`'s thread alone. `close()` ends that for good."""
+
+    def __init__(self, torch: Any, meter: StepMeter, gradients: Gradients) -> None:
+        compiler = getattr(torch, "compiler", None)
+        self.is_compiling: Callable[[], bool] = getattr(compiler, "is_compiling", _never)
+        self._meter = meter
+        self._gradients = gradients
+        self._thread = meter.progress.main_thread_id
+        self._depth = 0
+        self._open = True
+
+    def close(self) -> None:
+        """See nothing any more: somebody may have wrapped our wrappers, and these stay."""
+        self._open = False
+
+    def is_ours(self) -> bool:
+        """Whether the call comes from the loop, not from inside a backward pass, and somebody still looks."""
+        return self._open and not self._depth and threading.get_ident() == self._thread
+
+    def backward(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Look at what the pass starts from. Checkpointing calls backward() inside of it, for parts of a model."""
+        self._look_at_roots(args[0] if args else kwargs.get("tensors"))
+        self._depth += 1
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._depth -= 1
+
+    @guarded()
+    def _look_at_roots(self, roots: Any) -> None:
+        if not self._meter.evaluating:
+            for root in roots[:_LOSSES_MAX] if isinstance(roots, (tuple, list)) else (roots,):
+                self._meter.losses.before_backward(root)
+
+    @guarded()
+    def scale(self, loss: Any) -> None:
+        """A gradient scaler multiplies a loss."""
+        if not self._meter.evaluating:
+            self._meter.losses.before_scale(loss)
+
+    @guarded()
+    def clip(self, parameters: Any, norm: Any) -> None:
+        """A gradient of this total norm is clipped."""
+        self._gradients.clipped(parameters, norm)
+
+
+_Make = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def watch(torch: Any, calls: TorchCalls, undo: hooks.Undo) -> None:
+    """Wrap the functions until `undo`."""
+    import torch.nn.utils.clip_grad as clipping
+
+    hooks.replace(undo, torch.autograd, "backward", _backward(calls))  # Tensor.backward() calls it by this name.
+    for scaler in _scalers(torch):
+        hooks.replace(undo, scaler, "scale", _scale(calls))
+    if hasattr(clipping, "_clip_grads_with_norm_"):  # From 2.6 on. clip_grad_norm_() ends in it, however imported.
+        hooks.replace(undo, clipping, "_clip_grads_with_norm_", _clip(calls))
+        if hasattr(torch.nn.utils, "clip_grads_with_norm_"):
+            hooks.replace(undo, torch.nn.utils, "clip_grads_with_norm_", _clip(calls))
+    else:
+        hooks.replace(undo, clipping, "clip_grad_norm_", _clip_whole(calls))
+        hooks.replace(undo, torch.nn.utils, "clip_grad_norm_", _clip_whole(calls))
+    undo.add(calls.close)
+
+
+# Under a compiler the wrappers must be no more than what they call: is_compiling() is a constant there.
+
+
+def _backward(calls: TorchCalls) -> _Make:
+    is_compiling = calls.is_compiling
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or not calls.is_ours():
+                return original(*args, **kwargs)
+            return calls.backward(original, args, kwargs)
+
+        return backward
+
+    return make
+
+
+def _scale(calls: TorchCalls) -> _Make:
+    is_compiling = calls.is_compiling
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def scale(scaler: Any, outputs: Any) -> Any:
+            if not is_compiling() and calls.is_ours():
+                calls.scale(outputs)
+            return original(scaler, outputs)
+
+        return scale
+
+    return make
+
+
+def _clip(calls: TorchCalls) -> _Make:
+    is_compiling = calls.is_compiling
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def clip(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_compiling() and calls.is_ours():
+                calls.clip(parameters, total_norm)
+            return original(parameters, max_norm, total_norm, *args, **kwargs)
+
+        return clip
+
+    return make
+
+
+def _clip_whole(calls: TorchCalls) -> _Make:
+    is_compiling = calls.is_compiling
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or not calls.is_ours():
+                return original(parameters, *args, **kwargs)
+            parameters = [parameters] if hasattr(parameters, "detach") else list(parameters)
+            norm = original(parameters, *args, **kwargs)
+            calls.clip(parameters, norm)
+            return norm
+
+        return clip
+
+    return make
+
+
+def _scalers(torch: Any) -> List[Any]:
+    """Return the classes that define scale(): torch.cuda.amp's is its own on older versions, else derived."""
+    found = [getattr(getattr(torch, "amp", None), "GradScaler", None)]
+    found.append(getattr(torch.cuda.amp, "GradScaler", None))
+    return [scaler for scaler in found if scaler is not None and "scale" in vars(scaler)]
+
+
+def _never() -> bool:
+    return False
+
+
+def instrument(meter: StepMeter, optimizers: List[Any], undo: hooks.Undo) -> Gradients:
+    """See the losses and norms of a loop around `optimizers`, whatever its model returns."""
+    import torch
+
+    gradients = Gradients(torch, optimizers)
+    watch(torch, TorchCalls(torch, meter, gradients), undo)
+    return gradients

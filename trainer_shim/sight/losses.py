@@ -1,0 +1,157 @@
+"""Which scalar is the loss, where the loop does not say: the one that the model returns, else the one that backward()
+starts from.
+
+Only detached scalars are kept, and the sequence numbers of the operations that made them: never a graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Tuple
+
+DEPTH_MAX = 3  # (loss, (logits, caches)) is 2.
+VALUES_MAX = 64  # A model that returns every layer's states has its loss among the first or the last of them.
+UNNAMED_MAX = 4
+WALK_MAX = 8
+# Operations that leave a loss what it is, but for a factor: the mean over micro-steps, a loss scale, a change of dtype.
+_FACTORS = frozenset(("DivBackward0", "MulBackward0", "ToCopyBackward0", "CloneBackward0", "ViewBackward0"))
+
+_Known = Tuple[Any, int]  # A detached scalar and the number of the operation that made it.
+
+
+class LossSource:
+    """One micro-step's loss. `told`: the loop reports its backward passes with their loss, so that nothing is sought.
+
+    A scalar that the model returns under the name `loss`, or alone, is the loss. One among other outputs may as well
+    be a part of it: it is the loss if backward() starts from it, by a factor. Else the loss is what backward() starts
+    from, before a gradient scaler; the sum, where it is called more than once between two forward passes.
+    """
+
+    def __init__(self) -> None:
+        self.told = False
+        self.is_certain = False  # A loss was told or returned as such: that one is missing means something.
+        self._named: Any = None
+        self._unnamed: List[_Known] = []
+        self._scaled: Optional[_Known] = None
+        self._started: Any = None
+
+    def after_forward(self, output: Any) -> None:
+        """Look for a loss in what the model returned."""
+        if self.told:
+            return
+        self._named = loss_in(output)
+        self.is_certain = self.is_certain or self._named is not None
+        self._unnamed = scalars_in(output) if self._named is None else []
+
+    def before_scale(self, loss: Any) -> None:
+        """A gradient scaler is about to multiply `loss`."""
+        if not self.told and self._named is None:
+            self._scaled = _known(loss)
+
+    def before_backward(self, root: Any) -> None:
+        """backward() starts from `root`."""
+        if self.told or self._named is not None or not is_scalar(root):
+            return
+        path = _path(root)
+        for value, number in self._unnamed:
+            if number in path:
+                self._named = value
+                return
+        loss = own(root)
+        if self._scaled is not None and self._scaled[1] in path:
+            loss = self._scaled[0]
+        if loss is not None:
+            self._started = loss if self._started is None else self._started + loss
+
+    def tell(self) -> None:
+        """The loop tells its loss itself: forget what was found."""
+        self.told = self.is_certain = True
+        self._forget()
+
+    def take(self) -> Any:
+        """Return the loss, or None, and forget it."""
+        loss = self._named
+        if loss is None:
+            loss = self._started
+        if loss is None and len(self._unnamed) == 1:
+            loss = self._unnamed[0][0]
+        self._forget()
+        return loss
+
+    def _forget(self) -> None:
+        self._named = self._started = self._scaled = None
+        if self._unnamed:
+            self._unnamed = []
+
+
+def is_scalar(value: Any) -> bool:
+    """Return whether `value` is a tensor of one element."""
+    return hasattr(value, "detach") and hasattr(value, "numel") and value.numel() == 1
+
+
+def loss_in(output: Any) -> Any:
+    """Return the detached scalar loss in a forward pass's output; never keeps anything larger alive."""
+    loss = output if hasattr(output, "detach") else getattr(output, "loss", None)
+    if loss is None and isinstance(output, dict):
+        loss = output.get("loss")
+    if loss is None or not hasattr(loss, "detach") or loss.numel() != 1:
+        return None
+    return own(loss)
+
+
+def own(value: Any) -> Any:
+    """Return the detached scalar as this rank has it. None for one that only a collective could complete."""
+    placements = getattr(value, "placements", None)
+    if placements is None:
+        return value.detach()
+    return value.detach().to_local() if all(one.is_replicate() for one in placements) else None
+
+
+def scalars_in(output: Any) -> List[_Known]:
+    """Return the scalars with a graph in tuples, lists, dicts and dataclasses, the first few."""
+    found: List[_Known] = []
+    left = VALUES_MAX
+    level = [output]
+    for _ in range(DEPTH_MAX):
+        deeper: List[Any] = []
+        for container in level:
+            for value in _values(container)[:left]:
+                left -= 1
+                if not hasattr(value, "detach"):
+                    deeper.append(value)
+                elif getattr(value, "requires_grad", False) and is_scalar(value):
+                    known = _known(value)
+                    if known is not None and len(found) < UNNAMED_MAX:
+                        found.append(known)
+        level = deeper
+    return found
+
+
+def _values(container: Any) -> List[Any]:
+    if isinstance(container, (tuple, list)):
+        return list(container[:VALUES_MAX])
+    if isinstance(container, dict):
+        return list(container.values())
+    fields = getattr(type(container), "__dataclass_fields__", None)
+    return [getattr(container, name, None) for name in fields] if fields else []
+
+
+def _known(value: Any) -> Optional[_Known]:
+    """None for what was not computed, or on a PyTorch that does not number its operations."""
+    number = getattr(getattr(value, "grad_fn", None), "_sequence_nr", None)
+    if number is None or not is_scalar(value):
+        return None
+    kept = own(value)
+    return None if kept is None else (kept, number())
+
+
+def _path(root: Any) -> List[int]:
+    """Return the numbers of the operations behind `root` that only put a factor to a scalar, and of the one before."""
+    numbers: List[int] = []
+    node = getattr(root, "grad_fn", None)
+    while node is not None and len(numbers) < WALK_MAX and hasattr(node, "_sequence_nr"):
+        numbers.append(node._sequence_nr())
+        if node.name() not in _FACTORS:
+            break
+        inputs = node.next_functions
+        node = inputs[0][0] if inputs else None
+    return numbers

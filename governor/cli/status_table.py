@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
-from governor.reports.terminal import is_spend_known, loss_text
+from governor.reports.terminal import is_spend_known, loss_text, no_step_text
 from governor.text.screen import Screen, Styled, flow, shown_lines
 from governor.text.table import Head, plain, render_rows
 
@@ -128,6 +128,11 @@ def _notes(run: Mapping[str, Any]) -> list[Styled]:
     if run.get("hold"):
         hold = run["hold"]
         text = f"held for another {_seconds(hold['left_s'])}, no rule halts it: {plain(hold['reason'])}"
+        notes.append(Styled(text, "bold yellow"))
+    if run.get("stepless_s") is not None and not run.get("halt"):
+        notes.append(Styled(no_step_text(run["stepless_s"]), "yellow"))
+    if run.get("loss_unseen_steps"):
+        text = f"no loss is seen in {run['loss_unseen_steps']:,} steps: rules that need one cannot judge it"
         notes.append(Styled(text, "bold yellow"))
     for finding in run.get("findings", []):
         if finding["reading"] == "firing":

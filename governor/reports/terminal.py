@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.core.base.units import MICROS_PER_USD, format_usd
+from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
 from governor.core.engine.idle_state import NODE
 from governor.reports.resume_text import resume_from, resume_with
 from governor.text.moments import Moment, Snapshot, last_good_text, moments, since_text, spent_text, stays_billed_text
@@ -70,14 +70,17 @@ def live_line(run_status: Mapping[str, Any], columns: int = LIVE_COLUMNS_MAX) ->
     spend = format_usd(round(float(run_status["spend_usd"]) * MICROS_PER_USD))
     known = is_spend_known(run_status)
     per_mtok = run_status.get("usd_per_mtok")
+    stepless_s = run_status.get("stepless_s")
     parts = [
         f"{plain(run_status.get('state', '?')):<10}",
         f"{step:<12}",
         f"loss {loss_text(run_status.get('loss'))}",
-        f"{_count(run_status.get('tokens_per_s'))} tok/s",
+        f"{_count(run_status.get('tokens_per_s'))} tok/s" if stepless_s is None else no_step_text(stepless_s),
         spend if known else "$ - (no price)",
         (format_usd(round(per_mtok * MICROS_PER_USD)) if per_mtok is not None else "$ -") + "/1M tok",
     ]
+    if run_status.get("loss_unseen_steps"):
+        parts.append("NO LOSS SEEN")
     halt, hold = run_status.get("halt"), run_status.get("hold")
     if halt:
         parts.append(f"{halt['stage']}: {plain(halt['reason'])}")
@@ -88,6 +91,11 @@ def live_line(run_status: Mapping[str, Any], columns: int = LIVE_COLUMNS_MAX) ->
         if width("  ".join(parts)) > columns < LIVE_COLUMNS_MAX:
             del parts[spared]
     return _cut("  ".join(parts), columns)
+
+
+def no_step_text(stepless_s: float) -> str:
+    """What stands in the place of a speed that is no longer the present one."""
+    return f"no step for {format_duration(round(stepless_s) * NS_PER_S)}"
 
 
 def closing_line(run_status: Mapping[str, Any], ended: str) -> str:

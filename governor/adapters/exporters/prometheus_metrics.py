@@ -204,6 +204,9 @@ METRICS: Final = (
     _run("costgov_run_skipped_steps", "gauge", "Optimizer steps that the framework skipped in this attempt.",
          lambda run: run.skipped_steps),
     _run("costgov_run_loss", "gauge", "Last loss; NaN is a loss that is not a number.", lambda run: run.loss),
+    _run("costgov_run_loss_unseen", "gauge",
+         "1 while rules cannot judge the run because it shows no loss, else 0; absent once it has ended.",
+         lambda run: run.loss_unseen),
     _run("costgov_run_gradient_norm", "gauge", "Last gradient norm, as the framework reports it.",
          lambda run: run.grad_norm),
     _run("costgov_run_tokens_total", "counter",
@@ -211,7 +214,7 @@ METRICS: Final = (
          "governor starts again; increase() takes that for a reset: use "
          "`clamp_min(delta(costgov_run_tokens_total[1h]), 0)`.",
          lambda run: run.tokens_total),
-    _run("costgov_run_tokens_per_second", "gauge", "Tokens per second over the recent window.",
+    _run("costgov_run_tokens_per_second", "gauge", "Tokens per second over the recent window; absent while no step comes.",
          lambda run: run.tokens_per_s),
     _run("costgov_run_spend_usd_total", "counter", "Spend by our ledger, over all attempts.",
          lambda run: _usd(run.spend_usd_micros)),

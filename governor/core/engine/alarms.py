@@ -104,16 +104,17 @@ LOSS_DUE_STEPS: Final = 20
 
 
 def no_loss_alarms(managed: ManagedRun) -> list[Effect]:
-    """Report once an attempt that "nonfinite" cannot judge: it reads UNKNOWN for ever, which `status` shows too."""
+    """Report once an attempt that rules cannot judge. It stands in `status`, metrics and console until a loss comes."""
     run = managed.run
     attempt = (run.attempt, run.attempt_at)
     if run.jsonl_only:
         # The writer of a foreign log decides what it holds, and how often.
         return []
+    if run.loss is not None:
+        managed.reported.no_loss = None
+        return []  # The last step had one.
     if run.attempt_step < LOSS_DUE_STEPS or managed.reported.no_loss == attempt:
         return []
-    if run.loss is not None:
-        return []  # The last step had one.
     findings = managed.rules.findings
     blind = [
         rule.name

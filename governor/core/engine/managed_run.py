@@ -128,6 +128,11 @@ class ManagedRun:
         self.incident = None
 
     @property
+    def shows_no_loss(self) -> bool:
+        """Whether it was reported of this attempt that rules cannot judge it for want of a loss, and still stands."""
+        return self.run.alive and self.reported.no_loss == (self.run.attempt, self.run.attempt_at)
+
+    @property
     def is_unattached(self) -> bool:
         """Whether it stands in for a launched command for which no run speaks."""
         return self.run.life is Life.STANDS_IN

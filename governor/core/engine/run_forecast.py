@@ -186,8 +186,8 @@ FASTER: Final = 1.25
 def warn_of_ceiling(node: Node, managed: ManagedRun, at: MonoNs) -> list[Alarm]:
     """Warn of the binding ceiling: called at every tick for a live run that is not being halted."""
     bound = binding_ceiling(managed)
-    if bound is None:
-        return []
+    if bound is None or managed.run.stepless_ns(at) is not None:
+        return []  # Of a run that makes no step nobody knows the rate.
     goal = tokens_goal(managed)
     hit = hit_of(managed, bound, goal)
     if hit is None or hit.after_ns == 0:

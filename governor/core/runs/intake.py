@@ -38,6 +38,7 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs) -> None:
     run.first_step_at = None
     run.working_since = None
     run.step = run.step_at = None
+    run.step_gap_ns = 0
     run.step_times.clear()
     run.saves.new_attempt()
     run.tokens_per_s = None
@@ -288,6 +289,8 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
     if step.checkpoint_s is not None:
         run.saves.observe(step.at, step.checkpoint_s)
     run.step = step.step
+    if run.step_at is not None:
+        run.step_gap_ns = max(step.at - run.step_at, run.step_gap_ns - run.step_gap_ns // 64)
     run.step_at = step.at
     is_first = run.first_step_at is None
     if run.first_step_at is None:

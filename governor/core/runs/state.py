@@ -20,6 +20,9 @@ from governor.core.runs.life import TRANSITIONS, Cell, Life, LifeFact
 
 # Ranks of one run on one node: twice the widest node sold (DGX GH200 trays).
 RANKS_MAX = 64
+# A speed is of the present for so many steps, and for so long at least.
+SPEED_STEPS = 3
+SPEED_NS = DurationNs(60 * NS_PER_S)
 UNWATCHED_AFTER_NS = DurationNs(60 * NS_PER_S)  # DESIGN §5: a lost connection becomes `unwatched` after this.
 # A log that is not understood does not come back by itself. What a trainer prints before it begins is over by then.
 FOREIGN_AFTER_NS = DurationNs(30 * NS_PER_S)
@@ -120,6 +123,7 @@ class Run:
     # This attempt's first step, or its start if the governor came later.
     working_since: MonoNs | None = None
     step_at: MonoNs | None = None
+    step_gap_ns: int = 0  # The longest time lately without a step: logs show each tenth, or many at once.
     tokens_total: int | None = None
     counted_step: int | None = None  # The step to which `tokens_total` belongs, across attempts.
     furthest: tuple[int, int] | None = None  # The highest of those steps so far, and the total at it.
@@ -238,6 +242,15 @@ class Run:
         if self.working_since is None:
             return 0
         return max(0, at - max(self.working_since, self.last_good_at or self.working_since))
+
+    def stepless_ns(self, at: MonoNs) -> int | None:
+        """How long no step has come, if that is so long that the last step's speed is not the present one."""
+        if not self.alive or self.step_at is None:
+            return None
+        step_ns = int((self.step_times.median() or 0.0) * NS_PER_S)
+        gap_ns = max(step_ns, self.step_gap_ns) if self.jsonl_only else step_ns
+        since_ns = at - self.step_at
+        return since_ns if since_ns > max(SPEED_STEPS * gap_ns, SPEED_NS) else None
 
     def is_unwatched(self, at: MonoNs) -> bool:
         """Whether the run seems alive but has been silent for so long that this is no longer known."""

@@ -88,6 +88,7 @@ class RunReading:
     tokens_per_s: float | None = None
     step_s: float | None = None
     loss: float | None = None
+    loss_unseen: bool | None = None  # None: the run has ended.
     grad_norm: float | None = None
     spend_usd_micros: UsdMicros = UsdMicros(0)
     usd_micros_per_mtok: int | None = None
@@ -182,9 +183,10 @@ def _run_reading(managed: ManagedRun, at: MonoNs, scheduler_job: str) -> RunRead
         step=run.step,
         skipped_steps=run.skipped_steps,
         tokens_total=run.tokens_total,
-        tokens_per_s=run.tokens_per_s,
+        tokens_per_s=run.tokens_per_s if run.stepless_ns(at) is None else None,
         step_s=run.step_times.median(),
         loss=run.loss,
+        loss_unseen=managed.shows_no_loss if run.alive else None,
         grad_norm=run.grad_norm,
         spend_usd_micros=run.spend_usd_micros,
         usd_micros_per_mtok=run.usd_micros_per_mtok,

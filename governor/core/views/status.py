@@ -128,6 +128,7 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
     ceiling = managed.policy.budget.ceiling_usd_micros
     incident = managed.incident
     findings = managed.rules.findings
+    stepless_ns = run.stepless_ns(at)
     return {
         "run": run.run,
         "uid": run.uid,
@@ -140,7 +141,9 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "total_steps": run.total_steps,
         "loss": run.loss,
         "tokens_total": run.tokens_total,
-        "tokens_per_s": run.tokens_per_s,
+        "tokens_per_s": run.tokens_per_s if stepless_ns is None else None,
+        "stepless_s": stepless_ns / NS_PER_S if stepless_ns is not None else None,
+        "loss_unseen_steps": run.attempt_step if managed.shows_no_loss else None,
         "step_s": run.step_times.median(),
         "spend_usd": run.spend_usd_micros / MICROS_PER_USD,
         "spend_rate_usd_per_hour": _usd(rate),

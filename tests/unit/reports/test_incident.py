@@ -198,6 +198,12 @@ def test_the_live_line_tells_absent_from_zero() -> None:
     assert line == "starting    step -        loss -  - tok/s  $ - (no price)  $ -/1M tok"
 
 
+def test_the_live_line_shows_no_speed_of_a_run_that_makes_no_step_and_names_what_it_cannot_judge() -> None:
+    frozen = live_line(RUN | {"tokens_per_s": None, "stepless_s": 244.2, "loss_unseen_steps": 41})
+    told = "training    step 41/200   loss 3.2103  no step for 4m 4s  $0.0123  $0.1194/1M tok  NO LOSS SEEN"
+    assert frozen == told
+
+
 def test_what_a_run_spent_before_the_governor_started_is_known_in_every_view() -> None:
     world = World(make_node(cloud="none"))
     world.tick()

@@ -49,6 +49,7 @@ FULL = RunReading(
     step_s=1.25,
     loss=math.nan,
     grad_norm=0.5,
+    loss_unseen=True,
     spend_usd_micros=UsdMicros(12_345_678),
     usd_micros_per_mtok=2_469_135,
     spend_rate_usd_micros_per_hour=55_040_000,

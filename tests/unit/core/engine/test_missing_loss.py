@@ -9,7 +9,9 @@ import pytest
 from governor.core.engine.alarms import LOSS_DUE_STEPS
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm
-from tests.unit.core.engine.test_step import a_step, hello, make_node, play, rule, tick
+from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
+from governor.core.views.status import run_status
+from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, rule, tick
 
 LOSSLESS: dict[str, Any] = {"loss": None, "loss_expected": False}
 
@@ -31,8 +33,24 @@ def test_a_loop_without_a_loss_is_said_once_an_attempt_and_not_before_it_is_due(
     (alarm,) = told(node, 3 * LOSS_DUE_STEPS, LOSSLESS)
     assert "shim.loss(loss)" in alarm.text
     assert 'rule "r-nonfinite"' in alarm.text
+    assert shown(node) == (3 * LOSS_DUE_STEPS, True)
     play(node, hello(0, 100, world_size=1, attempt="a2"))
+    assert shown(node) == (None, False)
     assert len(told(node, 3 * LOSS_DUE_STEPS, LOSSLESS, since=101)) == 1
+
+
+def test_it_stands_in_status_and_metrics_until_a_loss_comes() -> None:
+    node = make_node()
+    play(node, hello(0, world_size=1))
+    assert len(told(node, 2 * LOSS_DUE_STEPS, LOSSLESS)) == 1
+    assert shown(node) == (2 * LOSS_DUE_STEPS, True)
+    assert told(node, 1, {}, since=2 * LOSS_DUE_STEPS + 1) == []
+    assert shown(node) == (None, False)
+
+
+def shown(node: Node) -> tuple[int | None, bool | None]:
+    (metric,) = take_snapshot(node, at(300), GovernorHealth(), LagReading(), "").runs
+    return run_status(node.runs["llama"], at(300))["loss_unseen_steps"], metric.loss_unseen
 
 
 @pytest.mark.parametrize(

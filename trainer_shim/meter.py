@@ -91,9 +91,9 @@ class StepMeter:
         """The saver wants to know where the script saves by itself."""
         self._directory_learner = learner
 
-    def watch_gradients(self, gradients: Gradients, blind_steps_max: int) -> None:
+    def watch_gradients(self, gradients: Gradients, blind_steps_max: int, is_share: bool = False) -> None:
         """The engine knows no norm, but `gradients` may. Nothing seen in so many steps ends the process; 0: never."""
-        self.gradients = gradients
+        self.gradients, self.loss_is_share = gradients, is_share
         self._blind_steps_max = blind_steps_max
 
     def learn_directory(self, directory: str) -> None:

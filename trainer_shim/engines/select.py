@@ -28,13 +28,17 @@ def kind_of(engine: Any, options: Options) -> Kind:
         return TrainerKind(engine)
     if ("accelerate", "Accelerator") in names:
         return _accelerator_kind(engine, options)
+    if names & {("lightning", "Trainer"), ("pytorch_lightning", "Trainer")}:
+        from .lightning import LightningKind
+
+        return LightningKind(engine, options)
     if ("torch", "Module") in names:
         from .plain import PlainKind
 
         return PlainKind(engine, options)
     raise TypeError(
-        "attach() takes a DeepSpeedEngine, PipelineEngine, transformers.Trainer, accelerate.Accelerator or torch "
-        "module, not %s.%s" % (type(engine).__module__, type(engine).__qualname__)
+        "attach() takes a DeepSpeedEngine, PipelineEngine, transformers.Trainer, lightning.pytorch.Trainer, "
+        "accelerate.Accelerator or torch module, not %s.%s" % (type(engine).__module__, type(engine).__qualname__)
     )
 
 

@@ -214,7 +214,8 @@ METRICS: Final = (
          "governor starts again; increase() takes that for a reset: use "
          "`clamp_min(delta(costgov_run_tokens_total[1h]), 0)`.",
          lambda run: run.tokens_total),
-    _run("costgov_run_tokens_per_second", "gauge", "Tokens per second over the recent window; absent while no step comes.",
+    _run("costgov_run_tokens_per_second", "gauge",
+         "Tokens per second over the recent window; absent while no step comes.",
          lambda run: run.tokens_per_s),
     _run("costgov_run_spend_usd_total", "counter", "Spend by our ledger, over all attempts.",
          lambda run: _usd(run.spend_usd_micros)),

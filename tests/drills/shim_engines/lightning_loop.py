@@ -1,0 +1,72 @@
+"""A Trainer of Lightning, with and without the shim. argv: JSON."""
+
+import json
+import sys
+import warnings
+
+import lightning.pytorch as pl
+import torch
+from tiny import KeptWatch, TinyModel, Toy, write_report
+
+from trainer_shim import attach, wrap_loader
+
+warnings.simplefilter("ignore")
+told = json.loads(sys.argv[1])
+torch.set_num_threads(1)
+torch.manual_seed(7)
+kept, losses = [], []
+
+
+class Module(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = TinyModel()
+
+    def training_step(self, batch, batch_idx):
+        loss = self.model(*batch)
+        if self.global_step + 1 == told.get("broken"):
+            loss = loss * float("nan")
+        losses.append(loss.item())
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        self.model(*batch)
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+
+def make_watch(*args, **kwargs):
+    kept.append(KeptWatch(*args, **kwargs))
+    kept[0].save_at = told.get("save_at")
+    return kept[0]
+
+
+module = Module()
+data = torch.utils.data.DataLoader(Toy(), batch_size=4)
+trainer = pl.Trainer(
+    max_steps=told["steps"],
+    accelerator="cpu",
+    devices=1,
+    logger=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
+    enable_checkpointing=False,
+    accumulate_grad_batches=2,
+    gradient_clip_val=told.get("clip"),
+    val_check_interval=8,
+    limit_val_batches=1,
+    default_root_dir=told["directory"],
+)
+batches = data
+if told["attached"]:
+    shim = attach(trainer, make_watch=make_watch)
+    assert shim.watching
+    batches = wrap_loader(data)
+trainer.fit(module, batches, data, ckpt_path=told.get("resume"))
+report = {"losses": losses, "weights": [float(p.double().sum()) for p in module.parameters()]}
+if told["attached"]:
+    shim.close()
+    report |= kept[0].report()
+    assert not any(type(one).__name__ == "CostgovCallback" for one in trainer.callbacks)
+write_report(report)

@@ -1,0 +1,55 @@
+"""attach(trainer) of Lightning: frames, identical numbers, a NaN that is seen, a checkpoint that resumes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.drills.components import needs
+
+WARM = ("torch", "lightning.pytorch")
+STEPS = 8
+
+needs("lightning")
+
+
+def told(directory: Path, **more: object) -> str:
+    return json.dumps({"attached": True, "steps": STEPS, "directory": str(directory), **more})
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_frames_tell_what_happened_and_change_nothing(run_ranks, tmp_path: Path, clip: float | None) -> None:
+    bare = run_ranks("lightning_loop.py", told(tmp_path, attached=False, clip=clip))[0]
+    seen = run_ranks("lightning_loop.py", told(tmp_path, clip=clip))[0]
+    assert (bare["losses"], bare["weights"]) == (seen["losses"], seen["weights"])
+    frames = seen["frames"]
+    assert [frame["step"] for frame in frames] == list(range(1, STEPS + 1)) == seen["boundaries"]
+    for index, frame in enumerate(frames):
+        assert frame["loss"] == pytest.approx(sum(seen["losses"][2 * index : 2 * index + 2]) / 2)
+        assert frame["tokens"] == 2 * 4 * 16
+        assert frame["lr"] == 1e-2
+        assert ("grad_norm" in frame) == (clip is not None)
+        assert frame["backward_s"] > 0
+    assert (clip is not None) or frames[0]["grad_finite"]
+    assert seen["phases"].count("eval") >= 2, "before training, and after eight batches"
+    assert seen["hello"]["framework"] == "lightning"
+    assert seen["hello"]["total_steps"] == STEPS
+    assert seen["finished"][0] == ["train_end", True]
+
+
+def test_a_nan_is_seen_at_its_step(run_ranks, tmp_path: Path) -> None:
+    frames = run_ranks("lightning_loop.py", told(tmp_path, broken=5))[0]["frames"]
+    assert [math.isfinite(frame["loss"]) for frame in frames] == [True] * 4 + [False] * 4
+
+
+def test_a_checkpoint_in_our_directory_resumes_with_the_same_losses(run_ranks, tmp_path: Path) -> None:
+    whole = run_ranks("lightning_loop.py", told(tmp_path, save_at=3))[0]
+    path = tmp_path / "costgov" / "cg_drill" / "trainer.ckpt"
+    assert whole["hello"]["checkpoint_dir"] == str(tmp_path / "costgov")
+    resumed = run_ranks("lightning_loop.py", told(tmp_path, resume=str(path)))[0]
+    assert resumed["losses"] == whole["losses"][6:]
+    assert [frame["step"] for frame in resumed["frames"]] == list(range(4, STEPS + 1))
+    assert resumed["hello"]["resumed_step"] == 3

@@ -138,7 +138,7 @@ class LightningFit:
         self.unhook()
         trainer, meter = self._trainer, self._meter
         optimizers = [getattr(one, "optimizer", one) for one in trainer.optimizers]
-        gradients = torch_calls.instrument(meter, optimizers, self._undo)
+        gradients = torch_calls.instrument(meter, optimizers, self._undo, plain.ignore_skip)
         blind = plain.BLIND_STEPS_MAX if is_required(os.environ) else 0
         # Lightning divides the loss by the micro-steps before backward(), unless the module steps by itself.
         meter.watch_gradients(gradients, blind, bool(module.automatic_optimization))

@@ -114,9 +114,10 @@ def instrument(model: Any, optimizers: List[Any], meter: StepMeter, ends_step: b
     """Hook a module and its optimizers; the last optimizer's step() ends the step where nobody knows better."""
     undo = hooks.Undo()
     undo.add(hooks.hook_forward(model, meter, lambda: bool(model.training)))
-    gradients = torch_calls.instrument(meter, optimizers, undo)
-    meter.watch_gradients(gradients, BLIND_STEPS_MAX if is_required(os.environ) else 0)
     last = optimizers[-1] if ends_step else None
+    skipped = _SkippedStep(meter, last) if ends_step else ignore_skip
+    gradients = torch_calls.instrument(meter, optimizers, undo, skipped)
+    meter.watch_gradients(gradients, BLIND_STEPS_MAX if is_required(os.environ) else 0)
     for optimizer in optimizers:
         undo.add(optimizer.register_step_pre_hook(_BeforeStep(meter)).remove)
         undo.add(optimizer.register_step_post_hook(_AfterStep(meter, last)).remove)
@@ -166,13 +167,37 @@ class _AfterStep:
             self._meter.boundary()
 
 
+class _SkippedStep:
+    """A gradient scaler has found the gradient not finite and has not called step(): a step all the same."""
+
+    def __init__(self, meter: StepMeter, last: Any) -> None:
+        self._meter = meter
+        self._last = last
+        self._total = 0
+
+    def __call__(self, optimizer: Any) -> None:
+        if optimizer is self._last:
+            self._report()
+            self._meter.boundary()
+
+    @guarded()
+    def _report(self) -> None:
+        self._total += 1
+        meter = self._meter
+        meter.end_step(EngineFacts(meter.progress.step + 1, applied=False, skipped_steps=self._total))
+
+
+def ignore_skip(_optimizer: Any) -> None:
+    """Somebody else counts the steps, those that are skipped too."""
+
+
 @guarded()
 def end_step(meter: StepMeter, optimizer: Any, step: Optional[int] = None) -> None:
     """Report an update seen by the optimizer alone."""
     lr = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
     facts = EngineFacts(
         meter.progress.step + 1 if step is None else step,
-        applied=True,  # A gradient scaler that skips does not call step() at all.
+        applied=True,  # A gradient scaler that skips does not call step(): see _SkippedStep.
         lr=float(lr) if isinstance(lr, (int, float)) else None,
     )
     meter.end_step(facts)

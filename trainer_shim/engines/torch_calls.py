@@ -21,11 +21,12 @@ _LOSSES_MAX = 8  # Of one call of torch.autograd.backward().
 class TorchCalls:
     """Tells a meter and a Gradients what it sees, from `meter`'s thread alone. `close()` ends that for good."""
 
-    def __init__(self, torch: Any, meter: StepMeter, gradients: Gradients) -> None:
+    def __init__(self, torch: Any, meter: StepMeter, gradients: Gradients, on_skip: Callable[[Any], None]) -> None:
         compiler = getattr(torch, "compiler", None)
         self.is_compiling: Callable[[], bool] = getattr(compiler, "is_compiling", _never)
         self._meter = meter
         self._gradients = gradients
+        self._on_skip = on_skip
         self._thread = meter.progress.main_thread_id
         self._depth = 0
         self._open = True
@@ -59,6 +60,14 @@ class TorchCalls:
         if not self._meter.evaluating:
             self._meter.losses.before_scale(loss)
 
+    def step(self, original: Callable[..., Any], scaler: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """A gradient scaler steps `optimizer`, or does not, where its gradient is not finite."""
+        before = self._meter.progress.attempt_step
+        result = original(scaler, optimizer, *args, **kwargs)
+        if self._open and self._meter.progress.attempt_step == before:
+            self._on_skip(optimizer)
+        return result
+
     @guarded()
     def clip(self, parameters: Any, norm: Any) -> None:
         """A gradient of this total norm is clipped."""
@@ -75,6 +84,7 @@ def watch(torch: Any, calls: TorchCalls, undo: hooks.Undo) -> None:
     hooks.replace(undo, torch.autograd, "backward", _backward(calls))  # Tensor.backward() calls it by this name.
     for scaler in _scalers(torch):
         hooks.replace(undo, scaler, "scale", _scale(calls))
+        hooks.replace(undo, scaler, "step", _step(calls))
     if hasattr(clipping, "_clip_grads_with_norm_"):  # From 2.6 on. clip_grad_norm_() ends in it, however imported.
         hooks.replace(undo, clipping, "_clip_grads_with_norm_", _clip(calls))
         if hasattr(torch.nn.utils, "clip_grads_with_norm_"):
@@ -112,6 +122,20 @@ def _scale(calls: TorchCalls) -> _Make:
             return original(scaler, outputs)
 
         return scale
+
+    return make
+
+
+def _step(calls: TorchCalls) -> _Make:
+    is_compiling = calls.is_compiling
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or not calls.is_ours():
+                return original(scaler, optimizer, *args, **kwargs)
+            return calls.step(original, scaler, optimizer, args, kwargs)
+
+        return step
 
     return make
 
@@ -158,10 +182,13 @@ def _never() -> bool:
     return False
 
 
-def instrument(meter: StepMeter, optimizers: List[Any], undo: hooks.Undo) -> Gradients:
-    """See the losses and norms of a loop around `optimizers`, whatever its model returns."""
+def instrument(meter: StepMeter, optimizers: List[Any], undo: hooks.Undo, on_skip: Callable[[Any], None]) -> Gradients:
+    """See the losses and norms of a loop around `optimizers`, whatever its model returns.
+
+    `on_skip` gets the optimizer that a gradient scaler has not stepped.
+    """
     import torch
 
     gradients = Gradients(torch, optimizers)
-    watch(torch, TorchCalls(torch, meter, gradients), undo)
+    watch(torch, TorchCalls(torch, meter, gradients, on_skip), undo)
     return gradients

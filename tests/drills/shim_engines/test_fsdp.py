@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 WARM = ("torch",)
@@ -21,3 +22,13 @@ def test_with_a_save_fn_nothing_is_said(run_ranks, tmp_path: Path) -> None:
     for report in run_ranks("fsdp_loop.py", "save_fn", str(tmp_path / "checkpoints"), ranks=2):
         assert report["said"] == ""
         assert report["directory"] == str(tmp_path / "checkpoints")
+
+
+def test_a_nan_of_a_loss_outside_the_model_is_seen_on_every_rank(run_ranks) -> None:
+    for report in run_ranks("fsdp_nan_loop.py", ranks=2):
+        frames = report["frames"]
+        assert [frame["loss"] for frame in frames[:3]] == report["losses"][:3]
+        assert [math.isfinite(frame["loss"]) for frame in frames] == [True] * 3 + [False] * 3
+        # The norm of this rank's shards is not the gradient's: that one takes a collective.
+        assert not any("grad_norm" in frame for frame in frames)
+        assert [frame["grad_finite"] for frame in frames] == [True] * 3 + [False] * 3

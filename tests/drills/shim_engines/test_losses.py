@@ -33,7 +33,9 @@ def test_a_loss_is_seen_wherever_it_is(run_ranks, tmp_path: Path, how: str) -> N
 
     broken = run_ranks("loss_loop.py", how, str(BROKEN), "attached", str(tmp_path))[0]
     if how == "scaler":  # It makes no step of a gradient that is not finite, and its weights stay sound.
-        assert len(frames(broken)) == STEPS - 1
+        lost = [frame["step"] for frame in frames(broken) if not math.isfinite(frame["loss"])]
+        assert lost == [frame["step"] for frame in frames(broken) if not frame["applied"]] == [BROKEN]
+        assert [frame["step"] for frame in frames(broken)] == list(range(1, STEPS + 1))
     else:
         assert not math.isfinite(frames(broken)[BROKEN]["loss"]), "the step after the weights broke at the latest"
 

@@ -9,7 +9,6 @@ import contextlib
 import grp
 import itertools
 import json
-import os
 import select
 import socket
 import time
@@ -66,17 +65,8 @@ class ControlServer:
         self, path: str, mode: int = 0o660, group: str | None = None, now_ns: Callable[[], int] = time.monotonic_ns
     ) -> None:
         self._now_ns = now_ns
-        gid = group_id(group)
-        self._listener = Listener(path, socket.SOCK_STREAM, mode)
-        if gid is not None:
-            try:
-                os.chown(path, -1, gid, follow_symlinks=False)
-            except OSError as error:
-                self._listener.close()
-                raise SocketUnavailable(
-                    f"{path}: cannot be given to group {group}: {error.strerror}; "
-                    f"add the daemon's user to that group, or leave control.group out"
-                ) from error
+        self._listener = Listener(path, socket.SOCK_STREAM, mode, group_id(group))
+        self.restore = self._listener.restore
         self._epoll = select.epoll()
         self._listener.watch_with(self._epoll)
         self._by_fd: dict[int, _Connection] = {}

@@ -20,7 +20,7 @@ from governor.adapters.exporters.report_files import ReportFiles
 from governor.adapters.journal.writer import JournalLocked, open_journal
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.gpu_watch import GpuWatch
-from governor.adapters.machine.host_watch import GovernorWatch, MemoryWatch, NoticeWatch
+from governor.adapters.machine.host_watch import GovernorWatch, MemoryWatch, NoticeWatch, OwnFileWatch
 from governor.adapters.machine.nvml import NvmlSampler
 from governor.adapters.machine.processes import LinuxProcesses
 from governor.adapters.machine.service import SystemdNotifier, run_selftest
@@ -49,7 +49,7 @@ from governor.daemon.recorder import Recorder
 from governor.policies import files
 from governor.policies.loading import policy_loader
 from governor.ports import Observer
-from governor.settings.model import Jsonl, Settings
+from governor.settings.model import TRAINER_SOCKET, Jsonl, Settings
 from governor.settings.money import lines_of
 
 log = structlog.get_logger("costgov")
@@ -145,11 +145,7 @@ class Governor:
     def _build(self, watchers: Sequence[Observer]) -> Daemon:
         settings, paths, facts = self.settings, self.settings.paths, self.node.facts
         try:
-            inbox = SeqpacketInbox(
-                str(paths.socket), self.processes, self.clock.boot_id,
-                mode=settings.trainer.socket_mode, allow_uids=settings.trainer.allow_uids,
-                is_known=lambda connection: connection in self.node.connections,
-            )  # fmt: skip
+            inbox = self._inbox()
             self._closers.append(inbox.close_all)
             server = ControlServer(str(paths.control_socket), settings.control.mode, settings.control.group)
             self._closers.append(server.close)
@@ -163,7 +159,8 @@ class Governor:
         self.streams = [self._stream(entry) for entry in settings.jsonl]
         self._closers += [stream.close for stream in self.streams]
         memory, notices = MemoryWatch(self._pids), NoticeWatch(self.cloud, self.clock)
-        self._closers += [memory.close, notices.close]
+        own_files = [OwnFileWatch("socket_gone", inbox.restore), OwnFileWatch("socket_gone", server.restore)]
+        self._closers += [memory.close, notices.close, *(watch.close for watch in own_files)]
         performer = Performer(
             node=self.node,
             clock=self.clock,
@@ -195,6 +192,7 @@ class Governor:
                 ),
                 memory,
                 notices,
+                *own_files,
                 # Beside one command, the governor of the whole node decides. The service looks for `costgov run` only.
                 GovernorWatch(self.processes, ("run", "daemon") if facts.exclusive else ("run",), os.getpid()),
                 self.prices,
@@ -202,6 +200,24 @@ class Governor:
         )
         daemon.health.loaded(self.clock.wall())
         return daemon
+
+    def _inbox(self) -> SeqpacketInbox:
+        """The trainer socket. A home directory may be on a file system that takes no sockets."""
+        settings, paths = self.settings, self.settings.paths
+        places = [paths.socket]
+        if paths.socket == paths.state_dir / TRAINER_SOCKET:  # The default of a rootless `costgov run`.
+            places.append(paths.runtime_dir / TRAINER_SOCKET)
+        for self.trainer_socket in places:
+            try:
+                return SeqpacketInbox(
+                    str(self.trainer_socket), self.processes, self.clock.boot_id,
+                    mode=settings.trainer.socket_mode, allow_uids=settings.trainer.allow_uids,
+                    is_known=lambda connection: connection in self.node.connections,
+                )  # fmt: skip
+            except SocketUnavailable:
+                if self.trainer_socket == places[-1]:
+                    raise
+        raise AssertionError("there is always a last place")
 
     def _pids(self) -> dict[str, int]:
         """One process of each live run. Its control group is the run's."""

@@ -24,6 +24,8 @@ SYSTEM_CONFIG: Final = "/etc/costgov/costgov.toml"
 SYSTEM_POLICIES_DIR: Final = "/etc/costgov/policies.d"
 SYSTEM_STATE_DIR: Final = "/var/lib/costgov"
 SYSTEM_RUNTIME_DIR: Final = "/run/costgov"
+TRAINER_SOCKET: Final = "trainer.sock"
+SOCKET_PATH_BYTES: Final = 103  # What the kernel takes, less ".new" (adapters.trainers.listener).
 # Each has a thread, and two more for its attempts.
 ALERT_RECEIVERS_MAX: Final = 8
 # One per run on the node. Each costs a descriptor and a read per tick.
@@ -367,15 +369,28 @@ def default_paths(
         state_dir = str(paths["state_dir"])
         above = state_dir.removesuffix(below) if state_dir.startswith("/") else SYSTEM_STATE_DIR
         paths["recordings_dir"] = f"{above}/recordings"
+    loses_runtime_dir = False
     if "runtime_dir" not in paths:
         assigned = environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
         user = environ.get("XDG_RUNTIME_DIR")
-        paths["runtime_dir"] = (
-            assigned or _system(SYSTEM_RUNTIME_DIR, uid) or (f"{user}/costgov" if user else f"{state_home}/costgov/run")
-        ) + below
-    paths.setdefault("socket", f"{paths['runtime_dir']}/trainer.sock")
+        lasting = assigned or _system(SYSTEM_RUNTIME_DIR, uid)
+        loses_runtime_dir = lasting is None and bool(user)
+        paths["runtime_dir"] = (lasting or (f"{user}/costgov" if user else f"{state_home}/costgov/run")) + below
+    may_vanish = run is not None and loses_runtime_dir
+    paths.setdefault("socket", trainer_socket(str(paths["state_dir"]), paths["runtime_dir"], may_vanish=may_vanish))
     paths.setdefault("control_socket", f"{paths['runtime_dir']}/control.sock")
     return paths
+
+
+def trainer_socket(state_dir: str, runtime_dir: str, *, may_vanish: bool) -> str:
+    """The trainer socket's default path. `may_vanish`: a logout removes the runtime directory, and the command goes on.
+
+    A trainer that it restarts has the path in its environment, so the path must last. Commands need no such path for
+    the control socket: they look for it after a login, which makes a new runtime directory.
+    """
+    lasting = f"{state_dir}/{TRAINER_SOCKET}"
+    is_short = len(os.fsencode(lasting)) <= SOCKET_PATH_BYTES
+    return lasting if may_vanish and is_short else f"{runtime_dir}/{TRAINER_SOCKET}"
 
 
 def _system(directory: str, uid: int) -> str | None:

@@ -13,9 +13,9 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import psutil
 
-from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
+from governor.core.base.units import NS_PER_MINUTE, NS_PER_S, DurationNs, MonoNs
 from governor.core.events.inputs import Event
-from governor.core.events.machine import GovernorsSeen, HostMemory, SpotNotice
+from governor.core.events.machine import FilesLost, GovernorsSeen, HostMemory, SpotNotice
 from governor.ports import Clock, Cloud, Notice, Processes
 
 Answer = TypeVar("Answer")
@@ -217,6 +217,38 @@ class NoticeWatch:
     def close(self) -> None:
         if self._poller is not None:
             self._poller.close()
+
+
+# --- the governor's own files: a logout or a clean-up may remove them while it runs --------------------
+
+# A trainer that starts without the socket is unwatched from its first step.
+OWN_FILES_PERIOD_S: Final = 1.0
+# Somebody may remove a file again and again: the same loss is told once in this time.
+LOSS_PERIOD_NS: Final = NS_PER_MINUTE
+
+
+@dataclass(slots=True)
+class OwnFileWatch:
+    """A source of the loop. `restore` returns what was found and done, or None; it may block, on a separate thread."""
+
+    alarm: str
+    restore: Callable[[], str | None]
+    _told: dict[str, MonoNs] = field(default_factory=dict)
+    _poller: Poller[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._poller = Poller(self.alarm, OWN_FILES_PERIOD_S, self.restore)
+
+    def poll(self, at: MonoNs) -> list[Event]:
+        text = self._poller.take()
+        self._told = {told: since for told, since in self._told.items() if at - since < LOSS_PERIOD_NS}
+        if text is None or text in self._told:
+            return []
+        self._told[text] = at
+        return [FilesLost(at, self.alarm, text)]
+
+    def close(self) -> None:
+        self._poller.close()
 
 
 # --- other governors of this machine: their runs are unknown to us, and not ours to stop ----------------

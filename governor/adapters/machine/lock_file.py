@@ -30,7 +30,7 @@ def take(path: str) -> int:
             os.close(fd)
             raise
         # The last holder may have removed the file since we opened it. A lock on an unlinked file excludes no process.
-        if _is_named(fd, path):
+        if is_named(fd, path):
             # A full disk may not take even the pid. The lock holds all the same.
             with contextlib.suppress(OSError):
                 os.ftruncate(fd, 0)
@@ -43,13 +43,14 @@ def take(path: str) -> int:
 def drop(path: str, fd: int) -> None:
     """Remove the file while we still hold the lock, then release it."""
     with contextlib.suppress(OSError):
-        if _is_named(fd, path):
+        if is_named(fd, path):
             os.unlink(path)
     os.close(fd)
 
 
-def _is_named(fd: int, path: str) -> bool:
+def is_named(fd: int, path: str) -> bool:
+    """Whether the path still leads to the open file. Raises OSError if that cannot be seen."""
     try:
         return os.path.samestat(os.fstat(fd), os.lstat(path))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False

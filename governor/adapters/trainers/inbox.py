@@ -63,6 +63,7 @@ class SeqpacketInbox:
         self._allow_uids = allow_uids
         self._is_known = is_known
         self._listener = Listener(path, socket.SOCK_SEQPACKET, mode)
+        self.restore = self._listener.restore
         self._epoll = select.epoll()
         self._listener.watch_with(self._epoll)
         self._connections: dict[int, _Connection] = {}  # By file descriptor.

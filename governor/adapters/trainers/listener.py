@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import grp
 import os
 import select
 import socket
 import stat
 import struct
+import threading
+from dataclasses import dataclass
 
 from governor.adapters.machine import lock_file
 
@@ -25,30 +28,34 @@ class SocketUnavailable(Exception):  # noqa: N818 - the condition is the name.
     """The socket cannot be had. The message is one line: what is wrong and what to do."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Fresh:
+    """A socket bound anew, which the loop has not begun to serve. `lock_fd`: a lock of its own, or the old one."""
+
+    sock: socket.socket
+    inode: int
+    lock_fd: int
+
+
 class Listener:
-    """Bind `path` with exactly `mode`. The file appears complete: bound, listening, permissions set.
+    """Bind `path` with exactly `mode`. The file appears complete: bound, listening, group and permissions set.
 
     Raises `SocketUnavailable`. A lock file beside the socket distinguishes a live governor from a dead one's leftovers.
     """
 
-    def __init__(self, path: str, kind: socket.SocketKind, mode: int) -> None:
+    def __init__(self, path: str, kind: socket.SocketKind, mode: int, gid: int | None = None) -> None:
         self.path = path
+        self._kind, self._mode, self._gid = kind, mode, gid
         if len(os.fsencode(path)) + len(".new") > SOCKET_PATH_BYTES_MAX:
             raise SocketUnavailable(f"{path}: longer than the kernel's {SOCKET_PATH_BYTES_MAX} bytes for a socket")
-        self._sock = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         self._lock_fd = -1
-        try:
-            _own_directory(os.path.dirname(path) or ".")
-            self._lock_fd = _lock(path + ".lock")
-            _remove_stale(path, kind)
-            self._bind(mode)
-        except OSError as error:
-            self._release()
-            raise SocketUnavailable(f"{path}: {error.strerror}; run as a user who may write there") from error
-        except SocketUnavailable:
-            self._release()
-            raise
-        self._inode = os.lstat(path).st_ino
+        self._directory_mode: int | None = None  # Of the directory that was found, to make it again.
+        self._restoring = threading.Lock()
+        self._fresh: _Fresh | None = None
+        self._is_closed = False
+        fresh = self._made()
+        self._sock, self._inode, self._lock_fd = fresh.sock, fresh.inode, fresh.lock_fd
+        self._directory_mode = stat.S_IMODE(os.lstat(os.path.dirname(path) or ".").st_mode)
         self._spare_fd = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)  # -1: given up, and not regained yet.
         self._epoll: select.epoll | None = None
         self._is_paused = False
@@ -62,7 +69,12 @@ class Listener:
         epoll.register(self.fileno(), select.EPOLLIN)
 
     def look_again(self) -> None:
-        """Retry connections that could not be accepted for want of descriptors. Call it a few times a second."""
+        """Serve a socket bound anew, and retry connections that could not be accepted for want of descriptors.
+
+        Call it a few times a second.
+        """
+        if self._fresh is not None:
+            self._serve_fresh()
         if self._is_paused and self._epoll is not None:
             self._is_paused = False
             self._epoll.modify(self.fileno(), select.EPOLLIN)
@@ -87,8 +99,38 @@ class Listener:
             return True
         return False
 
+    def restore(self) -> str | None:
+        """Bind the socket again if its file is gone or replaced. Returns what was found and done; None: all is well.
+
+        For one other thread: the file system may block. `look_again` then serves the new socket.
+        """
+        with self._restoring:
+            if self._is_closed or self._fresh is not None:
+                return None
+        gone = self._gone()
+        if gone is None:
+            return None
+        try:
+            fresh = self._made()
+        except SocketUnavailable as error:
+            return (
+                f"{gone}, and it cannot be bound again: {error}; whoever connects from now on finds no governor there, "
+                "open connections go on, and it is tried again every second"
+            )
+        with self._restoring:
+            if self._is_closed:
+                self._discard(fresh)
+                return None
+            self._fresh = fresh
+        return f"{gone} while in use; it is bound again, and open connections go on"
+
     def close(self) -> None:
         """Stop listening and remove the file, unless another one has taken its place."""
+        with self._restoring:
+            self._is_closed = True
+            fresh, self._fresh = self._fresh, None
+        if fresh is not None:
+            self._discard(fresh)
         with contextlib.suppress(OSError):
             if os.lstat(self.path).st_ino == self._inode:
                 os.unlink(self.path)
@@ -118,15 +160,80 @@ class Listener:
             with contextlib.suppress(OSError):
                 self._spare_fd = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
-    def _bind(self, mode: int) -> None:
+    def _gone(self) -> str | None:
+        """Why nobody who connects to the path reaches us. None: they do, or it cannot be seen."""
+        try:
+            found = os.lstat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            directory = os.path.dirname(self.path) or "."
+            if not os.path.isdir(directory):
+                return f"the directory {directory} of the socket {self.path} was removed"
+            return f"the socket {self.path} was removed"
+        except OSError:
+            return None
+        return None if found.st_ino == self._inode else f"the socket {self.path} was replaced by another file"
+
+    def _made(self) -> _Fresh:
+        """A socket of our own at the path, under our lock."""
+        sock = socket.socket(socket.AF_UNIX, self._kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        lock_fd = -1
+        try:
+            _own_directory(os.path.dirname(self.path) or ".", self._directory_mode)
+            keeps_lock = self._lock_fd >= 0 and lock_file.is_named(self._lock_fd, self.path + ".lock")
+            lock_fd = self._lock_fd if keeps_lock else _lock(self.path + ".lock")
+            _remove_stale(self.path, self._kind)
+            return _Fresh(sock, self._bind(sock), lock_fd)
+        except (OSError, SocketUnavailable) as error:
+            sock.close()
+            if lock_fd not in (-1, self._lock_fd):
+                lock_file.drop(self.path + ".lock", lock_fd)
+            if isinstance(error, SocketUnavailable):
+                raise
+            raise SocketUnavailable(f"{self.path}: {error.strerror}; run as a user who may write there") from error
+
+    def _bind(self, sock: socket.socket) -> int:
         # Bound under another name, then renamed: no peer ever finds a socket that refuses it or has the wrong mode.
         fresh = self.path + ".new"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(fresh)
-        self._sock.bind(fresh)
-        os.chmod(fresh, mode)
-        self._sock.listen(BACKLOG)
+        sock.bind(fresh)
+        os.chmod(fresh, self._mode)
+        if self._gid is not None:
+            try:
+                os.chown(fresh, -1, self._gid, follow_symlinks=False)
+            except OSError as error:
+                os.unlink(fresh)
+                raise SocketUnavailable(
+                    f"{self.path}: cannot be given to group {grp.getgrgid(self._gid).gr_name}: {error.strerror}; "
+                    f"add the daemon's user to that group, or leave control.group out"
+                ) from error
+        sock.listen(BACKLOG)
+        inode = os.lstat(fresh).st_ino
         os.rename(fresh, self.path)
+        return inode
+
+    def _serve_fresh(self) -> None:
+        """Listen on the new socket instead of the old one. Connections that are open stay."""
+        with self._restoring:
+            fresh, self._fresh = self._fresh, None
+            if fresh is None:
+                return
+            if self._epoll is not None:
+                self._epoll.unregister(self._sock.fileno())
+                self._epoll.register(fresh.sock.fileno(), select.EPOLLIN)
+            self._is_paused = False
+            self._sock.close()
+            if self._lock_fd != fresh.lock_fd:
+                os.close(self._lock_fd)
+            self._sock, self._inode, self._lock_fd = fresh.sock, fresh.inode, fresh.lock_fd
+
+    def _discard(self, fresh: _Fresh) -> None:
+        with contextlib.suppress(OSError):
+            if os.lstat(self.path).st_ino == fresh.inode:
+                os.unlink(self.path)
+        fresh.sock.close()
+        if fresh.lock_fd != self._lock_fd:
+            lock_file.drop(self.path + ".lock", fresh.lock_fd)
 
     def _release(self) -> None:
         self._sock.close()
@@ -134,9 +241,12 @@ class Listener:
             lock_file.drop(self.path + ".lock", self._lock_fd)
 
 
-def _own_directory(directory: str) -> None:
+def _own_directory(directory: str, mode: int | None) -> None:
     """Create the directory. Refuse one in which another user could put a socket or a link under our name."""
-    os.makedirs(directory, mode=0o755, exist_ok=True)
+    if not os.path.isdir(directory):
+        os.makedirs(directory, mode=0o755, exist_ok=True)
+        if mode is not None:
+            os.chmod(directory, mode)
     facts = os.lstat(directory)
     if not stat.S_ISDIR(facts.st_mode):
         raise SocketUnavailable(f"{directory}: not a directory of its own (a symbolic link?); name the real one")

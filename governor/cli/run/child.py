@@ -75,7 +75,7 @@ class Command:
 def start_command(argv: Sequence[str], governor: Governor, name: str, sink: IO[bytes] | None) -> Command:
     environ = {
         **os.environ,
-        "COSTGOV_SOCKET": str(governor.settings.paths.socket),
+        "COSTGOV_SOCKET": str(governor.trainer_socket),
         "COSTGOV_RUN": name,
         INSIDE: name,
     }

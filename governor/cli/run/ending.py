@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -112,7 +113,7 @@ _SOCKETS: Final = ("control.sock", "trainer.sock")
 # The files that a governor writes into its state directory. SQLite leaves `-journal` when it is killed before the WAL
 # is on.
 _STATE_FILE: Final = re.compile(
-    rf"{re.escape(MIRROR_NAME)}(\.new)?|{re.escape(JOURNAL_NAME)}(\.lock|(\.new|\.corrupt-\d{{8}}T\d{{6}}\.\d{{6}}Z)?(-wal|-shm|-journal)?)"
+    rf"trainer\.sock(\.lock)?|{re.escape(MIRROR_NAME)}(\.new)?|{re.escape(JOURNAL_NAME)}(\.lock|(\.new|\.corrupt-\d{{8}}T\d{{6}}\.\d{{6}}Z)?(-wal|-shm|-journal)?)"
 )
 _REPORTS_DIR: Final = "incidents"  # As in app.wiring.
 _REPORT_FILE: Final = re.compile(r"(?s).+\..+\.\d+\.(json|md)(\.new)?")  # RUN.NODE.NUMBER, and the draft of one.
@@ -208,7 +209,8 @@ def _names(directory: Path, ours: re.Pattern[str], subdirectory: str = "") -> li
     names = []
     with os.scandir(directory) as entries:
         for entry in entries:
-            is_ours = entry.is_file(follow_symlinks=False) and ours.fullmatch(entry.name)
+            mode = entry.stat(follow_symlinks=False).st_mode
+            is_ours = (stat.S_ISREG(mode) or stat.S_ISSOCK(mode)) and ours.fullmatch(entry.name)
             if not is_ours and not (entry.name == subdirectory and entry.is_dir(follow_symlinks=False)):
                 return None
             names.append(entry.name)

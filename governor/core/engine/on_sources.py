@@ -12,7 +12,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import close_gap, hand_over
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Effect, Record
-from governor.core.events.machine import GpuSample, HostMemory, MachineEvent, SourceTrouble, SpotNotice
+from governor.core.events.machine import FilesLost, GpuSample, HostMemory, MachineEvent, SourceTrouble, SpotNotice
 from governor.core.events.streams import StreamOpened, StreamRead, StreamState
 from governor.core.rules.gpu_idle_since import STALE_NS
 from governor.core.runs import intake
@@ -110,6 +110,10 @@ def on_spot_notice(node: Node, event: SpotNotice) -> list[Effect]:
     text = f"the provider takes this spot machine back {left} ({event.action})"
     data = {"action": event.action, "left_ns": event.left}
     return [Alarm("spot_notice", None, text), Record("spot_notice", None, None, data)]
+
+
+def on_files_lost(_node: Node, event: FilesLost) -> list[Effect]:
+    return [Alarm(event.alarm, None, event.text)]
 
 
 def _live(node: Node) -> list[ManagedRun]:

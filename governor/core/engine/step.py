@@ -61,6 +61,7 @@ from governor.core.events.inputs import (
 )
 from governor.core.events.last_good import LastGoodSeen
 from governor.core.events.machine import (
+    FilesLost,
     GovernorsSeen,
     GpuProcessesSeen,
     GpuSample,
@@ -244,6 +245,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     GovernorsSeen: occupancy.on_governors,
     GpuSample: on_sources.on_gpu_sample,
     HostMemory: on_sources.on_host_memory,
+    FilesLost: on_sources.on_files_lost,
     SpotNotice: on_sources.on_spot_notice,
     CommandExited: _on_command_exited,
     PriceRead: charging.on_price_read,

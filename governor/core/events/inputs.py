@@ -14,6 +14,7 @@ from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.core.events.last_good import LastGoodSeen
 from governor.core.events.machine import (
+    FilesLost,
     GovernorsSeen,
     GpuProcessesSeen,
     GpuSample,
@@ -386,6 +387,7 @@ Event = (
     | GpuProcessesSeen
     | PriceRead
     | CommandExited
+    | FilesLost
     | GovernorsSeen
     | GpuSample
     | HostMemory

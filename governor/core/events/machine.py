@@ -102,3 +102,12 @@ class RunRecalled:
     run: str
     snapshot: Mapping[str, Any] | None
     is_answered: bool = True  # Else the disk did not answer in time.
+
+
+@dataclass(frozen=True, slots=True)
+class FilesLost:
+    """A file of the governor's own was removed or replaced while it runs: a socket, the journal."""
+
+    at: MonoNs
+    alarm: str  # "socket_gone", "journal_gone".
+    text: str  # What was found, and what was done.

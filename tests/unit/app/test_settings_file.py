@@ -9,7 +9,7 @@ import pytest
 
 from governor.adapters import clouds, prices
 from governor.app.settings_file import Settings, load_settings
-from governor.settings.model import default_paths
+from governor.settings.model import default_paths, trainer_socket
 from governor.wire.control_client import socket_paths
 from governor.wire.jsonl import DEFAULT_FIELDS
 from tests.paths import ROOT
@@ -99,8 +99,10 @@ def test_systemd_directories_are_taken() -> None:
 
 
 def test_a_governor_beside_one_command_keeps_to_itself() -> None:
-    settings, _ = load_settings(None, None, HOME, run="train-1")
-    daemon = good(None)
+    home = {"HOME": HOME["HOME"]}
+    settings, _ = load_settings(None, None, home, run="train-1")
+    daemon = load_settings(None, None, home)[0]
+    assert daemon is not None
     assert settings is not None
     assert settings.paths.state_dir == daemon.paths.state_dir / "runs" / "train-1"
     assert settings.paths.recordings_dir == daemon.paths.state_dir / "recordings", "bounded together"
@@ -145,7 +147,20 @@ def test_each_run_has_its_own_below_the_directories_of_the_environment() -> None
 def test_a_run_does_not_serve_the_socket_that_its_own_watcher_serves() -> None:
     settings, _ = load_settings(None, None, {**HOME, "COSTGOV_SOCKET": "/outer/trainer.sock"}, run="inner")
     assert settings is not None
-    assert settings.paths.socket == good(None).paths.runtime_dir / "runs" / "inner" / "trainer.sock"
+    own = (settings.paths.runtime_dir, settings.paths.state_dir)
+    assert settings.paths.socket in [directory / "trainer.sock" for directory in own]
+    assert {directory.parts[-2:] for directory in own} == {("runs", "inner")}
+
+
+def test_a_command_without_root_finds_its_socket_where_no_logout_removes_it() -> None:
+    def socket(state: str, *, may_vanish: bool = True) -> str:
+        return trainer_socket(state, "/run/user/7/costgov/runs/mine", may_vanish=may_vanish)
+
+    assert socket("/h/costgov/runs/mine") == "/h/costgov/runs/mine/trainer.sock"
+    assert socket("/h/costgov/runs/mine", may_vanish=False) == "/run/user/7/costgov/runs/mine/trainer.sock"
+    longest = "/" + "x" * (103 - len("//trainer.sock"))
+    assert socket(longest) == f"{longest}/trainer.sock"
+    assert socket(longest + "x").startswith("/run/user/7/"), "the kernel would not take it"
 
 
 CLOUDS, PRICES = ", ".join(clouds.names()), ", ".join(prices.names())

@@ -160,6 +160,7 @@ class Governor:
         self._closers += [stream.close for stream in self.streams]
         memory, notices = MemoryWatch(self._pids), NoticeWatch(self.cloud, self.clock)
         own_files = [OwnFileWatch("socket_gone", inbox.restore), OwnFileWatch("socket_gone", server.restore)]
+        own_files.append(OwnFileWatch("journal_gone", self.journal.take_loss))
         self._closers += [memory.close, notices.close, *(watch.close for watch in own_files)]
         performer = Performer(
             node=self.node,

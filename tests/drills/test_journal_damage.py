@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from governor.adapters.journal.db import CORRUPT_KEPT_MAX
+from governor.adapters.journal.file_set import CORRUPT_KEPT_MAX
 from governor.adapters.journal.reader import read_charges
 from governor.adapters.journal.runtime_files import MIRROR_NAME
 from governor.adapters.journal.writer import SqliteJournal, open_journal

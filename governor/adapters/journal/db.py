@@ -6,8 +6,6 @@ One thread at a time uses it.
 from __future__ import annotations
 
 import contextlib
-import datetime
-import glob
 import os
 import sqlite3
 import stat
@@ -15,18 +13,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from governor.adapters.journal.check import SCHEMA_VERSION, check, corrupt, is_corruption, is_whole, open_read_only
+from governor.adapters.journal.file_set import (
+    SUFFIXES,
+    WAL_BYTES_MAX,
+    lay_out_wal,
+    put_aside,
+    put_in_place,
+    remove,
+    room_lacking,
+    seen,
+    why_lost,
+)
 from governor.adapters.journal.retention import IncidentRows, Limits, prune
 from governor.adapters.journal.runtime_files import Entry
 from governor.adapters.journal.salvage import Taken, salvage, take_over
 from governor.adapters.machine import lock_file
 
-_SUFFIXES = ("-wal", "-shm", "")
-CORRUPT_KEPT_MAX = 3  # Repeated corruption must not fill the disk with copies.
 FILE_MODE = 0o640  # The group costgov reads history without the daemon; other users may not.
-WAL_BYTES_MAX = 4 * 1024 * 1024  # Without a limit, a WAL that once grew keeps its size for good.
-WAL_BYTES_LAID_OUT = 1024 * 1024  # About twenty commits of a halt beside a minute of other rows.
-# On a smaller disk, rows need the room more than a halt needs the milliseconds.
-ROOM_BYTES_MIN = 64 * WAL_BYTES_LAID_OUT
 
 _MIGRATIONS = {
     0: """
@@ -155,6 +158,53 @@ class Database(JournalReader):
         except BaseException:
             os.close(self._lock_fd)
             raise
+        self._note_files()
+
+    def keep_in_place(self) -> str | None:
+        """Write the file anew if it was removed or replaced. Returns what was found and done; None: it is in place.
+
+        SQLite goes on writing to a file without a name, which is gone when the governor ends. If no other can be
+        written, that file stays in use.
+        """
+        lost = why_lost(self.path, self._found) if self._found is not None else None
+        if lost is None:
+            return None
+        try:
+            self.notice = f"{lost}; it is written anew from the open file, complete{self._renew()}"
+        except (JournalUnavailable, sqlite3.Error, OSError) as error:
+            self.notice = f"{lost}, and cannot be written anew: {error}; tried again until the governor ends"
+        return self.notice
+
+    def _renew(self) -> str:
+        """Copy the open file to its path and go on there. Returns where a file that had its place is kept now."""
+        if not os.path.isdir(os.path.dirname(self.path)) or not lock_file.is_named(self._lock_fd, self.path + ".lock"):
+            fd = lock(self.path)
+            os.close(self._lock_fd)
+            self._lock_fd = fd
+        fresh = self.path + ".new"
+        remove(fresh)
+        aside = ""
+        try:
+            _make(fresh)
+            with contextlib.closing(sqlite3.connect(fresh, isolation_level=None)) as copy:
+                self._connection.backup(copy)
+            if seen(self.path) is not None:
+                wal = seen(self.path + "-wal")
+                own_wal = wal is not None and self._wal is not None and os.path.samestat(wal, self._wal)
+                aside = put_aside(self.path, "replaced", SUFFIXES[-1:] if own_wal else SUFFIXES)
+            put_in_place(self.path, fresh)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                remove(fresh)
+            raise
+        renewed = _connect(self.path)
+        self._connection.close()  # SQLite removes the WAL by name only if the file still has its own.
+        self._connection = renewed
+        self._note_files()
+        return f"; what had its place is kept as {aside}" if aside else ""
+
+    def _note_files(self) -> None:
+        self._found, self._wal = seen(self.path), seen(self.path + "-wal")
 
     def write(self, entries: Sequence[Entry], *, full: bool) -> None:
         """Commit the entries in one transaction; `full`: they are on disk on return. Known entries change nothing."""
@@ -259,7 +309,7 @@ def _connect(path: str, *, exclusive: bool = False) -> sqlite3.Connection:
         connection.close()
         raise
     if not exclusive:
-        _lay_out_wal(path + "-wal")
+        lay_out_wal(path + "-wal")
     return connection
 
 
@@ -286,24 +336,6 @@ def _make(path: str) -> None:
         raise corrupt("the file is empty")
 
 
-def _lay_out_wal(path: str) -> None:
-    """Allocate the WAL's blocks now, so that commits overwrite instead of extending the file.
-
-    A commit that overwrites waits for its own pages only. One that extends the file also waits for the file system's
-    journal, which carries the work of every process. SQLite reads the WAL only as far as its frames are valid.
-    """
-    with contextlib.suppress(OSError):  # Without it, commits are only slower.
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            room = os.fstatvfs(fd)
-            size = os.fstat(fd).st_size
-            if size < WAL_BYTES_LAID_OUT and room.f_bavail * room.f_frsize >= ROOM_BYTES_MIN:
-                os.pwrite(fd, bytes(WAL_BYTES_LAID_OUT - size), size)
-                os.fsync(fd)
-        finally:
-            os.close(fd)
-
-
 def _migrate(connection: sqlite3.Connection, path: str) -> None:
     found = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if found > SCHEMA_VERSION:
@@ -325,47 +357,18 @@ def _begin_anew(path: str, known: Sequence[Entry]) -> str:
     attempt starts over. Raises `JournalUnavailable`, sqlite3.Error and OSError.
     """
     fresh = path + ".new"
-    _remove(fresh)  # An interrupted attempt may have left it, and it takes room.
-    _check_room(path)
+    remove(fresh)  # An interrupted attempt may have left it, and it takes room.
+    needed = room_lacking(path)
+    if needed:
+        text = f"corrupt, and no room for what can still be read of it: free {needed / 1e6:.0f} MB"
+        raise JournalUnavailable(f"{path}: {text}")
     try:
         with contextlib.closing(_connect(fresh)) as connection:  # Closing removes the WAL.
             taken = salvage(path, connection, _INSERT, known)
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except BaseException:
-        _remove(fresh)
+        remove(fresh)
         raise
-    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    aside = f"{path}.corrupt-{stamp}"
-    for suffix in _SUFFIXES:
-        with contextlib.suppress(FileNotFoundError):
-            _link(path + suffix, aside + suffix)
-    for suffix in _SUFFIXES[:-1]:  # The old WAL must not be taken for the fresh file's.
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path + suffix)
-    os.rename(fresh, path)
-    for old in sorted(glob.glob(glob.escape(path) + ".corrupt-*Z"))[:-CORRUPT_KEPT_MAX]:
-        _remove(old)
+    aside = put_aside(path, "corrupt")
+    put_in_place(path, fresh)
     return f"{path}: corrupt; kept as {aside}, a fresh journal is begun: {taken.text()}"
-
-
-def _remove(path: str) -> None:
-    for suffix in _SUFFIXES:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path + suffix)
-
-
-def _check_room(path: str) -> None:
-    room = os.statvfs(os.path.dirname(path) or ".")
-    # The rows pass through a WAL as long as the file itself.
-    needed = 2 * sum(os.path.getsize(path + suffix) for suffix in ("", "-wal") if os.path.exists(path + suffix))
-    if room.f_bavail * room.f_frsize < needed:
-        text = f"corrupt, and no room for what can still be read of it: free {needed / 1e6:.0f} MB"
-        raise JournalUnavailable(f"{path}: {text}")
-
-
-def _link(path: str, name: str) -> None:
-    try:
-        os.link(path, name)
-    # The file system has no links. An interruption from here on leaves the copy and no journal.
-    except PermissionError:
-        os.rename(path, name)

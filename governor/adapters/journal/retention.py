@@ -114,6 +114,11 @@ class IncidentRows:
             del self._opened[next(iter(self._opened))]
 
 
+def halt_of(name: str) -> str:
+    """The incident's id of a row's name. A row of another halt has "~" and that halt's beginning behind it."""
+    return name.partition("~")[0]
+
+
 def opened_of(snapshot: str) -> int | None:
     """When the halt began. None: the snapshot does not say."""
     try:

@@ -191,6 +191,10 @@ def incident_entry(seq: int, incident_id: str, snapshot: Mapping[str, Any], *, i
     }  # fmt: skip
 
 
+def run_entry(seq: int, run: str, snapshot: Mapping[str, Any]) -> Entry:
+    return {"seq": seq, "table": "runs", "run": storable(run), "snapshot": text_of(snapshot)}
+
+
 def charge_entry(seq: int, charge: Mapping[str, Any]) -> Entry:
     return {
         "seq": seq, "table": "charges", "charge_id": storable(charge["charge_id"]),

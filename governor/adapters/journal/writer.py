@@ -13,10 +13,12 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from governor.adapters.journal.check import is_corruption
 from governor.adapters.journal.db import Database, JournalLocked, JournalUnavailable
+from governor.adapters.journal.retention import halt_of
 from governor.adapters.journal.runtime_files import (
     Entry,
     Fallback,
@@ -27,10 +29,9 @@ from governor.adapters.journal.runtime_files import (
     name_of,
     row_entry,
     row_of,
+    run_entry,
     seq_of,
     snapshot_of,
-    storable,
-    text_of,
 )
 from governor.adapters.journal.salvage import newest_snapshots
 from governor.ports import Row
@@ -41,6 +42,7 @@ COMMIT_BOUND_S = 0.25  # A halt waits no longer. A healthy FULL commit takes und
 OPEN_BOUND_S = 10.0  # A cold disk and a check of 100 MB. Then the daemon starts without the file.
 SALVAGE_BOUND_S = 60.0  # While rows are read from a damaged file: 350 MB take 15 s.
 READ_BOUND_S = 2.0  # Then reports and status use the rows in memory.
+LOOK_PERIOD_S = 2.0  # How soon a file that was removed under us is noticed.
 RETRY_PERIOD_S = 5.0  # How soon fallback rows move to a disk that has room again.
 CHECKPOINT_PERIOD_S = 60.0  # A minute's rows are a tenth of SQLite's own limit of the WAL.
 PRUNE_PERIOD_ROWS = 1_000  # Holds the limits within a percent without slowing the writer.
@@ -50,27 +52,23 @@ SNAPSHOTS_IN_MEMORY_MAX = 256  # Incidents and runs of this session.
 READ_ROWS_MAX = 10_000  # The most that one question returns. A report of one incident has hundreds.
 
 
+@dataclass(eq=False, slots=True)
 class _Job:
     """One job of the worker. `settled` is set once the job is known to have worked or failed."""
 
-    def __init__(
-        self, entries: list[Entry], full: bool, read: Callable[[Database], list[Entry]] | None = None,
-        tell: Callable[[list[Entry]], None] | None = None,
-    ) -> None:  # fmt: skip
-        self.entries = entries
-        self.full = full
-        self.read = read
-        self.tell = tell  # Called with what was read, by the worker, instead of a caller that waits.
-        self.settled = threading.Event()
-        self.committed = False
-        self.found: list[Entry] | None = None
+    entries: list[Entry]
+    full: bool
+    read: Callable[[Database], list[Entry]] | None = None
+    tell: Callable[[list[Entry]], None] | None = None  # Called by the worker with what was read: nobody waits.
+    settled: threading.Event = field(default_factory=threading.Event)
+    committed: bool = False
+    found: list[Entry] | None = None
 
 
 def open_journal(path: str, runtime_dir: str) -> tuple[SqliteJournal, str | None]:
     """Return the journal and, if its file has a problem, one line that says what is wrong and what to do.
 
-    A journal with a problem still works on the runtime directory and memory, and retries the file. Raises
-    `JournalLocked` if another governor holds the file: two must not act on one node.
+    With a problem it works on runtime directory and memory, and retries. `JournalLocked`: another governor holds it.
     """
     journal = SqliteJournal(path, runtime_dir)
     if not journal.opened.wait(OPEN_BOUND_S) and not (
@@ -102,6 +100,7 @@ class SqliteJournal:
         self._file_seq = 0  # The highest number in the file. The worker sets it.
         self._stalled = False  # A commit missed its bound, and none has succeeded since.
         self._closing = False
+        self._loss: str | None = None  # What the worker found of the file, until it is told.
         self._wake = threading.Condition()
         self._jobs: deque[_Job] = deque()
         left_over, _ = self._fallback.read()  # A session left them whose disk did not recover.
@@ -146,10 +145,7 @@ class SqliteJournal:
     ) -> bool:  # fmt: skip
         entries = [row_entry(self._next_seq(), row) for row in rows]
         entries += [charge_entry(self._next_seq(), charge) for charge in charges]
-        entries += [
-            {"seq": self._next_seq(), "table": "runs", "run": storable(run), "snapshot": text_of(snapshot)}
-            for run, snapshot in runs.items()
-        ]
+        entries += [run_entry(self._next_seq(), run, snapshot) for run, snapshot in runs.items()]
         return self._commit(entries, full=full)
 
     def runs(self) -> Mapping[str, Mapping[str, Any]]:
@@ -163,9 +159,13 @@ class SqliteJournal:
         return not self._stalled and self._enqueue(job)
 
     def incident_ids(self) -> set[str]:
-        # A row of another halt with the same id has "~" and that halt's beginning behind the id.
         kept = [*self._read(lambda db: db.incident_ids()), *self._snapshots["incidents"].values()]
-        return {str(entry["incident_id"]).partition("~")[0] for entry in kept}
+        return {halt_of(str(entry["incident_id"])) for entry in kept}
+
+    def take_loss(self) -> str | None:
+        """What was found, and done, when the file had been removed or replaced under us; once. Never waits."""
+        loss, self._loss = self._loss, None
+        return loss
 
     def recall(self) -> None:
         """Load runs and halts from the runtime directory, because the file has none."""
@@ -187,9 +187,8 @@ class SqliteJournal:
         self, incident_id: str, snapshot: Mapping[str, Any], rows: Iterable[Row], *, is_open: bool
     ) -> bool:
         entries = [row_entry(self._next_seq(), row) for row in rows]
-        return self._commit(
-            [*entries, incident_entry(self._next_seq(), incident_id, snapshot, is_open=is_open)], full=True
-        )
+        entries.append(incident_entry(self._next_seq(), incident_id, snapshot, is_open=is_open))
+        return self._commit(entries, full=True)
 
     def _commit(self, entries: list[Entry], *, full: bool) -> bool:
         if not entries:
@@ -279,17 +278,21 @@ class SqliteJournal:
         self.opened.set()
         tried_at = time.monotonic()
         unpruned = PRUNE_PERIOD_ROWS  # The first pass prunes: an upgrade may have lowered the limits.
+        looked_at = tried_at
         checkpoint_at = tried_at  # And checkpoints: a dead governor may have left a long WAL.
         while True:
             with self._wake:
                 if not self._jobs and not self._closing:
-                    self._wake.wait(RETRY_PERIOD_S)
+                    self._wake.wait(LOOK_PERIOD_S)
                 batch = list(self._jobs)
                 if self._closing and not batch:
                     break
             if database is None and time.monotonic() - tried_at >= RETRY_PERIOD_S:
                 database = self._try_open()
                 tried_at = time.monotonic()
+            if database is not None and time.monotonic() - looked_at >= LOOK_PERIOD_S:
+                self._loss = database.keep_in_place() or self._loss
+                looked_at = time.monotonic()
             database = self._serve(database, batch)
             unpruned += sum(len(job.entries) for job in batch)
             if database is not None and unpruned >= PRUNE_PERIOD_ROWS:

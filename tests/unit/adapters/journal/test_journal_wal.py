@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from governor.adapters.journal.db import WAL_BYTES_LAID_OUT, Database
+from governor.adapters.journal.db import Database
+from governor.adapters.journal.file_set import WAL_BYTES_LAID_OUT
 from governor.adapters.journal.runtime_files import Entry
 
 

@@ -68,4 +68,5 @@ def node_facts(
         observe=settings.observe,
         idle_stop_ns=settings.node.idle_stop,
         exclusive=exclusive,
+        redact_keys=settings.redact.keys,
     )

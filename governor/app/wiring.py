@@ -170,7 +170,7 @@ class Governor:
             journal=self.journal,
             checkpoints=self.checkpoints,
             observer=observers,
-            process_killer=ProcessKiller(self.processes, os.getpid()),
+            process_killer=ProcessKiller(self.processes, os.getpid(), facts.redact_keys),
             post=lambda event: self.daemon.post(event),  # noqa: PLW0108 - the daemon is built later, with this performer.
             cloud=self.cloud,
         )

@@ -10,6 +10,7 @@ from typing import Any, Final
 import structlog
 
 from governor.core.base.identity import ProcessFacts, ProcessId
+from governor.core.base.secrets import redacted
 from governor.core.base.units import NS_PER_MS, NS_PER_S, MonoNs
 from governor.core.events.inputs import ProcessesSeen
 from governor.core.halt.incident import process_row
@@ -61,6 +62,7 @@ class ProcessKiller:
 
     processes: Processes
     own_pid: int
+    redact_keys: tuple[str, ...] = ()
     _open: dict[str, KillInProgress] = field(default_factory=dict)
     blind: str | None = None  # Why the process table cannot be read.
     _late: list[tuple[str, signal.Signals, list[dict[str, Any]]]] = field(default_factory=list)
@@ -112,7 +114,7 @@ class ProcessKiller:
         for process in living[:SENDS_MAX]:
             role = "launcher" if process in killing.members.launchers else "child"
             facts = table.get(process.pid)
-            argv0 = " ".join(facts.argv[:3])[:120] if facts is not None else ""
+            argv0 = " ".join(redacted(facts.argv, self.redact_keys)[:3])[:120] if facts is not None else ""
             sent = self._send(process, killing.signum).value
             rows.append({**process_row(process), "role": role, "argv0": argv0, "sent": sent})
         known = frozenset(killing.members.members)

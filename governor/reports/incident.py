@@ -7,10 +7,12 @@ trainer, no save and no process to end.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from governor.core.base.secrets import REDACTED
 from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration
 from governor.core.engine.idle.messages import ABANDONED
 from governor.core.engine.idle_state import NODE
@@ -138,7 +140,7 @@ def incident_markdown(snapshot: Snapshot) -> str:
         "## Evidence\n\n" + _evidence(snapshot),
     ]
     if snapshot.get("resume"):
-        sections.insert(3, f"## Resume\n\n```\n{snapshot['resume']}\n```\n\n{_resume_advice(snapshot)}")
+        sections.insert(3, f"## Resume\n\n{_fenced([snapshot['resume']])}\n\n{_resume_advice(snapshot)}")
     return "\n\n".join(sections) + "\n"
 
 
@@ -261,7 +263,8 @@ def _facts(snapshot: Snapshot) -> list[str]:
         f"tokens {_tokens(snapshot.get('tokens_total'))}",
         "Checkpoint": f"`{_inline(checkpoint.get('path'))}`" if checkpoint else "none",
         "Last good": _last_good(last_good) if last_good else "none known",
-        "Ended": f"{processes_text(snapshot) or 'no process was known'}; plan: {plan.get(stop_target(snapshot), '?')}",
+        "Ended": f"{_inline(processes_text(snapshot) or 'no process was known')}; "
+        f"plan: {plan.get(stop_target(snapshot), '?')}",
     }
     if is_of_node(snapshot):
         rows = {"Opened": rows["Opened"], "Closed": rows["Closed"], "Last runs": last_runs(snapshot)}
@@ -297,7 +300,9 @@ def _resume_advice(snapshot: Snapshot) -> str:
     other = snapshot["evidence"].get("resume_with")
     said = f" Not as it was started: the rule says to resume with {_inline(other)}." if other else ""
     told = [f" It needs {_inline(text)}." for text in (resume_with(snapshot),) if text is not None]
-    return _resumes_from(snapshot) + said + "".join(told)
+    hidden = REDACTED in str(snapshot["resume"])
+    fill = f" It is shown without its secrets: fill in again what `{REDACTED}` stands for." if hidden else ""
+    return _resumes_from(snapshot) + said + "".join(told) + fill
 
 
 def _resumes_from(snapshot: Snapshot) -> str:
@@ -331,11 +336,11 @@ def _rank(rank: Mapping[str, Any]) -> str:
         + (f", waiting for the device in `{_inline(rank['device_wait'])}`" if rank.get("device_wait") else ""),
         f"last collective: {_collective(collective) if collective else 'none seen'}",
     ]
-    stack = [plain(frame) for frame in rank.get("stack") or []]
+    stack = list(rank.get("stack") or [])
     shown = stack[:STACK_FRAMES_SHOWN]
     if shown:
         left = [f"… {len(stack) - len(shown)} more"] if len(stack) > len(shown) else []
-        lines.append("```\n" + "\n".join([*shown, *left]) + "\n```")
+        lines.append(_fenced([*shown, *left]))
     return "\n\n".join(lines)
 
 
@@ -363,6 +368,14 @@ def _tokens(tokens: int | None) -> str:
 
 def _wall(wall_ns: int) -> str:
     return datetime.fromtimestamp(wall_ns / NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _fenced(lines: Sequence[object]) -> str:
+    """Untrusted lines as a block of code, which none of them can end."""
+    shown = ["".join(char if char.isprintable() else ascii(char)[1:-1] for char in str(line)) for line in lines]
+    longest = max((len(run) for line in shown for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return "\n".join([fence, *shown, fence])
 
 
 def _inline(value: object) -> str:

@@ -288,6 +288,10 @@ class Log(_Table):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
+class Redact(_Table):
+    keys: tuple[Text, ...] = Field(default=(), max_length=64)  # Beside those of core.base.secrets.
+
+
 class Jsonl(_Table):
     """A metrics file of a trainer without the shim, and how to end that trainer."""
 
@@ -342,6 +346,7 @@ class Settings(BaseSettings):
     metrics: Metrics = Field(default_factory=Metrics)
     record: Record = Field(default_factory=Record)
     log: Log = Field(default_factory=Log)
+    redact: Redact = Field(default_factory=Redact)
     alert: tuple[Alert, ...] = Field(default=(), max_length=ALERT_RECEIVERS_MAX)
     jsonl: tuple[Jsonl, ...] = Field(default=(), max_length=JSONL_STREAMS_MAX)
     line: Annotated[tuple[LineTable, ...], AfterValidator(named_apart)] = Field(default=(), max_length=LINES_MAX)
@@ -369,15 +374,14 @@ def default_paths(
         state_dir = str(paths["state_dir"])
         above = state_dir.removesuffix(below) if state_dir.startswith("/") else SYSTEM_STATE_DIR
         paths["recordings_dir"] = f"{above}/recordings"
-    loses_runtime_dir = False
+    vanishes = False
     if "runtime_dir" not in paths:
         assigned = environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
         user = environ.get("XDG_RUNTIME_DIR")
         lasting = assigned or _system(SYSTEM_RUNTIME_DIR, uid)
-        loses_runtime_dir = lasting is None and bool(user)
+        vanishes = run is not None and lasting is None and bool(user)
         paths["runtime_dir"] = (lasting or (f"{user}/costgov" if user else f"{state_home}/costgov/run")) + below
-    may_vanish = run is not None and loses_runtime_dir
-    paths.setdefault("socket", trainer_socket(str(paths["state_dir"]), paths["runtime_dir"], may_vanish=may_vanish))
+    paths.setdefault("socket", trainer_socket(str(paths["state_dir"]), paths["runtime_dir"], may_vanish=vanishes))
     paths.setdefault("control_socket", f"{paths['runtime_dir']}/control.sock")
     return paths
 
@@ -385,12 +389,11 @@ def default_paths(
 def trainer_socket(state_dir: str, runtime_dir: str, *, may_vanish: bool) -> str:
     """The trainer socket's default path. `may_vanish`: a logout removes the runtime directory, and the command goes on.
 
-    A trainer that it restarts has the path in its environment, so the path must last. Commands need no such path for
-    the control socket: they look for it after a login, which makes a new runtime directory.
+    A trainer that it restarts has the path in its environment. The control socket is looked for after a new login.
     """
     lasting = f"{state_dir}/{TRAINER_SOCKET}"
-    is_short = len(os.fsencode(lasting)) <= SOCKET_PATH_BYTES
-    return lasting if may_vanish and is_short else f"{runtime_dir}/{TRAINER_SOCKET}"
+    may_vanish = may_vanish and len(os.fsencode(lasting)) <= SOCKET_PATH_BYTES
+    return lasting if may_vanish else f"{runtime_dir}/{TRAINER_SOCKET}"
 
 
 def _system(directory: str, uid: int) -> str | None:

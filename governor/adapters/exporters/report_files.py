@@ -13,6 +13,9 @@ import structlog
 from governor.core.base.units import MonoNs
 from governor.reports.incident import incident_json, incident_markdown
 
+# Reports hold paths, command lines and stacks. The group costgov reads them, other users may not: as the journal.
+FILE_MODE: Final = 0o640
+DIRECTORY_MODE: Final = 0o750
 INCIDENTS_REMEMBERED_MAX: Final = 64  # As many halts as runs may be under way at once.
 
 log = structlog.get_logger("costgov")
@@ -43,11 +46,24 @@ class ReportFiles:
             del self._stages[next(iter(self._stages))]
         stem = "".join(char if char.isprintable() and char != "/" else "_" for char in incident_id)
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self._make_directory()
             for suffix, text in ((".json", incident_json(dict(snapshot))), (".md", incident_markdown(dict(snapshot)))):
                 draft = self.directory / f".{stem}{suffix}.new"
                 # A command line is bytes, not always UTF-8. Other bytes show as \udcXX and cost no halt.
-                draft.write_text(text, encoding="utf-8", errors="backslashreplace")
+                with open(draft, "w", encoding="utf-8", errors="backslashreplace", opener=_owner_and_group) as file:
+                    os.fchmod(file.fileno(), FILE_MODE)  # Whatever the umask is, and the draft of a dead governor.
+                    file.write(text)
                 os.replace(draft, self.directory / f"{stem}{suffix}")
         except OSError as error:
             log.error("report_not_written", incident_id=snapshot["incident_id"], reason=error.strerror)
+
+    def _make_directory(self) -> None:
+        if self.directory.is_dir() and self.directory.stat().st_mode & 0o007 == 0:
+            return
+        self.directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # The journal makes it so, too.
+        self.directory.mkdir(exist_ok=True)
+        self.directory.chmod(DIRECTORY_MODE)
+
+
+def _owner_and_group(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)

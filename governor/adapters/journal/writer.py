@@ -122,8 +122,7 @@ class SqliteJournal:
         for entry in self._rows:
             if incident_id in (None, entry["incident_id"]) and kind in (None, entry["kind"]):
                 found.setdefault(entry["seq"], entry)
-        newest = sorted(found.values(), key=seq_of)[-limit:] if limit else []
-        return [row_of(entry) for entry in newest]
+        return [row_of(entry) for entry in sorted(found.values(), key=seq_of)[-limit:]] if limit else []
 
     def save_incident(self, incident_id: str, snapshot: Mapping[str, Any], rows: Iterable[Row] = ()) -> bool:
         return self._commit_incident(incident_id, snapshot, rows, is_open=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 
 from governor.core.base.findings import Verdict
+from governor.core.base.secrets import command_text, redacted
 from governor.core.base.units import NS_PER_HOUR, DurationNs, MonoNs
 from governor.core.engine import charging, node_journal, saved_checkpoint
 from governor.core.engine.halt_plan import checkpoint_obstacle, plan_for
@@ -95,7 +95,7 @@ def open_incident(
         spend_at_verdict_usd_micros=node.ledger.spend(run.run),
         usd_micros_per_mtok=run.usd_micros_per_mtok,
         spend_rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
-        resume=_resume_command(managed),
+        resume=_resume_command(node, managed),
         framework=run.framework,
     )
     targets = [{**process_row(p), "role": "launcher"} for p in managed.launch.launchers]
@@ -127,13 +127,13 @@ def number_of(incident_id: str) -> int:
     return int(last) if last.isdecimal() else 1
 
 
-def _resume_command(managed: ManagedRun) -> str | None:
+def _resume_command(node: Node, managed: ManagedRun) -> str | None:
     """The command that launched the run. A script that calls resume() goes on from its newest whole checkpoint."""
     argv = managed.launch.command or managed.run.resume_argv
     if not argv:
         return None
-    directory = managed.run.cwd
-    return f"cd {shlex.quote(directory)} && {shlex.join(argv)}" if directory else shlex.join(argv)
+    command = command_text(redacted(argv, node.facts.redact_keys))
+    return f"cd {command_text([managed.run.cwd])} && {command}" if managed.run.cwd else command
 
 
 def merge(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> list[Effect]:

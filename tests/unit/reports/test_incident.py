@@ -158,6 +158,40 @@ def test_a_hostile_reason_stays_text() -> None:
     assert not [line for line in report.splitlines() if line.startswith("| 0.0") and line.count("|") != 4]
 
 
+HOSTILE = "\x1b]0;x\x07\n```\n# h\r\u2028\x9b2J`````"
+# Texts that are the governor's own words or numbers, of which the report's shape depends.
+OWN_WORDS = frozenset({"what", "halt_stage", "stop", "kind", "verified_by", "run", "stage", "clock", "boot_id", "name"})
+
+
+def hostile(value: Any, key: str = "") -> Any:
+    """The snapshot with every text of a trainer or a user, wherever it is, turned into an attack."""
+    if isinstance(value, dict):
+        return {name: hostile(one, name) for name, one in value.items()}
+    if isinstance(value, list):
+        return [hostile(one, key) for one in value]
+    return HOSTILE if isinstance(value, str) and key not in OWN_WORDS else value
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_text_of_a_snapshot_steers_a_terminal_or_leaves_its_block(case: str) -> None:
+    snapshot = CASES[case]()
+    text = incident_markdown(hostile(snapshot))
+    assert all(char.isprintable() or char == "\n" for char in text)
+    headings = [line for line in incident_markdown(snapshot).splitlines() if line.startswith("#")]
+    assert [line for line in text.splitlines() if line.startswith("#")][1:] == headings[1:]
+    fence = ""
+    for line in text.splitlines():
+        ticks = line[: len(line) - len(line.lstrip(" `"))].strip()
+        if fence:
+            fence = "" if line == fence else fence
+        elif len(ticks) >= 3:  # Elsewhere in a line they begin no block.
+            assert line.strip("`") in ("", "json"), "only ours opens a block"
+            fence = ticks
+    assert not fence
+    assert json.loads(incident_json(hostile(snapshot)))
+    assert incident_json(hostile(snapshot)).isascii()
+
+
 def test_an_entry_of_a_newer_governor_is_still_told() -> None:
     snapshot = nan_halt()
     snapshot["timeline"].append(entry(8 * S, "danced", floor="2nd"))

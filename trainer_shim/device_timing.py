@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
-from .timing import DATA, GAP, PARTS_TOTAL
+from .timing import BACKWARD, CHECKPOINT, DATA, GAP, HOLD, PARTS_TOTAL, StepTimes, put_seconds
 
 STEPS_IN_FLIGHT_MAX = 8  # DeepSpeed synchronises every step and DDP runs at most a few ahead: eight is a stuck device.
 EVENTS_PER_STEP_MAX = 1_024  # 256 micro-steps of four boundaries; beyond, host times are as good.
@@ -178,3 +178,15 @@ def for_device(torch: Any, device_type: str) -> Optional[DeviceTimer]:
         CudaScalars(torch, pinned=True),
         torch.cuda.is_current_stream_capturing,
     )
+
+
+def put_times(fields: Dict[str, Any], parts_ns: Any, step_ns: int) -> None:
+    """Replace a step frame's times on the host by the device's."""
+    parts_ns[DATA] = felt_data_wait(parts_ns, int(fields["data_s"] * 1e9))
+    parts_ns[CHECKPOINT] = parts_ns[HOLD] = 0  # Host work, which the host's clock has measured.
+    measured = {name: fields[name] for name in ("checkpoint_s", "hold_s")}
+    put_seconds(fields, StepTimes(step_ns, parts_ns, 0), True, parts_ns[BACKWARD] > 0)
+    fields.update(measured)
+    # The host times a collective's launch only: no figure is better than that one.
+    fields.pop("comm_s", None)
+    fields["device_timed"] = True

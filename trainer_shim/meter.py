@@ -226,7 +226,7 @@ class StepMeter:
         assert self.device is not None, "only devices run late"
         for late in self.device.arrived():
             if late.parts_ns is not None and late.step_ns is not None:
-                self._put_device_times(late.fields, late.parts_ns, late.step_ns)
+                device_timing.put_times(late.fields, late.parts_ns, late.step_ns)
             if not late.is_read:
                 late.fields["loss_expected"] = False  # The loss did not vanish: the device never answered.
             self._send(late.fields, late.loss, late.norm)
@@ -393,18 +393,6 @@ class StepMeter:
             self._memory_due_ns = self.clock.since_ns + MEMORY_PERIOD_NS
             put_memory(fields)
         return fields
-
-    def _put_device_times(self, fields: Dict[str, Any], parts_ns: Any, step_ns: int) -> None:
-        host_data_ns = int(fields["data_s"] * 1e9)
-        parts_ns[timing.DATA] = device_timing.felt_data_wait(parts_ns, host_data_ns)
-        parts_ns[timing.CHECKPOINT] = parts_ns[timing.HOLD] = 0  # Host work, which the host's clock has measured.
-        measured = {name: fields[name] for name in ("checkpoint_s", "hold_s")}
-        times = timing.StepTimes(step_ns, parts_ns, 0)
-        timing.put_seconds(fields, times, True, parts_ns[timing.BACKWARD] > 0)
-        fields.update(measured)
-        # The host times a collective's launch only: no figure is better than that one.
-        fields.pop("comm_s", None)
-        fields["device_timed"] = True
 
 
 def _forget(_directory: str) -> None:

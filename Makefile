@@ -24,18 +24,18 @@ export TORCH_INDEX PREFIX DESTDIR PURGE
 unexport PYTHONDONTWRITEBYTECODE
 
 # nproc answers with OpenMP's variables where they are set, and above they are: asked that way, every check ran alone.
-# One more than there are cores: the contract tests wait for sockets and time-outs a third of their time.
-JOBS ?= $(shell echo $$(($$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc) + 1)))
+CORES := $(shell env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
+# Two more than there are cores: the contract tests wait for sockets and time-outs a third of their time.
+JOBS ?= $(shell echo $$(($(CORES) + 2)))
 # Drills wait for processes more than for the processor. More of them at once than this, and their graces run out.
-DRILL_JOBS ?= $(JOBS)
+DRILL_JOBS ?= $(shell echo $$(($(CORES) + 1)))
 PYTEST := $(VENV_PYTHON) -m pytest -q
 LINTED := $(wildcard governor trainer_shim tests examples benchmarks docs)
 DATA_TESTS := $(wildcard tests/tidy tests/timelines tests/golden)
-UNIT_ODD = $(shell find tests/unit -name 'test_*.py' | LC_ALL=C sort | sed -n 'p;n')
-UNIT_EVEN = $(shell find tests/unit -name 'test_*.py' | LC_ALL=C sort | sed -n 'n;p')
+UNIT_THIRDS := test-unit-1 test-unit-2 test-unit-3
 
-.PHONY: help env check lint lint-format lint-types lint-imports test-data test-contract test-unit test-unit-odd \
-  test-unit-even test-sim test drills drill-packages \
+.PHONY: help env check lint lint-format lint-types lint-imports test-data test-contract test-contract-clouds \
+  test-contract-rest test-unit $(UNIT_THIRDS) test-sim test drills drill-packages \
   fix sim sim-ceiling sim-node sim-one bench bench-planner docs golden-update policy-check demo install uninstall dist clean
 
 help: ## List the commands.
@@ -65,17 +65,20 @@ lint-imports:
 test-data:
 	@$(PYTEST) $(DATA_TESTS)
 
-test-contract:
-	@$(PYTEST) tests/contract
+# Two processes: a third of a contract's time is waiting for time-outs, and one alone would end last.
+test-contract: test-contract-clouds test-contract-rest
 
-# Half of the files each: one process with all of them would still run when everything else has ended.
-test-unit: test-unit-odd test-unit-even
+test-contract-clouds:
+	@$(PYTEST) tests/contract/clouds
 
-test-unit-odd:
-	@$(PYTEST) $(UNIT_ODD)
+test-contract-rest:
+	@$(PYTEST) tests/contract --ignore=tests/contract/clouds
 
-test-unit-even:
-	@$(PYTEST) $(UNIT_EVEN)
+# A third of the files each: one process with all of them would still run when everything else has ended.
+test-unit: $(UNIT_THIRDS)
+
+$(UNIT_THIRDS): test-unit-%:
+	@$(PYTEST) $$(find tests/unit -name 'test_*.py' | LC_ALL=C sort | awk 'NR % 3 == $* % 3')
 
 test-sim:
 	@$(PYTEST) tests/sim

@@ -24,10 +24,11 @@ hypothesis.settings.register_profile("gate", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("search", deadline=None)
 hypothesis.settings.load_profile("gate")
 
-# A shell starts its background jobs with SIGINT ignored, and whatever they start inherits that: tests of what Ctrl-C
-# does would then test nothing.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell starts its background jobs with SIGINT and SIGQUIT ignored, and whatever they start inherits that: tests of
+# what these do would then test nothing, or wait for ever.
+for _signum, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(_signum) is signal.SIG_IGN:
+        signal.signal(_signum, _handler)
 
 
 @pytest.fixture

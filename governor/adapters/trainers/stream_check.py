@@ -57,15 +57,9 @@ class StreamCheck:
 
     def _log_faults(self) -> Iterator[Fault]:
         path = self._busy_with = str(self.entry.path)
-        try:
-            fd = Walk().open_regular(path)
-        except FileNotFoundError:
-            return
-        except NotRegularError:
-            yield Fault(f"{path}: not a regular file", "name the file that the trainer writes")
-            return
-        except OSError as error:
-            yield Fault(f"{path}: uid {os.geteuid()} may not read it: {error.strerror}", _READ)
+        fd = _opened(path, Walk(), "", "name the file that the trainer writes")
+        if not isinstance(fd, int):
+            yield from fd
             return
         self.is_there = True
         try:
@@ -91,18 +85,12 @@ class StreamCheck:
         if self.entry.pidfile is None:
             return
         path = self._busy_with = str(self.entry.pidfile)
-        walk, log = Walk(), Walk()
-        try:
-            os.close(walk.open_regular(path))
-        except FileNotFoundError:
+        fd = _opened(path, Walk(), ", so it names nobody", "have the launcher write its pid there")
+        if not isinstance(fd, int):
+            yield from fd
             return
-        except NotRegularError:
-            yield Fault(f"{path}: not a regular file, so it names nobody", "have the launcher write its pid there")
-            return
-        except OSError as error:
-            yield Fault(f"{path}: uid {os.geteuid()} may not read it: {error.strerror}", _READ)
-            return
-        read = read_pidfile(path)
+        os.close(fd)
+        log, read = Walk(), read_pidfile(path)
         for facts in named_by_pidfile(read, self.processes):
             try:
                 os.close(log.open_regular(str(self.entry.path)))
@@ -117,3 +105,15 @@ class StreamCheck:
 
 
 _READ: Final = "give the governor's user read access"
+
+
+def _opened(path: str, walk: Walk, so: str, advice: str) -> int | tuple[Fault, ...]:
+    """A descriptor, or what is wrong with the file; nothing is, if it does not exist yet."""
+    try:
+        return walk.open_regular(path)
+    except FileNotFoundError:
+        return ()
+    except NotRegularError:
+        return (Fault(f"{path}: not a regular file{so}", advice),)
+    except OSError as error:
+        return (Fault(f"{path}: uid {os.geteuid()} may not read it: {error.strerror}", _READ),)

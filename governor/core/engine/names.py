@@ -44,7 +44,7 @@ def named(node: Node, hello: Hello) -> tuple[Hello, list[Effect]] | RecallRun:
     owner = owner_of(node, hello.run)
     text = (
         f"run {hello.run} belongs to uid {owner}; the run of uid {uid} is watched as {name}, with a spend of its own "
-        f"(`costgov run forget {hello.run}` releases a name whose run is gone)"
+        f"(`costgov forget {hello.run}` releases a name whose run is gone)"
     )
     is_new = name not in node.runs
     return replace(hello, run=name), [Alarm("name_taken", name, text)] if is_new else []

@@ -113,7 +113,8 @@ def start_all(work: Path) -> None:
     shell(f'setsid sh -c "{again}" >/dev/null 2>&1 & {named.replace("NAME", "respawning")}')
     shell(f"env -i setsid sleep {FOR_EVER} >/dev/null 2>&1 & {named.replace('NAME', 'clean_environment')}")
     pane = f"echo $$ > {files}/.tmux; mv {files}/.tmux {files}/tmux; exec sleep {FOR_EVER}"
-    shell(f"tmux -S {work}/inner -f /dev/null new-session -d '{pane}'")
+    # Else it takes the shell of the user, and a service's user may have nologin.
+    shell(f"tmux -S {work}/inner -f /dev/null new-session -d '{pane}'", SHELL="/bin/sh")
 
 
 def living(work: Path) -> dict[str, list[int]]:

@@ -51,6 +51,7 @@ def test_sockets_come_back_and_open_connections_stay(service: Callable[..., Serv
     log = governor.log.read_text()
     assert "socket_gone" in log
     assert f"the directory {run} of the socket {run}/" in log, "said of the socket that was looked at first"
+    assert f"the socket {run / 'trainer.sock'} was removed" in log, "said of the other, or of it"
 
 
 def test_a_socket_that_was_replaced_is_ours_again(service: Callable[..., Service]) -> None:

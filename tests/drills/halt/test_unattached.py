@@ -79,7 +79,7 @@ def test_a_command_that_goes_on_for_a_while_ends_with_its_own_code_and_is_charge
 
 
 def test_a_command_that_ends_by_itself_is_charged_and_keeps_its_code(costgov: Costgov) -> None:
-    done = costgov("run", "--price", "3600", "--name", "short", "--", "sh", "-c", "sleep 1; exit 7")  # Some ticks.
+    done = costgov("run", "--price", "3600", "--name", "short", "--", sys.executable, "-c", "raise SystemExit(7)")
     assert done.returncode == 7, done.stderr
     assert "short" in costgov("cost", "--json").stdout
 

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,8 @@ from typing import Self
 BOOT_S_MAX = 120.0  # Seconds on an idle machine; a shared one with two cores takes longer.
 COMMAND_S_MAX = 180.0
 EXIT_S_MAX = 30.0
+# All that a command in the box gets: what it inherits must not depend on who runs the drills.
+ENVIRON = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C"}
 PROGRAMS = {"systemd-nspawn": "systemd-container", "dbus-daemon": "dbus", "nsenter": "util-linux", "mount": "mount"}
 # Units of the machine below that would wait for a network the box does not have.
 MASKED = ("systemd-networkd-wait-online.service", "NetworkManager-wait-online.service", "ifupdown-wait-online.service")
@@ -160,10 +162,9 @@ class BootedSystemd:
         stdin: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run to its end. With `check`, a failure shows what the command said."""
-        clean = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C"}
         found = subprocess.run(
             self.argv(*command),
-            env={**clean, **env},
+            env={**ENVIRON, **env},
             input=stdin,
             capture_output=True,
             text=True,
@@ -172,10 +173,10 @@ class BootedSystemd:
         assert not check or found.returncode == 0, f"{command}: exit {found.returncode}\n{found.stdout}{found.stderr}"
         return found
 
-    def popen(self, *command: str, env: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    def popen(self, *command: str) -> subprocess.Popen[bytes]:
         """Start inside; its stdin and stdout are pipes to the caller."""
-        argv = self.argv(*env, *command)
-        return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        argv = self.argv(*command)
+        return subprocess.Popen(argv, env=ENVIRON, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:
         """Write a file of the box (not below /run or /tmp, which are mounts of its own)."""

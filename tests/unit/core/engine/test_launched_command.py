@@ -93,6 +93,18 @@ def test_a_command_that_ends_before_the_first_tick_is_shown_and_has_its_money() 
     assert node.ledger.spend("job") == PRICE * NS_PER_S // NS_PER_HOUR
 
 
+def test_a_command_whose_end_is_seen_before_the_first_tick_has_its_money_all_the_same() -> None:
+    """Beside busy neighbours a short command is over when the loop looks for the first time."""
+    node = make_node(rule(), cloud="none", exclusive=True, price_usd_micros_per_hour=PRICE)
+    play(node, CommandLaunched(at(0), "job", 1000, (COMMAND,)))
+    play(node, LauncherExited(at(1)), TrainerExited(at(1), "job", None))
+    play(node, tick(1))
+    play(node, TrainerExited(at(1), "job", 0))
+    assert run_status(node.runs["job"], at(1))["state"] == "finished"
+    assert node.ledger.spend("job") == PRICE * NS_PER_S // NS_PER_HOUR
+    assert node.ledger.spend(UNALLOCATED) == 0
+
+
 def test_without_a_ceiling_the_line_says_that_nothing_protects_the_run() -> None:
     (alarm,) = [e for e in pass_time(launched(ceiling=None), 100) if isinstance(e, Alarm)]
     assert "nothing protects this run" in alarm.text

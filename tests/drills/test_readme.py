@@ -71,6 +71,7 @@ def play(quick_start: QuickStart, checkout: Path, **environ: str) -> subprocess.
             "PATH": f"{BIN}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "DS_ACCELERATOR": "cpu",
+            "PYTHONUNBUFFERED": "1",  # A script that is halted may end before it writes what it has printed.
             "OMP_NUM_THREADS": "1",
             "COSTGOV_PATHS__STATE_DIR": str(checkout / "state"),
             "COSTGOV_PATHS__RUNTIME_DIR": str(checkout / "run"),

@@ -8,13 +8,16 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.drills.components import needs
 from tests.drills.shim.conftest import free_port
 from tests.drills.shim.fake_governor import FakeGovernor
+from trainer_shim.engines.hf_checkpoints import TrainerSaver
+from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint
 
 needs("transformers", "accelerate")
@@ -55,6 +58,24 @@ def test_frames_tell_what_happened_and_change_nothing(run_ranks, tmp_path: Path,
         assert "checkpoint" in seen[rank]["phases"]
     mean = [sum(seen[rank]["frames"][step]["loss"] for rank in range(ranks)) / ranks for step in range(STEPS)]
     assert mean == pytest.approx(seen[0]["logged"], abs=2e-4), "the Trainer logs four digits"
+
+
+def test_beside_a_suspect_checkpoint_the_trainers_own_are_looked_into(tmp_path: Path) -> None:
+    """What the Trainer saved between a NaN and its verdict is broken as well."""
+    import torch
+    from safetensors.torch import save_file
+
+    for step, weight in ((30, 1.0), (40, float("nan")), (70, 1.0)):
+        path = tmp_path / f"checkpoint-{step}"
+        path.mkdir()
+        save_file({"weight": torch.tensor([0.5, weight])}, path / "model.safetensors")
+        (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    suspect = tmp_path / "costgov-suspect-42"
+    suspect.mkdir()
+    (suspect / checkpoint.MANIFEST).write_text(json.dumps({"kind": "suspect", "step": 42, "files": []}))
+    trainer = SimpleNamespace(args=SimpleNamespace(output_dir=str(tmp_path)))
+    saver = TrainerSaver(cast(StepMeter, SimpleNamespace(teach_directory=lambda _: None)), trainer)
+    assert [found["step"] for found in saver.own_checkpoints(str(tmp_path))] == [30, 70]
 
 
 def test_a_resumed_trainer_goes_on_at_its_step(run_ranks, tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """The process that reads one checkpoint for the governor, with the rights of the checkpoint's owner.
 
 It reads files that a stranger has written, so it is a process of its own: what it may use is limited, it holds nothing
-of the daemon's, and it can be killed where a thread could not. It imports the standard library alone and starts in a
-few hundredths of a second. One request comes as a line of JSON on stdin; a dot a second goes out while it gets on, then
-one line of JSON: the answer. The format of the manifest is trainer_shim's (saving/checkpoint.py).
+of the daemon's, and it can be killed where a thread could not. It imports the standard library and the shim, and
+starts in a few hundredths of a second. One request comes as a line of JSON on stdin; a dot a second goes out while it
+gets on, then one line of JSON: the answer. The format of the manifest is trainer_shim's (saving/checkpoint.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from governor.adapters.trainers.weights_sample import nonfinite
+from trainer_shim.saving.weights_sample import nonfinite
 
 MANIFEST: Final = "costgov_manifest.json"
 # ZeRO-3 writes two files a rank and we a third: 6,000 for 2,000 ranks. Formats with a file for each chunk of a tensor

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from governor.adapters.trainers.checkpoint_reader import ANSWER_BYTES_MAX, HASH_TIME_MAX_S
 from governor.ports import CheckpointLook
+from trainer_shim.saving import weights_sample
 
 # So many readers with all the memory that each may have (192 MiB) stay within the service's MemoryMax=1G.
 READERS_MAX: Final = 4
@@ -40,7 +41,7 @@ _READY_MAX: Final = READERS_MAX
 _DOTS_MAX: Final = 2 * round(WALL_MAX_S)
 _NOBODY: Final = 65534
 _BOOT: Final = (
-    "import sys; sys.path.append(sys.argv[1]); "
+    "import sys; sys.path += sys.argv[1:]; "
     "from governor.adapters.trainers.checkpoint_reader import main; sys.exit(main())"
 )
 
@@ -54,8 +55,9 @@ class DiskCheckpoints:
     """
 
     def __init__(self, command: Sequence[str] | None = None, silent_s: float = SILENT_MAX_S) -> None:
-        root = str(Path(__file__).parents[3])
-        self._command = tuple(command or (sys.executable, "-I", "-S", "-c", _BOOT, root))
+        # The two distributions may lie in different places.
+        roots = dict.fromkeys((str(Path(__file__).parents[3]), str(Path(weights_sample.__file__).parents[2])))
+        self._command = tuple(command or (sys.executable, "-I", "-S", "-c", _BOOT, *roots))
         self._silent_s = silent_s
         self._places = Places()
         self._ready: queue.SimpleQueue[Reader] = queue.SimpleQueue()

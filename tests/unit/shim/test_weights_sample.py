@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from governor.adapters.trainers.weights_sample import Budget, nonfinite, storages
+from trainer_shim.saving.weights_sample import SAMPLE_BYTES, Budget, nonfinite, storages
 
 COUNT = 3000
 ONE = {"F64": struct.pack("<d", 1.0), "F32": struct.pack("<f", 1.0), "BF16": b"\x80\x3f", "F16": b"\x00\x3c"}
@@ -61,6 +61,27 @@ def torch_zip(path: Path, dtype: str, *raws: bytes) -> None:
             archive.writestr(f"archive/data/{key}", raw)
 
 
+def with_zip64_end(raw: bytes) -> bytes:
+    """As torch ends its zips, small ones too."""
+    directory, end = raw[:-22], raw[-22:]
+    count, size, offset = struct.unpack("<10xHII2x", end)
+    long = b"PK\x06\x06" + struct.pack("<QHHIIQQQQ", 44, 45, 45, 0, 0, count, count, size, offset)
+    return directory + long + b"PK\x06\x07" + struct.pack("<IQI", 0, len(directory), 1) + end
+
+
+def distcp(path: Path, dtype: str, *raws: bytes, between: bytes = b"") -> list[int]:
+    """As torch.distributed.checkpoint writes it: a torch zip for each tensor. Returns where each begins."""
+    begins = []
+    file = b""
+    for index, raw in enumerate(raws):
+        torch_zip(path, dtype, raw)
+        begins.append(len(file))
+        file += with_zip64_end(path.read_bytes()) if index % 2 else path.read_bytes()
+        file += between
+    path.write_bytes(file)
+    return begins
+
+
 def sampled(path: Path) -> str | None:
     return nonfinite(str(path.parent), [path.name], lambda: None)
 
@@ -74,6 +95,8 @@ def test_a_nan_or_an_infinity_is_found_and_named(tmp_path: Path, dtype: str) -> 
         assert sampled(tmp_path / "model.safetensors") == "model.safetensors: lm_head"
         torch_zip(tmp_path / "state.pt", dtype, healthy, harmed)
         assert sampled(tmp_path / "state.pt") == "state.pt: storage 1"
+        begins = distcp(tmp_path / "__0_0.distcp", dtype, healthy, healthy, harmed, healthy)
+        assert sampled(tmp_path / "__0_0.distcp") == f"__0_0.distcp: archive at byte {begins[2]}"
 
 
 @pytest.mark.parametrize("dtype", ONE)
@@ -83,6 +106,26 @@ def test_healthy_weights_masks_and_a_few_numbers_are_not_suspected(tmp_path: Pat
     torch_zip(tmp_path / "state.pt", dtype, *tensors)
     assert sampled(tmp_path / "model.safetensors") is None
     assert sampled(tmp_path / "state.pt") is None
+    distcp(tmp_path / "__0_0.distcp", dtype, *tensors)
+    assert sampled(tmp_path / "__0_0.distcp") is None
+
+
+def test_numbers_of_an_optimizer_hide_no_weight_and_what_is_no_zip_ends_nothing(tmp_path: Path) -> None:
+    """A step count stands beside each moment: most zips of a .distcp file hold one number."""
+    path = tmp_path / "__3_0.distcp"
+    numbers = [ONE["F32"]] * 200
+    begins = distcp(path, "F32", NAN["F32"] * COUNT, *numbers, between=bytes(700))
+    assert sampled(path) == f"__3_0.distcp: archive at byte {begins[0]}"
+    distcp(path, "F32", ONE["F32"] * COUNT, *numbers, NAN["F32"], between=bytes(700))
+    assert sampled(path) is None
+
+
+def test_one_piece_with_the_whole_model_in_it_is_looked_at_in_many_places(tmp_path: Path) -> None:
+    """As ZeRO's flat partitions are. Its end is padding."""
+    healthy = ONE["F32"] * 100_000
+    harm = NAN["F32"] * (SAMPLE_BYTES // 2)
+    torch_zip(tmp_path / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", "F32", healthy + harm + healthy + bytes(99))
+    assert sampled(tmp_path / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt") is not None
 
 
 @pytest.mark.parametrize(
@@ -92,11 +135,16 @@ def test_healthy_weights_masks_and_a_few_numbers_are_not_suspected(tmp_path: Pat
         struct.pack("<Q", 8) + b'{"a": 1}',
         struct.pack("<Q", 53) + b'{"a": {"dtype": "F32", "data_offsets": [9, -9223372]}}',
         struct.pack("<Q", 2_000_000) + b"[" * 2_000_000, b"PK\x03\x04", b"PK\x05\x06" + bytes(18),
+        b"PK\x05\x06" * 5_000, bytes(70_000) + b"PK\x05\x06" + b"\xff" * 18,
+        b"PK\x06\x06" + b"\xff" * 52 + b"PK\x06\x07" + bytes(16) + b"PK\x05\x06" + bytes(18),
     ],
-    ids=["empty", "endless", "torn", "list", "number", "backwards", "nested", "half a zip", "empty zip"],
+    ids=[
+        "empty", "endless", "torn", "list", "number", "backwards", "nested", "half a zip", "empty zip",
+        "ends alone", "a directory beyond", "a long end beyond",
+    ],
 )  # fmt: skip
 def test_what_is_made_up_says_nothing(tmp_path: Path, raw: bytes) -> None:
-    for name in ("a.safetensors", "a.pt", "a.bin"):
+    for name in ("a.safetensors", "a.pt", "a.bin", "a.distcp"):
         (tmp_path / name).write_bytes(raw)
         assert sampled(tmp_path / name) is None
 
@@ -107,6 +155,8 @@ def test_a_pickle_is_never_run(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "evil.pt", "w") as archive:
         archive.writestr("archive/data.pkl", b"\x80\x02" + code)
     assert sampled(tmp_path / "evil.pt") is None
+    (tmp_path / "evil.pt").rename(tmp_path / "evil.distcp")
+    assert sampled(tmp_path / "evil.distcp") is None
     assert not mark.exists()
 
 

@@ -35,6 +35,7 @@ environment. A process belongs to the run, whoever its parent is now, if one of 
 |---|---|---|
 | It carries the mark of the launch: a soft limit (RLIMIT_LOCKS, which the kernel does not enforce) that everything inherits. | the command's start | `costgov run` |
 | The same, set by the rank itself. | `attach()` | the service |
+| It is in the control group that was made for the command, by root or where a systemd unit is the user's (`Delegate=yes`). | the command's start | `costgov run` |
 | It is in a control group that began with the run: a systemd scope or service, a Slurm step. Not a login's or a container's. | the first hello | the service |
 | It is in a session or process group that the run began. | always | both |
 
@@ -44,6 +45,14 @@ that the run opens in a tmux server from before is not: that server starts it.
 Nothing else is ended. What may be the run's and shows none of these signs is named in the incident as `not ended`, at most 16 of them: orphans of
 the same user and control group that began between the launch and the first hello, and processes of the run that became another user's (`sudo`).
 Exit code 86 and "no process of the run is left" say that nothing with a sign is left.
+
+A command's own control group (version 2) is made beside `costgov run`, below the group in which that is: limits and the end of a unit, a container or a
+login hold for it as before, and `costgov run` stays where it is. No process leaves it by anything that it does to itself. It is looked at besides the
+process table: a halt is complete only when the kernel says that it is empty. After SIGKILL to each process it is ended as a whole (`cgroup.kill`), with
+processes that became another user's, and with forks under way; not while one of root's managers (`sshd`, `slurmstepd`, a container's) is in it, which keeps the
+halt open and calls a person. It is removed at the end; what a killed `costgov run` leaves, the next start removes. Where none may be made (a read-only
+`/sys/fs/cgroup`, version 1, a Slurm step) the other signs hold. What other services begin for the run is in their groups, and not in this one: `at`, cron,
+`systemd-run`, `docker run`, a tmux server from before.
 
 """
 

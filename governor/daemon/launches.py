@@ -9,7 +9,8 @@ from typing import Final
 
 from governor.core.base.identity import ProcessFacts, ProcessId, carries
 from governor.core.events.inputs import Hello, LaunchersSeen
-from governor.core.halt.kill_set import descends, find_launchers, own_cgroups, unsure
+from governor.core.halt.kill_set import descends, find_launchers, is_below, own_cgroups, unsure
+from governor.daemon.process_killer import ControlGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,15 @@ class SupervisedCommand:
     should_end: Callable[[], bool] = lambda: False  # True: the command is over and no work is pending.
     on_signal: Callable[[signal.Signals], bool] = lambda _signum: False  # True: the signal is handled, go on.
     mark: int | None = None  # What the command and all that it starts carry.
+    group: ControlGroup | None = None  # Made for it; None where that is not allowed.
+
+    @property
+    def marks(self) -> tuple[int, ...]:
+        return () if self.mark is None else (self.mark,)
+
+    @property
+    def cgroups(self) -> tuple[str, ...]:
+        return () if self.group is None else (self.group.path,)
 
 
 NO_COMMAND: Final = SupervisedCommand(None, (), ())
@@ -38,7 +48,7 @@ def launch_seen(
     launchers = tuple(dict.fromkeys((*command.processes, *found))) if own else found
     marks = _marks(table, hello, command if own else NO_COMMAND)
     roots = (rank, *launchers)
-    cgroups = own_cgroups(table, roots)
+    cgroups = (*own_cgroups(table, roots), *(command.cgroups if own else ()))
     # All that leaves the tree of our command comes to us, and has its mark.
     strangers = () if own and command.mark is not None else unsure(table, roots, own_pid, marks, cgroups)
     if not (launchers or marks or cgroups or strangers):
@@ -52,9 +62,9 @@ def launch_seen(
 def _has_left(table: Mapping[int, ProcessFacts], rank: ProcessId, command: SupervisedCommand) -> bool:
     """Whether the rank was started by the command, wherever it stands now."""
     facts = table.get(rank.pid)
-    return (
-        command.mark is not None and facts is not None and facts.process == rank and carries(facts.mark, command.mark)
-    )
+    if facts is None or facts.process != rank:
+        return False
+    return any(carries(facts.mark, mark) for mark in command.marks) or is_below(facts.cgroup, command.cgroups)
 
 
 def _marks(table: Mapping[int, ProcessFacts], hello: Hello, command: SupervisedCommand) -> tuple[int, ...]:
@@ -63,7 +73,7 @@ def _marks(table: Mapping[int, ProcessFacts], hello: Hello, command: SupervisedC
     Neither alone is believed. A rank may say anything, and a limit that the machine sets is on every process.
     """
     facts = table.get(hello.peer.process.pid)
-    marks = [] if command.mark is None else [command.mark]
+    marks = list(command.marks)
     if (
         hello.mark
         and facts is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -14,7 +14,7 @@ from governor.core.base.secrets import redacted
 from governor.core.base.units import NS_PER_MS, NS_PER_S, MonoNs
 from governor.core.events.inputs import ProcessesSeen
 from governor.core.halt.incident import process_row
-from governor.core.halt.kill_set import KillSet, kill_set, marked_of_others, strays
+from governor.core.halt.kill_set import KillSet, in_group, kill_set, managers, marked_of_others, strays
 from governor.ports import Processes, Sent
 
 # The scan period while a process lives, so an exit is seen this soon.
@@ -33,6 +33,21 @@ COMMAND_CHARS_MAX: Final = 80
 log = structlog.get_logger("costgov")
 
 Table = Mapping[int, ProcessFacts]
+
+
+class ControlGroup(Protocol):
+    """A control group that was made for one command. It has what the command started, and nothing else."""
+
+    @property
+    def path(self) -> str:
+        """As the process table shows it."""
+
+    @property
+    def is_populated(self) -> bool:
+        """Whether any process lives in it, whosever it is and whether the table shows it or not."""
+
+    def kill(self) -> bool:
+        """SIGKILL to all that is in it at once, forks under way too. False where the kernel cannot."""
 
 
 @dataclass(slots=True)
@@ -65,6 +80,7 @@ class ProcessKiller:
     redact_keys: tuple[str, ...] = ()
     _open: dict[str, KillInProgress] = field(default_factory=dict)
     blind: str | None = None  # Why the process table cannot be read.
+    group: ControlGroup | None = None  # Of the command of `costgov run`.
     _late: list[tuple[str, signal.Signals, list[dict[str, Any]]]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -113,14 +129,37 @@ class ProcessKiller:
         rows = []
         for process in living[:SENDS_MAX]:
             role = "launcher" if process in killing.members.launchers else "child"
-            facts = table.get(process.pid)
-            argv0 = " ".join(redacted(facts.argv, self.redact_keys)[:3])[:120] if facts is not None else ""
-            sent = self._send(process, killing.signum).value
-            rows.append({**process_row(process), "role": role, "argv0": argv0, "sent": sent})
+            rows.append(self._row(process, role, table, self._send(process, killing.signum)))
         known = frozenset(killing.members.members)
         spared = [rank for rank in killing.ranks if rank not in known and not self.processes.is_gone(rank)]
-        rows += [{**process_row(rank), "role": "rank", "argv0": "", "sent": Sent.DENIED.value} for rank in spared]
+        if killing.signum is signal.SIGKILL:
+            killed = [process for process in self._kill_group(killing, table) if process not in known]
+            rows += [self._row(process, "child", table, Sent.SENT) for process in killed]
+            spared = [rank for rank in spared if rank not in killed]
+        rows += [self._row(rank, "rank", {}, Sent.DENIED) for rank in spared]
         return rows
+
+    def _row(self, process: ProcessId, role: str, table: Table, sent: Sent) -> dict[str, Any]:
+        facts = table.get(process.pid)
+        argv0 = " ".join(redacted(facts.argv, self.redact_keys)[:3])[:120] if facts is not None else ""
+        return {**process_row(process), "role": role, "argv0": argv0, "sent": sent.value}
+
+    def _own_group(self, killing: KillInProgress) -> ControlGroup | None:
+        """The control group that was made for this halt's run: not that of another run on the same socket."""
+        return self.group if self.group is not None and self.group.path in killing.cgroups else None
+
+    def _kill_group(self, killing: KillInProgress, table: Table) -> tuple[ProcessId, ...]:
+        """End the run's own control group, another user's processes too. Return what the table shows in it.
+
+        Root's manager (sshd, a container's) that the run has started there is left alone. It keeps the halt open.
+        """
+        group = self._own_group(killing)
+        if group is None or not group.is_populated:
+            return ()
+        inside = in_group(table, group.path)
+        foreign = [facts for facts in inside if facts.uid != killing.uid]
+        is_killed = not managers(table, foreign, 0) and group.kill()
+        return tuple(facts.process for facts in inside) if is_killed else ()
 
     def _table(self) -> Table | None:
         """The process table; None while it cannot be read (no descriptors, no memory). That is not an empty table."""
@@ -165,14 +204,17 @@ class ProcessKiller:
         # Dead members are dropped: a fork bomb makes more of them all the time.
         killing.members = members.without(everyone.keys() - living, table)
         due = dict.fromkeys((*killing.unsent, *newcomers))
+        group = self._own_group(killing)
+        is_held = group is not None and group.is_populated
         if killing.signum is signal.SIGKILL:  # Survivors come after processes without a first signal.
             due.update(dict.fromkeys(killing.members.members))
+            self._kill_group(killing, table)
         wanted = [p for p in due if p in living]
         killing.unsent = tuple(wanted[SENDS_MAX:])
         for process in wanted[:SENDS_MAX]:
             self._send(process, killing.signum)
         respawned = tuple(p for p in newcomers if p in living and table[p.pid].argv in killing.members.argvs)
-        killing.empty_scans = 0 if alive else killing.empty_scans + 1
+        killing.empty_scans = 0 if alive or is_held else killing.empty_scans + 1
         gone = killing.empty_scans >= EMPTY_SCANS
         killing.next_at = MonoNs(at + (GUARD_NS if gone else max(SCAN_NS, len(table) * SCAN_PER_PROCESS_NS)))
         if respawned:

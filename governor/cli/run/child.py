@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import IO, Final
 
+from governor.adapters.machine.control_group import OwnGroup, make_group
 from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
 from governor.cli.run.orphans import adopt_orphans, send_to_marked
@@ -38,6 +39,7 @@ class Command:
     was_kept: bool = False  # A signal came while we waited only for the node's stop.
     ignored: set[signal.Signals] = field(default_factory=set)  # Of which the operator was told.
     mark: int | None = None  # What the command and all that it starts carry.
+    group: OwnGroup | None = None  # Where it and all that it starts stay.
 
     def identity(self, processes: Processes) -> tuple[ProcessId, ...]:
         """The command's process; empty when it is gone, or when /proc cannot be read (no free descriptors)."""
@@ -81,11 +83,24 @@ def start_command(argv: Sequence[str], governor: Governor, name: str, sink: IO[b
     }
     # The command gets its own session: Ctrl-C reaches it only once, through us, and its process tree is distinct from
     # ours.
+    group = make_group(name)
     with Marked() as mark:
-        if mark is not None:  # Else nothing tells them from children of our own.
+        if mark is not None or group is not None:  # Else nothing tells them from children of our own.
             adopt_orphans()
-        process = subprocess.Popen(argv, env=environ, stdout=sink, stderr=sink, start_new_session=True)
-    return Command(process, mark=mark)
+        try:
+            process = subprocess.Popen(
+                argv, env=environ, stdout=sink, stderr=sink, start_new_session=True,
+                # One write, which takes no lock that a thread may hold.
+                preexec_fn=group.join if group is not None else None,  # noqa: PLW1509
+            )  # fmt: skip
+        except OSError:
+            if group is not None:
+                group.remove()
+            raise
+    if group is not None and not group.holds(process.pid):
+        group.remove()
+        group = None
+    return Command(process, mark=mark, group=group)
 
 
 def end_command(command: Command, processes: Processes) -> None:
@@ -97,6 +112,8 @@ def end_command(command: Command, processes: Processes) -> None:
         if command.poll() is None:
             os.killpg(command.process.pid, signum)
         send_to_marked(processes, command.mark, signum)
+        if signum is signal.SIGKILL and command.group is not None:
+            command.group.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             command.process.wait(TERM_GRACE_S)
 

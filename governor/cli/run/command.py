@@ -135,7 +135,8 @@ def run(
     session of its own, so it would go on while nobody watches it. For the same reason a terminal that closes ends
     neither costgov nor the command. What the command prints there is lost, and may fail: --log FILE keeps it.
 
-    A halt ends whatever the command has started, also what has left its process tree (setsid, nohup, tmux).
+    A halt ends whatever the command has started, also what has left its process tree (setsid, nohup, tmux). Where a
+    control group may be made (by root, in a systemd unit with Delegate=yes), the command gets one of its own.
     """
     chosen, given_by = (name, "--name") if name is not None else _default_name(command)
     if not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}", chosen) or chosen in (".", ".."):

@@ -9,6 +9,7 @@ import signal
 from dataclasses import dataclass
 from typing import Final
 
+from governor.adapters.machine.control_group import OwnGroup
 from governor.adapters.machine.processes import parse_mark
 from governor.core.base.identity import carries
 from governor.core.base.units import MonoNs
@@ -33,15 +34,17 @@ def adopt_orphans() -> bool:
 class Reaper:
     """A source of the loop that has no events: it reaps the orphans that have ended, and none of our own children.
 
-    What has the command's mark and is not the command was started by it or below it, and nobody else waits for it.
+    What has the command's mark, or is in its control group, and is not the command was started by it or below it, and
+    nobody else waits for it.
     """
 
     command_pid: int
     mark: int | None
+    group: OwnGroup | None = None
 
     def poll(self, _at: MonoNs) -> list[Event]:
         with contextlib.suppress(ChildProcessError):  # There is no child.
-            for _ in range(REAPED_AT_ONCE_MAX if self.mark is not None else 0):
+            for _ in range(REAPED_AT_ONCE_MAX if self.mark is not None or self.group is not None else 0):
                 # A look that takes nothing: whoever started this child waits for it.
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 if ended is None or not self._is_orphan(ended.si_pid):
@@ -50,7 +53,10 @@ class Reaper:
         return []
 
     def _is_orphan(self, pid: int) -> bool:
-        return pid != self.command_pid and self.mark is not None and carries(_mark_of(pid), self.mark)
+        if pid == self.command_pid:
+            return False
+        is_marked = self.mark is not None and carries(_mark_of(pid), self.mark)
+        return is_marked or (self.group is not None and self.group.holds(pid))
 
 
 def send_to_marked(processes: Processes, mark: int | None, signum: signal.Signals) -> None:

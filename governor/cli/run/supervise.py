@@ -91,9 +91,9 @@ def run_command(
     except OSError as error:
         sys.stderr.write(f"costgov run: --log {log_path}: cannot be written: {error.strerror}\n")
         return ExitCode.USAGE
-    with sink or contextlib.nullcontext():
+    with sink or contextlib.nullcontext(), contextlib.ExitStack() as at_end:
         code = _run_governed(
-            settings, policy_paths, argv, sink, name=name, ceiling=ceiling, price=price, fault_mark=fault_mark,
+            settings, policy_paths, argv, sink, at_end, name=name, ceiling=ceiling, price=price, fault_mark=fault_mark,
             console=console or Console(),
         )  # fmt: skip
     prune(*made_for(name, settings.paths))
@@ -101,7 +101,8 @@ def run_command(
 
 
 def _run_governed(
-    settings: Settings, policy_paths: Sequence[Path], argv: Sequence[str], sink: IO[bytes] | None, *, name: str,
+    settings: Settings, policy_paths: Sequence[Path], argv: Sequence[str], sink: IO[bytes] | None,
+    at_end: contextlib.ExitStack, *, name: str,
     ceiling: UsdMicros | None, price: UsdMicros | None, fault_mark: Path | None, console: Console,
 ) -> int:  # fmt: skip
     outcome = Outcome(name)
@@ -129,6 +130,8 @@ def _run_governed(
                     sys.stderr.write(f"costgov: {argv[0]}: cannot be run: {error.strerror}\n")
                     return 127 if isinstance(error, FileNotFoundError) else 126
                 outcome.command_pid = command.process.pid
+                if command.group is not None:
+                    at_end.callback(command.group.remove)
             if _watch(governor, command, name, argv, console.print_line):
                 if command.poll() is None:
                     console.print_line(f"costgov: leaving: pid {command.process.pid} goes on UNWATCHED")
@@ -162,14 +165,15 @@ def _watch(
         should_end=lambda: is_over(governor, command),
         on_signal=partial(pass_on, governor, command, print_line),
         mark=command.mark,
+        group=command.group,
     )
     pid = command.process.pid
     ended = CommandEnd(name, command.poll, pid, governor.processes)
-    governor.daemon.supervise(supervised, ended, Reaper(pid, command.mark))
+    governor.daemon.supervise(supervised, ended, Reaper(pid, command.mark, command.group))
     if supervised.processes:
-        marks = () if command.mark is None else (command.mark,)
         launched = CommandLaunched(
-            governor.clock.mono(), name, os.getuid(), supervised.processes, supervised.argv, marks
+            governor.clock.mono(), name, os.getuid(), supervised.processes, supervised.argv, supervised.marks,
+            supervised.cgroups,
         )  # fmt: skip
         governor.daemon.apply(launched)
     return governor.daemon.run(governor.begin)

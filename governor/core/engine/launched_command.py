@@ -94,7 +94,7 @@ def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> None:
     intake.stand_in(managed.run, launched.uid)
     managed.launch.named = managed.launch.launchers = launched.processes
     managed.launch.command = launched.command
-    managed.launch.learn(launched.marks)
+    managed.launch.learn(launched.marks, launched.cgroups)
     managed.reported.nobody_attached = False
 
 

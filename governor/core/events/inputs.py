@@ -308,6 +308,7 @@ class CommandLaunched:
     processes: tuple[ProcessId, ...]
     command: tuple[str, ...] = ()  # How to launch it again.
     marks: tuple[int, ...] = ()  # What the command and all that it starts carry.
+    cgroups: tuple[str, ...] = ()  # The control group that was made for it.
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,12 +181,13 @@ def own_cgroups(table: Table, roots: Iterable[ProcessId]) -> tuple[str, ...]:
         began, uids = min(facts.process.start_ticks for facts in own), {facts.uid for facts in own}
         others = (f for f in table.values() if f.uid in uids and f.process not in alive)
         # A shell of the same tick is above it, not below: it may start other runs.
-        if all(f.process.start_ticks > began for f in others if _is_below(f.cgroup, (cgroup,))):
+        if all(f.process.start_ticks > began for f in others if is_below(f.cgroup, (cgroup,))):
             found.append(cgroup)
     return tuple(found)
 
 
-def _is_below(cgroup: str, above: Iterable[str]) -> bool:
+def is_below(cgroup: str, above: Iterable[str]) -> bool:
+    """Whether a control group is one of these or below one."""
     return any(cgroup == one or cgroup.startswith(f"{one}/") for one in above)
 
 
@@ -213,7 +214,7 @@ def unsure(
         and facts.process not in known
         and _may_end(facts, frozenset((facts.uid,)), protected)
         and not any(carries(facts.mark, mark) for mark in marks)
-        and not _is_below(facts.cgroup, cgroups)
+        and not is_below(facts.cgroup, cgroups)
     )
 
 
@@ -231,6 +232,11 @@ def marked_of_others(table: Table, killed: KillSet) -> tuple[ProcessId, ...]:
 def remaining(table: Table, killed: KillSet) -> tuple[ProcessId, ...]:
     """Return the members that the table shows alive. A zombie main thread may hide living threads: ask `is_gone`."""
     return tuple(facts.process for facts in _alive(table, killed.members) if facts.state not in "ZX")
+
+
+def in_group(table: Table, cgroup: str) -> tuple[ProcessFacts, ...]:
+    """Return what lives in a control group or below it, whosever it is."""
+    return tuple(f for f in table.values() if f.state not in "ZX" and is_below(f.cgroup, (cgroup,)))
 
 
 def managers(table: Table, named: Iterable[ProcessFacts], run_uid: int | None) -> frozenset[ProcessId]:
@@ -259,7 +265,7 @@ def _spawned(rank: ProcessFacts, child: ProcessFacts, *, parent: ProcessFacts) -
 
 
 def _belongs(table: Table, facts: ProcessFacts, killed: KillSet, members: frozenset[ProcessId]) -> bool:
-    if any(carries(facts.mark, mark) for mark in killed.marks) or _is_below(facts.cgroup, killed.cgroups):
+    if any(carries(facts.mark, mark) for mark in killed.marks) or is_below(facts.cgroup, killed.cgroups):
         return True
     for ancestor in _ancestors(table, facts):
         if ancestor.process in members:

@@ -9,21 +9,28 @@ Each writes its pids to DIRECTORY/escapes/WAY before it does nothing for ever.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 FOR_EVER = "3600"
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
+RLIMIT_LOCKS = 10  # trainer_shim.mark.RLIMIT_LOCKS
 WAYS = (
     *("plain", "setsid", "double_fork", "double_fork_setsid", "new_name", "nohup", "setsid_nohup", "tmux"),
     *("own_subreaper", "deaf", "stopped", "respawning", "clean_environment"),
 )
 
 EARLY = "early"  # What a trainee has detached before it attached.
+# By what only a control group tells whose it is: it has set the limit that is the mark, and cleaned its environment.
+NO_MARK = "no_mark"
+HOP_S, HOPS_S = 0.001, 60.0
 
 
 def settle(work: Path, way: str) -> None:
@@ -117,10 +124,48 @@ def start_all(work: Path) -> None:
     shell(f"tmux -S {work}/inner -f /dev/null new-session -d '{pane}'", SHELL="/bin/sh")
 
 
+def start_unmarked(work: Path) -> None:
+    """Two that drop all that a process inherits but its control group; the second is another one all the time."""
+    (work / "escapes").mkdir(exist_ok=True)
+
+    def settled() -> None:
+        drop_mark()
+        note(work, NO_MARK, os.getpid())
+        os.execve("/bin/sleep", ["httpd", FOR_EVER], {})
+
+    def hopping() -> None:
+        drop_mark()
+        held = os.open(work / "escapes" / "hopping", os.O_CREAT | os.O_RDWR)
+        fcntl.flock(held, fcntl.LOCK_EX)  # All that come after it hold this lock.
+        until = time.monotonic() + HOPS_S
+        while time.monotonic() < until and os.fork() == 0:
+            signal.sigtimedwait((), HOP_S)
+
+    daemonized(settled)
+    daemonized(hopping)
+
+
+def drop_mark() -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):  # Else whoever reads our output waits for it.
+        os.dup2(nowhere, number)
+    _, hard = resource.getrlimit(RLIMIT_LOCKS)
+    resource.setrlimit(RLIMIT_LOCKS, (hard, hard))
+
+
+def is_hopping(work: Path) -> bool:
+    with (work / "escapes" / "hopping").open("rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def living(work: Path) -> dict[str, list[int]]:
     """The ways of which a process lives."""
     found: dict[str, list[int]] = {}
-    for way in (*WAYS, EARLY):
+    for way in (*WAYS, EARLY, NO_MARK):
         file = work / "escapes" / way
         for pid in map(int, file.read_text().split() if file.exists() else ()):
             try:

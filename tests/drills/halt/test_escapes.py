@@ -14,14 +14,27 @@ from typing import Any
 
 import pytest
 
-from tests.drills.halt.conftest import APART, HERE, SAFETY_S, Halted, Service, until_gone
-from tests.drills.halt.escapes import EARLY, FOR_EVER, WAYS, living
+from governor.adapters.machine.control_group import PREFIX, Place, own_place
+from tests.drills.halt.conftest import APART, HERE, SAFETY_S, Halted, Service, begin, end_of, until_gone
+from tests.drills.halt.escapes import EARLY, FOR_EVER, WAYS, is_hopping, living
 
 ROOTLESS_UID = 1000
 ROOTLESS = ("unshare", "--user", f"--map-user={ROOTLESS_UID}", f"--map-group={ROOTLESS_UID}")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: namespaces and other users")
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux (Debian package tmux)")
 pytestmark = needs_tmux
+# As most containers have it, and a login without a systemd of its own: no control group may be made.
+NO_GROUPS = (
+    "unshare", "--mount", "/bin/sh", "-c",
+    "for m in $(awk '$3 == \"cgroup2\" { print $2 }' /proc/mounts); do mount -o bind,remount,ro $m; done; exec \"$@\"",
+    "sh",
+)  # fmt: skip
+USER = 12345
+# Able to read the interpreter wherever root keeps it, and else without any right.
+AS_USER = (
+    "setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--inh-caps=+dac_read_search",
+    "--ambient-caps=+dac_read_search",
+)  # fmt: skip
 
 
 class Bystanders:
@@ -104,13 +117,57 @@ def test_under_costgov_run(trainee: Callable[..., Halted], bystanders: Make, tmp
 
 @needs_root
 def test_under_costgov_run_without_root(costgov_run: Callable[..., Halted], bystanders: Make, tmp_path: Path) -> None:
-    """By a user without any capability."""
+    """By a user without any capability, and without a control group: by mark, tree and sessions."""
     others = bystanders(tmp_path)
-    halted = costgov_run([sys.executable, str(HERE / "trainee.py"), "escapes", str(tmp_path)], prefix=ROOTLESS)
+    argv = [sys.executable, str(HERE / "trainee.py"), "escapes", str(tmp_path)]
+    halted = costgov_run(argv, prefix=(*NO_GROUPS, *ROOTLESS))
     assert living(tmp_path) == {}
     assert others.dead() == []
     assert halted.incident["uid"] == ROOTLESS_UID
     assert_halted(halted)
+
+
+@pytest.fixture
+def delegated() -> Iterator[Place]:
+    """A control group as a systemd unit with Delegate=yes is a user's."""
+    place = own_place()
+    if place is None or not os.access(place.directory, os.W_OK):
+        pytest.skip("needs a control group of version 2 that may be written")
+    path = f"{place.path.rstrip('/')}/drill-{os.getpid()}"
+    user_s = Place(path, place.directory / path.rsplit("/", 1)[-1])
+    user_s.directory.mkdir()
+    try:
+        for owned in (user_s.directory, user_s.directory / "cgroup.procs", user_s.directory / "cgroup.subtree_control"):
+            os.chown(owned, USER, USER)
+        yield user_s
+    finally:
+        (user_s.directory / "cgroup.kill").write_text("1")
+        while "populated 1" in (user_s.directory / "cgroup.events").read_text():
+            pass
+        for below in user_s.directory.glob(f"{PREFIX}*"):
+            below.rmdir()
+        user_s.directory.rmdir()
+
+
+@needs_root
+def test_what_drops_its_mark_stays_in_a_control_group_of_its_own(
+    public: Path, delegated: Place, bystanders: Make
+) -> None:
+    """By a user, in a unit that is delegated to them. What hops from fork to fork is never where it was just seen."""
+    os.chown(public, USER, USER)
+    others = bystanders(public)
+    into = ("/bin/sh", "-c", f'echo $$ > {delegated.directory}/cgroup.procs && exec "$@"', "sh")
+    leftover = delegated.directory / f"{PREFIX}killed-00000000"
+    leftover.mkdir()
+    os.chown(leftover, USER, USER)
+    argv = [sys.executable, str(HERE / "trainee.py"), "unmarked", str(public)]
+    halted = end_of(begin(public, argv, prefix=(*into, *AS_USER)), public)
+    assert living(public) == {}
+    assert not is_hopping(public)
+    assert others.dead() == []
+    assert halted.incident["uid"] == USER
+    assert_halted(halted)
+    assert list(delegated.directory.glob(f"{PREFIX}*")) == [], "its own is removed, and what a killed one has left"
 
 
 @needs_root

@@ -111,6 +111,8 @@ class Trainee:
             (self.work / "escapes").mkdir()
             early = f"setsid sleep {FOR_EVER_S} >/dev/null 2>&1 & echo $! > {self.work}/escapes/early"
             subprocess.run(["/bin/sh", "-c", early], check=True)
+        if self.mode == "unmarked":
+            self.let_go()
         self.watcher.start()
         self.progress.set_phase("train")
         for number in range(1, HEALTHY_STEPS + 1):
@@ -143,6 +145,14 @@ class Trainee:
         argv = [sys.executable, "-S", "-E", escapes.__file__, str(self.work)]
         self.children.append(subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         while not all((self.work / "escapes" / way).exists() for way in escapes.WAYS):
+            time.sleep(STEP_S)
+
+    def let_go(self) -> None:
+        """Start what drops its mark, and wait until it has."""
+        import escapes
+
+        escapes.start_unmarked(self.work)
+        while not all((self.work / "escapes" / way).exists() for way in (escapes.NO_MARK, "hopping")):
             time.sleep(STEP_S)
 
     def misbehave(self) -> None:

@@ -6,6 +6,7 @@ import errno
 import signal
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -166,3 +167,63 @@ def test_the_dead_of_a_fork_bomb_are_not_kept() -> None:
     assert len(kept.members) <= 200
     processes.end(rank.pid)
     assert scans(process_killer, EMPTY_SCANS + 2, begin=200) == [()]
+
+
+class FakeGroup:
+    """The control group /fake of the fakes. `hidden`: what lives in it and the table does not show."""
+
+    path = "/fake"
+
+    def __init__(self, processes: FakeProcesses, *, hidden: int = 0, can_kill: bool = True) -> None:
+        self.processes, self.hidden, self.can_kill, self.kills = processes, hidden, can_kill, 0
+
+    @property
+    def is_populated(self) -> bool:
+        return bool(self.hidden or self.processes.by_pid)
+
+    def kill(self) -> bool:
+        if not self.can_kill:
+            return False
+        self.kills += 1
+        self.hidden = 0
+        for pid in list(self.processes.by_pid):
+            self.processes.end(pid)
+        return True
+
+
+def grouped(processes: FakeProcesses, **options: Any) -> tuple[ProcessKiller, FakeGroup]:
+    group = FakeGroup(processes, **options)
+    return ProcessKiller(processes, OWN, group=group), group
+
+
+def test_a_run_is_gone_when_its_control_group_is_empty_and_not_before() -> None:
+    processes = FakeProcesses()
+    rank = processes.add(100)
+    process_killer, group = grouped(processes, hidden=1, can_kill=False)
+    process_killer.begin("i", [rank], [], 1000, signal.SIGKILL, cgroups=[group.path])
+    assert scans(process_killer, EMPTY_SCANS + 3) == [], "the table is empty, and somebody lives"
+    group.hidden = 0
+    assert scans(process_killer, EMPTY_SCANS + 3, begin=10) == [()]
+
+
+def test_the_control_group_is_killed_with_sigkill_alone_and_another_users_process_too() -> None:
+    processes = FakeProcesses()
+    rank, sudos = processes.add(100), processes.add(200, uid=0, argv=["sudo", "python"], dies_of=frozenset())
+    process_killer, group = grouped(processes, hidden=1)
+    process_killer.begin("i", [rank], [], 1000, signal.SIGTERM, cgroups=[group.path])
+    assert (scans(process_killer, EMPTY_SCANS + 3), group.kills) == ([], 0)
+    rows = process_killer.begin("i", [rank], [], 1000, signal.SIGKILL, cgroups=[group.path])
+    assert [(row["pid"], row["sent"]) for row in rows] == [(sudos.pid, "sent")]
+    assert (scans(process_killer, EMPTY_SCANS + 3, begin=10), group.kills) == ([()], 1)
+
+
+def test_neither_roots_manager_nor_another_runs_group_is_killed() -> None:
+    processes = FakeProcesses()
+    rank = processes.add(100)
+    processes.add(200, uid=0, argv=["slurmstepd: [7.0]"], dies_of=frozenset())
+    process_killer, group = grouped(processes)
+    process_killer.begin("i", [rank], [], 1000, signal.SIGKILL, cgroups=[group.path])
+    assert (scans(process_killer, EMPTY_SCANS + 3), group.kills) == ([], 0), "it lives on, and keeps the halt open"
+    process_killer.begin("other", [rank], [], 1000, signal.SIGKILL, cgroups=["/other"])
+    process_killer.end("i")
+    assert (scans(process_killer, EMPTY_SCANS + 3, begin=10), group.kills) == ([()], 0)

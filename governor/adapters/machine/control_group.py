@@ -1,0 +1,211 @@
+"""A control group (v2) of our own for one command: whatever the command starts stays in it, whatever it drops.
+
+The group is made beside us, below the group in which we are: the limits and the end of a unit, a container or a
+session hold for it as before. We ourselves stay where we are. Where the kernel or the machine's owner does not let us,
+there is no group, and a halt knows the processes as it did without one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+PREFIX: Final = "costgov-"
+ATTEMPTS: Final = 3
+# Those that ended runs have left, removed by one start; and how deep a command may have nested its own below.
+SWEPT_MAX: Final = 100
+DEPTH_MAX: Final = 32
+# slurmstepd counts and signals the processes of its groups by name, and removes each by one rmdir.
+_COUNTED_BY_OTHERS: Final = ("/slurm", "/job_")
+_FILE_BYTES_MAX: Final = 64 * 1024
+
+
+class Place(NamedTuple):
+    """A control group: its path as /proc/PID/cgroup shows it, and its directory."""
+
+    path: str
+    directory: Path
+
+
+@dataclass(slots=True)
+class OwnGroup:
+    """The group of one command. As long as we live we hold a lock on it, so that nobody takes it for a leftover."""
+
+    path: str  # As /proc/PID/cgroup shows it.
+    directory: Path
+    _fd: int  # Of the directory; locked.
+    _procs: int  # Of cgroup.procs, opened with our rights.
+
+    def join(self) -> None:
+        """Move the calling process into the group. For the command's process, between fork and exec: it must not raise.
+
+        It is in no group of ours afterwards where the kernel refuses that.
+        """
+        with contextlib.suppress(OSError):
+            os.write(self._procs, b"0")
+
+    def holds(self, pid: int) -> bool:
+        """Whether this process is in the group. True for its zombie too."""
+        return f"{_path_of(pid)}/".startswith(f"{self.path}/")
+
+    @property
+    def is_populated(self) -> bool:
+        """Whether any process lives in the group or below it. True also while that cannot be read."""
+        try:
+            return _events(self._fd).get("populated") != "0"
+        except OSError as error:
+            return error.errno not in (errno.ENOENT, errno.ENODEV)  # Else it was removed, so it was empty.
+
+    def kill(self) -> bool:
+        """End all that is in the group, forks under way too. False where the kernel (before 5.14) cannot."""
+        try:
+            fd = os.open("cgroup.kill", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._fd)
+        except OSError:
+            return False
+        try:
+            return os.write(fd, b"1") == 1
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+
+    def remove(self) -> None:
+        """Remove the group if it is empty. What lives on keeps it, and a later start removes it."""
+        for fd in (self._procs, self._fd):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        with contextlib.suppress(OSError):
+            _remove_tree(self.directory)
+
+
+def make_group(name: str, place: Place | None = None) -> OwnGroup | None:
+    """Make a group for the command of this name, below `place` (by default where we are). None where we may not."""
+    place = place or own_place()
+    if place is None:
+        return None
+    sweep(place.directory)
+    for _ in range(ATTEMPTS):
+        try:
+            made = _make(place, f"{PREFIX}{name}-{secrets.token_hex(4)}")
+        except OSError:
+            return None
+        if made is not None:
+            return made
+    return None
+
+
+def own_place() -> Place | None:
+    """The control group in which we are. None without a version 2, and where somebody counts on finding us in it."""
+    path = _path_of(os.getpid())
+    if path is None or path.startswith("/..") or any(part in f"{path}/" for part in _COUNTED_BY_OTHERS):
+        return None
+    try:
+        for root, mounted in _mounts():
+            directory = Path(mounted + path.removeprefix(root.rstrip("/")))
+            is_shown = path.startswith(root)
+            # The path may mean another directory where namespaces are nested in an unusual way.
+            if is_shown and str(os.getpid()) in (directory / "cgroup.procs").read_text().split():
+                return Place(path, directory)
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def sweep(parent: Path) -> None:
+    """Remove the empty groups of those who ended without removing them. Never raises."""
+    with contextlib.suppress(OSError), os.scandir(parent) as entries:
+        found = (Path(entry.path) for entry in entries if entry.name.startswith(PREFIX) and entry.is_dir())
+        for _, directory in zip(range(SWEPT_MAX), found, strict=False):
+            with contextlib.suppress(OSError):
+                fd = _locked(directory)
+                try:
+                    _remove_tree(directory)
+                finally:
+                    os.close(fd)
+
+
+def _make(place: Place, name: str) -> OwnGroup | None:
+    """Returns None when somebody swept it before we held it."""
+    directory = place.directory / name
+    directory.mkdir(mode=0o755)
+    try:
+        fd = _locked(directory)
+    except (BlockingIOError, FileNotFoundError):
+        return None
+    try:
+        procs = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=fd)
+    except OSError as error:
+        os.close(fd)
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+        if error.errno in (errno.ENOENT, errno.ENODEV):
+            return None
+        raise
+    return OwnGroup(f"{place.path.rstrip('/')}/{name}", directory, fd, procs)
+
+
+def _locked(directory: Path) -> int:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _remove_tree(directory: Path) -> None:
+    """Remove a group and those below it. OSError where a process lives in one; nothing else can be removed here."""
+    if "populated 1" in (directory / "cgroup.events").read_text():
+        raise OSError(errno.EBUSY, "populated")
+    found = [directory]
+    for _ in range(DEPTH_MAX):
+        below = [Path(e.path) for one in found for e in os.scandir(one) if e.is_dir(follow_symlinks=False)]
+        below = [one for one in below if one not in found]
+        if not below:
+            break
+        found += below
+    for one in reversed(found):
+        one.rmdir()
+
+
+def _path_of(pid: int) -> str | None:
+    """The unified path of a process. None where there is none."""
+    try:
+        with open(f"/proc/{pid}/cgroup", "rb") as file:
+            lines = file.read(_FILE_BYTES_MAX).decode("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return None
+    return next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
+
+
+def _mounts() -> Iterator[tuple[str, str]]:
+    """Where the unified hierarchy is mounted: the group that is shown there, and the directory."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            before, _, after = line.partition(" - ")
+            if after.split(" ", 1)[0] == "cgroup2":
+                fields = before.split(" ")
+                yield _unescaped(fields[3]), _unescaped(fields[4])
+
+
+def _unescaped(text: str) -> str:
+    for octal, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(octal, character)
+    return text
+
+
+def _events(directory: int) -> dict[str, str]:
+    fd = os.open("cgroup.events", os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        words = os.read(fd, _FILE_BYTES_MAX).decode("ascii", "replace").split()
+    finally:
+        os.close(fd)
+    return dict(zip(words[::2], words[1::2], strict=False))

@@ -121,11 +121,10 @@ class GovernorSocket:
         self.dropped[kind] += 1
         self._any_dropped = True
 
-    def post_phase(self, progress: Progress) -> bool:
-        """Send a phase frame from where the training thread is."""
-        return self.post(
-            "phase", {"phase": progress.phase, "step": progress.step, "progress_seq": progress.progress_seq}
-        )
+    def post_phase(self, progress: Progress, failure: Optional[Dict[str, Any]] = None) -> bool:
+        """Send a phase frame from where the training thread is. `failure`: an exception that ends it there."""
+        fields = {"phase": progress.phase, "step": progress.step, "progress_seq": progress.progress_seq}
+        return self.post("phase", fields if failure is None else dict(fields, failure=failure))
 
     def put(self, kind: str, fields: Dict[str, Any]) -> None:
         """Queue a hello, ack or bye until it is confirmed, and try to send it at once. Any thread."""

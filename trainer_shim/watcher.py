@@ -25,6 +25,7 @@ from .saving.save_at_step import SaveAtStep
 from .saving.step_gate import StepGate
 from .saving.store import connect
 from .scalars import is_sound
+from .sight.failures import Failures
 from .signal_wakeup import SignalWakeup, signal_number
 
 REQUIRED_WAIT_S = 10.0  # COSTGOV_REQUIRED: the service may be starting beside us.
@@ -64,6 +65,7 @@ class Watcher:
         self._place = _place(self._hello, environ)
         self._hello_lock = threading.RLock()  # A signal handler that saves tells a hello field.
         self._signal_wakeup = SignalWakeup()
+        self._failures = Failures(self._post_failure)
         self._governor = GovernorSocket(wire.split_socket_paths(dict(environ)), self._place.rank, self._hello_fields)
         self._gate = StepGate(progress.step)
         self._requests = OpenRequests(lambda ack: self._governor.put("ack", ack))
@@ -106,6 +108,7 @@ class Watcher:
         _quiet_in_children(self)
         self._listener.start()
         self._agreement.start()
+        self._failures.install()
         atexit.register(_at_exit, weakref.ref(self))
 
     # What an engine calls: interfaces.Watch.
@@ -135,6 +138,10 @@ class Watcher:
     def phase_changed(self) -> None:
         if self._alive:
             self._governor.post_phase(self._progress)
+
+    def _post_failure(self, failure: Dict[str, Any]) -> None:
+        if self._alive:
+            self._governor.post_phase(self._progress, failure)
 
     def at_boundary(self, step: int) -> None:
         if self._gate.reach(step):
@@ -287,6 +294,7 @@ class Watcher:
 
     def _let_go(self) -> None:
         self._alive = False
+        self._failures.give_back()
         if self._listener.stop(2.0):
             self._governor.close()
             self._signal_wakeup.give_back()

@@ -105,7 +105,12 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         progress_seq=Field("int"),
     ),
     "phase": dict(
-        _COUNTED, phase=Field("str", True), step=Field("int"), detail=Field("str"), progress_seq=Field("int")
+        _COUNTED,
+        phase=Field("str", True),
+        step=Field("int"),
+        detail=Field("str"),
+        progress_seq=Field("int"),
+        failure=Field("record"),  # {"name", "text", "place", "thread"} of an exception that nobody caught.
     ),
     "beat": dict(
         _COUNTED,

@@ -125,6 +125,10 @@ def _notes(run: Mapping[str, Any]) -> list[Styled]:
         halt = run["halt"]
         text = f"{plain(halt['reason'])}; costgov incident show {plain(halt['incident_id'])}"
         notes.append(Styled(text, "bold red"))
+    if run.get("end") and not run.get("halt"):
+        notes.append(Styled(plain(run["end"]["text"]), "bold red"))
+    if run.get("raised"):
+        notes.append(Styled(plain(run["raised"]), "bold red"))
     if run.get("hold"):
         hold = run["hold"]
         text = f"held for another {_seconds(hold['left_s'])}, no rule halts it: {plain(hold['reason'])}"

@@ -15,6 +15,7 @@ from governor.core.base.units import MonoNs
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm
+from governor.core.events.ends import RankFailed
 from governor.core.events.inputs import Ack, Event, Hello
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.core.rules.triggers.hang import BLIND_AFTER_NS
@@ -66,6 +67,8 @@ class Recorder:
     def record_frame(self, packet: Packet, event: Event) -> None:
         """Record a frame that was read and judged. A frame of a connection without a run is not recorded."""
         self._wake(event.at)
+        if isinstance(event, RankFailed):
+            return  # No rule judges it, and an exception's text may hold anything.
         held = self.node.connections.get(packet.connection)
         managed = self.node.runs.get(held[0]) if held is not None else None
         if managed is None:

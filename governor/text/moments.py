@@ -174,6 +174,10 @@ def _reason(detail: Detail, _snapshot: Snapshot) -> str:
     return str(detail.get("reason") or "no reason given")
 
 
+def _raised(detail: Detail, _snapshot: Snapshot) -> str:
+    return str(detail.get("text") or "an exception of a rank")
+
+
 def _state(detail: Detail, _snapshot: Snapshot) -> str:
     return f'read back: provider says "{detail.get("state", "?")}"'
 
@@ -235,6 +239,7 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     "saved": ("saved", _saved),
     "rank_saved": ("confirmed", _rank_saved),
     "save_failed": ("not saved", _reason),
+    "raised": ("raised", _raised),
     "checkpoint_read": ("checked", _checkpoint_read),
     "term": ("SIGTERM", _targets),
     "kill": ("SIGKILL", _targets),

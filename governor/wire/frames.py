@@ -13,7 +13,9 @@ from typing import Any, Protocol
 
 from governor.core.base.identity import ConnectionId, Peer
 from governor.core.base.units import MonoNs
+from governor.core.events.ends import RankFailed
 from governor.core.events.inputs import Ack, BadHello, Beat, Bye, Event, FramesLost, Hello, PhaseChange, Step
+from governor.wire.last_output import failed
 from trainer_shim.wire import (
     _CHECKS,
     ACKS,
@@ -299,9 +301,11 @@ _STEP_COUNTS = (
 )  # fmt: skip
 
 
-def _phase(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> PhaseChange | list[str]:
+def _phase(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> PhaseChange | RankFailed | list[str]:
     if frame["phase"] not in PHASES:
         return [f"unknown phase {frame['phase']!r:.40}"]
+    if frame.get("failure") is not None:
+        return failed(frame, connection, at, run)
     return PhaseChange(
         at=at,
         connection=connection,

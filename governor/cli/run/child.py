@@ -13,6 +13,7 @@ from typing import IO, Final
 from governor.adapters.machine.control_group import OwnGroup, make_group
 from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
+from governor.cli.run.evidence import Evidence, OomWatch, output_files
 from governor.cli.run.orphans import adopt_orphans, send_to_marked
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import MonoNs
@@ -40,6 +41,10 @@ class Command:
     ignored: set[signal.Signals] = field(default_factory=set)  # Of which the operator was told.
     mark: int | None = None  # What the command and all that it starts carry.
     group: OwnGroup | None = None  # Where it and all that it starts stay.
+    evidence: Evidence = field(default_factory=Evidence)
+    died_of: str | None = None  # The signal that ended it.
+    died_below: str | None = None  # The signal for which its exit code stands.
+    passed_on_last: str | None = None  # The signal that we were sent, and passed on to end it.
 
     def identity(self, processes: Processes) -> tuple[ProcessId, ...]:
         """The command's process; empty when it is gone, or when /proc cannot be read (no free descriptors)."""
@@ -54,6 +59,8 @@ class Command:
             code = self.process.poll()
             if code is not None:
                 self.exit_code = code if code >= 0 else 128 - code  # As a shell reports a death by a signal.
+                self.died_of = _name_of(-code) if code < 0 else None
+                self.died_below = _name_of(code - 128) if code > 128 and code - 128 in signal.valid_signals() else None
         return self.exit_code
 
     def pass_on(self, signum: signal.Signals) -> bool:
@@ -65,6 +72,7 @@ class Command:
         # It is not reaped yet, so its pid and its group's id are still its own.
         if self.poll() is None:
             os.killpg(self.process.pid, signum)
+            self.passed_on_last = signum.name
         return self.interrupts < INTERRUPTS_BEFORE_LEAVING
 
     def pass_on_alone(self, signum: signal.Signals) -> None:
@@ -72,6 +80,13 @@ class Command:
         if self.poll() is None:
             with contextlib.suppress(PermissionError):  # `sudo` has become another user's.
                 os.kill(self.process.pid, signum)
+
+
+def _name_of(signum: int) -> str:
+    try:
+        return signal.Signals(signum).name
+    except ValueError:  # A real-time signal.
+        return f"signal {signum}"
 
 
 def start_command(argv: Sequence[str], governor: Governor, name: str, sink: IO[bytes] | None) -> Command:
@@ -84,6 +99,7 @@ def start_command(argv: Sequence[str], governor: Governor, name: str, sink: IO[b
     # The command gets its own session: Ctrl-C reaches it only once, through us, and its process tree is distinct from
     # ours.
     group = make_group(name)
+    evidence = Evidence(output_files((1, 2) if sink is None else (sink.fileno(),)), OomWatch.begin())
     with Marked() as mark:
         if mark is not None or group is not None:  # Else nothing tells them from children of our own.
             adopt_orphans()
@@ -100,7 +116,7 @@ def start_command(argv: Sequence[str], governor: Governor, name: str, sink: IO[b
     if group is not None and not group.holds(process.pid):
         group.remove()
         group = None
-    return Command(process, mark=mark, group=group)
+    return Command(process, mark=mark, group=group, evidence=evidence)
 
 
 def end_command(command: Command, processes: Processes) -> None:

@@ -21,6 +21,7 @@ from governor.text.table import plain
 from trainer_shim.wire import worded
 
 LIVE_PERIOD_TTY_NS: Final = NS_PER_S  # Redrawn in place.
+CRASHED: Final = "crashed"
 LIVE_PERIOD_LOG_NS: Final = 10 * NS_PER_S  # Each is a new line. A log should stay readable.
 
 
@@ -74,6 +75,8 @@ class Console:
                 self.print_line(line)
 
     def alarm(self, name: str, run: str | None, text: str) -> None:
+        if name == CRASHED:
+            return  # The closing line says it.
         self.print_line(styled(plain(f"[{name}] {text}"), "yellow", screen_of(self.stream)))
 
     def _fault_mono_ns(self) -> int | None:

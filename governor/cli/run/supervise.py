@@ -20,14 +20,17 @@ from governor.cli.run.console import Console
 from governor.cli.run.ending import CommandEnd, is_accepted, kept_by, living, made_for, prune, stops_node
 from governor.cli.run.orphans import Reaper
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, format_usd
+from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.resume import SUPERSEDED
 from governor.core.events.effects import Alarm, Effect
+from governor.core.events.ends import RunEnd
 from governor.core.events.inputs import CommandLaunched
 from governor.core.halt.incident import Incident
 from governor.core.halt.state import HaltState, StopTarget
+from governor.core.runs.ends import ended_text
 from governor.core.views.status import run_status
 from governor.daemon import signals
-from governor.daemon.launches import SupervisedCommand
+from governor.daemon.launches import NO_COMMAND, SupervisedCommand
 from governor.daemon.logs import configure
 from governor.reports.terminal import closing_line
 from governor.settings.model import Settings
@@ -124,6 +127,9 @@ def _run_governed(
             if command is None:
                 for line in governor.lines():
                     console.print_line(f"costgov: {line}")
+                before = governor.node.runs.get(name)
+                if before is not None and before.run.end is not None:
+                    console.print_line(f"costgov: {name}: the last attempt {ended_text(before.run.end)}")
                 try:
                     command = start_command(argv, governor, name, sink)
                 except OSError as error:
@@ -136,6 +142,7 @@ def _run_governed(
                 if command.poll() is None:
                     console.print_line(f"costgov: leaving: pid {command.process.pid} goes on UNWATCHED")
                 governor.daemon.performer.perform(left_behind(governor, command, name))
+                note_end(governor, command, name, outcome)
                 for line in closing_lines(governor, command, outcome):
                     console.print_line(f"costgov: {line}")
                 return _exit_code(command, outcome)
@@ -169,7 +176,8 @@ def _watch(
     )
     pid = command.process.pid
     ended = CommandEnd(name, command.poll, pid, governor.processes)
-    governor.daemon.supervise(supervised, ended, Reaper(pid, command.mark, command.group))
+    reaper = Reaper(pid, command.mark, command.group)
+    governor.daemon.supervise(supervised, ended, reaper, command.evidence.oom)
     if supervised.processes:
         launched = CommandLaunched(
             governor.clock.mono(), name, os.getuid(), supervised.processes, supervised.argv, supervised.marks,
@@ -296,6 +304,20 @@ def left_behind(governor: Governor, command: Command, name: str) -> list[Effect]
     return [Alarm("left_behind", name, text)]
 
 
+def note_end(governor: Governor, command: Command, name: str, outcome: Outcome) -> None:
+    """Look at the command's end, if no halt was its cause. The loop is over, so nothing waits for the reading."""
+    code = command.poll()
+    if code is None or outcome.stages:
+        return
+    at = governor.clock.mono()
+    seen = command.evidence.of_end(
+        at, name, (governor.daemon.supervised or NO_COMMAND).processes, code,
+        ended_at=command.ended_at or at, died_of=command.died_of, died_below=command.died_below,
+        passed_on=command.passed_on_last,
+    )  # fmt: skip
+    governor.daemon.apply(seen)
+
+
 def _was_announced(governor: Governor) -> bool:
     return any(managed.was_announced for managed in governor.node.runs.values())
 
@@ -313,7 +335,7 @@ def closing_lines(governor: Governor, command: Command, outcome: Outcome) -> lis
     if code == ExitCode.NEEDS_HUMAN and command.exit_code != code:
         ended = "a halt was not seen to its end" if outcome.is_unfinished else "goes on unwatched"
     else:
-        ended = f"ended with exit code {code}"
+        ended = ended_text(RunEnd(code, None))
     at = governor.clock.mono()
     runs = governor.node.runs.values()
     ours = [t for t in runs if t.was_announced or t.run.run == outcome.run]
@@ -321,8 +343,13 @@ def closing_lines(governor: Governor, command: Command, outcome: Outcome) -> lis
     followed = [t for t in runs if t.run.run in logs and t not in ours and t.run.step is not None]
     lines = [closing_line(run_status(managed, at), "its log was followed") for managed in followed]
     if ours:
-        return [*lines, *(closing_line(run_status(managed, at), ended) for managed in ours)]
+        return [*lines, *(closing_line(run_status(managed, at), _with_cause(managed, code, ended)) for managed in ours)]
     return [*lines, f"{outcome.run}: {ended}" + ("" if followed else "; no step was seen")]
+
+
+def _with_cause(managed: ManagedRun, code: int, ended: str) -> str:
+    end = managed.run.end
+    return ended_text(end) if end is not None and end.exit_code == code else ended
 
 
 def _exit_code(command: Command, outcome: Outcome) -> int:

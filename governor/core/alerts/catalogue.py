@@ -53,6 +53,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "budget_over": Severity.INFO,
         "budgets_unreadable": Severity.CRITICAL,
         "ceiling_ahead": Severity.WARNING,
+        "crashed": Severity.CRITICAL,
         "checkpoint_failed": Severity.WARNING,
         "checkpoint_nonfinite": Severity.CRITICAL,
         "checkpoint_torn": Severity.WARNING,

@@ -43,6 +43,7 @@ from governor.core.halt import table
 from governor.core.halt.acts import UNKILLABLE
 from governor.core.halt.incident import Incident, process_row, rank_rows
 from governor.core.halt.table import Fact, Halt, HaltState, StopTarget
+from governor.core.runs.ends import cause_of
 from governor.core.runs.life import LifeFact
 
 DAY_NS = 24 * NS_PER_HOUR
@@ -106,6 +107,8 @@ def open_incident(
     managed.enter_halt(incident)
     node.enter(incident)
     incident.note(at, wall, "verdict", rule=verdict.rule, reason=verdict.finding.reason, text=verdict.finding.text)
+    if run.failures:
+        incident.note(at, wall, "raised", text=cause_of(run.failures))
     if in_vain is not None:
         incident.note(at, wall, "save_failed", reason=in_vain)
     longest = run.save_longest_ns

@@ -14,6 +14,7 @@ from governor.core.engine import (
     charging,
     incidents,
     names,
+    on_sources,
     saved_checkpoint,
     verdicts,
 )
@@ -24,6 +25,7 @@ from governor.core.engine.metering import charge_until, close_gap, hand_over, me
 from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, owner_of
 from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Alarm, Confirm, Effect, RecallRun, Record
+from governor.core.events.ends import RankFailed, RunEnd
 from governor.core.events.inputs import (
     Ack,
     Beat,
@@ -39,6 +41,7 @@ from governor.core.events.inputs import (
 )
 from governor.core.halt.table import Fact, HaltState
 from governor.core.runs import intake
+from governor.core.runs.ends import cause_of
 from governor.core.runs.life import LifeFact
 from governor.core.runs.state import RANKS_MAX, Rank
 
@@ -229,6 +232,25 @@ def on_phase(node: Node, event: PhaseChange) -> list[Effect]:
     return []
 
 
+def on_rank_failed(node: Node, event: RankFailed) -> list[Effect]:
+    """A rank's code raised what nobody catches. The process ends of it, unless other threads keep it."""
+    found = _rank_of(node, event.connection)
+    if found is None:
+        return []
+    managed, rank = found
+    node.frames_total += 1
+    failure = on_sources.redacted_failure(node, event.failure)
+    if not intake.note_failure(managed.run, rank.rank, failure):
+        return []  # A rank may say it again and again.
+    data = {"rank": rank.rank, "name": failure.name, "text": failure.text, "place": failure.place}
+    record = Record("failure", managed.run.run, None, data)
+    incident = managed.incident
+    if incident is None or incident.is_closed or incident.at_of("raised") is not None:
+        return [record]
+    incident.note(event.at, node.wall(event.at), "raised", text=cause_of(managed.run.failures))
+    return [record, incidents.persist_incident(node, managed)]
+
+
 def on_ack(node: Node, event: Ack) -> list[Effect]:
     # Confirmed last: the shim forgets a confirmed ack, so its consequences must be persisted before.
     return [*_take_ack(node, event), Confirm(event.connection, event.seq)]
@@ -337,9 +359,15 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
         node.launched = None
     managed.run.move(LifeFact.GONE, event.at)
     finished = limit.on_ended(node, managed, event.at)
-    data = {"completed": managed.run.completed, "exit_code": event.exit_code, "step": managed.run.step}
+    run, crash = managed.run, list[Effect]()
+    cause = cause_of(run.failures) if managed.incident is None and on_sources.failed(managed) else None
+    if cause is not None:
+        intake.note_end(run, RunEnd(event.exit_code, cause))
+        # `costgov run` looks at its command's end, and says it then.
+        crash = [] if node.facts.exclusive else on_sources.crash_alarms(managed)
+    data = {"completed": run.completed, "exit_code": event.exit_code, "step": run.step, "cause": cause}
     record = Record("ended", event.run, None, data)
-    return [record, persist(node, event.at, managed), *finished, *saved_checkpoint.find_last_good(managed)]
+    return [record, persist(node, event.at, managed), *crash, *finished, *saved_checkpoint.find_last_good(managed)]
 
 
 def _rank_of(node: Node, connection: ConnectionId) -> tuple[ManagedRun, Rank] | None:

@@ -32,6 +32,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Alarm, Effect, Record
+from governor.core.events.ends import CommandEndSeen, RankFailed
 from governor.core.events.inputs import (
     Ack,
     BadHello,
@@ -230,6 +231,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     Step: on_trainer.on_step,
     PhaseChange: on_trainer.on_phase,
     Beat: on_trainer.on_beat,
+    RankFailed: on_trainer.on_rank_failed,
     Ack: on_trainer.on_ack,
     Bye: on_trainer.on_bye,
     Disconnected: on_trainer.on_disconnected,
@@ -255,6 +257,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     OperatorForget: names.on_operator_forget,
     TrainerExited: on_trainer.on_exited,
     CommandLaunched: _on_command_launched,
+    CommandEndSeen: on_sources.on_end_seen,
     LauncherExited: launched_command.on_launcher_exited,
     LaunchersSeen: on_trainer.on_launchers,
     StreamOpened: on_sources.on_stream,

@@ -12,6 +12,7 @@ from typing import Any
 
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
+from governor.core.events.ends import CommandEndSeen, RankFailed
 from governor.core.events.last_good import LastGoodSeen
 from governor.core.events.machine import (
     FilesLost,
@@ -363,6 +364,7 @@ Event = (
     | Step
     | PhaseChange
     | Beat
+    | RankFailed
     | Ack
     | Bye
     | Disconnected
@@ -388,6 +390,7 @@ Event = (
     | GpuProcessesSeen
     | PriceRead
     | CommandExited
+    | CommandEndSeen
     | FilesLost
     | GovernorsSeen
     | GpuSample

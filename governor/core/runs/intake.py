@@ -8,6 +8,7 @@ from typing import Any
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.ends import Failure, RunEnd
 from governor.core.events.inputs import Beat, Hello, PhaseChange, Step
 from governor.core.events.machine import GpuSample, HostMemory, MachineEvent
 from governor.core.runs.life import LifeFact
@@ -45,6 +46,8 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs) -> None:
     run.loss = run.grad_norm = None
     run.skipped_steps = None
     run.completed = False
+    run.failures.clear()
+    run.end = None
     run.gpus = run.group_memory = None  # These are the old processes'. The machine's own figures stay.
     run.stream.phase, run.stream.phase_at, run.stream.paused = "train", at, False
     run.stream.has_record = False
@@ -139,6 +142,10 @@ def restored(snapshot: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Run
     run.completed = bool(snapshot.get("completed", False))  # An older journal has none.
     run.save_longest_ns = snapshot["save_longest_ns"]
     run.take_last_good(snapshot["last_good"], snapshot["last_good_at"] if same_boot else None)
+    end = snapshot.get("end")  # An older journal has none.
+    if isinstance(end, Mapping):
+        code, cause = end.get("exit_code"), end.get("cause")
+        run.end = RunEnd(int(code) if code is not None else None, str(cause) if cause is not None else None)
     if same_boot:
         run.first_step_at, run.working_since = snapshot["first_step_at"], snapshot["working_since"]
         run.ranks_before = frozenset(int(rank) for rank in snapshot.get("ranks", ()))  # An older journal has none.
@@ -239,6 +246,20 @@ def apply_phase(run: Run, rank: Rank | None, change: PhaseChange) -> None:
         rank.phase = change.phase
         rank.phase_at = change.at
     run.last_frame_at = change.at
+
+
+def note_failure(run: Run, rank: int, failure: Failure) -> bool:
+    """Note an exception of a rank. Its first one counts, but the main thread's before another's. False: not noted."""
+    known = run.failures.get(rank)
+    if known is not None and (known.thread is None or failure.thread is not None):
+        return False
+    run.failures.pop(rank, None)
+    run.failures[rank] = failure
+    return True
+
+
+def note_end(run: Run, end: RunEnd | None) -> None:
+    run.end = end
 
 
 def apply_machine(run: Run, event: MachineEvent) -> None:

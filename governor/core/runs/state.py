@@ -14,6 +14,7 @@ from governor.core.base.identity import ConnectionId, Peer
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.save_interval import Saves
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, UsdMicros
+from governor.core.events.ends import Failure, RunEnd
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.core.money.budgets import Cap
 from governor.core.runs.life import TRANSITIONS, Cell, Life, LifeFact
@@ -159,6 +160,8 @@ class Run:
     ended_at: MonoNs | None = None  # When the run last ended.
     # A rank has completed. For a run restored from the journal: all ranks had.
     completed: bool = False
+    failures: dict[int, Failure] = field(default_factory=dict)  # Of this attempt, by rank, in the order of arrival.
+    end: RunEnd | None = None  # How the last attempt ended. None: not yet, or well.
 
     def move(self, fact: LifeFact, at: MonoNs) -> Cell:
         """Put one fact to the table of its life. The caller begins the attempt where the cell says that one begins."""

@@ -13,9 +13,11 @@ from governor.core.engine.idle.occupancy import occupants, unseen
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import Binding, Outlook, outlook
+from governor.core.events.ends import RunEnd
 from governor.core.events.machine import GpuSample, HostMemory
 from governor.core.halt.table import HaltState
 from governor.core.money.charges import UNALLOCATED
+from governor.core.runs.ends import cause_of, ended_text
 from governor.core.runs.state import Run
 
 STALE_NS: Final = DurationNs(60 * NS_PER_S)  # Older figures would be read as present ones.
@@ -159,6 +161,9 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "machine": machine_status(run, at),
         "hold": _hold(managed, at),
         "halt": _halt(incident) if incident is not None else None,
+        # What a rank has raised while others of the attempt still live, and how the last attempt ended.
+        "raised": cause_of(run.failures) if run.alive else None,
+        "end": _end(run.end) if run.end is not None and not run.alive else None,
         "findings": [
             {
                 "rule": rule.name,
@@ -264,6 +269,10 @@ def _hold(managed: ManagedRun, at: MonoNs) -> Mapping[str, Any] | None:
     if managed.history.hold_until is None or at >= managed.history.hold_until:
         return None
     return {"left_s": (managed.history.hold_until - at) / NS_PER_S, "reason": managed.history.hold_reason}
+
+
+def _end(end: RunEnd) -> Mapping[str, Any]:
+    return {"exit_code": end.exit_code, "cause": end.cause, "text": ended_text(end)}
 
 
 def _halt(incident: Any) -> Mapping[str, Any]:

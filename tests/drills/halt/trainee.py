@@ -27,6 +27,13 @@ STEP_S = 0.01
 FOR_EVER_S = 3600
 
 
+OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 20.00 MiB (token=hf_abcdefghijklmnopqrst)\n\x1b[2Jmore"
+
+
+class OutOfMemoryError(RuntimeError):
+    __module__ = "torch"
+
+
 class FileSaver:
     """Saves a file a rank: enough for a whole, hashed, verified checkpoint."""
 
@@ -159,6 +166,8 @@ class Trainee:
         number = HEALTHY_STEPS + 1
         if self.mode == "crash":
             os._exit(3)
+        if self.mode == "raises":
+            raise OutOfMemoryError(OUT_OF_MEMORY)
         if self.mode == "finish":
             while not (self.work / "go_on").exists():  # Then the end, said as it should be.
                 self.step(number, 2.0)

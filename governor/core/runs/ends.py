@@ -1,0 +1,123 @@
+"""The cause of an attempt's end, in one line, by what was seen. What was not seen is not guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from governor.core.base.known_failures import known_failure
+from governor.core.base.units import format_duration
+from governor.core.events.ends import CommandEndSeen, Failure, LastLine, OomKills, RunEnd
+
+# A line of a terminal or of a chat shows no more, and the report of an end is one line.
+QUOTED_CHARS_MAX: Final = 200
+SIGKILL: Final = 9
+
+
+def cause_of(failures: Mapping[int, Failure], seen: CommandEndSeen | None = None) -> str | None:
+    """Why it ended. `failures`: by rank, in the order of their arrival. None: nothing but the exit code was seen.
+
+    A rank's own exception is the nearest to the cause. Then come the launcher's and the kernel's words, then those of
+    the output. What often follows another rank's failure comes after what does not.
+    """
+    raised = sorted(failures.items(), key=lambda one: (one[1].thread is not None, _is_late(one[1])))
+    lines = () if seen is None else seen.last_lines
+    killed = None if seen is None else _killed(seen)
+    first = next((one for one in raised if not _is_late(one[1]) and one[1].thread is None), None)
+    if seen is not None and seen.passed_on is not None and (first is None or first[1].name == "KeyboardInterrupt"):
+        return f"{seen.passed_on} was sent to costgov run, which passed it on"
+    if first is not None:
+        return _with_others(_raised(*first), len(raised) - 1)
+    if killed is not None:
+        return killed
+    line = _chosen(lines)
+    if line is not None and not (line.is_late and raised):
+        return _said(line)
+    if raised:
+        return _with_others(_raised(*raised[0]), len(raised) - 1)
+    if seen is not None and seen.died_of is not None:
+        return _killed_by(seen.died_of, seen)
+    if seen is not None and seen.died_below is not None:
+        return _killed_by(f"{seen.died_below} of a process below it, by the exit code", seen)
+    return None
+
+
+def ended_text(end: RunEnd) -> str:
+    """ "ended with exit code 1: out of GPU memory on rank 1 (…)"."""
+    code = "ended" if end.exit_code is None else f"ended with exit code {end.exit_code}"
+    return code if end.cause is None else f"{code}: {end.cause}"
+
+
+def _is_late(failure: Failure) -> bool:
+    known = known_failure(f"{failure.name}: {failure.text}")
+    return known is not None and known.is_late
+
+
+def _raised(rank: int, failure: Failure) -> str:
+    quoted = f"{failure.name}: {failure.text}" if failure.text else failure.name
+    known = known_failure(quoted)
+    whose = f"rank {rank}" if failure.thread is None else f"thread {failure.thread} of rank {rank}"
+    place = f", at {failure.place}" if failure.place else ""
+    if known is None:
+        return f"{whose} raised {_cut(quoted)}{place}"
+    return f"{known.what} on {whose} ({_cut(quoted)}{place})"
+
+
+def _with_others(text: str, others: int) -> str:
+    return text + (f"; {others} more rank{'s' if others > 1 else ''} failed" if others else "")
+
+
+def _chosen(lines: Sequence[LastLine]) -> LastLine | None:
+    """The line that says most: one whose meaning is known before a traceback's end; the first, as others follow it."""
+    return min(lines, key=lambda line: (line.what is None, line.is_late), default=None)
+
+
+def _said(line: LastLine) -> str:
+    whose = f" on rank {line.rank}" if line.rank is not None and line.what is not None else ""
+    quoted = f'its output says "{_cut(line.text)}"'
+    return f"{line.what}{whose} ({quoted})" if line.what is not None else quoted
+
+
+# --- killed --------------------------------------------------------------------------------------------------
+
+
+def _killed(seen: CommandEndSeen) -> str | None:
+    """A death by SIGKILL, of the command or of a rank. None: none is known of."""
+    rank = next((line for line in seen.last_lines if line.signum == SIGKILL), None)
+    kills = seen.oom_kills
+    if "SIGKILL" in (seen.died_of, seen.died_below) or rank is not None:
+        whose = "" if seen.died_of is not None else " of a process below it"
+        if rank is not None and rank.rank is not None:
+            whose = f" of local rank {rank.rank}"
+        return f"SIGKILL{whose}{_by_whom(kills, seen.last_lines)}"
+    if kills is not None and kills.is_own and kills.count and _chosen(seen.last_lines) is None:
+        return f"the kernel's out-of-memory killer: {_counted(kills)}"
+    return None
+
+
+def _killed_by(name: str, seen: CommandEndSeen) -> str:
+    return name if seen.oom_kills is None or not seen.oom_kills.count else f"{name}; {_counted(seen.oom_kills)}"
+
+
+def _by_whom(kills: OomKills | None, lines: Sequence[LastLine]) -> str:
+    said = next((line for line in lines if line.what is not None and "out-of-memory killer" in line.what), None)
+    if kills is not None and kills.count:
+        return f", by the kernel's out-of-memory killer: {_counted(kills)}" if kills.is_own else f"; {_counted(kills)}"
+    if said is not None:
+        return f', by the kernel\'s out-of-memory killer: its output says "{_cut(said.text)}"'
+    if kills is None:
+        return "; whether for want of memory cannot be read here"
+    where = "the command's control group" if kills.is_own else "the machine"
+    return f"; {where} counted no out-of-memory kill, so somebody sent it"
+
+
+def _counted(kills: OomKills) -> str:
+    times = "an out-of-memory kill" if kills.count == 1 else f"{kills.count} out-of-memory kills"
+    before = "" if kills.before_end is None else f" {format_duration(kills.before_end)} before the end"
+    if kills.is_own:
+        return f"the command's control group counted {times}{before}"
+    return f"the machine counted {times}{before}, of what process is not known"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= QUOTED_CHARS_MAX else text[: QUOTED_CHARS_MAX - 1].rstrip() + "…"

@@ -1,0 +1,101 @@
+"""The failures of ranks, as frames say them, and the last lines of a command's output: bytes -> what they mean.
+
+Both are a stranger's words. They are bounded and made printable here; the engine redacts them before anything is
+written of them.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from governor.core.base.identity import ConnectionId
+from governor.core.base.known_failures import known_failure
+from governor.core.base.units import MonoNs
+from governor.core.events.ends import Failure, LastLine, RankFailed
+
+LINE_CHARS_MAX: Final = 400  # Of a line that is quoted.
+LINE_BYTES_MAX: Final = 4_096  # Of a line that is looked at: progress bars write one line for hours.
+LINES_MAX: Final = 16  # Lines with a meaning. Each of 64 ranks may print a few.
+# Ours, and those of a launcher that only repeats what a rank has said.
+_OURS: Final = re.compile(r"costgov: |\[[a-z_]+\] ")
+# torchrun, of the rank that failed first: "failed (exitcode: -9) local_rank: 1 (pid: 17) of binary: python".
+_ELASTIC: Final = re.compile(r"failed \(exitcode: (-?\d{1,4})\) local_rank: (\d{1,4}) ")
+# deepspeed: "['python', …] exits with return code = -9".
+_DEEPSPEED: Final = re.compile(r"exits with return code = (-?\d{1,4})$")
+# bash and others, of a child that the kernel or somebody killed; the DataLoader of a worker.
+_KILLED: Final = re.compile(r"^(.{0,200}: line \d+: +\d+ )?Killed\b|is killed by signal: Killed")
+# "torch.OutOfMemoryError: …" after a traceback; c10d's and torchrun's prefixes stand before "Traceback" only.
+_RAISED: Final = re.compile(r"(\[rank(?P<rank>\d{1,5})\]: ?)?(?P<name>[A-Za-z_][\w.]{0,200})(: .*)?$")
+_TRACEBACK: Final = "Traceback (most recent call last)"
+_RANK: Final = re.compile(r"\[(?i:rank) ?(\d{1,5})\]")
+_ANSI: Final = re.compile(r"\x1b\[[0-9;?]{0,32}[ -/]?[@-~]")
+
+
+def failed(frame: Mapping[str, Any], connection: ConnectionId, at: MonoNs, run: str) -> RankFailed:
+    """A phase frame that reports an exception."""
+    record = frame["failure"]
+    name, place, thread = (_text(record.get(key)) for key in ("name", "place", "thread"))
+    failure = Failure(name or "an exception", _text(record.get("text")) or "", place or None, thread or None)
+    return RankFailed(at, connection, run, frame["rank"], failure)
+
+
+def _text(value: object) -> str | None:
+    return printable(value)[:LINE_CHARS_MAX] if isinstance(value, str) else None
+
+
+def printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def last_lines(output: bytes) -> tuple[LastLine, ...]:
+    """The lines among these whose meaning is known, and the end of the last traceback. Each meaning and rank once."""
+    found: dict[tuple[object, ...], LastLine] = {}
+    raised: LastLine | None = None
+    in_traceback = False
+    for line, is_indented in _lines(output):
+        if _OURS.match(line):
+            continue
+        signum = _signum(line)
+        known = known_failure(line)
+        rank = _rank(line)
+        if _TRACEBACK in line:
+            in_traceback = True
+        elif in_traceback and not is_indented and (end := _RAISED.match(line)) is not None:
+            in_traceback = False
+            of_rank = int(end["rank"]) if end["rank"] is not None else rank
+            raised = LastLine(None, line[:LINE_CHARS_MAX], rank=of_rank)
+        if known is None and signum is None:
+            continue
+        said = LastLine(
+            known.what if known else None, line[:LINE_CHARS_MAX], bool(known and known.is_late), rank, signum
+        )
+        if known is not None or signum == signal.SIGKILL:
+            found.setdefault((said.what, said.rank, said.signum), said)
+    lines = list(found.values())[:LINES_MAX]
+    return (*lines, *([raised] if raised is not None else []))
+
+
+def _lines(output: bytes) -> Iterator[tuple[str, bool]]:
+    """Each line made printable, and whether it is indented, as a frame of a traceback is."""
+    for raw in re.split(rb"[\r\n]+", output):
+        text = _ANSI.sub("", raw[:LINE_BYTES_MAX].decode("utf-8", "replace"))
+        bare = re.sub(r"^\[(?i:rank) ?\d{1,5}\]:", "", text)
+        if text.strip():
+            yield printable(text.strip()), bare.removeprefix(" ").startswith((" ", "\t"))
+
+
+def _rank(line: str) -> int | None:
+    elastic, named = _ELASTIC.search(line), _RANK.search(line)
+    return int(elastic[2]) if elastic is not None else int(named[1]) if named is not None else None
+
+
+def _signum(line: str) -> int | None:
+    """The signal of which this line says that it ended a process."""
+    for pattern in (_ELASTIC, _DEEPSPEED):
+        found = pattern.search(line)
+        if found is not None and int(found[1]) < 0:
+            return -int(found[1])
+    return signal.SIGKILL if _KILLED.search(line) else None

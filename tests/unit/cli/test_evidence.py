@@ -1,0 +1,103 @@
+"""What is seen of a command's end, from files: the kernel's counts, and the end of an output."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from governor.cli.run.evidence import TAIL_BYTES_MAX, OomWatch, oom_counter, output_files, read_lines
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.ends import OomKills
+
+RAISED = b"CUDA out of memory\n"
+
+
+def a_machine(root: Path, cgroup: str, counts: dict[str, str]) -> tuple[Path, Path]:
+    proc, cgroups = root / "proc", root / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self" / "cgroup").write_text(cgroup)
+    for name, text in counts.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return proc, cgroups
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "counts", "found"),
+    [
+        ("0::/job\n", {"cgroup/job/memory.events": "oom 3\noom_kill 2\noom_group_kill 0\n"}, (2, True)),
+        ("0::/docker/x\n", {"cgroup/memory.events": "oom_kill 1\n", "proc/vmstat": "oom_kill 9\n"}, (1, True)),
+        ("4:cpu,memory:/j\n0::/\n", {"cgroup/memory/j/memory.oom_control": "under_oom 0\noom_kill 4\n"}, (4, True)),
+        ("0::/\n", {"proc/vmstat": "nr_free 1\noom_kill 9\n"}, (9, False)),
+        ("0::/../other\n", {"cgroup/memory.events": "oom_kill many\n"}, None),
+        ("", {}, None),
+    ],
+)
+def test_the_count_of_the_own_group_else_of_the_machine(
+    tmp_path: Path, cgroup: str, counts: dict[str, str], found: tuple[int, bool] | None
+) -> None:
+    counter = oom_counter(*a_machine(tmp_path, cgroup, counts))
+    assert (None if counter is None else (counter[0](), counter[1])) == found
+
+
+def test_only_what_was_counted_meanwhile_is_the_commands() -> None:
+    counts = iter([5, 5, 6, None, 6])
+    watch = OomWatch(lambda: next(counts), True, 5)
+    for second in range(5):
+        watch.poll(MonoNs(second * NS_PER_S))
+    assert watch.seen(MonoNs(7 * NS_PER_S)) == OomKills(1, True, 5 * NS_PER_S)
+    assert OomWatch().seen(MonoNs(1)) is None
+
+
+def test_only_the_commands_own_output_is_read_and_of_it_the_end(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(3 * RAISED)
+    with log.open("ab") as stream:
+        files = output_files((stream.fileno(), stream.fileno(), 10_000))
+        assert len(files) == 1
+        assert read_lines([file.tail for file in files]) == ()
+        stream.write(RAISED + b"." * TAIL_BYTES_MAX)
+        stream.flush()
+        assert read_lines([file.tail for file in files]) == (), "too long ago"
+        stream.write(b"\n" + RAISED)
+        stream.flush()
+        log.unlink()
+        assert [line.what for line in read_lines([file.tail for file in files])] == ["out of GPU memory"], (
+            "by its descriptor"
+        )
+        stream.truncate(0)
+        stream.write(RAISED)
+        stream.flush()
+        assert [line.what for line in read_lines([file.tail for file in files])] == ["out of GPU memory"], (
+            "truncated meanwhile"
+        )
+
+
+def test_neither_a_pipe_nor_a_device_is_read() -> None:
+    reader, writer = os.pipe()
+    with open(os.devnull, "wb") as null:
+        assert output_files((reader, writer, null.fileno())) == ()
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_file_that_does_not_answer_is_not_waited_for() -> None:
+    asked = threading.Event()
+
+    def hung() -> bytes:
+        asked.wait()
+        return RAISED
+
+    assert read_lines([hung], within_s=0.01) == ()
+    asked.set()
+
+
+def test_one_that_cannot_be_read_costs_the_other_nothing() -> None:
+    def forbidden() -> bytes:
+        raise PermissionError
+
+    assert [line.what for line in read_lines([forbidden, lambda: RAISED])] == ["out of GPU memory"]

@@ -1,0 +1,89 @@
+"""The cause of an end: what is nearest to it comes first, and nothing is said that was not seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
+from governor.core.events.ends import CommandEndSeen, Failure, LastLine, OomKills
+from governor.core.runs.ends import QUOTED_CHARS_MAX, cause_of
+
+SEEN = CommandEndSeen(MonoNs(1), "r", (), 1)
+KILLED = replace(SEEN, exit_code=137, died_of="SIGKILL")
+NCCL = Failure("torch.distributed.DistBackendError", "NCCL error in: x.cpp:1, remote process exited")
+OOM = Failure("torch.OutOfMemoryError", "CUDA out of memory.", "train.py:main:3")
+ONE = OomKills(1, is_own=True, before_end=DurationNs(2 * NS_PER_S))
+BY_RANK = LastLine(None, "failed (exitcode: -9) local_rank: 1 (pid: 3) of binary: x", rank=1, signum=9)
+TIMED_OUT = LastLine("a collective that timed out", "Watchdog caught …", is_late=True, rank=0)
+
+
+def seen(**facts: Any) -> CommandEndSeen:
+    return replace(SEEN, **facts)
+
+
+@pytest.mark.parametrize(
+    ("failures", "end", "cause"),
+    [
+        ({}, None, None),
+        ({}, SEEN, None),
+        (
+            {1: OOM}, None,
+            "out of GPU memory on rank 1 (torch.OutOfMemoryError: CUDA out of memory., at train.py:main:3)",
+        ),
+        ({0: Failure("KeyError", "'x'")}, SEEN, "rank 0 raised KeyError: 'x'"),
+        # The others only lose their peer.
+        (
+            {0: NCCL, 2: NCCL, 1: OOM}, SEEN,
+            "out of GPU memory on rank 1 (torch.OutOfMemoryError: CUDA out of memory., at train.py:main:3); "
+            "2 more ranks failed",
+        ),
+        # A rank that the kernel killed says nothing, and its peers do.
+        (
+            {0: NCCL}, seen(last_lines=(BY_RANK,), oom_kills=ONE),
+            "SIGKILL of local rank 1, by the kernel's out-of-memory killer: "
+            "the command's control group counted an out-of-memory kill 2.0s before the end",
+        ),
+        (
+            {}, replace(KILLED, oom_kills=OomKills(0, is_own=True)),
+            "SIGKILL; the command's control group counted no out-of-memory kill, so somebody sent it",
+        ),
+        (
+            {}, replace(KILLED, oom_kills=OomKills(2, is_own=False)),
+            "SIGKILL; the machine counted 2 out-of-memory kills, of what process is not known",
+        ),
+        ({}, KILLED, "SIGKILL; whether for want of memory cannot be read here"),
+        (
+            {}, seen(exit_code=137, died_below="SIGKILL"),
+            "SIGKILL of a process below it; whether for want of memory cannot be read here",
+        ),
+        ({}, seen(exit_code=139, died_below="SIGSEGV"), "SIGSEGV of a process below it, by the exit code"),
+        (
+            {}, seen(oom_kills=ONE),
+            "the kernel's out-of-memory killer: "
+            "the command's control group counted an out-of-memory kill 2.0s before the end",
+        ),
+        (
+            {}, seen(exit_code=134, died_of="SIGABRT", last_lines=(TIMED_OUT,)),
+            'a collective that timed out on rank 0 (its output says "Watchdog caught …")',
+        ),
+        ({}, seen(exit_code=134, died_of="SIGABRT"), "SIGABRT"),
+        ({}, seen(last_lines=(LastLine(None, "ValueError: 3"),)), 'its output says "ValueError: 3"'),
+        ({}, seen(exit_code=143, passed_on="SIGTERM"), "SIGTERM was sent to costgov run, which passed it on"),
+        (
+            {0: Failure("KeyboardInterrupt", "")}, seen(exit_code=130, passed_on="SIGINT"),
+            "SIGINT was sent to costgov run, which passed it on",
+        ),
+        ({0: Failure("OSError", "x", thread="pin")}, SEEN, "thread pin of rank 0 raised OSError: x"),
+    ],
+)  # fmt: skip
+def test_the_cause(failures: dict[int, Failure], end: CommandEndSeen | None, cause: str | None) -> None:
+    assert cause_of(failures, end) == cause
+
+
+def test_a_cause_is_one_short_line() -> None:
+    said = cause_of({0: Failure("E", "x" * 10_000)})
+    assert said is not None
+    assert len(said) < QUOTED_CHARS_MAX + 30

@@ -1,0 +1,82 @@
+"""What the last lines of a command mean: the frameworks' own lines, and strangers' bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from governor.core.base.identity import ConnectionId
+from governor.core.base.units import MonoNs
+from governor.core.events.ends import Failure, LastLine
+from governor.wire.last_output import LINE_CHARS_MAX, LINES_MAX, failed, last_lines
+
+OUT_OF_MEMORY = b"""\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/w/train.py", line 31, in <module>
+[rank1]:     loss = model(batch)
+[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity of 79 GiB
+"""
+# torchrun of PyTorch 2.13, when the kernel has killed a rank.
+ELASTIC = b"""\
+W1123 01:00:00.1 77 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 79 closing signal SIGTERM
+E1123 01:00:00.2 77 torch/distributed/elastic/multiprocessing/api.py:1003] failed (exitcode: -9) local_rank: 1 (pid: 80) of binary: /usr/bin/python3
+Traceback (most recent call last):
+  File "/usr/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+"""  # noqa: E501
+SHM = b"""\
+ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).
+RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("output", "what", "rank", "signum"),
+    [
+        (OUT_OF_MEMORY, "out of GPU memory", 1, None),
+        (ELASTIC, None, 1, 9),
+        (SHM, "too little shared memory (/dev/shm)", None, None),
+        (
+            b"slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.",
+            "the kernel's out-of-memory killer",
+            None,
+            None,
+        ),
+        (b"train.sh: line 3:  4711 Killed                  python train.py", None, None, 9),
+        (b"DataLoader worker (pid 3) is killed by signal: Killed.", None, None, 9),
+        (b"[launch.py:259:sigkill_handler] ['python', 'train.py'] exits with return code = -9", None, None, 9),
+        (b"OSError: [Errno 28] No space left on device: '/ckpt/x'", "a full disk", None, None),
+        (b"CUDA error: uncorrectable ECC error encountered", "faulty GPU memory (uncorrectable ECC error)", None, None),
+        (b"[rank3]: ncclSystemError: System call failed or device error", "an NCCL error", 3, None),
+        (b"Segmentation fault (core dumped)", "a segmentation fault", None, None),
+    ],
+)
+def test_a_known_line_has_its_meaning(output: bytes, what: str | None, rank: int | None, signum: int | None) -> None:
+    first = last_lines(output)[0]
+    assert (first.what, first.rank, first.signum) == (what, rank, signum)
+
+
+def test_the_end_of_a_traceback_is_quoted_where_nothing_is_known() -> None:
+    output = b'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n    f()\nValueError: 3 != 4\n'
+    assert last_lines(output) == (LastLine(None, "ValueError: 3 != 4"),)
+
+
+def test_healthy_output_means_nothing() -> None:
+    lines = (
+        b"step 3 loss 2.5\nout of 100 files 3 were Killed Bill\nSaved. exitcode 0\ncostgov: r1: CUDA out of memory\n"
+    )
+    assert last_lines(lines) == ()
+
+
+def test_hostile_output_is_bounded_and_printable() -> None:
+    flood = b"".join(b"\x1b[2J\x07[rank%d]: CUDA out of memory \xff\x00%s\r\n" % (i, b"x" * 9_000) for i in range(300))
+    found = last_lines(flood + b"Traceback (most recent call last)\n" * 3 + b"E" * 200_000)
+    assert len(found) <= LINES_MAX + 1
+    assert all(len(line.text) <= LINE_CHARS_MAX and line.text.isprintable() for line in found)
+
+
+def test_a_failure_of_a_frame_is_whatever_a_stranger_sends() -> None:
+    frame = {"rank": 3, "failure": {"name": "E\x1b[2J", "text": 7, "place": None, "thread": "t\n"}}
+    event = failed(frame, ConnectionId(1), MonoNs(5), "r")
+    assert event.failure == Failure("E\N{REPLACEMENT CHARACTER}[2J", "", None, "t\N{REPLACEMENT CHARACTER}")
+    assert failed({"rank": 0, "failure": {}}, ConnectionId(1), MonoNs(5), "r").failure == Failure("an exception", "")

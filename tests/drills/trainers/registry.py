@@ -1,0 +1,20 @@
+"""The trainers of the table by name, in its order."""
+
+from __future__ import annotations
+
+from tests.drills.trainers.harness import Trainer, python, torchrun
+
+_HF = ("torch", "transformers", "accelerate")
+_DS = (*_HF, "deepspeed")
+
+_ALL = (
+    Trainer("hf-trainer", python("hf_trainer.py"), _HF),
+    Trainer("hf-trainer-ddp", torchrun("hf_trainer.py"), _HF),
+    Trainer("hf-trainer-zero2", torchrun("hf_trainer.py", "--zero", "2"), _DS),
+    Trainer("hf-trainer-zero3", torchrun("hf_trainer.py", "--zero", "3"), _DS),
+    Trainer("accelerate", python("accelerate_loop.py"), ("torch", "accelerate")),
+    Trainer("accelerate-naming", python("accelerate_loop.py", "--naming"), ("torch", "accelerate")),
+    Trainer("lightning", python("lightning_fit.py"), ("torch", "lightning")),
+    Trainer("lightning-ddp", torchrun("lightning_fit.py"), ("torch", "lightning")),
+)
+TRAINERS = {trainer.name: trainer for trainer in _ALL}

@@ -21,6 +21,7 @@ from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.managed_run import Launch, ManagedRun
 from governor.core.engine.node import Node
+from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
 from governor.core.events.effects import (
     Alarm,
     Ask,
@@ -43,13 +44,11 @@ from governor.core.events.effects import (
 from governor.core.events.inputs import (
     BillingAnswer,
     BillingRead,
-    CheckpointRead,
     Event,
     ProcessesSeen,
     StopAnswer,
     StopReplied,
 )
-from governor.core.events.last_good import LastGoodSeen
 from governor.core.events.machine import RunRecalled
 from governor.core.halt.incident import TARGETS_MAX
 from governor.core.money.charges import charge_row

@@ -14,6 +14,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import hand_over
 from governor.core.engine.node import Node
 from governor.core.engine.overrun import note_overrun
+from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
 from governor.core.events.effects import (
     Alarm,
     Ask,
@@ -32,12 +33,10 @@ from governor.core.events.inputs import (
     Ack,
     BillingAnswer,
     BillingRead,
-    CheckpointRead,
     ProcessesSeen,
     StopAnswer,
     StopReplied,
 )
-from governor.core.events.last_good import LastGoodSeen
 from governor.core.events.streams import StreamOpened
 from governor.core.halt import table
 from governor.core.halt.acts import UNKILLABLE

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from governor.core.base.units import DurationNs, WallNs
 from governor.core.engine.managed_run import ManagedRun
+from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
 from governor.core.events.effects import Alarm, FindLastGood, ReadCheckpoint
-from governor.core.events.inputs import Ack, CheckpointRead
-from governor.core.events.last_good import LastGoodSeen
+from governor.core.events.inputs import Ack
 
 
 def take(managed: ManagedRun, ack: Ack) -> list[ReadCheckpoint | FindLastGood]:

@@ -31,6 +31,7 @@ from governor.core.engine.idle_state import NODE
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
+from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.ends import CommandEndSeen, RankFailed
 from governor.core.events.inputs import (
@@ -39,7 +40,6 @@ from governor.core.events.inputs import (
     Beat,
     BillingRead,
     Bye,
-    CheckpointRead,
     CommandExited,
     CommandLaunched,
     Disconnected,
@@ -60,7 +60,6 @@ from governor.core.events.inputs import (
     Tick,
     TrainerExited,
 )
-from governor.core.events.last_good import LastGoodSeen
 from governor.core.events.machine import (
     FilesLost,
     GovernorsSeen,

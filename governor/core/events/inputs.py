@@ -12,8 +12,8 @@ from typing import Any
 
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
+from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
 from governor.core.events.ends import CommandEndSeen, RankFailed
-from governor.core.events.last_good import LastGoodSeen
 from governor.core.events.machine import (
     FilesLost,
     GovernorsSeen,
@@ -237,20 +237,6 @@ class ProcessesSeen:
     respawned: tuple[ProcessId, ...] = ()
     # With `alive` empty: processes that live on and are perhaps of the run, each as pid and command.
     unsure: tuple[tuple[int, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointRead:
-    """The governor's own look at the checkpoint that the trainer acknowledged."""
-
-    at: MonoNs
-    incident_id: str
-    whole: bool | None  # None: we cannot read it; it stays "verified by trainer".
-    files: int
-    hashed: int  # Of these, files whose SHA-256 we recomputed and found equal.
-    reason: str
-    counted: str | None = None  # What its files hold and what its parameters need. None: the manifest does not count.
-    nonfinite: str | None = None  # The file and the tensor in which a sample has a NaN or an infinity.
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from governor.core.events.checkpoints import CheckpointRead
 from governor.core.events.effects import ReadBilling, ReadCheckpoint, StopCompute
-from governor.core.events.inputs import BillingAnswer, BillingRead, CheckpointRead, Event, StopAnswer, StopReplied
+from governor.core.events.inputs import BillingAnswer, BillingRead, Event, StopAnswer, StopReplied
 from governor.daemon.observers import Observers
 from governor.daemon.perform import (
     BILLING_READS_AT_ONCE_MAX,

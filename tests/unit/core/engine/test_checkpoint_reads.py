@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from governor.core.engine.node import Node
+from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
 from governor.core.events.effects import Alarm, Effect, FindLastGood, ReadCheckpoint
-from governor.core.events.inputs import CheckpointRead, TrainerExited
-from governor.core.events.last_good import LastGoodSeen
+from governor.core.events.inputs import TrainerExited
 from governor.core.halt.incident import Incident
 from tests.unit.core.engine.test_step import a_step, ack, at, make_node, only, play, rule, training
 

@@ -13,6 +13,7 @@ from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, 
 from governor.core.engine import step as engine
 from governor.core.engine.node import Node, NodeFacts, new_node, run_snapshot
 from governor.core.engine.resume import SUPERSEDED, restore_incidents, restore_runs
+from governor.core.events.checkpoints import CheckpointRead
 from governor.core.events.effects import (
     Alarm,
     Ask,
@@ -29,7 +30,6 @@ from governor.core.events.inputs import (
     Ack,
     BillingAnswer,
     BillingRead,
-    CheckpointRead,
     Disconnected,
     Event,
     Hello,

@@ -181,7 +181,9 @@ def for_device(torch: Any, device_type: str) -> Optional[DeviceTimer]:
 
 
 def put_times(fields: Dict[str, Any], parts_ns: Any, step_ns: int) -> None:
-    """Replace a step frame's times on the host by the device's."""
+    """Replace a step frame's times on the host by the device's; not where no forward pass divides them."""
+    if "forward_s" not in fields:
+        return
     parts_ns[DATA] = felt_data_wait(parts_ns, int(fields["data_s"] * 1e9))
     parts_ns[CHECKPOINT] = parts_ns[HOLD] = 0  # Host work, which the host's clock has measured.
     measured = {name: fields[name] for name in ("checkpoint_s", "hold_s")}

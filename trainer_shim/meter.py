@@ -16,6 +16,7 @@ from .scalars import ELSEWHERE, host_number, put_memory, put_scalars, readable
 from .sight.gradients import Gradients
 from .sight.losses import LossSource
 
+_FIGURES = ("lr", "loss_scale", "skipped_steps", "applied")
 MEMORY_PERIOD_NS = 5_000_000_000  # Memory moves over minutes; reading the allocator's statistics costs ~50 us.
 
 
@@ -48,6 +49,7 @@ class StepMeter:
         self.loss_is_share = False  # Micro-step losses arrive divided by their number: their sum is the mean.
         self._cold = True  # The next step compiles, allocates and fills caches.
         self._in_eval = False
+        self._forward_seen = False
         self._backward_seen = False
         self._loss: Any = None
         self._losses = 0
@@ -57,6 +59,7 @@ class StepMeter:
         self.gradients: Optional[Gradients] = None
         self._blind_steps_max = 0
         self._defers_boundary = False
+        self._can_defer = True  # False: nothing shows when the next step begins, so it is told when this one ends.
         self._boundary_due = False
         self._memory_due_ns = 0
 
@@ -111,6 +114,7 @@ class StepMeter:
         if self._boundary_due:
             self._boundary()
         self._begin_step()
+        self._forward_seen = True
         self._take_candidate()
         self.count.add(args, kwargs)
         self._mark("forward", timing.FORWARD)
@@ -153,7 +157,7 @@ class StepMeter:
     def begin_step(self) -> None:
         """A whole step begins; instructions report what is inside it."""
         self._begin_step()
-        self._backward_seen = True
+        self._forward_seen = self._backward_seen = True
         self._mark("step", timing.OTHER)
 
     @guarded()
@@ -200,7 +204,8 @@ class StepMeter:
             self._insist(loss is not None or norm is not None)
         self._loss = None
         self._losses = self._lossless = 0
-        self._backward_seen = False
+        self._can_defer = self._forward_seen or self._loader_timed
+        self._forward_seen = self._backward_seen = False
         if self._cold:
             self._cold = False
             progress.set_phase("train")
@@ -209,7 +214,7 @@ class StepMeter:
     @guarded()
     def boundary(self) -> None:
         """Between two steps: the watcher may hold this thread, save, and park it."""
-        if self._defers_boundary:
+        if self._defers_boundary and self._can_defer:
             self._boundary_due = True  # It comes with the next batch or forward pass.
         else:
             self._boundary()
@@ -377,15 +382,9 @@ class StepMeter:
                 fields["tokens_total"] = self.tokens_total
         self._loss_ever = self._loss_ever or (self._losses > 0 and self.losses.is_certain)
         fields["loss_expected"] = self._loss_ever or self._lossless > 0
-        if facts.lr is not None:
-            fields["lr"] = facts.lr
-        if facts.loss_scale is not None:
-            fields["loss_scale"] = facts.loss_scale
-        if facts.skipped_steps is not None:
-            fields["skipped_steps"] = facts.skipped_steps
-        if facts.applied is not None:
-            fields["applied"] = facts.applied
-        timing.put_seconds(fields, times, self._loader_timed, self._backward_seen)
+        known = {name: getattr(facts, name) for name in _FIGURES}
+        fields.update((name, value) for name, value in known.items() if value is not None)
+        timing.put_seconds(fields, times, self._loader_timed, self._backward_seen, self._forward_seen)
         if self._reports_comm:
             fields["comm_s"] = timing.seconds(times.comm_ns)
         fields["progress_seq"] = progress.progress_seq

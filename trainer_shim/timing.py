@@ -70,20 +70,26 @@ class StepClock:
         return times
 
 
-def put_seconds(fields: Dict[str, Any], times: StepTimes, loader_timed: bool, backward_seen: bool) -> None:
+def put_seconds(
+    fields: Dict[str, Any], times: StepTimes, loader_timed: bool, backward_seen: bool, forward_seen: bool = True
+) -> None:
     """Put a step's parts into its frame; what is left of `step_s` is `other`.
 
     Without a timed loader the whole gap counts as waiting for data: an upper bound. Without a backward call, what
-    follows the forward pass is the backward pass.
+    follows the forward pass is the backward pass. Where no forward pass was seen (it is part of something that the loop
+    has compiled) the gap holds all of it, and none of these is known.
     """
     spent = times.spent
     data_ns = spent[DATA] if loader_timed else spent[DATA] + spent[GAP]
     backward_ns = spent[BACKWARD] if backward_seen else spent[BACKWARD] + spent[AFTER_FORWARD]
     # Whole microseconds: finer is noise, and digits cost bytes in every frame.
     fields["step_s"] = times.step_ns // 1000 / 1e6
-    fields["data_s"] = data_ns // 1000 / 1e6
-    fields["forward_s"] = spent[FORWARD] // 1000 / 1e6
-    fields["backward_s"] = backward_ns // 1000 / 1e6
+    if forward_seen or loader_timed:
+        fields["data_s"] = data_ns // 1000 / 1e6
+    if forward_seen:
+        fields["forward_s"] = spent[FORWARD] // 1000 / 1e6
+    if forward_seen or backward_seen:
+        fields["backward_s"] = backward_ns // 1000 / 1e6
     fields["optimizer_s"] = spent[OPTIMIZER] // 1000 / 1e6
     fields["checkpoint_s"] = spent[CHECKPOINT] // 1000 / 1e6
     fields["hold_s"] = spent[HOLD] // 1000 / 1e6

@@ -6,8 +6,6 @@ import contextlib
 import functools
 from typing import Any, Callable, List, Tuple
 
-from trainer_shim.meter import StepMeter
-
 
 class Undo:
     """Collects what takes the hooks off again."""
@@ -43,31 +41,6 @@ class ModelHook:
     def __reduce__(self) -> Tuple[Any, ...]:
         # nullcontext().__exit__ takes any positional arguments and returns None.
         return getattr, (contextlib.nullcontext(), "__exit__")
-
-
-def hook_forward(model: Any, meter: StepMeter, in_training: Callable[[], bool]) -> Callable[[], None]:
-    """Report forward passes of `model`; those without gradients, or not `in_training`, count as evaluation."""
-    import torch
-
-    grad_enabled = torch.is_grad_enabled
-
-    def before(_module: Any, args: Any, kwargs: Any) -> None:
-        meter.enter_forward(in_training() and grad_enabled(), args, kwargs)
-
-    def after(_module: Any, _args: Any, output: Any) -> None:
-        meter.exit_forward(output)
-
-    # Before FSDP2's own hook, which gathers the weights: a save at this boundary would shard them again.
-    handles = (
-        model.register_forward_pre_hook(ModelHook(before), prepend=True, with_kwargs=True),
-        model.register_forward_hook(ModelHook(after)),
-    )
-
-    def unhook() -> None:
-        for handle in handles:
-            handle.remove()
-
-    return unhook
 
 
 def replace(undo: Undo, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

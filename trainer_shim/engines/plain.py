@@ -16,7 +16,7 @@ from trainer_shim.interfaces import Saver
 from trainer_shim.launch import is_required
 from trainer_shim.meter import EngineFacts, StepMeter
 
-from . import base, hooks, torch_calls
+from . import base, compiling, hooks, torch_calls
 from .base import Options
 
 STATE_FILE = "state.pt"
@@ -112,15 +112,21 @@ class PlainSaver(base.PositionSaver):
 
 def instrument(model: Any, optimizers: List[Any], meter: StepMeter, ends_step: bool = True) -> hooks.Undo:
     """Hook a module and its optimizers; the last optimizer's step() ends the step where nobody knows better."""
+    import torch
+
     undo = hooks.Undo()
-    undo.add(hooks.hook_forward(model, meter, lambda: bool(model.training)))
+    grad_enabled = torch.is_grad_enabled
+
+    def enter(args: Any, kwargs: Any) -> None:
+        meter.enter_forward(bool(model.training) and grad_enabled(), args, kwargs)
+
+    compiling.watch_model(torch, model, compiling.Calls(torch, enter, meter.exit_forward), undo)
     last = optimizers[-1] if ends_step else None
     skipped = _SkippedStep(meter, last) if ends_step else ignore_skip
     gradients = torch_calls.instrument(meter, optimizers, undo, skipped)
     meter.watch_gradients(gradients, BLIND_STEPS_MAX if is_required(os.environ) else 0)
     for optimizer in optimizers:
-        undo.add(optimizer.register_step_pre_hook(_BeforeStep(meter)).remove)
-        undo.add(optimizer.register_step_post_hook(_AfterStep(meter, last)).remove)
+        _hook_step(torch, optimizer, _Step(meter, last), undo)
     meter.time_device(device_timer_of(model))
     return undo
 
@@ -138,33 +144,44 @@ def is_sharded(model: Any) -> bool:
     return any(base.__name__ in _SHARDING for base in type(model).__mro__)
 
 
-class _BeforeStep:
-    """A class, not a closure: an optimizer may be copied with its hooks."""
+class _Step:
+    """One optimizer's step()."""
 
-    def __init__(self, meter: StepMeter) -> None:
+    def __init__(self, meter: StepMeter, last: Any) -> None:
         self._meter = meter
+        self._last = last
 
-    def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def begin(self, optimizer: Any) -> None:
         self._meter.enter_optimizer()
         _sample_gradient(self._meter, optimizer)
+
+    def end(self, optimizer: Any) -> None:
+        self._meter.exit_optimizer()
+        if optimizer is self._last:
+            end_step(self._meter, optimizer)
+            self._meter.boundary()
+
+
+def _hook_step(torch: Any, optimizer: Any, step: _Step, undo: hooks.Undo) -> None:
+    calls = compiling.Calls(torch, lambda _args, _kwargs: step.begin(optimizer), lambda _result: step.end(optimizer))
+
+    def before(stepped: Any, _args: Any, _kwargs: Any) -> None:
+        if not calls.is_mute():
+            step.begin(stepped)
+
+    def after(stepped: Any, _args: Any, _kwargs: Any) -> None:
+        if not calls.is_mute():
+            step.end(stepped)
+
+    undo.add(optimizer.register_step_pre_hook(before).remove)
+    undo.add(optimizer.register_step_post_hook(after).remove)
+    compiling.watch_step(torch, optimizer, calls, undo)
 
 
 @guarded()
 def _sample_gradient(meter: StepMeter, optimizer: Any) -> None:
     if meter.gradients is not None:
         meter.gradients.before_step(optimizer)
-
-
-class _AfterStep:
-    def __init__(self, meter: StepMeter, last: Any) -> None:
-        self._meter = meter
-        self._last = last
-
-    def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._meter.exit_optimizer()
-        if optimizer is self._last:
-            end_step(self._meter, optimizer)
-            self._meter.boundary()
 
 
 class _SkippedStep:

@@ -13,7 +13,7 @@ from trainer_shim.guard import guarded
 from trainer_shim.meter import StepMeter
 from trainer_shim.sight.gradients import Gradients
 
-from . import hooks
+from . import compiling, hooks
 
 _LOSSES_MAX = 8  # Of one call of torch.autograd.backward().
 
@@ -22,8 +22,7 @@ class TorchCalls:
     """Tells a meter and a Gradients what it sees, from `meter`'s thread alone. `close()` ends that for good."""
 
     def __init__(self, torch: Any, meter: StepMeter, gradients: Gradients, on_skip: Callable[[Any], None]) -> None:
-        compiler = getattr(torch, "compiler", None)
-        self.is_compiling: Callable[[], bool] = getattr(compiler, "is_compiling", _never)
+        self.is_compiling = compiling.is_compiling_of(torch)
         self._meter = meter
         self._gradients = gradients
         self._on_skip = on_skip
@@ -176,10 +175,6 @@ def _scalers(torch: Any) -> List[Any]:
     found = [getattr(getattr(torch, "amp", None), "GradScaler", None)]
     found.append(getattr(torch.cuda.amp, "GradScaler", None))
     return [scaler for scaler in found if scaler is not None and "scale" in vars(scaler)]
-
-
-def _never() -> bool:
-    return False
 
 
 def instrument(meter: StepMeter, optimizers: List[Any], undo: hooks.Undo, on_skip: Callable[[Any], None]) -> Gradients:

@@ -1,7 +1,7 @@
 """Which scalar is the loss, where the loop does not say: the one that the model returns, else the one that backward()
 starts from.
 
-Only detached scalars are kept, and the sequence numbers of the operations that made them: never a graph.
+Only detached scalars are kept, and the numbers of the operations that made them: never a graph.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ WALK_MAX = 8
 # Operations that leave a loss what it is, but for a factor: the mean over micro-steps, a loss scale, a change of dtype.
 _FACTORS = frozenset(("DivBackward0", "MulBackward0", "ToCopyBackward0", "CloneBackward0", "ViewBackward0"))
 
-_Known = Tuple[Any, int]  # A detached scalar and the number of the operation that made it.
+# The sequence number of an operation, and which of its results: a compiled model is one operation with several.
+_Place = Tuple[int, int]
+_Known = Tuple[Any, _Place]  # A detached scalar and where it was made.
 
 
 class LossSource:
@@ -52,8 +54,8 @@ class LossSource:
         if self.told or self._named is not None or not is_scalar(root):
             return
         path = _path(root)
-        for value, number in self._unnamed:
-            if number in path:
+        for value, place in self._unnamed:
+            if place in path:
                 self._named = value
                 return
         loss = own(root)
@@ -141,17 +143,17 @@ def _known(value: Any) -> Optional[_Known]:
     if number is None or not is_scalar(value):
         return None
     kept = own(value)
-    return None if kept is None else (kept, number())
+    return None if kept is None else (kept, (number(), getattr(value, "output_nr", 0)))
 
 
-def _path(root: Any) -> List[int]:
-    """Return the numbers of the operations behind `root` that only put a factor to a scalar, and of the one before."""
-    numbers: List[int] = []
-    node = getattr(root, "grad_fn", None)
-    while node is not None and len(numbers) < WALK_MAX and hasattr(node, "_sequence_nr"):
-        numbers.append(node._sequence_nr())
+def _path(root: Any) -> List[_Place]:
+    """Return the operations behind `root` that only put a factor to a scalar, and the one before."""
+    places: List[_Place] = []
+    node, result = getattr(root, "grad_fn", None), getattr(root, "output_nr", 0)
+    while node is not None and len(places) < WALK_MAX and hasattr(node, "_sequence_nr"):
+        places.append((node._sequence_nr(), result))
         if node.name() not in _FACTORS:
             break
         inputs = node.next_functions
-        node = inputs[0][0] if inputs else None
-    return numbers
+        node, result = inputs[0] if inputs else (None, 0)
+    return places

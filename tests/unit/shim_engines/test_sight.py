@@ -31,6 +31,7 @@ class Scalar:
     value: float
     grad_fn: Node | None = None
     size: int = 1
+    output_nr: int = 0
 
     @property
     def requires_grad(self) -> bool:
@@ -63,6 +64,19 @@ def test_a_scalar_among_other_outputs_is_the_loss_if_backward_starts_from_it() -
     source.before_backward(Scalar(2.0, Node("DivBackward0", 9, Node("MulBackward0", 8, returned.grad_fn))))
     assert taken(source) == 4.0, "as the model returned it, not as the loop has divided it"
     assert taken(source) is None
+
+
+def test_of_several_results_of_one_operation_it_is_the_one_that_backward_starts_from() -> None:
+    """A compiled model is one operation, and returns parts of its loss beside the loss."""
+    source = LossSource()
+    compiled = Node("CompiledFunctionBackward", 7)
+    part, returned = Scalar(0.5, compiled), Scalar(4.0, compiled)
+    returned.output_nr = 1
+    root = Node("DivBackward0", 8)
+    root.next_functions = ((compiled, 1),)
+    source.after_forward((part, returned))
+    source.before_backward(Scalar(2.0, root))
+    assert taken(source) == 4.0
 
 
 def test_one_from_which_it_does_not_start_is_a_part_of_the_loss_at_most() -> None:

@@ -11,13 +11,14 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 from weakref import ref
 
 from . import launch, tokens
+from .engines import data_loader, hooks
 from .engines.base import Kind, Options
 from .engines.select import kind_of
 from .guard import attempt, print_line
 from .interfaces import Resumed, Saver, Watch
 from .loader import WrappedLoader, wrap_loader
 from .meter import StepMeter
-from .phases import CURRENT, phase
+from .phases import CURRENT, data, phase
 from .progress import Progress
 from .version import __version__
 from .wire import TEXT_CHARS_MAX
@@ -57,6 +58,10 @@ class Shim:
     def phase(self, name: str) -> phase:
         """Name a pause: `with shim.phase("eval"):`."""
         return phase(name)
+
+    def data(self) -> data:
+        """Loops without a DataLoader: `with shim.data(): x, y = get_batch("train")`."""
+        return data()
 
     def resume(self, directory: Optional[str] = None) -> Optional[Resumed]:
         """Continue from the newest whole checkpoint (default: in `checkpoint_dir`).
@@ -190,7 +195,10 @@ def _start(
     hello = _hello(launched, kind, overrides, labels, saver, environ)
     meter.count.count_for(kind.token_replicas())
     meter.progress.step = kind.step()
-    shim._undo = kind.instrument(meter)
+    undo = hooks.Undo()
+    undo.add(kind.instrument(meter))
+    data_loader.watch(meter, undo)
+    shim._undo = undo
     watch: Watch = (make_watch or _watcher)(hello, meter.progress, saver, environ=environ)
     meter.watch = watch
     watch.start()

@@ -182,7 +182,21 @@ class Listener:
                 "entered_ns": entered_ns,
                 "done": done,
             }
+        fetch = fetch_fields(progress)
+        if fetch is not None:
+            fields["fetch"] = fetch
         return fields
+
+
+def fetch_fields(progress: Progress) -> Optional[Dict[str, Any]]:
+    """Return what the training thread's fetches of data show. None: none was seen."""
+    starts, since_ns, longest_ns = progress.fetch_starts, progress.fetch_ns, progress.fetch_longest_ns
+    if not since_ns:
+        return {"longest_ns": longest_ns} if longest_ns else None
+    fetch = {"longest_ns": longest_ns, "since_ns": since_ns}
+    if starts is not None:
+        fetch["starts"] = starts
+    return fetch
 
 
 def next_multiple(now_ns: int, period_ns: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any, Dict, Generic, Iterable, Iterator, List, Optional, TypeVar
 from weakref import WeakSet
 
@@ -24,6 +25,7 @@ class WrappedLoader(Generic[Batch]):
         self._loader = loader
         self.epoch = 0  # Epochs begun before the current one.
         self.batches = 0  # Handed out in the current epoch.
+        self.starts = 0  # Of the loader's own iterator, in this process.
         self._begun = False
         self._epoch_rng: Optional[Dict[str, Any]] = None  # As it was before the epoch's order was drawn.
         self._resume: Optional[Dict[str, Any]] = None
@@ -56,6 +58,7 @@ class WrappedLoader(Generic[Batch]):
 
     def start_epoch(self) -> Iterator[Batch]:
         """Return the loader's iterator at the position to start from."""
+        self.starts += 1
         resume = self._resume
         self._resume = None
         if resume is None:
@@ -100,10 +103,20 @@ class _TimedIterator(Iterator[Batch]):
         if meter is None or meter.progress.main_thread_id != threading.get_ident():
             return self._fetch()
         part = meter.enter_fetch()
+        progress = meter.progress
         try:
+            if self._iterator is None or self._owner.repositioned:
+                starts = self._owner.starts
+                progress.enter_fetch(meter.clock.since_ns, starts)
+                self._iterator = self._owner.start_epoch()
+                # Batches that were skipped on resume do not show how long one takes.
+                progress.enter_fetch(time.monotonic_ns(), starts)
+            else:
+                progress.enter_fetch(meter.clock.since_ns, None)
             return self._fetch()
         finally:
             meter.exit_fetch(part)
+            progress.leave_fetch(meter.clock.since_ns)
 
     def _fetch(self) -> Batch:
         owner = self._owner

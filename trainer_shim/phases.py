@@ -1,4 +1,4 @@
-"""`with phase("eval"):` names what the training thread does outside its steps. CURRENT is this process's meter."""
+"""What the training thread does outside its steps: `with phase("eval"):`, `with data():`. CURRENT is our meter."""
 
 from __future__ import annotations
 
@@ -49,3 +49,30 @@ class phase:  # noqa: N801  A context manager that reads like the statement it i
         meter, self._meter = self._meter, None
         if meter is not None:
             meter.exit_phase(self._part, self._name == "eval")
+
+
+class data:  # noqa: N801  As `phase`.
+    """Mark the enclosed code as the fetching of a batch, where neither a torch DataLoader nor wrap_loader() does it.
+
+    The governor then knows a rank that sleeps in its data from one that saves, and does not wait as long for it.
+    """
+
+    __slots__ = ("_meter", "_part")
+
+    def __init__(self) -> None:
+        self._meter: Optional[StepMeter] = None
+        self._part: Optional[int] = None
+
+    def __enter__(self) -> data:
+        meter = CURRENT.meter
+        if meter is not None and meter.progress.main_thread_id == threading.get_ident():
+            self._meter = meter
+            self._part = meter.enter_fetch()
+            meter.progress.enter_fetch(meter.clock.since_ns, None)
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        meter, self._meter = self._meter, None
+        if meter is not None:
+            meter.exit_fetch(self._part)
+            meter.progress.leave_fetch(meter.clock.since_ns)

@@ -17,6 +17,9 @@ class Progress:
         "attempt_step",
         "collective",
         "collectives_total",
+        "fetch_longest_ns",
+        "fetch_ns",
+        "fetch_starts",
         "in_step",
         "last_hook",
         "last_hook_ns",
@@ -43,6 +46,10 @@ class Progress:
         self.collectives_total = 0
         # (op, entered_ns, done): replaced as a whole so that a reader never sees half of it.
         self.collective: Optional[Tuple[str, int, bool]] = None
+        self.fetch_ns = 0  # Since when the training thread is inside a fetch of data; 0: it is not.
+        # Only for the first batch after a loader was started: how often that loader had been started before.
+        self.fetch_starts: Optional[int] = None
+        self.fetch_longest_ns = 0
 
     def bump(self, hook: str) -> None:
         """Note that the training thread passed a hook."""
@@ -66,6 +73,18 @@ class Progress:
         self.progress_seq += 1
         self.last_hook_ns = now
         return now - entered_ns
+
+    def enter_fetch(self, now_ns: int, starts: Optional[int]) -> None:
+        """Note that the training thread asks for a batch; `starts` as in `fetch_starts`."""
+        self.fetch_starts = starts
+        self.fetch_ns = now_ns
+
+    def leave_fetch(self, now_ns: int) -> None:
+        """Note that the training thread has its batch. Without enter_fetch() this does nothing."""
+        since_ns = self.fetch_ns
+        self.fetch_ns = 0
+        if since_ns and now_ns - since_ns > self.fetch_longest_ns:
+            self.fetch_longest_ns = now_ns - since_ns
 
     def set_phase(self, phase: str) -> None:
         """Replace the outermost phase, e.g. init -> train, leaving nested ones alone."""

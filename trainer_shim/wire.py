@@ -125,6 +125,9 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         stack=Field("texts"),  # Innermost first, "file.py:function:line".
         stack_digest=Field("str"),
         collective=Field("record"),  # {"op", "count", "entered_ns", "done": bool} last one entered.
+        # Data that the main thread fetched: {"longest_ns", "since_ns", "starts"}. `since_ns` only while it is inside a
+        # fetch, `starts` only for a loader's first batch: how often that loader was started before. Absent: unknown.
+        fetch=Field("record"),
         main_cpu_ns=Field("int"),
     ),
     "ack": dict(

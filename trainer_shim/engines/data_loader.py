@@ -1,0 +1,81 @@
+"""torch's DataLoader, whoever iterates it: a beat says that the training thread is inside a fetch, and since when.
+
+All its iterators inherit one `__next__`, which is wrapped while somebody is attached. So it does not matter which
+framework holds the loader, nor whether the loader was made before attach(). Loaders are not touched: they are pickled
+and copied as before.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import Any, Callable, List, Tuple
+from weakref import ref
+
+from trainer_shim.guard import guarded
+from trainer_shim.meter import StepMeter
+
+from . import hooks
+
+_DATA_SETS_MAX = 8  # Training, evaluation, and some: of more, the oldest is forgotten.
+
+
+class _Starts:
+    """How often a loader was started for each data set. Another data set says nothing of how this one starts."""
+
+    def __init__(self) -> None:
+        self._known: List[Tuple[Callable[[], Any], int]] = []
+
+    @guarded(fallback=0)
+    def next_of(self, iterator: Any) -> int:
+        """Return how often one was started before for the data set of `iterator`, which starts now."""
+        data_set = getattr(iterator, "_dataset", None)
+        before = next((count for known, count in self._known if known() is data_set), 0)
+        others = [item for item in self._known if item[0]() is not data_set and item[0]() is not None]
+        try:
+            known = ref(data_set)
+        except TypeError:  # A list: another one may be at its address tomorrow.
+            return 0
+        self._known = [*others[1 - _DATA_SETS_MAX :], (known, before + 1)]
+        return before
+
+
+@guarded()
+def watch(meter: StepMeter, undo: hooks.Undo) -> None:
+    """Wrap the iterators' `__next__` until `undo`. Where torch is not loaded, nobody has such a loader."""
+    if "torch" not in sys.modules:
+        return
+    import torch
+    import torch.utils.data.dataloader as loading
+
+    compiler = getattr(torch, "compiler", None)
+    make = _make_next(meter, getattr(compiler, "is_compiling", _never))
+    hooks.replace(undo, loading._BaseDataLoaderIter, "__next__", make)
+
+
+def _make_next(
+    meter: StepMeter, is_compiling: Callable[[], bool]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    progress, starts = meter.progress, _Starts()
+    thread, get_ident, now_ns = progress.main_thread_id, threading.get_ident, time.monotonic_ns
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def next_batch(iterator: Any) -> Any:
+            # In a fetch already: wrap_loader() or data() is around it. A thread of the script may prefetch.
+            if is_compiling() or progress.fetch_ns or get_ident() != thread:
+                return original(iterator)
+            is_first = not getattr(iterator, "_num_yielded", 0)
+            progress.enter_fetch(now_ns(), starts.next_of(iterator) if is_first else None)
+            try:
+                return original(iterator)
+            finally:
+                progress.leave_fetch(now_ns())
+
+        return next_batch
+
+    return make
+
+
+def _never() -> bool:
+    return False

@@ -29,6 +29,7 @@ from governor.core.engine import verdicts
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import NodeFacts, new_node
 from governor.core.events.effects import Effect, Record
+from governor.core.events.fetch import Fetch
 from governor.core.events.inputs import Beat, Bye, Disconnected, Event, Hello, PhaseChange, Step, Tick
 from governor.core.events.machine import GpuSample, MachineEvent
 from governor.core.money.budgets import Cap
@@ -177,6 +178,7 @@ class Player:
                     yield self._beat(rank, at, self.seq, settings, since)
 
     def _beat(self, rank: int, at: int, seq: int, settings: Settings, since: int) -> Beat:
+        is_waiting = "device_wait" in settings or ("in_step" in settings and "fetch" not in settings)
         return Beat(
             MonoNs(at),
             connection_of(rank),
@@ -190,7 +192,8 @@ class Player:
             last_hook=settings.get("last_hook"),
             device_wait=settings.get("device_wait"),
             stack=("distributed_c10d.py:all_reduce:10",),
-            collective={"op": "all_reduce", "count": int(settings.get("count", "7")), "done": False},
+            collective={"op": "all_reduce", "count": int(settings.get("count", "7")), "done": not is_waiting},
+            fetch=_fetch(settings, since),
         )
 
     def phase(self, phase: str, ranks: Iterable[int]) -> None:
@@ -355,6 +358,18 @@ def _grid(start: int, end: int, every_ns: int) -> Iterator[MonoNs]:
 
 def _alike(one: Finding, other: Finding) -> bool:
     return one.reading is other.reading and one.reason == other.reason
+
+
+def _fetch(settings: Settings, since: int) -> Fetch | None:
+    """What a beat reports of fetches. A fetch begins with the line that says so."""
+    if not {"fetch", "fetched"} & settings.keys():
+        return None
+    starts = settings.get("starts")
+    return Fetch(
+        MonoNs(since) if "fetch" in settings else None,
+        parse_duration(settings.get("fetched", "0s")),
+        int(starts) if starts is not None else None,
+    )
 
 
 def connection_of(rank: int) -> ConnectionId:

@@ -7,6 +7,8 @@
     steps 9 every 2s stride=10       only each tenth step is reported
     stand 29s in_step device_wait=wait   beats go on, progress stands still
     stand 29s 0: phase=eval 1: in_step   the same, rank by rank; `silent`: this rank does not even beat
+    stand 70s 0: in_step 1: fetch    rank 1 is inside a fetch of data from now on; `fetched=9s`: the longest one before,
+                                     `starts=1`: it is the first batch of a loader that was started once before
     work 40m phase=eval              beats go on and progress with them
     phase eval 0: 1:                 a phase frame now, from these ranks or from all
     quiet 90s                        no rank sends anything; time passes
@@ -53,7 +55,17 @@ WHOLE_FIELDS: Final = frozenset(
 )
 FLAG_FIELDS: Final = frozenset({"loss_expected", "grad_finite", "applied"})
 _STEPS_SETTINGS: Final = {*STEP_FIELDS, "skipped", "micro", "stride"}
-_BEAT_SETTINGS: Final = ("phase", "in_step", "last_hook", "device_wait", "count", "silent")
+_BEAT_SETTINGS: Final = (
+    "phase",
+    "in_step",
+    "last_hook",
+    "device_wait",
+    "count",
+    "silent",
+    "fetch",
+    "fetched",
+    "starts",
+)
 
 
 class SeriesError(ValueError):
@@ -294,8 +306,10 @@ def _by_rank(player: Player, word: str, words: Sequence[str]) -> dict[int, dict[
     by_rank = {rank: _settings(word, [*common, *own.get(rank, [])], _BEAT_SETTINGS) for rank in player.ranks}
     for settings in by_rank.values():
         _phase_named(word, settings.get("phase", PHASES[0]))
-        if not settings.get("count", "0").isdecimal():
-            raise SeriesError(f'{word}: count: "{settings["count"]}" is not a whole number')
+        for name in ("count", "starts"):
+            if not settings.get(name, "0").isdecimal():
+                raise SeriesError(f'{word}: {name}: "{settings[name]}" is not a whole number')
+        _duration(settings.get("fetched", "0s"))
     return by_rank
 
 

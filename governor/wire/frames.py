@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from governor.core.base.identity import ConnectionId, Peer
 from governor.core.base.units import MonoNs
 from governor.core.events.ends import RankFailed
+from governor.core.events.fetch import Fetch
 from governor.core.events.inputs import Ack, BadHello, Beat, Bye, Event, FramesLost, Hello, PhaseChange, Step
 from governor.wire.last_output import failed
 from trainer_shim.wire import (
@@ -339,6 +340,7 @@ def _beat(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> Beat 
         stack=_texts(frame.get("stack")),
         collective=frame.get("collective"),
         main_cpu_ns=_count(frame.get("main_cpu_ns")),
+        fetch=Fetch.read(frame.get("fetch"), at),
     )
 
 

@@ -14,6 +14,7 @@ from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
 from governor.core.events.ends import CommandEndSeen, RankFailed
+from governor.core.events.fetch import Fetch
 from governor.core.events.machine import (
     FilesLost,
     GovernorsSeen,
@@ -131,6 +132,7 @@ class Beat:
     stack: tuple[str, ...] = ()
     collective: Mapping[str, Any] | None = None
     main_cpu_ns: int | None = None
+    fetch: Fetch | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,6 +229,7 @@ def apply_beat(run: Run, rank: Rank, beat: Beat) -> None:
     rank.device_wait = beat.device_wait
     rank.stack = beat.stack
     rank.collective = beat.collective
+    rank.fetch = beat.fetch
     run.last_frame_at = beat.at
 
 

@@ -15,6 +15,7 @@ from governor.core.base.reservoir import Reservoir
 from governor.core.base.save_interval import Saves
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, UsdMicros
 from governor.core.events.ends import Failure, RunEnd
+from governor.core.events.fetch import Fetch
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.core.money.budgets import Cap
 from governor.core.runs.life import TRANSITIONS, Cell, Life, LifeFact
@@ -57,6 +58,7 @@ class Rank:
     device_wait: str | None = None
     stack: tuple[str, ...] = ()
     collective: Mapping[str, Any] | None = None
+    fetch: Fetch | None = None
     step: int | None = None
     step_at: MonoNs | None = None
     loss: float | None = None

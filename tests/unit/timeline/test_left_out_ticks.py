@@ -65,6 +65,14 @@ FOR_BOTH: Final = (
 )  # fmt: skip
 
 
+# Of `hang` alone.
+FETCHES: Final = (
+    "stand 130s 0: in_step 1: fetch", "stand 200s 0: device_wait=wait 1: fetch fetched=70.3s",
+    "stand {s}s 0: in_step 1: fetch starts=1", "stand 200s 0: in_step fetched=70.3s 1: fetch starts=2",
+    "steps 12 every 1s", "steps 2 every 2.1s", "restart",
+)  # fmt: skip
+
+
 class EveryTick(Player):
     """Plays every tick."""
 
@@ -116,14 +124,28 @@ def test_nothing_is_missed_moved_or_made_by_leaving_out_ticks(kind: str, seed: i
         expected=Expected(usd_micros_per_mtok=usd("1")),
         halts_per_day_max=2,
     )
-    is_log, recorded = seed % 2 == 1 and kind != "restart_loop", [rule.name for rule in policy.rules]
-    every = EveryTick(policy, 2, 2, log=is_log, recorded=recorded)
-    few = Player(policy, 2, 2, log=is_log, recorded=recorded)
+    is_log = seed % 2 == 1 and kind != "restart_loop"
     known = FOR_BOTH if is_log else FOR_BOTH + FOR_RANKS
     lines = [rng.choice(rng.choice([known, ABOUT[kind]])) for _ in range(LINES)]
     lines = [line.format(s=rng.choice(DURATIONS_S)) for line in lines if not (is_log and line == "attempt")]
     start = ["steps 20 every 1s loss=2.0"] if is_log else ["hello", "steps 20 every 1s loss=2.0"]
-    for line in [*start, *lines]:
+    assert_alike(policy, [*start, *lines], log=is_log)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rank_that_sleeps_in_its_data_is_found_at_the_same_tick(seed: int) -> None:
+    rng = random.Random(f"fetch {seed}")
+    policy = Policy("p", rules=tuple(a_rule(rng, f"rule {index}", "hang") for index in range(2)), halts_per_day_max=9)
+    lines = [rng.choice(rng.choice([FOR_RANKS, FETCHES, FETCHES])).format(s=rng.choice(DURATIONS_S)) for _ in range(24)]
+    assert_alike(policy, ["hello", "steps 20 every 1s loss=2.0", *lines])
+
+
+def assert_alike(policy: Policy, lines: list[str], *, log: bool = False) -> None:
+    """Play every tick, and as few as possible."""
+    recorded = [rule.name for rule in policy.rules]
+    every = EveryTick(policy, 2, 2, log=log, recorded=recorded)
+    few = Player(policy, 2, 2, log=log, recorded=recorded)
+    for line in lines:
         play(every, line)
         play(few, line)
         assert few.verdicts == every.verdicts, line

@@ -10,6 +10,7 @@ from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import NS_PER_S, MonoNs, format_duration
 from governor.core.events.inputs import Beat, Event, PhaseChange, Step, Tick
+from governor.core.rules import stillness
 from governor.core.rules.trigger import FOREVER, STEP_S_MAX, Key, Trigger
 from governor.core.rules.trigger_state import ADDED, UNKEPT
 from governor.core.runs.state import RANKS_MAX, Rank, Run
@@ -19,7 +20,6 @@ from governor.core.runs.state import RANKS_MAX, Rank, Run
 BLIND_AFTER_NS: Final = 5 * NS_PER_S
 # The number of intervals between a log's records that are kept: an hour of records at one a minute.
 LOG_GAPS_KEPT = 64
-STACK_FRAMES_SHOWN = 12
 
 # What follows these phases compiles again, so the next step is slower than the others.
 _RESTARTERS = frozenset({"init", "eval"})
@@ -39,6 +39,8 @@ class _Limit:
     ns: int
     reason: str
     rank: int | None
+    since: MonoNs = MonoNs(0)  # Stillness counts from here at the earliest.
+    sleep: stillness.DataSleep | None = None
 
 
 @dataclass(slots=True)
@@ -63,6 +65,15 @@ class Hang(Trigger):
     start-up + unsaved work))`: a halt is decided after about the time that a wrong halt would cost. It needs
     connections that cover the whole world size, and `armed_after` steps. The stack is reported; it is never sufficient
     evidence.
+
+    *A rank asleep in its data*: some ranks are inside a fetch of data, and all others wait for them, inside a step or
+    in a call that waits for a device or for other ranks. The limit is `max(p99_times x p99 step, silence_times x
+    longest fetch that ended, data_min)`; the cost of a wrong halt does not lengthen it. It needs what the tight limit
+    needs, beats of every rank, and a shim that reports fetches: those of a torch DataLoader in any engine, of
+    `wrap_loader()` and of `with shim.data():`. The stack is reported; it is never sufficient evidence. Where more than
+    half of the ranks sleep, what they all read from is slow: the tight limit holds at least. A rank that fetches while
+    nobody waits has the loose limit. So has a loader's first batch (of an epoch, of an evaluation), when workers start
+    and buffers fill, until the data set's loader has been started twice.
 
     *Silent rank*: its connection is open, its beats (1 Hz, from their own thread) have stopped and all other ranks
     stand still. It is stopped (SIGSTOP, cgroup freezer), or a native call holds the interpreter lock. The limit is the
@@ -97,6 +108,13 @@ class Hang(Trigger):
         Key("tight_min", "duration", "30s", "Tight limit: at least this.", "1s", not_above="worth_max"),
         Key(
             "worth_max", "duration", "10m", "Tight limit: cap on start-up plus unsaved work, the cost of a wrong halt."
+        ),
+        Key(
+            "data_min",
+            "duration",
+            "60s",
+            "At least this where a rank is inside a fetch of data and the others wait for it.",
+            "1s",
         ),
         Key(
             "beat_fresh", "duration", "5s", "A rank whose last beat is older is silent. Beats come every second.", "2s"
@@ -134,6 +152,7 @@ class Hang(Trigger):
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Beat, PhaseChange, Tick})
     LIMITS: ClassVar[tuple[str, ...]] = (
         "tight_min",
+        "data_min",
         "start_limit",
         "start_limit_without_beats",
         "between_limit",
@@ -146,6 +165,8 @@ class Hang(Trigger):
         "In a step, once {armed_after} are done: the longest of {p99_times} times the 99th percentile of step times, "
         "{silence_times} times the longest silence that ended well, {tight_min}, and what a wrong halt would cost in "
         "time, of which at most {worth_max} counts; at least {silent_min} for a rank without a beat for {beat_fresh}.",
+        "Where a rank is inside a fetch of data and the others wait for it: the longest of {p99_times} times that "
+        "percentile, {silence_times} times the longest fetch that ended, and {data_min}.",
         "Elsewhere: starting and compiling {start_limit} ({start_limit_without_beats} without beats), evaluating "
         "{eval_limit}, saving {checkpoint_limit} or {checkpoint_times} times the longest save, anything else "
         "{between_limit}; a log without ranks at least {log_gap_times} times its own rhythm and {silence_times} times "
@@ -217,7 +238,7 @@ class Hang(Trigger):
     def _judge_ranks(self, at: MonoNs, run: Run, ranks: list[Rank]) -> Finding:
         moved_at = max(rank.progress_at for rank in ranks)
         limit, tight_ns = self._limit_of(ranks, moved_at, at, run)
-        still_ns = at - max(moved_at, self._watching_since)
+        still_ns = at - max(moved_at, self._watching_since, limit.since)
         if still_ns >= limit.ns:
             return self._finding(at, run, ranks, limit, still_ns, tight_ns)
         if any(not rank.connected and not rank.said_bye for rank in run.ranks.values()):
@@ -228,22 +249,47 @@ class Hang(Trigger):
         """The limit that holds, and the tight one if it can be told."""
         tight_ns = self._tight_ns(run, ranks, moved_at) if len(ranks) == run.world_size else None
         limits = (self._rank_limit(rank, at, run, tight_ns) for rank in ranks)
-        return max(limits, key=lambda limit: limit.ns), tight_ns
+        slowest = max(limits, key=lambda limit: limit.ns)
+        data = self._data_limit(ranks, at, run, tight_ns)
+        if data is not None and max(moved_at, data.since) + data.ns <= moved_at + slowest.ns:
+            return data, tight_ns
+        return slowest, tight_ns
+
+    def _data_limit(self, ranks: list[Rank], at: MonoNs, run: Run, tight_ns: int | None) -> _Limit | None:
+        """The limit while some ranks sleep in their data and all others wait for them."""
+        if tight_ns is None or run.attempt_step < self._armed_after:
+            return None
+        if not all(rank.phase == "train" and self._beats(rank, at) for rank in ranks):
+            return None
+        sleep = None if self._state.restarted else stillness.data_sleep(ranks)
+        if sleep is None:
+            return None
+        limit_ns = max(self._p99_ns(run), int(self._times["silence_times"] * sleep.longest_ns), self._ns["data_min"])
+        # Where most ranks sleep, what they all read from is slow, and that may pass.
+        if 2 * len(sleep.asleep) > len(ranks):
+            limit_ns = max(limit_ns, tight_ns)
+        return _Limit(limit_ns, "rank_waits_for_data", sleep.asleep[0].rank, sleep.since, sleep)
+
+    def _beats(self, rank: Rank, at: MonoNs) -> bool:
+        return rank.beat_at is not None and at - rank.beat_at < self._ns["beat_fresh"]
+
+    def _p99_ns(self, run: Run) -> int:
+        p99_s = min(STEP_S_MAX, run.step_times.quantile(0.99) or 0.0)
+        return int(self._times["p99_times"] * p99_s * NS_PER_S)
 
     def _tight_ns(self, run: Run, ranks: list[Rank], moved_at: MonoNs) -> int:
         """The present tight limit. Unsaved work ends at the last progress, or the limit would outgrow the stillness."""
-        p99_s = min(STEP_S_MAX, run.step_times.quantile(0.99) or 0.0)
         startup_ns = run.first_step_at - run.attempt_at if run.first_step_at is not None else 0
         wrong_halt_ns = max(0, startup_ns) + run.unsaved_ns(moved_at)
         return max(
-            int(self._times["p99_times"] * p99_s * NS_PER_S),
+            self._p99_ns(run),
             int(self._times["silence_times"] * max(rank.silence_longest_ns for rank in ranks)),
             self._ns["tight_min"],
             min(self._ns["worth_max"], wrong_halt_ns),
         )
 
     def _rank_limit(self, rank: Rank, at: MonoNs, run: Run, tight_ns: int | None) -> _Limit:
-        beating = rank.beat_at is not None and at - rank.beat_at < self._ns["beat_fresh"]
+        beating = self._beats(rank, at)
         if rank.phase == "eval":
             return _Limit(self._ns["eval_limit"], "overdue_eval", rank.rank)
         if rank.phase in ("checkpoint", "agree"):
@@ -310,7 +356,7 @@ class Hang(Trigger):
             return MonoNs(moved_at + self._limit_min)
         limit, _ = self._limit_of(ranks, moved_at, at, run)
         changes = [rank.beat_at + self._ns["beat_fresh"] for rank in ranks if rank.beat_at is not None]
-        changes.append(max(moved_at, self._watching_since) + limit.ns)
+        changes.append(max(moved_at, self._watching_since, limit.since) + limit.ns)
         return MonoNs(min((change for change in changes if at < change), default=FOREVER))
 
     def _rhythm_ns(self) -> int:
@@ -326,13 +372,17 @@ class Hang(Trigger):
     def _finding(
         self, at: MonoNs, run: Run, ranks: list[Rank], limit: _Limit, still_ns: int, tight_ns: int | None
     ) -> Finding:
-        suspects = _suspects(ranks, at, self._ns["beat_fresh"])
-        named = f"; look at rank {', '.join(map(str, suspects))}" if suspects else ""
-        who = f"none of {len(ranks)} ranks has" if len(ranks) > 1 else "the run has not"
+        if limit.sleep is None:
+            suspects = stillness.suspects(ranks, at, self._ns["beat_fresh"])
+            named = f"; look at rank {', '.join(map(str, suspects))}" if suspects else ""
+            who = f"none of {len(ranks)} ranks has" if len(ranks) > 1 else "the run has not"
+            what = f"{who} made progress for {format_duration(still_ns)}"
+        else:
+            suspects, named = [rank.rank for rank in limit.sleep.asleep], ""
+            what = stillness.say_data_sleep(limit.sleep, at)
         return firing(
             limit.reason,
-            f"{who} made progress for {format_duration(still_ns)} after step {run.step} "
-            f"(limit {format_duration(limit.ns)}){named}",
+            f"{what} after step {run.step} (limit {format_duration(limit.ns)}){named}",
             {
                 "still_s": round(still_ns / NS_PER_S, 3),
                 "limit_s": round(limit.ns / NS_PER_S, 3),
@@ -340,35 +390,7 @@ class Hang(Trigger):
                 "tight_s": round(tight_ns / NS_PER_S, 3) if tight_ns is not None else None,
                 "covers_world": len(ranks) == run.world_size,
                 "suspects": suspects,
-                "ranks": [_describe(rank, at) for rank in ranks],
+                **({"waiting": [rank.rank for rank in limit.sleep.waiting]} if limit.sleep is not None else {}),
+                "ranks": [stillness.describe(rank, at) for rank in ranks],
             },
         )
-
-
-def _suspects(ranks: list[Rank], at: MonoNs, beat_fresh_ns: int) -> list[int]:
-    """Ranks that the others probably wait for: the silent ones, else those that entered fewer collectives."""
-    silent = [rank.rank for rank in ranks if rank.beat_at is not None and at - rank.beat_at >= beat_fresh_ns]
-    if silent and len(silent) < len(ranks):
-        return silent
-    counts = {rank.rank: (rank.collective or {}).get("count") for rank in ranks}
-    known = [count for count in counts.values() if isinstance(count, int)]
-    if len(known) < len(ranks) or not known or min(known) == max(known):
-        return []
-    return [rank for rank, count in counts.items() if count == min(known)]
-
-
-def _describe(rank: Rank, at: MonoNs) -> dict[str, Any]:
-    return {
-        "rank": rank.rank,
-        "pid": rank.peer.process.pid,
-        "step": rank.step,
-        "phase": rank.phase,
-        "phase_s": round((at - rank.phase_at) / NS_PER_S, 3),
-        "still_s": round((at - rank.progress_at) / NS_PER_S, 3),
-        "beat_age_s": round((at - rank.beat_at) / NS_PER_S, 3) if rank.beat_at is not None else None,
-        "in_step": rank.in_step,
-        "last_hook": rank.last_hook,
-        "device_wait": rank.device_wait,
-        "collective": dict(rank.collective) if rank.collective is not None else None,
-        "stack": list(rank.stack[:STACK_FRAMES_SHOWN]),
-    }

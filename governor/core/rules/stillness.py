@@ -1,0 +1,106 @@
+"""What ranks show that stand still: who sleeps in its data, who waits for others, and the evidence of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from governor.core.base.units import NS_PER_S, MonoNs, format_duration
+from governor.core.events.fetch import Fetch
+from governor.core.runs.state import Rank
+
+STACK_FRAMES_SHOWN: Final = 12
+# A loader's start has workers to start and buffers to fill, an epoch's order to draw. How long that takes is known once
+# it has been started twice: the first start of an attempt is often quicker, because less has been read by then.
+STARTS_MIN: Final = 2
+FRAME_CHARS_MAX: Final = 100  # In a sentence.
+
+
+class DataSleep(NamedTuple):
+    """Some ranks are inside a fetch of data, and every other rank waits for them."""
+
+    asleep: tuple[Rank, ...]
+    waiting: tuple[Rank, ...]
+    since: MonoNs  # When the last of them asked for its batch.
+    longest_ns: int  # Of the fetches of all ranks that have ended.
+
+
+def data_sleep(ranks: Sequence[Rank]) -> DataSleep | None:
+    """Return who sleeps and who waits. None unless each rank does one of both, and each sleeper's loader is known."""
+    asleep, waiting, last_since = [], [], MonoNs(0)
+    for rank in ranks:
+        since = _fetching_since(rank)
+        if since is not None and not _waits_for_others(rank):
+            if _is_start(rank.fetch):
+                return None
+            asleep.append(rank)
+            last_since = max(last_since, since)
+        elif rank.in_step or _waits_for_others(rank):
+            waiting.append(rank)
+        else:
+            return None
+    if not asleep or not waiting:
+        return None
+    longest_ns = max(rank.fetch.longest_ns for rank in ranks if rank.fetch is not None)
+    return DataSleep(tuple(asleep), tuple(waiting), last_since, longest_ns)
+
+
+def _is_start(fetch: Fetch | None) -> bool:
+    """Whether it is the first batch of a loader that has been started too seldom to know how long that takes."""
+    return fetch is not None and fetch.starts is not None and fetch.starts < STARTS_MIN
+
+
+def _fetching_since(rank: Rank) -> MonoNs | None:
+    """When the rank's present fetch began. Progress after the beat that reports it has ended it."""
+    if rank.fetch is None or rank.beat_at is None or rank.beat_at <= rank.progress_at:
+        return None
+    return rank.fetch.since
+
+
+def _waits_for_others(rank: Rank) -> bool:
+    return rank.device_wait is not None or (rank.collective or {}).get("done") is False
+
+
+def say_data_sleep(sleep: DataSleep, at: MonoNs) -> str:
+    """Name both facts in a sentence: who sleeps where, and who waits for it in what."""
+    first, others = sleep.asleep[0], len(sleep.asleep) - 1
+    where = f" ({first.stack[0][:FRAME_CHARS_MAX]})" if first.stack else ""
+    more = f" and {others} more" if others else ""
+    waiting, rest = sleep.waiting[0], len(sleep.waiting) - 1
+    what = waiting.device_wait or waiting.last_hook or "its step"
+    also = f", as do {rest} more" if rest else ""
+    return (
+        f"rank {first.rank}{where}{more} has waited for data for {format_duration(at - sleep.since)}, "
+        f"and rank {waiting.rank} waits for it in {what}{also}"
+    )
+
+
+def suspects(ranks: Sequence[Rank], at: MonoNs, beat_fresh_ns: int) -> list[int]:
+    """Ranks that the others probably wait for: the silent ones, else those that entered fewer collectives."""
+    silent = [rank.rank for rank in ranks if rank.beat_at is not None and at - rank.beat_at >= beat_fresh_ns]
+    if silent and len(silent) < len(ranks):
+        return silent
+    counts = {rank.rank: (rank.collective or {}).get("count") for rank in ranks}
+    known = [count for count in counts.values() if isinstance(count, int)]
+    if len(known) < len(ranks) or not known or min(known) == max(known):
+        return []
+    return [rank for rank, count in counts.items() if count == min(known)]
+
+
+def describe(rank: Rank, at: MonoNs) -> dict[str, Any]:
+    since = _fetching_since(rank)
+    return {
+        "rank": rank.rank,
+        "pid": rank.peer.process.pid,
+        "step": rank.step,
+        "phase": rank.phase,
+        "phase_s": round((at - rank.phase_at) / NS_PER_S, 3),
+        "still_s": round((at - rank.progress_at) / NS_PER_S, 3),
+        "beat_age_s": round((at - rank.beat_at) / NS_PER_S, 3) if rank.beat_at is not None else None,
+        "in_step": rank.in_step,
+        "last_hook": rank.last_hook,
+        **({"fetching_s": round((at - since) / NS_PER_S, 3)} if since is not None else {}),
+        "device_wait": rank.device_wait,
+        "collective": dict(rank.collective) if rank.collective is not None else None,
+        "stack": list(rank.stack[:STACK_FRAMES_SHOWN]),
+    }

@@ -1,0 +1,48 @@
+"""A rank that sleeps in its data set while another waits for it in a collective."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tests.drills.halt.conftest import HERE, Run
+from trainer_shim.wire import HALT_EXIT_CODE
+
+POLICY = """
+[policy]
+name = "drill"
+[halt]
+checkpoint = "none"
+term_grace = "1s"
+stop = "{stop}"
+[[rule]]
+name = "hang"
+trigger = "hang"
+response = "halt"
+tight_min = "1s"
+data_min = "1s"
+"""
+PAUSE_AT, PAUSE_S, SLEEP_AT = 50, 3, 600
+
+
+def test_a_rank_that_sleeps_in_its_data_is_halted_and_one_that_only_pauses_is_not(
+    costgov_run: Run, tmp_path: Path
+) -> None:
+    """The pause lasts three times the limit. Then it is one step of so many that it is no longer their p99."""
+    words = [str(tmp_path), str(PAUSE_AT), str(PAUSE_S), str(SLEEP_AT)]
+    halted = costgov_run([sys.executable, str(HERE / "sleeper.py"), *words], policy=POLICY)
+    assert halted.code == HALT_EXIT_CODE, halted.output
+    incident = halted.incident
+    assert (incident["rule"], incident["reason"]) == ("hang", "rank_waits_for_data")
+    evidence = incident["evidence"]
+    assert (evidence["suspects"], evidence["waiting"]) == ([1], [0])
+    waiting, asleep = sorted(evidence["ranks"], key=lambda row: row["rank"])
+    assert asleep["step"] == SLEEP_AT, "rank 0's pause before it was no hang"
+    assert asleep["stack"][0].startswith("sleeper.py:__getitem__:")
+    assert not asleep["in_step"]
+    assert asleep["fetching_s"] >= evidence["still_s"] >= evidence["limit_s"] >= 1
+    assert waiting["in_step"]
+    assert "fetching_s" not in waiting
+    assert "rank 1 (sleeper.py:__getitem__" in json.dumps(incident)
+    assert halted.running() == []

@@ -39,8 +39,12 @@ environment. A process belongs to the run, whoever its parent is now, if one of 
 | It is in a control group that began with the run: a systemd scope or service, a Slurm step. Not a login's or a container's. | the first hello | the service |
 | It is in a session or process group that the run began. | always | both |
 
-`costgov run` is also the parent of every orphan of its command (a subreaper). A shell in a tmux session that the run started is the run's. A window
-that the run opens in a tmux server from before is not: that server starts it.
+`costgov run` is also the parent of every orphan of its command (a subreaper). A shell in a tmux session that the run started is the run's.
+
+What a server from before starts for the run (a window of an older tmux, a unit of the user's systemd, a job of `at`) inherits nothing from it. Under
+`costgov run` it is ended if it is the same user's and has the launch's mark in its environment (`COSTGOV_MARK`; `at` hands it over, tmux with
+`new-window -e COSTGOV_MARK=$COSTGOV_MARK`, `systemd-run -E COSTGOV_MARK`). A window without it that began in the command's directory while the run was going on
+is named as `not ended` and lives: the run's user may have opened it for something else. The service looks into nobody's environment.
 
 Nothing else is ended. What may be the run's and shows none of these signs is named in the incident as `not ended`, at most 16 of them: orphans of
 the same user and control group that began between the launch and the first hello, and processes of the run that became another user's (`sudo`).

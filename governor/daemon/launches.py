@@ -10,7 +10,7 @@ from typing import Final
 from governor.core.base.identity import ProcessFacts, ProcessId, carries
 from governor.core.events.inputs import Hello, LaunchersSeen
 from governor.core.halt.kill_set import descends, find_launchers, is_below, own_cgroups, unsure
-from governor.daemon.process_killer import ControlGroup
+from governor.daemon.process_killer import ControlGroup, Surroundings
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class SupervisedCommand:
     on_signal: Callable[[signal.Signals], bool] = lambda _signum: False  # True: the signal is handled, go on.
     mark: int | None = None  # What the command and all that it starts carry.
     group: ControlGroup | None = None  # Made for it; None where that is not allowed.
+    surroundings: Surroundings | None = None
 
     @property
     def marks(self) -> tuple[int, ...]:

@@ -285,7 +285,7 @@ class Daemon:
     def supervise(self, supervised: SupervisedCommand, *sources: Any) -> None:
         """Attend to one command. `sources` are more of them: poll(at) -> events."""
         self.supervised = supervised
-        self.performer.process_killer.group = supervised.group
+        self.performer.process_killer.attend(supervised.group, supervised.surroundings)
         self.sources = [*self.sources, *sources]
 
     def reload(self) -> bool:

@@ -9,12 +9,21 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from governor.core.base.identity import ProcessFacts, ProcessId
+from governor.core.base.identity import Clue, ProcessFacts, ProcessId, carries
 from governor.core.base.secrets import redacted
 from governor.core.base.units import NS_PER_MS, NS_PER_S, MonoNs
 from governor.core.events.inputs import ProcessesSeen
 from governor.core.halt.incident import process_row
-from governor.core.halt.kill_set import KillSet, in_group, kill_set, managers, marked_of_others, strays
+from governor.core.halt.kill_set import (
+    KillSet,
+    begun_beside,
+    in_group,
+    kill_set,
+    managers,
+    marked_of_others,
+    strays,
+)
+from governor.core.halt.known_names import is_multiplexer
 from governor.ports import Processes, Sent
 
 # The scan period while a process lives, so an exit is seen this soon.
@@ -50,6 +59,17 @@ class ControlGroup(Protocol):
         """SIGKILL to all that is in it at once, forks under way too. False where the kernel cannot."""
 
 
+class Surroundings(Protocol):
+    """What our own user's processes show besides the process table. Only `costgov run` looks at it."""
+
+    @property
+    def directory(self) -> str:
+        """Where the command was started."""
+
+    def clues(self, of: Iterable[ProcessId]) -> Mapping[ProcessId, Clue]:
+        """Those that may be read. Returns soon."""
+
+
 @dataclass(slots=True)
 class KillInProgress:
     """One halt's processes. `signum` is the strongest signal sent so far."""
@@ -81,7 +101,12 @@ class ProcessKiller:
     _open: dict[str, KillInProgress] = field(default_factory=dict)
     blind: str | None = None  # Why the process table cannot be read.
     group: ControlGroup | None = None  # Of the command of `costgov run`.
+    surroundings: Surroundings | None = None  # Likewise.
     _late: list[tuple[str, signal.Signals, list[dict[str, Any]]]] = field(default_factory=list)
+
+    def attend(self, group: ControlGroup | None, surroundings: Surroundings | None) -> None:
+        """The command of `costgov run` is known."""
+        self.group, self.surroundings = group, surroundings
 
     def __bool__(self) -> bool:
         return bool(self._open)
@@ -124,6 +149,7 @@ class ProcessKiller:
         )  # fmt: skip
         assert made is not None, "a run has a uid"
         killing.members = made if killing.members is None else made.joined(killing.members)
+        killing.members = killing.members.widened(self._bearers(killing, killing.members, table))
         living = [process for process in killing.members.members if not self.processes.is_gone(process)]
         killing.unsent = tuple(living[SENDS_MAX:])
         rows = []
@@ -196,7 +222,7 @@ class ProcessKiller:
             killing.is_waiting = False
             self._late.append((incident_id, killing.signum, self._begin(killing, table)))
         assert killing.members is not None
-        newcomers = strays(table, killing.members, self.own_pid)
+        newcomers = self._newcomers(killing, killing.members, table)
         everyone = dict.fromkeys((*killing.members.members, *newcomers, *killing.ranks))
         alive = tuple(p for p in everyone if not self.processes.is_gone(p))
         living = frozenset(alive)
@@ -225,11 +251,37 @@ class ProcessKiller:
             return ProcessesSeen(at, incident_id, (), unsure=self._unsure(killing, table))
         return None
 
+    def _newcomers(self, killing: KillInProgress, members: KillSet, table: Table) -> tuple[ProcessId, ...]:
+        found = strays(table, members, self.own_pid)
+        if found or not all(self.processes.is_gone(process) for process in members.members):
+            return found
+        return self._bearers(killing, members, table)  # Looked for once nobody else is left: it costs more.
+
+    def _bearers(self, killing: KillInProgress, members: KillSet, table: Table) -> tuple[ProcessId, ...]:
+        """What has the run's mark in its environment alone: a server from before has started it for the run."""
+        clues = self._clues(killing, members, table)
+        return tuple(p for p, clue in clues.items() if any(carries(clue.mark, mark) for mark in members.marks))
+
+    def _clues(self, killing: KillInProgress, members: KillSet, table: Table) -> Mapping[ProcessId, Clue]:
+        began = [process.start_ticks for process in (*killing.launchers, *killing.ranks)]
+        if self.surroundings is None or not began:
+            return {}
+        beside = begun_beside(table, members, self.own_pid, min(began))
+        return self.surroundings.clues(facts.process for facts in beside)
+
+    def _beside(self, killing: KillInProgress, members: KillSet, table: Table) -> tuple[ProcessId, ...]:
+        """What a terminal server started in the command's directory since. It may be the run's or its user's."""
+        clues = self._clues(killing, members, table)
+        here = [p for p, clue in clues.items() if self.surroundings and clue.directory == self.surroundings.directory]
+        above = {p: table.get(table[p.pid].ppid) for p in here}
+        return tuple(p for p, parent in above.items() if parent is not None and is_multiplexer(parent.argv))
+
     def _unsure(self, killing: KillInProgress, table: Table) -> tuple[tuple[int, str], ...]:
         """Those that live on, are perhaps of the run and were not ended: pid and command."""
         assert killing.members is not None
         members = frozenset(killing.members.members)
-        named = dict.fromkeys((*killing.unsure, *marked_of_others(table, killing.members)))
+        beside = self._beside(killing, killing.members, table)
+        named = dict.fromkeys((*killing.unsure, *marked_of_others(table, killing.members), *beside))
         living = [p for p in named if p not in members and p.pid in table and not self.processes.is_gone(p)]
         return tuple((p.pid, " ".join(table[p.pid].argv)[:COMMAND_CHARS_MAX]) for p in living[:UNSURE_MAX])
 

@@ -15,6 +15,7 @@ from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
 from governor.cli.run.evidence import Evidence, OomWatch, output_files
 from governor.cli.run.orphans import adopt_orphans, send_to_marked
+from governor.cli.run.surroundings import MARK
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import MonoNs
 from governor.daemon import signals
@@ -103,6 +104,8 @@ def start_command(argv: Sequence[str], governor: Governor, name: str, sink: IO[b
     with Marked() as mark:
         if mark is not None or group is not None:  # Else nothing tells them from children of our own.
             adopt_orphans()
+        if mark is not None:
+            environ[MARK] = str(mark)
         try:
             process = subprocess.Popen(
                 argv, env=environ, stdout=sink, stderr=sink, start_new_session=True,

@@ -19,6 +19,7 @@ from governor.cli.run.child import Command, end_command, start_command, wait_unw
 from governor.cli.run.console import Console
 from governor.cli.run.ending import CommandEnd, is_accepted, kept_by, living, made_for, prune, stops_node
 from governor.cli.run.orphans import Reaper
+from governor.cli.run.surroundings import Surroundings
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, format_usd
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.resume import SUPERSEDED
@@ -173,6 +174,7 @@ def _watch(
         on_signal=partial(pass_on, governor, command, print_line),
         mark=command.mark,
         group=command.group,
+        surroundings=Surroundings() if command.mark is not None else None,
     )
     pid = command.process.pid
     ended = CommandEnd(name, command.poll, pid, governor.processes)

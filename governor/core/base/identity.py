@@ -51,6 +51,14 @@ class ProcessFacts:
     mark: int = 0  # What it inherited from a launch (trainer_shim/mark.py). 0: nothing.
 
 
+@dataclass(frozen=True, slots=True)
+class Clue:
+    """What a process of our own user shows besides: whose it may be where it has inherited nothing."""
+
+    mark: int  # In its environment. 0: none.
+    directory: str  # In which it works.
+
+
 def carries(its: int, mark: int) -> bool:
     """Whether a process with the mark `its` was started by the launch with this mark, or by a launch within it."""
     while its > mark:

@@ -218,6 +218,19 @@ def unsure(
     )
 
 
+def begun_beside(table: Table, killed: KillSet, own_pid: int, since_ticks: int) -> tuple[ProcessFacts, ...]:
+    """Return what the run's user has begun since then outside the run: a server from before may have, for the run."""
+    protected, members = _protected(table, own_pid), frozenset(killed.members)
+    return tuple(
+        facts
+        for facts in table.values()
+        if facts.process.start_ticks >= since_ticks
+        and facts.process not in members
+        and facts.state not in "ZX"
+        and _may_end(facts, killed.uids, protected)
+    )
+
+
 def marked_of_others(table: Table, killed: KillSet) -> tuple[ProcessId, ...]:
     """Return living processes that the run started and that became another user's (sudo): no halt ends these."""
     return tuple(

@@ -15,6 +15,7 @@ _MANAGERS = frozenset((
     "runc", "crun", "dockerd", "pbs_mom", "condor_starter", "sge_shepherd",
 ))  # fmt: skip
 _LAUNCHER_FILES = ("deepspeed/launcher/launch.py", "deepspeed/launcher/runner.py", "torch/distributed/run.py")
+_MULTIPLEXERS = frozenset(("tmux", "tmux:", "screen", "SCREEN", "zellij", "dtach", "abduco"))
 _SHARED_UNITS = ("session-", "user@", "init.scope")
 _CONTAINERS = ("docker", "libpod", "crio", "cri-containerd", "kubepods", "lxc", "machine", "podman", "containerd")
 _PYTHON_OPTIONS_WITH_VALUE = frozenset(("-X", "-W", "--check-hash-based-pycs"))
@@ -50,6 +51,12 @@ def is_manager(argv: tuple[str, ...]) -> bool:
     """Whether this is the command line of a known manager, such as "slurmstepd: [4711.0]"."""
     words = argv[0].replace(":", " ").split() if argv else []
     return bool(words) and words[0].rsplit("/", 1)[-1] in _MANAGERS
+
+
+def is_multiplexer(argv: tuple[str, ...]) -> bool:
+    """Whether this is a server of terminals, such as "tmux: server" or "SCREEN -S x": it starts what others ask for."""
+    words = argv[0].split() if argv else []
+    return bool(words) and words[0].rsplit("/", 1)[-1] in _MULTIPLEXERS
 
 
 def is_for_one_command(cgroup: str) -> bool:

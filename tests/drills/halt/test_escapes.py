@@ -170,6 +170,31 @@ def test_what_drops_its_mark_stays_in_a_control_group_of_its_own(
     assert list(delegated.directory.glob(f"{PREFIX}*")) == [], "its own is removed, and what a killed one has left"
 
 
+def test_a_window_in_a_tmux_server_from_before(
+    costgov_run: Callable[..., Halted], bystanders: Make, tmp_path: Path
+) -> None:
+    """With the run's mark in its environment it ends with the run. Without, it lives and is named."""
+    others = bystanders(tmp_path)
+    tmux = " ".join(others.tmux)
+    files = tmp_path / "panes"
+    files.mkdir()
+    pane = f"echo $$ > {files}/.NAME; mv {files}/.NAME {files}/NAME; exec sleep {FOR_EVER}"
+    script = "; ".join((
+        f"{tmux} new-window -d '{pane.replace('NAME', 'plain')}'",
+        f"{tmux} new-window -d -e COSTGOV_MARK=$COSTGOV_MARK '{pane.replace('NAME', 'marked')}'",
+        f"until [ -e {files}/plain ] && [ -e {files}/marked ]; do :; done",
+        f"exec {sys.executable} {HERE / 'trainee.py'} polite {tmp_path}",
+    ))  # fmt: skip
+    halted = costgov_run(["/bin/sh", "-c", script], environ={"SHELL": "/bin/sh"})
+    plain, marked = (int((files / name).read_text()) for name in ("plain", "marked"))
+    assert halted.code == 86, halted.output
+    assert not Path(f"/proc/{marked}").exists()
+    assert Path(f"/proc/{plain}").exists()
+    assert others.dead() == []
+    (named,) = [entry["detail"]["processes"] for entry in halted.incident["timeline"] if entry["what"] == "unsure"]
+    assert named == [{"pid": plain, "command": f"sleep {FOR_EVER}"}]
+
+
 @needs_root
 def test_in_a_pid_namespace(costgov_run: Callable[..., Halted], tmp_path: Path) -> None:
     """As in a container, where a shell is PID 1, and inherits the orphans if nobody else does."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from governor.core.base.identity import ProcessFacts, ProcessId
+from governor.core.base.identity import MARK_PART_BITS, Clue, ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.daemon.process_killer import COMMAND_CHARS_MAX, EMPTY_SCANS, SCAN_NS, SENDS_MAX, ProcessKiller
 from governor.ports import Sent
@@ -227,3 +227,47 @@ def test_neither_roots_manager_nor_another_runs_group_is_killed() -> None:
     process_killer.begin("other", [rank], [], 1000, signal.SIGKILL, cgroups=["/other"])
     process_killer.end("i")
     assert (scans(process_killer, EMPTY_SCANS + 3, begin=10), group.kills) == ([()], 0)
+
+
+class FakeSurroundings:
+    """What the environments and directories of processes say, by pid."""
+
+    directory = "/work"
+
+    def __init__(self, **clues: Clue) -> None:
+        self.by_pid = {int(pid.removeprefix("p")): clue for pid, clue in clues.items()}
+
+    def clues(self, of: Iterable[ProcessId]) -> Mapping[ProcessId, Clue]:
+        return {process: self.by_pid[process.pid] for process in of if process.pid in self.by_pid}
+
+
+def test_what_bears_the_mark_in_its_environment_ends_and_what_began_beside_is_named() -> None:
+    processes = FakeProcesses()
+    server = processes.add(50, argv=["tmux: server"], sid=50)
+    marked_before = processes.add(51, ppid=50, sid=51)
+    rank = processes.add(100)
+    deaf = processes.add(201, ppid=50, sid=201, dies_of=frozenset({signal.SIGKILL}))
+    beside = processes.add(202, ppid=50, sid=202, argv=["tensorboard"])
+    elsewhere, strangers = processes.add(203, ppid=50, sid=203), processes.add(204, ppid=50, sid=204, uid=7)
+    at_a_terminal = processes.add(205, sid=205)
+    mark, other = Clue(MARK << MARK_PART_BITS | 1, "/"), Clue(MARK + 1, "/work")
+    clues = FakeSurroundings(p51=mark, p201=mark, p202=other, p203=Clue(0, "/"), p204=mark, p205=Clue(0, "/work"))
+    process_killer = ProcessKiller(processes, OWN, surroundings=clues)
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        rows = process_killer.begin("i", [rank], [], 1000, signum, marks=[MARK])
+    assert [row["pid"] for row in rows] == [deaf.pid]
+    (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
+    assert (seen.alive, seen.unsure) == ((), ((beside.pid, "tensorboard"),))
+    assert set(processes.table()) == {
+        p.pid for p in (server, marked_before, beside, elsewhere, strangers, at_a_terminal)
+    }
+
+
+def test_one_that_comes_late_with_the_mark_is_ended_too() -> None:
+    processes = FakeProcesses()
+    rank = processes.add(100)
+    process_killer = ProcessKiller(processes, OWN, surroundings=FakeSurroundings(p201=Clue(MARK, "/")))
+    process_killer.begin("i", [rank], [], 1000, signal.SIGTERM, marks=[MARK])
+    late = processes.add(201, argv=["late"])
+    assert scans(process_killer, EMPTY_SCANS + 3) == [()]
+    assert late.pid not in processes.table()

@@ -16,7 +16,7 @@ from governor.core.base.units import MonoNs
 from governor.core.events.ends import RankFailed
 from governor.core.events.fetch import Fetch
 from governor.core.events.inputs import Ack, BadHello, Beat, Bye, Event, FramesLost, Hello, PhaseChange, Step
-from governor.wire.last_output import failed
+from governor.wire.last_output import failed, printable
 from trainer_shim.wire import (
     _CHECKS,
     ACKS,
@@ -238,7 +238,7 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
         local_rank=frame["local_rank"],
         world_size=frame["world_size"],
         stage=_shown(frame.get("stage")),
-        labels={_printable(k): _printable(str(v)) for k, v in (frame.get("labels") or {}).items()},
+        labels={printable(k): printable(str(v)) for k, v in (frame.get("labels") or {}).items()},
         gpu_uuids=_texts(frame.get("gpu_uuids")),
         framework=_shown(frame.get("framework")),
         zero_stage=_count(frame.get("zero_stage")),
@@ -389,14 +389,9 @@ def _count(value: int | None) -> int | None:
     return value if value is not None and value >= 0 else None
 
 
-def _printable(text: str) -> str:
-    """Replace characters that could steer a terminal or break a line of a log."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
 def _shown(text: str | None) -> str | None:
-    return None if text is None else _printable(text)
+    return None if text is None else printable(text)
 
 
 def _texts(values: list[str] | None) -> tuple[str, ...]:
-    return tuple(_printable(value) for value in values) if values else ()
+    return tuple(printable(value) for value in values) if values else ()

@@ -47,7 +47,8 @@ def _text(value: object) -> str | None:
 
 
 def printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    """Replace characters that could steer a terminal or break a line of a log."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def last_lines(output: bytes) -> tuple[LastLine, ...]:

@@ -22,6 +22,7 @@ from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.gpu_watch import GpuWatch
 from governor.adapters.machine.host_watch import GovernorWatch, MemoryWatch, NoticeWatch, OwnFileWatch
 from governor.adapters.machine.nvml import NvmlSampler
+from governor.adapters.machine.oom_kills import OomKillWatch
 from governor.adapters.machine.processes import LinuxProcesses
 from governor.adapters.machine.service import SystemdNotifier, run_selftest
 from governor.adapters.trainers.checkpoints import DiskCheckpoints
@@ -158,10 +159,11 @@ class Governor:
         observers = Observers([*watchers, reports, self.alerts, *self._exporters()])
         self.streams = [self._stream(entry) for entry in settings.jsonl]
         self._closers += [stream.close for stream in self.streams]
-        memory, notices = MemoryWatch(self._pids), NoticeWatch(self.cloud, self.clock)
+        memory, oom_kills = MemoryWatch(self._pids), OomKillWatch(self._pids)
+        notices = NoticeWatch(self.cloud, self.clock)
         own_files = [OwnFileWatch("socket_gone", inbox.restore), OwnFileWatch("socket_gone", server.restore)]
         own_files.append(OwnFileWatch("journal_gone", self.journal.take_loss))
-        self._closers += [memory.close, notices.close, *(watch.close for watch in own_files)]
+        self._closers += [memory.close, oom_kills.close, notices.close, *(watch.close for watch in own_files)]
         performer = Performer(
             node=self.node,
             clock=self.clock,
@@ -191,7 +193,7 @@ class Governor:
                     self.processes,
                     lambda: self.daemon.supervised.processes if self.daemon.supervised is not None else (),
                 ),
-                memory,
+                *((memory,) if facts.exclusive else (memory, oom_kills)),  # `costgov run` counts for its command.
                 notices,
                 *own_files,
                 # Beside one command, the governor of the whole node decides. The service looks for `costgov run` only.

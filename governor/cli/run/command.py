@@ -135,6 +135,9 @@ def run(
     session of its own, so it would go on while nobody watches it. For the same reason a terminal that closes ends
     neither costgov nor the command. What the command prints there is lost, and may fail: --log FILE keeps it.
 
+    A bad end says its cause, as far as it was seen: what a rank raised, whether the kernel killed it for want of
+    memory, and what the last lines of its output say where that is a regular file (--log FILE, > FILE).
+
     A halt ends whatever the command has started, also what has left its process tree (setsid, nohup, tmux). Where a
     control group may be made (by root, in a systemd unit with Delegate=yes), the command gets one of its own.
     """

@@ -11,9 +11,9 @@ import stat
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
+from governor.adapters.machine.oom_kills import Count, counter_of, machine_counter
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.events.ends import CommandEndSeen, LastLine, OomKills
@@ -25,9 +25,6 @@ TAIL_BYTES_MAX: Final = 64 * 1024
 # A log on a file server that does not answer costs our exit no more than this.
 READ_S: Final = 2.0
 OOM_PERIOD_NS: Final = NS_PER_S
-_FIGURES_BYTES_MAX: Final = 64 * 1024
-_PROC: Final = Path("/proc")
-_CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,52 +84,11 @@ def read_lines(tails: Sequence[Callable[[], bytes]], within_s: float = READ_S) -
 # --- out-of-memory kills ---------------------------------------------------------------------------------------
 
 
-def oom_counter(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> tuple[Callable[[], int | None], bool] | None:
-    """How to read the count of our control group, which the command shares, else of the machine; and whether ours.
-
-    The kernel counts a kill where the killed process is, and in all groups above it. None: there is no count.
-    """
-    files = [(cgroups / group.lstrip("/") / name, True) for group, name in _groups(proc / "self" / "cgroup")]
-    for file, is_own in (*files, (proc / "vmstat", False)):
-        if _oom_kills(file) is not None:
-            return (lambda file=file: _oom_kills(file)), is_own
-    return None
-
-
-def _groups(file: Path) -> list[tuple[str, str]]:
-    try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if path.startswith("/.."):  # Outside our view, as of another container.
-            continue
-        # A container that does not see its own path sees its group as the root of the mount.
-        if controllers == "":
-            found += [(path, "memory.events"), ("/", "memory.events")]
-        elif "memory" in controllers.split(","):
-            found += [(f"/memory{path}", "memory.oom_control"), ("/memory", "memory.oom_control")]
-    return found
-
-
-def _oom_kills(file: Path) -> int | None:
-    try:
-        with file.open(encoding="ascii", errors="replace") as stream:
-            text = stream.read(_FIGURES_BYTES_MAX)
-    except OSError:
-        return None
-    words = next((line.split() for line in text.splitlines() if line.startswith("oom_kill ")), [])
-    return int(words[1]) if len(words) == 2 and words[1].isdecimal() else None
-
-
 @dataclass(slots=True)
 class OomWatch:
     """A source of the loop without events: it notes when the kernel's count grew. The files are the kernel's own."""
 
-    read: Callable[[], int | None] | None = None
+    read: Count | None = None
     is_own: bool = False
     _first: int | None = None
     _count: int = 0
@@ -142,11 +98,9 @@ class OomWatch:
     @classmethod
     def begin(cls) -> OomWatch:
         """Count from now on: before the command starts."""
-        counter = oom_counter()
-        if counter is None:
-            return cls()
-        read, is_own = counter
-        return cls(read, is_own, _first=read())
+        own = counter_of()
+        read = own or machine_counter()
+        return cls(read, own is not None, read()) if read is not None else cls()
 
     def poll(self, at: MonoNs) -> list[Event]:
         if at >= self._look_at:

@@ -14,12 +14,12 @@ from governor.core.engine.metering import close_gap, hand_over
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Alarm, Effect, Record
-from governor.core.events.ends import CommandEndSeen, Failure, RunEnd
+from governor.core.events.ends import CommandEndSeen, Failure, OomKillsSeen, RunEnd
 from governor.core.events.machine import FilesLost, GpuSample, HostMemory, MachineEvent, SourceTrouble, SpotNotice
 from governor.core.events.streams import StreamOpened, StreamRead, StreamState
 from governor.core.rules.gpu_idle_since import STALE_NS
 from governor.core.runs import intake
-from governor.core.runs.ends import cause_of, ended_text
+from governor.core.runs.ends import cause_of, ended_text, seen_cause
 from governor.core.runs.life import LifeFact
 
 # A driver uses some of a GPU's memory itself (below 1 GB), and a container does not see others' processes.
@@ -205,7 +205,7 @@ def on_end_seen(node: Node, event: CommandEndSeen) -> list[Effect]:
     for managed in node.runs.values():
         run = managed.run
         is_own = run.run == event.run or not set(event.processes).isdisjoint(managed.launch.launchers)
-        if not is_own or managed.incident is not None or (event.exit_code == 0 and not failed(managed)):
+        if not is_own or managed.incident is not None or (event.exit_code == 0 and not _failed(managed)):
             continue
         cause = cause_of(run.failures, seen)
         intake.note_end(run, RunEnd(event.exit_code, cause))
@@ -215,7 +215,22 @@ def on_end_seen(node: Node, event: CommandEndSeen) -> list[Effect]:
     return effects
 
 
-def failed(managed: ManagedRun) -> bool:
+def on_oom_kills(node: Node, event: OomKillsSeen) -> list[Effect]:
+    """Note a kill. The count may come after the end of the run that it explains."""
+    managed = node.runs.get(event.run)
+    if managed is None or not intake.note_oom_kills(managed.run, event.count, event.at):
+        return []
+    run = managed.run
+    cause = seen_cause(run) if not run.alive and managed.incident is None and not node.facts.exclusive else None
+    if cause is None or (run.end is not None and run.end.cause == cause):
+        return []
+    had_alarm = run.end is not None
+    intake.note_end(run, RunEnd(None, cause))
+    record = Record("end_cause", run.run, None, {"exit_code": None, "signal": None, "cause": cause, "step": run.step})
+    return [record, persist(node, event.at, managed), *([] if had_alarm else crash_alarms(managed))]
+
+
+def _failed(managed: ManagedRun) -> bool:
     """Whether a rank ended by an exception, whatever its launcher's exit code says. `deepspeed` may exit with 0."""
     failures = managed.run.failures.values()
     return not managed.run.ended_well and any(failure.thread is None for failure in failures)

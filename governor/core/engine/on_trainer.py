@@ -41,7 +41,7 @@ from governor.core.events.inputs import (
 )
 from governor.core.halt.table import Fact, HaltState
 from governor.core.runs import intake
-from governor.core.runs.ends import cause_of
+from governor.core.runs.ends import cause_of, seen_cause
 from governor.core.runs.life import LifeFact
 from governor.core.runs.state import RANKS_MAX, Rank
 
@@ -360,7 +360,7 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
     managed.run.move(LifeFact.GONE, event.at)
     finished = limit.on_ended(node, managed, event.at)
     run, crash = managed.run, list[Effect]()
-    cause = cause_of(run.failures) if managed.incident is None and on_sources.failed(managed) else None
+    cause = seen_cause(run) if managed.incident is None else None
     if cause is not None:
         intake.note_end(run, RunEnd(event.exit_code, cause))
         # `costgov run` looks at its command's end, and says it then.

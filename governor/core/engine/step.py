@@ -33,7 +33,7 @@ from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
 from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
 from governor.core.events.effects import Alarm, Effect, Record
-from governor.core.events.ends import CommandEndSeen, RankFailed
+from governor.core.events.ends import CommandEndSeen, OomKillsSeen, RankFailed
 from governor.core.events.inputs import (
     Ack,
     BadHello,
@@ -257,6 +257,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     TrainerExited: on_trainer.on_exited,
     CommandLaunched: _on_command_launched,
     CommandEndSeen: on_sources.on_end_seen,
+    OomKillsSeen: on_sources.on_oom_kills,
     LauncherExited: launched_command.on_launcher_exited,
     LaunchersSeen: on_trainer.on_launchers,
     StreamOpened: on_sources.on_stream,

@@ -69,6 +69,18 @@ class CommandEndSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class OomKillsSeen:
+    """The control group of a run's processes counts more processes that the kernel killed for want of memory."""
+
+    at: MonoNs
+    run: str
+    count: int  # Since this attempt was first looked at.
+
+
+EndEvent = RankFailed | CommandEndSeen | OomKillsSeen
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnd:
     """How the last attempt ended. `cause` None: nothing was seen of it."""
 

@@ -13,7 +13,7 @@ from typing import Any
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
-from governor.core.events.ends import CommandEndSeen, RankFailed
+from governor.core.events.ends import EndEvent
 from governor.core.events.fetch import Fetch
 from governor.core.events.machine import (
     FilesLost,
@@ -352,7 +352,6 @@ Event = (
     | Step
     | PhaseChange
     | Beat
-    | RankFailed
     | Ack
     | Bye
     | Disconnected
@@ -378,7 +377,7 @@ Event = (
     | GpuProcessesSeen
     | PriceRead
     | CommandExited
-    | CommandEndSeen
+    | EndEvent
     | FilesLost
     | GovernorsSeen
     | GpuSample

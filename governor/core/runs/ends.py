@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from governor.core.base.known_failures import known_failure
-from governor.core.base.units import format_duration
+from governor.core.base.units import NS_PER_S, DurationNs, format_duration
 from governor.core.events.ends import CommandEndSeen, Failure, LastLine, OomKills, RunEnd
+from governor.core.runs.state import Run
 
 # A line of a terminal or of a chat shows no more, and the report of an end is one line.
 QUOTED_CHARS_MAX: Final = 200
 SIGKILL: Final = 9
+# From the kernel's kill to the end: the count is read each second, and a launcher ends the other ranks in turn.
+NEAR_NS: Final = DurationNs(60 * NS_PER_S)
 
 
 def cause_of(failures: Mapping[int, Failure], seen: CommandEndSeen | None = None) -> str | None:
@@ -40,6 +44,24 @@ def cause_of(failures: Mapping[int, Failure], seen: CommandEndSeen | None = None
     if seen is not None and seen.died_below is not None:
         return _killed_by(f"{seen.died_below} of a process below it, by the exit code", seen)
     return None
+
+
+def seen_cause(run: Run) -> str | None:
+    """Why the run ended, where nobody waited for its command: by its ranks and its control group.
+
+    None for a run whose ranks have all completed, and where only the ranks' absence was seen.
+    """
+    if run.ended_well:
+        return None
+    raised = any(failure.thread is None for failure in run.failures.values())
+    mute = sorted((rank for rank in run.ranks.values() if not rank.said_bye), key=lambda rank: rank.lost_at or 0)
+    is_own_fault = any(failure.thread is None and not _is_late(failure) for failure in run.failures.values())
+    kills = OomKills(run.oom_kills, True, DurationNs(abs((run.ended_at or 0) - (run.oom_kill_at or 0))))
+    if run.oom_kill_at is not None and _is_near(kills) and mute and not is_own_fault:
+        counted = _counted(replace(kills, before_end=None), "the run's control group")
+        others = f", and {len(mute) - 1} more after it" if len(mute) > 1 else ""
+        return f"rank {mute[0].rank} ended without a word{others}; {counted}"
+    return cause_of(run.failures) if raised else None
 
 
 def ended_text(end: RunEnd) -> str:
@@ -90,7 +112,7 @@ def _killed(seen: CommandEndSeen) -> str | None:
         if rank is not None and rank.rank is not None:
             whose = f" of local rank {rank.rank}"
         return f"SIGKILL{whose}{_by_whom(kills, seen.last_lines)}"
-    if kills is not None and kills.is_own and kills.count and _chosen(seen.last_lines) is None:
+    if kills is not None and kills.is_own and _is_near(kills) and _chosen(seen.last_lines) is None:
         return f"the kernel's out-of-memory killer: {_counted(kills)}"
     return None
 
@@ -102,6 +124,8 @@ def _killed_by(name: str, seen: CommandEndSeen) -> str:
 def _by_whom(kills: OomKills | None, lines: Sequence[LastLine]) -> str:
     said = next((line for line in lines if line.what is not None and "out-of-memory killer" in line.what), None)
     if kills is not None and kills.count:
+        if not _is_near(kills):
+            return f"; {_counted(kills)}"
         return f", by the kernel's out-of-memory killer: {_counted(kills)}" if kills.is_own else f"; {_counted(kills)}"
     if said is not None:
         return f', by the kernel\'s out-of-memory killer: its output says "{_cut(said.text)}"'
@@ -111,11 +135,16 @@ def _by_whom(kills: OomKills | None, lines: Sequence[LastLine]) -> str:
     return f"; {where} counted no out-of-memory kill, so somebody sent it"
 
 
-def _counted(kills: OomKills) -> str:
+def _is_near(kills: OomKills) -> bool:
+    """Whether the last kill can be that of this end. An earlier one was a worker's, or a neighbour's."""
+    return kills.count > 0 and (kills.before_end is None or kills.before_end <= NEAR_NS)
+
+
+def _counted(kills: OomKills, group: str = "the command's control group") -> str:
     times = "an out-of-memory kill" if kills.count == 1 else f"{kills.count} out-of-memory kills"
     before = "" if kills.before_end is None else f" {format_duration(kills.before_end)} before the end"
     if kills.is_own:
-        return f"the command's control group counted {times}{before}"
+        return f"{group} counted {times}{before}"
     return f"the machine counted {times}{before}, of what process is not known"
 
 

@@ -47,6 +47,7 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs) -> None:
     run.skipped_steps = None
     run.completed = False
     run.failures.clear()
+    run.oom_kills, run.oom_kill_at = 0, None
     run.end = None
     run.gpus = run.group_memory = None  # These are the old processes'. The machine's own figures stay.
     run.stream.phase, run.stream.phase_at, run.stream.paused = "train", at, False
@@ -256,6 +257,14 @@ def note_failure(run: Run, rank: int, failure: Failure) -> bool:
         return False
     run.failures.pop(rank, None)
     run.failures[rank] = failure
+    return True
+
+
+def note_oom_kills(run: Run, count: int, at: MonoNs) -> bool:
+    """Note what the run's control group has counted. False: nothing new."""
+    if count <= run.oom_kills:
+        return False
+    run.oom_kills, run.oom_kill_at = count, at
     return True
 
 

@@ -163,6 +163,8 @@ class Run:
     # A rank has completed. For a run restored from the journal: all ranks had.
     completed: bool = False
     failures: dict[int, Failure] = field(default_factory=dict)  # Of this attempt, by rank, in the order of arrival.
+    oom_kills: int = 0  # Of this attempt, as its control group counts.
+    oom_kill_at: MonoNs | None = None  # When the last one was seen.
     end: RunEnd | None = None  # How the last attempt ended. None: not yet, or well.
 
     def move(self, fact: LifeFact, at: MonoNs) -> Cell:

@@ -241,9 +241,9 @@ class Service:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         return ["nsenter", f"--target={children[0]}", "--pid", "--mount"]
 
-    def trainee(self, mode: str, unsaved_s: int = 0) -> subprocess.Popen[bytes]:
+    def trainee(self, mode: str, unsaved_s: int = 0, prefix: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         environ = {**os.environ, "COSTGOV_SOCKET": str(self.work / "run" / "trainer.sock"), "COSTGOV_RUN": "drill"}
-        argv = [*self.beside(), sys.executable, str(HERE / "trainee.py"), mode, str(self.work), str(unsaved_s)]
+        argv = [*self.beside(), *prefix, sys.executable, str(HERE / "trainee.py"), mode, str(self.work), str(unsaved_s)]
         with (self.work / "trainee.log").open("ab") as log:
             self.trainees.append(subprocess.Popen(argv, env=environ, stdout=log, stderr=log, start_new_session=True))
         return self.trainees[-1]

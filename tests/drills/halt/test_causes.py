@@ -176,6 +176,21 @@ def limited(tmp_path: Path) -> Iterator[Path]:
     group.rmdir()
 
 
+def test_a_daemon_knows_a_kill_by_the_count_of_the_runs_control_group(
+    limited: Path, service: Callable[..., Service]
+) -> None:
+    daemon = service()
+    daemon.start()
+    rank = daemon.trainee("eats", prefix=["sh", "-c", f'echo $$ > {limited}/cgroup.procs && exec "$@"', "-"])
+    daemon.until(lambda: daemon.step() > 200, "two seconds, at a look each second")
+    daemon.go_on()
+    assert rank.wait(SAFETY_S) == -signal.SIGKILL
+    ended = daemon.until(lambda: daemon.run().get("end"), "the end of the run")
+    assert ended["text"] == (
+        "ended: rank 0 ended without a word; the run's control group counted an out-of-memory kill"
+    )
+
+
 def test_a_command_that_the_kernel_kills_for_want_of_memory_says_so(limited: Path, tmp_path: Path) -> None:
     enter = ["sh", "-c", f'echo $$ > {limited}/cgroup.procs && exec "$@"', "-"]
     done = end_of(begin_run(tmp_path, [sys.executable, "-c", EATER], prefix=enter), tmp_path)

@@ -25,6 +25,7 @@ from trainer_shim.watcher import Watcher
 HEALTHY_STEPS = 30
 STEP_S = 0.01
 FOR_EVER_S = 3600
+EATEN_BYTES = 64 << 20  # A step's worth.
 
 
 OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 20.00 MiB (token=hf_abcdefghijklmnopqrst)\n\x1b[2Jmore"
@@ -162,6 +163,9 @@ class Trainee:
         while not all((self.work / "escapes" / way).exists() for way in (escapes.NO_MARK, "hopping")):
             time.sleep(STEP_S)
 
+    def eaten_bytes(self) -> int:
+        return EATEN_BYTES if self.mode == "eats" and (self.work / "go_on").exists() else 0
+
     def misbehave(self) -> None:
         number = HEALTHY_STEPS + 1
         if self.mode == "crash":
@@ -175,10 +179,12 @@ class Trainee:
             self.watcher.finish("trained to the end", True)
             self.watcher.close()
             sys.exit(0)
-        if self.mode == "healthy":
+        if self.mode in ("healthy", "eats"):
+            held = []
             while True:
                 self.step(number, 2.0)
                 number += 1
+                held.append(b"x" * self.eaten_bytes())
         if self.mode in ("deaf", "deaf_term", "stuck", "stopped", "unkillable"):
             # The frame goes out, and the training thread never comes to a boundary again.
             self.watcher.at_boundary = lambda _step: None  # type: ignore[method-assign]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from governor.cli.run.evidence import TAIL_BYTES_MAX, OomWatch, oom_counter, output_files, read_lines
+from governor.adapters.machine.oom_kills import counter_of, machine_counter
+from governor.cli.run.evidence import TAIL_BYTES_MAX, OomWatch, output_files, read_lines
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.ends import OomKills
 
@@ -40,8 +41,10 @@ def a_machine(root: Path, cgroup: str, counts: dict[str, str]) -> tuple[Path, Pa
 def test_the_count_of_the_own_group_else_of_the_machine(
     tmp_path: Path, cgroup: str, counts: dict[str, str], found: tuple[int, bool] | None
 ) -> None:
-    counter = oom_counter(*a_machine(tmp_path, cgroup, counts))
-    assert (None if counter is None else (counter[0](), counter[1])) == found
+    proc, cgroups = a_machine(tmp_path, cgroup, counts)
+    own, machine = counter_of("self", proc, cgroups), machine_counter(proc)
+    counter = own or machine
+    assert (None if counter is None else (counter(), counter is own)) == found
 
 
 def test_only_what_was_counted_meanwhile_is_the_commands() -> None:

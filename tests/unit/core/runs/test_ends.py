@@ -9,7 +9,7 @@ import pytest
 
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.events.ends import CommandEndSeen, Failure, LastLine, OomKills
-from governor.core.runs.ends import QUOTED_CHARS_MAX, cause_of
+from governor.core.runs.ends import NEAR_NS, QUOTED_CHARS_MAX, cause_of
 
 SEEN = CommandEndSeen(MonoNs(1), "r", (), 1)
 KILLED = replace(SEEN, exit_code=137, died_of="SIGKILL")
@@ -54,6 +54,11 @@ def seen(**facts: Any) -> CommandEndSeen:
             {}, replace(KILLED, oom_kills=OomKills(2, is_own=False)),
             "SIGKILL; the machine counted 2 out-of-memory kills, of what process is not known",
         ),
+        (
+            {}, replace(KILLED, oom_kills=replace(ONE, before_end=DurationNs(NEAR_NS + 1))),
+            "SIGKILL; the command's control group counted an out-of-memory kill 1m 0s before the end",
+        ),
+        ({}, seen(oom_kills=replace(ONE, before_end=DurationNs(NEAR_NS + 1))), None),
         ({}, KILLED, "SIGKILL; whether for want of memory cannot be read here"),
         (
             {}, seen(exit_code=137, died_below="SIGKILL"),

@@ -63,7 +63,7 @@ from governor.wire.frames import confirm_packet, refuse_packet, request_packet
 STOPS_AT_ONCE_MAX: Final = 8
 BILLING_READS_AT_ONCE_MAX: Final = 8
 # Those that wait for their turn included. The adapter gives the turns: a user whose disk hangs uses up their own.
-CHECKPOINT_READS_AT_ONCE_MAX: Final = 32
+CHECKPOINT_READS_AT_ONCE_MAX: Final = 64
 # The words of the timeline.
 _MOMENTS: Final = {signal.SIGTERM: "term", signal.SIGKILL: "kill"}
 

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import resource
+import select
 import signal
 import stat
 import sys
@@ -39,6 +40,7 @@ HASH_TIME_MAX_S: Final = 900.0
 CPU_TIME_MAX_S: Final = 960
 ANSWER_BYTES_MAX: Final = 16 * 1024
 REASON_CHARS_MAX: Final = 500
+ENOUGH: Final = b"enough\n"  # A second line on stdin: others wait, so say what you have.
 _OWN_FILES: Final = "costgov_"  # Generators and positions: without weights they are no checkpoint.
 _OWN_TAG: Final = "cg_"  # A checkpoint that the shim has named has a manifest, or is none.
 _UNITS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
@@ -124,16 +126,23 @@ def end_with(parent: int) -> None:
 
 
 class Progress:
-    """Tells the governor, by a dot a second, that this process gets on. One that hangs is silent."""
+    """Tells the governor, by a dot a second, that this process gets on. One that hangs is silent.
 
-    def __init__(self, fd: int) -> None:
+    `asked`: what is readable once the governor wants the answer now.
+    """
+
+    def __init__(self, fd: int, asked: int | None = None) -> None:
         self._fd = fd
+        self._asked = asked
         self._dot_at = time.monotonic() + _DOT_EVERY_S
 
     def step(self) -> None:
         if time.monotonic() >= self._dot_at:
             self._dot_at = time.monotonic() + _DOT_EVERY_S
             os.write(self._fd, b".")
+
+    def is_enough(self) -> bool:
+        return self._asked is not None and bool(select.select([self._asked], [], [], 0)[0])
 
 
 def read_manifest(path: str) -> dict[str, Any]:
@@ -277,7 +286,7 @@ def _has_hash(full: str, entry: Entry, progress: Progress, until: float) -> bool
         for chunk in _chunks(fd, entry.size):
             digest.update(chunk)
             progress.step()
-            if time.monotonic() > until:
+            if time.monotonic() > until or progress.is_enough():
                 return None
     except OSError as error:
         raise TornError(f"{entry.path} cannot be read: {error.strerror}") from error
@@ -368,7 +377,7 @@ def main() -> int:
     else:
         end_with(int(request["parent"]))
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-        answer = find(request["path"]) if request["look"] == "find" else look(request["path"], Progress(1))
+        answer = find(request["path"]) if request["look"] == "find" else look(request["path"], Progress(1, 0))
     os.write(1, answer.line())
     return 0
 

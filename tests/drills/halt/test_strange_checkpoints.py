@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -10,11 +11,14 @@ import shutil
 import struct
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from governor.adapters.trainers.checkpoints import DiskCheckpoints
+from governor.adapters.trainers.reader_places import READERS_MAX, Places
 from tests.drills.halt.conftest import SAFETY_S, Service
 from tests.drills.halt.puppet import Puppet
 from trainer_shim import wire
@@ -237,3 +241,33 @@ def test_a_reader_is_the_user_has_nothing_of_the_daemon_and_ends_with_it(governo
     governor.kill9()
     assert select.select([pidfd], [], [], SAFETY_S)[0], "its governor is gone, and it reads on"
     os.close(pidfd)
+
+
+def test_four_users_who_hash_for_ever_keep_no_fifth_one_waiting(public: Path) -> None:
+    """Whose place is wanted says how far it has come. Nobody's checkpoint is called torn for that."""
+
+    def make(uid: int, size: int) -> Path:
+        path = public / str(uid)
+        path.mkdir(mode=0o700)
+        with (path / "weights.bin").open("wb") as weights:
+            weights.truncate(size)  # A hole: no disk holds so much.
+        entry = {"path": "weights.bin", "bytes": size, "sha256": hashlib.sha256(bytes(min(size, 1000))).hexdigest()}
+        (path / checkpoint.MANIFEST).write_text(json.dumps({"v": 1, "step": STEP, "files": [entry]}))
+        for one in (path, *path.iterdir()):
+            os.chown(one, uid, uid)
+        return path
+
+    places = Places(wait_max_s=SAFETY_S, fair_s=0.3)
+    checkpoints = DiskCheckpoints(places=places)
+    strangers = {uid: make(uid, 1 << 42) for uid in range(1001, 1001 + READERS_MAX)}
+    with ThreadPoolExecutor() as pool:
+        reads = [pool.submit(checkpoints.read, str(path), "", uid=uid, gid=uid) for uid, path in strangers.items()]
+        while len(places._seats) < READERS_MAX:
+            pass
+        path = make(NOBODY, 1000)
+        found = checkpoints.read(str(path), "", uid=NOBODY, gid=NOBODY)
+        assert (found.whole, found.hashed) == (True, 1), found.reason
+        for seat in places._seats:
+            seat.is_wanted = True
+        looks = [read.result(SAFETY_S) for read in reads]
+    assert {(one.whole, one.hashed) for one in looks} == {(True, 0)}, looks

@@ -27,7 +27,7 @@ from tests.contract.fakes_cloud import FakeCloud
 from tests.unit.core.engine.test_step import make_node
 
 DEADLINE_S = 30.0
-MANY = 40
+MANY = 72
 
 
 @dataclass

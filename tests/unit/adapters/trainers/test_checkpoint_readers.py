@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -15,12 +16,14 @@ import pytest
 
 from governor.adapters.trainers import checkpoint_reader
 from governor.adapters.trainers.checkpoint_reader import Answer, Progress
-from governor.adapters.trainers.checkpoints import (
+from governor.adapters.trainers.checkpoints import DiskCheckpoints
+from governor.adapters.trainers.reader_places import (
     READERS_MAX,
     READERS_PER_USER_MAX,
+    WAITING_MAX,
     WAITING_PER_USER_MAX,
-    DiskCheckpoints,
     Places,
+    Seat,
 )
 from governor.ports import CheckpointLook
 from tests.unit.shim.test_checkpoint import written
@@ -234,50 +237,107 @@ def hung() -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
+def seated(places: Places, uid: int, *, is_urgent: bool = True) -> Seat:
+    seat = places.enter(uid, is_urgent=is_urgent)
+    assert isinstance(seat, Seat)
+    return seat
+
+
 def test_a_user_has_half_of_the_places_at_most_and_each_other_user_the_next() -> None:
     places = Places(wait_max_s=0.0)
-    assert [places.enter(ALICE) for _ in range(READERS_PER_USER_MAX)] == [None] * READERS_PER_USER_MAX
+    first, _ = [seated(places, ALICE) for _ in range(READERS_PER_USER_MAX)]
     assert places.enter(ALICE) == "no reader was free within 0 s"
-    others = range(READERS_MAX - READERS_PER_USER_MAX)
-    assert [places.enter(BOB + number) for number in others] == [None for _ in others]
+    for number in range(READERS_MAX - READERS_PER_USER_MAX):
+        seated(places, BOB + number)
     assert places.enter(BOB + READERS_MAX) == "no reader was free within 0 s"
-    places.leave(ALICE, None)
+    places.leave(first, None)
     assert places.enter(ALICE) == "no reader was free within 0 s", "her second place is free for others first"
-    assert places.enter(BOB + READERS_MAX) is None
+    seated(places, BOB + READERS_MAX)
 
 
 def test_readers_that_hang_take_the_places_of_their_own_user(hung: subprocess.Popen[bytes]) -> None:
     places = Places(wait_max_s=0.0)
     for _ in range(READERS_PER_USER_MAX):
-        assert places.enter(ALICE) is None
-        places.leave(ALICE, hung)
+        places.leave(seated(places, ALICE), hung)
     assert places.enter(ALICE) == f"2 readers hang on files of uid {ALICE}, and nothing ends them"
-    assert places.enter(BOB) is None
+    seated(places, BOB)
     hung.kill()
     hung.wait(SAFETY_S)
-    assert places.enter(ALICE) is None, "the file system is back"
+    seated(places, ALICE)  # The file system is back.
+
+
+class Line:
+    """Those who wait, each in a thread of its own, and the order in which they are seated."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.seated: queue.SimpleQueue[Seat | str] = queue.SimpleQueue()
+        self.threads: list[threading.Thread] = []
+
+    def join(self, uid: int, *, is_urgent: bool = True) -> None:
+        def wait() -> None:
+            self.seated.put(self.places.enter(uid, is_urgent=is_urgent))
+
+        waited = len(self.places._line)
+        self.threads.append(threading.Thread(target=wait))
+        self.threads[-1].start()
+        while len(self.places._line) == waited:
+            pass
+
+    def next_one(self) -> Seat:
+        seat = self.seated.get(timeout=SAFETY_S)
+        assert isinstance(seat, Seat)
+        return seat
+
+    def end(self) -> None:
+        for thread in self.threads:
+            thread.join(SAFETY_S)
 
 
 def test_who_waits_reads_when_a_place_is_given_back_and_only_so_many_wait() -> None:
-    places = Places(wait_max_s=SAFETY_S)
-    for _ in range(READERS_PER_USER_MAX):
-        assert places.enter(ALICE) is None
-    entered = threading.Semaphore(0)
+    places = Places(wait_max_s=SAFETY_S, fair_s=SAFETY_S)
+    seats = [seated(places, ALICE) for _ in range(READERS_PER_USER_MAX)]
+    line = Line(places)
+    for _ in range(WAITING_PER_USER_MAX):
+        line.join(ALICE)
+    refused = places.enter(ALICE)
+    assert refused == places.crowd(ALICE) == f"8 checkpoints of uid {ALICE} wait for a reader already"
+    for _ in line.threads:
+        places.leave(seats.pop(0), None)
+        seats.append(line.next_one())
+    line.end()
 
-    def wait() -> None:
-        assert places.enter(ALICE) is None
-        entered.release()
 
-    threads = [threading.Thread(target=wait) for _ in range(WAITING_PER_USER_MAX)]
-    for thread in threads:
-        thread.start()
-    refused = None
-    while refused is None:  # Until all of them wait.
-        refused = places.crowd(ALICE)
-    assert refused == f"8 checkpoints of uid {ALICE} wait for a reader already"
-    assert places.enter(ALICE) == refused
-    for _ in threads:
-        places.leave(ALICE, None)
-        assert entered.acquire(timeout=SAFETY_S)
-    for thread in threads:
-        thread.join(SAFETY_S)
+def test_of_those_who_wait_the_one_comes_first_who_was_served_least_and_a_halt_before_a_look() -> None:
+    places = Places(wait_max_s=SAFETY_S, fair_s=SAFETY_S)
+    crowd = [seated(places, uid) for uid in (1, 2, 3, 4)]
+    line = Line(places)
+    for uid, is_urgent in ((1, True), (ALICE, False), (1, True), (2, True), (BOB, True)):
+        line.join(uid, is_urgent=is_urgent)
+    order = []
+    for _ in range(4):  # 1 and 2 had the first two places: they are free again.
+        places.leave(crowd.pop(0), None)
+        crowd.append(line.next_one())
+        order.append(crowd[-1].uid)
+    assert order[0] == BOB
+    assert order[1:] == [1, 2, ALICE]
+    for seat in crowd:
+        places.leave(seat, None)
+    line.end()
+
+
+def test_when_many_wait_each_user_may_wait_with_one() -> None:
+    places = Places(wait_max_s=SAFETY_S, fair_s=SAFETY_S)
+    seats = [seated(places, uid) for uid in (1, 2, 3, 4)]
+    line = Line(places)
+    for number in range(WAITING_MAX):
+        line.join(1 + number // WAITING_PER_USER_MAX)
+    assert places.crowd(1) is not None
+    assert places.crowd(BOB) is None
+    line.join(BOB)
+    assert places.crowd(BOB) == f"1 checkpoints of uid {BOB} wait for a reader already"
+    for seat in seats:
+        places.leave(seat, None)
+    for _ in line.threads:
+        places.leave(line.next_one(), None)
+    line.end()

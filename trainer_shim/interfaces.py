@@ -75,6 +75,13 @@ class Watch(Protocol):
     def phase_changed(self) -> None:
         """Send a `phase` frame from Progress as it stands now."""
 
+    def step_over(self, step: int) -> None:
+        """Call where step `step` (absolute) ended, if at_boundary() for it comes later. The last call counts.
+
+        A resumed loop goes on from here: the random numbers that it draws until at_boundary() are the next step's, and
+        are drawn again.
+        """
+
     def at_boundary(self, step: int) -> None:
         """Call on the training thread after optimizer update `step` (absolute) completed, on every rank.
 
@@ -125,6 +132,9 @@ class NoWatch:
 
     def phase_changed(self) -> None:
         """Nobody to tell."""
+
+    def step_over(self, step: int) -> None:
+        """Nobody asks."""
 
     def at_boundary(self, step: int) -> None:
         """Nobody asks."""

@@ -59,7 +59,7 @@ class StepMeter:
         self.gradients: Optional[Gradients] = None
         self._blind_steps_max = 0
         self._defers_boundary = False
-        self._can_defer = True  # False: nothing shows when the next step begins, so it is told when this one ends.
+        self._can_defer = True  # False: nothing shows when the next step begins.
         self._boundary_due = False
         self._memory_due_ns = 0
 
@@ -216,6 +216,7 @@ class StepMeter:
         """Between two steps: the watcher may hold this thread, save, and park it."""
         if self._defers_boundary and self._can_defer:
             self._boundary_due = True  # It comes with the next batch or forward pass.
+            self.watch.step_over(self.progress.step)
         else:
             self._boundary()
 
@@ -301,6 +302,7 @@ class StepMeter:
         """A batch is asked for; returns the part to hand to exit_fetch."""
         self._loader_timed = True
         if self._boundary_due:
+            self.watch.step_over(self.progress.step)
             self._boundary()
         left = self.clock.part
         self._mark("data", left if left in timing.FETCHES_INSIDE else timing.DATA)

@@ -41,6 +41,7 @@ class SaveAtStep:
         self.tokens_total: Optional[int] = None  # As of the last step frame.
         self._delegate = False  # A framework saves by its own means: see interfaces.Watch.wants_save.
         self._delegated: Optional[Order] = None
+        self._generators: Tuple[Optional[int], Dict[str, Any]] = (None, {})  # As they were where that step ended.
         self._draining: Optional[Tuple[Order, Result]] = None  # Saved by an asynchronous writer, not yet durable.
         self.hold_s = 0.0  # Total time the training thread was held for an agreement.
         self.checkpoint_s = 0.0  # Total time it spent saving for us.
@@ -48,6 +49,10 @@ class SaveAtStep:
     def note_tokens(self, total: Optional[int]) -> None:
         """So many tokens were trained by the last step. None: it is not known."""
         self.tokens_total = total
+
+    def keep_generators(self, step: int) -> None:
+        """Step `step` ends here, and may be saved at its boundary: the generators' states are those of now."""
+        self._generators = (step, rng.capture())
 
     def delegate(self) -> None:
         """From here on a framework saves by its own means."""
@@ -155,7 +160,9 @@ class SaveAtStep:
 
     def _rank_state(self) -> Dict[str, Any]:
         position = None if self._saver is None else self._saver.position()
-        return {"v": 1, "rng": rng.capture(), "position": position}
+        step, states = self._generators
+        is_known = step == self._progress.step
+        return {"v": 1, "rng": states if is_known else rng.capture(), "position": position}
 
     def _save(self, order: Order) -> None:
         began_ns = time.monotonic_ns()

@@ -14,11 +14,11 @@ import pytest
 from trainer_shim.governor_socket import GovernorSocket
 from trainer_shim.launch import Place
 from trainer_shim.progress import Progress
-from trainer_shim.saving import checkpoint
+from trainer_shim.saving import checkpoint, rng
 from trainer_shim.saving.agreement_thread import AgreementThread
 from trainer_shim.saving.open_requests import CheckpointRequest, OpenRequests
 from trainer_shim.saving.save_at_step import SaveAtStep
-from trainer_shim.saving.step_gate import StepGate
+from trainer_shim.saving.step_gate import Order, StepGate
 from trainer_shim.saving.store import KeyStore, MemoryStore, StoreLostError
 
 RANKS = 8
@@ -65,7 +65,8 @@ class Rank:
         self.saver.gate = self.gate
         self.requests = OpenRequests(self._ack)
         governor = GovernorSocket(["/nonexistent/costgov"], rank, dict)
-        self.save_at_step = SaveAtStep(rank, self.gate, Progress(threading.get_ident()), self.saver, governor)
+        self.progress = Progress(threading.get_ident())
+        self.save_at_step = SaveAtStep(rank, self.gate, self.progress, self.saver, governor)
         place = Place("run", "attempt", rank, RANKS, rank, RANKS)
         self.agreement = AgreementThread(
             place, self.gate, self.save_at_step, self.requests, lambda: store, lambda *_: None
@@ -123,6 +124,23 @@ def start(ranks: list[Rank], training: range = range(RANKS)) -> None:
         rank.agreement.start()
         if number in training:
             rank.thread.start()
+
+
+def test_what_the_next_step_has_drawn_before_its_boundary_it_draws_again(tmp_path: Path) -> None:
+    """A loop that draws its batches itself (nanoGPT's) has drawn the next one when its model is called."""
+    rank = Rank(0, MemoryStore(), tmp_path, 0.0)
+    rank.gate.promise(1, time.monotonic_ns())
+    rank.progress.step = 1
+    random.seed(11)
+    assert rank.gate.reach(1)
+    rank.save_at_step.keep_generators(1)
+    drawn = random.random()
+    rank.gate.order(Order(True, "cg_1", "good", False, 86, time.monotonic_ns(), "own:1.1", 1))
+    rank.save_at_step.hold(1, False)
+    state = checkpoint.read_rank_file(str(tmp_path / "cg_1"), 0)
+    assert state is not None
+    rng.restore(state["rng"])
+    assert random.random() == drawn
 
 
 def test_round_after_round_every_rank_saves_the_same_step(ranks: list[Rank], tmp_path: Path) -> None:

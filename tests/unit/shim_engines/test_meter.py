@@ -25,6 +25,11 @@ class Kept(NoWatch):
         self.frames: list[dict[str, Any]] = []
         self.phases: list[str] = []
         self.boundaries: list[int] = []
+        self.ends: list[int] = []  # Of steps whose boundary was still to come.
+
+    def step_over(self, step: int) -> None:
+        assert step not in self.boundaries
+        self.ends.append(step)
 
     def step_frame(self, fields: dict[str, Any]) -> None:
         self.frames.append(fields)
@@ -207,8 +212,21 @@ def test_a_deferred_boundary_comes_before_the_next_batch_is_handed_out(meter: St
         train_step(meter, Scalar(1.0))
         meter.enter_forward(True, (), {})
         assert meter.watch.boundaries == [1, 2], "without a wrapped loader, the next forward pass"
+        assert meter.watch.ends == [1, 1, 2], "what a loop draws between two steps with a loader belongs to the first"
     finally:
         CURRENT.meter = None
+
+
+def test_a_loop_whose_forward_pass_is_not_seen_is_held_where_its_step_ends(meter: StepMeter) -> None:
+    """A function around the model is compiled: no hook runs in it."""
+    meter.defer_boundary()
+    for step in (1, 2):
+        meter.enter_optimizer()
+        meter.exit_optimizer()
+        meter.end_step(EngineFacts(step))
+        meter.boundary()
+    assert meter.watch.boundaries == [1, 2]
+    assert not {"data_s", "forward_s", "backward_s"} & meter.watch.frames[-1].keys()
 
 
 def test_phase_marks_its_block_and_an_unknown_name_is_idle(meter: StepMeter, capsys: pytest.CaptureFixture) -> None:

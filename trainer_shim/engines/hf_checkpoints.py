@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, Optional
 from trainer_shim.guard import print_line
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, publish
+from trainer_shim.saving.weights_sample import nonfinite
 
 from . import base, hooks
 
@@ -136,15 +137,27 @@ def _step_of(path: str) -> Optional[int]:
 
 
 def _is_finite(path: str) -> bool:
-    """Whether no weight that can be read is NaN or infinite. Weights in other files than safetensors are not read."""
+    """Whether no weight that can be read is NaN or infinite: all of safetensors, samples of torch's files.
+
+    Under ZeRO-3 the weights are in the optimizer's partitions, which are torch's files, and safetensors hold none.
+    """
+    files = [name for name, _ in checkpoint.listing(path)]
+    harm = _harm_in_safetensors(path, [name for name in files if name.endswith(".safetensors")])
+    harm = harm or nonfinite(path, files, lambda: None)
+    if harm is not None:
+        print_line("passing over %s: not finite: %s" % (path, harm))
+    return harm is None
+
+
+def _harm_in_safetensors(path: str, names: List[str]) -> Optional[str]:
+    if not names:
+        return None
     import torch
     from safetensors import safe_open
 
-    for name in sorted(os.listdir(path)):
-        if name.endswith(".safetensors"):
-            with safe_open(os.path.join(path, name), framework="pt") as stored:
-                names = list(stored.keys())
-                if not all(bool(torch.isfinite(stored.get_tensor(each)).all()) for each in names):
-                    print_line("passing over %s: its weights are not finite" % path)
-                    return False
-    return True
+    for name in names:
+        with safe_open(os.path.join(path, name), framework="pt") as stored:
+            for each in stored.keys():  # noqa: SIM118  It is no dict.
+                if not bool(torch.isfinite(stored.get_tensor(each)).all()):
+                    return "%s: %s" % (name, each)
+    return None

@@ -145,20 +145,21 @@ def secure(
     names = {name for name, _ in files}
     shared = all(rank_file(other) in names for other in range(world_size))
     for name, _ in files:
-        if _owner(name, local_world_size) == local_rank:
+        if owner(name, local_world_size) == local_rank:
             fsync(os.path.join(path, name))
     if local_rank == 0:
         for parent, _, _ in os.walk(path):
             fsync(parent)
         fsync(os.path.dirname(path))
     mine, of = (rank, world_size) if shared else (local_rank, local_world_size)
-    share = [(name, size) for name, size in files if _owner(name, of) == mine]
+    share = [(name, size) for name, size in files if owner(name, of) == mine]
     hashes = hash_while_time_lasts(path, share, deadline_ns)
     node = None if shared else socket.gethostname()
     return [Part(name, size, hashes.get(name), node) for name, size in share]
 
 
-def _owner(name: str, of: int) -> int:
+def owner(name: str, of: int) -> int:
+    """Return which of so many ranks takes care of a file."""
     # The name decides, not the position: two ranks of a network filesystem may see listings of different length.
     return zlib.crc32(name.encode("utf-8", "surrogateescape")) % max(1, of)
 

@@ -1,9 +1,14 @@
-"""Continue from the newest whole checkpoint: the same one on every rank, with generator states and data position."""
+"""Continue from the newest whole checkpoint: the same one on every rank, with generator states and data position.
+
+"Good" says that nobody had a finding when it was saved. A NaN that nobody saw (a loss that the loop hides) makes good
+checkpoints of broken weights. So the weights are sampled before they are loaded, each file by one rank.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from typing import Any, Dict, List, Optional
 
@@ -12,6 +17,7 @@ from trainer_shim.interfaces import OwnMeans, Resumed, Saver
 
 from . import checkpoint, rng
 from .store import KeyStore
+from .weights_sample import nonfinite
 
 CANDIDATES_MAX = 8  # Going back further costs so much training that a person should decide.
 _WAIT_S = 300.0  # Ranks reach resume() minutes apart when their images or imports load slowly.
@@ -24,7 +30,8 @@ def resume_from(
     """Load the newest good checkpoint below `directory` that every rank finds whole; None when there is none.
 
     Collective, on the training thread, before the first step. `call` counts the calls of this process, and is the same
-    on every rank. A torn checkpoint is passed over with one line. Raises what the engine's load raises, and
+    on every rank. A torn checkpoint is passed over with one line, and so is one whose sampled weights are not finite;
+    where all are like that the newest is taken, since they may be meant so. Raises what the engine's load raises, and
     TimeoutError when a rank does not join.
     """
     manifest = _common(saver, directory, rank, store, world_size, call)
@@ -51,14 +58,34 @@ def _common(
     saver: Saver, directory: str, rank: int, store: KeyStore, world_size: int, call: int
 ) -> Optional[Dict[str, Any]]:
     usable = {manifest["tag"]: manifest for manifest in _whole(saver, directory, rank)}
-    keys = ["resume/%d/%d" % (call, other) for other in range(world_size)]
-    store.set(keys[rank], json.dumps(list(usable)))
-    lists = _gathered(store, keys)
+    lists = _exchanged(store, "resume/%d" % call, rank, world_size, list(usable))
     # Rank 0 wrote the manifests, so its order counts. Another node's directory may show fewer.
-    for tag in lists[0]:
-        if all(tag in other for other in lists):
+    common = [tag for tag in lists[0] if all(tag in other for other in lists)]
+    harms: List[str] = []
+    for tag in common:
+        harm = _harm(usable[tag], rank, world_size)
+        found = _exchanged(store, "resume/%d/%s" % (call, tag), rank, world_size, [harm] if harm else [])
+        harms = [text for of_rank in found for text in of_rank]
+        if not harms:
             return usable[tag]
-    return None
+        if rank == 0:
+            print_line("passing over %s: not finite: %s" % (usable[tag]["path"], harms[0]))
+    if not common:
+        return None
+    if rank == 0:
+        print_line("nothing older is finite: going on from %s all the same" % usable[common[0]]["path"])
+    return usable[common[0]]
+
+
+def _harm(manifest: Dict[str, Any], rank: int, world_size: int) -> Optional[str]:
+    """Sample this rank's share of a checkpoint's files; return the first tensor that is not finite."""
+    here = socket.gethostname()
+    # A checkpoint that a framework saved by itself has no list of its files.
+    entries = manifest.get("files") or [{"path": name} for name, _ in checkpoint.listing(manifest["path"])]
+    files = sorted(entry["path"] for entry in entries if entry.get("node") in (None, here))
+    apart = any(entry.get("node") for entry in entries)  # Each node has a directory of its own.
+    mine = files if apart else [name for name in files if checkpoint.owner(name, world_size) == rank]
+    return nonfinite(manifest["path"], mine, lambda: None)
 
 
 def _whole(saver: Saver, directory: str, rank: int) -> List[Dict[str, Any]]:
@@ -75,7 +102,10 @@ def _whole(saver: Saver, directory: str, rank: int) -> List[Dict[str, Any]]:
     return [dict(manifest, tag=os.path.basename(manifest["path"])) for manifest in found[:CANDIDATES_MAX]]
 
 
-def _gathered(store: KeyStore, keys: List[str]) -> List[List[str]]:
+def _exchanged(store: KeyStore, prefix: str, rank: int, world_size: int, mine: List[str]) -> List[List[str]]:
+    """Give this rank's list to all, and return every rank's. Raises TimeoutError."""
+    keys = ["%s/%d" % (prefix, other) for other in range(world_size)]
+    store.set(keys[rank], json.dumps(mine))
     until_ns = time.monotonic_ns() + int(_WAIT_S * 1e9)
     lists: List[List[str]] = []
     for key in keys:

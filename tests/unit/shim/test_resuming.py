@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.shim.weights_files import COUNT, NAN, ONE, distcp, torch_zip
 from trainer_shim.interfaces import Resumed
 from trainer_shim.saving import checkpoint, rng
 from trainer_shim.saving.resuming import resume_from
@@ -47,10 +49,16 @@ class Loader:
         raise NotImplementedError
 
 
-def write(directory: Path, step: int, kind: str = "good") -> Path:
+# As DeepSpeed names the partitions of ZeRO-3, which are all that it saves of the weights, and as DCP names its files.
+SHARDS = ("zero_pp_rank_%d_mp_rank_00_optim_states.pt", "__%d_0.distcp")
+
+
+def write(directory: Path, step: int, kind: str = "good", shards: dict[str, bytes] | None = None) -> Path:
     path = directory / checkpoint.tag_of(step, kind)
     path.mkdir(parents=True)
     (path / "shard").write_bytes(bytes(10))
+    for name, raw in (shards or {}).items():
+        (torch_zip if name.endswith(".pt") else distcp)(path / name, "F32", raw)
     for rank in range(RANKS):
         state = {"v": 1, "rng": rng.capture(), "position": {"rank": rank, "step": step}}
         checkpoint.write_rank_file(str(path), rank, state)
@@ -96,6 +104,34 @@ def test_a_shard_torn_on_one_node_makes_all_take_the_older_one(tmp_path: Path, c
     (tmp_path / "b" / "cg_9" / "shard").write_bytes(b"")
     loaders, _ = resume_all([tmp_path / "a", tmp_path / "b"])
     assert [loader.loaded for loader in loaders] == [["cg_5"], ["cg_5"]]
+
+
+@pytest.mark.parametrize("name", SHARDS)
+def test_one_whose_shard_on_any_rank_is_not_finite_is_passed_over_by_all(
+    tmp_path: Path, name: str, capfd: pytest.CaptureFixture
+) -> None:
+    """A loop that hides its loss: nobody saw the NaN, and the checkpoint was saved as good."""
+    whole = {name % shard: ONE["F32"] * COUNT for shard in range(8)}
+    write(tmp_path, 5, shards=whole)
+    for harmed in range(8):  # Whichever rank it is that looks into it.
+        step = 9 + harmed
+        write(tmp_path, step, shards={**whole, name % harmed: NAN["F32"] * COUNT})
+        loaders, results = resume_all([tmp_path] * RANKS)
+        assert [loader.loaded for loader in loaders] == [["cg_5"], ["cg_5"]]
+        assert [result.step for result in results if result] == [5, 5]
+        assert f"passing over {tmp_path}/cg_{step}: not finite: {name % harmed}" in capfd.readouterr().err
+        shutil.rmtree(tmp_path / f"cg_{step}")
+
+
+def test_where_nothing_older_is_finite_the_newest_is_taken(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    """A buffer may be infinite by its meaning. To begin anew for it would lose the run."""
+    for step in (5, 9):
+        write(tmp_path, step, shards={"state.pt": NAN["F32"] * COUNT})
+    loaders, _ = resume_all([tmp_path] * RANKS)
+    assert [loader.loaded for loader in loaders] == [["cg_9"], ["cg_9"]]
+    said = capfd.readouterr().err
+    assert said.count("passing over") == 2
+    assert f"going on from {tmp_path}/cg_9 all the same" in said
 
 
 def test_generators_continue_as_they_were_at_the_save(tmp_path: Path) -> None:

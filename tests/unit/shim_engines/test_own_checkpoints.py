@@ -1,0 +1,50 @@
+"""Which checkpoints that a Trainer has saved by itself are trusted. Its files are made here, without transformers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.unit.shim.weights_files import COUNT, NAN, ONE, torch_zip
+from trainer_shim.engines.hf_checkpoints import TrainerSaver
+from trainer_shim.meter import StepMeter
+from trainer_shim.progress import Progress
+from trainer_shim.saving import checkpoint
+from trainer_shim.tokens import TokenCount
+
+
+@pytest.fixture
+def saver(tmp_path: Path) -> TrainerSaver:
+    meter = StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
+    return TrainerSaver(meter, SimpleNamespace(args=SimpleNamespace(output_dir=str(tmp_path))))
+
+
+def own(directory: Path, step: int, raw: bytes) -> None:
+    """As a Trainer under ZeRO-3 saves: the weights are in the optimizer's partitions alone."""
+    partitions = directory / f"checkpoint-{step}" / f"global_step{step}"
+    partitions.mkdir(parents=True)
+    for rank in range(2):
+        torch_zip(partitions / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt", "F32", ONE["F32"] * COUNT)
+    torch_zip(partitions / "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt", "F32", raw)
+    (directory / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+
+
+def suspect(directory: Path, step: int) -> None:
+    path = directory / f"costgov-suspect-{step}"
+    path.mkdir()
+    checkpoint.commit(str(path), [], {"step": step, "kind": "suspect"}, move_latest=False)
+
+
+def test_beside_a_suspect_one_partitions_of_zero3_with_a_nan_are_not_trusted(
+    saver: TrainerSaver, tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    own(tmp_path, 10, ONE["F32"] * COUNT)
+    own(tmp_path, 20, NAN["F32"] * COUNT)
+    suspect(tmp_path, 21)
+    assert [found["step"] for found in saver.own_checkpoints(str(tmp_path))] == [10]
+    said = capfd.readouterr().err
+    assert f"passing over {tmp_path}/checkpoint-20: not finite: global_step20/bf16_zero_pp_rank_1_" in said

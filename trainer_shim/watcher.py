@@ -172,6 +172,9 @@ class Watcher:
             self._say("resume(): no directory is known, so nothing is resumed; pass checkpoint_dir= to attach()")
             return None
         store = self._connect()
+        if store is None and hasattr(saver, "join_ranks"):
+            saver.join_ranks()
+            store = self._connect()
         if store is None:
             raise RuntimeError("resume() before torch.distributed is initialised")
         self._resumes += 1

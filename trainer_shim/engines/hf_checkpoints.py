@@ -80,19 +80,7 @@ class TrainerSaver(base.PositionSaver):
         """Let the next train() continue from there, unless the script names another checkpoint itself."""
         path = os.path.join(directory, tag)
         self.forget_resume()
-
-        def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            def train(*args: Any, **kwargs: Any) -> Any:
-                self.forget_resume()
-                if args and args[0] is None:
-                    args = (path, *args[1:])
-                elif not args and kwargs.get("resume_from_checkpoint") is None:
-                    kwargs["resume_from_checkpoint"] = path
-                return original(*args, **kwargs)
-
-            return train
-
-        hooks.replace(self._resuming, self._trainer, "train", make)
+        hooks.give_once(self._resuming, self._trainer, "train", 0, "resume_from_checkpoint", path)
         if self._trainer.is_world_process_zero():
             print_line("trainer.train() continues from %s, unless it is told resume_from_checkpoint=" % path)
         return {}

@@ -62,6 +62,23 @@ def replace(undo: Undo, owner: Any, name: str, make: Callable[[Callable[..., Any
     undo.add(put_back)
 
 
+def give_once(undo: Undo, owner: Any, name: str, index: int, keyword: str, value: Any) -> None:
+    """Let the next call of the method `name` have `value` for an argument that its caller leaves out, or None."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            undo()
+            if len(args) > index:
+                args = (*args[:index], value, *args[index + 1 :]) if args[index] is None else args
+            elif kwargs.get(keyword) is None:
+                kwargs[keyword] = value
+            return original(*args, **kwargs)
+
+        return call
+
+    replace(undo, owner, name, make)
+
+
 def around(function: Callable[..., Any], *bound: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return what replace() makes of `function(*bound, original, *args, **kwargs)`: one call more, not two."""
     return lambda original: functools.partial(function, *bound, original)

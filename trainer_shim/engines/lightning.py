@@ -1,7 +1,7 @@
 """lightning.pytorch.Trainer: a callback sees its batches, a checkpoint is the Trainer's own, in our directory.
 
-No module, optimizer or strategy exists before fit(), so the callback hooks what fit() built. The forward pass is the
-user's training_step(): nothing calls the module itself.
+No module or optimizer exists before fit(), so the callback hooks what fit() built. The forward pass is the user's
+training_step(): nothing calls the module itself. Lightning's checkpoints hold no generators: the callback adds them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import os
 from typing import Any, Callable, Dict, List, Optional
 
 from trainer_shim import timing
-from trainer_shim.guard import guarded
+from trainer_shim.guard import guarded, print_line
 from trainer_shim.launch import is_required
+from trainer_shim.loader import WrappedLoader
 from trainer_shim.meter import EngineFacts, StepMeter
+from trainer_shim.saving import checkpoint, rng
 
 from . import base, deepspeed_engine, hooks, plain, torch_calls
 from .base import Options
-
-CHECKPOINT_FILE = "trainer.ckpt"
+from .lightning_checkpoints import CHECKPOINT_FILE, STATE_KEY, LightningSaver, state_of
 
 
 class LightningKind:
@@ -30,12 +31,14 @@ class LightningKind:
         if options.save_fn is not None:
             raise TypeError("attach(trainer) saves by trainer.save_checkpoint(): leave save_fn= out")
         self._trainer = trainer
+        self._saver: Optional[LightningSaver] = None
 
     def checkpoint_dir(self) -> Optional[str]:
         return os.path.join(str(self._trainer.default_root_dir), "costgov")
 
     def saver(self, meter: StepMeter, directory: Optional[str]) -> LightningSaver:
-        return LightningSaver(meter, directory, self._trainer)
+        self._saver = LightningSaver(meter, directory, self._trainer)
+        return self._saver
 
     def cannot_save(self, directory: Optional[str]) -> Optional[str]:
         return None
@@ -53,47 +56,47 @@ class LightningKind:
         trainer = self._trainer
         callback = make_callback(trainer, meter)
         trainer.callbacks.insert(0, callback)  # A ModelCheckpoint stays the last, where Lightning has put it.
+        loaders = hooks.Undo()
+        if hasattr(getattr(trainer, "_data_connector", None), "_prepare_dataloader"):
+            hooks.replace(loaders, trainer._data_connector, "_prepare_dataloader", hooks.around(_prepare_inner))
 
         def undo() -> None:
             if callback in trainer.callbacks:
                 trainer.callbacks.remove(callback)
             callback.unhook()
+            loaders()
+            if self._saver is not None:
+                self._saver.forget_resume()
 
         return undo
 
 
-class LightningSaver(base.PositionSaver):
-    """The Trainer writes one file, or a directory where its strategy shards; every rank calls it."""
-
-    def __init__(self, meter: StepMeter, directory: Optional[str], trainer: Any) -> None:
-        super().__init__(meter)
-        self.directory = directory
-        self._trainer = trainer
-
-    def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
-        self.begin_save()
-        path = os.path.join(directory, tag)
-        os.makedirs(path, exist_ok=True)
-        self._trainer.save_checkpoint(os.path.join(path, CHECKPOINT_FILE))
-
-    def load(self, directory: str, tag: str) -> Dict[str, Any]:
-        path = os.path.join(directory, tag, CHECKPOINT_FILE)
-        raise NotImplementedError("resume with trainer.fit(model, ckpt_path=%r)" % path)
+def _prepare_inner(original: Callable[..., Any], loader: Any, *args: Any, **kwargs: Any) -> Any:
+    """Lightning gives ranks a sampler of their own in a DataLoader that it knows: so it gets the one inside of ours."""
+    if not isinstance(loader, WrappedLoader):
+        return original(loader, *args, **kwargs)
+    loader._loader = original(loader._loader, *args, **kwargs)
+    return loader
 
 
 def make_callback(trainer: Any, meter: StepMeter) -> Any:
     """Return the callback; its class is made here because its base is Lightning's own, of either package."""
-    package = type(trainer).__module__.split(".")[0]
-    for one in type(trainer).__mro__:
-        if one.__module__.split(".")[0] in ("lightning", "pytorch_lightning"):
-            package = one.__module__.split(".")[0]
-    home = "lightning.pytorch" if package == "lightning" else package
-    callback_class: Any = importlib.import_module(home).Callback
+    callback_class: Any = _callback_class(trainer)
 
     class CostgovCallback(callback_class):  # type: ignore[misc]
         def __init__(self) -> None:
             self._fit = fit = LightningFit(trainer, meter)
             self.unhook = fit.unhook
+
+        @property
+        def state_key(self) -> str:
+            return STATE_KEY
+
+        def state_dict(self) -> Dict[str, Any]:
+            return fit_state(meter)
+
+        def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+            self._fit.loaded = dict(state_dict)
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             self._fit.begin(pl_module)
@@ -122,6 +125,18 @@ def make_callback(trainer: Any, meter: StepMeter) -> Any:
     return CostgovCallback()
 
 
+def _callback_class(trainer: Any) -> Any:
+    packages = [one.__module__.split(".")[0] for one in type(trainer).__mro__]
+    package = next(name for name in packages[::-1] if name in ("lightning", "pytorch_lightning"))
+    return importlib.import_module("lightning.pytorch" if package == "lightning" else package).Callback
+
+
+@guarded(fallback={})
+def fit_state(meter: StepMeter) -> Dict[str, Any]:
+    """Return what a checkpoint of Lightning's own lacks. {}: nothing is added to it."""
+    return state_of(meter.tokens_total if meter.tokens_known else None)
+
+
 class LightningFit:
     """One call of trainer.fit()."""
 
@@ -131,6 +146,8 @@ class LightningFit:
         self._undo = hooks.Undo()
         self._step = 0
         self._eval_parts: List[Optional[int]] = []
+        self.loaded: Dict[str, Any] = {}  # The callback's state in the checkpoint that fit() began with.
+        self._generators: Optional[Dict[str, Any]] = None  # As they were when it was saved: for the first batch.
 
     @guarded()
     def begin(self, module: Any) -> None:
@@ -144,18 +161,57 @@ class LightningFit:
         meter.watch_gradients(gradients, blind, bool(module.automatic_optimization))
         meter.time_device(plain.device_timer_of(module))
         self._step = int(trainer.global_step)
+        hooks.replace(self._undo, trainer, "save_checkpoint", hooks.around(self._save))
         if self._step:
-            place = os.path.dirname(str(trainer.ckpt_path or ""))
-            meter.resumed(self._step, base.tokens_before(place, int(trainer.global_rank)))
+            self._take_state(str(trainer.ckpt_path or ""))
         parameters = deepspeed_engine.count_parameters(module)
         if parameters:
             meter.watch.hello_field("parameters", parameters)
         if trainer.max_steps and trainer.max_steps > 0:
             meter.watch.hello_field("total_steps", int(trainer.max_steps))
 
+    def _take_state(self, path: str) -> None:
+        """Continue counting, and keep the generators' states, from what stands beside the checkpoint or in it."""
+        rank, loaded = int(self._trainer.global_rank), self.loaded
+        place = os.path.dirname(path) if os.path.basename(path) == CHECKPOINT_FILE else ""
+        beside = checkpoint.read_rank_file(place, rank) if place else None
+        if beside is not None:
+            self._meter.resumed(self._step, base.tokens_before(place, rank))
+            self._generators = beside.get("rng")
+            return
+        self._meter.resumed(self._step, loaded.get("tokens_total"))
+        # Rank 0 alone writes the file. Ranks that were seeded alike draw alike: its state is theirs, too.
+        if rank == 0 or loaded.get("seed") == state_of(None)["seed"]:
+            self._generators = loaded.get("rng")
+        elif loaded:
+            print_line("rank %d: its generators start anew; the checkpoint has rank 0's, which has another seed" % rank)
+
+    def _save(self, original: Callable[..., Any], filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        """The script saves, or Lightning's ModelCheckpoint does; or we do, which is announced elsewhere."""
+        meter = self._meter
+        if not meter.announces_saves:
+            return original(filepath, *args, **kwargs)
+        part = meter.enter_phase("checkpoint")
+        try:
+            result = original(filepath, *args, **kwargs)
+        finally:
+            meter.exit_phase(part, False)
+        if not (args[0] if args else kwargs.get("weights_only")):
+            self._announce(str(filepath))
+        return result
+
+    @guarded()
+    def _announce(self, path: str) -> None:
+        base.report_last_good(
+            self._meter, int(self._trainer.global_step), path if "://" in path else os.path.abspath(path)
+        )
+
     @guarded()
     def begin_batch(self, batch: Any) -> None:
         """A micro-batch is here."""
+        if self._generators is not None:
+            generators, self._generators = self._generators, None
+            rng.restore(generators)
         if isinstance(batch, dict):
             self._meter.enter_forward(True, (), batch)
         else:
@@ -199,6 +255,7 @@ class LightningFit:
     @guarded()
     def end(self) -> None:
         """fit() has come to its end: it was not broken off."""
+        self.loaded = {}
         self._meter.watch.finish("train_end", True)
         self.unhook()
 

@@ -99,7 +99,7 @@ def _whole(saver: Saver, directory: str, rank: int) -> List[Dict[str, Any]]:
     if isinstance(saver, OwnMeans):
         found += saver.own_checkpoints(directory)
         found.sort(key=lambda manifest: int(manifest["step"]), reverse=True)
-    return [dict(manifest, tag=os.path.basename(manifest["path"])) for manifest in found[:CANDIDATES_MAX]]
+    return [dict(one, tag=os.path.relpath(one["path"], directory)) for one in found[:CANDIDATES_MAX]]
 
 
 def _exchanged(store: KeyStore, prefix: str, rank: int, world_size: int, mine: List[str]) -> List[List[str]]:

@@ -38,8 +38,8 @@ RULES = {"nan": "nonfinite", "ceiling": "budget", "hang": "hang"}  # Trigger of 
 HALTED = 86
 RUN_MAX_S = 300.0  # A run longer than this is reported as one that does not end.
 MARK = "COSTGOV_TABLE_CELL"  # In the environment of all that a cell starts.
-# $3,600 an hour is a dollar a second. The bounds of the policy below reserve $31 at most.
-PRICE, RESERVE_S, PACE_S = 3600, 32.0, 0.2
+# $3,600 an hour is a dollar a second. With the grace below a halt reserves $23 at $2 unsaved, $31 at most.
+PRICE, RESERVE_S, RESERVE_MAX_S, PACE_S = 3600, 23.0, 33.0, 0.25
 
 # What differs from the packaged policy: a halt's grace that a ceiling of seconds can pay for, and limits of a hang that
 # a table can wait for.
@@ -202,7 +202,7 @@ class Bench:
     def _governed(self, work: Path, fault: str, limits: Mapping[str, str]) -> list[str]:
         words = [str(BIN / "costgov"), "run", "--name", "table"]
         if fault == "ceiling":
-            until_s = RESERVE_S + 2 * self.golden.first_loss_s + 10
+            until_s = max(RESERVE_MAX_S, RESERVE_S + 1.5 * self.golden.first_loss_s + 8)
             words += ["--ceiling", f"{until_s:.0f}", "--price", str(PRICE)]
         if limits:
             text = DEFAULT_POLICY.read_text()

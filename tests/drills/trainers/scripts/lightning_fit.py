@@ -59,4 +59,7 @@ trainer = pl.Trainer(
 )
 shim = attach(trainer)
 shim.resume()
-trainer.fit(model, torch.utils.data.DataLoader(Sequences(BATCH), batch_size=BATCH, shuffle=True))
+loader = torch.utils.data.DataLoader(Sequences(BATCH), batch_size=BATCH, shuffle=True)
+trainer.fit(model, shim.wrap_loader(loader))
+if ranks > 1:
+    assert isinstance(trainer.train_dataloader.sampler, torch.utils.data.DistributedSampler), "all ranks see the same"

@@ -1,0 +1,133 @@
+"""Checkpoints of a Trainer of Lightning: its own file in our directory when asked, and what fit() continues from."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+from typing import Any, Dict, List, Optional
+
+from trainer_shim import launch
+from trainer_shim.guard import attempt, print_line
+from trainer_shim.meter import StepMeter
+from trainer_shim.saving import checkpoint, rng
+
+from . import base, hooks
+
+CHECKPOINT_FILE = "trainer.ckpt"
+STATE_KEY = "costgov"  # Of our callback's state in a checkpoint.
+_CKPT_PATH = 4  # fit(model, train_dataloaders, val_dataloaders, datamodule, ckpt_path).
+_OWN_MAX = 32  # The newest files that are looked into. ModelCheckpoint keeps one by default.
+
+
+class LightningSaver(base.PositionSaver):
+    """The Trainer writes one file, or a directory where its strategy shards; every rank calls it.
+
+    It has what interfaces.OwnMeans has: fit() loads, and Lightning saves unasked, too.
+    """
+
+    def __init__(self, meter: StepMeter, directory: Optional[str], trainer: Any) -> None:
+        super().__init__(meter)
+        self.directory = directory
+        self._trainer = trainer
+        self._resuming = hooks.Undo()
+
+    def contents(self) -> Dict[str, Any]:
+        return base.counted(self._trainer.lightning_module.parameters(), self._trainer.optimizers)
+
+    def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
+        self.begin_save()
+        path = os.path.join(directory, tag)
+        os.makedirs(path, exist_ok=True)
+        with self._meter.unannounced():
+            self._trainer.save_checkpoint(os.path.join(path, CHECKPOINT_FILE))
+
+    def final_path(self, path: str, step: int, kind: str) -> str:
+        """It is written where it stays."""
+        return path
+
+    def join_ranks(self) -> None:
+        """Let the ranks meet: fit() would do that, and passes over what is done."""
+        self._trainer.strategy.setup_environment()
+
+    def resume_directory(self) -> str:
+        return str(self.directory)
+
+    def load(self, directory: str, tag: str) -> Dict[str, Any]:
+        """Let the next fit() continue from there, unless the script names another checkpoint itself."""
+        path = os.path.normpath(os.path.join(directory, tag))
+        if os.path.lexists(os.path.join(path, checkpoint.MANIFEST)):
+            path = os.path.join(path, CHECKPOINT_FILE)
+        self.forget_resume()
+        hooks.give_once(self._resuming, self._trainer, "fit", _CKPT_PATH, "ckpt_path", path)
+        if self._trainer.global_rank == 0:
+            print_line("trainer.fit() continues from %s, unless it is told ckpt_path=" % path)
+        return {}
+
+    def forget_resume(self) -> None:
+        """Let fit() begin where the script says."""
+        self._resuming()
+
+    def own_checkpoints(self, directory: str) -> List[Dict[str, Any]]:
+        """Return the files that Lightning saved unasked, as manifests without files.
+
+        One that stands beside a later suspect one may hold the same broken weights. Loggers number their directories
+        at every launch and for every script: there, only what the same command has saved is taken.
+        """
+        suspect = max((manifest["step"] for manifest in checkpoint.candidates(directory, "suspect")), default=-1)
+        files = dict.fromkeys(self._files("*", "*", "checkpoints"), False)
+        files.update((path, True) for path in self._files("checkpoints"))
+        for one in self._trainer.checkpoint_callbacks:
+            if getattr(one, "dirpath", None):
+                files.update((path, True) for path in glob.glob(os.path.join(glob.escape(str(one.dirpath)), "*.ckpt")))
+        found = []
+        newest = sorted((path for path in files if os.path.isfile(path)), key=os.path.getmtime, reverse=True)
+        for path in newest[:_OWN_MAX]:
+            loaded, _ = attempt(_read, path)
+            step = (loaded or {}).get("global_step")
+            if not isinstance(step, int) or "optimizer_states" not in loaded:
+                continue  # Weights alone, cut short, or with objects in it that only running its code would load.
+            if not files[path] and loaded.get("callbacks", {}).get(STATE_KEY, {}).get("command") != _command():
+                continue
+            if step > suspect or _is_finite(path, loaded):
+                created_unix_s = os.path.getmtime(path)
+                found.append({"step": step, "path": path, "kind": "good", "created_unix_s": created_unix_s})
+        return found
+
+    def _files(self, *below: str) -> List[str]:
+        trainer = self._trainer
+        roots = {str(trainer.default_root_dir)}
+        roots.update(str(logger.save_dir) for logger in trainer.loggers if getattr(logger, "save_dir", None))
+        return [path for root in sorted(roots) for path in glob.glob(os.path.join(glob.escape(root), *below, "*.ckpt"))]
+
+
+def state_of(tokens_total: Optional[int]) -> Dict[str, Any]:
+    """Return this rank's generators, their seed, and by which command it was started: plain values."""
+    import torch
+
+    seed = int(torch.initial_seed())
+    return {"v": 1, "rng": rng.capture(), "seed": seed, "tokens_total": tokens_total, "command": _command()}
+
+
+def _command() -> str:
+    """Return a digest: arguments may be secret."""
+    told = json.dumps([launch.working_directory(), launch.resume_argv()])
+    return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _read(path: str) -> Dict[str, Any]:
+    """Tensors stay in the file until they are looked at. Raises what torch raises."""
+    import torch
+
+    return dict(torch.load(path, map_location="cpu", mmap=True, weights_only=True))
+
+
+def _is_finite(path: str, loaded: Dict[str, Any]) -> bool:
+    import torch
+
+    tensors = [value for value in loaded.get("state_dict", {}).values() if torch.is_tensor(value)]
+    if all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
+        return True
+    print_line("passing over %s: its weights are not finite" % path)
+    return False

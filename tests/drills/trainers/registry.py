@@ -16,5 +16,12 @@ _ALL = (
     Trainer("accelerate-naming", python("accelerate_loop.py", "--naming"), ("torch", "accelerate")),
     Trainer("lightning", python("lightning_fit.py"), ("torch", "lightning")),
     Trainer("lightning-ddp", torchrun("lightning_fit.py"), ("torch", "lightning")),
+    Trainer("plain", python("nanogpt.py")),
+    Trainer("nanogpt-ddp", torchrun("nanogpt.py")),
+    Trainer("fsdp2", torchrun("fsdp_loop.py")),
+    Trainer("fsdp1", torchrun("fsdp_loop.py", "--version", "1")),
+    Trainer("deepspeed-zero2", torchrun("deepspeed_loop.py"), ("torch", "deepspeed")),
+    Trainer("deepspeed-zero3", torchrun("deepspeed_loop.py", "--zero", "3"), ("torch", "deepspeed")),
+    Trainer("deepspeed-pipeline", torchrun("deepspeed_loop.py", "--stages", "2"), ("torch", "deepspeed")),
 )
 TRAINERS = {trainer.name: trainer for trainer in _ALL}

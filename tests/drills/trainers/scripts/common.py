@@ -47,8 +47,18 @@ class Sequences(torch.utils.data.Dataset):
 
 
 def fetch(step: int) -> None:
-    """What the data set does before the batch of a step: wait, or sleep for ever as one on a dead mount does."""
+    """What the data set does before the batch of a step."""
+    pace()
+    sleep_at(step)
+
+
+def pace() -> None:
+    """Take the time of one step, where there is no data set that does."""
     time.sleep(_PACE_S)
+
+
+def sleep_at(step: int) -> None:
+    """Sleep for ever, as a dead mount makes a data set do, in the step of FAULT=hang."""
     while _FAULT == "hang" and step == _FAULT_AT:
         time.sleep(3600)
 
@@ -76,6 +86,8 @@ def break_at(model: torch.nn.Module, micro_steps: int = 1) -> None:
         if _FAULT == "nan" and (passes - 1) // micro_steps + 1 == _FAULT_AT:
             if isinstance(output, torch.Tensor):
                 return output * float("nan")
+            if isinstance(output, tuple):
+                return (*output[:-1], output[-1] * float("nan"))
             output.loss = output.loss * float("nan")
         return output
 

@@ -10,6 +10,7 @@ VENV_PYTHON := $(VENV)/bin/python
 TORCH_INDEX ?=
 SEED ?= 1
 SEEDS ?= 2000
+INPUTS ?= 1000000
 FAULT ?= nan
 PREFIX ?= /opt/costgov
 DESTDIR ?=
@@ -36,7 +37,7 @@ UNIT_THIRDS := test-unit-1 test-unit-2 test-unit-3
 
 .PHONY: help env check lint lint-format lint-types lint-imports test-data test-contract test-contract-clouds \
   test-contract-rest test-unit $(UNIT_THIRDS) test-sim test drills drill-packages \
-  fix sim sim-ceiling sim-node sim-one bench bench-planner docs golden-update policy-check demo install uninstall dist clean
+  fix sim sim-ceiling sim-node sim-one fuzz bench bench-planner docs golden-update policy-check demo install uninstall dist clean
 
 help: ## List the commands.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,7 +82,7 @@ $(UNIT_THIRDS): test-unit-%:
 	@$(PYTEST) $$(find tests/unit -name 'test_*.py' | LC_ALL=C sort | awk 'NR % 3 == $* % 3')
 
 test-sim:
-	@$(PYTEST) tests/sim
+	@$(PYTEST) tests/sim tests/fuzz
 
 test: check drills ## Everything: check, then drills.
 
@@ -103,6 +104,9 @@ sim-ceiling: env ## Simulate SEEDS runs that reach their ceiling (make sim-ceili
 
 sim-node: env ## Simulate SEEDS nodes that people come to and leave.
 	@$(VENV_PYTHON) -m tests.sim --node --seeds $(SEEDS)
+
+fuzz: env ## Break INPUTS inputs of strangers (default 1,000,000: half an hour): make fuzz INPUTS=10000 SEED=2
+	@$(VENV_PYTHON) -m tests.fuzz --inputs $(INPUTS) --seed $(SEED)
 
 sim-one: env ## Repeat one schedule and print its journal: make sim-one SEED=…
 	@$(VENV_PYTHON) -m tests.sim --seed $(SEED)

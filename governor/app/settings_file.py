@@ -10,9 +10,9 @@ import json
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,8 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 from governor.adapters import clouds, prices
 from governor.adapters.alerting.tables import read as read_alert_tables
 from governor.settings.model import SYSTEM_CONFIG, Settings, default_paths
-from governor.wire.toml_file import KeyPath, key_lines, line_of, read_bounded, show
+from governor.text.table import plain
+from governor.wire.toml_file import KeyPath, NotTomlError, key_lines, line_of, parse, read_bounded, show
 
 __all__ = ["SYSTEM_CONFIG", "Settings", "load_settings", "paths_of_run"]
 
@@ -71,7 +72,13 @@ class _Layers:
             return f"environment {self.aliases.get(name, name)}"
         if self.path is None:
             return "settings"
-        return f"{self.path}:{line_of(key_lines(self.text), key_path)}"
+        return f"{self.path}:{line_of(_key_lines(self.text), key_path)}"
+
+
+@lru_cache(maxsize=1)
+def _key_lines(text: str) -> dict[KeyPath, int]:
+    # A file that is wrong everywhere has a thousand problems, and each of them asks for its line.
+    return key_lines(text)
 
 
 def load_settings(
@@ -86,16 +93,23 @@ def load_settings(
     `overrides` is nested as the file is. `path` None: there is no file. `run`: the one run that this governor is
     for;
     unconfigured paths and port are then the run's own. Returns (None, problems) if the settings cannot be used. In
-    (settings, problems) each problem is a warning.
+    (settings, problems) each problem is a warning. A problem may repeat what the file says: it is one printable line.
     """
+    settings, problems = _load(path, overrides, environ, run)
+    return settings, [plain(problem) for problem in problems]
+
+
+def _load(
+    path: Path | None, overrides: Mapping[str, Any] | None, environ: Mapping[str, str] | None, run: str | None
+) -> tuple[Settings | None, list[str]]:
     environ = os.environ if environ is None else environ
     text, problems = _read(path)
     if problems:
         return None, problems
     try:
-        file = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        return None, [f"{path}: not TOML: {_one_line(str(error))}"]
+        file = parse(text)
+    except NotTomlError as error:
+        return None, [f"{path}:{error.line}: {error}"]
     aliases = {f"{ENV_PREFIX}PATHS__{key.upper()}": name for name, key in ENV_PATHS.items() if environ.get(name)}
     layers = _Layers(overrides or {}, _from_environment(environ, run), file, text, path, aliases)
     try:
@@ -160,7 +174,7 @@ def _from_text(value: str) -> Any:
     if value[:1] in ("[", "{"):
         try:
             return json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return value  # The key's own check reports the fault.
     return value
 
@@ -255,9 +269,11 @@ def _permission_warnings(path: Path | None, file: Mapping[str, Any]) -> Iterator
 
 
 def _secret_file_warnings(key: str, value: Any) -> Iterator[str]:
+    if not isinstance(value, str):
+        return  # A number would be one of our own descriptors.
     try:
         mode = os.stat(value).st_mode
-    except (OSError, TypeError, ValueError):
+    except (OSError, ValueError):
         return  # The adapter reports an absent or unreadable file itself.
     if mode & stat.S_IROTH:
         yield f"{value}: named by {key} and others may read it; chmod o-r {value}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+
+from governor.wire.toml_file import NotTomlError, parse
 
 BYTES_MAX: Final = 100_000  # A plan has about twenty lines.
 _NODES = re.compile(r"(\d+)[x×]([\w.-]+)", re.IGNORECASE)
@@ -98,10 +99,12 @@ def from_toml(path: Path) -> dict[str, str]:
             text = file.read(BYTES_MAX + 1)
         if len(text) > BYTES_MAX:
             raise PlanUnreadableError(f"{path}: is too large for a plan")
-        document = tomllib.loads(text.decode("utf-8"))
+        document = parse(text.decode("utf-8"))
     except OSError as error:
         raise PlanUnreadableError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except NotTomlError as error:
+        raise PlanUnreadableError(f"{path}:{error.line}: {error}") from error
+    except UnicodeDecodeError as error:
         raise PlanUnreadableError(f"{path}: {error}") from error
     inner = document.get("plan")
     values = checked(inner if isinstance(inner, dict) else document, str(path))

@@ -11,6 +11,7 @@ from governor.core.base.findings import Response
 from governor.core.base.policy import ALL, AT_ONCE, Budget, Mode, Persistence, PersistenceKind, Rule, WarmUp
 from governor.core.base.units import parse_count
 from governor.core.rules.trigger import Key
+from governor.text.table import plain
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # Names become metric labels and incident ids.
 _STEPS: Final = re.compile(r"([0-9]+)(?:\s+of\s+([0-9]+))?\s+steps?")
@@ -31,8 +32,9 @@ class PolicyError(NamedTuple):
     message: str
 
     def __str__(self) -> str:
+        """One printable line, although the message may repeat what the file says."""
         key = f"{self.key}: " if self.key else ""
-        return f"{self.file}:{self.line}: {key}{self.message}"
+        return plain(f"{self.file}:{self.line}: {key}{self.message}")
 
 
 def parse_for(text: object) -> Persistence:

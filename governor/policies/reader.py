@@ -6,21 +6,14 @@ beneath it. Any other rule changes only the keys that it gives. Each value keeps
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from governor.core.base.policy import ALL
 from governor.core.rules.trigger import Key
 from governor.policies.keys import INCLUDE, NAME, PolicyError, hint
-from governor.wire.toml_file import KeyPath, key_lines, line_of, show
-
-DOTS_MAX: Final = 100  # In one line. No real expression has more.
-DIGITS_MAX: Final = 300  # The largest double has as many.
-
-_LONG_NUMBER: Final = re.compile(rf"0x[0-9A-Fa-f_]{{{DIGITS_MAX},}}|[0-9][0-9_]{{{DIGITS_MAX},}}")
-_TOML_LINE: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+from governor.wire.toml_file import KeyPath, NotTomlError, key_lines, line_of, show
+from governor.wire.toml_file import parse as parse_toml
 
 
 class PolicyText(NamedTuple):
@@ -146,22 +139,10 @@ class _Layer:
 
 def parse(file: str, text: str) -> tuple[dict[str, Any], PolicyError | None]:
     """Parse a text as TOML. An error has its line."""
-    for at, written in enumerate(text.splitlines(), 1):
-        # tomllib needs gigabytes for a key of a hundred thousand parts, which fits into 256 KB.
-        if written.count(".") > DOTS_MAX:
-            said = f"more than {DOTS_MAX} dots in a line: no policy is nested so deep"
-            return {}, PolicyError(file, at, "", said)
-        if _LONG_NUMBER.search(written):  # Python refuses integers of more than 4,300 digits.
-            said = f"a number of more than {DIGITS_MAX} digits: no limit is so far off"
-            return {}, PolicyError(file, at, "", said)
     try:
-        return tomllib.loads(text), None
-    except tomllib.TOMLDecodeError as error:
-        found = _TOML_LINE.search(str(error))
-        line = int(found.group(1)) if found is not None and found.group(1) else max(1, len(text.splitlines()))
-        return {}, PolicyError(file, line, "", f"not TOML: {_TOML_LINE.sub('', str(error))}")
-    except RecursionError:
-        return {}, PolicyError(file, 1, "", "brackets in brackets in brackets: no policy is nested so deep")
+        return parse_toml(text), None
+    except NotTomlError as error:
+        return {}, PolicyError(file, error.line, "", str(error))
 
 
 def includes(file: str, text: str) -> tuple[tuple[str, ...], int, PolicyError | None]:

@@ -16,6 +16,7 @@ from typing import IO, Final
 
 from governor.core.base.units import month_of, parse_utc
 from governor.core.money.reports.bill import Bill, BillKind, BillLine, short_resource
+from governor.wire.frames import printable
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 
@@ -25,7 +26,8 @@ class TableError(Exception):
 
     def __init__(self, file: str, text: str, *, row: int | None = None, column: str | None = None) -> None:
         place = f"{file}:{row}" if row is not None else file
-        super().__init__(f"{place}: {column}: {text}" if column else f"{place}: {text}")
+        # A cell that is repeated may hold anything.
+        super().__init__(printable(f"{place}: {column}: {text}" if column else f"{place}: {text}"))
 
 
 @contextmanager

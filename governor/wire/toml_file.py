@@ -1,4 +1,4 @@
-"""Reads a file that a person named, and finds the line of each key in a TOML text."""
+"""Reads a file that a person named, as bytes and as TOML, and finds the line of each key in it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import errno
 import os
 import re
 import stat
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
 
 def read_bounded(path: Path, bytes_max: int) -> bytes:
@@ -21,6 +23,40 @@ def read_bounded(path: Path, bytes_max: int) -> bytes:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         return file.read(bytes_max + 1)
+
+
+DOTS_MAX: Final = 100  # In one line. No file of settings is nested so deep.
+DIGITS_MAX: Final = 300  # The largest double has as many.
+
+_LONG_NUMBER: Final = re.compile(rf"0x[0-9A-Fa-f_]{{{DIGITS_MAX},}}|[0-9][0-9_]{{{DIGITS_MAX},}}")
+_TOML_LINE: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+
+
+class NotTomlError(ValueError):
+    """The text is no TOML, or such as nobody writes. The message is one line without the place, which is `line`."""
+
+    def __init__(self, line: int, text: str) -> None:
+        super().__init__(text)
+        self.line = line
+
+
+def parse(text: str) -> dict[str, Any]:
+    """The document. Raises NotTomlError and nothing else, whatever the text is."""
+    for at, written in enumerate(text.splitlines(), 1):
+        # tomllib needs gigabytes for a key of a hundred thousand parts, which fits into 256 KB.
+        if written.count(".") > DOTS_MAX:
+            raise NotTomlError(at, f"more than {DOTS_MAX} dots in a line: no key is nested so deep")
+        if _LONG_NUMBER.search(written):  # Python refuses integers of more than 4,300 digits.
+            raise NotTomlError(at, f"a number of more than {DIGITS_MAX} digits: no limit is so far off")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = _TOML_LINE.search(str(error))
+        line = int(found.group(1)) if found is not None and found.group(1) else max(1, len(text.splitlines()))
+        said = " ".join(_TOML_LINE.sub("", str(error)).split())
+        raise NotTomlError(line, f"not TOML: {said}") from None
+    except RecursionError:
+        raise NotTomlError(1, "brackets in brackets in brackets: no file of settings is nested so deep") from None
 
 
 # --- the line of each key: tomllib retains no line numbers ----------------------------------------------

@@ -55,8 +55,9 @@ class UnusableError(Exception):
 
 
 # What reading made-up files raises. RuntimeError: zipfile's for what is encrypted or unknown to it, and deep JSON.
+# ArithmeticError: an offset beyond every integer of the kernel's.
 _MADE_UP: Final = (
-    UnusableError, OSError, ValueError, TypeError, LookupError, AttributeError, EOFError, RuntimeError,
+    UnusableError, OSError, ValueError, ArithmeticError, TypeError, LookupError, AttributeError, EOFError, RuntimeError,
     zipfile.BadZipFile, struct.error,
 )  # fmt: skip
 

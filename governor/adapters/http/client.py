@@ -151,11 +151,16 @@ def exchange(
     def work() -> None:
         try:
             timeout = httpx.Timeout(deadline_s, connect=min(CONNECT_S, deadline_s))
-            request = client.build_request(
-                method, url, headers=plain, content=content, timeout=timeout, extensions={"trace": attempt.trace}
-            )
+            try:
+                request = client.build_request(
+                    method, url, headers=plain, content=content, timeout=timeout, extensions={"trace": attempt.trace}
+                )
+            except (httpx.InvalidURL, UnicodeError):  # A part of it came from a server, and no request can hold it.
+                attempt.answers.put(HttpFailure("connect_failed"))
+                return
             attempt.answers.put(_send(client, request, time.monotonic() + deadline_s, body_bytes_max))
         finally:
+            attempt.answers.put(HttpFailure("broken_off"))  # Only the first one counts: a fault of ours is an answer.
             places.release()
 
     try:

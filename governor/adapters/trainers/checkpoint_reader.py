@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from trainer_shim.saving.weights_sample import nonfinite
 
@@ -183,15 +183,23 @@ class _Counted:
             raise UnreadError(f"the manifest has more than {ENTRIES_MAX:,} entries: that many are not read")
         found = dict(pairs)
         name, size, sha256, node = (found.get(key) for key in ("path", "bytes", "sha256", "node"))
-        if not isinstance(name, str) or not isinstance(size, int) or not isinstance(sha256, str | None):
+        if not isinstance(name, str) or not _is_count(size) or not isinstance(sha256, str | None):
             return found
         return Entry(name, size, sha256, node if isinstance(node, str) else None) if "step" not in found else found
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    """Whether it can be a size on a disk. A sum of larger numbers is longer than Python writes out."""
+    return isinstance(value, int) and 0 <= value < 2**63
 
 
 def _is_inside(name: str) -> bool:
     """No entry may point outside the directory."""
     parts = name.split("/")
-    short = len(os.fsencode(name)) <= NAME_BYTES_MAX and len(parts) <= DEPTH_MAX
+    try:
+        short = len(os.fsencode(name)) <= NAME_BYTES_MAX and len(parts) <= DEPTH_MAX
+    except UnicodeEncodeError:  # Half of a surrogate pair: no file is called so.
+        return False
     return bool(name) and short and "\0" not in name and not name.startswith("/") and ".." not in parts
 
 
@@ -306,7 +314,7 @@ def count_bytes(manifest: dict[str, Any]) -> str | None:
     found = f"its files hold {_bytes(held)}"
     if held == 0:
         raise TornError(found)
-    if not isinstance(parameters, int) or not isinstance(needed, int) or needed <= 0:
+    if not _is_count(parameters) or not _is_count(needed) or needed <= 0:
         return None
     found += f"; {parameters:,} parameters and their optimizer need at least {_bytes(needed)}"
     if held < needed:

@@ -228,7 +228,7 @@ def test_a_mistake_on_the_command_line_says_so() -> None:
 
 def test_what_is_no_configuration_at_all(tmp_path: Path) -> None:
     assert bad(tmp_path / "absent.toml")[0].startswith(f"{tmp_path}/absent.toml: No such file or directory; ")
-    assert bad(config(tmp_path, "= 3"))[0].startswith(f"{tmp_path}/costgov.toml: not TOML: ")
+    assert bad(config(tmp_path, "= 3"))[0].startswith(f"{tmp_path}/costgov.toml:1: not TOML: ")
     (tmp_path / "b.toml").write_bytes(b"a = '\xff'")
     assert "not UTF-8" in bad(tmp_path / "b.toml")[0]
     (tmp_path / "c.toml").write_bytes(b"#" * (2 << 20))

@@ -176,7 +176,7 @@ def test_a_file_states_a_plan_and_what_stands_beside_it_counts_more(tmp_path: Pa
     [
         ("tokans = 8", "no such key: tokans; did you mean tokens?"),
         ("gpus = [8, 16]", "gpus must be one value"),
-        ("gpus = ", "mine.toml: "),
+        ("gpus = ", "mine.toml:1: "),
         ("model = 'llama3-8b'" + " " * 100_001, "too large for a plan"),
     ],
 )

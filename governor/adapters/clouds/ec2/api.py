@@ -127,6 +127,8 @@ def by_status(status: int) -> Meaning:
 BODY_BYTES_MAX: Final = 1024 * 1024  # One instance with all its volumes is some 20 KB.
 # A smaller difference is explained by delay and the header's resolution of a second.
 SKEW_TELLING_S: Final = 60
+# From 2020 to 2100: another Date is no clock to sign by.
+DATES_S: Final = (1_577_836_800, 4_102_444_800)
 VERSIONS: Final[Mapping[str, str]] = {"ec2": "2016-11-15", "autoscaling": "2011-01-01"}
 
 # A provider's code is printed and journalled; a message would not be safe (it may quote the request).
@@ -213,7 +215,9 @@ class Ec2Api:
     def _learn_skew(self, date: str | None) -> None:
         try:
             server_s = parsedate_to_datetime(date or "").timestamp()
-        except ValueError:
+        except (ValueError, OverflowError):
+            return
+        if not DATES_S[0] <= server_s < DATES_S[1]:
             return
         skew_s = round(server_s - self._wall_ns() / NS_PER_S)
         with self._lock:

@@ -125,7 +125,7 @@ def _items(element: ElementTree.Element, *sets: str) -> list[ElementTree.Element
 def _wall(stamp: str | None) -> WallNs | None:
     try:
         return None if stamp is None else WallNs(int(datetime.fromisoformat(stamp).timestamp()) * NS_PER_S)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

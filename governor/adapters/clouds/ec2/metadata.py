@@ -20,6 +20,8 @@ BODY_BYTES_MAX: Final = 64 * 1024
 _TOKEN_TTL_S: Final = 21_600
 
 # The region becomes part of a host name, and the id part of a request: both are checked.
+# It becomes a header.
+_TOKEN: Final = re.compile(r"[!-~]{1,1024}")
 _INSTANCE_ID: Final = re.compile(r"i-[0-9a-f]{8,17}")
 _REGION: Final = re.compile(r"[a-z]{2,3}(-[a-z]{2,16}){1,3}-\d{1,2}")
 
@@ -51,7 +53,7 @@ class Metadata:
         try:
             fields = json.loads(body)
             found = Identity(fields["instanceId"], fields["region"], str(fields.get("instanceType", "")))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return MetadataFailure("malformed")
         texts = isinstance(found.instance_id, str) and isinstance(found.region, str)
         if not texts or not _INSTANCE_ID.fullmatch(found.instance_id) or not _REGION.fullmatch(found.region):
@@ -77,7 +79,10 @@ class Metadata:
                 )
                 if isinstance(granted, HttpFailure) or granted.status != 200:
                     return granted
-                self._token = granted.body.decode("ascii", "replace").strip()
+                token = granted.body.decode("ascii", "replace").strip()
+                if not _TOKEN.fullmatch(token):
+                    return HttpFailure("malformed")
+                self._token = token
             token = self._token
         return self._exchange("GET", path, {"X-aws-ec2-metadata-token": token})
 

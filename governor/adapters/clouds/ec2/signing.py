@@ -9,6 +9,7 @@ import configparser
 import hashlib
 import hmac
 import json
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ from governor.core.base.units import NS_PER_MINUTE, NS_PER_S
 # Metadata has the role's next credentials at least this early.
 REFRESH_BEFORE_NS: Final = 5 * NS_PER_MINUTE
 FILE_BYTES_MAX: Final = 64 * 1024
+# They become parts of a path and of headers. Names of roles as IAM allows them.
+_ROLE: Final = re.compile(r"[A-Za-z0-9_+=,.@-]{1,64}")
+_KEY: Final = re.compile(r"[!-~]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ def from_role(metadata: Metadata) -> Credentials | NoCredentials:
     if isinstance(listed, MetadataFailure):
         return NoCredentials("no_role_attached" if listed.reason == "http_404" else listed.reason)
     role = listed.decode("ascii", "replace").strip().partition("\n")[0]
-    if not role or "/" in role:
+    if not _ROLE.fullmatch(role):
         return NoCredentials("no_role_attached")
     body = metadata.get(f"/latest/meta-data/iam/security-credentials/{role}")
     if isinstance(body, MetadataFailure):
@@ -94,14 +98,17 @@ def from_role(metadata: Metadata) -> Credentials | NoCredentials:
     try:
         fields = json.loads(body)
         expires_at = datetime.fromisoformat(fields["Expiration"])
+        keys = [fields[name] for name in ("AccessKeyId", "SecretAccessKey", "Token")]
+        if not all(isinstance(key, str) and _KEY.fullmatch(key) for key in keys):
+            return NoCredentials("malformed")
         return Credentials(
-            access_key_id=fields["AccessKeyId"],
-            secret_access_key=fields["SecretAccessKey"],
-            session_token=fields["Token"],
+            access_key_id=keys[0],
+            secret_access_key=keys[1],
+            session_token=keys[2],
             expires_at_wall_ns=int(expires_at.timestamp()) * NS_PER_S,
             source="instance role",
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return NoCredentials("malformed")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Dict, Generic, Iterable, Iterator, List, Optional, TypeVar
+from typing import Any, Callable, Dict, Generic, Iterable, Iterator, List, Optional, TypeVar
 from weakref import WeakSet
 
 from .guard import print_line
@@ -43,6 +43,10 @@ class WrappedLoader(Generic[Batch]):
         if name == "_loader":
             raise AttributeError(name)  # This object is half-built, e.g. while it is unpickled.
         return getattr(self._loader, name)
+
+    def rebuild(self, make: Callable[[Any], Any]) -> None:
+        """Put `make(loader)` in the place of the loader inside. Iterators that run keep theirs."""
+        self._loader = make(self._loader)
 
     def state_dict(self) -> Dict[str, Any]:
         """Return the position: epoch, batches handed out in it, and the random state that drew its order."""

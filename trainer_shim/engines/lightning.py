@@ -75,7 +75,7 @@ def _prepare_inner(original: Callable[..., Any], loader: Any, *args: Any, **kwar
     """Lightning gives ranks a sampler of their own in a DataLoader that it knows: so it gets the one inside of ours."""
     if not isinstance(loader, WrappedLoader):
         return original(loader, *args, **kwargs)
-    loader._loader = original(loader._loader, *args, **kwargs)
+    loader.rebuild(lambda inner: original(inner, *args, **kwargs))
     return loader
 
 

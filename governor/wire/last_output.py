@@ -57,8 +57,8 @@ def last_lines(output: bytes) -> tuple[LastLine, ...]:
     raised: LastLine | None = None
     in_traceback = False
     for line, is_indented in _lines(output):
-        if _OURS.match(line):
-            continue
+        if _OURS.match(line) or (in_traceback and is_indented):
+            continue  # The source of a frame may say anything.
         signum = _signum(line)
         known = known_failure(line)
         rank = _rank(line)

@@ -108,7 +108,7 @@ def _killed(seen: CommandEndSeen) -> str | None:
     rank = next((line for line in seen.last_lines if line.signum == SIGKILL), None)
     kills = seen.oom_kills
     if "SIGKILL" in (seen.died_of, seen.died_below) or rank is not None:
-        whose = "" if seen.died_of is not None else " of a process below it"
+        whose = "" if seen.died_of == "SIGKILL" else " of a process below it"
         if rank is not None and rank.rank is not None:
             whose = f" of local rank {rank.rank}"
         return f"SIGKILL{whose}{_by_whom(kills, seen.last_lines)}"

@@ -61,6 +61,15 @@ def test_the_end_of_a_traceback_is_quoted_where_nothing_is_known() -> None:
     assert last_lines(output) == (LastLine(None, "ValueError: 3 != 4"),)
 
 
+def test_the_source_in_a_traceback_is_not_what_was_raised() -> None:
+    source = b'    raise torch.OutOfMemoryError("CUDA out of memory") if full else StopIteration\n'
+    output = b'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n' + source + b"StopIteration\n"
+    assert last_lines(output) == (LastLine(None, "StopIteration"),)
+    assert last_lines(b"[rank1]: " + output.replace(b"\n", b"\n[rank1]: ")) == (
+        LastLine(None, "[rank1]: StopIteration", rank=1),
+    )
+
+
 def test_healthy_output_means_nothing() -> None:
     lines = (
         b"step 3 loss 2.5\nout of 100 files 3 were Killed Bill\nSaved. exitcode 0\ncostgov: r1: CUDA out of memory\n"

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from governor.cli.status_table import render_status
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.engine.node import Node, run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.ends import CommandEndSeen, Failure, LastLine, OomKillsSeen, RankFailed, RunEnd
 from governor.core.events.inputs import Bye, CommandLaunched, Disconnected, Event, TrainerExited
+from governor.core.views.status import run_status, runs_status
+from governor.text.screen import FILE
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick, training
 
 OOM = Failure("torch.OutOfMemoryError", "CUDA out of memory.")
@@ -66,6 +69,22 @@ def test_a_rank_that_says_it_a_thousand_times_is_noted_once() -> None:
 def test_secrets_of_the_users_own_names_are_not_written() -> None:
     node, effects = a_node(raised(0, Failure("E", "mykey=abcdef")), redact_keys=("mykey",))
     assert "abcdef" not in repr((effects, node.runs["llama"].run.failures))
+
+
+def test_the_status_has_it_at_once_and_its_end_until_the_next_attempt() -> None:
+    node, _ = a_node(raised())
+    shown = run_status(node.runs["llama"], at(31))
+    assert (shown["raised"], shown["end"]) == (CAUSE, None), "the others still live"
+    assert CAUSE in table(node)
+    play(node, *GONE)
+    shown = run_status(node.runs["llama"], at(33))
+    assert (shown["raised"], shown["end"]) == (None, {"exit_code": None, "cause": CAUSE, "text": f"ended: {CAUSE}"})
+    assert f"llama: ended: {CAUSE}" in table(node)
+
+
+def table(node: Node) -> str:
+    status = {"governor": {"node": "n"}, "runs": runs_status(node, at(33))}
+    return render_status(status, FILE)
 
 
 def test_a_halt_has_it_in_its_timeline_once_whenever_it_came() -> None:

@@ -64,6 +64,10 @@ def seen(**facts: Any) -> CommandEndSeen:
             {}, seen(exit_code=137, died_below="SIGKILL"),
             "SIGKILL of a process below it; whether for want of memory cannot be read here",
         ),
+        (
+            {}, seen(exit_code=134, died_of="SIGABRT", last_lines=(replace(BY_RANK, rank=None),)),
+            "SIGKILL of a process below it; whether for want of memory cannot be read here",
+        ),
         ({}, seen(exit_code=139, died_below="SIGSEGV"), "SIGSEGV of a process below it, by the exit code"),
         (
             {}, seen(oom_kills=ONE),

@@ -68,5 +68,6 @@ def node_facts(
         observe=settings.observe,
         idle_stop_ns=settings.node.idle_stop,
         exclusive=exclusive,
+        streams=frozenset(entry.run for entry in settings.jsonl),
         redact_keys=settings.redact.keys,
     )

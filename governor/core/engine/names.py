@@ -59,11 +59,24 @@ def own_name(name: str, uid: int) -> str:
 def _may_use(node: Node, name: str, uid: int) -> bool:
     owner, known = owner_of(node, name), node.runs.get(name)
     if owner in (None, uid) or (known is not None and known.is_unattached):
-        return True
-    if not is_idle_name(node, name):
+        return owner is not None or name not in node.facts.streams or node.facts.exclusive
+    if name in node.facts.streams or not is_idle_name(node, name):
         return False
     release(node, name)
     return True
+
+
+def free_for_stream(node: Node, event: StreamOpened) -> None:
+    """Release a stream's name that another uid's hello had taken before the stream was configured.
+
+    Its ranks come again under a name of their own. Not while they are connected or halted.
+    """
+    managed = node.runs.get(event.run)
+    if managed is None or managed.run.uid == event.uid or managed.is_unattached or node.facts.exclusive:
+        return
+    was_streams = managed.run.jsonl_only or managed.stream_position is not None
+    if not (was_streams or managed.run.connected_ranks() or in_halt(managed)):
+        release(node, event.run)
 
 
 def is_idle_name(node: Node, name: str) -> bool:

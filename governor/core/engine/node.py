@@ -64,6 +64,7 @@ class NodeFacts:
     idle_stop_ns: DurationNs | None = None  # From costgov.toml. 0: off; None: the policies decide.
     # Under `costgov run`, the one launched command is the node's tenant.
     exclusive: bool = False
+    streams: frozenset[str] = frozenset()  # Names of `[[jsonl]]` streams: the configuration gives them, and no hello.
     redact_keys: tuple[str, ...] = ()  # Options whose values are secrets, beside the usual ones (core.base.secrets).
 
     @property

@@ -135,6 +135,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     """Enter a run without ranks. Its log is judged; a halt ends the processes that its owner named."""
     if asked := names.ask_first(node, event):
         return asked
+    names.free_for_stream(node, event)
     managed = node.runs.get(event.run)
     if managed is None and (RUN_NAME.fullmatch(event.run) is None or not names.has_room(node, event.uid)):
         return [Alarm("stream_refused", None, f"stream {event.run[:40]!r} is not watched: name or number of runs")]

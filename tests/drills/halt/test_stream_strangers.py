@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.halt.conftest import POLICY, SAFETY_S, Service, until_gone
+from tests.drills.halt.puppet import Puppet
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: processes of two other users, and a mount")
 
@@ -111,6 +112,37 @@ def test_nobody_has_another_users_process_ended(house: House) -> None:
     assert {name for name in strange if any(f"run={name} " in line or f'"{name}"' in line for line in told)} == {
         *strange
     }, told
+
+
+def test_a_streams_name_is_not_to_be_had_by_a_hello(house: House, interpreter: str) -> None:
+    """Between two launches, neither: the stranger is watched under a name of its own, and outlives the halt."""
+    governor, directory = house.governor, house.directory("honest", ALICE)
+    house.file(directory / "log", "", ALICE)
+    house.stream(directory)
+    first = house.process(ALICE)
+    house.file(directory / "pid", str(first.pid), ALICE)
+    governor.start()
+    governor.until(lambda: governor.run("honest").get("uid") == ALICE, "the stream has its process")
+    first.kill()
+    first.wait(SAFETY_S)
+    governor.until(lambda: governor.run("honest").get("state") == "finished", "its launch has ended")
+    process = house.process(ALICE)
+    prefix = ["setpriv", "--clear-groups", f"--regid={MALLORY}", f"--reuid={MALLORY}", interpreter]
+    stranger = Puppet(house.public / "run" / "trainer.sock", prefix=prefix)
+    try:
+        stranger.hello(run="honest")
+        stranger.steps(1, 3)
+        governor.until(lambda: governor.step(f"honest@{MALLORY}") == 3, "the stranger is watched as itself")
+        house.file(directory / "pid", str(process.pid), ALICE)
+        governor.until(lambda: governor.run("honest").get("state") != "finished", "the next launch is seen")
+        house.nan("honest")
+        assert process.wait(SAFETY_S) == -signal.SIGTERM
+        incident = governor.until_stage("HALTED")
+        assert (incident["run"], [target["pid"] for target in incident["targets"]]) == ("honest", [process.pid])
+        stranger.steps(4, 5)
+        governor.until(lambda: governor.step(f"honest@{MALLORY}") == 5, "the stranger trains on")
+    finally:
+        stranger.end()
 
 
 def test_a_path_that_holds_up_its_reader_holds_up_nobody_else(house: House, hung_mount: Path) -> None:

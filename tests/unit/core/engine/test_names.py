@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -241,3 +242,47 @@ def test_a_log_and_a_launched_command_wait_for_what_their_name_has_spent() -> No
     play(node, RunRecalled(at(2.25), "mine", {"run": "mine", **spent}), tick(2.5))
     assert node.runs["mine"].is_unattached
     assert node.ledger.spend("mine") == 9_000_000
+
+
+def with_stream() -> Node:
+    node = make_node(cloud="none")
+    node.facts = replace(node.facts, streams=frozenset({"log"}))
+    play(node, tick(0))
+    return node
+
+
+def test_a_streams_name_is_no_hellos_before_it_is_opened_and_while_its_log_does_not_exist() -> None:
+    for is_opened in (False, True):
+        node = with_stream()
+        if is_opened:
+            play(node, StreamOpened(at(1), "log", 0))
+        says_hello(node, "log", STRANGER, 2)
+        assert node.runs[f"log@{STRANGER}"].run.ranks
+        play(node, StreamOpened(at(3), "log", 1000, processes=(peer(7).process,)))
+        assert (node.runs["log"].run.uid, node.runs["log"].run.jsonl_only) == (1000, True)
+        assert node.runs["log"].processes() == (peer(7).process,)
+        says_hello(node, "log", 1000, 4, attempt="a2")
+        assert node.runs["log"].run.ranks, "its own user's ranks report beside the log"
+        assert not any(name.startswith("log@1000") for name in node.runs)
+
+
+def test_a_name_that_a_stranger_had_before_it_was_a_streams_is_the_streams() -> None:
+    node = with_stream()
+    node.facts = replace(node.facts, streams=frozenset())
+    says_hello(node, "log", STRANGER, 1)
+    play(node, a_step(3, 2, run="log"))
+    rows = [json.loads(json.dumps(run_snapshot(node, node.runs["log"], at(3))))]
+    again = with_stream()
+    restore_runs(again, rows, BootNs(at(4)), at(4))
+    assert again.runs["log"].run.alive
+    play(again, StreamOpened(at(5), "log", 0))
+    assert (again.runs["log"].run.uid, again.runs["log"].run.jsonl_only) == (0, True)
+    says_hello(again, "log", STRANGER, 6)
+    assert again.runs[f"log@{STRANGER}"].run.alive
+
+
+def test_under_costgov_run_a_streams_name_may_be_its_own_users_from_the_start() -> None:
+    node = with_stream()
+    node.facts = replace(node.facts, exclusive=True)
+    says_hello(node, "log", 1000, 1)
+    assert node.runs["log"].run.ranks

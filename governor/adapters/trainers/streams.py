@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from governor.adapters.trainers.deciders import Deciders, PidfileRead, stranger
 from governor.adapters.trainers.jsonl_tail import Chunk, Position
+from governor.adapters.trainers.named_groups import NamedProcesses
 from governor.adapters.trainers.stream_files import Answerer, Asked, Seen, StreamFiles, StreamThread
 from governor.adapters.trainers.understanding import Understanding
 from governor.core.base.identity import ProcessFacts, ProcessId
@@ -217,10 +218,8 @@ class Stream:
             return []
         if how == "pidfile":
             return named_by_pidfile(seen.pidfile, self._processes)
-        # Units and Slurm steps are control groups too: their name is one part of the path.
-        part = {"unit": value, "job": f"job_{value}", "cgroup": value.removeprefix("/sys/fs/cgroup").strip("/")}[how]
         table = self._processes.table()
-        inside = [facts for facts in table.values() if f"/{part}/" in f"{facts.cgroup.rstrip('/')}/"]
+        inside = NamedProcesses(how, value).inside(table)
         # A manager stays one when what it managed has ended before it.
         still = {facts.process for facts in inside} & self._managers
         self._managers = still | managers(table, inside, seen.log_owner)

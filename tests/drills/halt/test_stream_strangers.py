@@ -197,6 +197,36 @@ def test_a_job_is_ended_and_not_what_manages_it(job: Path, house: House) -> None
     assert manager.poll() is None
 
 
+def test_a_strangers_group_of_the_same_name_is_not_the_units_nor_the_jobs(job: Path, house: House) -> None:
+    """`systemd-run --user --unit=NAME` by another user, and a directory of another user's named as a job."""
+    slurm, number = job.parent, job.name.removeprefix("job_")
+    slices, manager = slurm / "machines.slice", slurm / f"user-{MALLORY}.slice" / f"user@{MALLORY}.service"
+    places = {
+        "unit": slices / "train.service", "job": job / "task",
+        "manager": manager / "app.slice" / "train.service", "delegated": slices / "of_mallory.slice" / "train.service",
+        "named": manager / f"slurm_{number}" / f"job_{number}",
+    }  # fmt: skip
+    inside = {}
+    for name, place in places.items():
+        place.mkdir(parents=True, exist_ok=True)
+        inside[name] = house.process(ALICE if name in ("unit", "job") else MALLORY)
+        (place / "cgroup.procs").write_text(str(inside[name].pid))
+    os.chown(slices / "of_mallory.slice", MALLORY, MALLORY)
+    for name, value in (("unit", "train.service"), ("job", number)):
+        house.file(house.directory(name, ALICE) / "log", "", ALICE)
+        house.stream(house.public / name, f'{name} = "{value}"')
+    governor = house.governor
+    governor.start()
+    governor.until(lambda: bool(governor.run("unit") and governor.run("job")), "both are watched")
+    for name in ("unit", "job"):
+        house.nan(name)
+    governor.until(lambda: len(governor.incidents()) == 2, "both are halted")
+    governor.until(lambda: {i["halt_stage"] for i in governor.incidents()} == {"HALTED"}, "both halts end")
+    ended = {i["run"]: [target["pid"] for target in i["targets"]] for i in governor.incidents()}
+    assert ended == {name: [inside[name].pid] for name in ("unit", "job")}
+    assert [inside[name].poll() for name in ("manager", "delegated", "named")] == [None] * 3
+
+
 @pytest.fixture
 def job(public: Path) -> Iterator[Path]:
     """A job's control group, as Slurm names it."""
@@ -204,14 +234,15 @@ def job(public: Path) -> Iterator[Path]:
     root = next((Path(mount[1]) for mount in mounts if mount[2] == "cgroup2"), None)
     if root is None or not os.access(root, os.W_OK):
         pytest.skip("no writable cgroup2 (mount -t cgroup2)")
-    made = root / f"job_{public.name}"
+    made = root / f"slurm_{public.name}" / f"job_{public.name}"
     try:
-        for directory in (made, made / "slurm", made / "task"):
+        for directory in (made.parent, made, made / "slurm", made / "task"):
             directory.mkdir()
     except OSError as error:
         pytest.skip(f"no writable cgroup2: {error}")
     yield made
-    for directory in (made / "slurm", made / "task", made):
+    left = [directory for directory in made.parent.rglob("*") if directory.is_dir()]
+    for directory in (*sorted(left, key=lambda one: -len(one.parts)), made.parent):
         _until_empty(directory)
         directory.rmdir()
 

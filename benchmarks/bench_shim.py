@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -28,9 +26,9 @@ import deepspeed
 import deepspeed.comm
 import deepspeed.ops
 import torch
-from prometheus_client import CollectorRegistry, Gauge
 from torch import nn
 
+from benchmarks.shim_timing import gauges, listening, samples_us, shim_row, summary
 from benchmarks.table import Row, program
 from trainer_shim import attach
 from trainer_shim.attach import Shim
@@ -48,10 +46,6 @@ HOOKS = (
     "enter_forward", "exit_forward", "enter_backward", "exit_backward",
     "enter_optimizer", "exit_optimizer", "end_step", "boundary",
 )  # fmt: skip
-DRAIN = (
-    "import socket, sys\ns = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\ns.bind(sys.argv[1])\ns.listen(8)\n"
-    "print('listening', flush=True)\nwhile True:\n    c, _ = s.accept()\n    while c.recv(65536):\n        pass\n"
-)
 
 
 class NoOp(nn.Module):
@@ -95,28 +89,6 @@ class NoOp(nn.Module):
 # attach() knows an engine by its class's name and home.
 NoOp.__name__ = NoOp.__qualname__ = "DeepSpeedEngine"
 NoOp.__module__ = "deepspeed.runtime.engine"
-
-
-def samples_us(call: Callable[[], object], steps: int, pace_s: float = 0.0) -> list[float]:
-    """Time `steps` calls, in microseconds, each begun `pace_s` after the last one ended."""
-    times = []
-    for _ in range(steps):
-        until = time.perf_counter() + pace_s
-        while time.perf_counter() < until:
-            pass
-        begun = time.perf_counter_ns()
-        call()
-        times.append((time.perf_counter_ns() - begun) / 1e3)
-    return times
-
-
-def summary(runs: list[list[float]], minus_us: float = 0.0) -> dict[str, float]:
-    """Return the median run's median and p99, less what the same calls cost without the shim."""
-    return {
-        "median_us": statistics.median(statistics.median(run) for run in runs) - minus_us,
-        "p99_us": statistics.median(sorted(run)[int(len(run) * 0.99)] for run in runs) - minus_us,
-        "runs": len(runs),
-    }
 
 
 def no_op_step() -> tuple[NoOp, Callable[[], None]]:
@@ -254,18 +226,6 @@ def csv_writer(directory: str) -> Callable[[], None]:
     return lambda: monitor.write_events([(name, 0.5, 7) for name in names])
 
 
-def gauges(count: int) -> Callable[[], None]:
-    """prometheus-client: `count` gauges set."""
-    registry = CollectorRegistry()
-    mine = [Gauge(f"bench_{index}", "A figure of the step.", registry=registry) for index in range(count)]
-
-    def write() -> None:
-        for gauge in mine:
-            gauge.set(0.5)
-
-    return write
-
-
 def measure(directory: Path) -> list[Row]:
     """Run everything."""
     torch.set_num_threads(1)
@@ -273,19 +233,13 @@ def measure(directory: Path) -> list[Row]:
     rendezvous = {"init_method": f"file://{directory}/rendezvous", "rank": 0, "world_size": 1}
     deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False, **rendezvous)
     path = str(directory / "trainer.sock")
-    listener = subprocess.Popen([sys.executable, "-c", DRAIN, path], stdout=subprocess.PIPE)
-    try:
-        assert listener.stdout is not None
-        listener.stdout.readline()
+    with listening(path):
         return [
             *no_op_rows(path, str(directory / "absent.sock"), str(directory)),
             *real_rows(path, 2, str(directory)),
             *real_rows(path, 3, str(directory)),
-            row("shim, each collective call", bench_collective(), unit="us/call"),
+            shim_row("shim, each collective call", bench_collective(), unit="us/call"),
         ]
-    finally:
-        listener.kill()
-        listener.wait()
 
 
 def no_op_rows(path: str, absent: str, directory: str) -> list[Row]:
@@ -300,12 +254,12 @@ def no_op_rows(path: str, absent: str, directory: str) -> list[Row]:
     rows = []
     for name, one in figures.items():
         aim = AIM if name.endswith("governor listening") else ""
-        rows.append(row(name, one, aim, PEERS[0], csv))
+        rows.append(shim_row(name, one, aim, PEERS[0], csv))
         if aim:
-            rows.append(row(name, one, aim, PEERS[1], twenty))
+            rows.append(shim_row(name, one, aim, PEERS[1], twenty))
     paced = figures["shim, no-op engine, listening, paced 1 kHz"]
     thread = {"median_us": paced["listener_us"], "p99_us": paced["listener_max_us"], "runs": paced["runs"]}
-    return [*rows, row("shim, its listener thread's CPU, paced 1 kHz", thread)]
+    return [*rows, shim_row("shim, its listener thread's CPU, paced 1 kHz", thread)]
 
 
 def real_rows(path: str, stage: int, directory: str) -> list[Row]:
@@ -314,20 +268,7 @@ def real_rows(path: str, stage: int, directory: str) -> list[Row]:
     hooks = figures["hooks"]
     note = f"in a step of {hooks['step_ms']:.1f} ms"
     name = f"shim hooks, DeepSpeed ZeRO-{stage}"
-    return [row(name, hooks, "", f"{peer}, same steps", figures[peer]["median_us"], note) for peer in PEERS]
-
-
-def row(
-    name: str,
-    one: dict[str, float],
-    aim: str = "",
-    peer: str = "",
-    theirs: float | None = None,
-    note: str = "",
-    unit: str = "us/step",
-) -> Row:
-    """One line of the table."""
-    return Row(name, unit, one["median_us"], one["p99_us"], int(one["runs"]), aim, peer, theirs, note)
+    return [shim_row(name, hooks, "", f"{peer}, same steps", figures[peer]["median_us"], note) for peer in PEERS]
 
 
 def rows() -> list[Row]:

@@ -63,16 +63,24 @@ def _waits_for_others(rank: Rank) -> bool:
 
 def say_data_sleep(sleep: DataSleep, at: MonoNs) -> str:
     """Name both facts in a sentence: who sleeps where, and who waits for it in what."""
-    first, others = sleep.asleep[0], len(sleep.asleep) - 1
-    where = f" ({first.stack[0][:FRAME_CHARS_MAX]})" if first.stack else ""
+    asleep, others = sleep.asleep[0], len(sleep.asleep) - 1
     more = f" and {others} more" if others else ""
     waiting, rest = sleep.waiting[0], len(sleep.waiting) - 1
-    what = waiting.device_wait or waiting.last_hook or "its step"
     also = f", as do {rest} more" if rest else ""
     return (
-        f"rank {first.rank}{where}{more} has waited for data for {format_duration(at - sleep.since)}, "
-        f"and rank {waiting.rank} waits for it in {what}{also}"
+        f"rank {asleep.rank}{more} has waited for data for {format_duration(at - sleep.since)}{_place(asleep)}, "
+        f"and rank {waiting.rank} waits for it in {_wait_of(waiting)}{_place(waiting)}{also}"
     )
+
+
+def _wait_of(rank: Rank) -> str:
+    if rank.last_hook is not None and rank.last_hook.startswith("comm:"):
+        return rank.last_hook.removeprefix("comm:")[:FRAME_CHARS_MAX]
+    return rank.device_wait or "its step"
+
+
+def _place(rank: Rank) -> str:
+    return f" ({rank.stack[0][:FRAME_CHARS_MAX]})" if rank.stack else ""
 
 
 def suspects(ranks: Sequence[Rank], at: MonoNs, beat_fresh_ns: int) -> list[int]:

@@ -38,7 +38,7 @@ def train(rank):
     dist.init_process_group("gloo", init_method=f"file://{work}/rendezvous", rank=rank, world_size=2)
     model = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    attach(model, optimizer=optimizer, run="drill")
+    attach(model, optimizer=optimizer, run="drill", tokens_per_step=16)
     for step, batch in enumerate(torch.utils.data.DataLoader(Sleepy())):
         model(batch).square().mean().backward()
         optimizer.step()

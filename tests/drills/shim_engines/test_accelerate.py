@@ -31,6 +31,7 @@ def test_an_accelerate_loop_is_seen_saved_and_not_changed(run_ranks, tmp_path: P
         assert frame["tokens"] == 2 * 4 * 16
         assert frame["backward_s"] > 0
     assert frames[4]["checkpoint_s"] > 0
+    assert seen["fetches"]["outside"] == 0 < seen["fetches"]["inside"]
     assert seen["again"] == seen["losses"][8:], "accelerator.load_state() and the data position, at step 4"
     assert not seen["left_behind"]
 

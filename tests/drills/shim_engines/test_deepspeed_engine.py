@@ -63,6 +63,7 @@ def test_frames_tell_what_happened_and_change_nothing(run_ranks, stage: int, gas
         assert seen[rank]["collectives_total"] > 0
         assert seen[rank]["collective"][2], "no collective is open at the end"
         assert seen[rank]["left_behind"] == []
+        assert seen[rank]["fetches"]["outside"] == 0 < seen[rank]["fetches"]["inside"]
     assert seen[0]["hello"]["run"] == seen[1]["hello"]["run"]
     assert seen[0]["hello"]["attempt"] == seen[1]["hello"]["attempt"]
 

@@ -36,6 +36,7 @@ def test_frames_tell_what_happened_and_change_nothing(run_ranks, tmp_path: Path,
     assert (clip is not None) or frames[0]["grad_finite"]
     assert seen["phases"].count("eval") >= 2, "before training, and after eight batches"
     assert seen["hello"]["framework"] == "lightning"
+    assert seen["fetches"]["outside"] == 0 < seen["fetches"]["inside"]
     assert seen["hello"]["total_steps"] == STEPS
     assert seen["finished"][0] == ["train_end", True]
 

@@ -39,6 +39,7 @@ def test_frames_tell_what_happened_and_change_nothing(run_ranks, zero: int) -> N
         assert max(sum(frame[part] for part in (*PARTS, "comm_s")) / frame["step_s"] for frame in frames[1:]) >= 0.8
         assert seen[rank]["phases"] == ["compile", "train"]
         assert seen[rank]["hello"]["framework"] == "pipeline"
+        assert seen[rank]["fetches"]["outside"] == 0 < seen[rank]["fetches"]["inside"]
         assert seen[rank]["left_behind"] == []
 
 

@@ -32,6 +32,7 @@ def test_a_plain_loop_is_seen_and_not_changed(run_ranks, tmp_path: Path, how: st
     assert seen["phases"][:2] == ["compile", "train"]
     assert seen["hello"]["framework"] == "torch"
     assert seen["copies_counted"] == 0
+    assert seen["fetches"]["outside"] == 0 < seen["fetches"]["inside"]
 
 
 def test_a_saved_plain_loop_resumes_with_the_same_losses(run_ranks, tmp_path: Path) -> None:
@@ -43,3 +44,16 @@ def test_a_saved_plain_loop_resumes_with_the_same_losses(run_ranks, tmp_path: Pa
     assert seen["client_state"] == {"note": "drill"}
     assert seen["frames"][5]["checkpoint_s"] > 0
     assert seen["finished"] == [["closed", True]]
+
+
+def test_fetches_are_seen_with_workers_and_end_with_them(run_ranks) -> None:
+    seen = run_ranks("fetch_loop.py")[0]
+
+    assert seen["steps"] == 18
+    assert seen["starts"] == [0, 1, 2, 0, 1, 2], "each data set's own, whether workers are kept or started anew"
+    assert seen["between"] == [0]
+    assert seen["longest_ns"] >= 3e8, "the batch with the slow sample"
+    assert seen["copied"] == [2, 2]
+    assert "exited unexpectedly" in seen["died"], "the loader raises, and training ends by itself"
+    assert seen["after"] == 0
+    assert seen["fetches"]["outside"] == 0 < seen["fetches"]["inside"], "those without a worker"

@@ -55,6 +55,7 @@ def test_frames_tell_what_happened_and_change_nothing(run_ranks, tmp_path: Path,
         assert seen[rank]["hello"]["framework"] == "hf"
         assert seen[rank]["hello"]["total_steps"] == STEPS
         assert seen[rank]["finished"] == [["train_end", True]]
+        assert seen[rank]["fetches"]["outside"] == 0 < seen[rank]["fetches"]["inside"]
         assert "checkpoint" in seen[rank]["phases"]
     mean = [sum(seen[rank]["frames"][step]["loss"] for rank in range(ranks)) / ranks for step in range(STEPS)]
     assert mean == pytest.approx(seen[0]["logged"], abs=2e-4), "the Trainer logs four digits"

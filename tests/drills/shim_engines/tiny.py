@@ -30,6 +30,16 @@ class TinyModel(nn.Module):
         return functional.cross_entropy(logits.float().view(-1, VOCAB), labels.reshape(-1))
 
 
+FETCHES = {"inside": 0, "outside": 0}  # Samples that the training thread asked for while attached, and what it showed.
+
+
+def note_fetch():
+    """Called for each sample."""
+    phases = sys.modules.get("trainer_shim.phases")
+    if phases is not None and phases.CURRENT.meter is not None:
+        FETCHES["inside" if phases.CURRENT.meter.progress.fetch_ns else "outside"] += 1
+
+
 class Toy(torch.utils.data.Dataset):
     """Deterministic sequences."""
 
@@ -40,6 +50,7 @@ class Toy(torch.utils.data.Dataset):
         return self.size
 
     def __getitem__(self, index):
+        note_fetch()
         ids = (torch.arange(LENGTH + 1) * 3 + index) % VOCAB
         return ids[:-1], ids[1:]
 
@@ -95,6 +106,7 @@ class KeptWatch(NoWatch):
         report["progress_seq"] = self.progress.progress_seq
         report["collectives_total"] = self.progress.collectives_total
         report["collective"] = self.progress.collective
+        report["fetches"] = FETCHES
         return report
 
 

@@ -9,7 +9,7 @@ import os
 import sys
 
 import torch
-from tiny import KeptWatch, init_deepspeed, write_report
+from tiny import KeptWatch, init_deepspeed, note_fetch, write_report
 
 options = {"deepspeed": False, "attached": True, "gas": 2, "steps": 6}
 options.update(json.loads(sys.argv[1]))
@@ -33,6 +33,7 @@ class Tokens(torch.utils.data.Dataset):
         return 64
 
     def __getitem__(self, index):
+        note_fetch()
         ids = (torch.arange(16) * 3 + index) % 128
         return {"input_ids": ids, "labels": ids}
 

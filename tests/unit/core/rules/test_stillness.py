@@ -25,7 +25,7 @@ def rank(number: int, **shown: Any) -> Rank:
 
 
 ASLEEP = rank(1, fetch=Fetch(SINCE, 5), stack=("data.py:__getitem__:7", "fetch.py:fetch:52"))
-WAITING = rank(0, in_step=True, last_hook="backward")
+WAITING = rank(0, in_step=True, last_hook="forward", stack=("graph.py:_engine_run_backward:9",))
 
 
 def test_both_facts_are_in_one_sentence() -> None:
@@ -33,7 +33,8 @@ def test_both_facts_are_in_one_sentence() -> None:
     assert sleep is not None
     assert sleep.longest_ns == 5
     said = say_data_sleep(sleep, AT)
-    assert all(fact in said for fact in ("rank 1 (data.py:__getitem__:7)", "1m 10s", "rank 0", "backward", "1 more"))
+    facts = ("rank 1 ", "1m 10s", "(data.py:__getitem__:7)", "rank 0 ", "(graph.py:_engine_run_backward:9)", "1 more")
+    assert all(fact in said for fact in facts), said
     assert describe(ASLEEP, AT)["fetching_s"] == 70.0
     assert "fetching_s" not in describe(WAITING, AT)
 

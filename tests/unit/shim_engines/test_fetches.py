@@ -125,6 +125,13 @@ def test_a_thread_that_prefetches_is_not_the_training_thread(meter: StepMeter) -
     assert seen == [(False, None)]
 
 
+def test_under_a_compiler_the_wrapper_does_nothing(meter: StepMeter) -> None:
+    seen: list[tuple[bool, int | None]] = []
+    next_batch = data_loader._make_next(meter, lambda: True)(ORIGINAL)
+    assert next_batch(LoaderIterator(DataSet(), lambda: seen.append(state(meter)))) == 1
+    assert seen == [(False, None)]
+
+
 def test_undone_the_loader_is_as_before(undo: hooks.Undo) -> None:
     assert LoaderIterator.__next__ is not ORIGINAL
     undo()

@@ -6,6 +6,7 @@ anyway, once, after its end. A terminal or a pipe keeps nothing that could be re
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import threading
@@ -76,8 +77,9 @@ def read_lines(tails: Sequence[Callable[[], bytes]], within_s: float = READ_S) -
 
     if tails:
         reader = threading.Thread(target=read, name="last output", daemon=True)
-        reader.start()
-        reader.join(within_s)
+        with contextlib.suppress(RuntimeError):  # No thread can be started. The exit code does not wait for one.
+            reader.start()
+            reader.join(within_s)
     return tuple(line for tail in list(found) for line in last_lines(tail))
 
 

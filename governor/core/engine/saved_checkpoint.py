@@ -34,6 +34,19 @@ def take(managed: ManagedRun, ack: Ack) -> list[ReadCheckpoint | FindLastGood]:
     return [ReadCheckpoint(incident.incident_id, incident.run, path, manifest, managed.run.uid, gid), *finds]
 
 
+def take_finished(managed: ManagedRun) -> None:
+    """A save from before the verdict may become whole after it: large files take a minute to be durable.
+
+    One of a later step is the last good one of nothing: its weights are those of the finding.
+    """
+    incident, last = managed.incident, managed.run.last_good
+    assert incident is not None
+    step = last.get("step") if last is not None else None
+    known = (incident.last_good or {}).get("step")
+    if isinstance(step, int) and incident.step is not None and (known or -1) < step <= incident.step:
+        incident.take_last_good(managed.run)
+
+
 def find_last_good(managed: ManagedRun) -> list[FindLastGood]:
     """It is about to be told: look whether it is still there."""
     run = managed.run

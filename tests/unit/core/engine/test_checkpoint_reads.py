@@ -12,7 +12,7 @@ from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
 from governor.core.events.effects import Alarm, Effect, FindLastGood, ReadCheckpoint
 from governor.core.events.inputs import TrainerExited
 from governor.core.halt.incident import Incident
-from tests.unit.core.engine.test_step import a_step, ack, at, make_node, only, play, rule, training
+from tests.unit.core.engine.test_step import a_step, ack, at, hello, make_node, only, play, rule, training
 
 BEFORE = {"step": 20, "path": "/ck/cg_20"}
 PATH = "/ck/cg_33"
@@ -78,6 +78,23 @@ def test_a_good_one_with_weights_that_are_not_finite_is_suspect_and_a_suspect_on
     node, incident, _ = saved("suspect")
     assert not [effect for effect in read(node, nonfinite="x") if isinstance(effect, Alarm)], "nobody said otherwise"
     assert node.runs["llama"].run.last_good == BEFORE
+
+
+def test_a_save_of_before_the_verdict_that_ends_after_it_is_the_last_good_one() -> None:
+    """Its files become durable beside the steps that follow. One of a step after the verdict has the broken weights."""
+    node = make_node(rule())
+    training(node)
+    node.runs["llama"].run.set_last_good(20, "/ck/cg_20", at(20))
+    play(node, a_step(31, 1, loss=float("inf")))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    assert incident.last_good == BEFORE
+    assert incident.step is not None
+    finished = {"step": incident.step, "path": "/ck/cg_30"}
+    play(node, hello(when=31.2, last_good=finished))
+    assert incident.last_good == finished
+    play(node, hello(when=31.3, last_good={"step": incident.step + 1, "path": "/ck/cg_31"}))
+    assert incident.last_good == finished
 
 
 def test_not_read_is_no_verdict() -> None:

@@ -306,9 +306,14 @@ def worded(value: Any) -> Any:
 
 
 def split_socket_paths(environ: Dict[str, str]) -> Tuple[str, ...]:
-    """Return the socket paths to try, in order: COSTGOV_SOCKET alone, else the system's, else the user's."""
+    """Return the socket paths to try, in order: COSTGOV_SOCKET alone, else the system's, else the user's.
+
+    After a logout the user's own governor listens in its state directory.
+    """
     given = environ.get("COSTGOV_SOCKET")
     if given:
         return (given,)
     runtime = environ.get("XDG_RUNTIME_DIR")
-    return (DEFAULT_SOCKET, runtime + "/costgov/trainer.sock") if runtime else (DEFAULT_SOCKET,)
+    home = environ.get("HOME")
+    state = environ.get("XDG_STATE_HOME") or (home + "/.local/state" if home else None)
+    return (DEFAULT_SOCKET, *(directory + "/costgov/trainer.sock" for directory in (runtime, state) if directory))

@@ -62,10 +62,11 @@ class ControlServer:
     """
 
     def __init__(
-        self, path: str, mode: int = 0o660, group: str | None = None, now_ns: Callable[[], int] = time.monotonic_ns
-    ) -> None:
+        self, path: str, mode: int = 0o660, group: str | None = None, now_ns: Callable[[], int] = time.monotonic_ns,
+        *, second: str | None = None,
+    ) -> None:  # fmt: skip
         self._now_ns = now_ns
-        self._listener = Listener(path, socket.SOCK_STREAM, mode, group_id(group))
+        self._listener = Listener(path, socket.SOCK_STREAM, mode, group_id(group), second)
         self.restore = self._listener.restore
         self._epoll = select.epoll()
         self._listener.watch_with(self._epoll)

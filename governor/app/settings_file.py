@@ -22,7 +22,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from governor.adapters import clouds, prices
 from governor.adapters.alerting.tables import read as read_alert_tables
-from governor.settings.model import SYSTEM_CONFIG, Settings, default_paths
+from governor.settings.model import SYSTEM_CONFIG, Paths, Settings, default_paths
 from governor.text.table import plain
 from governor.wire.toml_file import KeyPath, NotTomlError, key_lines, line_of, parse, read_bounded, show
 
@@ -127,6 +127,14 @@ def paths_of_run(environ: Mapping[str, str], run: str) -> dict[str, Any]:
     """[paths] for the run `run`, with no file and no options: all of them are the run's own."""
     given = _from_environment(environ, run).get("paths", {})
     return default_paths(given, environ, os.geteuid(), run)
+
+
+def second_place(paths: Paths, socket: Path, environ: Mapping[str, str]) -> str | None:
+    """Where a socket is bound while its directory is gone. None: no logout takes it away."""
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    if not runtime or not socket.is_relative_to(runtime) or paths.state_dir.is_relative_to(runtime):
+        return None
+    return str(paths.state_dir / socket.name)
 
 
 def _read(path: Path | None) -> tuple[str, list[str]]:

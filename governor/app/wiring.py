@@ -34,6 +34,7 @@ from governor.adapters.trainers.streams import SavedStream, Stream
 from governor.app import pricing, requests
 from governor.app.node_facts import CannotStart, load_cloud, load_price_source, node_facts, today
 from governor.app.pricing import PriceWatch
+from governor.app.settings_file import second_place
 from governor.core.base.units import MICROS_PER_USD, TICK_NS, UsdMicros, WallNs, format_usd
 from governor.core.engine.idle import limit
 from governor.core.engine.node import Node, know_incidents, new_node
@@ -146,7 +147,7 @@ class Governor:
         try:
             inbox = self._inbox()
             self._closers.append(inbox.close_all)
-            server = ControlServer(str(paths.control_socket), settings.control.mode, settings.control.group)
+            server = self._control()
             self._closers.append(server.close)
         except SocketUnavailable as error:
             self.close()
@@ -202,6 +203,11 @@ class Governor:
         daemon.health.loaded(self.clock.wall())
         return daemon
 
+    def _control(self) -> ControlServer:
+        paths, control = self.settings.paths, self.settings.control
+        second = second_place(paths, paths.control_socket, os.environ)
+        return ControlServer(str(paths.control_socket), control.mode, control.group, second=second)
+
     def _inbox(self) -> SeqpacketInbox:
         """The trainer socket. A home directory may be on a file system that takes no sockets."""
         settings, paths = self.settings, self.settings.paths
@@ -214,6 +220,7 @@ class Governor:
                     str(self.trainer_socket), self.processes, self.clock.boot_id,
                     mode=settings.trainer.socket_mode, allow_uids=settings.trainer.allow_uids,
                     is_known=lambda connection: connection in self.node.connections,
+                    second=second_place(paths, self.trainer_socket, os.environ),
                 )  # fmt: skip
             except SocketUnavailable:
                 if self.trainer_socket == places[-1]:

@@ -53,7 +53,10 @@ def socket_paths(environ: Mapping[str, str], system_socket: str = SYSTEM_SOCKET)
     state_home = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME", "/"), ".local/state")
     users = f"{runtime}/costgov/control.sock" if runtime else f"{state_home}/costgov/run/control.sock"
     of_runs = [found for path in (system_socket, users) for found in _run_sockets(os.path.dirname(path))]
-    return (system_socket, users, *of_runs)
+    # After a logout a user's governor listens in its state directory. Most users never have a socket there.
+    lasting = f"{state_home}/costgov/control.sock"
+    seconds = [*([lasting] if os.path.exists(lasting) else []), *_run_sockets(os.path.dirname(lasting))]
+    return (system_socket, users, *of_runs, *(path for path in seconds if path not in of_runs))
 
 
 def _run_sockets(runtime_dir: str) -> list[str]:

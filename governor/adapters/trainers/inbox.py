@@ -57,12 +57,13 @@ class SeqpacketInbox:
     def __init__(
         self, path: str, processes: LinuxProcesses, boot_id: str, *, mode: int = 0o666,
         allow_uids: frozenset[int] | None = None, is_known: Callable[[ConnectionId], bool] = lambda _: True,
+        second: str | None = None,
     ) -> None:  # fmt: skip
         self._processes = processes
         self._boot_id = boot_id
         self._allow_uids = allow_uids
         self._is_known = is_known
-        self._listener = Listener(path, socket.SOCK_SEQPACKET, mode)
+        self._listener = Listener(path, socket.SOCK_SEQPACKET, mode, second=second)
         self.restore = self._listener.restore
         self._epoll = select.epoll()
         self._listener.watch_with(self._epoll)

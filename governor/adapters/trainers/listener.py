@@ -32,6 +32,7 @@ class SocketUnavailable(Exception):  # noqa: N818 - the condition is the name.
 class _Fresh:
     """A socket bound anew, which the loop has not begun to serve. `lock_fd`: a lock of its own, or the old one."""
 
+    path: str
     sock: socket.socket
     inode: int
     lock_fd: int
@@ -43,8 +44,12 @@ class Listener:
     Raises `SocketUnavailable`. A lock file beside the socket distinguishes a live governor from a dead one's leftovers.
     """
 
-    def __init__(self, path: str, kind: socket.SocketKind, mode: int, gid: int | None = None) -> None:
-        self.path = path
+    def __init__(
+        self, path: str, kind: socket.SocketKind, mode: int, gid: int | None = None, second: str | None = None
+    ) -> None:
+        """`second`: where clients look too. It is bound while the directory of `path` is gone, as after a logout."""
+        self.path = self._first = path
+        self._second = second if len(os.fsencode(second or "")) + len(".new") <= SOCKET_PATH_BYTES_MAX else None
         self._kind, self._mode, self._gid = kind, mode, gid
         if len(os.fsencode(path)) + len(".new") > SOCKET_PATH_BYTES_MAX:
             raise SocketUnavailable(f"{path}: longer than the kernel's {SOCKET_PATH_BYTES_MAX} bytes for a socket")
@@ -53,7 +58,7 @@ class Listener:
         self._restoring = threading.Lock()
         self._fresh: _Fresh | None = None
         self._is_closed = False
-        fresh = self._made()
+        fresh = self._made(path)
         self._sock, self._inode, self._lock_fd = fresh.sock, fresh.inode, fresh.lock_fd
         self._directory_mode = stat.S_IMODE(os.lstat(os.path.dirname(path) or ".").st_mode)
         self._spare_fd = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)  # -1: given up, and not regained yet.
@@ -107,22 +112,39 @@ class Listener:
         with self._restoring:
             if self._is_closed or self._fresh is not None:
                 return None
+        if self.path != self._first:
+            with contextlib.suppress(SocketUnavailable):
+                back = self._made(self._first)
+                return self._offer(back, f"the socket {self._first} is bound again: its directory is back")
         gone = self._gone()
         if gone is None:
             return None
         try:
-            fresh = self._made()
-        except SocketUnavailable as error:
-            return (
-                f"{gone}, and it cannot be bound again: {error}; whoever connects from now on finds no governor there, "
-                "open connections go on, and it is tried again every second"
+            return self._offer(
+                self._made(self.path), f"{gone} while in use; it is bound again, and open connections go on"
             )
+        except SocketUnavailable as error:
+            found = f"{gone}, and it cannot be bound again: {error}"
+        if self._second is not None:
+            with contextlib.suppress(SocketUnavailable):
+                fresh = self._made(self._second)
+                return self._offer(
+                    fresh,
+                    f"{found}; it is bound at {self._second}, where commands and trainers look too, until it can be "
+                    "bound again; open connections go on",
+                )
+        return (
+            f"{found}; whoever connects from now on finds no governor there, "
+            "open connections go on, and it is tried again every second"
+        )
+
+    def _offer(self, fresh: _Fresh, text: str) -> str | None:
         with self._restoring:
             if self._is_closed:
                 self._discard(fresh)
                 return None
             self._fresh = fresh
-        return f"{gone} while in use; it is bound again, and open connections go on"
+        return text
 
     def close(self) -> None:
         """Stop listening and remove the file, unless another one has taken its place."""
@@ -131,9 +153,7 @@ class Listener:
             fresh, self._fresh = self._fresh, None
         if fresh is not None:
             self._discard(fresh)
-        with contextlib.suppress(OSError):
-            if os.lstat(self.path).st_ino == self._inode:
-                os.unlink(self.path)
+        self._unlink(self.path, self._inode)
         with contextlib.suppress(OSError):
             os.close(self._spare_fd)
         self._release()
@@ -173,27 +193,28 @@ class Listener:
             return None
         return None if found.st_ino == self._inode else f"the socket {self.path} was replaced by another file"
 
-    def _made(self) -> _Fresh:
+    def _made(self, path: str) -> _Fresh:
         """A socket of our own at the path, under our lock."""
+        known_fd = self._lock_fd if path == self.path else -1
         sock = socket.socket(socket.AF_UNIX, self._kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         lock_fd = -1
         try:
-            _own_directory(os.path.dirname(self.path) or ".", self._directory_mode)
-            keeps_lock = self._lock_fd >= 0 and lock_file.is_named(self._lock_fd, self.path + ".lock")
-            lock_fd = self._lock_fd if keeps_lock else _lock(self.path + ".lock")
-            _remove_stale(self.path, self._kind)
-            return _Fresh(sock, self._bind(sock), lock_fd)
+            _own_directory(os.path.dirname(path) or ".", self._directory_mode)
+            keeps_lock = known_fd >= 0 and lock_file.is_named(known_fd, path + ".lock")
+            lock_fd = known_fd if keeps_lock else _lock(path + ".lock")
+            _remove_stale(path, self._kind)
+            return _Fresh(path, sock, self._bind(sock, path), lock_fd)
         except (OSError, SocketUnavailable) as error:
             sock.close()
             if lock_fd not in (-1, self._lock_fd):
-                lock_file.drop(self.path + ".lock", lock_fd)
+                lock_file.drop(path + ".lock", lock_fd)
             if isinstance(error, SocketUnavailable):
                 raise
-            raise SocketUnavailable(f"{self.path}: {error.strerror}; run as a user who may write there") from error
+            raise SocketUnavailable(f"{path}: {error.strerror}; run as a user who may write there") from error
 
-    def _bind(self, sock: socket.socket) -> int:
+    def _bind(self, sock: socket.socket, path: str) -> int:
         # Bound under another name, then renamed: no peer ever finds a socket that refuses it or has the wrong mode.
-        fresh = self.path + ".new"
+        fresh = path + ".new"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(fresh)
         sock.bind(fresh)
@@ -204,12 +225,12 @@ class Listener:
             except OSError as error:
                 os.unlink(fresh)
                 raise SocketUnavailable(
-                    f"{self.path}: cannot be given to group {grp.getgrgid(self._gid).gr_name}: {error.strerror}; "
+                    f"{path}: cannot be given to group {grp.getgrgid(self._gid).gr_name}: {error.strerror}; "
                     f"add the daemon's user to that group, or leave control.group out"
                 ) from error
         sock.listen(BACKLOG)
         inode = os.lstat(fresh).st_ino
-        os.rename(fresh, self.path)
+        os.rename(fresh, path)
         return inode
 
     def _serve_fresh(self) -> None:
@@ -223,17 +244,25 @@ class Listener:
                 self._epoll.register(fresh.sock.fileno(), select.EPOLLIN)
             self._is_paused = False
             self._sock.close()
-            if self._lock_fd != fresh.lock_fd:
+            if self.path != fresh.path:
+                self._unlink(self.path, self._inode)
+                lock_file.drop(self.path + ".lock", self._lock_fd)
+            elif self._lock_fd != fresh.lock_fd:
                 os.close(self._lock_fd)
-            self._sock, self._inode, self._lock_fd = fresh.sock, fresh.inode, fresh.lock_fd
+            self.path, self._sock, self._inode, self._lock_fd = fresh.path, fresh.sock, fresh.inode, fresh.lock_fd
 
     def _discard(self, fresh: _Fresh) -> None:
-        with contextlib.suppress(OSError):
-            if os.lstat(self.path).st_ino == fresh.inode:
-                os.unlink(self.path)
+        self._unlink(fresh.path, fresh.inode)
         fresh.sock.close()
         if fresh.lock_fd != self._lock_fd:
-            lock_file.drop(self.path + ".lock", fresh.lock_fd)
+            lock_file.drop(fresh.path + ".lock", fresh.lock_fd)
+
+    @staticmethod
+    def _unlink(path: str, inode: int) -> None:
+        """Remove the file, unless another one has taken its place."""
+        with contextlib.suppress(OSError):
+            if os.lstat(path).st_ino == inode:
+                os.unlink(path)
 
     def _release(self) -> None:
         self._sock.close()

@@ -9,7 +9,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from governor.wire.control_client import ask_first, socket_paths
 from tests.drills.halt.conftest import BIN, HERE, POLICY, SAFETY_S, Service
 
 LAUNCHER = """
@@ -102,3 +104,51 @@ def test_a_logout_leaves_a_restarted_trainer_watched(public: Path) -> None:
         process.kill()
         process.wait(SAFETY_S)
     assert list((home / "s").rglob("incidents/*.json"))
+
+
+def test_a_users_daemon_is_found_after_a_logout(public: Path) -> None:
+    """By commands and by trainers that start later, in its state directory; after the next login where it was."""
+    home, runtime, work = public / "h", public / "r" / "7", public / "w"
+    for directory in (home, runtime, work):
+        directory.mkdir(parents=True)
+        os.chown(directory, UID, -1)
+    (work / "policy.toml").write_text(POLICY.format(stop="processes"))
+    environ = {
+        **os.environ, "HOME": str(home), "XDG_RUNTIME_DIR": str(runtime), "XDG_STATE_HOME": str(home / "s"),
+        "COSTGOV_METRICS__ENABLED": "false", "COSTGOV_RUN": "drill",
+    }  # fmt: skip
+    argv = [*UNPRIVILEGED, str(BIN / "costgov"), "daemon", "--policy", str(work / "policy.toml")]
+    one = Service(work)
+    with one.log.open("wb") as log:
+        one.process = subprocess.Popen(argv, env=environ, stdout=log, stderr=log)
+
+    def incidents() -> list[dict[str, Any]]:
+        answer = ask_first(socket_paths(environ), {"cmd": "incidents", "last": 9})
+        return answer.data if answer.ok else []
+
+    def is_there() -> bool:
+        return ask_first(socket_paths(environ), {"cmd": "ping"}).ok
+
+    try:
+        one.until(is_there, "it is there")
+        shutil.rmtree(runtime.parent)
+        runtime.parent.write_text("")
+        one.until(lambda: is_there() and (home / "s/costgov/trainer.sock").is_socket(), "both sockets have moved")
+        trainee = [*UNPRIVILEGED, sys.executable, str(HERE / "trainee.py"), "polite", str(work)]
+        with one.log.open("ab") as log:
+            one.trainees.append(subprocess.Popen(trainee, env=environ, stdout=log, stderr=log))
+        one.until(
+            lambda: [i for i in incidents() if i["halt_stage"] == "HALTED"], "a trainer that starts now is halted"
+        )
+        runtime.parent.unlink()
+        runtime.mkdir(parents=True)
+        os.chown(runtime, UID, -1)
+        sockets = [runtime / "costgov" / name for name in ("control.sock", "trainer.sock")]
+        one.until(lambda: all(path.is_socket() for path in sockets) and is_there(), "they are back")
+        one.until(lambda: not list((home / "s/costgov").glob("*.sock")), "and nowhere else")
+        one.process.terminate()
+        assert one.process.wait(SAFETY_S) == 0
+        assert not any(path.exists() for path in sockets)
+    finally:
+        one.process.kill()
+        one.end()

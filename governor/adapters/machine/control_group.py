@@ -12,10 +12,11 @@ import errno
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from governor.adapters.machine.mounts import mounts
 
 PREFIX: Final = "costgov-"
 ATTEMPTS: Final = 3
@@ -107,9 +108,11 @@ def own_place() -> Place | None:
     if path is None or path.startswith("/..") or any(part in f"{path}/" for part in _COUNTED_BY_OTHERS):
         return None
     try:
-        for root, mounted in _mounts():
-            directory = Path(mounted + path.removeprefix(root.rstrip("/")))
-            is_shown = path.startswith(root)
+        for mount in mounts():
+            if mount.kind != "cgroup2":
+                continue
+            directory = Path(mount.place + path.removeprefix(mount.root.rstrip("/")))
+            is_shown = path.startswith(mount.root)
             # The path may mean another directory where namespaces are nested in an unusual way.
             if is_shown and str(os.getpid()) in (directory / "cgroup.procs").read_text().split():
                 return Place(path, directory)
@@ -184,22 +187,6 @@ def _path_of(pid: int) -> str | None:
     except OSError:
         return None
     return next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
-
-
-def _mounts() -> Iterator[tuple[str, str]]:
-    """Where the unified hierarchy is mounted: the group that is shown there, and the directory."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-        for line in lines:
-            before, _, after = line.partition(" - ")
-            if after.split(" ", 1)[0] == "cgroup2":
-                fields = before.split(" ")
-                yield _unescaped(fields[3]), _unescaped(fields[4])
-
-
-def _unescaped(text: str) -> str:
-    for octal, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(octal, character)
-    return text
 
 
 def _events(directory: int) -> dict[str, str]:

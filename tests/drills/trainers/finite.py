@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,7 +61,9 @@ def _tensors(path: Path) -> Iterator[tuple[str, Any]]:
     for metadata in (file for file in files if file.name == ".metadata"):
         from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
-        yield from _inside(_load_state_dict_from_keys(checkpoint_id=str(metadata.parent)), metadata.parent.name)
+        with warnings.catch_warnings(action="ignore"):  # That one process reads what several wrote.
+            loaded = _load_state_dict_from_keys(checkpoint_id=str(metadata.parent))
+        yield from _inside(loaded, metadata.parent.name)
 
 
 def _inside(found: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -41,20 +41,22 @@ port = 0
 class Service:
     """Started on entry and answering; ended on exit together with its directory."""
 
-    def __init__(self, policy: Path | str = DEFAULT_POLICY, *, metrics: bool = False) -> None:
+    def __init__(self, policy: Path | str = DEFAULT_POLICY, *, metrics: bool = False, extra: str = "") -> None:
+        """`extra`: more of costgov.toml; {work} is its directory."""
         self._directory = tempfile.TemporaryDirectory(prefix="costgov-bench-", ignore_cleanup_errors=True)
         self.work = Path(self._directory.name)
         if isinstance(policy, str):
             text, policy = policy, self.work / "policy.toml"
             policy.write_text(text, encoding="utf-8")
-        self._policy, self._metrics = policy, metrics
+        self._policy, self._metrics, self._extra = policy, metrics, extra
         self.log = self.work / "daemon.log"
         self.socket = str(self.work / "run" / "trainer.sock")
         self.process: subprocess.Popen[bytes]
 
     def __enter__(self) -> Service:
         config = self.work / "costgov.toml"
-        config.write_text(CONFIG.format(work=self.work, metrics=str(self._metrics).lower()), encoding="utf-8")
+        text = (CONFIG + self._extra).format(work=self.work, metrics=str(self._metrics).lower())
+        config.write_text(text, encoding="utf-8")
         argv = [str(BIN / "costgov"), "daemon", "--config", str(config), "--policy", str(self._policy)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(argv, stdout=log, stderr=log)

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import structlog
 
+from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import PolicySet
 from governor.core.base.units import NS_PER_MS, NS_PER_S, TICK_NS, MonoNs
 from governor.core.engine import step as engine
@@ -36,6 +37,8 @@ from governor.daemon.reception import Health, Reception
 from governor.daemon.recorder import Recorder
 from governor.ports import Control, ControlRequest, ServiceManager
 
+# Between two looks at the process table for launchers: each takes milliseconds, and anybody may say hello in a loop.
+LAUNCHERS_PERIOD_NS: Final = TICK_NS
 LAG_SMOOTHING: Final = 0.05  # An exponential mean over about 20 ticks, or five seconds.
 
 log = structlog.get_logger("costgov")
@@ -69,6 +72,9 @@ class Daemon:
     _ignored: set[signal.Signals] = field(default_factory=set)  # Logged once each.
     _next_tick: MonoNs = MonoNs(0)
     _is_new_to_journal: bool = False  # A rank has sent a hello since the runs were last persisted.
+    # Hellos whose launchers were not looked for yet, until the next tick. The last one of each connection.
+    _unlooked: dict[ConnectionId, Hello] = field(default_factory=dict)
+    _launchers_at: MonoNs = MonoNs(0)
     _notify_every_ns: int = 0
     _notified_at: int = 0
 
@@ -207,19 +213,25 @@ class Daemon:
     def _welcome(self, hello: Hello) -> None:
         """A rank's hello was accepted."""
         self._is_new_to_journal = True
-        self._find_launchers(hello)
+        self._unlooked[hello.connection] = hello
+        if self.performer.clock.mono() >= self._launchers_at:
+            self._find_launchers()
 
-    def _find_launchers(self, hello: Hello) -> None:
+    def _find_launchers(self) -> None:
+        hellos, self._unlooked = self._unlooked.values(), {}
         try:
             table = self.performer.processes.table()
         except OSError as error:  # Out of descriptors. A halt looks for launchers again, from the ranks up.
             log.error("process_table_unreadable", reason=error.strerror)
             return
+        finally:
+            self._launchers_at = MonoNs(self.performer.clock.mono() + LAUNCHERS_PERIOD_NS)
         own_pid = self.performer.process_killer.own_pid
-        seen = launch_seen(table, hello, own_pid, self.supervised or NO_COMMAND)
-        if seen is not None:
-            run, _ = self.node.connections[hello.connection]  # It may be watched under another name.
-            self.apply(replace(seen, run=run))
+        for hello in hellos:
+            held = self.node.connections.get(hello.connection)  # It may be watched under another name, or be gone.
+            seen = launch_seen(table, hello, own_pid, self.supervised or NO_COMMAND) if held is not None else None
+            if held is not None and seen is not None:
+                self.apply(replace(seen, run=held[0]))
 
     def _drain_control(self) -> None:
         if self.control is None or self.answer is None:
@@ -255,6 +267,8 @@ class Daemon:
         # Likewise: this accepts connections that earlier lacked a descriptor.
         self.reception.drain()
         self.reception.tick(at)
+        if self._unlooked:
+            self._find_launchers()
         self._notice_exits(at)
         tick = Tick(clock.mono(), clock.boot(), clock.wall())
         self.apply(tick)

@@ -1,0 +1,66 @@
+"""Who started a rank is looked for in the process table, however often ranks say hello."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from governor.core.base.identity import ProcessFacts
+from governor.core.base.units import NS_PER_MS
+from tests.contract.fakes import FakeProcesses
+from tests.fuzz.rig import Rig, default_policies
+from trainer_shim import wire
+
+
+class CountedProcesses(FakeProcesses):
+    looks = 0
+
+    def table(self) -> Mapping[int, ProcessFacts]:
+        self.looks += 1
+        return super().table()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    one = Rig(tmp_path, default_policies())
+    one.processes = one.daemon.performer.processes = CountedProcesses()
+    yield one
+    one.end()
+
+
+def hello(run: str, rank: int = 0) -> bytes:
+    frame = {**wire.head("hello", rank, 1), "seq": 1, "run": run, "attempt": "a", "local_rank": rank, "world_size": 8}
+    return json.dumps({**frame, "signal": 0}).encode()
+
+
+def test_a_thousand_hellos_between_two_ticks_cost_one_look_and_one_at_the_tick(rig: Rig) -> None:
+    rig.go_on()
+    trainers = [rig.inbox.connect(rig.peer(Random(1))) for _ in range(10)]
+    for _ in range(100):
+        for place, trainer in enumerate(trainers):
+            trainer.send(hello(f"run-{place}"))
+        rig.go_on()
+    assert rig.processes.looks == 1
+    rig.clock.advance(300 * NS_PER_MS)
+    rig.go_on()
+    assert rig.processes.looks == 2
+
+
+def test_the_launcher_of_a_rank_that_came_between_two_looks_is_known_after_the_tick(rig: Rig) -> None:
+    rig.go_on()
+    first = rig.inbox.connect(rig.peer(Random(1)))
+    first.send(hello("first"))
+    rig.go_on()
+    launcher = rig.processes.add(400, argv=("/usr/bin/torchrun", "train.py"), uid=1000)
+    rank = rig.processes.add(401, ppid=400, uid=1000)
+    second = rig.inbox.connect(rig.peer(Random(1)).__class__(rank, 1000, 1000))
+    second.send(hello("second"))
+    rig.go_on()
+    assert rig.node.runs["second"].launch.launchers == ()
+    rig.clock.advance(300 * NS_PER_MS)
+    rig.go_on()
+    assert rig.node.runs["second"].launch.launchers == (launcher,)

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from statistics import median
 from typing import Any, Final
+
+from governor.core.base.units import NS_PER_S, MonoNs
 
 TIME_KEYS: Final = ("t", "elapsed_s", "_runtime", "_timestamp", "timestamp")
 # Under these names only a date is a time: a number may be how long a step took.
@@ -18,6 +22,10 @@ DATE_KEYS: Final = ("time", "asctime", "ts", "@timestamp")
 EPOCH_BOUND_S: Final = 1e11
 SUBUNITS: Final = 3
 SECONDS_BOUND: Final = 1e20  # Above today's nanoseconds: not a time.
+# Between two records of training. In more than the usual time it was evaluated, saved, or nothing was done.
+GAP_FACTOR: Final = 3.0
+GAP_MIN_S: Final = 5.0  # Lines come when their writer flushes them.
+INTERVALS: Final = 15
 
 
 def time_of(record: Mapping[str, Any]) -> float | None:
@@ -63,6 +71,31 @@ def date_seconds(text: str) -> float | None:
         return None
     # Only differences count, so any zone will do where the text names none.
     return (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp()
+
+
+class RecordClock:
+    """The time between a log's records, by its own clock where it has one, else by their arrival."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, float, bool] | None = None  # Step, seconds, and whether they are the log's own.
+        self._intervals: deque[float] = deque(maxlen=INTERVALS)
+
+    def new_launch(self) -> None:
+        """What comes next is another process's."""
+        self._last = None
+
+    def since_last(self, record: Mapping[str, Any], step: int, at: MonoNs) -> float | None:
+        """Seconds since the record before. None after a gap, a restart, or a step that was trained before."""
+        own = time_of(record)
+        is_own = own is not None and abs(own) < SECONDS_BOUND
+        now = own if own is not None and is_own else at / NS_PER_S
+        last, self._last = self._last, (step, now, is_own)
+        if last is None or last[2] is not is_own or step <= last[0] or now <= last[1]:
+            return None
+        usual = median(self._intervals) if self._intervals else None
+        self._intervals.append(now - last[1])
+        is_usual = usual is not None and now - last[1] <= max(GAP_MIN_S, GAP_FACTOR * usual)
+        return now - last[1] if is_usual else None
 
 
 # --- one line -> a record; which names fields have ------------------------------------------------------

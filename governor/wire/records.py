@@ -16,7 +16,7 @@ from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Event, PhaseChange, Step
 from governor.core.events.machine import GpuSample
 from governor.wire.frames import step_values
-from governor.wire.jsonl import DEFAULT_FIELDS, ELAPSED, SAMPLED, parse_line
+from governor.wire.jsonl import DEFAULT_FIELDS, ELAPSED, SAMPLED, RecordClock, parse_line
 from governor.wire.recorded import is_frame
 from trainer_shim.wire import FRAMES, PHASES, faults, number
 
@@ -92,10 +92,18 @@ class RecordReader:
         self._nested = tuple(name for names in fields.values() for name in names if "." in name)
         self._shapes: dict[tuple[str, ...], _Shape] = {}
         self._tokens = _Tokens(named=fields["tokens"] is not DEFAULT_FIELDS["tokens"])
+        # A rate alone gives tokens if the user has named it. Under a usual name it may be of one GPU.
+        is_given = fields["tokens_per_second"] is not DEFAULT_FIELDS["tokens_per_second"]
+        self._clock = RecordClock() if is_given else None
         self._samples = _Samples()
         self._step: int | None = None
         # Overflows that the log counts over intervals of several steps.
         self._overflows = 0
+
+    def new_launch(self) -> None:
+        """The next record is of another process."""
+        if self._clock is not None:
+            self._clock.new_launch()
 
     def read_line(self, line: bytes, at: MonoNs) -> Events | Faults:
         """Read one line's bytes; see `read`. A blank line holds no events."""
@@ -169,7 +177,7 @@ class RecordReader:
             if "tokens" in values:
                 self._tokens.settle(values, step)
             if "tokens_per_second" in values:
-                _derive(values)
+                _derive(values, self._clock.since_last(record, step, at) if self._clock is not None else None)
         self._step = step
         return Step(at, None, self.run, 0, step, **values)
 
@@ -361,11 +369,13 @@ def _busy_fracs(percent: Any) -> tuple[float | None, ...]:
     return tuple(figure / 100 if figure is not None and 0 <= figure <= 100 else None for figure in figures)
 
 
-def _derive(values: dict[str, Any]) -> None:
-    """Derive the missing one of tokens, seconds and tokens per second."""
+def _derive(values: dict[str, Any], since_last_s: float | None) -> None:
+    """Derive the missing one of tokens, seconds and tokens per second. A rate alone lasts since the last record."""
     tokens_per_second = values.pop("tokens_per_second")
     if not 0 < tokens_per_second < math.inf:
         return
+    if since_last_s is not None and values.keys().isdisjoint(("tokens", "tokens_total", "step_s")):
+        values["step_s"] = since_last_s
     tokens, step_s = values.get("tokens"), values.get("step_s")
     if tokens is None and step_s is not None:
         product = tokens_per_second * step_s

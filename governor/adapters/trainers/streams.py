@@ -199,6 +199,7 @@ class Stream:
             return trouble
         if known and not set(named) & set(known):
             self._understanding = Understanding()  # The next launch may write another log.
+            self._lines.new_launch()
         self._named = named or living
         rows = found or [row for process in living if (row := self._processes.facts(process.pid)) is not None]
         self._uids = {row.process: row.uid for row in rows}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from governor.core.base.units import MonoNs
+from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Event, PhaseChange, Step
 from governor.core.events.machine import GpuSample
+from governor.core.events.streams import StreamOpened
 from governor.wire.jsonl import field_map
 from governor.wire.records import RecordReader
+from tests.unit.core.engine.test_step import at, make_node, play, tick
 
 AT = MonoNs(7)
 
@@ -119,3 +121,54 @@ def test_deepspeeds_timers_are_milliseconds_and_its_evaluation_is_no_step() -> N
     assert (step.step, step.forward_s, step.optimizer_s) == (1, 0.25, 0.04)
     assert phases(step=64, **{"Train/Samples/eval_loss": 2.0}) == ["eval", "train"]
     assert phases(step=64, **{"lm loss validation": 2.0}) == ["eval", "train"]
+
+
+# --- a rate alone ---------------------------------------------------------------------------------------------
+
+
+def rated(*times: float | None, named: bool = True, at_s: list[float] | None = None, **more: Any) -> list[int | None]:
+    """The tokens of each record of a log with a rate of 1,000 a second, a record a step."""
+    reader = RecordReader("run", field_map({"tokens_per_second": "tps"} if named else {}))
+    tokens = []
+    for number, time in enumerate(times):
+        record = {"step": number + 1, "tps": 1000, **more, **({} if time is None else {"_timestamp": time})}
+        events = reader.read(record, MonoNs(round((at_s[number] if at_s else 0) * NS_PER_S)))
+        (step,) = (event for event in events if isinstance(event, Step))
+        tokens.append(step.tokens)
+    return tokens
+
+
+def test_a_rate_that_the_user_has_named_gives_tokens_for_the_time_since_the_last_record() -> None:
+    assert rated(100, 110, 120, 132) == [None, None, 10_000, 12_000]
+    assert rated(None, None, None, at_s=[7, 9, 11]) == [None, None, 2000], "without a time of its own: by arrival"
+    assert rated(1e9, 1e9 + 4, 1e9 + 8, at_s=[7, 7, 7]) == [None, None, 4000], "its own time counts, not the arrival"
+    assert rated(None, None, None, None, at_s=[7, 9, 11, 11]) == [None, None, 2000, None], "flushed together"
+    assert rated(100, 110, 120, named=False) == [None, None, None], "a usual name may be the rate of one GPU"
+    assert rated(100, 110, 120, tokens=7) == [7, 7, 7]
+    assert rated(100, 110, 120, step_s=2) == [2000, 2000, 2000]
+
+
+def test_a_rate_counts_across_no_gap_no_restart_and_no_step_that_goes_back() -> None:
+    assert rated(100, 110, 120, 160, 170) == [None, None, 10_000, None, 10_000], "it was evaluated, or stood still"
+    assert rated(100, 110, 120, 5, 15, 25) == [None, None, 10_000, None, 10_000, 10_000], "another process's clock"
+    assert rated(100, 110, 120, None, 140, at_s=[0, 10, 20, 30, 40]) == [None, None, 10_000, None, None]
+    reader = RecordReader("run", field_map({"tokens_per_second": "tps"}))
+    found = steps(
+        *({"step": step, "tps": 1000, "t": t} for step, t in ((1, 1), (2, 2), (3, 3), (2, 4), (3, 5))), reader=reader
+    )
+    assert [step.tokens for step in found] == [None, None, 1000, None, 1000]
+    reader.new_launch()
+    (next_one,) = steps({"step": 4, "tps": 1000, "t": 6}, reader=reader)
+    assert next_one.tokens is None
+
+
+def test_a_rate_alone_fills_tokens_and_speed_of_a_run() -> None:
+    node = make_node()
+    play(node, tick(0), StreamOpened(at(0), "run", 1000))
+    reader = RecordReader("run", field_map({"tokens_per_second": "tps"}))
+    for number in range(1, 6):
+        events = reader.read({"step": number, "loss": 2.0, "tps": 1000, "t": 10 * number}, at(10 * number))
+        assert isinstance(events, tuple)
+        play(node, *events)
+    run = node.runs["run"].run
+    assert (run.tokens_total, run.tokens_per_s) == (30_000, 1000.0)

@@ -116,6 +116,8 @@ def _load(
         settings = _merge(layers, environ, run)
     except ValidationError as error:
         return None, [_problem(detail, layers) for detail in error.errors(include_url=False, include_input=False)]
+    except UnicodeEncodeError:
+        return None, ["environment: a variable COSTGOV_... is not UTF-8; correct or remove it"]
     problems = [*_cloud_problems(settings, layers), *_price_problems(settings, layers)]
     problems += [
         f"{layers.where(('alert', one.place, one.key))}: {one.text}" for one in read_alert_tables(settings.alert)[1]

@@ -89,6 +89,7 @@ class CsvTable:
 ROWS_MAX: Final = 200_000
 # Dollars or units. A larger number is of another kind.
 AMOUNT_MAX: Final = 10**15
+NUMBER_CHARS_MAX: Final = 100  # Python writes out and reads no integer of more than 4,300 digits.
 CURRENCY: Final = "USD"
 
 _NUMBER: Final = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2})?")
@@ -171,8 +172,8 @@ class _Row:
 
     def number(self, column: str) -> Fraction:
         text = self.cells[column]
-        if not _NUMBER.fullmatch(text):
-            raise self.error(column, f'"{text}" is no number')
+        if len(text) > NUMBER_CHARS_MAX or not _NUMBER.fullmatch(text):
+            raise self.error(column, f'"{text[:NUMBER_CHARS_MAX]}" is no number')
         number = Fraction(text)
         if abs(number) > AMOUNT_MAX:
             raise self.error(column, f"{text} is more than any bill has: is this another column's?")

@@ -353,7 +353,7 @@ def _ack(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> Ack | 
         run=run,
         rank=frame["rank"],
         seq=frame["seq"],
-        incident_id=frame["incident"],
+        incident_id=printable(frame["incident"]),
         what=frame["what"],
         step=_count(frame.get("step")),
         reason=_shown(frame.get("reason")),

@@ -88,7 +88,8 @@ def parse_table(text: str, file: str = FILE) -> PriceTable:
     """Read the table: "#" lines with `compiled` and `rows`, the columns, the rows. Raises PriceTableError."""
     lines = text.splitlines()
     head = [line for line in lines if line.startswith("#")]
-    manifest = dict(line[1:].strip().split(": ", 1) for line in head if ": " in line)
+    manifest = dict(line[1:].split(": ", 1) for line in head if ": " in line)
+    manifest = {name.strip(): said.strip() for name, said in manifest.items()}
     body = lines[len(head) :]
     if lines[: len(head)] != head or not body:
         raise PriceTableError(f'{file}: must begin with its "#" lines and have columns below them')

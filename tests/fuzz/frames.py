@@ -215,7 +215,10 @@ class Control:
                 self._rig.daemon._drain_control()
                 self._rig.settle()
                 if select.select([sock], [], [], 0)[0]:
-                    data = sock.recv(1 << 20)
+                    try:
+                        data = sock.recv(1 << 20)
+                    except ConnectionResetError:  # It was too long: the rest of it is not read.
+                        return received
                     received += data
                     if not data:
                         return received

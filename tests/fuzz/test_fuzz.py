@@ -61,12 +61,17 @@ KEPT: tuple[tuple[str, str, Any], ...] = (
      False)),
     ("settings", "a kind that steers a terminal", (b'[[alert]]\nkind = "\\u001b[2J\\n"\n', {}, False)),
     ("settings", "wrong everywhere", (b"[[jsonl]]\nrun = 1\npath = 2\nx = 3\n" * 3_000, {}, False)),
+    ("settings", "half a pair in the environment", (b"", {"COSTGOV_NODE__NAME": "\udc80"}, False)),
     ("policies", "a value of two lines", b'[policy]\nname = "a"\n[budget]\ntokens = "a\\nb"\n'),
     ("tests", "a key of two lines", b'"a\\nb" = 1\n[[case]]\nname = "x"\n'),
     ("tables", "a plan in brackets", ("plan", b"gpus = " + NESTED)),
     ("tables", "a cell of two lines", ("bill",
      b"BilledCost,BillingCurrency,ChargeCategory,ChargePeriodStart,ChargePeriodEnd,"
                                        b'ResourceId,ServiceCategory\n"1\n2",USD,Usage,2026-11-01,2026-11-02,i-0,Compute\n')),
+    ("tables", "a head without words", ("prices", b"# The table: ")),
+    ("tables", "a cell of 5,000 digits", ("bill", b"BilledCost,BillingCurrency,ChargeCategory,ChargePeriodStart,"
+     b"ChargePeriodEnd,ResourceId,ServiceCategory\n"
+     + b"2" * 5_000 + b",USD,Usage,2026-11-01,2026-11-02,i-0,Compute\n")),
     ("providers", "a token that no header holds", answered(b"\xe2\x80\xae", 0)),
     ("providers", "brackets for an identity", answered(NESTED, 1)),
     ("providers", "a role that no URL holds", answered(b"ro\x1ble", 2)),

@@ -256,8 +256,9 @@ def _id_of(parts: tuple[str, ...]) -> str:
 
 
 def shown(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
-    """Shorten the text and make it fit for JSON: a command line is bytes, not always UTF-8."""
-    return text[:chars_max].encode("utf-8", "backslashreplace").decode()
+    """Shorten the text and make it fit for JSON and for people: it may repeat what a trainer or a client has sent."""
+    plain = text[:chars_max].encode("utf-8", "backslashreplace").decode()
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in plain)
 
 
 @dataclass(slots=True)

@@ -16,6 +16,8 @@ from governor.core.runs.state import Rank, Run, Trained
 
 # Tokens/s is a mean over so many last steps: calm enough to read, quick enough to show a collapse.
 RATE_STEPS = 20
+# Thirty years. A longer duration is a broken clock, and in nanoseconds no longer an integer.
+DURATION_MAX_S = 1e9
 # Phases in which a rank does not train. Step times around them do not show its speed.
 PAUSES = frozenset({"init", "compile", "eval", "checkpoint", "agree"})
 
@@ -312,12 +314,12 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
     step_s = step.step_s
     if step_s is None and run.step_at is not None:
         step_s = (step.at - run.step_at) / NS_PER_S  # A foreign log without times: use the arrival times.
-    if step_s is not None and 0 < step_s < math.inf and not paused and run.attempt_step > 1:
+    if step_s is not None and 0 < step_s < DURATION_MAX_S and not paused and run.attempt_step > 1:
         # The step's waiting for a checkpoint or an agreement is not part of its speed.
         own_s = step_s - (step.checkpoint_s or 0.0) - (step.hold_s or 0.0)
         if own_s > 0:
             run.step_times.add(own_s)
-    if step.checkpoint_s is not None:
+    if step.checkpoint_s is not None and step.checkpoint_s < DURATION_MAX_S:
         run.saves.observe(step.at, step.checkpoint_s)
     run.step = step.step
     if run.step_at is not None:

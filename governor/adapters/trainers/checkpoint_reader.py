@@ -352,8 +352,14 @@ def look(path: str, progress: Progress, hash_s: float = HASH_TIME_MAX_S) -> Answ
 
 
 def find(path: str) -> Answer:
-    """Whether a checkpoint is still there: a directory with something in it, and the manifest if it is one of ours."""
+    """Whether a checkpoint is still there: a file, or a directory with something in it.
+
+    A directory of ours must have its manifest. Lightning's own checkpoints are single files.
+    """
     try:
+        facts = os.stat(path)
+        if stat.S_ISREG(facts.st_mode):
+            return Answer(True, 1, 0, "is there") if facts.st_size else Answer(False, 0, 0, "is empty")
         names = {entry.name for entry, _ in zip(os.scandir(path), range(ENTRIES_MAX), strict=False)}
     except FileNotFoundError:
         if not os.path.isdir(os.path.dirname(path.rstrip("/")) or "/"):

@@ -190,6 +190,11 @@ def test_a_checkpoint_is_there_gone_or_not_to_be_seen(tmp_path: Path) -> None:
     assert checkpoint_reader.find(str(other)) == Answer(False, 0, 0, "is empty")
     (other / "model.safetensors").touch()
     assert checkpoint_reader.find(str(other)).whole is True, "a framework's own has no manifest of ours"
+    single = tmp_path / "epoch=0-step=30.ckpt"
+    single.touch()
+    assert checkpoint_reader.find(str(single)) == Answer(False, 0, 0, "is empty")
+    single.write_text("weights")
+    assert checkpoint_reader.find(str(single)) == Answer(True, 1, 0, "is there"), "Lightning's are single files"
     found = DiskCheckpoints().find(str(other), uid=os.getuid(), gid=None)
     assert (found.whole, found.reason) == (True, "is there")
 

@@ -30,7 +30,15 @@ class Saver(Protocol):
 
 
 @runtime_checkable
-class OwnMeans(Protocol):
+class OwnCheckpoints(Protocol):
+    """What a Saver also has where the script saves by the framework's own means, and that can be continued from."""
+
+    def own_checkpoints(self, directory: str) -> List[Dict[str, Any]]:
+        """Return manifests (step, path, kind) of whole checkpoints there, and where it else saves, without ours."""
+
+
+@runtime_checkable
+class OwnMeans(OwnCheckpoints, Protocol):
     """What a Saver also has where a framework saves and loads by its own means (delegate mode).
 
     Its load() lets the framework's next training continue from there, with the framework's generators and data.
@@ -41,9 +49,6 @@ class OwnMeans(Protocol):
 
     def resume_directory(self) -> str:
         """Return where the framework keeps its checkpoints."""
-
-    def own_checkpoints(self, directory: str) -> List[Dict[str, Any]]:
-        """Return manifests (step, path, kind) of whole checkpoints there that the framework saved unasked."""
 
 
 class Resumed(NamedTuple):

@@ -44,8 +44,8 @@ class WrappedLoader(Generic[Batch]):
             raise AttributeError(name)  # This object is half-built, e.g. while it is unpickled.
         return getattr(self._loader, name)
 
-    def rebuild(self, make: Callable[[Any], Any]) -> None:
-        """Put `make(loader)` in the place of the loader inside. Iterators that run keep theirs."""
+    def prepare(self, make: Callable[[Any], Any]) -> None:
+        """Put `make(loader)` in the wrapped loader's place: a framework gives each rank a sampler of its own."""
         self._loader = make(self._loader)
 
     def state_dict(self) -> Dict[str, Any]:

@@ -28,6 +28,7 @@ class Progress:
         "phase_since_ns",
         "phases",
         "progress_seq",
+        "sound",
         "step",
     )
 
@@ -43,6 +44,7 @@ class Progress:
         self.phases: List[str] = ["init"]  # Innermost last.
         self.phase = "init"
         self.phase_since_ns = now
+        self.sound = True  # The last step that was reported had a finite loss and gradient, as far as they are known.
         self.collectives_total = 0
         # (op, entered_ns, done): replaced as a whole so that a reader never sees half of it.
         self.collective: Optional[Tuple[str, int, bool]] = None

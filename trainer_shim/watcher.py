@@ -131,7 +131,8 @@ class Watcher:
             if self._said_bye:
                 self._go_on()
             # A step that alone is a reason to halt leaves at once. The others can wait.
-            send = self._governor.later if is_sound(fields) else self._governor.post
+            self._progress.sound = is_sound(fields)
+            send = self._governor.later if self._progress.sound else self._governor.post
             send("step", fields)
 
     @guarded()

@@ -23,6 +23,7 @@ LONGEST = (
     "tests/real_runs/",
     "tests/drills/test_demo.py",
     "tests/drills/test_readme.py",
+    "tests/drills/trainers/",
     "tests/drills/shim_engines/test_deepspeed_engine.py",
     "tests/drills/shim/test_hf.py",
     "tests/drills/shim/test_apart.py",

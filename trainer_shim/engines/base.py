@@ -12,6 +12,9 @@ from trainer_shim.loader import load_loader_states, loader_states
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint
 
+# So many of a framework's own saves after a NaN delete no older checkpoint to make room: until a halt is there.
+SPARED_MAX = 3
+
 
 class Options(NamedTuple):
     """What the user told attach() about saving and stepping."""
@@ -85,8 +88,8 @@ class PositionSaver:
 
 
 def report_last_good(meter: StepMeter, step: int, path: str) -> None:
-    """Announce a whole checkpoint that the script saved by itself."""
-    if not meter.announces_saves:
+    """Announce a whole checkpoint that the script saved by itself. One saved after a NaN is no good one."""
+    if not meter.announces_saves or not meter.progress.sound:
         return
     record: Dict[str, Any] = {"step": step, "path": path, "mono_ns": time.monotonic_ns()}
     if meter.tokens_total and meter.tokens_known:

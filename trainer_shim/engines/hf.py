@@ -1,4 +1,4 @@
-"""transformers.Trainer and plain Accelerate loops.
+"""transformers.Trainer.
 
 No engine exists before train(), so a callback hooks what train() built. The Trainer saves by its own means (delegate
 mode): at the agreed step the callback has it save on every rank, before it logs or evaluates. Losses are taken at
@@ -12,12 +12,9 @@ from typing import Any, Callable, Dict, Optional
 
 from trainer_shim import timing
 from trainer_shim.guard import attempt, guarded
-from trainer_shim.interfaces import Saver
 from trainer_shim.meter import StepMeter
 
 from . import base, deepspeed_engine, hooks, plain
-from .base import Options
-from .deepspeed_engine import DeepSpeedKind
 from .hf_checkpoints import TrainerSaver
 
 
@@ -99,6 +96,7 @@ class TrainerRun:
         self._saver = saver
         self._undo = hooks.Undo()
         self._is_deepspeed = False
+        self._spared = 0
 
     @guarded()
     def begin(self, state: Any) -> None:
@@ -115,10 +113,10 @@ class TrainerRun:
                     meter.watch.hello_field(name, value)
         else:
             self._undo = plain.instrument(wrapped, [innermost(trainer.optimizer)], meter, ends_step=False)
-            around = hooks.around(_backward, meter, True)
+            around = hooks.around(through_backward, meter, True)
             hooks.replace(self._undo, trainer.accelerator, "backward", around)
         hooks.replace(self._undo, trainer, "evaluate", hooks.around(_in_phase, meter, "eval"))
-        hooks.replace(self._undo, trainer, "_save_checkpoint", hooks.around(_in_phase, meter, "checkpoint"))
+        hooks.replace(self._undo, trainer, "_save_checkpoint", hooks.around(self._save_checkpoint))
         if state.global_step:
             place = self._saver.path_of(int(state.global_step))
             meter.resumed(int(state.global_step), base.tokens_before(place, trainer.args.process_index))
@@ -141,6 +139,21 @@ class TrainerRun:
         meter.clock.switch(timing.GAP)
         return error is None
 
+    def _save_checkpoint(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The Trainer saves, or we have it save. After a NaN its own saves delete no older one for a while."""
+        limits, meter = self._trainer.args, self._meter
+        if meter.announces_saves:
+            self._spared = 0 if meter.progress.sound else self._spared + 1
+        spares = meter.announces_saves and 0 < self._spared <= base.SPARED_MAX
+        before = limits.save_total_limit
+        try:
+            if spares:
+                limits.save_total_limit = None
+            return _in_phase(meter, "checkpoint", original, *args, **kwargs)
+        finally:
+            if spares:
+                limits.save_total_limit = before
+
     @guarded()
     def saved(self, state: Any) -> None:
         """The Trainer finished a checkpoint of its own."""
@@ -159,90 +172,7 @@ class TrainerRun:
         self._undo()
 
 
-class AccelerateSaver(base.PositionSaver):
-    """Saves through the user's function, else accelerator.save_state()."""
-
-    def __init__(self, meter: StepMeter, directory: Optional[str], accelerator: Any, options: Options) -> None:
-        super().__init__(meter)
-        self.directory = _beside_automatic(accelerator, directory)
-        self._accelerator = accelerator
-        self._save_fn = options.save_fn
-        self._load_fn = options.load_fn
-
-    def contents(self) -> Dict[str, Any]:
-        parameters = [parameter for model in self._accelerator._models for parameter in model.parameters()]
-        return base.counted(parameters, self._accelerator._optimizers if self._save_fn is None else ())
-
-    def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
-        """save_state() keeps no client_state: rank 0's manifest has what matters of it."""
-        self.begin_save()
-        if self._save_fn is not None:
-            self._save_fn(directory, tag, client_state)
-            return
-        # With its automatic naming on, save_state() takes no directory, and deletes an older checkpoint for a new one.
-        naming = getattr(self._accelerator, "project_configuration", None)
-        before = dict(vars(naming)) if naming is not None else {}
-        try:
-            if naming is not None:
-                naming.automatic_checkpoint_naming = False
-            with self._meter.unannounced():
-                self._accelerator.save_state(os.path.join(directory, tag))
-        finally:
-            for name in ("automatic_checkpoint_naming", "iteration"):
-                if name in before:
-                    setattr(naming, name, before[name])
-
-    def load(self, directory: str, tag: str) -> Dict[str, Any]:
-        if self._load_fn is not None:
-            return dict(self._load_fn(directory, tag) or {})
-        self._accelerator.load_state(os.path.join(directory, tag))
-        return {}
-
-
-class AcceleratePlainKind(plain.PlainKind):
-    """An Accelerate loop without DeepSpeed: its first model and its optimizers."""
-
-    def __init__(self, accelerator: Any, options: Options) -> None:
-        super().__init__(accelerator._models[0], options)
-        self._accelerator = accelerator
-
-    def checkpoint_dir(self) -> Optional[str]:
-        return _project_dir(self._accelerator)
-
-    def saver(self, meter: StepMeter, directory: Optional[str]) -> Saver:
-        return AccelerateSaver(meter, directory, self._accelerator, self._options)
-
-    def cannot_save(self, directory: Optional[str]) -> Optional[str]:
-        return None if directory else "no directory is known; pass checkpoint_dir=, or project_dir= to the Accelerator"
-
-    def instrument(self, meter: StepMeter) -> Callable[[], None]:
-        meter.defer_boundary()
-        undo = plain.instrument(self._model, self._optimizers, meter)
-        hooks.replace(undo, self._accelerator, "backward", hooks.around(_backward, meter, False))
-        return undo
-
-
-class AccelerateDeepSpeedKind(DeepSpeedKind):
-    """An Accelerate loop over its DeepSpeed plugin: the engine inside."""
-
-    def __init__(self, accelerator: Any, engine: Any, options: Options) -> None:
-        super().__init__(engine)
-        self._accelerator = accelerator
-        self._options = options
-
-    def checkpoint_dir(self) -> Optional[str]:
-        return _project_dir(self._accelerator)
-
-    def saver(self, meter: StepMeter, directory: Optional[str]) -> Saver:
-        return AccelerateSaver(meter, directory, self._accelerator, self._options)
-
-    def instrument(self, meter: StepMeter) -> Callable[[], None]:
-        """engine.step() runs inside accelerator.backward(), before the scheduler's step."""
-        meter.defer_boundary()
-        return super().instrument(meter)
-
-
-def _backward(meter: StepMeter, is_share: bool, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def through_backward(meter: StepMeter, is_share: bool, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     meter.enter_backward(args[0] if args else kwargs.get("loss"), is_share)
     try:
         return original(*args, **kwargs)
@@ -263,21 +193,6 @@ def innermost(optimizer: Any) -> Any:
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     return optimizer
-
-
-def _project_dir(accelerator: Any) -> Optional[str]:
-    directory = getattr(accelerator, "project_dir", None)
-    return str(directory) if directory else None
-
-
-def _beside_automatic(accelerator: Any, directory: Optional[str]) -> Optional[str]:
-    """Return where to save instead of the folder in which Accelerate numbers, deletes and finds checkpoints itself."""
-    project = _project_dir(accelerator)
-    naming = getattr(accelerator, "project_configuration", None)
-    if directory is None or project is None or not getattr(naming, "automatic_checkpoint_naming", False):
-        return directory
-    taken = os.path.realpath(os.path.join(project, "checkpoints"))
-    return os.path.abspath(project) if os.path.realpath(directory) == taken else directory
 
 
 def _nothing() -> None:

@@ -101,7 +101,7 @@ class TrainerSaver(base.PositionSaver):
             if _OWN.match(name) is None or os.path.lexists(os.path.join(path, checkpoint.MANIFEST)):
                 continue
             step = _step_of(path)
-            if step is not None and (step > suspect or _is_finite(path)):
+            if step is not None and (step > suspect or is_finite(path)):
                 created_unix_s = os.path.getmtime(os.path.join(path, _STATE))
                 found.append({"step": step, "path": path, "kind": "good", "created_unix_s": created_unix_s})
         return found
@@ -124,7 +124,7 @@ def _step_of(path: str) -> Optional[int]:
     return step if isinstance(step, int) and path.endswith("-%d" % step) else None
 
 
-def _is_finite(path: str) -> bool:
+def is_finite(path: str) -> bool:
     """Whether no weight that can be read is NaN or infinite: all of safetensors, samples of torch's files.
 
     Under ZeRO-3 the weights are in the optimizer's partitions, which are torch's files, and safetensors hold none.

@@ -75,7 +75,7 @@ def _prepare_inner(original: Callable[..., Any], loader: Any, *args: Any, **kwar
     """Lightning gives ranks a sampler of their own in a DataLoader that it knows: so it gets the one inside of ours."""
     if not isinstance(loader, WrappedLoader):
         return original(loader, *args, **kwargs)
-    loader.rebuild(lambda inner: original(inner, *args, **kwargs))
+    loader.prepare(lambda inner: original(inner, *args, **kwargs))
     return loader
 
 
@@ -134,7 +134,7 @@ def _callback_class(trainer: Any) -> Any:
 @guarded(fallback={})
 def fit_state(meter: StepMeter) -> Dict[str, Any]:
     """Return what a checkpoint of Lightning's own lacks. {}: nothing is added to it."""
-    return state_of(meter.tokens_total if meter.tokens_known else None)
+    return {**state_of(meter.tokens_total if meter.tokens_known else None), "sound": meter.progress.sound}
 
 
 class LightningFit:
@@ -147,6 +147,7 @@ class LightningFit:
         self._step = 0
         self._eval_parts: List[Optional[int]] = []
         self.loaded: Dict[str, Any] = {}  # The callback's state in the checkpoint that fit() began with.
+        self._good = ""  # What the script or Lightning saved last, unless after a NaN.
         self._generators: Optional[Dict[str, Any]] = None  # As they were when it was saved: for the first batch.
 
     @guarded()
@@ -162,6 +163,7 @@ class LightningFit:
         meter.time_device(plain.device_timer_of(module))
         self._step = int(trainer.global_step)
         hooks.replace(self._undo, trainer, "save_checkpoint", hooks.around(self._save))
+        hooks.replace(self._undo, trainer.strategy, "remove_checkpoint", hooks.around(self._remove))
         if self._step:
             self._take_state(str(trainer.ckpt_path or ""))
         parameters = deepspeed_engine.count_parameters(module)
@@ -200,8 +202,16 @@ class LightningFit:
             self._announce(str(filepath))
         return result
 
+    def _remove(self, original: Callable[..., Any], filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        """A ModelCheckpoint makes room. After a NaN the last good one stays."""
+        if not self._meter.progress.sound and os.path.abspath(str(filepath)) == self._good:
+            return None
+        return original(filepath, *args, **kwargs)
+
     @guarded()
     def _announce(self, path: str) -> None:
+        if self._meter.progress.sound:
+            self._good = os.path.abspath(path)
         base.report_last_good(
             self._meter, int(self._trainer.global_step), path if "://" in path else os.path.abspath(path)
         )

@@ -88,7 +88,8 @@ class LightningSaver(base.PositionSaver):
             step = (loaded or {}).get("global_step")
             if not isinstance(step, int) or "optimizer_states" not in loaded:
                 continue  # Weights alone, cut short, or with objects in it that only running its code would load.
-            if not files[path] and loaded.get("callbacks", {}).get(STATE_KEY, {}).get("command") != _command():
+            ours = loaded.get("callbacks", {}).get(STATE_KEY, {})
+            if ours.get("sound") is False or (not files[path] and ours.get("command") != _command()):
                 continue
             if step > suspect or _is_finite(path, loaded):
                 created_unix_s = os.path.getmtime(path)

@@ -44,7 +44,8 @@ def kind_of(engine: Any, options: Options) -> Kind:
 
 def _accelerator_kind(accelerator: Any, options: Options) -> Kind:
     """Return the kind for a loop of the user's own around `accelerator`. TypeError before prepare()."""
-    from .hf import AccelerateDeepSpeedKind, AcceleratePlainKind, innermost
+    from .accelerate_loops import AccelerateDeepSpeedKind, AcceleratePlainKind
+    from .hf import innermost
 
     wrapped = getattr(accelerator, "deepspeed_engine_wrapped", None)
     if wrapped is not None:

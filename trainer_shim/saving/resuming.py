@@ -13,7 +13,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from trainer_shim.guard import print_line
-from trainer_shim.interfaces import OwnMeans, Resumed, Saver
+from trainer_shim.interfaces import OwnCheckpoints, OwnMeans, Resumed, Saver
 
 from . import checkpoint, rng
 from .store import KeyStore
@@ -96,7 +96,7 @@ def _whole(saver: Saver, directory: str, rank: int) -> List[Dict[str, Any]]:
             found.append(manifest)
         elif rank == 0:
             print_line("passing over %s: %s" % (manifest["path"], faults[0]))
-    if isinstance(saver, OwnMeans):
+    if isinstance(saver, OwnCheckpoints):
         found += saver.own_checkpoints(directory)
         found.sort(key=lambda manifest: int(manifest["step"]), reverse=True)
     return [dict(one, tag=os.path.relpath(one["path"], directory)) for one in found[:CANDIDATES_MAX]]

@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.drills.trainers.harness import FAULTS, Cell, bench
+from tests.drills.trainers.harness import FAULT_AT, FAULTS, Cell, bench
 from tests.drills.trainers.registry import TRAINERS
 
 WIDTHS = (24, 8, 8, 18, 19)
@@ -23,6 +23,7 @@ def main() -> int:
     asked = argparse.ArgumentParser(prog="python -m tests.drills.trainers", description=__doc__)
     asked.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TRAINERS))
     asked.add_argument("--fault", choices=FAULTS, action="append", help="only this one; may be repeated")
+    asked.add_argument("--at", type=int, default=FAULT_AT, metavar="STEP", help="where it breaks: default %(default)s")
     asked.add_argument("--json", action="store_true", help="one object a cell instead of the table")
     asked.add_argument("--keep", type=Path, metavar="DIR", help="keep reports and outputs there")
     told = asked.parse_args()
@@ -34,7 +35,7 @@ def main() -> int:
     if not told.json:
         print(_row(TITLES))
     for trainer in chosen:
-        with bench(trainer) as at:
+        with bench(trainer, fault_at=told.at) as at:
             for fault in told.fault or FAULTS:
                 cell = at.cell(fault)
                 cells.append(cell)

@@ -164,8 +164,8 @@ def _kill(mark: str) -> None:
 class Bench:
     """Where the cells of one trainer are played: its golden losses, and a directory for each cell."""
 
-    def __init__(self, trainer: Trainer, work: Path, steps: int = STEPS) -> None:
-        self.trainer, self.work, self.steps = trainer, work, steps
+    def __init__(self, trainer: Trainer, work: Path, steps: int = STEPS, fault_at: int = FAULT_AT) -> None:
+        self.trainer, self.work, self.steps, self.fault_at = trainer, work, steps, fault_at
         self._golden: Played | None = None
 
     @property
@@ -256,7 +256,7 @@ class Bench:
             "COSTGOV_PATHS__STATE_DIR": str(directory / "state"),
             "COSTGOV_PATHS__RUNTIME_DIR": str(directory / "run"),
             "FAULT": "" if fault == "ceiling" else fault,
-            "FAULT_AT": str(FAULT_AT),
+            "FAULT_AT": str(self.fault_at),
             "FAULT_RANK": "1",
             "PACE": str(PACE_S) if fault == "ceiling" else "0",
             **self.trainer.environ,
@@ -269,10 +269,10 @@ class Bench:
 
 
 @contextmanager
-def bench(trainer: Trainer, steps: int = STEPS) -> Iterator[Bench]:
+def bench(trainer: Trainer, steps: int = STEPS, fault_at: int = FAULT_AT) -> Iterator[Bench]:
     """In a directory with a short name: sockets lie in it."""
     with tempfile.TemporaryDirectory(prefix="table-") as directory:
-        yield Bench(trainer, Path(directory), steps)
+        yield Bench(trainer, Path(directory), steps, fault_at)
 
 
 # --- what is read from the report -----------------------------------------------------------------------------------

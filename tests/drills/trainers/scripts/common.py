@@ -75,7 +75,7 @@ def read(rows: Any) -> Any:
 
 
 def break_at(model: torch.nn.Module, micro_steps: int = 1) -> None:
-    """Make the loss that `model` returns NaN in the step of FAULT=nan, as a broken batch would."""
+    """Make what the loss of `model` is or comes from NaN in the step of FAULT=nan, as a broken batch would."""
     passes = 0
 
     def after(module: torch.nn.Module, _args: Any, output: Any) -> Any:
@@ -88,7 +88,9 @@ def break_at(model: torch.nn.Module, micro_steps: int = 1) -> None:
                 return output * float("nan")
             if isinstance(output, tuple):
                 return (*output[:-1], output[-1] * float("nan"))
-            output.loss = output.loss * float("nan")
+            for name in ("loss", "log_probs"):  # TRL makes its loss of the latter.
+                if getattr(output, name, None) is not None:
+                    setattr(output, name, getattr(output, name) * float("nan"))
         return output
 
     model.register_forward_hook(after)

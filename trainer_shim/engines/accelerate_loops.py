@@ -1,0 +1,216 @@
+"""A loop of one's own around an Accelerator: plain, or over its DeepSpeed plugin. It saves by save_state().
+
+What the script saves by itself counts, too: beside each of its checkpoints every rank notes its step, generators and
+data position, which Accelerate does not know or does not keep.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Callable, Dict, List, Optional
+
+from trainer_shim.guard import guarded
+from trainer_shim.interfaces import Saver
+from trainer_shim.meter import StepMeter
+from trainer_shim.saving import checkpoint, rng
+
+from . import base, hooks, plain
+from .base import Options
+from .deepspeed_engine import DeepSpeedKind
+from .hf import through_backward
+from .hf_checkpoints import is_finite
+
+_NUMBERED = re.compile(r"^checkpoint_(\d+)$")
+
+
+class AccelerateSaver(base.PositionSaver):
+    """Saves through the user's function, else accelerator.save_state()."""
+
+    def __init__(self, meter: StepMeter, directory: Optional[str], accelerator: Any, options: Options) -> None:
+        super().__init__(meter)
+        self.directory = _beside_automatic(accelerator, directory)
+        self._accelerator = accelerator
+        self._save_fn = options.save_fn
+        self._load_fn = options.load_fn
+        self._numbered = _numbered(accelerator)
+        self._spared = 0
+
+    def contents(self) -> Dict[str, Any]:
+        parameters = [parameter for model in self._accelerator._models for parameter in model.parameters()]
+        return base.counted(parameters, self._accelerator._optimizers if self._save_fn is None else ())
+
+    def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
+        """save_state() keeps no client_state: rank 0's manifest has what matters of it."""
+        self.begin_save()
+        if self._save_fn is not None:
+            self._save_fn(directory, tag, client_state)
+            return
+        # With its automatic naming on, save_state() takes no directory, and deletes an older checkpoint for a new one.
+        naming = getattr(self._accelerator, "project_configuration", None)
+        before = dict(vars(naming)) if naming is not None else {}
+        try:
+            if naming is not None:
+                naming.automatic_checkpoint_naming = False
+            with self._meter.unannounced():
+                self._accelerator.save_state(os.path.join(directory, tag))
+        finally:
+            for name in ("automatic_checkpoint_naming", "iteration"):
+                if name in before:
+                    setattr(naming, name, before[name])
+
+    def load(self, directory: str, tag: str) -> Dict[str, Any]:
+        if self._load_fn is not None:
+            return dict(self._load_fn(directory, tag) or {})
+        self._accelerator.load_state(os.path.join(directory, tag))
+        naming = getattr(self._accelerator, "project_configuration", None)
+        if self._numbered is not None and naming is not None and naming.iteration == 0:
+            # Accelerate counts from 0 in each process, and refuses a number that is taken.
+            naming.iteration = max(_numbers(self._numbered), default=-1) + 1
+        return {}
+
+    def own_checkpoints(self, directory: str) -> List[Dict[str, Any]]:
+        """Return those that the script saved by itself and of which this rank noted its part, as manifests.
+
+        One that stands beside a later suspect one may hold the same broken weights.
+        """
+        suspect = max((manifest["step"] for manifest in checkpoint.candidates(directory, "suspect")), default=-1)
+        rank = int(self._accelerator.process_index)
+        found = []
+        for path in (path for folder in {directory, self._numbered or directory} for path in _below(folder)):
+            if os.path.lexists(os.path.join(path, checkpoint.MANIFEST)):
+                continue
+            step = ((checkpoint.read_rank_file(path, rank) or {}).get("position") or {}).get("step")
+            if isinstance(step, int) and (step > suspect or is_finite(path)):
+                created_unix_s = os.path.getmtime(os.path.join(path, checkpoint.rank_file(rank)))
+                found.append({"step": step, "path": path, "kind": "good", "created_unix_s": created_unix_s})
+        return found
+
+    def hook_saves(self, undo: hooks.Undo) -> None:
+        """See what the script saves."""
+        hooks.replace(undo, self._accelerator, "save_state", hooks.around(self._save_state))
+
+    def _save_state(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        meter = self._meter
+        if not meter.announces_saves:
+            return original(*args, **kwargs)
+        naming: Any = getattr(self._accelerator, "project_configuration", None)
+        part = meter.enter_phase("checkpoint")
+        self._spared = 0 if meter.progress.sound else self._spared + 1
+        spares = naming is not None and 0 < self._spared <= base.SPARED_MAX
+        limit = getattr(naming, "total_limit", None)
+        try:
+            if spares:
+                naming.total_limit = None
+            self._forget_part(args[0] if args else kwargs.get("output_dir"))
+            with meter.unannounced():
+                path = original(*args, **kwargs)
+        finally:
+            if spares:
+                naming.total_limit = limit
+            meter.exit_phase(part, False)
+        if meter.progress.sound:
+            self._note_part(path)
+        return path
+
+    @guarded()
+    def _forget_part(self, directory: Any) -> None:
+        """Until the directory is written again, its files and what was noted beside them may not belong together."""
+        if directory:
+            path = os.path.join(str(directory), checkpoint.rank_file(int(self._accelerator.process_index)))
+            if os.path.lexists(path):
+                os.unlink(path)
+
+    @guarded()
+    def _note_part(self, directory: Any) -> None:
+        path = os.path.abspath(str(directory))
+        state = {"v": 1, "rng": rng.capture(), "position": self.position()}
+        checkpoint.write_rank_file(path, int(self._accelerator.process_index), state)
+        base.report_last_good(self._meter, self._meter.progress.step, path)
+
+
+class AcceleratePlainKind(plain.PlainKind):
+    """An Accelerate loop without DeepSpeed: its first model and its optimizers."""
+
+    def __init__(self, accelerator: Any, options: Options) -> None:
+        super().__init__(accelerator._models[0], options)
+        self._accelerator = accelerator
+        self._saver: Optional[AccelerateSaver] = None
+
+    def checkpoint_dir(self) -> Optional[str]:
+        return _project_dir(self._accelerator)
+
+    def saver(self, meter: StepMeter, directory: Optional[str]) -> Saver:
+        self._saver = AccelerateSaver(meter, directory, self._accelerator, self._options)
+        return self._saver
+
+    def cannot_save(self, directory: Optional[str]) -> Optional[str]:
+        return None if directory else "no directory is known; pass checkpoint_dir=, or project_dir= to the Accelerator"
+
+    def instrument(self, meter: StepMeter) -> Callable[[], None]:
+        meter.defer_boundary()
+        undo = plain.instrument(self._model, self._optimizers, meter)
+        hooks.replace(undo, self._accelerator, "backward", hooks.around(through_backward, meter, False))
+        if self._saver is not None:
+            self._saver.hook_saves(undo)
+        return undo
+
+
+class AccelerateDeepSpeedKind(DeepSpeedKind):
+    """An Accelerate loop over its DeepSpeed plugin: the engine inside."""
+
+    def __init__(self, accelerator: Any, engine: Any, options: Options) -> None:
+        super().__init__(engine)
+        self._accelerator = accelerator
+        self._options = options
+        self._saver: Optional[AccelerateSaver] = None
+
+    def checkpoint_dir(self) -> Optional[str]:
+        return _project_dir(self._accelerator)
+
+    def saver(self, meter: StepMeter, directory: Optional[str]) -> Saver:
+        self._saver = AccelerateSaver(meter, directory, self._accelerator, self._options)
+        return self._saver
+
+    def instrument(self, meter: StepMeter) -> Callable[[], None]:
+        """engine.step() runs inside accelerator.backward(), before the scheduler's step."""
+        meter.defer_boundary()
+        undo = hooks.Undo()
+        undo.add(super().instrument(meter))
+        if self._saver is not None:
+            self._saver.hook_saves(undo)
+        return undo
+
+
+def _project_dir(accelerator: Any) -> Optional[str]:
+    directory = getattr(accelerator, "project_dir", None)
+    return str(directory) if directory else None
+
+
+def _numbered(accelerator: Any) -> Optional[str]:
+    """Return the folder in which Accelerate numbers, deletes and finds checkpoints itself. None: it does not."""
+    project = _project_dir(accelerator)
+    naming = getattr(accelerator, "project_configuration", None)
+    if project is None or not getattr(naming, "automatic_checkpoint_naming", False):
+        return None
+    return os.path.abspath(os.path.join(project, "checkpoints"))
+
+
+def _beside_automatic(accelerator: Any, directory: Optional[str]) -> Optional[str]:
+    """Return where to save instead of the folder that is Accelerate's own."""
+    taken = _numbered(accelerator)
+    if directory is None or taken is None or os.path.realpath(directory) != os.path.realpath(taken):
+        return directory
+    return os.path.dirname(taken)
+
+
+def _numbers(folder: str) -> List[int]:
+    names = (os.path.basename(path) for path in _below(folder))
+    return [int(found[1]) for found in map(_NUMBERED.match, names) if found is not None]
+
+
+def _below(folder: str) -> List[str]:
+    try:
+        return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+    except OSError:
+        return []

@@ -14,6 +14,8 @@ _ALL = (
     Trainer("hf-trainer-zero3", torchrun("hf_trainer.py", "--zero", "3"), _DS),
     Trainer("accelerate", python("accelerate_loop.py"), ("torch", "accelerate")),
     Trainer("accelerate-naming", python("accelerate_loop.py", "--naming"), ("torch", "accelerate")),
+    Trainer("trl-sft", python("trl_sft.py"), (*_HF, "trl", "datasets")),
+    Trainer("trl-sft-ddp", torchrun("trl_sft.py"), (*_HF, "trl", "datasets")),
     Trainer("lightning", python("lightning_fit.py"), ("torch", "lightning")),
     Trainer("lightning-ddp", torchrun("lightning_fit.py"), ("torch", "lightning")),
     Trainer("plain", python("nanogpt.py")),

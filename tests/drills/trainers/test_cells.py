@@ -13,7 +13,9 @@ STEPS = 60
 
 
 # At 40 the framework itself saves the NaN, and makes room for it.
-@pytest.mark.parametrize(("name", "fault", "at"), [("lightning-ddp", "nan", 40), ("accelerate-naming", "nan", 40)])
+@pytest.mark.parametrize(
+    ("name", "fault", "at"), [("lightning-ddp", "nan", 40), ("accelerate-naming", "nan", 40), ("trl-sft", "nan", 34)]
+)
 def test_the_halt_holds_and_its_work_goes_on(name: str, fault: str, at: int) -> None:
     trainer = TRAINERS[name]
     for package in trainer.packages:

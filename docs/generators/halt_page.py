@@ -36,7 +36,7 @@ environment. A process belongs to the run, whoever its parent is now, if one of 
 | It carries the mark of the launch: a soft limit (RLIMIT_LOCKS, which the kernel does not enforce) that everything inherits. | the command's start | `costgov run` |
 | The same, set by the rank itself. | `attach()` | the service |
 | It is in the control group that was made for the command, by root or where a systemd unit is the user's (`Delegate=yes`). | the command's start | `costgov run` |
-| It is in a control group that began with the run: a systemd scope or service, a Slurm step. Not a login's or a container's. | the first hello | the service |
+| It is in a control group that began with the run: a systemd scope or service, a Slurm step. Not a login's or a container's. This and a mark count while no other run lives there. | the first hello | the service |
 | It is in a session or process group that the run began. | always | both |
 
 `costgov run` is also the parent of every orphan of its command (a subreaper). A shell in a tmux session that the run started is the run's.

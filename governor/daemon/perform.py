@@ -19,7 +19,7 @@ import structlog
 
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.idle_state import NODE
-from governor.core.engine.managed_run import Launch, ManagedRun
+from governor.core.engine.managed_run import Launch, ManagedRun, announced_by_others
 from governor.core.engine.node import Node
 from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
 from governor.core.events.effects import (
@@ -248,6 +248,7 @@ class Performer:
         hit = self.process_killer.begin(
             incident_id, self.node.announced(incident_id), launchers, uid, signum, others,
             marks=launch.marks, cgroups=launch.cgroups, unsure=launch.unsure,
+            others=partial(announced_by_others, self.node.runs, run),
         )  # fmt: skip
         unsent = self._why_unsent(hit)
         if unsent is not None and managed is not None and managed.incident is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import structlog
@@ -24,6 +24,7 @@ from governor.core.halt.kill_set import (
     strays,
 )
 from governor.core.halt.known_names import is_multiplexer
+from governor.core.halt.neighbours import Ties, own_ties
 from governor.ports import Processes, Sent
 
 # The scan period while a process lives, so an exit is seen this soon.
@@ -83,6 +84,8 @@ class KillInProgress:
     marks: tuple[int, ...] = ()
     cgroups: tuple[str, ...] = ()
     unsure: tuple[ProcessId, ...] = ()  # Perhaps of the run: never signalled, and named when all else is gone.
+    others: Callable[[], Iterable[ProcessId]] = tuple  # Announced processes of the node's other runs, as of now.
+    ties: Ties = field(default_factory=lambda: Ties((), ()))  # As of the last table.
     members: KillSet | None = None  # None before a process table could be read.
     is_waiting: bool = False  # `signum` waits for a readable process table.
     unsent: tuple[ProcessId, ...] = ()  # Processes not yet sent `signum`, first in the next round.
@@ -118,7 +121,7 @@ class ProcessKiller:
         self, incident_id: str, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], uid: int,
         signum: signal.Signals, other_uids: Iterable[int] = (), *, marks: Iterable[int] = (),
         cgroups: Iterable[str] = (),
-        unsure: Iterable[ProcessId] = (),
+        unsure: Iterable[ProcessId] = (), others: Callable[[], Iterable[ProcessId]] = tuple,
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Signal every process of the run, launchers first. Repeatable. Return each process and its signal's result.
 
@@ -129,7 +132,7 @@ class ProcessKiller:
         known = self._open.get(incident_id)
         killing = KillInProgress(
             tuple(dict.fromkeys(ranks)), tuple(launchers), uid, tuple(other_uids), signum,
-            marks=tuple(marks), cgroups=tuple(cgroups), unsure=tuple(unsure),
+            marks=tuple(marks), cgroups=tuple(cgroups), unsure=tuple(unsure), others=others,
         )  # fmt: skip
         killing.members = known.members if known is not None else None
         self._open[incident_id] = killing
@@ -143,12 +146,13 @@ class ProcessKiller:
         return late
 
     def _begin(self, killing: KillInProgress, table: Table) -> list[dict[str, Any]]:
+        ties = self._tie(killing, table)
         made = kill_set(
             table, killing.ranks, self.own_pid, launchers=killing.launchers, uid=killing.uid,
-            other_uids=killing.other_uids, marks=killing.marks, cgroups=killing.cgroups,
+            other_uids=killing.other_uids, marks=ties.marks, cgroups=ties.cgroups, spared=ties.spared,
         )  # fmt: skip
         assert made is not None, "a run has a uid"
-        killing.members = made if killing.members is None else made.joined(killing.members)
+        killing.members = made if killing.members is None else self._left(killing, made.joined(killing.members))
         killing.members = killing.members.widened(self._bearers(killing, killing.members, table))
         living = [process for process in killing.members.members if not self.processes.is_gone(process)]
         killing.unsent = tuple(living[SENDS_MAX:])
@@ -165,6 +169,21 @@ class ProcessKiller:
         rows += [self._row(rank, "rank", {}, Sent.DENIED) for rank in spared]
         return rows
 
+    def _tie(self, killing: KillInProgress, table: Table) -> Ties:
+        """Look again which processes are other runs': these may begin, and announce themselves, during the halt."""
+        before = killing.members.marks if killing.members is not None else ()
+        killing.ties = own_ties(
+            table, killing.ranks, killing.launchers, (*killing.marks, *before), killing.cgroups, killing.others(),
+            self.own_pid,
+        )  # fmt: skip
+        return killing.ties
+
+    def _left(self, killing: KillInProgress, members: KillSet) -> KillSet:
+        """What is left to the run of what an earlier scan knew as its own."""
+        ties = killing.ties
+        alone = tuple(process for process in members.members if process.pid not in ties.spared)
+        return replace(members, members=alone, marks=frozenset(ties.marks), cgroups=frozenset(ties.cgroups))
+
     def _row(self, process: ProcessId, role: str, table: Table, sent: Sent) -> dict[str, Any]:
         facts = table.get(process.pid)
         argv0 = " ".join(redacted(facts.argv, self.redact_keys)[:3])[:120] if facts is not None else ""
@@ -172,7 +191,7 @@ class ProcessKiller:
 
     def _own_group(self, killing: KillInProgress) -> ControlGroup | None:
         """The control group that was made for this halt's run: not that of another run on the same socket."""
-        return self.group if self.group is not None and self.group.path in killing.cgroups else None
+        return self.group if self.group is not None and self.group.path in killing.ties.cgroups else None
 
     def _kill_group(self, killing: KillInProgress, table: Table) -> tuple[ProcessId, ...]:
         """End the run's own control group, another user's processes too. Return what the table shows in it.
@@ -222,6 +241,8 @@ class ProcessKiller:
             killing.is_waiting = False
             self._late.append((incident_id, killing.signum, self._begin(killing, table)))
         assert killing.members is not None
+        self._tie(killing, table)
+        killing.members = self._left(killing, killing.members)
         newcomers = self._newcomers(killing, killing.members, table)
         everyone = dict.fromkeys((*killing.members.members, *newcomers, *killing.ranks))
         alive = tuple(p for p in everyone if not self.processes.is_gone(p))
@@ -252,7 +273,7 @@ class ProcessKiller:
         return None
 
     def _newcomers(self, killing: KillInProgress, members: KillSet, table: Table) -> tuple[ProcessId, ...]:
-        found = strays(table, members, self.own_pid)
+        found = strays(table, members, self.own_pid, killing.ties.spared)
         if found or not all(self.processes.is_gone(process) for process in members.members):
             return found
         return self._bearers(killing, members, table)  # Looked for once nobody else is left: it costs more.
@@ -260,7 +281,12 @@ class ProcessKiller:
     def _bearers(self, killing: KillInProgress, members: KillSet, table: Table) -> tuple[ProcessId, ...]:
         """What has the run's mark in its environment alone: a server from before has started it for the run."""
         clues = self._clues(killing, members, table)
-        return tuple(p for p, clue in clues.items() if any(carries(clue.mark, mark) for mark in members.marks))
+        spared = killing.ties.spared
+        return tuple(
+            p
+            for p, clue in clues.items()
+            if p.pid not in spared and any(carries(clue.mark, mark) for mark in members.marks)
+        )
 
     def _clues(self, killing: KillInProgress, members: KillSet, table: Table) -> Mapping[ProcessId, Clue]:
         began = [process.start_ticks for process in (*killing.launchers, *killing.ranks)]
@@ -281,7 +307,8 @@ class ProcessKiller:
         assert killing.members is not None
         members = frozenset(killing.members.members)
         beside = self._beside(killing, killing.members, table)
-        named = dict.fromkeys((*killing.unsure, *marked_of_others(table, killing.members), *beside))
+        others = (*marked_of_others(table, killing.members), *killing.ties.shared(table, killing.members.uids))
+        named = dict.fromkeys((*killing.unsure, *others, *beside))
         living = [p for p in named if p not in members and p.pid in table and not self.processes.is_gone(p)]
         return tuple((p.pid, " ".join(table[p.pid].argv)[:COMMAND_CHARS_MAX]) for p in living[:UNSURE_MAX])
 

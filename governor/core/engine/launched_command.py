@@ -132,6 +132,7 @@ def _begin(managed: ManagedRun, at: MonoNs, *, is_known: bool) -> None:
     if is_known:
         managed.drop_latch()
         managed.rules.new_attempt()
+    managed.launch.forget_places(is_over=True)  # The command's own are learned at once.
     intake.begin_attempt(managed.run, "", at)
 
 

@@ -86,6 +86,15 @@ class Launch:
     cgroups: tuple[str, ...] = ()  # Control groups that began with it, the newest last.
     unsure: tuple[ProcessId, ...] = ()  # Orphans that began while the run was starting: perhaps its own.
 
+    def forget_places(self, *, is_over: bool) -> None:
+        """An attempt begins. The name of a control group may be another's by now; it is learned again at a hello.
+
+        `is_over`: the attempt before it had ended, so what it left is nobody's. Else its processes may still live.
+        """
+        self.cgroups = ()
+        if is_over:
+            self.marks, self.unsure = (), ()
+
     def learn(self, marks: Iterable[int], cgroups: Iterable[str] = (), unsure: Iterable[ProcessId] = ()) -> None:
         """Add what tells processes of the run. An earlier attempt's may still live."""
         self.marks = tuple(dict.fromkeys((*self.marks, *marks)))[-MARKS_MAX:]
@@ -173,3 +182,9 @@ class SupersededRank:
     pid: int
     since: MonoNs
     is_loss_reported: bool = False  # It was reported that its loss is no number.
+
+
+def announced_by_others(runs: Mapping[str, ManagedRun], name: str) -> tuple[ProcessId, ...]:
+    """The ranks of the other runs that live: no halt of this run ends them."""
+    others = (managed for managed in runs.values() if managed.run.run != name and managed.run.alive)
+    return tuple(rank.peer.process for managed in others for rank in managed.run.ranks.values())

@@ -148,6 +148,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
         managed.drop_latch()  # The latch was the old attempt's.
         intake.relabel(managed.run, event.stage, event.labels)
         budgeting.refit(node, managed)  # A stand-in for a command had no stage and no labels.
+        managed.launch.forget_places(is_over=not managed.run.ranks)
         intake.begin_attempt(managed.run, "stream", event.at)
         managed.rules.new_attempt()
     managed.is_separate = not managed.run.ranks and not launched_command.is_of_command(node, event)

@@ -42,7 +42,7 @@ from governor.core.events.inputs import (
 from governor.core.halt.table import Fact, HaltState
 from governor.core.runs import intake
 from governor.core.runs.ends import cause_of, seen_cause
-from governor.core.runs.life import LifeFact
+from governor.core.runs.life import Life, LifeFact
 from governor.core.runs.state import RANKS_MAX, Rank
 
 _PAST_ASKING = (HaltState.TERMED, HaltState.KILLED, HaltState.STOPPING, HaltState.VERIFYING, HaltState.NEEDS_HUMAN)
@@ -70,8 +70,10 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
         # One connection belongs to one rank. Its previous rank would stay connected for ever.
         on_disconnected(node, Disconnected(hello.at, hello.connection))
     is_new, ranks_before = managed.run.attempt != hello.attempt, managed.run.known_ranks()
+    was_over = managed.run.life is Life.ENDED
     begins = managed.run.move(LifeFact.RANK_OF_NEW_ATTEMPT if is_new else LifeFact.RANK, hello.at).begins
     if begins:
+        managed.launch.forget_places(is_over=was_over)
         effects.extend(_begin_attempt(node, managed, hello) if is_new else _reconnect(managed, hello))
     known_as = managed.run.stage, managed.run.labels
     rank = intake.apply_hello(managed.run, hello)

@@ -10,8 +10,9 @@ These belong to a run, besides the trees below its launchers and ranks:
 - every orphan of a process group that the run itself began;
 - in a session that it shares with others (a login shell), an orphan that appeared after the kill set was taken and has
   exactly a rank's or launcher's command line: a member forked it at the last moment.
-Sharing a parent, a session, a user or a command line with the run is not enough: sibling runs of one sweep share all of
-these. A restart loop around the launcher shows itself by the hello of its new ranks, which has the run's name.
+None of these if it is another run's: neighbours.py. Sharing a parent, a session, a user or a command line with the run
+is not enough: sibling runs of one sweep share all of these. A restart loop around the launcher shows itself by the
+hello of its new ranks, which has the run's name.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def find_launchers(table: Table, rank: ProcessId, own_pid: int | None = None) ->
         return ()
     found = []
     child = facts
-    for ancestor in _ancestors(table, facts):
+    for ancestor in ancestors(table, facts):
         if ancestor.uid != facts.uid or ancestor.process.pid == own_pid:
             break
         if is_launcher(ancestor.argv) or _spawned(facts, child, parent=ancestor):
@@ -103,20 +104,21 @@ def descends(table: Table, process: ProcessId, roots: Iterable[ProcessId]) -> bo
     if facts is None:
         return False
     wanted = frozenset(roots)
-    line = {facts.process, *(ancestor.process for ancestor in _ancestors(table, facts))}
+    line = {facts.process, *(ancestor.process for ancestor in ancestors(table, facts))}
     return bool(wanted & line) or facts.sid in {root.pid for root in wanted if _same(table, root) is not None}
 
 
 def kill_set(
     table: Table, ranks: Iterable[ProcessId], own_pid: int, *, launchers: Iterable[ProcessId] = (),
     uid: int | None = None, other_uids: Iterable[int] = (), marks: Iterable[int] = (), cgroups: Iterable[str] = (),
+    spared: frozenset[int] = frozenset(),
 ) -> KillSet | None:  # fmt: skip
     """Return which processes to end for these announced ranks, or None if the run's uid cannot be found any more.
 
     `launchers` are those found at the hello of the ranks (under `costgov run` also the command itself). They count even
     if they are no longer above a rank. `uid` is the run's; by default, that of a rank or launcher still alive.
     `other_uids`: of processes that root's configuration names for the run. `marks`: what its processes have inherited.
-    `cgroups`: as `own_cgroups` returned them while its tree stood.
+    `cgroups`: as `own_cgroups` returned them while its tree stood. `spared`: what is other runs' (neighbours.py).
     """
     ranks = tuple(dict.fromkeys(ranks))
     recorded = tuple(launchers)
@@ -125,10 +127,10 @@ def kill_set(
         if uid is None:
             return None
     uids = frozenset((uid, *other_uids))
-    protected = _protected(table, own_pid)
+    protected = _protected(table, own_pid) | spared
     found = (launcher for rank in ranks for launcher in find_launchers(table, rank, own_pid))
     all_launchers = [f for f in _alive(table, (*recorded, *found)) if _may_end(f, uids, protected)]
-    all_launchers.sort(key=lambda facts: sum(1 for _ in _ancestors(table, facts)))
+    all_launchers.sort(key=lambda facts: sum(1 for _ in ancestors(table, facts)))
     rank_facts = [f for f in _alive(table, ranks) if _may_end(f, uids, protected)]
     roots = {f.process: f for f in (*all_launchers, *rank_facts)}
     members = dict(roots)
@@ -150,12 +152,14 @@ def kill_set(
         marks=frozenset(marks),
         cgroups=frozenset(cgroups),
     )
-    return killed.widened(strays(table, killed, own_pid))
+    return killed.widened(strays(table, killed, own_pid, spared))
 
 
-def strays(table: Table, killed: KillSet, own_pid: int) -> tuple[ProcessId, ...]:
+def strays(
+    table: Table, killed: KillSet, own_pid: int, spared: frozenset[int] = frozenset()
+) -> tuple[ProcessId, ...]:  # fmt: skip
     """Return living processes of the run that are not members: late children, orphans, restarts. No zombies."""
-    protected = _protected(table, own_pid)
+    protected = _protected(table, own_pid) | spared
     members = frozenset(killed.members)
     found: dict[ProcessId, ProcessFacts] = {}
     for facts in table.values():
@@ -263,7 +267,7 @@ def managers(table: Table, named: Iterable[ProcessFacts], run_uid: int | None) -
     if run_uid == 0:
         return frozenset(found)
     for facts in by_pid.values():
-        above = (ancestor for ancestor in _ancestors(table, facts) if ancestor.process.pid in by_pid)
+        above = (ancestor for ancestor in ancestors(table, facts) if ancestor.process.pid in by_pid)
         found.update(ancestor.process for ancestor in above if ancestor.uid == 0 != facts.uid)
     return frozenset(found)
 
@@ -280,7 +284,7 @@ def _spawned(rank: ProcessFacts, child: ProcessFacts, *, parent: ProcessFacts) -
 def _belongs(table: Table, facts: ProcessFacts, killed: KillSet, members: frozenset[ProcessId]) -> bool:
     if any(carries(facts.mark, mark) for mark in killed.marks) or is_below(facts.cgroup, killed.cgroups):
         return True
-    for ancestor in _ancestors(table, facts):
+    for ancestor in ancestors(table, facts):
         if ancestor.process in members:
             return True
     if _led_by_us(table, facts.sid, killed.sessions, members):
@@ -353,7 +357,7 @@ def _trees(
         level = [child.process.pid for child in below]
 
 
-def _ancestors(table: Table, facts: ProcessFacts) -> Iterator[ProcessFacts]:
+def ancestors(table: Table, facts: ProcessFacts) -> Iterator[ProcessFacts]:
     """Yield parent, grandparent, …. A parent younger than its child is a reused pid and ends the chain."""
     for _ in range(ANCESTORS_MAX):
         parent = table.get(facts.ppid)

@@ -15,6 +15,7 @@ _MANAGERS = frozenset((
     "runc", "crun", "dockerd", "pbs_mom", "condor_starter", "sge_shepherd",
 ))  # fmt: skip
 _LAUNCHER_FILES = ("deepspeed/launcher/launch.py", "deepspeed/launcher/runner.py", "torch/distributed/run.py")
+_GOVERNOR_FILE = "governor/__main__.py"
 _MULTIPLEXERS = frozenset(("tmux", "tmux:", "screen", "SCREEN", "zellij", "dtach", "abduco"))
 _SHARED_UNITS = ("session-", "user@", "init.scope")
 _CONTAINERS = ("docker", "libpod", "crio", "cri-containerd", "kubepods", "lxc", "machine", "podman", "containerd")
@@ -51,6 +52,15 @@ def is_manager(argv: tuple[str, ...]) -> bool:
     """Whether this is the command line of a known manager, such as "slurmstepd: [4711.0]"."""
     words = argv[0].replace(":", " ").split() if argv else []
     return bool(words) and words[0].rsplit("/", 1)[-1] in _MANAGERS
+
+
+def is_governor(argv: tuple[str, ...]) -> bool:
+    """Whether this is the command line of `costgov run`, which has a command of its own."""
+    if not argv:
+        return False
+    program, rest = _program(argv)
+    is_costgov = program == "governor" or program.rsplit("/", 1)[-1] == "costgov" or program.endswith(_GOVERNOR_FILE)
+    return is_costgov and "run" in rest
 
 
 def is_multiplexer(argv: tuple[str, ...]) -> bool:

@@ -1,0 +1,126 @@
+"""What of a run's surroundings is another run's, so that no halt of the run ends it.
+
+A unit, a Slurm step, a launcher, or a tmux server with all that is opened in it may hold several runs. What identifies
+the run alone then shrinks to its ranks, their launchers and trees, and the marks of its ranks. Whoever shares more than
+that with it is named, and lives.
+
+Other runs are those that have announced themselves to this governor, and the commands of other governors: a
+`costgov run` that has left the run's tree (in a terminal server, by `setsid`). One inside the tree is the run's own
+launcher, and ends with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from governor.core.base.identity import ProcessFacts, ProcessId, carries
+from governor.core.halt.kill_set import ancestors, is_below
+from governor.core.halt.known_names import is_governor
+
+Table = Mapping[int, ProcessFacts]
+
+
+@dataclass(frozen=True, slots=True)
+class Ties:
+    """What belongs to the run besides its trees, and what it only shares."""
+
+    marks: tuple[int, ...]
+    cgroups: tuple[str, ...]
+    spared: frozenset[int] = frozenset()  # Other runs' trees, and launchers that the run has in common with them.
+    shared_marks: tuple[int, ...] = ()
+    shared_cgroups: tuple[str, ...] = ()
+
+    def shared(self, table: Table, uids: Iterable[int]) -> tuple[ProcessId, ...]:
+        """Return what may be the run's or another's, and lives: to be named."""
+        wanted = frozenset(uids)
+        return tuple(
+            facts.process
+            for facts in table.values()
+            if facts.uid in wanted
+            and facts.state not in "ZX"
+            and facts.process.pid not in self.spared
+            and (_carries_one(facts.mark, self.shared_marks) or is_below(facts.cgroup, self.shared_cgroups))
+        )
+
+
+def own_ties(
+    table: Table, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], marks: Iterable[int],
+    cgroups: Iterable[str], others: Iterable[ProcessId], own_pid: int,
+) -> Ties:  # fmt: skip
+    """`others`: announced processes of other runs that live. A process that this run has announced too is its own."""
+    marks, cgroups = tuple(dict.fromkeys(marks)), tuple(dict.fromkeys(cgroups))
+    own = _pids(table, ranks)
+    rooted = own | _pids(table, launchers)
+    announced = _pids(table, others) - own
+    governors = _governors(table, rooted, own_pid, marks, cgroups)
+    heads = announced | governors
+    if not heads:
+        return Ties(marks, cgroups)
+    above = {pid for head in heads for pid in _up_to(table, head, own)}
+    theirs = {table[pid].mark for pid in announced} | {f.mark for f in table.values() if f.ppid in governors}
+    theirs -= {0, *(mark for mark in theirs if any(carries(table[pid].mark, mark) for pid in (*own, *governors)))}
+    spared = {
+        facts.process.pid
+        for facts in table.values()
+        if _nearest(table, facts, own, heads) or (_carries_one(facts.mark, theirs) and not _is_below(table, facts, own))
+    }
+    shared_marks = tuple(m for m in marks if any(carries(table[head].mark, m) for head in heads))
+    shared_cgroups = tuple(c for c in cgroups if any(is_below(table[head].cgroup, (c,)) for head in heads))
+    of_ranks = dict.fromkeys(table[pid].mark for pid in sorted(own) if _carries_one(table[pid].mark, shared_marks))
+    alone = (m for m in of_ranks if not any(carries(table[head].mark, m) for head in heads))
+    return Ties(
+        marks=tuple(dict.fromkeys((*(m for m in marks if m not in shared_marks), *alone))),
+        cgroups=tuple(c for c in cgroups if c not in shared_cgroups),
+        spared=frozenset((spared | above) - own),
+        shared_marks=shared_marks,
+        shared_cgroups=shared_cgroups,
+    )
+
+
+def _governors(
+    table: Table, rooted: frozenset[int], own_pid: int, marks: tuple[int, ...], cgroups: tuple[str, ...]
+) -> frozenset[int]:
+    """The `costgov run`s that only a mark or a control group ties to the run, and that have a command."""
+    leading = {facts.ppid for facts in table.values() if facts.sid == facts.process.pid}
+    return frozenset(
+        facts.process.pid
+        for facts in table.values()
+        if facts.process.pid in leading
+        and (_carries_one(facts.mark, marks) or is_below(facts.cgroup, cgroups))
+        and is_governor(facts.argv)
+        and facts.process.pid != own_pid
+        and not _is_below(table, facts, rooted)
+    )
+
+
+def _pids(table: Table, processes: Iterable[ProcessId]) -> frozenset[int]:
+    return frozenset(p.pid for p in processes if p.pid in table and table[p.pid].process == p)
+
+
+def _up_to(table: Table, head: int, own: frozenset[int]) -> list[int]:
+    """What is above a head, up to a rank of the run: from there on it is the run's."""
+    found = []
+    for ancestor in ancestors(table, table[head]):
+        if ancestor.process.pid in own:
+            break
+        found.append(ancestor.process.pid)
+    return found
+
+
+def _is_below(table: Table, facts: ProcessFacts, roots: frozenset[int]) -> bool:
+    return facts.process.pid in roots or any(a.process.pid in roots for a in ancestors(table, facts))
+
+
+def _nearest(table: Table, facts: ProcessFacts, own: frozenset[int], heads: frozenset[int]) -> bool:
+    """Whether a head is the first of all ranks on the way up from this process."""
+    for one in (facts, *ancestors(table, facts)):
+        if one.process.pid in own:
+            return False
+        if one.process.pid in heads:
+            return True
+    return False
+
+
+def _carries_one(its: int, marks: Iterable[int]) -> bool:
+    return any(carries(its, mark) for mark in marks)

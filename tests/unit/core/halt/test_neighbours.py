@@ -1,0 +1,104 @@
+"""What is another run's is in no kill set, wherever it stands: a unit, a launcher, a terminal server in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from governor.core.base.identity import MARK_PART_BITS, ProcessId
+from governor.core.halt.kill_set import KillSet, kill_set
+from governor.core.halt.neighbours import Ties, own_ties
+from tests.unit.core.halt.test_kill_set import GOVERNOR, PYTHON, RANK, TORCHRUN, USER, Tree, pids, tree
+
+__all__ = ["tree"]
+SCOPE = "/system.slice/run-u12.scope"
+MARK = 0x9ABCDEF012
+GOVERNING = (PYTHON, "/venv/bin/costgov", "run", "--name", "y", "--", "python", "t.py")
+
+
+def marked(tree: Tree, pid: int, ppid: int, mark: int, argv: tuple[str, ...] = RANK) -> ProcessId:
+    process = tree.add(pid, ppid, argv, session=True)
+    tree.table[pid] = replace(tree.table[pid], mark=mark)
+    return process
+
+
+def own(number: int) -> int:
+    """The mark of a rank within the launch."""
+    return MARK << MARK_PART_BITS | 1 << (MARK_PART_BITS - 1) | number
+
+
+def halted(
+    tree: Tree, rank: ProcessId, others: Iterable[ProcessId] = (), *, launchers: tuple[ProcessId, ...] = (),
+    marks: tuple[int, ...] = (), cgroups: tuple[str, ...] = (),
+) -> tuple[KillSet, Ties]:  # fmt: skip
+    ties = own_ties(tree.table, [rank], launchers, marks, cgroups, others, GOVERNOR)
+    made = kill_set(
+        tree.table, [rank], GOVERNOR, launchers=launchers, marks=ties.marks, cgroups=ties.cgroups, spared=ties.spared
+    )
+    assert made is not None
+    return made, ties
+
+
+def test_runs_of_one_scope_whose_shell_is_gone_are_one_anothers_neighbours(tree: Tree) -> None:
+    ranks = [tree.add(pid, 1, RANK, session=True) for pid in (201, 202)]
+    tree.add(203, 202, RANK)
+    tree.add(204, 201, RANK)
+    tree.add(205, 1, ("redis-server",), session=True)
+    for pid in range(201, 206):
+        tree.table[pid] = replace(tree.table[pid], cgroup=SCOPE)
+    made, ties = halted(tree, ranks[0], ranks[1:], cgroups=(SCOPE,))
+    assert pids(made.members) == [201, 204]
+    assert pids(ties.shared(tree.table, [USER])) == [201, 204, 205], "what neither run is known to have is named"
+    assert sorted(pids(halted(tree, ranks[0], cgroups=(SCOPE,))[0].members)) == [201, 202, 203, 204, 205]
+
+
+def test_a_launcher_in_common_and_its_mark_are_neither_runs(tree: Tree) -> None:
+    """`costgov run -- sh sweep.sh`: the shell starts two runs, each with a daemon, and a daemon for both."""
+    shell = marked(tree, 200, 100, MARK, ("sh", "sweep.sh"))
+    ranks = [marked(tree, pid, 200, own(pid)) for pid in (201, 202)]
+    for pid, mark in ((301, own(201)), (302, own(202)), (303, MARK)):
+        marked(tree, pid, 1, mark, ("daemon",))
+    made, _ = halted(tree, ranks[0], ranks[1:], launchers=(shell,), marks=(MARK,))
+    assert pids(made.members) == [201, 301]
+    assert sorted(pids(halted(tree, ranks[0], launchers=(shell,), marks=(MARK,))[0].members)) == [
+        200, 201, 202, 301, 302, 303,
+    ]  # fmt: skip
+
+
+def test_a_run_inside_the_runs_own_tree_is_spared_and_the_runs_launcher_is_not(tree: Tree) -> None:
+    agent = tree.add(200, 100, TORCHRUN, group=True)
+    rank = tree.add(201, 200, RANK, session=True)
+    tree.add(202, 201, ("sh", "eval.sh"))
+    inner = tree.add(203, 202, RANK)
+    tree.add(204, 203, RANK)
+    made, _ = halted(tree, rank, [inner], launchers=(agent,))
+    assert pids(made.members) == [200, 201]
+    assert pids(halted(tree, rank, [rank], launchers=(agent,))[0].members) == [200, 201, 202, 203, 204]
+
+
+def test_a_governor_that_works_in_the_runs_terminal_server_ends_no_more_than_what_is_beside_it(tree: Tree) -> None:
+    rank = marked(tree, 201, 100, own(1))
+    marked(tree, 300, GOVERNOR, MARK, ("tmux", "new"))  # The orphans of the command come to its governor.
+    marked(tree, 301, 300, MARK, GOVERNING)
+    marked(tree, 302, 301, own(7))
+    marked(tree, 303, 1, own(7), ("redis-server",))  # It has left the other command's tree.
+    marked(tree, 304, 300, MARK, ("vi",))
+    made, ties = halted(tree, rank, marks=(MARK,))
+    assert pids(made.members) == [201]
+    assert pids(ties.shared(tree.table, [USER])) == [201, 304]
+    tree.end(302)
+    assert sorted(pids(halted(tree, rank, marks=(MARK,))[0].members)) == [201, 300, 301, 303, 304], "it has no command"
+
+
+def test_a_governor_inside_the_tree_is_a_launcher_of_the_run(tree: Tree) -> None:
+    command = marked(tree, 200, 100, MARK, ("sh", "job.sh"))
+    marked(tree, 201, 200, MARK, GOVERNING)
+    marked(tree, 202, 201, own(7))
+    ties = own_ties(tree.table, [], [command], [MARK], [], [], GOVERNOR)
+    assert ties == Ties((MARK,), ())
+
+
+def test_a_process_that_was_replaced_is_nobodys_neighbour(tree: Tree) -> None:
+    rank, other = tree.add(201, 1, RANK, session=True), tree.add(202, 1, RANK, session=True)
+    gone = replace(other, start_ticks=other.start_ticks - 1)
+    assert own_ties(tree.table, [rank], [], [], [SCOPE], [gone], GOVERNOR) == Ties((), (SCOPE,))

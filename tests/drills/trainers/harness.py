@@ -258,9 +258,13 @@ class Bench:
             "FAULT": "" if fault == "ceiling" else fault,
             "FAULT_AT": str(self.fault_at),
             "FAULT_RANK": "1",
-            "PACE": str(PACE_S) if fault == "ceiling" else "0",
+            "PACE": str(self._pace_s()) if fault == "ceiling" else "0",
             **self.trainer.environ,
         }
+
+    def _pace_s(self) -> float:
+        """Slow enough that the ceiling is reached before the last step, however fast it starts this time."""
+        return max(PACE_S, (1.5 * self.golden.first_loss_s + 20) / self.steps)
 
     def _made(self, name: str) -> Path:
         path = self.work / name

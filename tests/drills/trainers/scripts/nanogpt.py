@@ -76,7 +76,8 @@ while shim.step < told.steps:
         group["lr"] = get_lr(shim.step)
     pace()
     for micro_step in range(MICRO_STEPS):
-        x, y = get_batch(shim.step + 1)
+        with shim.data():
+            x, y = get_batch(shim.step + 1)
         if ddp:
             model.require_backward_grad_sync = micro_step == MICRO_STEPS - 1
         logits, loss = model(x, y)

@@ -310,7 +310,8 @@ class ProcessKiller:
         others = (*marked_of_others(table, killing.members), *killing.ties.shared(table, killing.members.uids))
         named = dict.fromkeys((*killing.unsure, *others, *beside))
         living = [p for p in named if p not in members and p.pid in table and not self.processes.is_gone(p)]
-        return tuple((p.pid, " ".join(table[p.pid].argv)[:COMMAND_CHARS_MAX]) for p in living[:UNSURE_MAX])
+        shown = ((p.pid, " ".join(redacted(table[p.pid].argv, self.redact_keys))) for p in living[:UNSURE_MAX])
+        return tuple((pid, command[:COMMAND_CHARS_MAX]) for pid, command in shown)
 
     def end(self, incident_id: str) -> None:
         """End the search for this halt's processes: the halt is over."""

@@ -16,7 +16,7 @@ OWN = "OWNCANARY22"
 
 def test_secrets_of_the_command_line_are_nowhere(costgov_run: Run, tmp_path: Path) -> None:
     trainee = shlex.join([sys.executable, str(HERE / "trainee.py"), "polite", str(tmp_path)])
-    script = f"WANDB_API_KEY={CANARY} {trainee}; exit $?"
+    script = f"export HF_TOKEN='{CANARY} x'; WANDB_API_KEY={CANARY} {trainee}; exit $?; t.py --bf16 --token {CANARY}"
     argv = ["sh", "-c", script, "trainer", "--api_key", CANARY, f"--url=https://ada:{CANARY}@host/", "--pin", OWN]
     before = os.umask(0)  # A careless one.
     try:

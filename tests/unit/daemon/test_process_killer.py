@@ -77,7 +77,7 @@ def test_what_is_perhaps_the_runs_is_never_signalled_and_named_when_all_else_is_
     processes = FakeProcesses()
     rank = processes.add(100)
     lives, ends = (processes.add(pid, argv=["redis-server", "x" * 200]) for pid in (200, 201))
-    root = processes.add(300, uid=0, argv=["sudo", "sleep"])
+    root = processes.add(300, uid=0, argv=["sudo", "sleep", "--hf_token", "SECRETCANARY11"])
     for pid in (100, 300):
         processes.by_pid[pid].facts = replace(processes.by_pid[pid].facts, mark=MARK)
     process_killer = ProcessKiller(processes, OWN)
@@ -85,7 +85,7 @@ def test_what_is_perhaps_the_runs_is_never_signalled_and_named_when_all_else_is_
     processes.end(201)
     (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
     assert seen.alive == ()
-    assert seen.unsure == ((200, ("redis-server " + "x" * 200)[:COMMAND_CHARS_MAX]), (300, "sudo sleep"))
+    assert seen.unsure == ((200, ("redis-server " + "x" * 200)[:COMMAND_CHARS_MAX]), (300, "sudo sleep --hf_token <redacted>"))
     assert [processes.by_pid[process.pid].received for process in (lives, root)] == [[], []]
 
 

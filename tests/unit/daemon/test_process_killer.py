@@ -85,7 +85,10 @@ def test_what_is_perhaps_the_runs_is_never_signalled_and_named_when_all_else_is_
     processes.end(201)
     (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
     assert seen.alive == ()
-    assert seen.unsure == ((200, ("redis-server " + "x" * 200)[:COMMAND_CHARS_MAX]), (300, "sudo sleep --hf_token <redacted>"))
+    assert seen.unsure == (
+        (200, ("redis-server " + "x" * 200)[:COMMAND_CHARS_MAX]),
+        (300, "sudo sleep --hf_token <redacted>"),
+    )
     assert [processes.by_pid[process.pid].received for process in (lives, root)] == [[], []]
 
 

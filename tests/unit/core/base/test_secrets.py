@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from governor.core.base.secrets import REDACTED, command_text, redacted
+from governor.core.base.secrets import command_text, redacted
+from governor.core.base.shell_words import REDACTED
 
 CANARY = "SECRETCANARY11"
 HIDDEN = [

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from governor.adapters.journal.runtime_files import Entry
-from governor.core.base.shares import NOBODY, Claim, beyond
+from governor.core.base.shares import NOBODY, Claim, beyond, fair_shares, halt_claim
 from governor.core.money.charges import UNALLOCATED
 
-_PRUNE_KIND = """
-DELETE FROM journal WHERE kind = :kind
-AND seq <= (SELECT seq FROM journal WHERE kind = :kind ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
-_PRUNE_ROWS = """
-DELETE FROM journal WHERE incident_id IS NULL AND kind NOT IN (SELECT value FROM json_each(:kinds))
-AND seq <= (SELECT seq FROM journal WHERE incident_id IS NULL AND kind NOT IN (SELECT value FROM json_each(:kinds))
-            ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
-_PRUNE_INCIDENT_ROWS = """
-DELETE FROM journal WHERE incident_id IS NOT NULL
-AND seq <= (SELECT seq FROM journal WHERE incident_id IS NOT NULL ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
-_PRUNE_INCIDENTS = """
-DELETE FROM incidents WHERE NOT open
-AND seq <= (SELECT seq FROM incidents WHERE NOT open ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
+# Rows by who holds them, and those of some holders from the oldest on.
+_HELD = "SELECT {holder}, count(*) FROM journal WHERE {which} GROUP BY 1"
+_PRUNE_HELD = """
+DELETE FROM journal WHERE seq IN (SELECT seq FROM journal WHERE {which} AND coalesce({holder}, '') IN
+(SELECT value FROM json_each(:holders)) ORDER BY seq LIMIT :excess)"""
+_COUNT = "SELECT count(*) FROM journal WHERE {which}"
+_RUNS = "SELECT run, snapshot FROM runs"
+_INCIDENTS = "SELECT incident_id, snapshot FROM incidents"
+_OF_KIND = "kind = :kind"
+_OTHERS = "incident_id IS NULL AND kind NOT IN (SELECT value FROM json_each(:kinds))"
+_OF_INCIDENTS = "incident_id IS NOT NULL"
+_DROP_INCIDENT = "DELETE FROM incidents WHERE incident_id = ?"
 _DROP_RUN = "DELETE FROM runs WHERE run = ?"
 _PRUNE_CHARGES = """
 DELETE FROM charges WHERE from_wall_ns <=
@@ -33,7 +33,7 @@ DELETE FROM charges WHERE from_wall_ns <=
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much history is retained. The oldest goes first."""
+    """How much history is retained. The oldest of the uid that holds most goes first."""
 
     rows: int = 200_000  # About 100 MB: months of verdicts and transitions of a busy node.
     # Windows need about 120 MB (400 bytes each, measured): the 240B tokens of the longest stage in windows of 1M, plus
@@ -43,8 +43,7 @@ class Limits:
     incidents: int = 1_000  # Closed ones: about a year of a handful a day, which the breaker allows.
     # About 350 MB. A charge covers one run, one line and one hour: three years of eight runs with two lines each.
     charges: int = 500_000
-    # About 6 MB, read in half a second at a start. What is beyond it goes by fair shares of the uids, so nobody's runs
-    # push out another user's. Of such a run the charges stay.
+    # About 6 MB, read in half a second at a start. Of a run that is forgotten the charges stay.
     runs: int = 2_000
 
 
@@ -52,13 +51,54 @@ def prune(connection: sqlite3.Connection, limits: Limits) -> None:
     """Delete what is beyond the limits, in one transaction. Raises sqlite3.Error."""
     with connection:
         connection.execute("BEGIN IMMEDIATE")
-        for kind, limit in limits.rows_of_kind.items():
-            connection.execute(_PRUNE_KIND, {"kind": kind, "limit": limit})
-        connection.execute(_PRUNE_ROWS, {"limit": limits.rows, "kinds": json.dumps([*limits.rows_of_kind])})
-        connection.execute(_PRUNE_INCIDENT_ROWS, {"limit": limits.incident_rows})
-        connection.execute(_PRUNE_INCIDENTS, {"limit": limits.incidents})
+        _prune_rows(connection, limits)
+        connection.executemany(_DROP_INCIDENT, [(name,) for name in _incidents_beyond(connection, limits.incidents)])
         connection.executemany(_DROP_RUN, [(run,) for run in _runs_beyond(connection, limits.runs)])
         connection.execute(_PRUNE_CHARGES, {"limit": limits.charges})
+
+
+def _prune_rows(connection: sqlite3.Connection, limits: Limits) -> None:
+    """Delete the oldest rows of whoever holds more than a fair share, so that nobody forgets another user's halts."""
+    kinds = json.dumps([*limits.rows_of_kind])
+    for holder, which, limit, bound in (
+        *(("run", _OF_KIND, limit, {"kind": kind}) for kind, limit in limits.rows_of_kind.items()),
+        ("run", _OTHERS, limits.rows, {"kinds": kinds}),
+        ("incident_id", _OF_INCIDENTS, limits.incident_rows, {}),
+    ):
+        total = connection.execute(_COUNT.format(which=which), bound).fetchone()[0]
+        if total <= limit:
+            continue
+        owners = _owners(connection, _RUNS if holder == "run" else _INCIDENTS)
+        held: Counter[int] = Counter()
+        names: dict[int, list[str]] = {}
+        for name, count in connection.execute(_HELD.format(holder=holder, which=which), bound):
+            owner = owners.get(name or "", NOBODY)
+            held[owner] += count
+            names.setdefault(owner, []).append(name or "")
+        for owner, share in fair_shares(held, limit).items():
+            excess = {"holders": json.dumps(names[owner]), "excess": held[owner] - share}
+            if held[owner] > share:
+                connection.execute(_PRUNE_HELD.format(holder=holder, which=which), {**bound, **excess})
+
+
+def _owners(connection: sqlite3.Connection, query: str) -> dict[str, int]:
+    return {name: _claim_of(snapshot).uid for name, snapshot in connection.execute(query)}
+
+
+def _incidents_beyond(connection: sqlite3.Connection, limit: int) -> list[str]:
+    """The closed incidents that go, by fair shares of the uids. One after which something stays billed goes last."""
+    if connection.execute("SELECT count(*) FROM incidents WHERE NOT open").fetchone()[0] <= limit:
+        return []
+    rows = connection.execute("SELECT incident_id, snapshot FROM incidents WHERE NOT open ORDER BY seq")
+    return beyond({name: _claim_of_halt(snapshot) for name, snapshot in rows}, limit)
+
+
+def _claim_of_halt(snapshot: str) -> Claim:
+    try:
+        told = json.loads(snapshot)
+        return halt_claim(told)
+    except (AttributeError, TypeError, ValueError):
+        return Claim(NOBODY, 1)
 
 
 def _runs_beyond(connection: sqlite3.Connection, limit: int) -> list[str]:

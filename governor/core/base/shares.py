@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
@@ -44,3 +44,18 @@ def beyond(claims: Mapping[K, Claim], limit: int) -> list[K]:
         places[share] += 1
         ranked.append((share[0], -places[share], age, key))
     return [key for *_, key in sorted(ranked, key=lambda one: one[:3])[: max(0, len(claims) - limit)]]
+
+
+def fair_shares(held: Mapping[K, int], limit: int) -> dict[K, int]:
+    """How many of its entries each holder keeps, so that `limit` are left: nobody loses one while another has more."""
+    shares: dict[K, int] = {}
+    left = limit
+    for place, (holder, count) in enumerate(sorted(held.items(), key=lambda one: one[1])):
+        shares[holder] = min(count, left // (len(held) - place))
+        left -= shares[holder]
+    return shares
+
+
+def halt_claim(snapshot: Mapping[str, Any]) -> Claim:
+    """An incident's claim. One after which something stays billed is worth more than others of its uid."""
+    return Claim(int(snapshot.get("uid", NOBODY)), 2 if snapshot.get("stays_billed") else 1)

@@ -28,3 +28,16 @@ def test_two_halts_at_once_each_get_their_last_report(tmp_path: Path) -> None:
             files.incident(snapshot(incident_id=incident_id, halt_stage=stage))
     stages = [json.loads((tmp_path / f"{name}.json").read_text())["halt_stage"] for name in ("one", "two")]
     assert stages == ["HALTED", "HALTED"]
+
+
+def test_reports_of_one_users_halts_remove_no_other_users_and_none_of_an_open_one(tmp_path: Path) -> None:
+    ReportFiles(tmp_path).incident(snapshot(incident_id="open", uid=7, closed_wall_ns=None))
+    for name, uid in (("good", 1000), ("old", 7)):  # By an earlier governor.
+        ReportFiles(tmp_path).incident(snapshot(incident_id=name, uid=uid, closed_wall_ns=1))
+    (tmp_path / "notes.json").write_text("mine")
+    files = ReportFiles(tmp_path, reports_max=5)
+    for n in range(9):
+        files.incident(snapshot(incident_id=f"z{n}", uid=7, closed_wall_ns=1))
+    left = {path.name for path in tmp_path.iterdir()} - {"notes.json"}
+    assert left == {f"{stem}{suffix}" for stem in ("open", "good", "z7", "z8") for suffix in (".md", ".json")}
+    assert (tmp_path / "notes.json").read_text() == "mine"

@@ -133,6 +133,37 @@ def test_one_users_runs_push_out_no_other_users_and_the_nodes_own_row_stays(tmp_
     database.close()
 
 
+def a_halt(seq: int, name: str, uid: int, billed: tuple[str, ...] = ()) -> Entry:
+    snapshot = json.dumps({"uid": uid, "stays_billed": billed})
+    return {"seq": seq, "table": "incidents", "incident_id": name, "open": 0, "snapshot": snapshot}
+
+
+def test_one_users_halts_push_out_no_other_users_halts_nor_their_evidence(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "journal.db"), Limits(incidents=5, incident_rows=10))
+    halts = [a_halt(1, "good", 1000), a_halt(2, "billed", 12345, ("volume",))]
+    halts += [a_halt(n, f"z{n}", 12345) for n in range(3, 60)]
+    rows = [row(1, "verdict", "good"), row(2, "closed", "good")]
+    rows += [row(10 * n + k, "effect", f"z{n}") for n in range(3, 60) for k in range(3)]
+    database.write([*halts, *rows], full=False)
+    database.prune()
+    names = [e["incident_id"] for e in database.incidents(100, only_open=False)]
+    assert names == ["good", "billed", "z57", "z58", "z59"]
+    assert seqs(database.rows("good", None, 100)) == [1, 2]
+    assert len(database.rows(None, None, 100)) == 10
+    database.close()
+
+
+def test_one_users_attempts_push_out_no_other_users_rows(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "journal.db"), Limits(rows=6))
+    others = [{**row(n, "run"), "run": f"z{n}"} for n in range(10, 60)]
+    mine = [{**row(n, "run"), "run": "prod"} for n in range(1, 4)]
+    database.write([a_run(1, "prod", 1000, 1), *(a_run(n, f"z{n}", 12345, 1) for n in range(10, 60))], full=False)
+    database.write([*mine, *others], full=False)
+    database.prune()
+    assert seqs(database.rows(None, None, 100)) == [1, 2, 3, 57, 58, 59]
+    database.close()
+
+
 def test_a_run_whose_row_is_gone_is_what_its_charges_add_up_to(tmp_path: Path) -> None:
     database = Database(str(tmp_path / "journal.db"))
     charge = {"table": "charges", "run": "old", "from_wall_ns": 1, "to_wall_ns": 2, "usd_micros": 40, "data": "{}"}

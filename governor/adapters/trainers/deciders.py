@@ -1,4 +1,4 @@
-"""Who decides what a file says: its owner, and whoever owns a directory or a link on the way to it.
+"""Who decides what a file says: its owner, and whoever owns, may write or has mounted something on the way to it.
 
 A file of a stream stands where its owner put it. The governor reads it with rights that its owner lacks, and a pidfile
 names a process to end. So nobody is believed about another user's process. systemd judges a service's PIDFile= alike.
@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+
+from governor.adapters.machine.mounts import Mount, mount_of, mounts
 
 # A uid, or ANYONE -> the first place where it decides.
 Deciders = Mapping[int, str]
@@ -32,13 +34,15 @@ class NotRegularError(OSError):
 
 @dataclass(slots=True)
 class Walk:
-    """Goes to a file component by component and notes the owner of each. Part of the way is noted also if it fails.
+    """Goes to a file component by component and notes who decides about each, part of the way also if it fails.
 
-    Modes of directories are not looked at: whoever replaces a file in an open directory owns what stands there then.
+    Whoever may write a directory may put any file of another name in this one's place, its owner's own too.
     """
 
     deciders: dict[int, str] = field(default_factory=dict)
     _links: int = 0
+    _mounts: Mapping[int, Mount] | None = None  # By number; None before the first is needed.
+    _looked_at: set[int] = field(default_factory=set)  # Numbers of mounts.
 
     def open_regular(self, path: str) -> int:
         """Return a descriptor for reading. OSError if that fails, NotRegularError if something else stands there.
@@ -48,6 +52,7 @@ class Walk:
         directory = self._root()
         parts = deque(part for part in path.split("/") if part)
         try:
+            self._enter(directory, "/", path)
             while parts:
                 part = parts.popleft()
                 found = self._step(directory, part, path, last=not parts)
@@ -58,6 +63,7 @@ class Walk:
                 if target is None:
                     os.close(directory)
                     directory = found
+                    self._enter(directory, part, path)
                     continue
                 os.close(found)
                 if target.startswith("/"):
@@ -73,6 +79,29 @@ class Walk:
         if uid not in (0, os.geteuid()):
             self.deciders.setdefault(uid, place)
 
+    def _enter(self, directory: int, name: str, path: str) -> None:
+        """Note who may rename in a directory. In one with the sticky bit these are the owners, which are noted."""
+        facts = os.fstat(directory)
+        if not facts.st_mode & stat.S_ISVTX and (who := _others_that_write(directory, facts)) is not None:
+            self.note(ANYONE, f"{name!r} on the way to {path}, which {who} may write")
+
+    def _mounted(self, fd: int, place: str) -> None:
+        """Note who answers for a file system in user space: its server says of owners and modes what it likes."""
+        number = mount_of(fd)
+        if number in self._looked_at:
+            return
+        if self._mounts is None or number not in self._mounts:
+            self._mounts = {mount.number: mount for mount in mounts()}
+        mount = self._mounts.get(number) if number is not None else None
+        if mount is None:
+            self.note(ANYONE, f"{place}, on a mount of which nothing is known")
+        elif mount.kind.startswith("fuse"):
+            given = [option.removeprefix("user_id=") for option in mount.options if option.startswith("user_id=")]
+            who = int(given[0]) if given and given[0].isdigit() else ANYONE
+            self.note(who, f"{place}, on {mount.place}, a {mount.kind} file system")
+        if number is not None:
+            self._looked_at.add(number)
+
     def _root(self) -> int:
         return os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -85,7 +114,13 @@ class Walk:
                 pass  # A link.
         if found < 0:
             found = os.open(part, _HERE, dir_fd=directory)
-        self.note(os.fstat(found).st_uid, f"{part!r} on the way to {path}" if not last else path)
+        place = f"{part!r} on the way to {path}" if not last else path
+        try:
+            self._mounted(found, place)
+            self.note(os.fstat(found).st_uid, place)
+        except OSError:
+            os.close(found)
+            raise
         return found
 
     def _target(self, found: int, path: str) -> str | None:
@@ -110,10 +145,30 @@ class Walk:
         if not stat.S_ISREG(facts.st_mode):
             os.close(fd)
             raise NotRegularError(path)
+        try:
+            self._mounted(fd, path)
+        except OSError:
+            os.close(fd)
+            raise
         self.note(facts.st_uid, path)
-        if facts.st_mode & stat.S_IWOTH:
-            self.note(ANYONE, f"{path}, which everybody may write")
+        if (who := _others_that_write(fd, facts)) is not None:
+            self.note(ANYONE, f"{path}, which {who} may write")
         return fd
+
+
+def _others_that_write(fd: int, facts: os.stat_result) -> str | None:
+    """Who beside the owner may write it. User private groups have their user's number, and umask 002 goes with them."""
+    if facts.st_mode & stat.S_IWOTH:
+        return "everybody"
+    if not facts.st_mode & stat.S_IWGRP:
+        return None
+    if facts.st_gid not in (0, facts.st_uid):
+        return f"group {facts.st_gid}"
+    try:
+        os.getxattr(f"/proc/self/fd/{fd}", "system.posix_acl_access")
+    except OSError as error:
+        return None if error.errno in (errno.ENODATA, errno.EOPNOTSUPP) else "somebody"
+    return "who stands in its access list"  # The group's bits are the list's mask.
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +183,8 @@ class PidfileRead:
 def read_pidfile(path: str) -> PidfileRead | None:
     """Read a pidfile; None if it is absent, unreadable or names no process.
 
-    A pidfile names any process of its owner. So, other than a log, it must not be writable by a group, unless that is
-    its owner's private group, nor have a second name, which another file's pid could come under.
+    A pidfile names any process of its owner. So, other than a log, it must not have a second name, which another
+    file's pid could come under.
     """
     walk = Walk()
     try:
@@ -143,9 +198,6 @@ def read_pidfile(path: str) -> PidfileRead | None:
         return None
     finally:
         os.close(fd)
-    # User private groups have their user's number, and umask 002 goes with them.
-    if facts.st_mode & stat.S_IWGRP and facts.st_gid not in (0, facts.st_uid):
-        walk.note(ANYONE, f"{path}, which group {facts.st_gid} may write")
     if facts.st_nlink > 1:
         walk.note(ANYONE, f"{path}, which is a hard link")
     return PidfileRead(pid, facts.st_mtime, walk.deciders) if pid > 1 else None

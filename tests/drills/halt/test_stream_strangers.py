@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
+import struct
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from governor.adapters.trainers.deciders import ANYONE, Walk
 from tests.drills.halt.conftest import POLICY, SAFETY_S, Service, until_gone
 from tests.drills.halt.puppet import Puppet
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: processes of two other users, and a mount")
 
 MALLORY, ALICE, ROOT = 12345, 65534, 0
+GROUP = 12399  # Of a project.
 QUICK = POLICY.replace('term_grace = "1s"', 'term_grace = "200ms"').replace('kill_grace = "5s"', 'kill_grace = "1s"')
 NAN = "".join(f'{{"step": {n}, "loss": {"NaN" if n == 4 else "2.0"}}}\n' for n in range(1, 5))
 
@@ -77,7 +82,10 @@ def house(public: Path) -> Iterator[House]:
 
 
 def test_nobody_has_another_users_process_ended(house: House) -> None:
-    """By what stands in a pidfile, behind a link, under a second name, or by a log that is another's."""
+    """By what stands in a pidfile, behind a link, under a second name, or by a log that is another's.
+
+    Nor by a file of Alice's own that another member of her project may put there, or write.
+    """
     honest = house.honest()
     victims = {uid: house.process(uid) for uid in (ALICE, ROOT)}
     alices = house.directory("alices", ALICE)
@@ -92,10 +100,17 @@ def test_nobody_has_another_users_process_ended(house: House) -> None:
     open_to_all = house.directory("open", ALICE)
     house.file(open_to_all / "pid", str(victims[ALICE].pid), ALICE).chmod(0o666)
 
-    strange = ("of_alice", "of_root", "linked", "twice", "spoken", "open")
+    for name in ("project", "written"):
+        house.file(house.directory(name, ALICE) / "pid", str(victims[ALICE].pid), ALICE)
+    os.chown(house.public / "project", ROOT, GROUP)
+    (house.public / "project").chmod(0o2775)
+
+    strange = ("of_alice", "of_root", "linked", "twice", "spoken", "open", "project", "written")
     for name in strange:
-        house.file(house.public / name / "log", "", ALICE if name == "open" else MALLORY)
+        house.file(house.public / name / "log", "", ALICE if name in ("open", "project", "written") else MALLORY)
         house.stream(house.public / name)
+    os.chown(house.public / "written" / "log", ALICE, GROUP)
+    (house.public / "written" / "log").chmod(0o664)
     house.governor.start()
     governor = house.governor
     governor.until(lambda: all(governor.run(name) for name in (*strange, "honest")), "all are watched")
@@ -254,17 +269,93 @@ def _until_empty(group: Path) -> None:
             until_gone(int(pid), lambda: None)
 
 
+def test_a_file_system_of_a_users_own_is_decided_by_that_user_whatever_its_server_says(
+    public: Path, request: pytest.FixtureRequest
+) -> None:
+    for place, uid, expected in ((public / "hers", MALLORY, {MALLORY}), (public / "roots", ROOT, set())):
+        mount = FuseMount(place, uid)
+        request.addfinalizer(mount.unmount)
+        walk = Walk()
+        thread = threading.Thread(target=lambda walk=walk, place=place: _open(walk, place / "pid"), daemon=True)
+        thread.start()
+        # What the server sees: somebody asks for the attributes of its root. It ends instead of an answer.
+        mount.until_asked()
+        mount.end()
+        thread.join(SAFETY_S)
+        assert set(walk.deciders) == expected
+
+
+def _open(walk: Walk, path: Path) -> None:
+    with contextlib.suppress(OSError):
+        os.close(walk.open_regular(str(path)))
+
+
+def test_a_directory_that_others_may_write_is_anyones_but_for_the_sticky_bit(public: Path) -> None:
+    def decided() -> set[int]:
+        walk = Walk()
+        os.close(walk.open_regular(str(public / "d" / "log")))
+        return set(walk.deciders)
+
+    directory = public / "d"
+    directory.mkdir()
+    (directory / "log").write_text("")
+    for mode, uid, gid, expected in (
+        (0o755, ROOT, GROUP, set()), (0o775, ROOT, GROUP, {ANYONE}), (0o777, ROOT, ROOT, {ANYONE}),
+        (0o1777, ROOT, ROOT, set()), (0o1775, ROOT, GROUP, set()), (0o775, ALICE, ALICE, {ALICE}),
+        (0o1777, ALICE, ALICE, {ALICE}),
+    ):  # fmt: skip
+        os.chown(directory, uid, gid)
+        directory.chmod(mode)
+        assert decided() == expected, (oct(mode), uid, gid)
+    directory.chmod(0o755)
+    os.setxattr(directory, "system.posix_acl_access", ACL_FOR_ANOTHER)
+    os.chown(directory, ALICE, ALICE)
+    assert decided() == {ALICE, ANYONE}
+
+
+# user::rwx user:MALLORY:rwx group::r-x mask::rwx other::r-x (acl(5), linux/posix_acl_xattr.h)
+ACL_FOR_ANOTHER = struct.pack("<I", 2) + b"".join(
+    struct.pack("<HHI", tag, rights, who)
+    for tag, rights, who in (
+        (1, 7, 2**32 - 1), (2, 7, MALLORY), (4, 5, 2**32 - 1), (16, 7, 2**32 - 1), (32, 5, 2**32 - 1),
+    )
+)  # fmt: skip
+
+
+class FuseMount:
+    """A file system in user space whose server never answers, as a file server that is gone."""
+
+    def __init__(self, place: Path, uid: int) -> None:
+        libc: Callable[..., int] = ctypes.CDLL(None, use_errno=True).mount
+        self.place = place
+        place.mkdir()
+        self.server = os.open("/dev/fuse", os.O_RDWR)
+        options = f"fd={self.server},rootmode=40000,user_id={uid},group_id={uid},allow_other".encode()
+        if libc(b"hung", os.fsencode(place), b"fuse", 0, options) != 0:
+            os.close(self.server)
+            pytest.skip(f"cannot mount a FUSE file system: {os.strerror(ctypes.get_errno())}")
+
+    def until_asked(self) -> None:
+        """Two requests: the first says hello, and is answered so that others come."""
+        hello = os.read(self.server, 1 << 17)
+        (unique,) = struct.unpack_from("<Q", hello, 8)
+        reply = struct.pack("<IIIIHHI", 7, 31, 65536, 0, 12, 10, 65536).ljust(64, b"\0")
+        os.write(self.server, struct.pack("<IiQ", 16 + len(reply), 0, unique) + reply)
+        os.read(self.server, 1 << 17)
+
+    def end(self) -> None:
+        """Whoever waits gets an error now."""
+        os.close(self.server)
+        self.server = -1
+
+    def unmount(self) -> None:
+        if self.server >= 0:
+            self.end()
+        subprocess.run(["umount", "--lazy", str(self.place)], check=True)
+
+
 @pytest.fixture
 def hung_mount(public: Path) -> Iterator[Path]:
-    """A file system in user space whose server never answers, as a file server that is gone."""
-    libc: Callable[..., int] = ctypes.CDLL(None, use_errno=True).mount
-    place = public / "hung-mount"
-    place.mkdir()
-    server = os.open("/dev/fuse", os.O_RDWR)
-    options = f"fd={server},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
-    if libc(b"hung", os.fsencode(place), b"fuse", 0, options) != 0:
-        os.close(server)
-        pytest.skip(f"cannot mount a FUSE file system: {os.strerror(ctypes.get_errno())}")
-    yield place
-    os.close(server)  # Whoever waits gets an error now.
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    mount = FuseMount(public / "hung-mount", ROOT)
+    yield mount.place
+    mount.unmount()

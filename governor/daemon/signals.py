@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 # The service ends; `costgov run` passes the first two on to its command. Ctrl-\ is Ctrl-C's neighbour: SIGQUIT ends no
@@ -18,6 +19,9 @@ PASSED_ON_ALONE: Final = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 # Limits and timers of our own process, what init is told, and Ctrl-Z: the command is in a session of its own and would
 # go on, under a governor that is stopped.
 IGNORED: Final = (signal.SIGXCPU, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR, signal.SIGTSTP)
+# What the kernel sends to whoever uses a terminal in the background (`stty tostop`) and has not ignored it. With a
+# handler the same write is tried for ever.
+OF_TERMINALS: Final = (signal.SIGTTOU, signal.SIGTTIN)
 ANSWERED: Final = (*PASSED_ON, RELOADING, *PASSED_ON_ALONE, *IGNORED)
 
 
@@ -30,6 +34,33 @@ def install(answer: Callable[[signal.Signals], None]) -> None:
     for signum in ANSWERED:
         if signum in (*ENDING, RELOADING) or signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, lambda number, _frame: answer(signal.Signals(number)))
+
+    wait_for_children()
+    for signum in OF_TERMINALS:
+        if signal.getsignal(signum) is signal.SIG_DFL:
+            signal.signal(signum, signal.SIG_IGN)
+            _SILENCED.add(signum)
+
+
+_SILENCED: set[signal.Signals] = set()
+
+
+def wait_for_children() -> None:
+    """Whoever started us may ignore SIGCHLD. The kernel then keeps no exit code of a child, and says 0 of each."""
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def as_found() -> Iterator[None]:
+    """Within it, a command that is started inherits nothing as ignored that was not so before us."""
+    for signum in _SILENCED:
+        signal.signal(signum, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for signum in _SILENCED:
+            signal.signal(signum, signal.SIG_IGN)
 
 
 def ignore_all() -> None:

@@ -107,11 +107,12 @@ def start_command(argv: Sequence[str], governor: Governor, name: str, sink: IO[b
         if mark is not None:
             environ[MARK] = str(mark)
         try:
-            process = subprocess.Popen(
-                argv, env=environ, stdout=sink, stderr=sink, start_new_session=True,
-                # One write, which takes no lock that a thread may hold.
-                preexec_fn=group.join if group is not None else None,  # noqa: PLW1509
-            )  # fmt: skip
+            with signals.as_found():
+                process = subprocess.Popen(
+                    argv, env=environ, stdout=sink, stderr=sink, start_new_session=True,
+                    # One write, which takes no lock that a thread may hold.
+                    preexec_fn=group.join if group is not None else None,  # noqa: PLW1509
+                )  # fmt: skip
         except OSError:
             if group is not None:
                 group.remove()

@@ -89,6 +89,7 @@ def run_command(
     `fault_mark`: the file to which a drill writes the monotonic time of its fault, for the timeline.
     """
     configure("critical")  # The console prints in words what a service would log.
+    signals.wait_for_children()  # Before the first child.
     try:
         # Opened before the command starts, which inherits it.
         sink = open(log_path, "ab") if log_path is not None else None  # noqa: SIM115

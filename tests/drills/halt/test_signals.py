@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -103,6 +105,57 @@ def test_what_the_caller_ignored_stays_ignored_for_the_command(start: Start) -> 
     ignored, _ = run.communicate("\n", timeout=SAFETY_S)
     assert run.returncode == 0
     assert int(ignored, 16) >> (signal.SIGUSR1 - 1) & 1
+
+
+# A shell with job control: its terminal is its own, and the command is in the background. 99: the command was stopped.
+SHELL = """
+import fcntl, os, subprocess, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+run = subprocess.Popen(sys.argv[1:], process_group=0)
+_, status = os.waitpid(run.pid, os.WUNTRACED)
+if os.WIFSTOPPED(status):
+    run.kill()
+sys.exit(99 if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_run_in_the_background_of_a_terminal_is_stopped_by_no_line_that_it_prints(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(POLICY.format(stop="processes"))
+    master, slave = os.openpty()
+    settings = termios.tcgetattr(slave)
+    settings[3] |= termios.TOSTOP
+    termios.tcsetattr(slave, termios.TCSANOW, settings)
+    script = f"grep SigIgn /proc/self/status > {tmp_path}/ignored; exit 7"
+    command = [str(BIN / "costgov"), "run", "--config", str(configuration(tmp_path)), "--policy", str(policy)]
+    command += ["--name", "drill", "--", "sh", "-c", script]
+    shell = subprocess.Popen(
+        [sys.executable, "-c", SHELL, *command], stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+    )
+    os.close(slave)
+    said = b""
+    with contextlib.suppress(OSError):  # EIO: nobody has the terminal any more.
+        while chunk := os.read(master, 4096):
+            said += chunk
+    os.close(master)
+    assert shell.wait(SAFETY_S) == 7, said.decode()
+    assert b"costgov:" in said
+    ignored = int((tmp_path / "ignored").read_text().split()[1], 16)
+    assert not ignored >> (signal.SIGTTOU - 1) & 1, "the command's own are as they were"
+
+
+def test_the_exit_code_is_the_commands_if_whoever_started_us_ignores_children(start: Start) -> None:
+    ignoring = [sys.executable, "-c", IGNORING]
+    run = start(["sh", "-c", "echo up; read line; exit 3"], *ignoring)
+    run.communicate("\n", timeout=SAFETY_S)
+    assert run.returncode == 3
+
+
+IGNORING = """
+import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 def test_a_daemon_is_ended_by_no_signal_that_does_not_mean_it(service: Callable[..., Service]) -> None:

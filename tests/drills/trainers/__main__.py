@@ -9,6 +9,7 @@ import argparse
 import datetime
 import importlib.metadata
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -76,4 +77,5 @@ def _keep(directory: Path, cell: Cell, golden: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # As Ctrl-C: what runs is ended.
     sys.exit(main())

@@ -128,14 +128,19 @@ def play(argv: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> Played:
         late = threading.Timer(RUN_MAX_S, _kill, (mark,))
         late.start()
         assert process.stdout is not None
-        for line in process.stdout:
-            output.append(line)
-            if (found := re.match(r"loss (\d+) (\S+)$", line)) is not None:
-                first = first or time.monotonic() - began
-                losses.setdefault(int(found[1]), found[2])
-        process.wait()
-        ended_late = late.finished.is_set()
-        late.cancel()
+        try:
+            for line in process.stdout:
+                output.append(line)
+                if (found := re.match(r"loss (\d+) (\S+)$", line)) is not None:
+                    first = first or time.monotonic() - began
+                    losses.setdefault(int(found[1]), found[2])
+            process.wait()
+        except BaseException:  # Interrupted: nothing of it stays.
+            _kill(mark)
+            raise
+        finally:
+            ended_late = late.finished.is_set()
+            late.cancel()
     left = tuple(_marked(mark).values())
     _kill(mark)
     return Played(None if ended_late else process.returncode, losses, first, "".join(output), left)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from governor.core.base.identity import ProcessId
 from governor.core.base.units import MonoNs
 from governor.daemon import signals
 from governor.ports import Processes
-from trainer_shim.mark import Marked
+from trainer_shim.mark import MARK_BITS, Marked
 
 # The longest that `deepspeed` and `torchrun` take to end their ranks.
 TERM_GRACE_S: Final = 30.0
@@ -40,7 +41,7 @@ class Command:
     was_held_back: bool = False  # A signal came while a halt was saving.
     was_kept: bool = False  # A signal came while we waited only for the node's stop.
     ignored: set[signal.Signals] = field(default_factory=set)  # Of which the operator was told.
-    mark: int | None = None  # What the command and all that it starts carry.
+    mark: int | None = None  # What the command and all that it starts carry, or have in their environment alone.
     group: OwnGroup | None = None  # Where it and all that it starts stay.
     evidence: Evidence = field(default_factory=Evidence)
     died_of: str | None = None  # The signal that ended it.
@@ -101,11 +102,11 @@ def start_command(argv: Sequence[str], governor: Governor, name: str, sink: IO[b
     # ours.
     group = make_group(name)
     evidence = Evidence(output_files((1, 2) if sink is None else (sink.fileno(),)), OomWatch.begin())
-    with Marked() as mark:
-        if mark is not None or group is not None:  # Else nothing tells them from children of our own.
-            adopt_orphans()
-        if mark is not None:
-            environ[MARK] = str(mark)
+    adopt_orphans()
+    with Marked() as limit:
+        # Where a hard limit leaves no room for the mark, the environment has it alone.
+        mark = limit if limit is not None else secrets.randbits(MARK_BITS) | 1 << (MARK_BITS - 1)
+        environ[MARK] = str(mark)
         try:
             with signals.as_found():
                 process = subprocess.Popen(

@@ -6,13 +6,13 @@ import contextlib
 import ctypes
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from governor.adapters.machine.control_group import OwnGroup
-from governor.adapters.machine.processes import parse_mark
+from governor.adapters.machine.processes import parse_mark, parse_stat
 from governor.core.base.identity import carries
-from governor.core.base.units import MonoNs
+from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Event
 from governor.ports import Processes
 
@@ -20,6 +20,9 @@ PR_SET_CHILD_SUBREAPER: Final = 36
 # A tick's worth. A fork bomb's rest is reaped at the next one.
 REAPED_AT_ONCE_MAX: Final = 1_000
 LIMITS_BYTES_MAX: Final = 16 * 1024
+# A look at all of /proc takes milliseconds.
+LOOK_NS: Final = 5 * NS_PER_S
+LEFT_NS: Final = 60 * NS_PER_S
 
 
 def adopt_orphans() -> bool:
@@ -35,28 +38,61 @@ class Reaper:
     """A source of the loop that has no events: it reaps the orphans that have ended, and none of our own children.
 
     What has the command's mark, or is in its control group, and is not the command was started by it or below it, and
-    nobody else waits for it.
+    nobody else waits for it. A child of which neither is known may be our own. Whoever started one of those takes it
+    within seconds, so one that stays is an orphan too.
     """
 
     command_pid: int
     mark: int | None
     group: OwnGroup | None = None
+    _waiting: dict[int, MonoNs] = field(default_factory=dict)  # Ended children that may be our own, and since when.
+    _look_at: MonoNs = MonoNs(0)
 
-    def poll(self, _at: MonoNs) -> list[Event]:
+    def poll(self, at: MonoNs) -> list[Event]:
         with contextlib.suppress(ChildProcessError):  # There is no child.
-            for _ in range(REAPED_AT_ONCE_MAX if self.mark is not None or self.group is not None else 0):
+            for _ in range(REAPED_AT_ONCE_MAX):
                 # A look that takes nothing: whoever started this child waits for it.
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                if ended is None or not self._is_orphan(ended.si_pid):
-                    break  # One of our own children comes first; its starter takes it soon.
-                os.waitid(os.P_PID, ended.si_pid, os.WEXITED | os.WNOHANG)
+                if ended is None:
+                    self._waiting.clear()
+                    break
+                if not self._is_orphan(ended.si_pid):
+                    self._look_behind(at)  # The kernel shows this one first until it is taken.
+                    break
+                _reap(ended.si_pid)
         return []
+
+    def _look_behind(self, at: MonoNs) -> None:
+        if at < self._look_at:
+            return
+        self._look_at = MonoNs(at + LOOK_NS)
+        ended = [pid for pid in _ended_children() if pid != self.command_pid]
+        orphans = {pid for pid in ended if self._is_orphan(pid)}
+        self._waiting = {pid: self._waiting.get(pid, at) for pid in ended if pid not in orphans}
+        for pid in (*orphans, *(pid for pid, since in self._waiting.items() if at - since >= LEFT_NS)):
+            _reap(pid)
 
     def _is_orphan(self, pid: int) -> bool:
         if pid == self.command_pid:
             return False
         is_marked = self.mark is not None and carries(_mark_of(pid), self.mark)
         return is_marked or (self.group is not None and self.group.holds(pid))
+
+
+def _reap(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
+
+
+def _ended_children() -> list[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                stat = parse_stat(file.read(LIMITS_BYTES_MAX))
+                if stat is not None and stat.ppid == os.getpid() and stat.state == "Z":
+                    found.append(int(name))
+    return found
 
 
 def send_to_marked(processes: Processes, mark: int | None, signum: signal.Signals) -> None:

@@ -170,6 +170,21 @@ def test_what_drops_its_mark_stays_in_a_control_group_of_its_own(
     assert list(delegated.directory.glob(f"{PREFIX}*")) == [], "its own is removed, and what a killed one has left"
 
 
+@needs_root
+def test_without_room_for_a_mark_the_environment_has_it(
+    costgov_run: Callable[..., Halted], bystanders: Make, tmp_path: Path
+) -> None:
+    """Where a hard limit was lowered, and no control group may be made. What others started is not even named."""
+    others = bystanders(tmp_path)
+    left = f"setsid sh -c 'sleep {FOR_EVER} > /dev/null 2>&1 & echo $! > {tmp_path}/left'"
+    script = f"{left}; exec {sys.executable} {HERE / 'trainee.py'} polite {tmp_path}"
+    halted = costgov_run(["/bin/sh", "-c", script], prefix=(*NO_GROUPS, "prlimit", "--locks=1024:1024"))
+    others.pids["left"] = int((tmp_path / "left").read_text())
+    assert others.dead() == ["left"], halted.output
+    del others.pids["left"]
+    assert_halted(halted)
+
+
 def test_a_window_in_a_tmux_server_from_before(
     costgov_run: Callable[..., Halted], bystanders: Make, tmp_path: Path
 ) -> None:

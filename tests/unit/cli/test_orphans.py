@@ -49,3 +49,48 @@ def test_orphans_are_reaped_and_nobody_elses_exit_code_is_taken() -> None:
     done = subprocess.run([sys.executable, "-c", REAPS], capture_output=True, text=True, timeout=SAFETY_S)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "(7, 5) [('sleep', '3600')]\n{}\n"
+
+
+# An ended child without the mark stands before those that have it, and is taken when nobody has come for it.
+BLOCKED = """
+import os, subprocess
+from governor.cli.run.orphans import LEFT_NS, LOOK_NS, Reaper, adopt_orphans
+from trainer_shim.mark import Marked
+
+def ended():
+    os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+    me = str(os.getpid())
+    stats = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            stats.append(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split())
+        except OSError:
+            pass
+    return sum(stat[0] == "Z" and stat[1] == me for stat in stats)
+
+assert adopt_orphans()
+helper = subprocess.Popen(["/bin/sh", "-c", "exit 5"], start_new_session=True)
+os.waitid(os.P_PID, helper.pid, os.WEXITED | os.WNOWAIT)
+with Marked() as mark:
+    command = subprocess.Popen(["/bin/sh", "-c", "for i in 1 2 3; do (: &); done; read line"], stdin=subprocess.PIPE)
+while ended() < 4:
+    pass
+reaper = Reaper(command.pid, mark)
+reaper.poll(LOOK_NS)
+print(ended())
+reaper.poll(LOOK_NS + LEFT_NS - 1)
+print(ended())
+reaper.poll(2 * LOOK_NS + LEFT_NS)
+command.communicate()
+print(command.returncode)
+try:
+    os.waitid(os.P_ALL, 0, os.WEXITED)
+except ChildProcessError:
+    print("none")
+"""
+
+
+def test_a_child_that_nobody_takes_holds_up_no_reaping() -> None:
+    done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=SAFETY_S)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "1\n1\n1\nnone\n"

@@ -180,7 +180,16 @@ def for_device(torch: Any, device_type: str) -> Optional[DeviceTimer]:
     )
 
 
-def put_times(fields: Dict[str, Any], parts_ns: Any, step_ns: int) -> None:
+def completed(late: LateTimes) -> Dict[str, Any]:
+    """Return the frame's fields with what the device has measured."""
+    if late.parts_ns is not None and late.step_ns is not None:
+        _put_times(late.fields, late.parts_ns, late.step_ns)
+    if not late.is_read:
+        late.fields["loss_expected"] = False  # The loss did not vanish: the device never answered.
+    return late.fields
+
+
+def _put_times(fields: Dict[str, Any], parts_ns: Any, step_ns: int) -> None:
     """Replace a step frame's times on the host by the device's; not where no forward pass divides them."""
     if "forward_s" not in fields:
         return

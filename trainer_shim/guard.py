@@ -33,10 +33,10 @@ def guarded(fallback: Any = None) -> Callable[[_Hook], _Hook]:
 
 
 def _safe(function: Callable[..., Any], on_error: Callable[[Exception], Any]) -> Callable[..., Any]:
-    # One layer only: ten hooks per step pass here, and each call of a call costs 0.3 us.
+    # One layer only: ten hooks per step pass here, nearly all without keywords, which cost as much as the layer.
     def safe(*args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args, **kwargs)
+            return function(*args, **kwargs) if kwargs else function(*args)
         except Exception as error:  # noqa: BLE001  (a bug of ours or of an engine must not cost a training step)
             return on_error(error)
 

@@ -6,29 +6,17 @@ All methods run on the training thread. Those that hooks call are guarded: an er
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, Optional
 
 from . import device_timing, timing, tokens
 from .guard import guarded
 from .interfaces import NoWatch, Watch
 from .progress import Progress
-from .scalars import ELSEWHERE, host_number, put_memory, put_scalars, readable
+from .scalars import ELSEWHERE, EngineFacts, host_number, put_memory, put_scalars, readable
 from .sight.gradients import Gradients
 from .sight.losses import LossSource
 
-_FIGURES = ("lr", "loss_scale", "skipped_steps", "applied")
 MEMORY_PERIOD_NS = 5_000_000_000  # Memory moves over minutes; reading the allocator's statistics costs ~50 us.
-
-
-class EngineFacts(NamedTuple):
-    """What an engine knows about the step it just ended. None = it does not say."""
-
-    step: int  # Absolute optimizer updates.
-    applied: Optional[bool] = None
-    grad_norm: Any = None  # Number or tensor; must be None when it is known to be stale.
-    lr: Optional[float] = None
-    loss_scale: Optional[float] = None
-    skipped_steps: Optional[int] = None
 
 
 class StepMeter:
@@ -115,23 +103,26 @@ class StepMeter:
             self._boundary()
         self._begin_step()
         self._forward_seen = True
-        self._take_candidate()
+        if self.losses.holds:
+            self._take_candidate()
         self.count.add(args, kwargs)
         self._mark("forward", timing.FORWARD)
 
     @guarded()
     def exit_forward(self, output: Any) -> None:
         """The forward pass ended; `output` may carry the loss."""
-        if self.evaluating:
+        if self.clock.part == timing.EVAL:
             return
         self._mark("forward", timing.AFTER_FORWARD)
-        self.losses.after_forward(output)
+        if not self.losses.told:
+            self.losses.after_forward(output)
 
     @guarded()
     def enter_backward(self, loss: Any, is_share: bool = False) -> None:
         """A backward pass from `loss` (tensor, number or None) begins."""
         self._backward_seen = True
-        self.losses.tell()
+        if not self.losses.told:
+            self.losses.tell()
         self.loss_is_share = is_share
         self.note_loss(loss)
         self._mark("backward", timing.BACKWARD)
@@ -173,9 +164,11 @@ class StepMeter:
     # -- optimizer step -------------------------------------------------------------------------------------------
 
     @guarded()
-    def enter_optimizer(self) -> None:
-        """The engine's step function was called, at a boundary or not."""
+    def enter_optimizer(self, optimizer: Any = None) -> None:
+        """The engine's step function was called, at a boundary or not. `optimizer`: its gradients are complete."""
         self._mark("step", timing.OPTIMIZER)
+        if self.gradients is not None and optimizer is not None:
+            self.gradients.before_step(optimizer)
 
     @guarded()
     def exit_optimizer(self) -> None:
@@ -184,17 +177,21 @@ class StepMeter:
 
     def end_step(self, facts: EngineFacts) -> None:
         """An optimizer update (applied or skipped) is complete: report it. Called from guarded hooks."""
-        self._take_candidate()
-        device = self.device
+        if self.losses.holds:
+            self._take_candidate()
+        device, progress = self.device, self.progress
         times = self.clock.close()
-        progress = self.progress
         progress.step = facts.step
         progress.attempt_step += 1
         progress.in_step = False
         fields = self._fields(facts, times)
-        loss, norm = self._mean_loss(), self._gradient(facts, fields)
+        loss, norm = self._mean_loss(), facts.grad_norm
+        if norm is None and self.gradients is not None:
+            norm, sample = self.gradients.take()
+            if norm is None and sample is not None:
+                norm, fields["grad_finite"] = sample, True  # It says no more than that.
         if device is None:
-            norm = host_number(norm)
+            norm = None if norm is None else host_number(norm)
             self._send(fields, loss, norm)
         else:
             device.captured = False
@@ -222,35 +219,24 @@ class StepMeter:
 
     def _boundary(self) -> None:
         self._boundary_due = False
-        self.clock.switch(timing.HOLD)
-        self.watch.at_boundary(self.progress.step)
-        self.clock.switch(timing.GAP)
-        self.progress.bump("boundary")
+        clock, progress = self.clock, self.progress
+        clock.switch(timing.HOLD)
+        self.watch.at_boundary(progress.step)
+        clock.switch(timing.GAP)
+        progress.progress_seq += 1
+        progress.last_hook = "boundary"
+        progress.last_hook_ns = clock.since_ns
 
     def send_arrived(self) -> None:
         """Send the frames whose device values are on the host by now."""
         assert self.device is not None, "only devices run late"
         for late in self.device.arrived():
-            if late.parts_ns is not None and late.step_ns is not None:
-                device_timing.put_times(late.fields, late.parts_ns, late.step_ns)
-            if not late.is_read:
-                late.fields["loss_expected"] = False  # The loss did not vanish: the device never answered.
-            self._send(late.fields, late.loss, late.norm)
+            self._send(device_timing.completed(late), late.loss, late.norm)
 
     def _send(self, fields: Dict[str, Any], loss: Optional[float], norm: Optional[float]) -> None:
         if put_scalars(fields, loss, norm) is False and self.gradients is not None:
             self.gradients.doubt()
         self.watch.step_frame(fields)
-
-    def _gradient(self, facts: EngineFacts, fields: Dict[str, Any]) -> Any:
-        """Return the norm, or a sample that says no more than `grad_finite`; `fields` then has that."""
-        if self.gradients is None or facts.grad_norm is not None:
-            return facts.grad_norm
-        norm, sample = self.gradients.take()
-        if norm is None and sample is not None:
-            fields["grad_finite"] = True
-            return sample
-        return norm
 
     def _insist(self, is_seen: bool) -> None:
         """SystemExit after the first steps where neither a loss nor a gradient was seen: it was asked for."""
@@ -384,8 +370,14 @@ class StepMeter:
                 fields["tokens_total"] = self.tokens_total
         self._loss_ever = self._loss_ever or (self._losses > 0 and self.losses.is_certain)
         fields["loss_expected"] = self._loss_ever or self._lossless > 0
-        known = {name: getattr(facts, name) for name in _FIGURES}
-        fields.update((name, value) for name, value in known.items() if value is not None)
+        if facts.lr is not None:
+            fields["lr"] = facts.lr
+        if facts.loss_scale is not None:
+            fields["loss_scale"] = facts.loss_scale
+        if facts.skipped_steps is not None:
+            fields["skipped_steps"] = facts.skipped_steps
+        if facts.applied is not None:
+            fields["applied"] = facts.applied
         timing.put_seconds(fields, times, self._loader_timed, self._backward_seen, self._forward_seen)
         if self._reports_comm:
             fields["comm_s"] = timing.seconds(times.comm_ns)

@@ -1,13 +1,24 @@
-"""Numbers for a step's frame: losses and norms, read at once where they are on the host, and memory."""
+"""Numbers for a step's frame: an engine's own, losses, norms and memory. None is waited for."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Dict, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 ELSEWHERE = object()  # A loss on a device that cannot be read without waiting.
+
+
+class EngineFacts(NamedTuple):
+    """What an engine knows about the step it just ended. None = it does not say."""
+
+    step: int  # Absolute optimizer updates.
+    applied: Optional[bool] = None
+    grad_norm: Any = None  # Number or tensor; must be None when it is known to be stale.
+    lr: Optional[float] = None
+    loss_scale: Optional[float] = None
+    skipped_steps: Optional[int] = None
 
 
 def readable(loss: Any, keeps_tensor: bool) -> Any:

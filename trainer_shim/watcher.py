@@ -144,7 +144,6 @@ class Watcher:
         if self._alive:
             self._governor.post_phase(self._progress, failure)
 
-    @guarded()
     def step_over(self, step: int) -> None:
         if self._gate.reach(step):
             self._save_at_step.keep_generators(step)

@@ -7,9 +7,10 @@ optimizer's step()), the calls of the compiled one are reported in their place.
 
 from __future__ import annotations
 
-from typing import Any, Callable, List
+from typing import Any, Callable, List, Tuple
 
 from trainer_shim.guard import attempt
+from trainer_shim.meter import StepMeter
 
 from . import hooks
 
@@ -18,7 +19,8 @@ class Calls:
     """One thing that is called, a model or an optimizer's step(): each call is reported once, by what is outermost."""
 
     def __init__(self, torch: Any, before: Callable[[Any, Any], None], after: Callable[[Any], None]) -> None:
-        self.is_compiling: Callable[[], bool] = is_compiling_of(torch)
+        self.is_compiling = is_compiling_of(torch)
+        self.tracing, self.compiler = tracing_of(torch)
         self.before = before
         self.after = after
         self.outside = False  # The call of a compiled one is being reported.
@@ -27,10 +29,6 @@ class Calls:
     def close(self) -> None:
         """Report nothing any more: what is compiled keeps our wrapper."""
         self._open = False
-
-    def is_mute(self) -> bool:
-        """For a hook inside: somebody outside reports this call, or we would break a graph that must be whole."""
-        return self.outside or (self.is_compiling() and may_not_break())
 
     def wrap(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """Return `compiled`, reported."""
@@ -49,31 +47,70 @@ class Calls:
 
         return call
 
+
+class ModelCalls(Calls):
+    """The forward passes of one model; those without gradients, or not in training mode, count as evaluation."""
+
+    def __init__(self, torch: Any, model: Any, meter: StepMeter) -> None:
+        super().__init__(torch, self._enter, meter.exit_forward)
+        self.model = model
+        self.meter = meter
+        self.grad_enabled: Callable[[], bool] = torch.is_grad_enabled
+
+    def _enter(self, args: Any, kwargs: Any) -> None:
+        self.meter.enter_forward(self.model.training and self.grad_enabled(), args, kwargs)
+
     def hook(self, module: Any, is_outside: bool) -> List[Any]:
         """Report the calls of `module` by hooks; return their handles. `is_outside`: it is a compiled one."""
-        is_compiling = self.is_compiling
-
-        def before(_module: Any, args: Any, kwargs: Any) -> None:
-            if is_compiling() or (self.outside and not is_outside):
-                return
-            self.outside = is_outside
-            self.before(args, kwargs)
-
-        def after(_module: Any, _args: Any, output: Any) -> None:
-            if is_compiling() or (self.outside and not is_outside):
-                return
-            self.outside = False
-            self.after(output)
-
         # Before FSDP2's own hook, which gathers the weights: a save at this boundary would shard them again.
         return [
-            module.register_forward_pre_hook(hooks.ModelHook(before), prepend=True, with_kwargs=True),
-            module.register_forward_hook(hooks.ModelHook(after)),
+            module.register_forward_pre_hook(_Before(self, is_outside), prepend=True, with_kwargs=True),
+            module.register_forward_hook(_After(self, is_outside)),
         ]
 
 
-def watch_model(torch: Any, model: Any, calls: Calls, undo: hooks.Undo) -> None:
+class _Before(hooks.ModelHook):
+    """ModelCalls._enter() and its like are not called from here: each call more is half a percent of our cost."""
+
+    __slots__ = ("_calls", "_compiler", "_enter_forward", "_grad_enabled", "_is_outside", "_model", "_tracing")
+
+    def __init__(self, calls: ModelCalls, is_outside: bool) -> None:
+        self._calls, self._is_outside = calls, is_outside
+        self._tracing, self._compiler = calls.tracing, calls.compiler
+        self._model, self._grad_enabled = calls.model, calls.grad_enabled
+        self._enter_forward = calls.meter.enter_forward
+
+    def __call__(self, _module: Any, args: Any, kwargs: Any) -> None:
+        if self._tracing() or self._compiler._is_compiling_flag:
+            return
+        calls = self._calls
+        if calls.outside and not self._is_outside:
+            return
+        calls.outside = self._is_outside
+        self._enter_forward(self._model.training and self._grad_enabled(), args, kwargs)
+
+
+class _After(hooks.ModelHook):
+    __slots__ = ("_calls", "_compiler", "_exit_forward", "_is_outside", "_tracing")
+
+    def __init__(self, calls: ModelCalls, is_outside: bool) -> None:
+        self._calls, self._is_outside = calls, is_outside
+        self._tracing, self._compiler = calls.tracing, calls.compiler
+        self._exit_forward = calls.meter.exit_forward
+
+    def __call__(self, _module: Any, _args: Any, output: Any) -> None:
+        if self._tracing() or self._compiler._is_compiling_flag:
+            return
+        calls = self._calls
+        if calls.outside and not self._is_outside:
+            return
+        calls.outside = False
+        self._exit_forward(output)
+
+
+def watch_model(torch: Any, model: Any, meter: StepMeter, undo: hooks.Undo) -> None:
     """Report the forward passes of `model`, compiled before or from now on, until `undo`."""
+    calls = ModelCalls(torch, model, meter)
     handles = calls.hook(model, False)
     undo.add(lambda: [handle.remove() for handle in handles])
     undo.add(calls.close)
@@ -125,6 +162,22 @@ def is_compiling_of(torch: Any) -> Callable[[], bool]:
     """Return torch's own question whether a graph is traced, which a tracer takes for a constant."""
     known: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", _never)
     return known
+
+
+class _NoFlag:
+    _is_compiling_flag = False
+
+
+def tracing_of(torch: Any) -> Tuple[Callable[[], bool], Any]:
+    """Return what is_compiling() looks at, for who asks at every step: `tracing() or compiler._is_compiling_flag`.
+
+    A tracer takes the former for a constant, too. The latter says that a model is exported.
+    """
+    compiler = getattr(torch, "compiler", None)
+    tracing = getattr(compiler, "is_dynamo_compiling", None)
+    if tracing is not None and hasattr(compiler, "_is_compiling_flag"):
+        return tracing, compiler
+    return is_compiling_of(torch), _NoFlag
 
 
 def may_not_break() -> bool:

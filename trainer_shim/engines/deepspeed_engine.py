@@ -13,7 +13,8 @@ from typing import Any, Callable, Dict, List, Optional
 from trainer_shim import device_timing
 from trainer_shim.guard import attempt, guarded
 from trainer_shim.interfaces import Saver
-from trainer_shim.meter import EngineFacts, StepMeter
+from trainer_shim.meter import StepMeter
+from trainer_shim.scalars import EngineFacts
 
 from . import base, hooks
 from .deepspeed_comm import wrap_backend

@@ -30,13 +30,7 @@ class ModelHook:
     A copy gets a stand-in that does nothing and needs nothing but the standard library to be loaded.
     """
 
-    __slots__ = ("_call",)
-
-    def __init__(self, call: Callable[..., None]) -> None:
-        self._call = call
-
-    def __call__(self, *args: Any) -> None:
-        self._call(*args)
+    __slots__ = ()
 
     def __reduce__(self) -> Tuple[Any, ...]:
         # nullcontext().__exit__ takes any positional arguments and returns None.

@@ -14,8 +14,9 @@ from trainer_shim import timing
 from trainer_shim.guard import guarded, print_line
 from trainer_shim.launch import is_required
 from trainer_shim.loader import WrappedLoader
-from trainer_shim.meter import EngineFacts, StepMeter
+from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, rng
+from trainer_shim.scalars import EngineFacts
 
 from . import base, deepspeed_engine, hooks, plain, torch_calls
 from .base import Options
@@ -227,12 +228,9 @@ class LightningFit:
         else:
             self._meter.enter_forward(True, tuple(batch) if isinstance(batch, (tuple, list)) else (batch,), {})
 
-    @guarded()
     def before_step(self, optimizer: Any) -> None:
         """The gradient is complete, and not yet clipped."""
-        self._meter.enter_optimizer()
-        if self._meter.gradients is not None:
-            self._meter.gradients.before_step(optimizer)
+        self._meter.enter_optimizer(optimizer)
 
     def end_batch(self) -> None:
         """An optimizer step may have been made in it."""

@@ -14,7 +14,8 @@ from trainer_shim import device_timing
 from trainer_shim.guard import guarded
 from trainer_shim.interfaces import Saver
 from trainer_shim.launch import is_required
-from trainer_shim.meter import EngineFacts, StepMeter
+from trainer_shim.meter import StepMeter
+from trainer_shim.scalars import EngineFacts
 
 from . import base, compiling, hooks, torch_calls
 from .base import Options
@@ -115,18 +116,13 @@ def instrument(model: Any, optimizers: List[Any], meter: StepMeter, ends_step: b
     import torch
 
     undo = hooks.Undo()
-    grad_enabled = torch.is_grad_enabled
-
-    def enter(args: Any, kwargs: Any) -> None:
-        meter.enter_forward(bool(model.training) and grad_enabled(), args, kwargs)
-
-    compiling.watch_model(torch, model, compiling.Calls(torch, enter, meter.exit_forward), undo)
+    compiling.watch_model(torch, model, meter, undo)
     last = optimizers[-1] if ends_step else None
     skipped = _SkippedStep(meter, last) if ends_step else ignore_skip
     gradients = torch_calls.instrument(meter, optimizers, undo, skipped)
     meter.watch_gradients(gradients, BLIND_STEPS_MAX if is_required(os.environ) else 0)
     for optimizer in optimizers:
-        _hook_step(torch, optimizer, _Step(meter, last), undo)
+        _hook_step(torch, optimizer, meter, optimizer is last, undo)
     meter.time_device(device_timer_of(model))
     return undo
 
@@ -144,44 +140,32 @@ def is_sharded(model: Any) -> bool:
     return any(base.__name__ in _SHARDING for base in type(model).__mro__)
 
 
-class _Step:
-    """One optimizer's step()."""
+def _hook_step(torch: Any, optimizer: Any, meter: StepMeter, is_last: bool, undo: hooks.Undo) -> None:
+    """Report the calls of one optimizer's step(). The end of the last one's is the step's."""
 
-    def __init__(self, meter: StepMeter, last: Any) -> None:
-        self._meter = meter
-        self._last = last
+    def end(stepped: Any) -> None:
+        if is_last:
+            end_step(meter, stepped)
+            meter.boundary()
+        else:
+            meter.exit_optimizer()
 
-    def begin(self, optimizer: Any) -> None:
-        self._meter.enter_optimizer()
-        _sample_gradient(self._meter, optimizer)
+    enter, may_not_break = meter.enter_optimizer, compiling.may_not_break
+    calls = compiling.Calls(torch, lambda _args, _kwargs: enter(optimizer), lambda _result: end(optimizer))
+    tracing, compiler = calls.tracing, calls.compiler
 
-    def end(self, optimizer: Any) -> None:
-        self._meter.exit_optimizer()
-        if optimizer is self._last:
-            end_step(self._meter, optimizer)
-            self._meter.boundary()
-
-
-def _hook_step(torch: Any, optimizer: Any, step: _Step, undo: hooks.Undo) -> None:
-    calls = compiling.Calls(torch, lambda _args, _kwargs: step.begin(optimizer), lambda _result: step.end(optimizer))
-
+    # Mute where somebody outside reports this call, or where we would break a graph that must be whole.
     def before(stepped: Any, _args: Any, _kwargs: Any) -> None:
-        if not calls.is_mute():
-            step.begin(stepped)
+        if not (calls.outside or ((tracing() or compiler._is_compiling_flag) and may_not_break())):
+            enter(stepped)
 
     def after(stepped: Any, _args: Any, _kwargs: Any) -> None:
-        if not calls.is_mute():
-            step.end(stepped)
+        if not (calls.outside or ((tracing() or compiler._is_compiling_flag) and may_not_break())):
+            end(stepped)
 
     undo.add(optimizer.register_step_pre_hook(before).remove)
     undo.add(optimizer.register_step_post_hook(after).remove)
     compiling.watch_step(torch, optimizer, calls, undo)
-
-
-@guarded()
-def _sample_gradient(meter: StepMeter, optimizer: Any) -> None:
-    if meter.gradients is not None:
-        meter.gradients.before_step(optimizer)
 
 
 class _SkippedStep:
@@ -212,12 +196,9 @@ def ignore_skip(_optimizer: Any) -> None:
 def end_step(meter: StepMeter, optimizer: Any, step: Optional[int] = None) -> None:
     """Report an update seen by the optimizer alone."""
     lr = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
-    facts = EngineFacts(
-        meter.progress.step + 1 if step is None else step,
-        applied=True,  # A gradient scaler that skips does not call step(): see _SkippedStep.
-        lr=float(lr) if isinstance(lr, (int, float)) else None,
-    )
-    meter.end_step(facts)
+    known_lr = float(lr) if isinstance(lr, (int, float)) else None
+    # Applied: a gradient scaler that skips does not call step(), see _SkippedStep. By position: half the time.
+    meter.end_step(EngineFacts(meter.progress.step + 1 if step is None else step, True, None, known_lr))
 
 
 def _is_first_rank(torch: Any) -> bool:

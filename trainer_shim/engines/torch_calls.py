@@ -12,6 +12,7 @@ from typing import Any, Callable, List
 from trainer_shim.guard import guarded
 from trainer_shim.meter import StepMeter
 from trainer_shim.sight.gradients import Gradients
+from trainer_shim.sight.losses import LossSource
 
 from . import compiling, hooks
 
@@ -23,6 +24,7 @@ class TorchCalls:
 
     def __init__(self, torch: Any, meter: StepMeter, gradients: Gradients, on_skip: Callable[[Any], None]) -> None:
         self.is_compiling = compiling.is_compiling_of(torch)
+        self.tracing, self.compiler = compiling.tracing_of(torch)
         self._meter = meter
         self._gradients = gradients
         self._on_skip = on_skip
@@ -33,6 +35,11 @@ class TorchCalls:
     def close(self) -> None:
         """See nothing any more: somebody may have wrapped our wrappers, and these stay."""
         self._open = False
+
+    @property
+    def losses(self) -> LossSource:
+        """What wants to know where backward() starts."""
+        return self._meter.losses
 
     def is_ours(self) -> bool:
         """Whether the call comes from the loop, not from inside a backward pass, and somebody still looks."""
@@ -98,11 +105,12 @@ def watch(torch: Any, calls: TorchCalls, undo: hooks.Undo) -> None:
 
 
 def _backward(calls: TorchCalls) -> _Make:
-    is_compiling = calls.is_compiling
+    tracing, compiler = calls.tracing, calls.compiler
+    losses = calls.losses
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or not calls.is_ours():
+            if tracing() or compiler._is_compiling_flag or not losses.seeks or not calls.is_ours():
                 return original(*args, **kwargs)
             return calls.backward(original, args, kwargs)
 

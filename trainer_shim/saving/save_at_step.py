@@ -50,6 +50,7 @@ class SaveAtStep:
         """So many tokens were trained by the last step. None: it is not known."""
         self.tokens_total = total
 
+    @guarded()
     def keep_generators(self, step: int) -> None:
         """Step `step` ends here, and may be saved at its boundary: the generators' states are those of now."""
         self._generators = (step, rng.capture())

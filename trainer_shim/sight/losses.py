@@ -30,6 +30,8 @@ class LossSource:
 
     def __init__(self) -> None:
         self.told = False
+        self.seeks = True  # Whether it matters what backward() starts from.
+        self.holds = False  # Whether take() has something to return or to forget.
         self.is_certain = False  # A loss was told or returned as such: that one is missing means something.
         self._named: Any = None
         self._unnamed: List[_Known] = []
@@ -40,49 +42,53 @@ class LossSource:
         """Look for a loss in what the model returned."""
         if self.told:
             return
-        self._named = loss_in(output)
-        self.is_certain = self.is_certain or self._named is not None
-        self._unnamed = scalars_in(output) if self._named is None else []
+        named = self._named = loss_in(output)
+        self.seeks, self.holds = named is None, True
+        if named is not None:
+            self.is_certain = True
+            self._unnamed = []
+        else:
+            self._unnamed = scalars_in(output)
 
     def before_scale(self, loss: Any) -> None:
         """A gradient scaler is about to multiply `loss`."""
-        if not self.told and self._named is None:
-            self._scaled = _known(loss)
+        if self.seeks:
+            self._scaled, self.holds = _known(loss), True
 
     def before_backward(self, root: Any) -> None:
         """backward() starts from `root`."""
-        if self.told or self._named is not None or not is_scalar(root):
+        if not self.seeks or not is_scalar(root):
             return
-        path = _path(root)
-        for value, place in self._unnamed:
-            if place in path:
-                self._named = value
-                return
+        self.holds = True
         loss = own(root)
-        if self._scaled is not None and self._scaled[1] in path:
-            loss = self._scaled[0]
+        if self._unnamed or self._scaled is not None:
+            path = _path(root)
+            for value, place in self._unnamed:
+                if place in path:
+                    self._named, self.seeks = value, False
+                    return
+            if self._scaled is not None and self._scaled[1] in path:
+                loss = self._scaled[0]
         if loss is not None:
             self._started = loss if self._started is None else self._started + loss
 
     def tell(self) -> None:
         """The loop tells its loss itself: forget what was found."""
         self.told = self.is_certain = True
-        self._forget()
+        self.take()
 
     def take(self) -> Any:
         """Return the loss, or None, and forget it."""
         loss = self._named
         if loss is None:
             loss = self._started
-        if loss is None and len(self._unnamed) == 1:
-            loss = self._unnamed[0][0]
-        self._forget()
-        return loss
-
-    def _forget(self) -> None:
-        self._named = self._started = self._scaled = None
         if self._unnamed:
+            if loss is None and len(self._unnamed) == 1:
+                loss = self._unnamed[0][0]
             self._unnamed = []
+        self._named = self._started = self._scaled = None
+        self.seeks, self.holds = not self.told, False
+        return loss
 
 
 def is_scalar(value: Any) -> bool:

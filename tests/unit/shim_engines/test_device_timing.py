@@ -10,8 +10,9 @@ import pytest
 from trainer_shim import timing
 from trainer_shim.device_timing import EVENTS_PER_STEP_MAX, STEPS_IN_FLIGHT_MAX, DeviceTimer, felt_data_wait
 from trainer_shim.interfaces import NoWatch
-from trainer_shim.meter import EngineFacts, StepMeter
+from trainer_shim.meter import StepMeter
 from trainer_shim.progress import Progress
+from trainer_shim.scalars import EngineFacts
 from trainer_shim.tokens import TokenCount
 
 

@@ -10,9 +10,10 @@ import pytest
 from trainer_shim.engines.base import PositionSaver
 from trainer_shim.interfaces import NoWatch
 from trainer_shim.loader import wrap_loader
-from trainer_shim.meter import EngineFacts, StepMeter
+from trainer_shim.meter import StepMeter
 from trainer_shim.phases import CURRENT, phase
 from trainer_shim.progress import Progress
+from trainer_shim.scalars import EngineFacts
 from trainer_shim.tokens import TokenCount
 from trainer_shim.wire import FRAMES, faults, head
 

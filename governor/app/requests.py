@@ -161,8 +161,8 @@ def _own(daemon: Daemon, request: ControlRequest, run: Any) -> Any:
     """The client's own run of this name, where the name itself is another user's."""
     if not isinstance(run, str) or owner_of(daemon.node, run) in (None, request.uid):
         return run
-    own = names.own_name(run, request.uid)
-    return own if request.uid != 0 and own in daemon.node.runs else run
+    own = names.own_run(daemon.node, run, request.uid) if request.uid != 0 else None
+    return own if own is not None and own in daemon.node.runs else run
 
 
 def _refusal(daemon: Daemon, request: ControlRequest, run: Any, reason: Any) -> Answer | None:

@@ -6,6 +6,8 @@ name is free again once its run is gone and never did anything, or when somebody
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,8 +28,9 @@ from governor.core.money.budgets import TORN
 from governor.core.runs.life import LifeFact
 from governor.core.runs.state import Trained
 
-# A name that ends in another user's uid may be taken too, by that name's first user. Nobody goes further than this.
+# NAME@UID is reserved for that uid, so the second name is free. A journal of before may have another owner of it.
 NAMES_TRIED_MAX: Final = 4
+_RESERVED: Final = re.compile(r".+@(\d{1,10})", re.DOTALL)
 
 
 def named(node: Node, hello: Hello) -> tuple[Hello, list[Effect]] | RecallRun:
@@ -42,6 +45,8 @@ def named(node: Node, hello: Hello) -> tuple[Hello, list[Effect]] | RecallRun:
     if name == hello.run:
         return hello, []
     owner = owner_of(node, hello.run)
+    if owner is None:
+        owner = _reserved_for(node, hello.run)
     text = (
         f"run {hello.run} belongs to uid {owner}; the run of uid {uid} is watched as {name}, with a spend of its own "
         f"(`costgov forget {hello.run}` releases a name whose run is gone)"
@@ -51,14 +56,36 @@ def named(node: Node, hello: Hello) -> tuple[Hello, list[Effect]] | RecallRun:
 
 
 def own_name(name: str, uid: int) -> str:
-    """The name of a uid's own run where another uid has the name."""
+    """The name of a uid's own run where another uid has the name. A long one keeps both ends, and is no other's."""
     end = f"@{uid}"
-    return name[: RUN_CHARS_MAX - len(end)] + end
+    if len(name) + len(end) <= RUN_CHARS_MAX:
+        return name + end
+    middle = f"..{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}.."
+    left = RUN_CHARS_MAX - len(end) - len(middle)
+    return name[: left - left // 2] + middle + name[-(left // 2) :] + end
+
+
+def own_run(node: Node, name: str, uid: int) -> str | None:
+    """The name under which the uid's run of this name is watched. None: it has none."""
+    for _ in range(NAMES_TRIED_MAX + 1):
+        if owner_of(node, name) == uid:
+            return name
+        name = own_name(name, uid)
+    return None
+
+
+def _reserved_for(node: Node, name: str) -> int | None:
+    """The uid whose own name this would be, where several users' runs are watched."""
+    found = None if node.facts.exclusive or name in node.facts.streams else _RESERVED.fullmatch(name)
+    return int(found[1]) if found is not None else None
 
 
 def _may_use(node: Node, name: str, uid: int) -> bool:
     owner, known = owner_of(node, name), node.runs.get(name)
-    if owner in (None, uid) or (known is not None and known.is_unattached):
+    is_unattached = known is not None and known.is_unattached
+    if owner != uid and not is_unattached and _reserved_for(node, name) not in (None, uid):
+        return False
+    if owner in (None, uid) or is_unattached:
         return owner is not None or name not in node.facts.streams or node.facts.exclusive
     if name in node.facts.streams or not is_idle_name(node, name):
         return False

@@ -11,7 +11,7 @@ import pytest
 from governor.core.base.identity import RUN_NAME, ConnectionId
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
 from governor.core.engine import names
-from governor.core.engine.node import NUMBERS_MAX, RUNS_MAX, Node, know_incidents, new_node, run_snapshot
+from governor.core.engine.node import NUMBERS_MAX, RUNS_MAX, Node, know_incidents, new_node, owner_of, run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Confirm, Effect, PersistIncident, PersistRuns, RecallRun, Refuse
 from governor.core.events.inputs import CommandLaunched, OperatorHalt, OperatorHold, ProcessesSeen
@@ -172,12 +172,38 @@ def test_a_name_that_is_in_use_refuses_nobody_and_both_runs_are_watched(steps: i
     assert not [e for e in says_hello(node, "llama-70b", 0, 10) if isinstance(e, Alarm) and e.name == "name_taken"]
 
 
-def test_the_name_that_a_stranger_would_need_may_be_taken_too() -> None:
+def test_the_name_that_another_user_would_need_is_not_to_be_had() -> None:
     node = make_node(cloud="none")
     squatted(node)
-    says_hello(node, "llama-70b@0", STRANGER, 1)
+    for name in ("llama-70b@0", "llama-70b@0@0", "llama-70b@0@0@0", "x" * 126 + "@0"):
+        effects = says_hello(node, name, STRANGER, 1)
+        assert [e.name for e in effects if isinstance(e, Alarm) and e.name == "name_taken"], "it is said"
+        assert owner_of(node, name) is None
+    assert [e for e in says_hello(node, "llama-70b", 0, 2) if isinstance(e, Confirm)]
+    assert node.runs["llama-70b@0"].run.uid == 0
+    assert names.own_run(node, "llama-70b", 0) == "llama-70b@0"
+    assert names.own_run(node, "llama-70b", STRANGER) == "llama-70b"
+    assert names.own_run(node, "llama-70b", 7) is None
+
+
+def test_whoever_had_such_a_name_before_keeps_it_and_the_user_has_another() -> None:
+    node = make_node(cloud="none", exclusive=True)
+    for name in ("llama-70b", "llama-70b@0"):
+        says_hello(node, name, STRANGER, 0)
+    node.facts = replace(node.facts, exclusive=False)
+    says_hello(node, "llama-70b@0", STRANGER, 1, attempt="a2")
     says_hello(node, "llama-70b", 0, 2)
-    assert node.runs["llama-70b@0@0"].run.uid == 0
+    assert (node.runs["llama-70b@0"].run.uid, node.runs["llama-70b@0@0"].run.uid) == (STRANGER, 0)
+    assert names.own_run(node, "llama-70b", 0) == "llama-70b@0@0"
+
+
+def test_two_long_names_of_a_user_are_two_runs() -> None:
+    node = make_node(cloud="none")
+    long = ["y" * 127 + end for end in "ab"]
+    for name in long:
+        says_hello(node, name, STRANGER, 0)
+        says_hello(node, name, 0, 1)
+    assert len({names.own_run(node, name, 0) for name in long}) == 2
 
 
 def test_a_budget_of_a_name_holds_whoever_runs_under_it() -> None:

@@ -20,7 +20,7 @@ from governor.adapters.exporters.report_files import ReportFiles
 from governor.adapters.journal.writer import JournalLocked, open_journal
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.gpu_watch import GpuWatch
-from governor.adapters.machine.host_watch import GovernorWatch, MemoryWatch, NoticeWatch, OwnFileWatch
+from governor.adapters.machine.host_watch import GovernorWatch, MemoryWatch, NoticeWatch, OwnFileWatch, UidRangeWatch
 from governor.adapters.machine.nvml import NvmlSampler
 from governor.adapters.machine.oom_kills import OomKillWatch
 from governor.adapters.machine.processes import LinuxProcesses
@@ -159,10 +159,10 @@ class Governor:
         self.streams = [self._stream(entry) for entry in settings.jsonl]
         self._closers += [stream.close for stream in self.streams]
         memory, oom_kills = MemoryWatch(self._pids), OomKillWatch(self._pids)
-        notices = NoticeWatch(self.cloud, self.clock)
+        notices, uids = NoticeWatch(self.cloud, self.clock), UidRangeWatch()
         own_files = [OwnFileWatch("socket_gone", inbox.restore), OwnFileWatch("socket_gone", server.restore)]
         own_files.append(OwnFileWatch("journal_gone", self.journal.take_loss))
-        self._closers += [memory.close, oom_kills.close, notices.close, *(watch.close for watch in own_files)]
+        self._closers += [memory.close, oom_kills.close, notices.close, uids.close, *(own.close for own in own_files)]
         performer = Performer(
             node=self.node,
             clock=self.clock,
@@ -195,9 +195,9 @@ class Governor:
                 *((memory,) if facts.exclusive else (memory, oom_kills)),  # `costgov run` counts for its command.
                 notices,
                 *own_files,
-                # Beside one command, the governor of the whole node decides. The service looks for `costgov run` only.
                 GovernorWatch(self.processes, ("run", "daemon") if facts.exclusive else ("run",), os.getpid()),
                 self.prices,
+                uids,
             ],
         )
         daemon.health.loaded(self.clock.wall())

@@ -5,6 +5,7 @@ Questions that may block run on a separate thread. The loop takes the answers an
 
 from __future__ import annotations
 
+import pwd
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,9 +14,10 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import psutil
 
+from governor.core.base.shares import UidRange
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_S, DurationNs, MonoNs
 from governor.core.events.inputs import Event
-from governor.core.events.machine import FilesLost, GovernorsSeen, HostMemory, SpotNotice
+from governor.core.events.machine import FilesLost, GovernorsSeen, HostMemory, SpotNotice, UidRangesSeen
 from governor.ports import Clock, Cloud, Notice, Processes
 
 Answer = TypeVar("Answer")
@@ -217,6 +219,55 @@ class NoticeWatch:
     def close(self) -> None:
         if self._poller is not None:
             self._poller.close()
+
+
+# --- whose a uid is ------------------------------------------------------------------------------------
+
+SUBUIDS: Final = Path("/etc/subuid")
+SUBUIDS_PERIOD_S: Final = 60.0
+SUBUIDS_BYTES_MAX: Final = 1024 * 1024  # About 30,000 users.
+
+
+class UidRangeWatch:
+    """A source of the loop. Names are looked up on the poller's thread, because a directory service may be slow."""
+
+    def __init__(self, file: Path = SUBUIDS) -> None:
+        self._file = file
+        self._known: tuple[UidRange, ...] = ()
+        self._poller = Poller("subuids", SUBUIDS_PERIOD_S, self._read)
+
+    def _read(self) -> tuple[UidRange, ...] | None:
+        try:
+            with self._file.open(encoding="utf-8", errors="replace") as lines:
+                return tuple(uid_ranges(lines.read(SUBUIDS_BYTES_MAX)))
+        except FileNotFoundError:
+            return ()
+        except OSError:
+            return None  # What was read before stays.
+
+    def poll(self, at: MonoNs) -> list[Event]:
+        ranges = self._poller.take()
+        if ranges is None or ranges == self._known:
+            return []
+        self._known = ranges
+        return [UidRangesSeen(at, ranges)]
+
+    def close(self) -> None:
+        self._poller.close()
+
+
+def uid_ranges(text: str) -> list[UidRange]:
+    """The lines `owner:first:count` (subuid(5)), by their first uid. A line that is not understood is left out."""
+    found: list[UidRange] = []
+    for line in text.splitlines():
+        owner, _, numbers = line.strip().partition(":")
+        first, _, count = numbers.partition(":")
+        try:
+            uid = int(owner) if owner.isdecimal() else pwd.getpwnam(owner).pw_uid
+            found.append(UidRange(int(first), int(count), uid))
+        except (KeyError, ValueError):
+            continue
+    return sorted((one for one in found if one.first > 0), key=lambda one: one.first)
 
 
 # --- the governor's own files: a logout or a clean-up may remove them while it runs --------------------

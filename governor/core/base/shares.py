@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -11,6 +12,21 @@ K = TypeVar("K", bound=Hashable)
 
 NOTHING: Final = 0  # An entry of this worth is lost to nobody.
 NOBODY: Final = -1  # The owner is not known.
+
+
+@dataclass(frozen=True, slots=True)
+class UidRange:
+    """Uids that one user may give to processes of its own (/etc/subuid): they share that user's place."""
+
+    first: int
+    count: int
+    owner: int
+
+
+def payer_of(ranges: Sequence[UidRange], uid: int) -> int:
+    """The uid whose share this one uses: the owner of its range, or itself. `ranges`: by `first`."""
+    at = bisect_right(ranges, uid, key=lambda one: one.first) - 1
+    return ranges[at].owner if at >= 0 and uid < ranges[at].first + ranges[at].count else uid
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from governor.core.base.identity import RUN_CHARS_MAX
-from governor.core.base.shares import NOBODY, Claim
+from governor.core.base.shares import NOBODY, Claim, payer_of
 from governor.core.base.units import MonoNs, UsdMicros
 from governor.core.engine.managed_run import ManagedRun, RunHistory
 from governor.core.engine.node import PROTECTED, RUNS_MAX, SPENT_USD_MICROS, Node, forget, manage, owner_of
@@ -22,7 +22,7 @@ from governor.core.engine.node_journal import persist
 from governor.core.engine.resume import managed_of, unreadable
 from governor.core.events.effects import Alarm, Effect, RecallRun, Record, Refuse
 from governor.core.events.inputs import CommandLaunched, Hello, OperatorForget
-from governor.core.events.machine import RunRecalled
+from governor.core.events.machine import RunRecalled, UidRangesSeen
 from governor.core.events.streams import StreamOpened
 from governor.core.money.budgets import TORN
 from governor.core.runs.life import LifeFact
@@ -139,13 +139,25 @@ def has_room(node: Node, uid: int) -> bool:
     return len(node.runs) < RUNS_MAX or any(not t.run.alive for t in node.runs.values()) or bool(_surplus(node, uid))
 
 
+def on_uid_ranges(node: Node, event: UidRangesSeen) -> list[Effect]:
+    node.uid_ranges = event.ranges
+    return []
+
+
+def alive_of(node: Node, uid: int) -> int:
+    """How many live runs the uid's payer has: the user in whose range of uids it is."""
+    payer = payer_of(node.uid_ranges, uid)
+    return sum(t.run.alive and payer_of(node.uid_ranges, t.run.uid) == payer for t in node.runs.values())
+
+
 def _surplus(node: Node, uid: int) -> ManagedRun | None:
-    """The live run that gives way to one of this uid: the newest of the uid that has most, first one without a step."""
-    held = Counter(t.run.uid for t in node.runs.values())
+    """The live run that gives way to one of this uid: the newest of who has most, first one without a step."""
+    payers = {name: payer_of(node.uid_ranges, t.run.uid) for name, t in node.runs.items()}
+    held = Counter(payers.values())
     most = max(held.values())
-    if held[uid] + 1 >= most:
+    if held[payer_of(node.uid_ranges, uid)] + 1 >= most:
         return None
-    its = [t for t in node.runs.values() if held[t.run.uid] == most and not in_halt(t) and not t.is_unattached]
+    its = [t for name, t in node.runs.items() if held[payers[name]] == most and not in_halt(t) and not t.is_unattached]
     return min(its, key=lambda t: (t.run.step is not None, -t.run.attempt_at), default=None)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.policy import Policy, PolicySet
-from governor.core.base.shares import NOTHING, Claim
+from governor.core.base.shares import NOTHING, Claim, UidRange
 from governor.core.base.units import MICROS_PER_USD, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.idle_state import NODE, IdleState
 from governor.core.engine.managed_run import ForgottenRun, ManagedRun, PreviousCommand, SupersededRank
@@ -99,6 +99,7 @@ class Node:
     price_rise: PriceRise | None = None  # The last one.
     windows_uncommitted: list[Record] = field(default_factory=list)  # Closed windows that no PersistRuns has taken yet.
     runs: dict[str, ManagedRun] = field(default_factory=dict)
+    uid_ranges: tuple[UidRange, ...] = ()  # Whose a uid is that belongs to another user's range.
     past: dict[str, ForgottenRun] = field(default_factory=dict)  # Runs that `ledger` has forgotten, by name.
     connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
     # At most as many as the inbox has connections.

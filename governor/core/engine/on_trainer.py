@@ -106,7 +106,7 @@ def _refusal(node: Node, hello: Hello) -> str | None:
     if known is None:
         if not names.has_room(node, hello.peer.uid):
             return f"{RUNS_MAX} runs are alive on this node already"
-        if sum(t.run.alive and t.run.uid == hello.peer.uid for t in node.runs.values()) >= RUNS_PER_UID_MAX:
+        if names.alive_of(node, hello.peer.uid) >= RUNS_PER_UID_MAX:
             return f"uid {hello.peer.uid} has {RUNS_PER_UID_MAX} runs alive on this node already"
         return None
     if hello.rank not in known.run.ranks and len(known.run.ranks) >= RANKS_MAX:

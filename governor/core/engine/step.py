@@ -69,6 +69,7 @@ from governor.core.events.machine import (
     RunRecalled,
     SourceTrouble,
     SpotNotice,
+    UidRangesSeen,
 )
 from governor.core.events.streams import StreamOpened, StreamRead, StreamState
 from governor.core.halt.table import Fact
@@ -244,6 +245,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     LastGoodSeen: incidents.on_last_good_seen,
     GpuProcessesSeen: occupancy.on_gpu_processes,
     GovernorsSeen: occupancy.on_governors,
+    UidRangesSeen: names.on_uid_ranges,
     GpuSample: on_sources.on_gpu_sample,
     HostMemory: on_sources.on_host_memory,
     FilesLost: on_sources.on_files_lost,

@@ -24,6 +24,7 @@ from governor.core.events.machine import (
     RunRecalled,
     SourceTrouble,
     SpotNotice,
+    UidRangesSeen,
 )
 from governor.core.events.streams import StreamOpened, StreamRead, StreamState
 from governor.core.money.budgets import Scope, ScopedBudget
@@ -380,6 +381,7 @@ Event = (
     | EndEvent
     | FilesLost
     | GovernorsSeen
+    | UidRangesSeen
     | GpuSample
     | HostMemory
     | SpotNotice

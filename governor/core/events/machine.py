@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from governor.core.base.shares import UidRange
 from governor.core.base.units import DurationNs, MonoNs
 
 
@@ -82,6 +83,14 @@ class GovernorsSeen:
     at: MonoNs
     pids: tuple[int, ...]
     problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UidRangesSeen:
+    """Which uids are whose (/etc/subuid), by their first uid."""
+
+    at: MonoNs
+    ranges: tuple[UidRange, ...]
 
 
 @dataclass(frozen=True, slots=True)

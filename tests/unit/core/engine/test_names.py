@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from governor.core.base.identity import RUN_NAME, ConnectionId
+from governor.core.base.shares import UidRange
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
 from governor.core.engine import names
 from governor.core.engine.node import NUMBERS_MAX, RUNS_MAX, Node, know_incidents, new_node, owner_of, run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Confirm, Effect, PersistIncident, PersistRuns, RecallRun, Refuse
 from governor.core.events.inputs import CommandLaunched, OperatorHalt, OperatorHold, ProcessesSeen
-from governor.core.events.machine import RunRecalled
+from governor.core.events.machine import RunRecalled, UidRangesSeen
 from governor.core.events.streams import StreamOpened
 from governor.core.money.budgets import Scope, ScopedBudget, ScopeKind
 from governor.core.money.group_totals import FORGOTTEN_MAX
@@ -237,6 +238,22 @@ def test_two_users_who_hold_every_run_leave_room_for_a_third() -> None:
     assert (told.run, "uid 101" in told.text) == ("r63", True)
     [*_, refused] = [e for e in says_hello(node, "r64", 100, 101) if isinstance(e, Refuse)]
     assert "runs are alive" in refused.reason or "has 32 runs" in refused.reason
+
+
+def test_a_range_of_uids_is_one_user_and_its_runs_leave_room_for_another() -> None:
+    node = make_node(cloud="none")
+    play(node, tick(0), UidRangesSeen(at(0), (UidRange(100_000, 65_536, 1001),)))
+    for number in range(32):
+        says_hello(node, f"r{number}", 100_000 + number, number)
+    [*_, refused] = [e for e in says_hello(node, "r32", 100_999, 32) if isinstance(e, Refuse)]
+    assert "has 32 runs" in refused.reason
+    for number in range(32, RUNS_MAX):
+        says_hello(node, f"r{number}", 200_000 + number, number)
+    assert len(node.runs) == RUNS_MAX
+    effects = says_hello(node, "mine", 1000, 100)
+    assert node.runs["mine"].run.alive
+    [told] = [effect for effect in effects if isinstance(effect, Alarm) and effect.name == "run_displaced"]
+    assert told.run == "r31"
 
 
 def test_a_log_finds_room_where_other_runs_have_ended() -> None:

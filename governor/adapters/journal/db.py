@@ -22,6 +22,7 @@ from governor.adapters.journal.file_set import (
     remove,
     room_lacking,
     seen,
+    why_cut,
     why_lost,
 )
 from governor.adapters.journal.retention import IncidentRows, Limits, prune
@@ -151,6 +152,8 @@ class Database(JournalReader):
         self._known = known
         self._incident_rows = IncidentRows()
         self.notice: str | None = None  # One line if a corrupt file was replaced by a fresh one.
+        self._found: os.stat_result | None = None
+        self._wal: os.stat_result | None = None
         self._lock_fd = lock(path)
         self.is_new = not os.path.lexists(path)  # Never written, or removed.
         try:
@@ -161,19 +164,34 @@ class Database(JournalReader):
         self._note_files()
 
     def keep_in_place(self) -> str | None:
-        """Write the file anew if it was removed or replaced. Returns what was found and done; None: it is in place.
+        """Write the file anew if it or its WAL was removed or replaced. Returns what was found and done; None: nothing.
 
         SQLite goes on writing to a file without a name, which is gone when the governor ends. If no other can be
         written, that file stays in use.
         """
         lost = why_lost(self.path, self._found) if self._found is not None else None
+        if lost is None and self._wal is not None:
+            lost = why_lost(self.path + "-wal", self._wal)
         if lost is None:
-            return None
+            cut, self._found = why_cut(self.path, self._found)
+            return cut or self._keep_lock()
         try:
             self.notice = f"{lost}; it is written anew from the open file, complete{self._renew()}"
         except (JournalUnavailable, sqlite3.Error, OSError) as error:
             self.notice = f"{lost}, and cannot be written anew: {error}; tried again until the governor ends"
         return self.notice
+
+    def _keep_lock(self) -> str | None:
+        """Take the lock again if its file was removed: without it a second governor could write here."""
+        try:
+            if lock_file.is_named(self._lock_fd, self.path + ".lock"):
+                return None
+            fd = lock(self.path)
+        except (JournalUnavailable, OSError) as error:
+            return f"the lock of {self.path} was removed while in use, and cannot be taken again: {error}"
+        os.close(self._lock_fd)
+        self._lock_fd = fd
+        return f"the lock of {self.path} was removed while in use; it is taken again"
 
     def _renew(self) -> str:
         """Copy the open file to its path and go on there. Returns where a file that had its place is kept now."""
@@ -188,7 +206,8 @@ class Database(JournalReader):
             _make(fresh)
             with contextlib.closing(sqlite3.connect(fresh, isolation_level=None)) as copy:
                 self._connection.backup(copy)
-            if seen(self.path) is not None:
+            found = seen(self.path)
+            if found is not None and not (self._found is not None and os.path.samestat(found, self._found)):
                 wal = seen(self.path + "-wal")
                 own_wal = wal is not None and self._wal is not None and os.path.samestat(wal, self._wal)
                 aside = put_aside(self.path, "replaced", SUFFIXES[-1:] if own_wal else SUFFIXES)

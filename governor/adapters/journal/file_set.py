@@ -52,6 +52,20 @@ def why_lost(path: str, was: os.stat_result) -> str | None:
     return f"the journal {path} was removed while in use"
 
 
+def why_cut(path: str, was: os.stat_result | None) -> tuple[str | None, os.stat_result | None]:
+    """What to say if the file was made shorter in place, which SQLite never does here; and the file as it is now."""
+    try:
+        found = seen(path)
+    except OSError:
+        return None, was
+    if found is None or was is None or not os.path.samestat(found, was):
+        return None, was
+    if found.st_size >= was.st_size:
+        return None, found
+    sizes = f"from {was.st_size} to {found.st_size} bytes"
+    return f"the journal {path} was cut {sizes} while in use: its history is damaged, put it back from a copy", found
+
+
 def seen(path: str) -> os.stat_result | None:
     try:
         return os.lstat(path)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import closing
 from pathlib import Path
 
-from governor.adapters.journal.db import Database
+import pytest
+
+from governor.adapters.journal.db import Database, JournalLocked
 from governor.adapters.journal.file_set import WAL_BYTES_LAID_OUT
 from governor.adapters.journal.runtime_files import Entry
 
@@ -51,4 +55,46 @@ def test_a_checkpoint_begins_the_log_anew_and_loses_nothing(tmp_path: Path) -> N
             database.checkpoint()
     assert (tmp_path / "j.db-wal").stat().st_size == WAL_BYTES_LAID_OUT
     assert seqs(database) == list(range(300))
+    database.close()
+
+
+def test_a_log_that_is_removed_is_noticed_and_nothing_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+    database = Database(str(path))
+    database.write([row(1), row(2)], full=True)
+    assert database.keep_in_place() is None
+    (tmp_path / "j.db-wal").unlink()
+    assert "j.db-wal was removed while in use; it is written anew" in str(database.keep_in_place())
+    assert database.keep_in_place() is None
+    database.write([row(3)], full=True)
+    for name in ("j.db", "j.db-wal"):  # As a governor that was killed leaves them.
+        (tmp_path / f"killed-{name}").write_bytes((tmp_path / name).read_bytes())
+    second = Database(str(tmp_path / "killed-j.db"))
+    assert seqs(second) == [1, 2, 3]
+    assert not list(tmp_path.glob("*replaced*")), "what is written anew was ours"
+    second.close()
+    database.close()
+
+
+def test_a_lock_that_is_removed_lets_no_second_governor_in(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "j.db"))
+    (tmp_path / "j.db.lock").unlink()
+    assert "taken again" in str(database.keep_in_place())
+    assert database.keep_in_place() is None
+    with pytest.raises(JournalLocked):
+        Database(str(tmp_path / "j.db"))
+    (tmp_path / "j.db.lock").unlink()
+    with closing(Database(str(tmp_path / "j.db"))):
+        assert "another governor" in str(database.keep_in_place())
+    database.close()
+
+
+def test_a_file_that_is_cut_in_place_is_said_once(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "j.db"))
+    database.write([row(seq, 4_000) for seq in range(50)], full=True)
+    database.checkpoint()
+    assert database.keep_in_place() is None
+    os.truncate(tmp_path / "j.db", 4096)
+    assert "was cut from" in str(database.keep_in_place())
+    assert database.keep_in_place() is None
     database.close()

@@ -9,7 +9,7 @@ from typing import Final
 
 from governor.core.base.identity import ProcessFacts, ProcessId, carries
 from governor.core.events.inputs import Hello, LaunchersSeen
-from governor.core.halt.kill_set import descends, find_launchers, is_below, own_cgroups, unsure
+from governor.core.halt.kill_set import ANCESTORS_MAX, descends, find_launchers, is_below, own_cgroups, unsure
 from governor.daemon.process_killer import ControlGroup, Surroundings
 
 
@@ -25,6 +25,7 @@ class SupervisedCommand:
     mark: int | None = None  # What the command and all that it starts carry.
     group: ControlGroup | None = None  # Made for it; None where that is not allowed.
     surroundings: Surroundings | None = None
+    uid: int | None = None  # Whose ranks speak for the command without a tie to it.
 
     @property
     def marks(self) -> tuple[int, ...]:
@@ -45,7 +46,9 @@ def launch_seen(
     rank = hello.peer.process
     found = find_launchers(table, rank, own_pid)
     # Another run of this user may use our socket. Our command is not above its ranks and must not end with it.
-    own = hello.run == command.run or descends(table, rank, command.processes) or _has_left(table, rank, command)
+    # Nor is another user's whose rank only says our name.
+    is_named = hello.run == command.run and hello.peer.uid == command.uid
+    own = is_named or descends(table, rank, command.processes) or _has_left(table, rank, command)
     launchers = tuple(dict.fromkeys((*command.processes, *found))) if own else found
     marks = _marks(table, hello, command if own else NO_COMMAND)
     roots = (rank, *launchers)
@@ -58,6 +61,21 @@ def launch_seen(
     known = outermost.argv if outermost is not None else ()
     argv = (command.argv or known) if own else known
     return LaunchersSeen(hello.at, hello.run, launchers, argv, marks, cgroups, strangers)
+
+
+def is_tied(look: Callable[[int], ProcessFacts | None], rank: ProcessId, command: SupervisedCommand) -> bool:
+    """Whether the kernel ties the rank to the command: by its parents, its session, its mark or its control group."""
+    line: dict[int, ProcessFacts] = {}
+    pid = rank.pid
+    while pid > 1 and pid not in line and len(line) <= ANCESTORS_MAX:
+        facts = look(pid)
+        if facts is None:
+            break
+        line[pid] = facts
+        pid = facts.ppid
+    roots = (look(root.pid) for root in command.processes)
+    table = {**{root.process.pid: root for root in roots if root is not None}, **line}
+    return descends(table, rank, command.processes) or _has_left(table, rank, command)
 
 
 def _has_left(table: Mapping[int, ProcessFacts], rank: ProcessId, command: SupervisedCommand) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import structlog
 
-from governor.core.base.identity import ConnectionId
+from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.policy import PolicySet
 from governor.core.base.units import NS_PER_MS, NS_PER_S, TICK_NS, MonoNs
 from governor.core.engine import step as engine
@@ -31,7 +31,7 @@ from governor.core.events.inputs import Event, Hello, LauncherExited, Tick, Trai
 from governor.core.events.machine import RunRecalled
 from governor.daemon import signals
 from governor.daemon.incident_queries import IncidentQueries
-from governor.daemon.launches import NO_COMMAND, SupervisedCommand, launch_seen
+from governor.daemon.launches import NO_COMMAND, SupervisedCommand, is_tied, launch_seen
 from governor.daemon.perform import Performer
 from governor.daemon.reception import Health, Reception
 from governor.daemon.recorder import Recorder
@@ -39,6 +39,7 @@ from governor.ports import Control, ControlRequest, ServiceManager
 
 # Between two looks at the process table for launchers: each takes milliseconds, and anybody may say hello in a loop.
 LAUNCHERS_PERIOD_NS: Final = TICK_NS
+TIES_MAX: Final = 256  # As many connections may say hello.
 LAG_SMOOTHING: Final = 0.05  # An exponential mean over about 20 ticks, or five seconds.
 
 log = structlog.get_logger("costgov")
@@ -74,12 +75,15 @@ class Daemon:
     _is_new_to_journal: bool = False  # A rank has sent a hello since the runs were last persisted.
     # Hellos whose launchers were not looked for yet, until the next tick. The last one of each connection.
     _unlooked: dict[ConnectionId, Hello] = field(default_factory=dict)
+    _ties: dict[ProcessId, bool] = field(default_factory=dict)  # To the command, of other users' ranks.
     _launchers_at: MonoNs = MonoNs(0)
     _notify_every_ns: int = 0
     _notified_at: int = 0
 
     def __post_init__(self) -> None:
-        self.reception = Reception(self.performer, self.health, self.apply, self._welcome, lambda: self.recorder)
+        self.reception = Reception(
+            self.performer, self.health, self.apply, self._welcome, self._introduce, lambda: self.recorder
+        )
 
     # --- from other threads and signal handlers ----------------------------------------------------------
 
@@ -209,6 +213,21 @@ class Daemon:
         elif signum not in self._ignored:  # SIGXCPU comes once a second.
             self._ignored.add(signum)
             log.warning("signal_ignored", signal=signum.name)
+
+    def _introduce(self, hello: Hello) -> Hello:
+        """Under `costgov run`, another user's rank speaks for the command only if the kernel ties it to the command."""
+        command = self.supervised
+        if command is None or hello.peer.uid == command.uid:
+            return hello
+        rank = hello.peer.process
+        if rank not in self._ties:
+            if len(self._ties) >= TIES_MAX:
+                self._ties.clear()
+            try:
+                self._ties[rank] = is_tied(self.performer.processes.facts, rank, command)
+            except OSError:  # Out of descriptors.
+                return hello
+        return replace(hello, of_command=self._ties[rank])
 
     def _welcome(self, hello: Hello) -> None:
         """A rank's hello was accepted."""

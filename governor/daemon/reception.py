@@ -64,6 +64,7 @@ class Reception:
     health: Health
     apply: Callable[[Event], list[Effect]]
     welcome: Callable[[Hello], None]
+    introduce: Callable[[Hello], Hello]  # Adds what the kernel says of the rank.
     recorder: Callable[[], Recorder | None]
     _reader: frames.FrameReader = field(default_factory=frames.FrameReader)
     # The hellos that wait, by the name that the journal was asked for. As many as connections at most.
@@ -124,6 +125,8 @@ class Reception:
         for event in self._reader.read(packet, self.performer.clock.mono()):
             if isinstance(event, (FramesLost, BadHello)) and event.why != frames.DROPPED_BY_SENDER:
                 self._complain(packet, event.why)
+            if isinstance(event, Hello):
+                event = self.introduce(event)
             effects = self.apply(event)
             if isinstance(event, (Hello, BadHello)):
                 told = [effect.connection for effect in effects if isinstance(effect, Refuse)]

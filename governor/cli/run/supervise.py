@@ -176,6 +176,7 @@ def _watch(
         mark=command.mark,
         group=command.group,
         surroundings=Surroundings() if command.mark is not None else None,
+        uid=os.getuid(),
     )
     pid = command.process.pid
     ended = CommandEnd(name, command.poll, pid, governor.processes)

@@ -22,7 +22,7 @@ from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMi
 from governor.core.engine.managed_run import ManagedRun, PreviousCommand
 from governor.core.engine.node import RUNS_MAX, Node, manage
 from governor.core.events.effects import Alarm, Effect
-from governor.core.events.inputs import CommandLaunched, LauncherExited
+from governor.core.events.inputs import CommandLaunched, Hello, LauncherExited
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.incident import process_of, process_row
 from governor.core.money.charges import charge_of, charge_row
@@ -57,6 +57,15 @@ def is_of_command(node: Node, event: StreamOpened) -> bool:
     if launched is None or node.account.is_held:
         return True
     return event.run in (launched.run, node.account.run) or not set(event.processes).isdisjoint(launched.processes)
+
+
+def speaks_for_it(node: Node, hello: Hello) -> bool:
+    """Whether a rank may report for the launched command: its own user's, or one that the kernel ties to it.
+
+    The command may have become another user (sudo). Whoever else says its name is not believed. True without a command.
+    """
+    launched = node.launched
+    return launched is None or hello.peer.uid == launched.uid or hello.of_command
 
 
 def watch(node: Node, at: MonoNs) -> list[Effect]:

@@ -16,6 +16,7 @@ from typing import Final
 from governor.core.base.identity import RUN_CHARS_MAX
 from governor.core.base.shares import NOBODY, Claim, payer_of
 from governor.core.base.units import MonoNs, UsdMicros
+from governor.core.engine import launched_command
 from governor.core.engine.managed_run import ManagedRun, RunHistory
 from governor.core.engine.node import PROTECTED, RUNS_MAX, SPENT_USD_MICROS, Node, forget, manage, owner_of
 from governor.core.engine.node_journal import persist
@@ -39,7 +40,7 @@ def named(node: Node, hello: Hello) -> tuple[Hello, list[Effect]] | RecallRun:
     for _ in range(NAMES_TRIED_MAX):
         if _must_recall(node, name):
             return RecallRun(name)
-        if _may_use(node, name, uid):
+        if _may_use(node, name, hello):
             break
         name = own_name(name, uid)
     if name == hello.run:
@@ -80,9 +81,9 @@ def _reserved_for(node: Node, name: str) -> int | None:
     return int(found[1]) if found is not None else None
 
 
-def _may_use(node: Node, name: str, uid: int) -> bool:
-    owner, known = owner_of(node, name), node.runs.get(name)
-    is_unattached = known is not None and known.is_unattached
+def _may_use(node: Node, name: str, hello: Hello) -> bool:
+    uid, owner, known = hello.peer.uid, owner_of(node, name), node.runs.get(name)
+    is_unattached = known is not None and known.is_unattached and launched_command.speaks_for_it(node, hello)
     if owner != uid and not is_unattached and _reserved_for(node, name) not in (None, uid):
         return False
     if owner in (None, uid) or is_unattached:

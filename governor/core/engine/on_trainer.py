@@ -13,6 +13,7 @@ from governor.core.engine import (
     budgeting,
     charging,
     incidents,
+    launched_command,
     names,
     on_sources,
     saved_checkpoint,
@@ -81,7 +82,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
         node.request_persist()  # A restarted governor shares the node's time by what the journal has.
     if known_as != (managed.run.stage, managed.run.labels):
         budgeting.refit(node, managed)  # With other labels, other budgets cover it.
-    managed.is_separate, managed.was_announced = False, True
+    managed.is_separate, managed.was_announced = not launched_command.speaks_for_it(node, hello), True
     hand_over(node, managed, hello.at)  # After attempt, stage and labels are set: its charges bear them.
     if begins:
         charging.charge_launch(node, managed, hello.at)

@@ -59,6 +59,7 @@ class Hello:
     resumed_step: int | None = None
     last_good: Mapping[str, Any] | None = None
     mark: int | None = None  # What the rank and all that it starts carry, as it says.
+    of_command: bool = False  # The kernel ties the rank to the command of `costgov run`.
     open_incident: Mapping[str, Any] | None = None
 
 

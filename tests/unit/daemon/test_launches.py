@@ -7,7 +7,7 @@ from dataclasses import replace
 from governor.core.base.identity import MARK_PART_BITS, ConnectionId, Peer, ProcessId
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Hello
-from governor.daemon.launches import NO_COMMAND, SupervisedCommand, launch_seen
+from governor.daemon.launches import NO_COMMAND, SupervisedCommand, is_tied, launch_seen
 from tests.contract.fakes import FakeProcesses
 
 OWN, MARK, COMMANDS = 999, 0x9ABCDEF012, 0x8123456789
@@ -63,6 +63,26 @@ def test_another_run_on_the_commands_socket_has_its_own_mark_and_not_the_command
     seen = launch_seen(processes.table(), hello(rank, MARK, run="other"), OWN, command)
     assert seen is not None
     assert (seen.launchers, seen.marks) == ((), (MARK,))
+
+
+def test_the_commands_name_ties_its_own_users_rank_to_it_and_no_strangers() -> None:
+    for whose, expected in ((1000, True), (12345, False)):
+        processes, rank = machine(0)
+        launcher = processes.add(200, argv=["sh", "job.sh"])
+        command = SupervisedCommand("llama", ("costgov", "run"), (launcher,), uid=whose)
+        seen = launch_seen(processes.table(), hello(rank, 0, run="llama"), OWN, command)
+        assert (seen is not None and seen.launchers == (launcher,)) is expected
+
+
+def test_a_rank_is_tied_by_its_parents_or_its_mark() -> None:
+    processes, rank = machine(COMMANDS)
+    launcher = processes.add(200, argv=["sh", "job.sh"])
+    below = processes.add(201, ppid=200)
+    command = SupervisedCommand("llama", (), (launcher,), mark=COMMANDS)
+    assert is_tied(processes.facts, below, command)
+    assert is_tied(processes.facts, rank, command)
+    assert not is_tied(processes.facts, rank, replace(command, mark=MARK))
+    assert not is_tied(processes.facts, replace(below, start_ticks=1), command), "another process of that number"
 
 
 def test_orphans_of_the_time_before_the_hello_are_unsure() -> None:

@@ -71,6 +71,25 @@ def test_the_ceiling_ends_a_command_that_never_attaches_and_says_that_no_checkpo
     assert node.ledger.spend("job") == sum(charge.usd_micros for charge in rows)
 
 
+def test_another_users_rank_that_says_the_commands_name_is_a_run_of_its_own() -> None:
+    node = launched()
+    pass_time(node, 10)
+    effects = play(node, hello(when=11, run="job", peer=peer(900, uid=12345)), tick(12))
+    assert [e.name for e in effects if isinstance(e, Alarm)] == ["name_taken"]
+    assert (node.runs["job"].is_unattached, node.runs["job"].run.uid) == (True, 1000)
+    stranger = node.runs["job@12345"]
+    assert (stranger.is_separate, stranger.launch.launchers, stranger.launch.cgroups) == (True, (), ())
+    assert node.ledger.spend("job") + node.ledger.spend(UNALLOCATED) >= 10 * PRICE * NS_PER_S // NS_PER_HOUR
+
+
+def test_a_command_that_has_become_another_user_is_reported_for_by_that_users_rank() -> None:
+    node = launched()
+    pass_time(node, 10)
+    play(node, hello(when=11, run="job", peer=peer(900, uid=12345), of_command=True), tick(12))
+    assert (node.runs["job"].is_unattached, node.runs["job"].run.uid) == (False, 12345)
+    assert node.ledger.spend("job") == 12 * PRICE * NS_PER_S // NS_PER_HOUR
+
+
 def test_what_nobody_speaks_for_is_shown_and_said_once() -> None:
     node = launched()
     effects = pass_time(node, ATTACH_EXPECTED_NS // NS_PER_S + 60)
@@ -147,7 +166,7 @@ def test_a_rank_that_says_hello_takes_the_account_over_once_under_either_name() 
 
 def test_the_command_may_have_become_another_user_before_it_attached() -> None:
     node = launched()
-    play(node, hello(0, 1, run="job", world_size=1, peer=peer(100, uid=2000)))
+    play(node, hello(0, 1, run="job", world_size=1, peer=peer(100, uid=2000), of_command=True))
     assert node.runs["job"].run.uid == 2000
 
 

@@ -149,7 +149,7 @@ def test_the_same_attempt_that_says_hello_again_is_launched_anew() -> None:
 
 def test_what_is_ended_of_the_rest_is_the_commands_also_where_its_ranks_were_another_user() -> None:
     node = launched()
-    play(node, hello(0, 0, run="job", world_size=1, peer=peer(100, uid=2000)))
+    play(node, hello(0, 0, run="job", world_size=1, peer=peer(100, uid=2000), of_command=True))
     play(node, Disconnected(at(1), ConnectionId(1)), TrainerExited(at(1), "job", None), tick(1))
     play(node, OperatorHalt(at(2), "job", "enough", 0))
     incident = node.runs["job"].incident

@@ -131,9 +131,11 @@ def is_finite(path: str) -> bool:
     """
     files = [name for name, _ in checkpoint.listing(path)]
     harm = _harm_in_safetensors(path, [name for name in files if name.endswith(".safetensors")])
-    harm = harm or nonfinite(path, files, lambda: None)
+    if harm is None:
+        harm = nonfinite(path, files, lambda: None)
+        harm = harm and "not finite: " + harm
     if harm is not None:
-        print_line("passing over %s: not finite: %s" % (path, harm))
+        print_line("passing over %s: %s" % (path, harm))
     return harm is None
 
 
@@ -144,8 +146,11 @@ def _harm_in_safetensors(path: str, names: List[str]) -> Optional[str]:
     from safetensors import safe_open
 
     for name in names:
-        with safe_open(os.path.join(path, name), framework="pt") as stored:
-            for each in stored.keys():  # noqa: SIM118  It is no dict.
-                if not bool(torch.isfinite(stored.get_tensor(each)).all()):
-                    return "%s: %s" % (name, each)
+        try:
+            with safe_open(os.path.join(path, name), framework="pt") as stored:
+                for each in stored.keys():  # noqa: SIM118  It is no dict.
+                    if not bool(torch.isfinite(stored.get_tensor(each)).all()):
+                        return "not finite: %s: %s" % (name, each)
+        except Exception as error:  # Torn: safetensors raises a class of its own.
+            return "%s cannot be read: %.200s" % (name, error)
     return None

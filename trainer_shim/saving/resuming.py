@@ -19,7 +19,7 @@ from . import checkpoint, rng
 from .store import KeyStore
 from .weights_sample import nonfinite
 
-CANDIDATES_MAX = 8  # Going back further costs so much training that a person should decide.
+CANDIDATES_MAX = 32  # Going back further costs so much training that a person should decide.
 _WAIT_S = 300.0  # Ranks reach resume() minutes apart when their images or imports load slowly.
 _POLL_S = 0.05
 
@@ -31,8 +31,8 @@ def resume_from(
 
     Collective, on the training thread, before the first step. `call` counts the calls of this process, and is the same
     on every rank. A torn checkpoint is passed over with one line, and so is one whose sampled weights are not finite;
-    where all are like that the newest is taken, since they may be meant so. Raises what the engine's load raises, and
-    TimeoutError when a rank does not join.
+    where all are like that the newest is taken, since they may be meant so. Raises what the engine's load raises,
+    TimeoutError when a rank does not join, and RuntimeError where CANDIDATES_MAX are not finite and more may be older.
     """
     manifest = _common(saver, directory, rank, store, world_size, call)
     if manifest is None:
@@ -72,6 +72,11 @@ def _common(
             print_line("passing over %s: not finite: %s" % (usable[tag]["path"], harms[0]))
     if not common:
         return None
+    if len(lists[0]) >= CANDIDATES_MAX:  # There may be older ones.
+        raise RuntimeError(
+            "resume(): the newest %d checkpoints below %s are not finite: name the one to go on from"
+            % (CANDIDATES_MAX, directory)
+        )
     if rank == 0:
         print_line("nothing older is finite: going on from %s all the same" % usable[common[0]]["path"])
     return usable[common[0]]

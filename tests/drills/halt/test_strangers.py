@@ -17,7 +17,7 @@ from governor.core.engine.node import RUNS_MAX
 from governor.core.money.group_totals import FORGOTTEN_MAX
 from governor.daemon.log_quota import LINES_AT_ONCE
 from governor.wire.control_client import ask
-from tests.drills.halt.conftest import BIN, SAFETY_S, Service
+from tests.drills.halt.conftest import BIN, SAFETY_S, Service, begin, end_of
 from tests.drills.halt.puppet import Puppet
 from trainer_shim import wire
 
@@ -100,6 +100,27 @@ def seen_before(governor: Service, count: int, uid: int) -> None:
     known = journal.runs()["prod"]
     journal.save_runs({f"old{n}": {**known, "run": f"old{n}", "uid": uid, "alive": False} for n in range(count)})
     journal.close()
+
+
+def test_a_stranger_who_says_the_commands_name_is_not_the_command(public: Path, interpreter: str) -> None:
+    """While the command imports, no rank of its own has said hello: the name is all that anybody could know it by."""
+    for name in ("socket", "go"):
+        os.mkfifo(public / name)
+    waits = f'echo "$COSTGOV_SOCKET" > {public}/socket; read line < {public}/go; exit 7'
+    command = begin(public, ["sh", "-c", waits])
+    try:
+        socket = Path((public / "socket").read_text().strip())
+        stranger = Puppet(socket, prefix=as_uid(STRANGER, interpreter))
+        assert stranger.hello(run="drill")["kind"] == "confirm"
+        stranger.steps(1, 3)
+        stranger.steps(4, 4, loss="nan")
+        stranger.process.wait(SAFETY_S)
+        (public / "go").write_text("on\n")
+    finally:
+        done = end_of(command, public)
+    assert done.code == 7, done.output
+    assert [one["run"] for one in done.incidents] == [f"drill@{STRANGER}"]
+    stranger.end()
 
 
 # Of the run's own user, too: memory has dropped the run then, and the journal is asked.

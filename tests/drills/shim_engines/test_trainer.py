@@ -76,7 +76,10 @@ def test_beside_a_suspect_checkpoint_the_trainers_own_are_looked_into(tmp_path: 
     (suspect / checkpoint.MANIFEST).write_text(json.dumps({"kind": "suspect", "step": 42, "files": []}))
     trainer = SimpleNamespace(args=SimpleNamespace(output_dir=str(tmp_path)))
     saver = TrainerSaver(cast(StepMeter, SimpleNamespace(teach_directory=lambda _: None)), trainer)
-    assert [found["step"] for found in saver.own_checkpoints(str(tmp_path))] == [30, 70]
+    with (tmp_path / "checkpoint-30" / "model.safetensors").open("r+b") as weights:
+        assert [found["step"] for found in saver.own_checkpoints(str(tmp_path))] == [30, 70]
+        weights.truncate(20)
+    assert [found["step"] for found in saver.own_checkpoints(str(tmp_path))] == [70], "torn: passed over, not raised"
 
 
 def test_a_resumed_trainer_goes_on_at_its_step(run_ranks, tmp_path: Path) -> None:

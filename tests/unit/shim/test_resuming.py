@@ -15,7 +15,7 @@ import pytest
 from tests.unit.shim.weights_files import COUNT, NAN, ONE, distcp, torch_zip
 from trainer_shim.interfaces import Resumed
 from trainer_shim.saving import checkpoint, rng
-from trainer_shim.saving.resuming import resume_from
+from trainer_shim.saving.resuming import CANDIDATES_MAX, resume_from
 from trainer_shim.saving.store import MemoryStore
 
 FAR_NS = time.monotonic_ns() + 3_600 * 10**9
@@ -132,6 +132,16 @@ def test_where_nothing_older_is_finite_the_newest_is_taken(tmp_path: Path, capfd
     said = capfd.readouterr().err
     assert said.count("passing over") == 2
     assert f"going on from {tmp_path}/cg_9 all the same" in said
+
+
+def test_where_older_ones_were_not_looked_at_a_person_decides(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    write(tmp_path, 1, shards={"state.pt": ONE["F32"] * COUNT})
+    for step in range(2, CANDIDATES_MAX + 2):
+        write(tmp_path, step, shards={"state.pt": NAN["F32"] * COUNT})
+    loader = Loader()
+    with pytest.raises(RuntimeError, match="name the one to go on from"):
+        resume_from(loader, str(tmp_path), 0, MemoryStore(), 1)
+    assert loader.loaded == []
 
 
 def test_generators_continue_as_they_were_at_the_save(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def report_files(directory: Path) -> Rig:
         shutil.rmtree(reports, ignore_errors=True)
         reports.write_text("")
 
-    return Rig(ReportFiles(reports), shows, breaks, lambda: None, lambda: None)
+    return Rig(ReportFiles(reports, reports_max=50), shows, breaks, lambda: None, lambda: None)
 
 
 # Every module in governor/adapters/exporters that defines an observer. A new one passes the suite unedited.

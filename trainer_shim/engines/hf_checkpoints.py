@@ -143,7 +143,7 @@ def _harm_in_safetensors(path: str, names: List[str]) -> Optional[str]:
     if not names:
         return None
     import torch
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     for name in names:
         try:
@@ -151,6 +151,6 @@ def _harm_in_safetensors(path: str, names: List[str]) -> Optional[str]:
                 for each in stored.keys():  # noqa: SIM118  It is no dict.
                     if not bool(torch.isfinite(stored.get_tensor(each)).all()):
                         return "not finite: %s: %s" % (name, each)
-        except Exception as error:  # Torn: safetensors raises a class of its own.
+        except (SafetensorError, OSError, ValueError, RuntimeError) as error:
             return "%s cannot be read: %.200s" % (name, error)
     return None

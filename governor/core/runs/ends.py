@@ -14,6 +14,8 @@ from governor.core.runs.state import Run
 # A line of a terminal or of a chat shows no more, and the report of an end is one line.
 QUOTED_CHARS_MAX: Final = 200
 SIGKILL: Final = 9
+# The command, or a rank of it, may be in a group of its own.
+OUR_GROUP: Final = "the control group of costgov run"
 # From the kernel's kill to the end: the count is read each second, and a launcher ends the other ranks in turn.
 NEAR_NS: Final = DurationNs(60 * NS_PER_S)
 
@@ -131,8 +133,7 @@ def _by_whom(kills: OomKills | None, lines: Sequence[LastLine]) -> str:
         return f', by the kernel\'s out-of-memory killer: its output says "{_cut(said.text)}"'
     if kills is None:
         return "; whether for want of memory cannot be read here"
-    where = "the command's control group" if kills.is_own else "the machine"
-    return f"; {where} counted no out-of-memory kill, so somebody sent it"
+    return f"; no out-of-memory kill was counted {'in ' + OUR_GROUP if kills.is_own else 'on the machine'}"
 
 
 def _is_near(kills: OomKills) -> bool:
@@ -140,7 +141,7 @@ def _is_near(kills: OomKills) -> bool:
     return kills.count > 0 and (kills.before_end is None or kills.before_end <= NEAR_NS)
 
 
-def _counted(kills: OomKills, group: str = "the command's control group") -> str:
+def _counted(kills: OomKills, group: str = OUR_GROUP) -> str:
     times = "an out-of-memory kill" if kills.count == 1 else f"{kills.count} out-of-memory kills"
     before = "" if kills.before_end is None else f" {format_duration(kills.before_end)} before the end"
     if kills.is_own:

@@ -44,11 +44,15 @@ def seen(**facts: Any) -> CommandEndSeen:
         (
             {0: NCCL}, seen(last_lines=(BY_RANK,), oom_kills=ONE),
             "SIGKILL of local rank 1, by the kernel's out-of-memory killer: "
-            "the command's control group counted an out-of-memory kill 2.0s before the end",
+            "the control group of costgov run counted an out-of-memory kill 2.0s before the end",
         ),
         (
             {}, replace(KILLED, oom_kills=OomKills(0, is_own=True)),
-            "SIGKILL; the command's control group counted no out-of-memory kill, so somebody sent it",
+            "SIGKILL; no out-of-memory kill was counted in the control group of costgov run",
+        ),
+        (
+            {}, replace(KILLED, oom_kills=OomKills(0, is_own=False)),
+            "SIGKILL; no out-of-memory kill was counted on the machine",
         ),
         (
             {}, replace(KILLED, oom_kills=OomKills(2, is_own=False)),
@@ -56,7 +60,7 @@ def seen(**facts: Any) -> CommandEndSeen:
         ),
         (
             {}, replace(KILLED, oom_kills=replace(ONE, before_end=DurationNs(NEAR_NS + 1))),
-            "SIGKILL; the command's control group counted an out-of-memory kill 1m 0s before the end",
+            "SIGKILL; the control group of costgov run counted an out-of-memory kill 1m 0s before the end",
         ),
         ({}, seen(oom_kills=replace(ONE, before_end=DurationNs(NEAR_NS + 1))), None),
         ({}, KILLED, "SIGKILL; whether for want of memory cannot be read here"),
@@ -72,7 +76,7 @@ def seen(**facts: Any) -> CommandEndSeen:
         (
             {}, seen(oom_kills=ONE),
             "the kernel's out-of-memory killer: "
-            "the command's control group counted an out-of-memory kill 2.0s before the end",
+            "the control group of costgov run counted an out-of-memory kill 2.0s before the end",
         ),
         (
             {}, seen(exit_code=134, died_of="SIGABRT", last_lines=(TIMED_OUT,)),

@@ -45,7 +45,7 @@ class LastLine:
 class OomKills:
     """Processes that the kernel killed for want of memory, while the command ran.
 
-    `is_own`: counted for the control group of `costgov run`; else for the whole machine, and whose they were is unknown.
+    `is_own`: counted for the control group of `costgov run`; else for the machine, and whose they were is unknown.
     """
 
     count: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from governor.core.base.known_failures import known_failure
@@ -16,8 +15,10 @@ QUOTED_CHARS_MAX: Final = 200
 SIGKILL: Final = 9
 # The command, or a rank of it, may be in a group of its own.
 OUR_GROUP: Final = "the control group of costgov run"
-# From the kernel's kill to the end: the count is read each second, and a launcher ends the other ranks in turn.
-NEAR_NS: Final = DurationNs(60 * NS_PER_S)
+# A kill so long before the end is that of the end: the count is read each second. An earlier one may be survived.
+NEAR_NS: Final = DurationNs(2 * NS_PER_S)
+# A kill so long before ranks end without a word, or after it, is told: a launcher ends the other ranks in turn.
+BESIDE_NS: Final = DurationNs(60 * NS_PER_S)
 
 
 def cause_of(failures: Mapping[int, Failure], seen: CommandEndSeen | None = None) -> str | None:
@@ -58,9 +59,11 @@ def seen_cause(run: Run) -> str | None:
     raised = any(failure.thread is None for failure in run.failures.values())
     mute = sorted((rank for rank in run.ranks.values() if not rank.said_bye), key=lambda rank: rank.lost_at or 0)
     is_own_fault = any(failure.thread is None and not _is_late(failure) for failure in run.failures.values())
-    kills = OomKills(run.oom_kills, True, DurationNs(abs((run.ended_at or 0) - (run.oom_kill_at or 0))))
-    if run.oom_kill_at is not None and _is_near(kills) and mute and not is_own_fault:
-        counted = _counted(replace(kills, before_end=None), "the run's control group")
+    before = (run.ended_at or 0) - (run.oom_kill_at or 0)
+    if run.oom_kill_at is not None and abs(before) <= BESIDE_NS and mute and not is_own_fault:
+        counted = _counted(OomKills(run.oom_kills, True), "the run's control group")
+        if abs(before) > NEAR_NS:
+            counted += f" {format_duration(DurationNs(abs(before)))} {'before' if before > 0 else 'after'} the end"
         others = f", and {len(mute) - 1} more after it" if len(mute) > 1 else ""
         return f"rank {mute[0].rank} ended without a word{others}; {counted}"
     return cause_of(run.failures) if raised else None
@@ -137,7 +140,7 @@ def _by_whom(kills: OomKills | None, lines: Sequence[LastLine]) -> str:
 
 
 def _is_near(kills: OomKills) -> bool:
-    """Whether the last kill can be that of this end. An earlier one was a worker's, or a neighbour's."""
+    """Whether the last kill is that of this end. An earlier one may have been a worker's, or a neighbour's."""
     return kills.count > 0 and (kills.before_end is None or kills.before_end <= NEAR_NS)
 
 

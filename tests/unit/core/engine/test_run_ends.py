@@ -147,6 +147,13 @@ def test_a_kill_that_the_group_counted_explains_an_end_without_a_word(order: str
     assert names(effects) == ["crashed"]
 
 
+@pytest.mark.parametrize(("when", "told"), [(20.5, " 11.5s before the end"), (43.5, " 11.5s after the end")])
+def test_a_kill_that_was_not_counted_at_the_end_is_told_with_its_time(when: float, told: str) -> None:
+    counted = OomKillsSeen(at(when), "llama", 1)
+    node, _ = a_node(*((counted, *GONE) if when < 31 else (*GONE, counted)))
+    assert node.runs["llama"].run.end == RunEnd(None, KILLED + told)
+
+
 def test_a_kill_explains_neither_a_good_end_nor_a_later_one_nor_a_ranks_own_fault() -> None:
     byes = [Bye(at(31), ConnectionId(rank + 1), "llama", rank, 9, completed=True) for rank in (0, 1)]
     for events in ((*byes, *GONE), (raised(), *GONE)):

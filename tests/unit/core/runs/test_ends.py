@@ -59,10 +59,15 @@ def seen(**facts: Any) -> CommandEndSeen:
             "SIGKILL; the machine counted 2 out-of-memory kills, of what process is not known",
         ),
         (
-            {}, replace(KILLED, oom_kills=replace(ONE, before_end=DurationNs(NEAR_NS + 1))),
-            "SIGKILL; the control group of costgov run counted an out-of-memory kill 1m 0s before the end",
+            {}, replace(KILLED, oom_kills=replace(ONE, before_end=DurationNs(11_500_000_000))),
+            "SIGKILL; the control group of costgov run counted an out-of-memory kill 11.5s before the end",
         ),
         ({}, seen(oom_kills=replace(ONE, before_end=DurationNs(NEAR_NS + 1))), None),
+        (
+            {}, replace(KILLED, oom_kills=replace(ONE, count=2)),
+            "SIGKILL, by the kernel's out-of-memory killer: "
+            "the control group of costgov run counted 2 out-of-memory kills 2.0s before the end",
+        ),
         ({}, KILLED, "SIGKILL; whether for want of memory cannot be read here"),
         (
             {}, seen(exit_code=137, died_below="SIGKILL"),

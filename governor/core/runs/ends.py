@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from governor.core.base.known_failures import known_failure
@@ -19,10 +21,29 @@ OUR_GROUP: Final = "the control group of costgov run"
 NEAR_NS: Final = DurationNs(2 * NS_PER_S)
 # A kill so long before ranks end without a word, or after it, is told: a launcher ends the other ranks in turn.
 BESIDE_NS: Final = DurationNs(60 * NS_PER_S)
+# What Python and torchrun make of a signal.
+_OF_A_SIGNAL: Final = re.compile(r"^(\[rank\d+\]: ?)?KeyboardInterrupt(: |$)|SignalException: Process \d+ got signal: \d+$")
 
 
 def cause_of(failures: Mapping[int, Failure], seen: CommandEndSeen | None = None) -> str | None:
     """Why it ended. `failures`: by rank, in the order of their arrival. None: nothing but the exit code was seen.
+
+    A signal that `costgov run` passed on may have been survived: it is the cause where the end is of that signal, or
+    where nothing else was seen.
+    """
+    if seen is None or seen.passed_on is None:
+        return _found(failures, seen)
+    sent = f"{seen.passed_on} was sent to costgov run, which passed it on"
+    others = {rank: one for rank, one in failures.items() if not _OF_A_SIGNAL.search(f"{one.name}: {one.text}")}
+    is_of_it = seen.passed_on in (seen.died_of, seen.died_below)
+    if is_of_it and all(one.thread is not None or _is_late(one) for one in others.values()):
+        return sent
+    lines = tuple(line for line in seen.last_lines if not _OF_A_SIGNAL.search(line.text))
+    return _found(others, replace(seen, last_lines=lines)) or sent
+
+
+def _found(failures: Mapping[int, Failure], seen: CommandEndSeen | None) -> str | None:
+    """The cause but for a signal that was passed on.
 
     A rank's own exception is the nearest to the cause. Then come the launcher's and the kernel's words, then those of
     the output. What often follows another rank's failure comes after what does not.
@@ -31,8 +52,6 @@ def cause_of(failures: Mapping[int, Failure], seen: CommandEndSeen | None = None
     lines = () if seen is None else seen.last_lines
     killed = None if seen is None else _killed(seen)
     first = next((one for one in raised if not _is_late(one[1]) and one[1].thread is None), None)
-    if seen is not None and seen.passed_on is not None and (first is None or first[1].name == "KeyboardInterrupt"):
-        return f"{seen.passed_on} was sent to costgov run, which passed it on"
     if first is not None:
         return _with_others(_raised(*first), len(raised) - 1)
     if killed is not None:

@@ -129,7 +129,7 @@ def test_a_commands_end_is_that_of_its_own_runs() -> None:
 def test_a_signal_that_was_passed_on_is_no_alarm() -> None:
     node = make_node(exclusive=True)
     play(node, CommandLaunched(at(0), "named", 1000, (LAUNCHED,)), tick(0))
-    effects = play(node, replace(SEEN, exit_code=143, passed_on="SIGTERM"))
+    effects = play(node, replace(SEEN, exit_code=143, died_below="SIGTERM", passed_on="SIGTERM"))
     assert names(effects) == []
     assert node.runs["named"].run.end == RunEnd(143, "SIGTERM was sent to costgov run, which passed it on")
 

@@ -18,6 +18,9 @@ OOM = Failure("torch.OutOfMemoryError", "CUDA out of memory.", "train.py:main:3"
 ONE = OomKills(1, is_own=True, before_end=DurationNs(2 * NS_PER_S))
 BY_RANK = LastLine(None, "failed (exitcode: -9) local_rank: 1 (pid: 3) of binary: x", rank=1, signum=9)
 TIMED_OUT = LastLine("a collective that timed out", "Watchdog caught …", is_late=True, rank=0)
+RAISED = LastLine(None, "ValueError: 3")
+SENT = "SIGINT was sent to costgov run, which passed it on"
+TORCHRUN = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 2"
 
 
 def seen(**facts: Any) -> CommandEndSeen:
@@ -94,6 +97,21 @@ def seen(**facts: Any) -> CommandEndSeen:
             {0: Failure("KeyboardInterrupt", "")}, seen(exit_code=130, passed_on="SIGINT"),
             "SIGINT was sent to costgov run, which passed it on",
         ),
+        # It was survived, and the end came later of something else.
+        ({}, seen(exit_code=3, passed_on="SIGHUP", last_lines=(RAISED,)), 'its output says "ValueError: 3"'),
+        (
+            {}, seen(exit_code=137, died_of="SIGKILL", passed_on="SIGTERM", oom_kills=OomKills(0, is_own=True)),
+            "SIGKILL; no out-of-memory kill was counted in the control group of costgov run",
+        ),
+        ({0: NCCL}, seen(passed_on="SIGINT"), f"an NCCL error on rank 0 ({NCCL.name}: {NCCL.text})"),
+        # It was not, whatever the others lost by it.
+        ({0: NCCL}, seen(exit_code=130, died_below="SIGINT", passed_on="SIGINT", last_lines=(RAISED,)), SENT),
+        ({}, seen(exit_code=130, died_of="SIGINT", passed_on="SIGINT"), SENT),
+        ({}, seen(exit_code=3, passed_on="SIGINT"), SENT),
+        # Python's and torchrun's own ends of it.
+        ({0: Failure("KeyboardInterrupt", "")}, seen(passed_on="SIGINT"), SENT),
+        ({}, seen(passed_on="SIGINT", last_lines=(replace(RAISED, text="[rank0]: KeyboardInterrupt"),)), SENT),
+        ({}, seen(passed_on="SIGINT", last_lines=(replace(RAISED, text=TORCHRUN),)), SENT),
         ({0: Failure("OSError", "x", thread="pin")}, SEEN, "thread pin of rank 0 raised OSError: x"),
     ],
 )  # fmt: skip

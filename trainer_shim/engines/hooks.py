@@ -1,4 +1,4 @@
-"""How the shim gets between a training loop and its engine: on instances only, undoable, and never in copies."""
+"""How the shim gets between a training loop and its engine: undoable, and never in copies."""
 
 from __future__ import annotations
 

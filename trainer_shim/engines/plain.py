@@ -1,4 +1,4 @@
-"""A plain PyTorch loop: public hooks of the module and of the optimizers. Nothing is replaced.
+"""A plain PyTorch loop: public hooks of the module and of the optimizers, and what torch_calls.py sees.
 
 A forward pass opens a step, the optimizer's step() ends it, and the backward pass lies between. Where the loop calls
 `shim.loss(loss)`, backward begins exactly there and that is the loss. Else the loss is the scalar that the module

@@ -1,6 +1,6 @@
 """A control group (v2) of our own for one command: whatever the command starts stays in it, whatever it drops.
 
-The group is made beside us, below the group in which we are: the limits and the end of a unit, a container or a
+The group is a child of the one in which we are: the limits and the end of a unit, a container or a
 session hold for it as before. We ourselves stay where we are. Where the kernel or the machine's owner does not let us,
 there is no group, and a halt knows the processes as it did without one.
 """

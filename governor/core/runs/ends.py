@@ -22,7 +22,9 @@ NEAR_NS: Final = DurationNs(2 * NS_PER_S)
 # A kill so long before ranks end without a word, or after it, is told: a launcher ends the other ranks in turn.
 BESIDE_NS: Final = DurationNs(60 * NS_PER_S)
 # What Python and torchrun make of a signal.
-_OF_A_SIGNAL: Final = re.compile(r"^(\[rank\d+\]: ?)?KeyboardInterrupt(: |$)|SignalException: Process \d+ got signal: \d+$")
+_OF_A_SIGNAL: Final = re.compile(
+    r"^(\[rank\d+\]: ?)?KeyboardInterrupt(: |$)|SignalException: Process \d+ got signal: \d+$"
+)
 
 
 def cause_of(failures: Mapping[int, Failure], seen: CommandEndSeen | None = None) -> str | None:

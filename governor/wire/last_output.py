@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from governor.core.base.identity import ConnectionId
@@ -25,12 +26,19 @@ _OURS: Final = re.compile(r"costgov: |\[[a-z_]+\] ")
 _ELASTIC: Final = re.compile(r"failed \(exitcode: (-?\d{1,4})\) local_rank: (\d{1,4}) ")
 # deepspeed: "['python', …] exits with return code = -9".
 _DEEPSPEED: Final = re.compile(r"exits with return code = (-?\d{1,4})$")
-# bash and others, of a child that the kernel or somebody killed; the DataLoader of a worker.
-_KILLED: Final = re.compile(r"^(.{0,200}: line \d+: +\d+ )?Killed\b|is killed by signal: Killed")
+# A shell's own line about its child: "Killed", or bash's "FILE: line N: PID Killed   COMMAND"; the DataLoader's.
+_KILLED: Final = re.compile(
+    r"^Killed$|^.{1,200}: line \d+: +\d+ Killed {2,}\S"
+    r"|DataLoader worker \(pid.{1,100}\) is killed by signal: Killed"
+)
 # "torch.OutOfMemoryError: …" after a traceback; c10d's and torchrun's prefixes stand before "Traceback" only.
 _RAISED: Final = re.compile(r"(\[rank(?P<rank>\d{1,5})\]: ?)?(?P<name>[A-Za-z_][\w.]{0,200})(: .*)?$")
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _RANK: Final = re.compile(r"\[(?i:rank) ?(\d{1,5})\]")
+# An exception that nobody caught, as torch's own hook prints it.
+_UNCAUGHT: Final = re.compile(r"\[rank(\d{1,5})\]:")
+# It repeats that a rank, or a child, has failed.
+_REPEATS: Final = re.compile(r"\b(ChildFailedError|CalledProcessError)\b")
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]{0,32}[ -/]?[@-~]")
 
 
@@ -54,29 +62,41 @@ def printable(text: str) -> str:
 def last_lines(output: bytes) -> tuple[LastLine, ...]:
     """The lines among these whose meaning is known, and the end of the last traceback. Each meaning and rank once."""
     found: dict[tuple[object, ...], LastLine] = {}
-    raised: LastLine | None = None
-    in_traceback = False
+    raised: list[LastLine] = []
+    inside: set[str | None] = set()  # Whose traceback has begun: ranks print at the same time.
     for line, is_indented in _lines(output):
-        if _OURS.match(line) or (in_traceback and is_indented):
+        of_rank = _UNCAUGHT.match(line)
+        whose = of_rank[1] if of_rank is not None else None
+        if _OURS.match(line) or (whose in inside and is_indented):
             continue  # The source of a frame may say anything.
-        signum = _signum(line)
-        known = known_failure(line)
-        rank = _rank(line)
+        said = _meant(line)
         if _TRACEBACK in line:
-            in_traceback = True
-        elif in_traceback and not is_indented and (end := _RAISED.match(line)) is not None:
-            in_traceback = False
-            of_rank = int(end["rank"]) if end["rank"] is not None else rank
-            raised = LastLine(None, line[:LINE_CHARS_MAX], rank=of_rank)
-        if known is None and signum is None:
-            continue
-        said = LastLine(
-            known.what if known else None, line[:LINE_CHARS_MAX], bool(known and known.is_late), rank, signum
-        )
-        if known is not None or signum == signal.SIGKILL:
+            inside.add(whose)
+        elif whose in inside and line != "Killed" and _RAISED.match(line) is not None:
+            inside.discard(whose)
+            raised.append(replace(said, is_raised=True))
+        elif said.what is not None or said.signum is not None:
             found.setdefault((said.what, said.rank, said.signum), said)
-    lines = list(found.values())[:LINES_MAX]
-    return (*lines, *([raised] if raised is not None else []))
+    return (*list(found.values())[:LINES_MAX], *_last_raised(raised))
+
+
+def _meant(line: str) -> LastLine:
+    known = known_failure(line)
+    signum, is_exit_code = _signum(line)
+    said = LastLine(None, line[:LINE_CHARS_MAX], rank=_rank(line), signum=signum, is_exit_code=is_exit_code)
+    return said if known is None else replace(said, what=known.what, is_late=known.is_late, is_oom=known.is_oom)
+
+
+def _last_raised(raised: Sequence[LastLine]) -> Sequence[LastLine]:
+    """The end of the last traceback that says more than that a child failed.
+
+    Where it often follows another rank's failure, an exception that a rank did not catch comes before it.
+    """
+    own = [line for line in raised if not _REPEATS.search(line.text)] or raised
+    if own and own[-1].is_late:
+        first = [line for line in own if not line.is_late and _UNCAUGHT.match(line.text)]
+        return [*first, own[-1]][:1]
+    return own[-1:]
 
 
 def _lines(output: bytes) -> Iterator[tuple[str, bool]]:
@@ -93,10 +113,10 @@ def _rank(line: str) -> int | None:
     return int(elastic[2]) if elastic is not None else int(named[1]) if named is not None else None
 
 
-def _signum(line: str) -> int | None:
-    """The signal of which this line says that it ended a process."""
+def _signum(line: str) -> tuple[int | None, bool]:
+    """The signal of which this line says that it ended a process, and whether a launcher says so by an exit code."""
     for pattern in (_ELASTIC, _DEEPSPEED):
         found = pattern.search(line)
         if found is not None and int(found[1]) < 0:
-            return -int(found[1])
-    return signal.SIGKILL if _KILLED.search(line) else None
+            return -int(found[1]), True
+    return (signal.SIGKILL if _KILLED.search(line) else None), False

@@ -13,15 +13,19 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class KnownFailure:
-    """`what` completes "ended by …". `is_late`: it often follows another rank's failure."""
+    """`what` completes "ended by …". `is_late`: it often follows another rank's failure.
+
+    `is_oom`: the kernel killed a process for want of memory.
+    """
 
     what: str
     words: re.Pattern[str]
     is_late: bool = False
+    is_oom: bool = False
 
 
-def _known(what: str, *words: str, is_late: bool = False) -> KnownFailure:
-    return KnownFailure(what, re.compile("|".join(words)), is_late)
+def _known(what: str, *words: str, is_late: bool = False, is_oom: bool = False) -> KnownFailure:
+    return KnownFailure(what, re.compile("|".join(words)), is_late, is_oom)
 
 
 # The first that matches counts, so the special ones come first.
@@ -44,6 +48,7 @@ KNOWN_FAILURES: Final = (
     _known(
         "the kernel's out-of-memory killer",
         r"oom[-_]kill event", r"OOM Killed", r"oom_kill_process", r"Out of memory: Killed process",
+        is_oom=True,
     ),
     _known("too little main memory", r"DefaultCPUAllocator: (can't|not enough)", r"(^|\W)MemoryError\b"),
     _known(

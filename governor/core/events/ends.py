@@ -29,9 +29,9 @@ class RankFailed:
 
 @dataclass(frozen=True, slots=True)
 class LastLine:
-    """A line among the command's last ones. `what`: its meaning, None for the end of a Python traceback.
+    """A line among the command's last ones. `what`: its meaning, None where that is not known.
 
-    `signum`: the signal of which a launcher says that a rank died.
+    `signum`: the signal of which a launcher, a shell or the DataLoader says that a process died.
     """
 
     what: str | None
@@ -39,6 +39,9 @@ class LastLine:
     is_late: bool = False
     rank: int | None = None
     signum: int | None = None
+    is_oom: bool = False  # It says that the kernel killed a process for want of memory.
+    is_raised: bool = False  # It is the end of the last Python traceback.
+    is_exit_code: bool = False  # The signal is that of an exit code, as a launcher says it.
 
 
 @dataclass(frozen=True, slots=True)

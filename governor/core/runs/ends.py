@@ -33,8 +33,11 @@ def cause_of(failures: Mapping[int, Failure], seen: CommandEndSeen | None = None
     A signal that `costgov run` passed on may have been survived: it is the cause where the end is of that signal, or
     where nothing else was seen.
     """
-    if seen is None or seen.passed_on is None:
-        return _found(failures, seen)
+    if seen is None:
+        return _found(failures, None)
+    if seen.passed_on is None:
+        line = _first_known(seen.last_lines)
+        return _found(failures, seen) or (None if line is None else _quoted(line))
     sent = f"{seen.passed_on} was sent to costgov run, which passed it on"
     others = {rank: one for rank, one in failures.items() if not _OF_A_SIGNAL.search(f"{one.name}: {one.text}")}
     is_of_it = seen.passed_on in (seen.died_of, seen.died_below)
@@ -51,14 +54,13 @@ def _found(failures: Mapping[int, Failure], seen: CommandEndSeen | None) -> str 
     the output. What often follows another rank's failure comes after what does not.
     """
     raised = sorted(failures.items(), key=lambda one: (one[1].thread is not None, _is_late(one[1])))
-    lines = () if seen is None else seen.last_lines
-    killed = None if seen is None else _killed(seen)
+    killed = None if seen is None else _killed(seen, bool(raised))
     first = next((one for one in raised if not _is_late(one[1]) and one[1].thread is None), None)
     if first is not None:
         return _with_others(_raised(*first), len(raised) - 1)
     if killed is not None:
         return killed
-    line = _chosen(lines)
+    line = None if seen is None else _named(seen)
     if line is not None and not (line.is_late and raised):
         return _said(line)
     if raised:
@@ -115,30 +117,51 @@ def _with_others(text: str, others: int) -> str:
     return text + (f"; {others} more rank{'s' if others > 1 else ''} failed" if others else "")
 
 
-def _chosen(lines: Sequence[LastLine]) -> LastLine | None:
-    """The line that says most: one whose meaning is known before a traceback's end; the first, as others follow it."""
-    return min(lines, key=lambda line: (line.what is None, line.is_late), default=None)
+def _named(seen: CommandEndSeen) -> LastLine | None:
+    """The line that names the cause: the end of a traceback; after an end by a signal, another line that is known.
+
+    Else such a line may be a warning, or a text that is trained on.
+    """
+    raised = [line for line in seen.last_lines if line.is_raised]
+    if raised:
+        return min(raised, key=lambda line: line.is_late)
+    by_signal = any(line.is_exit_code for line in seen.last_lines) or (seen.died_of or seen.died_below) is not None
+    return _first_known(seen.last_lines) if by_signal else None
+
+
+def _first_known(lines: Sequence[LastLine]) -> LastLine | None:
+    """The first, as others follow it."""
+    return min((line for line in lines if line.what is not None), key=lambda line: line.is_late, default=None)
 
 
 def _said(line: LastLine) -> str:
-    whose = f" on rank {line.rank}" if line.rank is not None and line.what is not None else ""
-    quoted = f'its output says "{_cut(line.text)}"'
-    return f"{line.what}{whose} ({quoted})" if line.what is not None else quoted
+    whose = f" on rank {line.rank}" if line.rank is not None else ""
+    return _quoted(line) if line.what is None else f"{line.what}{whose} ({_quoted(line)})"
+
+
+def _quoted(line: LastLine) -> str:
+    return f'its output says "{_cut(line.text)}"'
 
 
 # --- killed --------------------------------------------------------------------------------------------------
 
 
-def _killed(seen: CommandEndSeen) -> str | None:
-    """A death by SIGKILL, of the command or of a rank. None: none is known of."""
-    rank = next((line for line in seen.last_lines if line.signum == SIGKILL), None)
+def _killed(seen: CommandEndSeen, has_raised: bool) -> str | None:
+    """A death by SIGKILL, of the command or of a rank. None: none is known of.
+
+    A shell's line about some child is less than a traceback. An exit code, or the traceback's own end, is more.
+    """
+    lines = [line for line in seen.last_lines if line.signum == SIGKILL]
+    if has_raised or any(line.is_raised for line in seen.last_lines):
+        lines = [line for line in lines if line.is_exit_code or line.is_raised]
+    rank = next(iter(lines), None)
     kills = seen.oom_kills
     if "SIGKILL" in (seen.died_of, seen.died_below) or rank is not None:
         whose = "" if seen.died_of == "SIGKILL" else " of a process below it"
         if rank is not None and rank.rank is not None:
             whose = f" of local rank {rank.rank}"
         return f"SIGKILL{whose}{_by_whom(kills, seen.last_lines)}"
-    if kills is not None and kills.is_own and _is_near(kills) and _chosen(seen.last_lines) is None:
+    if kills is not None and kills.is_own and _is_near(kills) and _named(seen) is None:
         return f"the kernel's out-of-memory killer: {_counted(kills)}"
     return None
 
@@ -148,7 +171,7 @@ def _killed_by(name: str, seen: CommandEndSeen) -> str:
 
 
 def _by_whom(kills: OomKills | None, lines: Sequence[LastLine]) -> str:
-    said = next((line for line in lines if line.what is not None and "out-of-memory killer" in line.what), None)
+    said = next((line for line in lines if line.is_oom), None)
     if kills is not None and kills.count:
         if not _is_near(kills):
             return f"; {_counted(kills)}"

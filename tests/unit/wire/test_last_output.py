@@ -43,6 +43,7 @@ RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is
             None,
         ),
         (b"train.sh: line 3:  4711 Killed                  python train.py", None, None, 9),
+        (b"Killed", None, None, 9),
         (b"DataLoader worker (pid 3) is killed by signal: Killed.", None, None, 9),
         (b"[launch.py:259:sigkill_handler] ['python', 'train.py'] exits with return code = -9", None, None, 9),
         (b"OSError: [Errno 28] No space left on device: '/ckpt/x'", "a full disk", None, None),
@@ -58,20 +59,62 @@ def test_a_known_line_has_its_meaning(output: bytes, what: str | None, rank: int
 
 def test_the_end_of_a_traceback_is_quoted_where_nothing_is_known() -> None:
     output = b'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n    f()\nValueError: 3 != 4\n'
-    assert last_lines(output) == (LastLine(None, "ValueError: 3 != 4"),)
+    assert last_lines(output) == (LastLine(None, "ValueError: 3 != 4", is_raised=True),)
 
 
 def test_the_source_in_a_traceback_is_not_what_was_raised() -> None:
     source = b'    raise torch.OutOfMemoryError("CUDA out of memory") if full else StopIteration\n'
     output = b'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n' + source + b"StopIteration\n"
-    assert last_lines(output) == (LastLine(None, "StopIteration"),)
+    assert last_lines(output) == (LastLine(None, "StopIteration", is_raised=True),)
     assert last_lines(b"[rank1]: " + output.replace(b"\n", b"\n[rank1]: ")) == (
-        LastLine(None, "[rank1]: StopIteration", rank=1),
+        LastLine(None, "[rank1]: StopIteration", rank=1, is_raised=True),
     )
+
+
+TRACEBACK = b'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n    f()\n'
+PEER = (
+    b"[rank0]: " + TRACEBACK.replace(b"\n", b"\n[rank0]: ") + b"torch.distributed.DistBackendError: NCCL error in: x\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("output", "text", "what"),
+    [
+        (b"OSError: No space left on device\n" + TRACEBACK + b"ValueError: 3\n", "ValueError: 3", None),
+        (TRACEBACK + b"OSError: [Errno 28] x\nretried\n" + TRACEBACK + b"KeyError: 1\n", "KeyError: 1", None),
+        (TRACEBACK + b"OSError: [Errno 28] x\nNCCL error\n", "OSError: [Errno 28] x", "a full disk"),
+        # Its peer's failure follows that of a rank, but not one that was caught.
+        (OUT_OF_MEMORY + PEER, OUT_OF_MEMORY.decode().splitlines()[-1], "out of GPU memory"),
+        (TRACEBACK + b"OSError: [Errno 28] x\n" + PEER, PEER.decode().splitlines()[-1], "an NCCL error"),
+        # Launchers repeat what was raised.
+        (TRACEBACK + b"KeyError: 1\n" + TRACEBACK + b"x.CalledProcessError: Command 'x'\n", "KeyError: 1", None),
+    ],
+)  # fmt: skip
+def test_the_end_of_the_last_traceback_has_its_own_meaning(output: bytes, text: str, what: str | None) -> None:
+    (raised,) = [line for line in last_lines(output) if line.is_raised]
+    assert (raised.text, raised.what) == (text, what)
+
+
+def test_ranks_that_print_at_the_same_time_have_a_traceback_each() -> None:
+    ranks = zip(OUT_OF_MEMORY.splitlines(), PEER.splitlines(), strict=True)
+    (raised,) = last_lines(b"\n".join(line for two in ranks for line in reversed(two)))
+    assert (raised.what, raised.rank, raised.is_raised) == ("out of GPU memory", 1, True)
+
+
+def test_an_out_of_memory_kill_and_an_exit_code_are_known_as_such() -> None:
+    slurm = b"slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n"
+    assert [line.is_oom for line in last_lines(slurm + b"CUDA out of memory\n")] == [True, False]
+    aborted = ELASTIC.replace(b"-9", b"-6")
+    assert [(line.signum, line.is_exit_code) for line in last_lines(aborted)] == [(6, True)]
+
+
+def test_a_traceback_that_a_kill_cut_has_no_end() -> None:
+    assert not any(line.is_raised for line in last_lines(TRACEBACK + b"Killed\n"))
 
 
 def test_healthy_output_means_nothing() -> None:
     lines = (
+        b"Killed 3 stale workers\nKilled: x\nw.log: line 3: 47 Killed workers\nx is killed by signal: Killed\n"
         b"step 3 loss 2.5\nout of 100 files 3 were Killed Bill\nSaved. exitcode 0\ncostgov: r1: CUDA out of memory\n"
     )
     assert last_lines(lines) == ()

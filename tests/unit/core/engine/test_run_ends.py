@@ -112,7 +112,8 @@ def test_the_next_attempt_begins_without_it_and_a_restarted_governor_has_it() ->
 
 
 LAUNCHED = ProcessId(4321, 1, "boot-1")
-SEEN = CommandEndSeen(at(33), "named", (LAUNCHED,), 1, last_lines=(LastLine("a full disk", "token=abcdefgh"),))
+DISK = LastLine("a full disk", "token=abcdefgh")
+SEEN = CommandEndSeen(at(33), "named", (LAUNCHED,), 134, died_of="SIGABRT", last_lines=(DISK,))
 
 
 def test_a_commands_end_is_that_of_its_own_runs() -> None:
@@ -123,13 +124,13 @@ def test_a_commands_end_is_that_of_its_own_runs() -> None:
     effects = play(node, *GONE, replace(SEEN, exit_code=0))
     assert names(effects) == []
     assert names(play(node, SEEN)) == ["crashed"]
-    assert node.runs["llama"].run.end == RunEnd(1, 'a full disk (its output says "token=<redacted>")')
+    assert node.runs["llama"].run.end == RunEnd(134, 'a full disk (its output says "token=<redacted>")')
 
 
 def test_a_signal_that_was_passed_on_is_no_alarm() -> None:
     node = make_node(exclusive=True)
     play(node, CommandLaunched(at(0), "named", 1000, (LAUNCHED,)), tick(0))
-    effects = play(node, replace(SEEN, exit_code=143, died_below="SIGTERM", passed_on="SIGTERM"))
+    effects = play(node, replace(SEEN, exit_code=143, died_of=None, died_below="SIGTERM", passed_on="SIGTERM"))
     assert names(effects) == []
     assert node.runs["named"].run.end == RunEnd(143, "SIGTERM was sent to costgov run, which passed it on")
 
@@ -150,7 +151,8 @@ def test_a_kill_that_the_group_counted_explains_an_end_without_a_word(order: str
 @pytest.mark.parametrize(("when", "told"), [(20.5, " 11.5s before the end"), (43.5, " 11.5s after the end")])
 def test_a_kill_that_was_not_counted_at_the_end_is_told_with_its_time(when: float, told: str) -> None:
     counted = OomKillsSeen(at(when), "llama", 1)
-    node, _ = a_node(*((counted, *GONE) if when < 31 else (*GONE, counted)))
+    events: tuple[Event, ...] = (counted, *GONE) if when < 31 else (*GONE, counted)
+    node, _ = a_node(*events)
     assert node.runs["llama"].run.end == RunEnd(None, KILLED + told)
 
 

@@ -16,9 +16,17 @@ KILLED = replace(SEEN, exit_code=137, died_of="SIGKILL")
 NCCL = Failure("torch.distributed.DistBackendError", "NCCL error in: x.cpp:1, remote process exited")
 OOM = Failure("torch.OutOfMemoryError", "CUDA out of memory.", "train.py:main:3")
 ONE = OomKills(1, is_own=True, before_end=DurationNs(2 * NS_PER_S))
-BY_RANK = LastLine(None, "failed (exitcode: -9) local_rank: 1 (pid: 3) of binary: x", rank=1, signum=9)
+BY_RANK = LastLine(
+    None, "failed (exitcode: -9) local_rank: 1 (pid: 3) of binary: x", rank=1, signum=9, is_exit_code=True
+)
 TIMED_OUT = LastLine("a collective that timed out", "Watchdog caught …", is_late=True, rank=0)
-RAISED = LastLine(None, "ValueError: 3")
+RAISED = LastLine(None, "ValueError: 3", is_raised=True)
+WARNED = LastLine("a full disk", "WARNING: No space left on device, going on without")
+RETRIED = LastLine("a lost connection to another rank", "hub: Connection reset by peer, retrying", is_late=True)
+PROMPT = LastLine("a segmentation fault", "INFO eval prompt: explain Segmentation fault in C")
+# Its meaning is worded otherwise than the table's: what is decided hangs on no word.
+SLURM = LastLine("want of memory", "slurmstepd: error: Detected 1 oom_kill event", is_oom=True)
+SHELL = LastLine(None, "train.sh: line 3:  4711 Killed                  python train.py", signum=9)
 SENT = "SIGINT was sent to costgov run, which passed it on"
 TORCHRUN = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 2"
 
@@ -80,6 +88,22 @@ def seen(**facts: Any) -> CommandEndSeen:
             {}, seen(exit_code=134, died_of="SIGABRT", last_lines=(replace(BY_RANK, rank=None),)),
             "SIGKILL of a process below it; whether for want of memory cannot be read here",
         ),
+        # A shell's line is less than a traceback, unless the end itself is SIGKILL. A launcher's exit code is more.
+        (
+            {}, seen(last_lines=(SHELL,)),
+            "SIGKILL of a process below it; whether for want of memory cannot be read here",
+        ),
+        ({}, seen(last_lines=(SHELL, RAISED)), 'its output says "ValueError: 3"'),
+        ({0: NCCL}, seen(last_lines=(SHELL,)), f"an NCCL error on rank 0 ({NCCL.name}: {NCCL.text})"),
+        ({}, replace(KILLED, last_lines=(SHELL, RAISED)), "SIGKILL; whether for want of memory cannot be read here"),
+        (
+            {}, seen(last_lines=(BY_RANK, RAISED)),
+            "SIGKILL of local rank 1; whether for want of memory cannot be read here",
+        ),
+        (
+            {}, seen(last_lines=(replace(SHELL, is_raised=True),)),
+            "SIGKILL of a process below it; whether for want of memory cannot be read here",
+        ),
         ({}, seen(exit_code=139, died_below="SIGSEGV"), "SIGSEGV of a process below it, by the exit code"),
         (
             {}, seen(oom_kills=ONE),
@@ -91,7 +115,35 @@ def seen(**facts: Any) -> CommandEndSeen:
             'a collective that timed out on rank 0 (its output says "Watchdog caught …")',
         ),
         ({}, seen(exit_code=134, died_of="SIGABRT"), "SIGABRT"),
-        ({}, seen(last_lines=(LastLine(None, "ValueError: 3"),)), 'its output says "ValueError: 3"'),
+        ({}, seen(last_lines=(RAISED,)), 'its output says "ValueError: 3"'),
+        # The end of a traceback comes before a line that may be a warning, and has its own meaning.
+        ({}, seen(last_lines=(WARNED, RAISED)), 'its output says "ValueError: 3"'),
+        ({}, seen(exit_code=139, died_of="SIGSEGV", last_lines=(WARNED, RAISED)), 'its output says "ValueError: 3"'),
+        (
+            {}, seen(last_lines=(PROMPT, LastLine("a full disk", "OSError: [Errno 28]", is_raised=True))),
+            'a full disk (its output says "OSError: [Errno 28]")',
+        ),
+        # Another line is a cause only of an end by a signal.
+        ({}, seen(exit_code=3, last_lines=(PROMPT,)), f'its output says "{PROMPT.text}"'),
+        ({}, seen(last_lines=(RETRIED,)), f'its output says "{RETRIED.text}"'),
+        ({0: NCCL}, seen(last_lines=(WARNED,)), f"an NCCL error on rank 0 ({NCCL.name}: {NCCL.text})"),
+        (
+            {}, seen(exit_code=139, died_below="SIGSEGV", last_lines=(RETRIED, PROMPT)),
+            f'a segmentation fault (its output says "{PROMPT.text}")',
+        ),
+        (
+            {}, seen(last_lines=(TIMED_OUT, replace(BY_RANK, signum=6))),
+            'a collective that timed out on rank 0 (its output says "Watchdog caught …")',
+        ),
+        ({}, seen(passed_on="SIGINT", last_lines=(RETRIED,)), SENT),
+        (
+            {}, replace(KILLED, last_lines=(SLURM,), oom_kills=OomKills(0, is_own=True)),
+            f'SIGKILL, by the kernel\'s out-of-memory killer: its output says "{SLURM.text}"',
+        ),
+        (
+            {}, replace(KILLED, last_lines=(replace(SLURM, what="no out-of-memory killer", is_oom=False),)),
+            "SIGKILL; whether for want of memory cannot be read here",
+        ),
         ({}, seen(exit_code=143, passed_on="SIGTERM"), "SIGTERM was sent to costgov run, which passed it on"),
         (
             {0: Failure("KeyboardInterrupt", "")}, seen(exit_code=130, passed_on="SIGINT"),

@@ -112,6 +112,8 @@ class Governor:
         self.metrics_url: str | None = None
         self.metrics_problem: str | None = None
         self.checkpoints = DiskCheckpoints()
+        # One stands ready: a small halt is over sooner than an interpreter starts.
+        self.checkpoints.prepare()
         self._closers += [self.gpus.close, self.checkpoints.close]
         self.recordings = self._recordings()
         self.daemon = self._build(watchers)

@@ -140,7 +140,7 @@ class Daemon:
         # them takes 15 ms and may come between a verdict and its signal.
         gc.collect()
         gc.freeze()
-        while not self._stopping and not (self.supervised is not None and self.supervised.should_end()):
+        while not self._stopping and not self._is_over():
             for fd, _ in self._epoll.poll(self._timeout_s()):
                 # Only the ready ones: most wake-ups are for one frame, and other calls cost more.
                 self._ready[fd]()
@@ -153,6 +153,10 @@ class Daemon:
                 self._tick()
         self.service.notify("STOPPING=1")
         self.persist_runs()
+
+    def _is_over(self) -> bool:
+        """Whether the command is over. An answer that a call has given since the queue was drained is taken first."""
+        return self.supervised is not None and self.supervised.should_end() and self._queue.empty()
 
     def _register(self) -> None:
         self._ready = {self._wake[0].fileno(): self._drain_wake, self.performer.inbox.fileno(): self.reception.drain}

@@ -45,6 +45,8 @@ class ReportFiles:
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
         incident_id, stage = str(snapshot["incident_id"]), str(snapshot["halt_stage"])
+        if snapshot["closed_wall_ns"] is not None:
+            stage += f" {len(snapshot['timeline'])}"  # What is known later, as of its checkpoint, belongs into it.
         if self._stages.pop(incident_id, None) == stage:
             self._stages[incident_id] = stage
             # Between states the journal is enough.

@@ -45,7 +45,7 @@ def become(order: dict[str, Any], rank: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    # transformers imports it where it is installed, as trl needs it, and its pyarrow starts a thread. No loop here uses it.
+    # transformers imports it where trl has it installed, and its pyarrow starts a thread. No loop here uses it.
     sys.modules["datasets"] = None  # type: ignore[assignment]
     for module in sys.argv[1:]:
         importlib.import_module(module)

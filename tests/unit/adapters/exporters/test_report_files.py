@@ -30,6 +30,15 @@ def test_two_halts_at_once_each_get_their_last_report(tmp_path: Path) -> None:
     assert stages == ["HALTED", "HALTED"]
 
 
+def test_what_is_known_after_the_end_of_a_halt_is_in_its_report(tmp_path: Path) -> None:
+    """The governor's own look at a large checkpoint takes longer than the halt."""
+    files, halted = ReportFiles(tmp_path), snapshot(incident_id="one", halt_stage="HALTED", closed_wall_ns=1)
+    files.incident(halted)
+    read = {**halted["timeline"][-1], "what": "checkpoint_read"}
+    files.incident({**halted, "timeline": [*halted["timeline"], read]})
+    assert json.loads((tmp_path / "one.json").read_text())["timeline"][-1]["what"] == "checkpoint_read"
+
+
 def test_reports_of_one_users_halts_remove_no_other_users_and_none_of_an_open_one(tmp_path: Path) -> None:
     ReportFiles(tmp_path).incident(snapshot(incident_id="open", uid=7, closed_wall_ns=None))
     for name, uid in (("good", 1000), ("old", 7)):  # By an earlier governor.

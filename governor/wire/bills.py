@@ -16,7 +16,7 @@ from typing import IO, Final
 
 from governor.core.base.units import month_of, parse_utc
 from governor.core.money.reports.bill import Bill, BillKind, BillLine, short_resource
-from governor.wire.last_output import printable
+from governor.wire.printable import printable
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 

@@ -16,6 +16,7 @@ from governor.core.base.identity import ConnectionId
 from governor.core.base.known_failures import known_failure
 from governor.core.base.units import MonoNs
 from governor.core.events.ends import Failure, LastLine, RankFailed
+from governor.wire.printable import printable
 
 LINE_CHARS_MAX: Final = 400  # Of a line that is quoted.
 LINE_BYTES_MAX: Final = 4_096  # Of a line that is looked at: progress bars write one line for hours.
@@ -52,11 +53,6 @@ def failed(frame: Mapping[str, Any], connection: ConnectionId, at: MonoNs, run: 
 
 def _text(value: object) -> str | None:
     return printable(value)[:LINE_CHARS_MAX] if isinstance(value, str) else None
-
-
-def printable(text: str) -> str:
-    """Replace characters that could steer a terminal or break a line of a log."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def last_lines(output: bytes) -> tuple[LastLine, ...]:

@@ -129,13 +129,12 @@ class AccelerateSaver(base.PositionSaver):
         base.report_last_good(self._meter, self._meter.progress.step, path)
 
 
-class AcceleratePlainKind(plain.PlainKind):
-    """An Accelerate loop without DeepSpeed: its first model and its optimizers."""
+class _OverAccelerator:
+    """What an Accelerate loop has, whatever trains in it: Accelerate saves, and its saves are seen."""
 
-    def __init__(self, accelerator: Any, options: Options) -> None:
-        super().__init__(accelerator._models[0], options)
-        self._accelerator = accelerator
-        self._saver: Optional[AccelerateSaver] = None
+    _accelerator: Any
+    _options: Options
+    _saver: Optional[AccelerateSaver] = None
 
     def checkpoint_dir(self) -> Optional[str]:
         return _project_dir(self._accelerator)
@@ -143,6 +142,18 @@ class AcceleratePlainKind(plain.PlainKind):
     def saver(self, meter: StepMeter, directory: Optional[str]) -> Saver:
         self._saver = AccelerateSaver(meter, directory, self._accelerator, self._options)
         return self._saver
+
+    def hook_saves(self, undo: hooks.Undo) -> None:
+        if self._saver is not None:
+            self._saver.hook_saves(undo)
+
+
+class AcceleratePlainKind(_OverAccelerator, plain.PlainKind):
+    """An Accelerate loop without DeepSpeed: its first model and its optimizers."""
+
+    def __init__(self, accelerator: Any, options: Options) -> None:
+        super().__init__(accelerator._models[0], options)
+        self._accelerator = accelerator
 
     def cannot_save(self, directory: Optional[str]) -> Optional[str]:
         return None if directory else "no directory is known; pass checkpoint_dir=, or project_dir= to the Accelerator"
@@ -151,34 +162,24 @@ class AcceleratePlainKind(plain.PlainKind):
         meter.defer_boundary()
         undo = plain.instrument(self._model, self._optimizers, meter)
         hooks.replace(undo, self._accelerator, "backward", hooks.around(through_backward, meter, False))
-        if self._saver is not None:
-            self._saver.hook_saves(undo)
+        self.hook_saves(undo)
         return undo
 
 
-class AccelerateDeepSpeedKind(DeepSpeedKind):
+class AccelerateDeepSpeedKind(_OverAccelerator, DeepSpeedKind):
     """An Accelerate loop over its DeepSpeed plugin: the engine inside."""
 
     def __init__(self, accelerator: Any, engine: Any, options: Options) -> None:
         super().__init__(engine)
         self._accelerator = accelerator
         self._options = options
-        self._saver: Optional[AccelerateSaver] = None
-
-    def checkpoint_dir(self) -> Optional[str]:
-        return _project_dir(self._accelerator)
-
-    def saver(self, meter: StepMeter, directory: Optional[str]) -> Saver:
-        self._saver = AccelerateSaver(meter, directory, self._accelerator, self._options)
-        return self._saver
 
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
         """engine.step() runs inside accelerator.backward(), before the scheduler's step."""
         meter.defer_boundary()
         undo = hooks.Undo()
         undo.add(super().instrument(meter))
-        if self._saver is not None:
-            self._saver.hook_saves(undo)
+        self.hook_saves(undo)
         return undo
 
 

@@ -26,17 +26,17 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # nproc answers with OpenMP's variables where they are set, and above they are: asked that way, every check ran alone.
 CORES := $(shell env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
-# Two more than there are cores: the contract tests wait for sockets and time-outs a third of their time.
-JOBS ?= $(shell echo $$(($(CORES) + 2)))
+# Three more than there are cores: the contract tests, which begin, wait for sockets and time-outs most of their time.
+JOBS ?= $(shell echo $$(($(CORES) + 3)))
 # Drills wait for processes more than for the processor. More of them at once than this, and their graces run out.
 DRILL_JOBS ?= $(shell echo $$(($(CORES) + 1)))
 PYTEST := $(VENV_PYTHON) -m pytest -q
 LINTED := $(wildcard governor trainer_shim tests examples benchmarks docs)
 DATA_TESTS := $(wildcard tests/tidy tests/timelines tests/golden)
-UNIT_THIRDS := test-unit-1 test-unit-2 test-unit-3
+UNIT_HALVES := test-unit-1 test-unit-2
 
 .PHONY: help env check lint lint-format lint-types lint-imports test-data test-contract test-contract-clouds \
-  test-contract-rest test-unit $(UNIT_THIRDS) test-sim test drills drill-packages \
+  test-contract-rest test-unit $(UNIT_HALVES) test-sim test drills drill-packages \
   fix sim sim-ceiling sim-node sim-one fuzz bench bench-planner docs golden-update policy-check demo install uninstall dist clean
 
 help: ## List the commands.
@@ -47,7 +47,7 @@ env: ## Build .venv (CPU torch first). Does nothing when it is up to date. TORCH
 
 check: env ## Lint, types, layers, tidy, unit, timelines, contract, golden, 2,000 simulated schedules.
 	@start=$$SECONDS; export TMPDIR=$$(.ci/memory); \
-	  $(MAKE) --keep-going --output-sync=target -j $(JOBS) test-unit test-contract test-data test-sim lint \
+	  $(MAKE) --keep-going --output-sync=target -j $(JOBS) test-contract test-unit test-sim test-data lint \
 	  && rm -rf "$$TMPDIR" && echo "make check: passed in $$((SECONDS - start)) s" \
 	  || { echo "make check: the tests' files are in $$TMPDIR"; exit 1; }
 
@@ -66,7 +66,7 @@ lint-imports:
 test-data:
 	@$(PYTEST) $(DATA_TESTS)
 
-# Two processes: a third of a contract's time is waiting for time-outs, and one alone would end last.
+# Two processes: more than half of a contract's time is waiting for time-outs, and one alone would end last.
 test-contract: test-contract-clouds test-contract-rest
 
 test-contract-clouds:
@@ -75,14 +75,15 @@ test-contract-clouds:
 test-contract-rest:
 	@$(PYTEST) tests/contract --ignore=tests/contract/clouds
 
-# A third of the files each: one process with all of them would still run when everything else has ended.
-test-unit: $(UNIT_THIRDS)
+# Half of the files each: one process with all of them would still run when everything else has ended.
+test-unit: $(UNIT_HALVES)
 
-$(UNIT_THIRDS): test-unit-%:
-	@$(PYTEST) $$(find tests/unit -name 'test_*.py' | LC_ALL=C sort | awk 'NR % 3 == $* % 3')
+$(UNIT_HALVES): test-unit-%:
+	@$(PYTEST) $$(find tests/unit -name 'test_*.py' | LC_ALL=C sort | awk 'NR % 2 == $* % 2')
 
+# Fuzzing first: it collects garbage after each target, and thousands of schedules are much to walk through.
 test-sim:
-	@$(PYTEST) tests/sim tests/fuzz
+	@$(PYTEST) tests/fuzz tests/sim
 
 test: check drills ## Everything: check, then drills.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import pickletools
 import struct
@@ -38,6 +39,7 @@ _BITS: Final = {
     "BF16": ("H", 0x7F80, 0xFF80),
     "F16": ("H", 0x7C00, 0xFC00),
 }
+_FLOATS: Final = {"F64": "d", "F32": "f", "BF16": "f", "F16": "e"}  # BF16 is the upper half of an F32.
 _STORAGES: Final = {
     "torch DoubleStorage": "F64",
     "torch FloatStorage": "F32",
@@ -130,10 +132,22 @@ def _is_harmed(file: IO[bytes], piece: Piece, samples: int, budget: Budget) -> b
     last = max(0, piece.size - SAMPLE_BYTES) // width * width
     for offset in sorted({last * index // (samples - 1) // width * width for index in range(samples)}):
         raw = budget.read(file, piece.begin + offset, min(SAMPLE_BYTES, piece.size - offset))
-        values = struct.unpack("<%d%s" % (len(raw) // width, code), raw[: len(raw) // width * width])
+        raw = raw[: len(raw) // width * width]
+        if math.isfinite(_sum(raw, piece.dtype)):
+            continue  # One that is not finite would make the sum so.
+        values = struct.unpack("<%d%s" % (len(raw) // width, code), raw)
         if any(value & exponent == exponent and value != negative_infinity for value in values):
             return True
     return False
+
+
+def _sum(raw: bytes, dtype: str) -> float:
+    if dtype == "BF16":
+        widened = bytearray(2 * len(raw))
+        widened[2::4], widened[3::4] = raw[0::2], raw[1::2]
+        raw = bytes(widened)
+    code = _FLOATS[dtype]
+    return float(sum(struct.unpack("<%d%s" % (len(raw) // struct.calcsize("<" + code), code), raw)))
 
 
 # --- safetensors: eight bytes of length, a header in JSON, the data ------------------------------------------------

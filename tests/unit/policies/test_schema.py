@@ -44,7 +44,7 @@ def each_once(validator: Any, each: Any, found: Any, here: Any) -> Iterator[Vali
 
 QUICK = extend(Draft202012Validator, {"anyOf": shortest_first, "items": each_once})(WHOLE.schema)
 SEED = 20_261
-WRONG_PER_POLICY = 60
+WRONG_PER_POLICY = 40
 LINE = re.compile(r"(\w+)(\s*=\s*)([^#\n]+?)(\s*(?:#.*)?)")
 # None of them is fit for every key, some are for a few: reader and schema have to agree about each.
 VALUES = (

@@ -10,11 +10,10 @@ from governor import __version__
 from governor.app import budget_requests
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, DurationNs
 from governor.core.engine import names
-from governor.core.engine.budgeting import listed
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.node import owner_of
 from governor.core.events.inputs import OperatorForget, OperatorHalt, OperatorHold
-from governor.core.views.status import lines_status, node_status, runs_status
+from governor.core.views.status import budgets_status, lines_status, node_status, runs_status
 from governor.daemon.loop import Daemon
 from governor.ports import ControlRequest
 from governor.wire.control_client import INCIDENTS_MAX
@@ -75,7 +74,7 @@ def status(daemon: Daemon) -> Answer:
         "price_usd_per_hour": price / MICROS_PER_USD if price is not None else None,
         "price_source": node.price_source,
         "lines": lines_status(node),
-        "budgets": listed(node, daemon.performer.clock.mono()),
+        "budgets": budgets_status(node, daemon.performer.clock.mono()),
         "loop_lag_ms": round(health.loop_lag_ms, 3),
         "frames_total": node.frames_total,
         "frames_dropped_total": node.frames_lost_total,

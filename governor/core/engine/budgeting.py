@@ -12,10 +12,8 @@ from typing import Any, Final
 
 from governor.core.base.policy import COMMAND_LINE, Policy, PolicySet
 from governor.core.base.units import (
-    MICROS_PER_USD,
     NS_PER_DAY,
     NS_PER_HOUR,
-    NS_PER_S,
     MonoNs,
     UsdMicros,
     day_of,
@@ -29,6 +27,7 @@ from governor.core.engine.node import Node, NodeFacts
 from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.inputs import OperatorBudget
+from governor.core.halt import overrun
 from governor.core.money.budgets import BUDGETS_MAX, BudgetReport, Cap, Scope, ScopedBudget, ScopeKind, scopes_of
 from governor.core.money.ledger import reserve
 
@@ -159,6 +158,27 @@ def _alarm(budget: ScopedBudget, cap: Cap, frac: float) -> Alarm:
     return Alarm(f"budget_{cap.scope}", run, text)
 
 
+def note_overrun(node: Node, managed: ManagedRun, at: MonoNs) -> None:
+    """Note what passed its ceiling in the run's incident, which ends now: the run, and the group whose budget ended it.
+
+    A day's spend is that of the moment: zero at 00:00.
+    """
+    incident, ceiling = managed.incident, managed.policy.budget.ceiling_usd_micros
+    assert incident is not None, "the caller has just closed one"
+    own, rate = f"run:{incident.run}", managed.run.spend_rate_usd_micros_per_hour
+    caps = []
+    if ceiling is not None:
+        caps.append(Cap(own, ceiling, node.ledger.spend(incident.run), rate_usd_micros_per_hour=rate))
+    group = incident.evidence.get("scope", own) if incident.trigger == "budget" else own
+    budget = next((budget for budget in node.budgets.of_groups() if budget.scope.text == group), None)
+    if budget is not None:
+        spend = spent(node, budget.scope, at)
+        caps.append(Cap(group, budget.ceiling_usd_micros, spend, rate_usd_micros_per_hour=rate))
+    for cap in caps:
+        bound_ns, rise = node.facts.stop_bound_ns, node.price_rise
+        overrun.note_overrun(incident, cap, at, node.wall(at), stop_bound_ns=bound_ns, rise=rise)
+
+
 # --- what a person may set ----------------------------------------------------------------------------------
 
 
@@ -278,41 +298,6 @@ def refit(node: Node, managed: ManagedRun) -> None:
     run = managed.run
     policy = node.policy_for(run.run, run.stage, run.labels, run.uid)
     managed.judge_by(policy)
-
-
-# --- for people ---------------------------------------------------------------------------------------------
-
-
-def listed(node: Node, at: MonoNs) -> list[dict[str, Any]]:
-    """Every budget in force, and every ceiling that a live run has from its policy. Dollars are floats, for display."""
-    budgets = {budget.scope.text: budget for budget in node.budgets.in_force()}
-    for managed in node.runs.values():
-        scope = Scope(ScopeKind.RUN, managed.run.run)
-        if managed.run.alive and scope.text not in budgets:
-            policys = after_clearing(node, scope)
-            if policys is not None:
-                budgets[scope.text] = policys
-    return [_document(budget, standing(node, budget, at)) for budget in budgets.values()]
-
-
-def _document(budget: ScopedBudget, cap: Cap) -> dict[str, Any]:
-    hours = cap.hours_left
-    rate = cap.rate_usd_micros_per_hour
-    return {
-        "scope": cap.scope,
-        "ceiling_usd": cap.ceiling_usd_micros / MICROS_PER_USD,
-        "spend_usd": cap.spend_usd_micros / MICROS_PER_USD,
-        "reserve_usd": cap.reserve_usd_micros / MICROS_PER_USD,
-        "rate_usd_per_hour": rate / MICROS_PER_USD if rate is not None else None,
-        "reached_in_s": hours * 3600 if hours != float("inf") else None,
-        "alert_at": list(budget.alert_at),
-        "tokens": budget.tokens,
-        "source": budget.source,
-        "live": budget.is_live,
-        "reason": budget.reason,
-        "uid": budget.uid,
-        "set_at_s": budget.set_wall / NS_PER_S if budget.set_wall is not None else None,
-    }
 
 
 # --- over a restart -----------------------------------------------------------------------------------------

@@ -8,12 +8,12 @@ from typing import Final
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import meter
-from governor.core.engine.node import Node, PriceRise, payer_of
+from governor.core.engine.node import Node, payer_of
 from governor.core.engine.node_journal import boot_of, persist
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.inputs import Ack, PriceRead, Tick
 from governor.core.money.charges import Line
-from governor.core.money.lines import compute_line
+from governor.core.money.lines import PriceRise, compute_line
 
 # Five times the state of a model of a trillion parameters; more is a hostile frame.
 CHECKPOINT_BYTES_MAX: Final = 10**14

@@ -7,13 +7,12 @@ from dataclasses import replace
 from governor.core.base.findings import Verdict
 from governor.core.base.secrets import command_text, redacted
 from governor.core.base.units import NS_PER_HOUR, DurationNs, MonoNs
-from governor.core.engine import charging, node_journal, saved_checkpoint
+from governor.core.engine import budgeting, charging, node_journal, saved_checkpoint
 from governor.core.engine.halt_plan import checkpoint_obstacle, plan_for
 from governor.core.engine.incident_json import incident_snapshot, stays_billed
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import hand_over
 from governor.core.engine.node import Node
-from governor.core.engine.overrun import note_overrun
 from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
 from governor.core.events.effects import (
     Alarm,
@@ -211,7 +210,7 @@ def _close(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     incident = managed.incident
     assert incident is not None
     incident.close(node.wall(at))
-    note_overrun(node, managed, at)
+    budgeting.note_overrun(node, managed, at)
     incident.note(at, node.wall(at), "halted")
     managed.run.move(LifeFact.HALTED, at)
 

@@ -22,7 +22,7 @@ from governor.core.money.charges import UNALLOCATED, Payer, Place, labels_of
 from governor.core.money.command_account import CommandAccount
 from governor.core.money.group_totals import FORGOTTEN_MAX
 from governor.core.money.ledger import Ledger, new_ledger
-from governor.core.money.lines import Lines, compute_line
+from governor.core.money.lines import Lines, PriceRise, compute_line
 from governor.core.rules.evaluate import Rules
 from governor.core.runs.state import Run
 
@@ -72,15 +72,6 @@ class NodeFacts:
         """The price of all lines at the start, rounded up; None while the machine's price is unknown."""
         price = self.price_usd_micros_per_hour
         return None if price is None else UsdMicros(price + self.lines.usd_micros_per_hour)
-
-
-@dataclass(frozen=True, slots=True)
-class PriceRise:
-    """The machine's price went up: when we learned of it, and micro-dollars per hour before and after."""
-
-    at: MonoNs
-    before: UsdMicros
-    after: UsdMicros
 
 
 @dataclass(slots=True)

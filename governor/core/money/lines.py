@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any, Final
 
-from governor.core.base.units import NS_PER_HOUR, BootNs, DurationNs, UsdMicros, accrue, format_usd
+from governor.core.base.units import NS_PER_HOUR, BootNs, DurationNs, MonoNs, UsdMicros, accrue, format_usd
 from governor.core.money.charges import Line, LineKind, Part, Payer, Unit
 
 NODE_LINE: Final = "node"  # The compute line's name in every charge.
@@ -85,6 +85,15 @@ def price_of(row: Mapping[str, Any] | None) -> Metered | None:
     if row is None:
         return None
     return compute_line(UsdMicros(int(row["usd_micros_per_hour"])), str(row["source"]), str(row["as_of"]))
+
+
+@dataclass(frozen=True, slots=True)
+class PriceRise:
+    """The machine's price went up: when we learned of it, and micro-dollars per hour before and after."""
+
+    at: MonoNs
+    before: UsdMicros
+    after: UsdMicros
 
 
 # Splits of whole amounts into whole parts: by weights, with exact sums, and without drift over many splits.

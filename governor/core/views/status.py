@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from governor.core.base.save_interval import advice, mtbf_s
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, DurationNs, MonoNs
+from governor.core.engine import budgeting
 from governor.core.engine.idle.limit import due_at, limit
 from governor.core.engine.idle.messages import KEEP_IT, cannot_stop
 from governor.core.engine.idle.occupancy import occupants, unseen
@@ -16,6 +17,7 @@ from governor.core.engine.run_forecast import Binding, Outlook, outlook
 from governor.core.events.ends import RunEnd
 from governor.core.events.machine import GpuSample, HostMemory
 from governor.core.halt.table import HaltState
+from governor.core.money.budgets import Cap, Scope, ScopedBudget, ScopeKind
 from governor.core.money.charges import UNALLOCATED
 from governor.core.runs.ends import cause_of, ended_text
 from governor.core.runs.state import Run
@@ -122,6 +124,38 @@ def lines_status(node: Node) -> list[dict[str, Any]]:
         }
         for line, amount, per_hour in known
     ]
+
+
+def budgets_status(node: Node, at: MonoNs) -> list[dict[str, Any]]:
+    """Every budget in force, and every ceiling that a live run has from its policy. Dollars are floats, for display."""
+    budgets = {budget.scope.text: budget for budget in node.budgets.in_force()}
+    for managed in node.runs.values():
+        scope = Scope(ScopeKind.RUN, managed.run.run)
+        if managed.run.alive and scope.text not in budgets:
+            policys = budgeting.after_clearing(node, scope)
+            if policys is not None:
+                budgets[scope.text] = policys
+    return [_budget(budget, budgeting.standing(node, budget, at)) for budget in budgets.values()]
+
+
+def _budget(budget: ScopedBudget, cap: Cap) -> dict[str, Any]:
+    hours = cap.hours_left
+    rate = cap.rate_usd_micros_per_hour
+    return {
+        "scope": cap.scope,
+        "ceiling_usd": cap.ceiling_usd_micros / MICROS_PER_USD,
+        "spend_usd": cap.spend_usd_micros / MICROS_PER_USD,
+        "reserve_usd": cap.reserve_usd_micros / MICROS_PER_USD,
+        "rate_usd_per_hour": rate / MICROS_PER_USD if rate is not None else None,
+        "reached_in_s": hours * 3600 if hours != float("inf") else None,
+        "alert_at": list(budget.alert_at),
+        "tokens": budget.tokens,
+        "source": budget.source,
+        "live": budget.is_live,
+        "reason": budget.reason,
+        "uid": budget.uid,
+        "set_at_s": budget.set_wall / NS_PER_S if budget.set_wall is not None else None,
+    }
 
 
 def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from governor.core.money.charges import UNALLOCATED
 from governor.core.money.ledger import reserve
 from governor.core.runs.life import LifeFact
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
-from governor.core.views.status import run_status
+from governor.core.views.status import budgets_status, run_status
 from governor.text.moments import moments
 from tests.unit.core.engine.test_step import PRICE, at, hello, make_node, peer, play, rule, tick
 
@@ -204,7 +204,7 @@ def test_a_command_lines_ceiling_stands_over_the_file_and_below_what_is_set_live
     join(node)
     assert node.runs[ONE].policy.budget.ceiling_usd_micros == usd(30)
     play(node, tick(0))
-    rows = {row["scope"]: row for row in budgeting.listed(node, at(0))}
+    rows = {row["scope"]: row for row in budgets_status(node, at(0))}
     assert (rows["run:llama"]["ceiling_usd"], rows["run:llama"]["source"]) == (30, "command line")
     counts_again = budgeting.after_clearing(node, parse_scope("run:llama"))
     assert counts_again is not None
@@ -312,7 +312,7 @@ def test_what_is_listed_has_the_ceilings_of_policies_too() -> None:
     join(node)
     set_live(node, 1, "run:mistral", 60)
     play(node, tick(36))
-    rows = {row["scope"]: row for row in budgeting.listed(node, at(36))}
+    rows = {row["scope"]: row for row in budgets_status(node, at(36))}
     assert {scope: (row["ceiling_usd"], row["source"]) for scope, row in rows.items()} == {
         "day": (500, "costgov.toml"), "run:mistral": (60, "set by uid 0"), "run:llama": (100, "policy p"),
     }  # fmt: skip

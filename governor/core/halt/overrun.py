@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-from governor.core.base.units import TICK_NS, MonoNs, UsdMicros, format_duration, format_usd
-from governor.core.engine.budgeting import spent
-from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.node import Node, PriceRise
+from governor.core.base.units import TICK_NS, MonoNs, UsdMicros, WallNs, format_duration, format_usd
 from governor.core.halt.incident import Incident
 from governor.core.money.budgets import Cap
+from governor.core.money.lines import PriceRise
 
 # The charge that a late price makes up for may itself reach the ceiling at the next tick.
 JUST_BEFORE_NS = 2 * TICK_NS
 
 
-def note_overrun(node: Node, managed: ManagedRun, at: MonoNs) -> None:
-    """Put into the timeline by how much the run passed its ceiling, and every observed cause.
-
-    The same is done for the group whose budget ended the run. A day's spend is that of the moment: zero at 00:00.
-    """
-    incident, ceiling = managed.incident, managed.policy.budget.ceiling_usd_micros
-    assert incident is not None, "the caller has just closed one"
-    own, rate = f"run:{incident.run}", managed.run.spend_rate_usd_micros_per_hour
-    if ceiling is not None:
-        spend = node.ledger.spend(incident.run)
-        _note(node, incident, Cap(own, ceiling, spend, rate_usd_micros_per_hour=rate), at)
-    group = incident.evidence.get("scope", own) if incident.trigger == "budget" else own
-    budget = next((budget for budget in node.budgets.of_groups() if budget.scope.text == group), None)
-    if budget is not None:
-        spend = spent(node, budget.scope, at)
-        _note(node, incident, Cap(group, budget.ceiling_usd_micros, spend, rate_usd_micros_per_hour=rate), at)
-
-
-def _note(node: Node, incident: Incident, cap: Cap, at: MonoNs) -> None:
+def note_overrun(
+    incident: Incident, cap: Cap, at: MonoNs, wall: WallNs, *, stop_bound_ns: int, rise: PriceRise | None
+) -> None:
+    """Put into the timeline by how much the ceiling was passed, if it was, and every observed cause."""
     over = cap.spend_usd_micros - cap.ceiling_usd_micros
     if over <= 0:
         return
     incident.note(
         at,
-        node.wall(at),
+        wall,
         "ceiling_exceeded",
         scope=cap.scope,
         over_usd_micros=over,
         ceiling_usd_micros=cap.ceiling_usd_micros,
         because=causes(
-            incident, cap.ceiling_usd_micros, node.facts.stop_bound_ns, at,
-            scope=cap.scope, rise=node.price_rise, rate=cap.rate_usd_micros_per_hour,
+            incident, cap.ceiling_usd_micros, stop_bound_ns, at,
+            scope=cap.scope, rise=rise, rate=cap.rate_usd_micros_per_hour,
         ),
     )  # fmt: skip
 

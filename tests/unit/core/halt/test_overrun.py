@@ -9,7 +9,6 @@ from governor.core.base.policy import Budget
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
 from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node, run_snapshot
-from governor.core.engine.overrun import causes
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import PersistIncident
 from governor.core.events.inputs import (
@@ -22,6 +21,7 @@ from governor.core.events.inputs import (
     TrainerExited,
 )
 from governor.core.halt.incident import Incident
+from governor.core.halt.overrun import causes
 from governor.text.moments import moments
 from tests.unit.core.engine.test_step import at, hello, make_node, peer, play, rule, tick
 

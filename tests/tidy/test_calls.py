@@ -73,6 +73,18 @@ def test_the_core_calls_nothing_that_could_be_impure() -> None:
     assert not wrong, wrong
 
 
+def test_one_place_says_why_a_run_ended() -> None:
+    """Three look at an end, one after another. What each may overwrite, and whose alarm it is, is decided once."""
+    noted = [
+        source.path
+        for source in sources("governor/core")
+        for node in source.named(ast.Call)
+        if dotted(node.func).rpartition(".")[2] in {"note_end", "RunEnd"}
+        and source.path != "governor/core/runs/intake.py"
+    ]
+    assert noted == ["governor/core/engine/run_ends.py"] * 2
+
+
 def test_nothing_is_parsed_by_running_it() -> None:
     unsafe = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
     wrong = [

@@ -6,20 +6,16 @@ from dataclasses import replace
 from typing import Final
 
 from governor.core.base.identity import RUN_NAME
-from governor.core.base.secrets import redacted
 from governor.core.base.units import format_duration
 from governor.core.engine import budgeting, charging, incidents, launched_command, names
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import close_gap, hand_over
 from governor.core.engine.node import Node
-from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Alarm, Effect, Record
-from governor.core.events.ends import CommandEndSeen, Failure, OomKillsSeen, RunEnd
 from governor.core.events.machine import FilesLost, GpuSample, HostMemory, MachineEvent, SourceTrouble, SpotNotice
 from governor.core.events.streams import StreamOpened, StreamRead, StreamState
 from governor.core.rules.gpu_idle_since import STALE_NS
 from governor.core.runs import intake
-from governor.core.runs.ends import cause_of, ended_text, seen_cause
 from governor.core.runs.life import LifeFact
 
 # A driver uses some of a GPU's memory itself (below 1 GB), and a container does not see others' processes.
@@ -187,64 +183,3 @@ def on_stream_state(node: Node, event: StreamState) -> list[Effect]:
         return []
     intake.apply_log_state(managed.run, event.problem, event.at, is_foreign=event.is_foreign)
     return []
-
-
-# --- how a run has ended: for its journal, its status and its alarm -------------------------------------------
-
-
-def redacted_failure(node: Node, failure: Failure) -> Failure:
-    return replace(failure, name=_redacted(node, failure.name), text=_redacted(node, failure.text))
-
-
-def _redacted(node: Node, text: str) -> str:
-    return redacted([text], node.facts.redact_keys)[0]
-
-
-def on_end_seen(node: Node, event: CommandEndSeen) -> list[Effect]:
-    """Note the cause of an end for the runs of the command. A halt is a cause of its own."""
-    lines = tuple(replace(line, text=_redacted(node, line.text)) for line in event.last_lines)
-    seen, effects = replace(event, last_lines=lines), list[Effect]()
-    for managed in node.runs.values():
-        run = managed.run
-        is_own = run.run == event.run or not set(event.processes).isdisjoint(managed.launch.launchers)
-        if not is_own or managed.incident is not None or (event.exit_code == 0 and not _failed(managed)):
-            continue
-        cause = cause_of(run.failures, seen)
-        intake.note_end(run, RunEnd(event.exit_code, cause))
-        data = {"exit_code": event.exit_code, "signal": event.died_of, "cause": cause, "step": run.step}
-        effects += [Record("end_cause", run.run, None, data, durable=True), persist(node, event.at, managed)]
-        effects += crash_alarms(managed) if event.passed_on is None else []
-    return effects
-
-
-def on_oom_kills(node: Node, event: OomKillsSeen) -> list[Effect]:
-    """Note a kill. The count may come after the end of the run that it explains."""
-    managed = node.runs.get(event.run)
-    if managed is None or not intake.note_oom_kills(managed.run, event.count, event.at):
-        return []
-    run = managed.run
-    cause = seen_cause(run) if not run.alive and managed.incident is None and not node.facts.exclusive else None
-    if cause is None or (run.end is not None and run.end.cause == cause):
-        return []
-    had_alarm = run.end is not None
-    intake.note_end(run, RunEnd(None, cause))
-    record = Record("end_cause", run.run, None, {"exit_code": None, "signal": None, "cause": cause, "step": run.step})
-    return [record, persist(node, event.at, managed), *([] if had_alarm else crash_alarms(managed))]
-
-
-def _failed(managed: ManagedRun) -> bool:
-    """Whether a rank ended by an exception, whatever its launcher's exit code says. `deepspeed` may exit with 0."""
-    failures = managed.run.failures.values()
-    return not managed.run.ended_well and any(failure.thread is None for failure in failures)
-
-
-def crash_alarms(managed: ManagedRun) -> list[Effect]:
-    """None for a person's Ctrl-C."""
-    run = managed.run
-    assert run.end is not None, "the caller has noted it"
-    if run.failures and all(failure.name == "KeyboardInterrupt" for failure in run.failures.values()):
-        return []
-    step = "no step was seen" if run.step is None else f"step {run.step}"
-    saved = run.last_good or {}
-    at = f"last checkpoint: step {saved.get('step')}, {saved.get('path')}" if saved else "no checkpoint seen"
-    return [Alarm("crashed", run.run, f"run {run.run} {ended_text(run.end)}; {step}; {at}")]

@@ -1,4 +1,4 @@
-"""What ranks report and what follows at once: refusals, new attempts, frames, acknowledgements, ends."""
+"""What ranks report and what follows at once: refusals, new attempts, frames, acknowledgements."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from governor.core.engine import (
     incidents,
     launched_command,
     names,
-    on_sources,
+    run_ends,
     saved_checkpoint,
     verdicts,
 )
 from governor.core.engine.alarms import refuse
-from governor.core.engine.idle import limit
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.metering import charge_until, close_gap, hand_over, meter_tokens
+from governor.core.engine.metering import close_gap, hand_over, meter_tokens
 from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, owner_of
 from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Alarm, Confirm, Effect, RecallRun, Record
-from governor.core.events.ends import RankFailed, RunEnd
+from governor.core.events.ends import RankFailed
 from governor.core.events.inputs import (
     Ack,
     Beat,
@@ -36,17 +35,13 @@ from governor.core.events.inputs import (
     Hello,
     LaunchersSeen,
     PhaseChange,
-    ProcessesSeen,
     Step,
-    TrainerExited,
 )
-from governor.core.halt.table import Fact, HaltState
+from governor.core.halt.table import PAST_ASKING, Fact, HaltState
 from governor.core.runs import intake
-from governor.core.runs.ends import cause_of, seen_cause
+from governor.core.runs.ends import cause_of
 from governor.core.runs.life import Life, LifeFact
 from governor.core.runs.state import RANKS_MAX, Rank
-
-_PAST_ASKING = (HaltState.TERMED, HaltState.KILLED, HaltState.STOPPING, HaltState.VERIFYING, HaltState.NEEDS_HUMAN)
 
 
 def on_hello(node: Node, hello: Hello) -> list[Effect]:
@@ -167,7 +162,7 @@ def _rejoin(node: Node, managed: ManagedRun, rank: Rank, at: MonoNs) -> list[Eff
     effects: list[Effect] = []
     if rank.peer.process not in incident.rank_processes:
         incident.add_processes((rank.peer.process,))
-        if incident.halt.stage in _PAST_ASKING:
+        if incident.halt.stage in PAST_ASKING:
             incident.note(at, node.wall(at), "respawned", pids=[rank.peer.process.pid])
             return incidents.feed(node, managed, Fact.RESPAWNED, at)
     if incident.halt.stage in (HaltState.ASKED, HaltState.SAVING):
@@ -243,7 +238,7 @@ def on_rank_failed(node: Node, event: RankFailed) -> list[Effect]:
         return []
     managed, rank = found
     node.frames_total += 1
-    failure = on_sources.redacted_failure(node, event.failure)
+    failure = run_ends.redacted_failure(node, event.failure)
     if not intake.note_failure(managed.run, rank.rank, failure):
         return []  # A rank may say it again and again.
     data = {"rank": rank.rank, "name": failure.name, "text": failure.text, "place": failure.place}
@@ -340,38 +335,6 @@ def on_launchers(node: Node, event: LaunchersSeen) -> list[Effect]:
             managed.launch.launchers = event.launchers
             managed.launch.command = event.command
     return []
-
-
-def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
-    """The announced ranks are gone. A halt that still asks goes on to the sweep. Without a halt, the run has ended."""
-    managed = node.runs.get(event.run)
-    if managed is None:
-        return []
-    if managed.incident is not None and not managed.incident.is_closed:
-        if managed.incident.halt.stage in _PAST_ASKING:
-            # Launchers and children may outlive the ranks. From TERM on, only the scan shows what is left.
-            return []
-        return incidents.on_processes(node, managed, ProcessesSeen(event.at, managed.incident.incident_id, ()))
-    if not managed.run.alive:
-        return []
-    if managed.is_unattached and node.boot_offset_ns is None and not node.ledger.returning:
-        return []  # The command was over before the first tick, which charges it. Its end is seen again after that.
-    charge_until(node, event.at)
-    if managed.is_unattached:  # No run ever reported for the command: the stand-in pays.
-        hand_over(node, managed, event.at)
-        managed.launch.named = ()
-        node.launched = None
-    managed.run.move(LifeFact.GONE, event.at)
-    finished = limit.on_ended(node, managed, event.at)
-    run, crash = managed.run, list[Effect]()
-    cause = seen_cause(run) if managed.incident is None else None
-    if cause is not None:
-        intake.note_end(run, RunEnd(event.exit_code, cause))
-        # `costgov run` looks at its command's end, and says it then.
-        crash = [] if node.facts.exclusive else on_sources.crash_alarms(managed)
-    data = {"completed": run.completed, "exit_code": event.exit_code, "step": run.step, "cause": cause}
-    record = Record("ended", event.run, None, data)
-    return [record, persist(node, event.at, managed), *crash, *finished, *saved_checkpoint.find_last_good(managed)]
 
 
 def _rank_of(node: Node, connection: ConnectionId) -> tuple[ManagedRun, Rank] | None:

@@ -23,6 +23,7 @@ from governor.core.engine import (
     node_journal,
     on_sources,
     on_trainer,
+    run_ends,
     run_forecast,
     verdicts,
 )
@@ -190,7 +191,7 @@ def _on_command_exited(node: Node, event: CommandExited) -> list[Effect]:
     """The command has no process left, so its stand-in has ended too."""
     node.launched = None
     standing_in = [name for name, managed in node.runs.items() if managed.is_unattached]
-    ends = [on_trainer.on_exited(node, TrainerExited(event.at, name, event.exit_code)) for name in standing_in]
+    ends = [run_ends.on_exited(node, TrainerExited(event.at, name, event.exit_code)) for name in standing_in]
     return [*(effect for end in ends for effect in end), *limit.on_command_exited(node, event)]
 
 
@@ -256,10 +257,10 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     OperatorHold: _on_operator_hold,
     OperatorBudget: budgeting.on_operator_budget,
     OperatorForget: names.on_operator_forget,
-    TrainerExited: on_trainer.on_exited,
+    TrainerExited: run_ends.on_exited,
     CommandLaunched: _on_command_launched,
-    CommandEndSeen: on_sources.on_end_seen,
-    OomKillsSeen: on_sources.on_oom_kills,
+    CommandEndSeen: run_ends.on_end_seen,
+    OomKillsSeen: run_ends.on_oom_kills,
     LauncherExited: launched_command.on_launcher_exited,
     LaunchersSeen: on_trainer.on_launchers,
     StreamOpened: on_sources.on_stream,

@@ -48,6 +48,14 @@ __all__ = [
     "verdict_fact",
 ]
 
+# Nobody waits for a checkpoint any more.
+PAST_ASKING: Final = (
+    HaltState.TERMED,
+    HaltState.KILLED,
+    HaltState.STOPPING,
+    HaltState.VERIFYING,
+    HaltState.NEEDS_HUMAN,
+)
 LIVE_STATES: Final = tuple(stage for stage in HaltState if stage is not HaltState.HALTED)
 
 

@@ -1,0 +1,135 @@
+"""How a run ends: who notices it, why it ended, and the alarm. `settle` alone says why.
+
+Three look at an end, one after another: the process table, `costgov run`, which waited for its command, and the control
+group, which counts out-of-memory kills. Each may know more than the one before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from governor.core.base.secrets import redacted
+from governor.core.engine import incidents, saved_checkpoint
+from governor.core.engine.idle import limit
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.metering import charge_until, hand_over
+from governor.core.engine.node import Node
+from governor.core.engine.node_journal import persist
+from governor.core.events.effects import Alarm, Effect, Record
+from governor.core.events.ends import CommandEndSeen, Failure, OomKillsSeen, RunEnd
+from governor.core.events.inputs import ProcessesSeen, TrainerExited
+from governor.core.halt.table import PAST_ASKING
+from governor.core.runs import intake
+from governor.core.runs.ends import cause_of, ended_text, seen_cause
+from governor.core.runs.life import LifeFact
+
+
+def settle(
+    node: Node, managed: ManagedRun, exit_code: int | None = None, seen: CommandEndSeen | None = None
+) -> list[Effect] | None:
+    """Note why the run ended. Returns the alarm of it, which only one of those who look gives.
+
+    None: nothing is noted, because a halt is a cause of its own, or nothing was seen.
+    """
+    run, before = managed.run, managed.run.end
+    if managed.incident is not None:
+        return None
+    cause = seen_cause(run) if seen is None else cause_of(run.failures, seen)
+    if seen is None and cause is None:
+        return None
+    intake.note_end(run, RunEnd(exit_code, cause))
+    if seen is not None:
+        return _crash_alarms(managed) if seen.passed_on is None else []
+    # `costgov run` looks at its command's end, and says it then.
+    return _crash_alarms(managed) if before is None and not node.facts.exclusive else []
+
+
+def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
+    """The announced ranks are gone. A halt that still asks goes on to the sweep. Without a halt, the run has ended."""
+    managed = node.runs.get(event.run)
+    if managed is None:
+        return []
+    if managed.incident is not None and not managed.incident.is_closed:
+        if managed.incident.halt.stage in PAST_ASKING:
+            # Launchers and children may outlive the ranks. From TERM on, only the scan shows what is left.
+            return []
+        return incidents.on_processes(node, managed, ProcessesSeen(event.at, managed.incident.incident_id, ()))
+    if not managed.run.alive:
+        return []
+    if managed.is_unattached and node.boot_offset_ns is None and not node.ledger.returning:
+        return []  # The command was over before the first tick, which charges it. Its end is seen again after that.
+    charge_until(node, event.at)
+    if managed.is_unattached:  # No run ever reported for the command: the stand-in pays.
+        hand_over(node, managed, event.at)
+        managed.launch.named = ()
+        node.launched = None
+    managed.run.move(LifeFact.GONE, event.at)
+    finished = limit.on_ended(node, managed, event.at)
+    run, alarms = managed.run, settle(node, managed, event.exit_code)
+    cause = run.end.cause if alarms is not None and run.end is not None else None
+    data = {"completed": run.completed, "exit_code": event.exit_code, "step": run.step, "cause": cause}
+    effects = [Record("ended", event.run, None, data), persist(node, event.at, managed), *(alarms or []), *finished]
+    return [*effects, *saved_checkpoint.find_last_good(managed)]
+
+
+def on_end_seen(node: Node, event: CommandEndSeen) -> list[Effect]:
+    """`costgov run` has seen its command's end: that of the command's runs."""
+    lines = tuple(replace(line, text=_redacted(node, line.text)) for line in event.last_lines)
+    seen, effects = replace(event, last_lines=lines), list[Effect]()
+    for managed in node.runs.values():
+        is_own = managed.run.run == event.run or not set(event.processes).isdisjoint(managed.launch.launchers)
+        if not is_own or (event.exit_code == 0 and not _failed(managed)):
+            continue
+        alarms = settle(node, managed, event.exit_code, seen)
+        if alarms is not None:
+            told = Record("end_cause", managed.run.run, None, _row(managed, event.died_of), durable=True)
+            effects += [told, persist(node, event.at, managed), *alarms]
+    return effects
+
+
+def on_oom_kills(node: Node, event: OomKillsSeen) -> list[Effect]:
+    """Note a kill. The count may come after the end of the run that it explains."""
+    managed = node.runs.get(event.run)
+    if managed is None or not intake.note_oom_kills(managed.run, event.count, event.at):
+        return []
+    before = managed.run.end
+    # `costgov run` reads the count once more when it looks at its command's end.
+    alarms = None if managed.run.alive or node.facts.exclusive else settle(node, managed)
+    if alarms is None or managed.run.end == before:
+        return []
+    return [Record("end_cause", event.run, None, _row(managed)), persist(node, event.at, managed), *alarms]
+
+
+def _row(managed: ManagedRun, died_of: str | None = None) -> dict[str, object]:
+    run = managed.run
+    assert run.end is not None, "the caller has settled it"
+    return {"exit_code": run.end.exit_code, "signal": died_of, "cause": run.end.cause, "step": run.step}
+
+
+def _failed(managed: ManagedRun) -> bool:
+    """Whether a rank ended by an exception, whatever its launcher's exit code says. `deepspeed` may exit with 0."""
+    failures = managed.run.failures.values()
+    return not managed.run.ended_well and any(failure.thread is None for failure in failures)
+
+
+def _crash_alarms(managed: ManagedRun) -> list[Effect]:
+    """None for a person's Ctrl-C."""
+    run = managed.run
+    assert run.end is not None, "the caller has settled it"
+    if run.failures and all(failure.name == "KeyboardInterrupt" for failure in run.failures.values()):
+        return []
+    step = "no step was seen" if run.step is None else f"step {run.step}"
+    saved = run.last_good or {}
+    at = f"last checkpoint: step {saved.get('step')}, {saved.get('path')}" if saved else "no checkpoint seen"
+    return [Alarm("crashed", run.run, f"run {run.run} {ended_text(run.end)}; {step}; {at}")]
+
+
+# --- an exception that ends a rank ---
+
+
+def redacted_failure(node: Node, failure: Failure) -> Failure:
+    return replace(failure, name=_redacted(node, failure.name), text=_redacted(node, failure.text))
+
+
+def _redacted(node: Node, text: str) -> str:
+    return redacted([text], node.facts.redact_keys)[0]

@@ -6,14 +6,11 @@ name is free again once its run is gone and never did anything, or when somebody
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
-from governor.core.base.identity import RUN_CHARS_MAX
+from governor.core.base.run_names import names_of, reserved_for
 from governor.core.base.shares import NOBODY, Claim, payer_of
 from governor.core.base.units import MonoNs, UsdMicros
 from governor.core.engine import launched_command
@@ -29,20 +26,16 @@ from governor.core.money.budgets import TORN
 from governor.core.runs.life import LifeFact
 from governor.core.runs.state import Trained
 
-# NAME@UID is reserved for that uid, so the second name is free. A journal of before may have another owner of it.
-NAMES_TRIED_MAX: Final = 4
-_RESERVED: Final = re.compile(r".+@(\d{1,10})", re.DOTALL)
-
 
 def named(node: Node, hello: Hello) -> tuple[Hello, list[Effect]] | RecallRun:
     """The hello under the name by which its run is watched here. An effect instead: the journal is asked first."""
-    uid, name = hello.peer.uid, hello.run
-    for _ in range(NAMES_TRIED_MAX):
+    uid = hello.peer.uid
+    name = hello.run
+    for name in names_of(hello.run, uid):
         if _must_recall(node, name):
             return RecallRun(name)
         if _may_use(node, name, hello):
             break
-        name = own_name(name, uid)
     if name == hello.run:
         return hello, []
     owner = owner_of(node, hello.run)
@@ -56,29 +49,14 @@ def named(node: Node, hello: Hello) -> tuple[Hello, list[Effect]] | RecallRun:
     return replace(hello, run=name), [Alarm("name_taken", name, text)] if is_new else []
 
 
-def own_name(name: str, uid: int) -> str:
-    """The name of a uid's own run where another uid has the name. A long one keeps both ends, and is no other's."""
-    end = f"@{uid}"
-    if len(name) + len(end) <= RUN_CHARS_MAX:
-        return name + end
-    middle = f"..{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}.."
-    left = RUN_CHARS_MAX - len(end) - len(middle)
-    return name[: left - left // 2] + middle + name[-(left // 2) :] + end
-
-
 def own_run(node: Node, name: str, uid: int) -> str | None:
     """The name under which the uid's run of this name is watched. None: it has none."""
-    for _ in range(NAMES_TRIED_MAX + 1):
-        if owner_of(node, name) == uid:
-            return name
-        name = own_name(name, uid)
-    return None
+    return next((own for own in names_of(name, uid) if owner_of(node, own) == uid), None)
 
 
 def _reserved_for(node: Node, name: str) -> int | None:
     """The uid whose own name this would be, where several users' runs are watched."""
-    found = None if node.facts.exclusive or name in node.facts.streams else _RESERVED.fullmatch(name)
-    return int(found[1]) if found is not None else None
+    return None if node.facts.exclusive or name in node.facts.streams else reserved_for(name)
 
 
 def _may_use(node: Node, name: str, hello: Hello) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.policy import Policy, PolicySet
+from governor.core.base.run_names import announced_as
 from governor.core.base.shares import NOTHING, Claim, UidRange
 from governor.core.base.units import MICROS_PER_USD, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.idle_state import NODE, IdleState
@@ -226,15 +227,15 @@ class Node:
             return ()
         return managed.incident.rank_processes
 
-    def policy_for(self, run: str, stage: str | None, labels: Mapping[str, str], uid: int | None = None) -> Policy:
+    def policy_for(self, run: str, stage: str | None, labels: Mapping[str, str], uid: int) -> Policy:
         """The policy that judges a run, held to every budget that covers the run.
 
         A run that is watched as NAME@UID, because another uid has the name, is held to a budget of NAME too.
         """
         policy = self.policies.for_run(labels, stage)
-        announced = run.removesuffix(f"@{uid}")
-        named = run if self.budgets.of(Scope(ScopeKind.RUN, run)) is not None else announced
-        held = self.budgets.over(policy, named, stage, labels)
+        has_own = self.budgets.of(Scope(ScopeKind.RUN, run)) is not None
+        announced = None if has_own else announced_as(run, uid, self.budgets.runs())
+        held = self.budgets.over(policy, announced or run, stage, labels)
         return held.observing() if self.facts.observe and held is not policy else held
 
     @property

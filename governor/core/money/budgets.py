@@ -183,6 +183,10 @@ class Budgets:
         """The budgets that cover more than one run."""
         return [budget for budget in self.in_force() if budget.scope.kind is not ScopeKind.RUN]
 
+    def runs(self) -> list[str]:
+        """The runs that have a budget of their own."""
+        return [budget.scope.name for budget in self.in_force() if budget.scope.kind is ScopeKind.RUN]
+
     def scopes(self) -> set[str]:
         """All scopes that have a budget."""
         return {*self.configured, *self.live}

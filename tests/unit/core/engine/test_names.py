@@ -9,10 +9,20 @@ from typing import Any
 import pytest
 
 from governor.core.base.identity import RUN_NAME, ConnectionId
+from governor.core.base.run_names import names_of, own_name
 from governor.core.base.shares import UidRange
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
 from governor.core.engine import names
-from governor.core.engine.node import NUMBERS_MAX, RUNS_MAX, Node, know_incidents, new_node, owner_of, run_snapshot
+from governor.core.engine.node import (
+    NUMBERS_MAX,
+    RUNS_MAX,
+    Node,
+    know_incidents,
+    manage,
+    new_node,
+    owner_of,
+    run_snapshot,
+)
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Confirm, Effect, PersistIncident, PersistRuns, RecallRun, Refuse
 from governor.core.events.inputs import CommandLaunched, OperatorHalt, OperatorHold, ProcessesSeen
@@ -207,19 +217,38 @@ def test_two_long_names_of_a_user_are_two_runs() -> None:
     assert len({names.own_run(node, name, 0) for name in long}) == 2
 
 
-def test_a_budget_of_a_name_holds_whoever_runs_under_it() -> None:
-    scope = Scope(ScopeKind.RUN, "llama-70b")
+@pytest.mark.parametrize("name", ["llama-70b", "y" * 128])
+@pytest.mark.parametrize("tried", [1, 2])
+def test_a_budget_of_a_name_holds_whoever_runs_under_it(name: str, tried: int) -> None:
+    """Also where the name is too long to be whole in that of the user's own run, or another has had this one too."""
+    scope = Scope(ScopeKind.RUN, name)
     before = make_node(cloud="none")
     budget = ScopedBudget(scope, UsdMicros(5_000_000), "costgov.toml")
     node = new_node(before.facts, before.policies, BootNs(0), WallNs(0), [budget])
-    squatted(node)
-    says_hello(node, "llama-70b", 0, 2)
-    assert node.runs["llama-70b@0"].policy.budget.ceiling_usd_micros == 5_000_000
+    _, *own = names_of(name, 0)
+    for taken in (name, *own[: tried - 1]):
+        manage(node, taken, STRANGER, None, {}, at(0))
+    says_hello(node, name, 0, 2)
+    assert node.runs[own[tried - 1]].run.uid == 0
+    assert node.runs[own[tried - 1]].policy.budget.ceiling_usd_micros == 5_000_000
+
+
+def test_the_budget_of_a_users_own_name_goes_before_that_of_the_name_it_is_made_of() -> None:
+    before = make_node(cloud="none")
+    both = [
+        ScopedBudget(Scope(ScopeKind.RUN, name), UsdMicros(ceiling), "costgov.toml")
+        for name, ceiling in (("llama-70b", 5_000_000), ("llama-70b@0", 7_000_000))
+    ]
+    node = new_node(before.facts, before.policies, BootNs(0), WallNs(0), both)
+    assert node.policy_for("llama-70b@0", None, {}, 0).budget.ceiling_usd_micros == 7_000_000
+    assert node.policy_for("llama-70b@0", None, {}, STRANGER).budget.ceiling_usd_micros == 7_000_000
+    assert node.policy_for("llama-70b@1", None, {}, 1).budget.ceiling_usd_micros == 5_000_000
+    assert node.policy_for("llama-70b@1", None, {}, STRANGER).budget.ceiling_usd_micros is None
 
 
 def test_a_long_name_stays_a_name() -> None:
-    assert RUN_NAME.fullmatch(names.own_name("x" * 128, 12345))
-    assert names.own_name("x" * 128, 12345).endswith("x@12345")
+    assert RUN_NAME.fullmatch(own_name("x" * 128, 12345))
+    assert own_name("x" * 128, 12345).endswith("x@12345")
 
 
 # --- room ------------------------------------------------------------------------------------------------------------

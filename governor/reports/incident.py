@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from governor.core.base.printable import escaped
 from governor.core.base.shell_words import REDACTED
 from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration
 from governor.core.engine.idle.messages import ABANDONED
@@ -372,7 +373,7 @@ def _wall(wall_ns: int) -> str:
 
 def _fenced(lines: Sequence[object]) -> str:
     """Untrusted lines as a block of code, which none of them can end."""
-    shown = ["".join(char if char.isprintable() else ascii(char)[1:-1] for char in str(line)) for line in lines]
+    shown = [escaped(str(line)) for line in lines]
     longest = max((len(run) for line in shown for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join([fence, *shown, fence])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from governor.core.base.printable import printable
 from governor.text.screen import HANG, Screen, Styled, show, shown_lines, styled, width, wrapped
 
 GAP: Final = 2  # Columns of space between two columns.
@@ -149,5 +150,4 @@ def _is_narrow(column: Sequence[str]) -> bool:
 
 def plain(text: object) -> str:
     """One printable line: a run's name or an operator's reason must not steer a terminal."""
-    line = " ".join(str(text).split())
-    return line if line.isprintable() else "".join(char if char.isprintable() else " " for char in line)
+    return printable(" ".join(str(text).split()), " ")

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import IO, Final
 
+from governor.core.base.printable import printable
 from governor.core.base.units import month_of, parse_utc
 from governor.core.money.reports.bill import Bill, BillKind, BillLine, short_resource
-from governor.wire.printable import printable
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 

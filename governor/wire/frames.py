@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from governor.core.base.identity import ConnectionId, Peer
+from governor.core.base.printable import printable
 from governor.core.base.units import MonoNs
 from governor.core.events.ends import RankFailed
 from governor.core.events.fetch import Fetch
 from governor.core.events.inputs import Ack, BadHello, Beat, Bye, Event, FramesLost, Hello, PhaseChange, Step
 from governor.wire.last_output import failed
-from governor.wire.printable import printable
 from trainer_shim.wire import (
     _CHECKS,
     ACKS,

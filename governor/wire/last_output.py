@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.known_failures import known_failure
+from governor.core.base.printable import printable
 from governor.core.base.units import MonoNs
 from governor.core.events.ends import Failure, LastLine, RankFailed
-from governor.wire.printable import printable
 
 LINE_CHARS_MAX: Final = 400  # Of a line that is quoted.
 LINE_BYTES_MAX: Final = 4_096  # Of a line that is looked at: progress bars write one line for hours.

@@ -85,6 +85,20 @@ def test_one_place_says_why_a_run_ended() -> None:
     assert noted == ["governor/core/engine/run_ends.py"] * 2
 
 
+def test_text_is_made_printable_in_one_place() -> None:
+    """Each maker of its own had other exceptions. A command line is quoted for a shell, which is another thing."""
+    allowed = {"governor/core/base/printable.py", "governor/core/base/secrets.py"}
+    made = [
+        source.at(loop)
+        for source in sources(*PRODUCT)
+        if "isprintable" in source.text and source.path not in allowed
+        for loop in source.named(ast.GeneratorExp, ast.ListComp)
+        if isinstance(loop, ast.GeneratorExp | ast.ListComp) and isinstance(loop.elt, ast.IfExp)
+        if any(isinstance(node, ast.Attribute) and node.attr == "isprintable" for node in ast.walk(loop.elt))
+    ]
+    assert not made, f"call core.base.printable: {made}"
+
+
 def test_nothing_is_parsed_by_running_it() -> None:
     unsafe = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
     wrong = [

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import structlog
 
+from governor.core.base.printable import printable
 from governor.core.base.shares import Claim, beyond, halt_claim
 from governor.core.base.units import MonoNs
 from governor.reports.incident import incident_json, incident_markdown
@@ -54,7 +55,7 @@ class ReportFiles:
         self._stages[incident_id] = stage
         if len(self._stages) > INCIDENTS_REMEMBERED_MAX:
             del self._stages[next(iter(self._stages))]
-        stem = "".join(char if char.isprintable() and char != "/" else "_" for char in incident_id)
+        stem = printable(incident_id, "_").replace("/", "_")
         try:
             self._make_directory()
             for suffix, text in ((".json", incident_json(dict(snapshot))), (".md", incident_markdown(dict(snapshot)))):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, NamedTuple
 
 from governor.adapters.journal.runtime_files import Entry
+from governor.core.base.printable import storable
 from governor.core.money.charges import charge_of
 
 PAGE_SIZES: Final = tuple(2**power for power in range(9, 17))
@@ -214,7 +215,7 @@ def _journal(rowid: int, values: list[Any]) -> Entry | None:
 def _charge(_: int, values: list[Any]) -> Entry | None:
     charge_id, seq, run, from_wall_ns, to_wall_ns, usd_micros, data = values
     charge = charge_of(json.loads(data))
-    own = (_stored(charge.charge_id), _stored(charge.payer.run), charge.from_wall, charge.to_wall, charge.usd_micros)
+    own = (storable(charge.charge_id), storable(charge.payer.run), charge.from_wall, charge.to_wall, charge.usd_micros)
     if own != (charge_id, run, from_wall_ns, to_wall_ns, usd_micros) or not isinstance(seq, int):
         return None
     return {
@@ -225,7 +226,7 @@ def _charge(_: int, values: list[Any]) -> Entry | None:
 
 def _run(_: int, values: list[Any]) -> Entry | None:
     run, seq, snapshot = values
-    if not isinstance(seq, int) or _stored(json.loads(snapshot)["run"]) != run:
+    if not isinstance(seq, int) or storable(json.loads(snapshot)["run"]) != run:
         return None
     return {"seq": seq, "table": "runs", "run": run, "snapshot": snapshot}
 
@@ -240,7 +241,3 @@ def _incident(_: int, values: list[Any]) -> Entry | None:
 
 
 _TABLES: Final[dict[int, Callable[[int, list[Any]], Entry | None]]] = {3: _run, 5: _incident, 7: _charge, 8: _journal}
-
-
-def _stored(name: str) -> str:
-    return name.encode("utf-8", "backslashreplace").decode()

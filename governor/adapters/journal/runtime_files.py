@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from governor.core.base.printable import storable
 from governor.core.base.units import MonoNs, WallNs
 from governor.ports import Row
 
@@ -162,11 +163,6 @@ def _no_follow(path: str, flags: int) -> int:
 ROW_BYTES_MAX = 256 * 1024
 
 
-def storable(name: str | None) -> str | None:
-    # SQLite takes no half surrogates. A log read with `surrogateescape` may hold some.
-    return None if name is None else name.encode("utf-8", "backslashreplace").decode()
-
-
 def text_of(data: Mapping[str, Any]) -> str:
     # A value that is not JSON becomes its text: losing its shape is better than failing a halt.
     return json.dumps(dict(data), default=str, separators=(",", ":"))
@@ -176,11 +172,15 @@ def bounded(text: str) -> str:
     return text if len(text) <= ROW_BYTES_MAX else json.dumps({"cut_from_bytes": len(text), "head": text[:4096]})
 
 
+def _name(name: str | None) -> str | None:
+    # SQLite takes no half surrogates. A log read with `surrogateescape` may hold some.
+    return None if name is None else storable(name)
+
+
 def row_entry(seq: int, row: Row) -> Entry:
     return {
-        "seq": seq, "table": "journal", "kind": row.kind, "run": storable(row.run),
-        "incident_id": storable(row.incident_id), "mono_ns": row.mono, "wall_ns": row.wall, "boot_id": row.boot_id,
-        "data": bounded(text_of(row.data)),
+        "seq": seq, "table": "journal", "kind": row.kind, "run": _name(row.run), "incident_id": _name(row.incident_id),
+        "mono_ns": row.mono, "wall_ns": row.wall, "boot_id": row.boot_id, "data": bounded(text_of(row.data)),
     }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from governor.cli.common import (
     settings_from,
     show_line,
 )
+from governor.core.base.printable import printable
 from governor.policies import files as policy_files
 from governor.policies.files import PolicyUnreadable
 from governor.policies.reader import PolicyText
@@ -79,7 +80,8 @@ def check(files: tuple[Path, ...], show: bool, config: Path | None, as_json: boo
         values = {"in_force": {name: [one._asdict() for one in values] for name, values in shown}} if show else {}
         print_json({"ok": code == 0, "lines": lines, "notes": notes, **values})
     else:
-        for line in map(_printable, (*lines, *notes)):
+        for line in (*lines, *notes):
+            line = printable(line, " ")
             if code == 0:
                 show_line(line)
             else:
@@ -106,7 +108,7 @@ def explain(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None
         files = tuple(policy_files.of_node(settings_from(config).paths.policies_dir))
     policies, errors = load_policies(_read(files))
     if policies is None:
-        raise Failed("\n".join(_printable(str(error)) for error in errors))
+        raise Failed("\n".join(printable(str(error), " ") for error in errors))
     if as_json:
         print_json([
             {"policy": one.name, "source": one.source, "rules": [asdict(rule) for rule in explain_rules(one)]}
@@ -115,7 +117,7 @@ def explain(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None
         return
     for number, one in enumerate(policies.policies):
         for line in ["", *explain_policy(one)] if number else explain_policy(one):
-            show_line(_printable(line))
+            show_line(printable(line, " "))
 
 
 @policy.command(short_help="Print the JSON Schema of a policy file.", epilog=exits())
@@ -129,11 +131,6 @@ def schema(drop_in: bool) -> None:
     from governor.policies.schema import schema as drawn
 
     print_json(drawn(drop_in=drop_in))
-
-
-def _printable(line: str) -> str:
-    """The line without control characters: a file must not control the terminal."""
-    return line if line.isprintable() else "".join(char if char.isprintable() else " " for char in line)
 
 
 def _read(paths: tuple[Path, ...]) -> list[PolicyText]:

@@ -9,6 +9,7 @@ from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from governor.core.base.printable import printable, storable
 from governor.core.base.units import NS_PER_MINUTE, DurationNs, MonoNs, WallNs
 from governor.core.engine.idle_state import NODE
 from governor.core.halt.state import HaltState
@@ -257,8 +258,7 @@ def _id_of(parts: tuple[str, ...]) -> str:
 
 def shown(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
     """Shorten the text and make it fit for JSON and for people: it may repeat what a trainer or a client has sent."""
-    plain = text[:chars_max].encode("utf-8", "backslashreplace").decode()
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in plain)
+    return "\n".join(map(printable, storable(text[:chars_max]).split("\n")))
 
 
 @dataclass(slots=True)

@@ -1,0 +1,22 @@
+"""A stranger's text, as it may be shown or kept: everything that makes such text is here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+UNPRINTABLE: Final = "\N{REPLACEMENT CHARACTER}"
+
+
+def printable(text: str, instead: str = UNPRINTABLE) -> str:
+    """Replace characters that could steer a terminal or break a line of a log: each by `instead`."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else instead for c in text)
+
+
+def escaped(text: str) -> str:
+    """As `printable`, and no character is lost: each is shown as Python escapes it."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def storable(text: str) -> str:
+    r"""The text as UTF-8 can hold it: half a surrogate pair, and a byte that was none, become \udcXX."""
+    return text.encode("utf-8", "backslashreplace").decode()

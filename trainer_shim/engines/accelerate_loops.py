@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Callable, Dict, List, Optional
+from functools import partial
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from trainer_shim.guard import guarded
 from trainer_shim.interfaces import Saver
@@ -19,7 +20,7 @@ from . import base, hooks, plain
 from .base import Options
 from .deepspeed_engine import DeepSpeedKind
 from .hf import through_backward
-from .hf_checkpoints import is_finite
+from .own_checkpoints import OwnCheckpoint, is_finite, manifests
 
 _NUMBERED = re.compile(r"^checkpoint_(\d+)$")
 
@@ -70,21 +71,18 @@ class AccelerateSaver(base.PositionSaver):
         return {}
 
     def own_checkpoints(self, directory: str) -> List[Dict[str, Any]]:
-        """Return those that the script saved by itself and of which this rank noted its part, as manifests.
+        """Return those that the script saved by itself and of which this rank noted its part."""
+        return manifests(directory, self._own(directory))
 
-        One that stands beside a later suspect one may hold the same broken weights.
-        """
-        suspect = max((manifest["step"] for manifest in checkpoint.candidates(directory, "suspect")), default=-1)
+    def _own(self, directory: str) -> Iterator[OwnCheckpoint]:
         rank = int(self._accelerator.process_index)
-        found = []
         for path in (path for folder in {directory, self._numbered or directory} for path in _below(folder)):
             if os.path.lexists(os.path.join(path, checkpoint.MANIFEST)):
                 continue
             step = ((checkpoint.read_rank_file(path, rank) or {}).get("position") or {}).get("step")
-            if isinstance(step, int) and (step > suspect or is_finite(path)):
-                created_unix_s = os.path.getmtime(os.path.join(path, checkpoint.rank_file(rank)))
-                found.append({"step": step, "path": path, "kind": "good", "created_unix_s": created_unix_s})
-        return found
+            if isinstance(step, int):
+                part = os.path.join(path, checkpoint.rank_file(rank))
+                yield OwnCheckpoint(step, path, part, partial(is_finite, path))
 
     def hook_saves(self, undo: hooks.Undo) -> None:
         """See what the script saves."""

@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import Any, Callable, Dict, List, Optional
+from functools import partial
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from trainer_shim.guard import print_line
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, publish
-from trainer_shim.saving.weights_sample import nonfinite
 
 from . import base, hooks
+from .own_checkpoints import OwnCheckpoint, is_finite, manifests
 
 _OWN = re.compile(r"^checkpoint-(\d+)$")  # What transformers' get_last_checkpoint() looks for.
 _STATE = "trainer_state.json"  # The last file that the Trainer writes.
@@ -90,21 +91,17 @@ class TrainerSaver(base.PositionSaver):
         self._resuming()
 
     def own_checkpoints(self, directory: str) -> List[Dict[str, Any]]:
-        """Return the whole ones that the Trainer saved without us, as manifests without files.
+        """Return the whole ones that the Trainer saved without us: they have no manifest of ours."""
+        return manifests(directory, self._own(directory))
 
-        They have no manifest of ours. One that stands beside a later suspect one may hold the same broken weights.
-        """
-        suspect = max((manifest["step"] for manifest in checkpoint.candidates(directory, "suspect")), default=-1)
-        found = []
+    def _own(self, directory: str) -> Iterator[OwnCheckpoint]:
         for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:
             path = os.path.join(directory, name)
             if _OWN.match(name) is None or os.path.lexists(os.path.join(path, checkpoint.MANIFEST)):
                 continue
             step = _step_of(path)
-            if step is not None and (step > suspect or is_finite(path)):
-                created_unix_s = os.path.getmtime(os.path.join(path, _STATE))
-                found.append({"step": step, "path": path, "kind": "good", "created_unix_s": created_unix_s})
-        return found
+            if step is not None:
+                yield OwnCheckpoint(step, path, os.path.join(path, _STATE), partial(is_finite, path))
 
 
 def _returns(value: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -122,35 +119,3 @@ def _step_of(path: str) -> Optional[int]:
     except (OSError, ValueError, AttributeError):
         return None
     return step if isinstance(step, int) and path.endswith("-%d" % step) else None
-
-
-def is_finite(path: str) -> bool:
-    """Whether no weight that can be read is NaN or infinite: all of safetensors, samples of torch's files.
-
-    Under ZeRO-3 the weights are in the optimizer's partitions, which are torch's files, and safetensors hold none.
-    """
-    files = [name for name, _ in checkpoint.listing(path)]
-    harm = _harm_in_safetensors(path, [name for name in files if name.endswith(".safetensors")])
-    if harm is None:
-        harm = nonfinite(path, files, lambda: None)
-        harm = harm and "not finite: " + harm
-    if harm is not None:
-        print_line("passing over %s: %s" % (path, harm))
-    return harm is None
-
-
-def _harm_in_safetensors(path: str, names: List[str]) -> Optional[str]:
-    if not names:
-        return None
-    import torch
-    from safetensors import SafetensorError, safe_open
-
-    for name in names:
-        try:
-            with safe_open(os.path.join(path, name), framework="pt") as stored:
-                for each in stored.keys():  # noqa: SIM118  It is no dict.
-                    if not bool(torch.isfinite(stored.get_tensor(each)).all()):
-                        return "not finite: %s: %s" % (name, each)
-        except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-            return "%s cannot be read: %.200s" % (name, error)
-    return None

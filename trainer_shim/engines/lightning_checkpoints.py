@@ -6,7 +6,8 @@ import glob
 import hashlib
 import json
 import os
-from typing import Any, Dict, List, Optional
+from functools import partial
+from typing import Any, Dict, Iterator, List, Optional
 
 from trainer_shim import launch
 from trainer_shim.guard import attempt, print_line
@@ -14,6 +15,7 @@ from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, rng
 
 from . import base, hooks
+from .own_checkpoints import OwnCheckpoint, manifests
 
 CHECKPOINT_FILE = "trainer.ckpt"
 STATE_KEY = "costgov"  # Of our callback's state in a checkpoint.
@@ -70,18 +72,19 @@ class LightningSaver(base.PositionSaver):
         self._resuming()
 
     def own_checkpoints(self, directory: str) -> List[Dict[str, Any]]:
-        """Return the files that Lightning saved unasked, as manifests without files.
+        """Return the files that Lightning saved unasked.
 
-        One that stands beside a later suspect one may hold the same broken weights. Loggers number their directories
-        at every launch and for every script: there, only what the same command has saved is taken.
+        Loggers number their directories at every launch and for every script: there, only what the same command has
+        saved is taken.
         """
-        suspect = max((manifest["step"] for manifest in checkpoint.candidates(directory, "suspect")), default=-1)
+        return manifests(directory, self._own())
+
+    def _own(self) -> Iterator[OwnCheckpoint]:
         files = dict.fromkeys(self._files("*", "*", "checkpoints"), False)
         files.update((path, True) for path in self._files("checkpoints"))
         for one in self._trainer.checkpoint_callbacks:
             if getattr(one, "dirpath", None):
                 files.update((path, True) for path in glob.glob(os.path.join(glob.escape(str(one.dirpath)), "*.ckpt")))
-        found = []
         newest = sorted((path for path in files if os.path.isfile(path)), key=os.path.getmtime, reverse=True)
         for path in newest[:_OWN_MAX]:
             loaded, _ = attempt(_read, path)
@@ -91,10 +94,7 @@ class LightningSaver(base.PositionSaver):
             ours = loaded.get("callbacks", {}).get(STATE_KEY, {})
             if ours.get("sound") is False or (not files[path] and ours.get("command") != _command()):
                 continue
-            if step > suspect or _is_finite(path, loaded):
-                created_unix_s = os.path.getmtime(path)
-                found.append({"step": step, "path": path, "kind": "good", "created_unix_s": created_unix_s})
-        return found
+            yield OwnCheckpoint(step, path, path, partial(_is_finite, path, loaded))
 
     def _files(self, *below: str) -> List[str]:
         trainer = self._trainer

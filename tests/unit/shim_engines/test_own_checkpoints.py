@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.shim.weights_files import COUNT, NAN, ONE, torch_zip
 from trainer_shim.engines.hf_checkpoints import TrainerSaver
+from trainer_shim.engines.own_checkpoints import OwnCheckpoint, manifests
 from trainer_shim.meter import StepMeter
 from trainer_shim.progress import Progress
 from trainer_shim.saving import checkpoint
@@ -48,3 +49,30 @@ def test_beside_a_suspect_one_partitions_of_zero3_with_a_nan_are_not_trusted(
     assert [found["step"] for found in saver.own_checkpoints(str(tmp_path))] == [10]
     said = capfd.readouterr().err
     assert f"passing over {tmp_path}/checkpoint-20: not finite: global_step20/bf16_zero_pp_rank_1_" in said
+
+
+@pytest.mark.parametrize(
+    ("later", "step", "is_finite", "is_taken", "is_looked_into"),
+    [
+        (None, 10, False, True, False),  # No NaN was ever seen: nothing is read that may be terabytes.
+        (9, 10, False, True, False),
+        (10, 10, True, True, True),
+        (21, 10, True, True, True),
+        (21, 10, False, False, True),
+    ],
+)
+def test_a_framework_s_own_one_is_looked_into_where_a_later_one_of_ours_is_suspect(
+    tmp_path: Path, later: int | None, step: int, is_finite: bool, is_taken: bool, is_looked_into: bool
+) -> None:
+    if later is not None:
+        suspect(tmp_path, later)
+    (last_file := tmp_path / "last").touch()
+    looked: list[int] = []
+
+    def look() -> bool:
+        looked.append(step)
+        return is_finite
+
+    found = manifests(str(tmp_path), [OwnCheckpoint(step, str(tmp_path / "own"), str(last_file), look)])
+    told = {"step": step, "path": str(tmp_path / "own"), "kind": "good", "created_unix_s": last_file.stat().st_mtime}
+    assert (found, bool(looked)) == ([told] if is_taken else [], is_looked_into)

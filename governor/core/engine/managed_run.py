@@ -22,7 +22,7 @@ from governor.core.runs.state import RANKS_MAX, Run, Trained
 
 @dataclass(slots=True)
 class RunHistory:
-    """What outlives an attempt and stays known of a forgotten run. The ledger has the run's spend.
+    """What outlives an attempt and stays known of a past run. The ledger has the run's spend.
 
     It protects the run's budget from other users, keeps incident ids unique and the hold and breaker in force, and
     lets the windows go on where they ended.
@@ -153,8 +153,8 @@ class ManagedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgottenRun:
-    """A run that is no longer managed. It takes half a KB. There are as many as the ledger has forgotten runs."""
+class PastRun:
+    """A run that is no longer managed. It takes half a KB. There are as many as the ledger has past runs."""
 
     uid: int
     history: RunHistory

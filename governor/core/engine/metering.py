@@ -7,7 +7,7 @@ from enum import Enum
 
 from governor.core.base.units import BootNs, MonoNs, WallNs
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.node import Node, forget, payer_of
+from governor.core.engine.node import Node, make_past, payer_of
 from governor.core.engine.node_journal import persist
 from governor.core.engine.run_forecast import plan_of, tokens_goal
 from governor.core.events.effects import Effect, Record
@@ -112,7 +112,7 @@ def _make_way(node: Node, other: ManagedRun, managed: ManagedRun, at: MonoNs) ->
         own.hold(its.hold_until, its.hold_reason)
     other.run.move(LifeFact.REPLACED, at)
     if other.run.run != node.account.run:
-        forget(node, other)
+        make_past(node, other)
 
 
 def settle(node: Node, at: MonoNs) -> list[Effect]:

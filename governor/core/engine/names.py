@@ -15,7 +15,7 @@ from governor.core.base.shares import NOBODY, Claim, payer_of
 from governor.core.base.units import MonoNs, UsdMicros
 from governor.core.engine import launched_command
 from governor.core.engine.managed_run import ManagedRun, RunHistory
-from governor.core.engine.node import PROTECTED, RUNS_MAX, SPENT_USD_MICROS, Node, forget, manage, owner_of
+from governor.core.engine.node import PROTECTED, RUNS_MAX, SPENT_USD_MICROS, Node, make_past, manage, owner_of
 from governor.core.engine.node_journal import persist
 from governor.core.engine.resume import managed_of, unreadable
 from governor.core.events.effects import Alarm, Effect, RecallRun, Record, Refuse
@@ -105,7 +105,7 @@ def release(node: Node, name: str) -> UsdMicros:
     """Let the name belong to nobody. Returns what its runs have spent: that stays counted to the name."""
     node.runs.pop(name, None)
     node.past.pop(name, None)
-    folded = node.ledger.forget(name, Claim(NOBODY, PROTECTED))
+    folded = node.ledger.make_past(name, Claim(NOBODY, PROTECTED))
     if folded is not None:
         node.past.pop(folded, None)
     return node.ledger.spend(name)
@@ -191,7 +191,7 @@ def on_operator_forget(node: Node, event: OperatorForget) -> list[Effect]:
 
 
 def _must_recall(node: Node, name: str) -> bool:
-    is_known = name in node.runs or name in node.past or name in node.ledger.book.runs.forgotten
+    is_known = name in node.runs or name in node.past or name in node.ledger.book.runs.past
     return node.has_dropped_names and not is_known and name not in node.not_recalled
 
 
@@ -223,5 +223,5 @@ def on_recalled(node: Node, event: RunRecalled) -> list[Effect]:
     if managed is None:  # Only its charges are left.
         release(node, name)
     else:
-        forget(node, managed, Claim(managed.run.uid, PROTECTED))
+        make_past(node, managed, Claim(managed.run.uid, PROTECTED))
     return []

@@ -12,7 +12,7 @@ from governor.core.base.run_names import announced_as
 from governor.core.base.shares import NOTHING, Claim, UidRange
 from governor.core.base.units import MICROS_PER_USD, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.idle_state import NODE, IdleState
-from governor.core.engine.managed_run import ForgottenRun, ManagedRun, PreviousCommand, SupersededRank
+from governor.core.engine.managed_run import ManagedRun, PastRun, PreviousCommand, SupersededRank
 from governor.core.events.effects import Record
 from governor.core.events.inputs import CommandLaunched
 from governor.core.events.machine import SpotNotice
@@ -21,13 +21,13 @@ from governor.core.halt.incident import Incident, process_row
 from governor.core.money.budgets import Budgets, Scope, ScopedBudget, ScopeKind, by_scope
 from governor.core.money.charges import UNALLOCATED, Payer, Place, labels_of
 from governor.core.money.command_account import CommandAccount
-from governor.core.money.group_totals import FORGOTTEN_MAX
+from governor.core.money.group_totals import PAST_MAX
 from governor.core.money.ledger import Ledger, new_ledger
 from governor.core.money.lines import Lines, PriceRise, compute_line
 from governor.core.rules.evaluate import Rules
 from governor.core.runs.state import Run
 
-# Live or remembered. One node holds a handful. Beyond it the oldest ended run is forgotten.
+# Live or remembered. One node holds a handful. Beyond it the oldest ended run becomes a past one.
 RUNS_MAX = 64
 RUNS_PER_UID_MAX = 32  # One user's leak must leave room for another user's runs.
 # Names whose last incident is known by number. As many as the journal retains incidents, below 300 KB.
@@ -92,7 +92,7 @@ class Node:
     windows_uncommitted: list[Record] = field(default_factory=list)  # Closed windows that no PersistRuns has taken yet.
     runs: dict[str, ManagedRun] = field(default_factory=dict)
     uid_ranges: tuple[UidRange, ...] = ()  # Whose a uid is that belongs to another user's range.
-    past: dict[str, ForgottenRun] = field(default_factory=dict)  # Runs that `ledger` has forgotten, by name.
+    past: dict[str, PastRun] = field(default_factory=dict)  # Runs that are no longer managed, by name.
     connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
     # At most as many as the inbox has connections.
     superseded: dict[ConnectionId, SupersededRank] = field(default_factory=dict)
@@ -192,7 +192,7 @@ class Node:
     def has_dropped_names(self) -> bool:
         """Whether the journal may have runs that memory has not."""
         # An older governor's journal dropped what was beyond this number, and has no word for it.
-        is_full = len(self.runs) + len(self.past) >= FORGOTTEN_MAX
+        is_full = len(self.runs) + len(self.past) >= PAST_MAX
         return self.names_dropped or is_full or self.ledger.book.runs.folded_total > 0
 
     def note_not_recalled(self, name: str) -> None:
@@ -278,7 +278,7 @@ def new_node(
 
 
 def owner_of(node: Node, name: str) -> int | None:
-    """The uid that owns this name, of a managed or a forgotten run; None: the name is free."""
+    """The uid that owns this name, of a managed or a past run; None: the name is free."""
     managed, past = node.runs.get(name), node.past.get(name)
     return managed.run.uid if managed is not None else past.uid if past is not None else None
 
@@ -302,18 +302,18 @@ def claim_of(node: Node, managed: ManagedRun) -> Claim:
     return Claim(run.uid, TRAINED if has_used else NOTHING)
 
 
-def forget(node: Node, managed: ManagedRun, claim: Claim | None = None) -> None:
+def make_past(node: Node, managed: ManagedRun, claim: Claim | None = None) -> None:
     """Stop managing the run. `claim` if more would be lost than the run shows."""
     run = managed.run
     node.runs.pop(run.run, None)
-    node.past[run.run] = ForgottenRun(run.uid, managed.history, run.trained())
-    folded = node.ledger.forget(run.run, claim or claim_of(node, managed))
+    node.past[run.run] = PastRun(run.uid, managed.history, run.trained())
+    folded = node.ledger.make_past(run.run, claim or claim_of(node, managed))
     if folded is not None:
         node.past.pop(folded, None)
 
 
 def recall(node: Node, managed: ManagedRun) -> None:
-    """Manage the run, for the first time or again. A forgotten run gets its history back."""
+    """Manage the run, for the first time or again. A past run gets its history back."""
     run = managed.run
     node.ledger.recall(run.run)
     node.runs[run.run] = managed
@@ -329,7 +329,7 @@ def recall(node: Node, managed: ManagedRun) -> None:
 def manage(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[str, str], at: MonoNs) -> ManagedRun:
     """Enter a run that is not managed. The caller has made sure of room, if only an ended run's place."""
     if len(node.runs) >= RUNS_MAX:
-        forget(node, min((t for t in node.runs.values() if not t.run.alive), key=lambda t: t.run.ended_at or 0))
+        make_past(node, min((t for t in node.runs.values() if not t.run.alive), key=lambda t: t.run.ended_at or 0))
     run = Run(run=name, uid=uid, first_seen_at=at, stage=stage, labels=labels)
     policy = node.policy_for(name, stage, labels, uid)
     managed = ManagedRun(run, policy, Rules(policy, run))

@@ -27,7 +27,7 @@ from governor.core.engine.idle_state import NODE
 from governor.core.engine.incident_json import incident_of
 from governor.core.engine.incidents import number_of, persist_incident
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.node import RUNS_MAX, Node, forget
+from governor.core.engine.node import RUNS_MAX, Node, make_past
 from governor.core.engine.node_journal import restore_node
 from governor.core.events.effects import Alarm, Effect, PersistIncident, Record
 from governor.core.halt import table
@@ -81,7 +81,7 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
         try:
             if snapshot.get("salvaged"):  # Only its charges are left. It may come back to its budget.
                 node.ledger.carry_in(str(snapshot["run"]), UsdMicros(int(snapshot["spend_usd_micros"])))
-                node.ledger.forget(str(snapshot["run"]))
+                node.ledger.make_past(str(snapshot["run"]))
                 continue
             managed = managed_of(node, snapshot, at)
             spend, since = UsdMicros(int(snapshot["spend_usd_micros"])), BootNs(int(snapshot["boot_ns"]))
@@ -95,7 +95,7 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
         if snapshot["boot_id"] == node.facts.boot_id:
             moments.append(since)
         if place < len(known) - RUNS_MAX:
-            forget(node, managed)  # It may come back to its budget.
+            make_past(node, managed)  # It may come back to its budget.
             continue
         node.runs[managed.run.run] = managed
         if managed.run.alive:

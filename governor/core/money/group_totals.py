@@ -22,7 +22,7 @@ KEYS_MAX: Final = 512
 KEY_CHARS_MAX: Final = 160
 DAYS_MAX: Final = 3  # Today, yesterday, and one day of a wrong clock.
 # Runs that are no longer managed and may come back to their budgets, below 1 MB. The journal has the others.
-FORGOTTEN_MAX: Final = 1_000
+PAST_MAX: Final = 1_000
 
 Labels = Iterable[tuple[str, str]]
 
@@ -47,7 +47,7 @@ class RunSpend:
     """Counters in micro-dollars by run, over all its attempts and governors. Unallocated spend has a counter too."""
 
     def __init__(self) -> None:
-        self.forgotten: dict[str, Claim] = {}  # Runs with a counter that are no longer managed, oldest first.
+        self.past: dict[str, Claim] = {}  # Runs with a counter that are no longer managed, oldest first.
         self.folded_usd_micros = 0  # The sum of runs whose names were dropped.
         self.folded_total = 0  # How many names this governor has dropped.
         self.by_run: dict[str, int] = {}  # Read at every step of every run.
@@ -65,17 +65,17 @@ class RunSpend:
         """Set the counter."""
         self.by_run[run] = usd_micros
 
-    def forget(self, run: str, claim: Claim = Claim()) -> str | None:
-        """Stop managing the run and hold its counter. Beyond FORGOTTEN_MAX one counter is added to one sum.
+    def make_past(self, run: str, claim: Claim = Claim()) -> str | None:
+        """The run is no longer managed: hold its counter. Beyond PAST_MAX one counter is added to one sum.
 
         Returns the name of the run that was dropped, if there is one: by fair shares of the uids.
         """
         self.recall(run)
-        self.forgotten[run] = claim
-        if len(self.forgotten) <= FORGOTTEN_MAX:
+        self.past[run] = claim
+        if len(self.past) <= PAST_MAX:
             return None
-        dropped = first_to_go(self.forgotten)
-        del self.forgotten[dropped]
+        dropped = first_to_go(self.past)
+        del self.past[dropped]
         self.folded_usd_micros += self.by_run.pop(dropped, 0)
         self.folded_total += 1
         return dropped
@@ -87,7 +87,7 @@ class RunSpend:
 
     def recall(self, run: str) -> None:
         """Manage the run again: its counter continues."""
-        self.forgotten.pop(run, None)
+        self.past.pop(run, None)
 
     def names(self) -> list[str]:
         return list(self.by_run)

@@ -169,9 +169,9 @@ class Ledger:
         """Add a run's spend from the journal after a restart."""
         self.book.runs.enter(run, spend)
 
-    def forget(self, run: str, claim: Claim = Claim()) -> str | None:
-        """Stop managing the run. Returns another run whose spend is folded away instead, if there is one."""
-        return self.book.runs.forget(run, claim)
+    def make_past(self, run: str, claim: Claim = Claim()) -> str | None:
+        """The run is no longer managed. Returns another run whose spend is folded away instead, if there is one."""
+        return self.book.runs.make_past(run, claim)
 
     def unfold(self, run: str, spend: UsdMicros) -> None:
         """Give a run whose name was dropped its spend back, as the journal has it."""

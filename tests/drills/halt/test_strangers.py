@@ -14,7 +14,7 @@ import pytest
 
 from governor.adapters.journal.writer import open_journal
 from governor.core.engine.node import RUNS_MAX
-from governor.core.money.group_totals import FORGOTTEN_MAX
+from governor.core.money.group_totals import PAST_MAX
 from governor.daemon.log_quota import LINES_AT_ONCE
 from governor.wire.control_client import ask
 from tests.drills.halt.conftest import BIN, SAFETY_S, Service, begin, end_of
@@ -132,7 +132,7 @@ def test_new_names_take_neither_a_ceiling_nor_a_halt_from_a_run(
     spent = governor.until(lambda: governor.run("prod").get("spend_usd"), "the run costs something")
     [first] = halted(governor, early, "prod")
     governor.kill9()
-    seen_before(governor, FORGOTTEN_MAX + RUNS_MAX, uid)
+    seen_before(governor, PAST_MAX + RUNS_MAX, uid)
     governor.start()
     path = str(governor.work / "run" / "trainer.sock")
     argv = [*as_uid(STRANGER, interpreter), "-S", "-c", CHURN, path, "new", "30", json.dumps(hello_frame())]

@@ -29,7 +29,7 @@ from governor.core.events.inputs import CommandLaunched, OperatorHalt, OperatorH
 from governor.core.events.machine import RunRecalled, UidRangesSeen
 from governor.core.events.streams import StreamOpened
 from governor.core.money.budgets import Scope, ScopedBudget, ScopeKind
-from governor.core.money.group_totals import FORGOTTEN_MAX
+from governor.core.money.group_totals import PAST_MAX
 from governor.core.runs.life import LifeFact
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, tick
 
@@ -68,7 +68,7 @@ def test_a_strangers_names_take_neither_money_nor_history_nor_an_id_from_another
     spent = node.ledger.spend("prod")
     first = halted(node, "prod", 3600)
     play(node, OperatorHold(at(3601), "prod", DurationNs(7200 * NS_PER_S), "looking", 0))
-    churn(node, FORGOTTEN_MAX + 5 * RUNS_MAX, 3602, {})
+    churn(node, PAST_MAX + 5 * RUNS_MAX, 3602, {})
     assert node.ledger.book.runs.folded_total > 0
     says_hello(node, "prod", 1000, 3603, attempt="a2")
     managed = node.runs["prod"]

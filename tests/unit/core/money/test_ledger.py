@@ -18,7 +18,7 @@ from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import PersistIncident
 from governor.core.events.inputs import OperatorHalt, OperatorHold, ProcessesSeen
 from governor.core.money.charges import Payer, Place
-from governor.core.money.group_totals import FORGOTTEN_MAX
+from governor.core.money.group_totals import PAST_MAX
 from governor.core.money.ledger import Ledger, new_ledger
 from governor.core.money.lines import compute_line, share_on
 from governor.core.runs.life import LifeFact
@@ -28,35 +28,35 @@ HOUR = NS_PER_HOUR
 
 
 def used_by(names: int) -> Ledger:
-    """Each run holds the node for an hour and is forgotten."""
+    """Each run holds the node for an hour and is past."""
     ledger = new_ledger(compute_line(UsdMicros(1_000_003), "test", ""), BootNs(0), Place("node"), WallNs(0))
     for number in range(names):
         run = f"r{number}"
         ledger.charge(BootNs((number + 1) * HOUR), WallNs(0), {run: 1}, {run: Payer(run)})
-        ledger.forget(run)
+        ledger.make_past(run)
     return ledger
 
 
 def test_the_oldest_names_go_into_one_sum_and_every_micro_dollar_stays() -> None:
-    ledger = used_by(FORGOTTEN_MAX + 500)
+    ledger = used_by(PAST_MAX + 500)
     runs = ledger.book.runs
-    assert len(runs.names()) == len(runs.forgotten) == FORGOTTEN_MAX
+    assert len(runs.names()) == len(runs.past) == PAST_MAX
     assert runs.folded_usd_micros == 500 * 1_000_003
-    assert ledger.total() == (FORGOTTEN_MAX + 500) * 1_000_003
+    assert ledger.total() == (PAST_MAX + 500) * 1_000_003
     assert sum(charge.usd_micros for charge in ledger.take_charges()) == ledger.total()
 
 
 def test_a_run_that_comes_back_goes_on_with_its_budget_and_is_not_folded() -> None:
-    ledger = used_by(FORGOTTEN_MAX)
+    ledger = used_by(PAST_MAX)
     ledger.recall("r0")
-    for number in range(FORGOTTEN_MAX):
-        ledger.forget(f"other{number}")
+    for number in range(PAST_MAX):
+        ledger.make_past(f"other{number}")
     assert ledger.spend("r0") == 1_000_003
-    ledger.forget("r0")
-    assert ledger.spend("r0") == 1_000_003, "the newest of the forgotten"
+    ledger.make_past("r0")
+    assert ledger.spend("r0") == 1_000_003, "the newest of the past ones"
 
 
-def test_a_run_forgotten_by_the_node_comes_back_to_what_it_spent() -> None:
+def test_a_past_run_comes_back_to_what_it_spent() -> None:
     node = make_node(cloud="none")
     play(node, tick(0), hello(0, 0, run="mine", world_size=1), tick(3600))
     node.runs["mine"].run.move(LifeFact.GONE, at(3600))
@@ -66,13 +66,13 @@ def test_a_run_forgotten_by_the_node_comes_back_to_what_it_spent() -> None:
         play(node, hello(0, 3601 + number, run=name, world_size=1, peer=peer(500 + number, uid=2000 + number % 9)))
         node.runs[name].run.move(LifeFact.GONE, at(3601 + number))
     assert "mine" not in node.runs
-    assert list(node.ledger.book.runs.forgotten) == ["mine"]
+    assert list(node.ledger.book.runs.past) == ["mine"]
     play(node, hello(0, 4000, run="mine", world_size=1, attempt="a2"))
     assert node.ledger.spend("mine") == spent == PRICE * 3600 * NS_PER_S // NS_PER_HOUR
-    assert "mine" not in node.ledger.book.runs.forgotten
+    assert "mine" not in node.ledger.book.runs.past
 
 
-def forgotten_by(node: Node, when: float) -> None:
+def made_past_by(node: Node, when: float) -> None:
     for number in range(RUNS_MAX):
         name, who = f"r{number}", peer(500 + number, uid=2000 + number % 9)
         play(node, hello(0, when, run=name, world_size=1, peer=who, connection=ConnectionId(100 + number)))
@@ -81,13 +81,13 @@ def forgotten_by(node: Node, when: float) -> None:
 
 
 def kept_by(node: Node, when: float) -> list[dict[str, Any]]:
-    """As the journal has them: the run's from before it was forgotten, the others after it."""
+    """As the journal has them: the run's from before it was past, the others after it."""
     others = [run_snapshot(node, managed, at(when)) for managed in node.runs.values()]
     return [json.loads(json.dumps(row)) for row in others]
 
 
 @pytest.mark.parametrize("governor_restarted", [False, True])
-def test_a_forgotten_run_that_returns_is_the_run_that_it_was(governor_restarted: bool) -> None:
+def test_a_past_run_that_returns_is_the_run_that_it_was(governor_restarted: bool) -> None:
     node = make_node(cloud="none")
     play(node, tick(0), hello(0, 0, run="mine", world_size=1, capabilities=frozenset()))
     for number in range(1, 7):
@@ -96,7 +96,7 @@ def test_a_forgotten_run_that_returns_is_the_run_that_it_was(governor_restarted:
     play(node, OperatorHalt(at(7), "mine", "enough", 0), nobody, nobody, tick(8))
     play(node, OperatorHold(at(8), "mine", DurationNs(7200 * NS_PER_S), "looking", 0))
     mine = json.loads(json.dumps(run_snapshot(node, node.runs["mine"], at(8))))
-    forgotten_by(node, 10)
+    made_past_by(node, 10)
     if governor_restarted:
         rows = [mine, *kept_by(node, 20)]
         node = make_node(cloud="none", boot=20)
@@ -123,15 +123,15 @@ def test_a_forgotten_run_that_returns_is_the_run_that_it_was(governor_restarted:
     assert kept.incident_id == "mine.node-a.2"
 
 
-def test_what_is_remembered_of_forgotten_runs_is_bounded_as_their_names_are() -> None:
+def test_what_is_remembered_of_past_runs_is_bounded_as_their_names_are() -> None:
     node = make_node(cloud="none")
     play(node, tick(0), hello(0, 0, world_size=1))
     snapshot = run_snapshot(node, node.runs["llama"], at(1))
-    rows = [{**snapshot, "run": f"r{number}", "alive": False} for number in range(FORGOTTEN_MAX + RUNS_MAX + 5)]
+    rows = [{**snapshot, "run": f"r{number}", "alive": False} for number in range(PAST_MAX + RUNS_MAX + 5)]
     reborn = make_node(cloud="none", boot=1)
     restore_runs(reborn, rows, BootNs(at(1)), at(1))
-    assert reborn.past.keys() == reborn.ledger.book.runs.forgotten.keys()
-    assert len(reborn.past) == FORGOTTEN_MAX
+    assert reborn.past.keys() == reborn.ledger.book.runs.past.keys()
+    assert len(reborn.past) == PAST_MAX
     assert "r4" not in reborn.past
 
 
@@ -139,12 +139,12 @@ def test_a_run_whose_name_is_all_that_is_known_pays_no_window_with_what_it_spent
     node = make_node(cloud="none")
     play(node, tick(0), hello(0, 0, run="mine", world_size=1), tick(3600))
     node.runs["mine"].run.move(LifeFact.GONE, at(3600))
-    forgotten_by(node, 3600)
+    made_past_by(node, 3600)
     spent = node.ledger.spend("mine")
     play(node, hello(0, 3600, run="mine", world_size=1, attempt="a2", peer=peer(900), connection=ConnectionId(900)))
     assert node.runs["mine"].history.paid_before == 0, "it had trained nothing: its first window is still to come"
-    forgotten = node.runs.pop("mine")
-    node.ledger.forget(forgotten.run.run)
+    past = node.runs.pop("mine")
+    node.ledger.make_past(past.run.run)
     play(node, hello(0, 3601, run="mine", world_size=1, attempt="a3", peer=peer(901), connection=ConnectionId(901)))
     assert node.runs["mine"].history.paid_before == spent > 0
 

@@ -46,7 +46,9 @@ class Command:
     evidence: Evidence = field(default_factory=Evidence)
     died_of: str | None = None  # The signal that ended it.
     died_below: str | None = None  # The signal for which its exit code stands.
-    passed_on_last: str | None = None  # The signal that we were sent, and passed on to end it.
+    passed_on: dict[str, MonoNs] = field(
+        default_factory=dict
+    )  # Signals that we were sent and passed on, the last last.
 
     def identity(self, processes: Processes) -> tuple[ProcessId, ...]:
         """The command's process; empty when it is gone, or when /proc cannot be read (no free descriptors)."""
@@ -65,17 +67,25 @@ class Command:
                 self.died_below = _name_of(code - 128) if code > 128 and code - 128 in signal.valid_signals() else None
         return self.exit_code
 
-    def pass_on(self, signum: signal.Signals) -> bool:
+    def pass_on(self, signum: signal.Signals, at: MonoNs | None = None) -> bool:
         """Send Ctrl-C, Ctrl-\\ and SIGTERM to the command's process group. Returns True while we wait for the result.
 
         The whole group gets the signal, as from a terminal. `deepspeed` alone would die and leave its ranks training.
+        `at` None: there is no governor any more, and nobody asks for the cause of the end.
         """
         self.interrupts += 1
         # It is not reaped yet, so its pid and its group's id are still its own.
         if self.poll() is None:
             os.killpg(self.process.pid, signum)
-            self.passed_on_last = signum.name
+            if at is not None:
+                self.passed_on.pop(signum.name, None)
+                self.passed_on[signum.name] = at
         return self.interrupts < INTERRUPTS_BEFORE_LEAVING
+
+    def passed_on_to_end(self) -> tuple[str, MonoNs] | None:
+        """The signal of which it ended, if we passed that one on, else the last one that we did: its name, and when."""
+        names = (name for name in (self.died_of, self.died_below, *reversed(self.passed_on)) if name in self.passed_on)
+        return next(((name, self.passed_on[name]) for name in names if name is not None), None)
 
     def pass_on_alone(self, signum: signal.Signals) -> None:
         """Send the signal to the command's process, as if its sender had found that in our place."""

@@ -131,10 +131,12 @@ class Evidence:
 
     def of_end(
         self, at: MonoNs, run: str, processes: tuple[ProcessId, ...], exit_code: int, *, ended_at: MonoNs,
-        died_of: str | None, died_below: str | None, passed_on: str | None,
+        died_of: str | None, died_below: str | None, passed_on: tuple[str, MonoNs] | None,
     ) -> CommandEndSeen:  # fmt: skip
         self.oom.look(ended_at)
         lines = read_lines([file.tail for file in self.files]) if exit_code else ()
+        signal_name, sent_at = passed_on or (None, ended_at)
         return CommandEndSeen(
-            at, run, processes, exit_code, died_of, died_below, passed_on, self.oom.seen(ended_at), lines
+            at, run, processes, exit_code, died_of, died_below, signal_name,
+            DurationNs(max(0, ended_at - sent_at)), self.oom.seen(ended_at), lines,
         )  # fmt: skip

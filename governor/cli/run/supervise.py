@@ -222,7 +222,7 @@ def pass_on(governor: Governor, command: Command, print_line: Callable[[str], No
         governor.daemon.apply(kept_by(signum, governor.clock.mono()))
         return True
     if not saving or command.was_held_back:
-        return command.pass_on(signum)
+        return command.pass_on(signum, governor.clock.mono())
     command.was_held_back = True
     print_line(
         f"costgov: incident {saving[0]} is saving a checkpoint and ends the command then; once more to end it now"
@@ -317,7 +317,7 @@ def note_end(governor: Governor, command: Command, name: str, outcome: Outcome) 
     seen = command.evidence.of_end(
         at, name, (governor.daemon.supervised or NO_COMMAND).processes, code,
         ended_at=command.ended_at or at, died_of=command.died_of, died_below=command.died_below,
-        passed_on=command.passed_on_last,
+        passed_on=command.passed_on_to_end(),
     )  # fmt: skip
     governor.daemon.apply(seen)
 

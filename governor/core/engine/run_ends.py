@@ -20,7 +20,7 @@ from governor.core.events.ends import CommandEndSeen, Failure, OomKillsSeen, Run
 from governor.core.events.inputs import ProcessesSeen, TrainerExited
 from governor.core.halt.table import PAST_ASKING
 from governor.core.runs import intake
-from governor.core.runs.ends import cause_of, ended_text, seen_cause
+from governor.core.runs.ends import cause_of, ended_text, is_of_passed_on, seen_cause
 from governor.core.runs.life import LifeFact
 
 
@@ -39,7 +39,7 @@ def settle(
         return None
     intake.note_end(run, RunEnd(exit_code, cause))
     if seen is not None:
-        return _crash_alarms(managed) if seen.passed_on is None else []
+        return [] if is_of_passed_on(seen) else _crash_alarms(managed)
     # `costgov run` looks at its command's end, and says it then.
     return _crash_alarms(managed) if before is None and not node.facts.exclusive else []
 

@@ -67,6 +67,7 @@ class CommandEndSeen:
     died_of: str | None = None  # The signal that ended the command itself.
     died_below: str | None = None  # The signal that its exit code stands for, as a shell reports that of its child.
     passed_on: str | None = None  # The signal that `costgov run` was sent, and passed on.
+    passed_on_before: DurationNs = DurationNs(0)  # So long before the end.
     oom_kills: OomKills | None = None  # None: it cannot be known here.
     last_lines: tuple[LastLine, ...] = ()  # In the order in which they were printed.
 

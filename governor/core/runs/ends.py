@@ -21,6 +21,9 @@ OUR_GROUP: Final = "the control group of costgov run"
 NEAR_NS: Final = DurationNs(2 * NS_PER_S)
 # A kill so long before ranks end without a word, or after it, is told: a launcher ends the other ranks in turn.
 BESIDE_NS: Final = DurationNs(60 * NS_PER_S)
+# `torchrun` and `deepspeed` end their ranks 30 s after SIGTERM at the latest, and a rank may save first. A command that
+# goes on for longer has survived the signal.
+FOLLOWED_NS: Final = DurationNs(60 * NS_PER_S)
 # What Python and torchrun make of a signal.
 _OF_A_SIGNAL: Final = re.compile(
     r"^(\[rank\d+\]: ?)?KeyboardInterrupt(: |$)|SignalException: Process \d+ got signal: \d+$"
@@ -31,11 +34,11 @@ def cause_of(failures: Mapping[int, Failure], seen: CommandEndSeen | None = None
     """Why it ended. `failures`: by rank, in the order of their arrival. None: nothing but the exit code was seen.
 
     A signal that `costgov run` passed on may have been survived: it is the cause where the end is of that signal, or
-    where nothing else was seen.
+    where the end followed it closely and nothing else was seen.
     """
     if seen is None:
         return _found(failures, None)
-    if seen.passed_on is None:
+    if not is_of_passed_on(seen):
         line = _first_known(seen.last_lines)
         return _found(failures, seen) or (None if line is None else _quoted(line))
     sent = f"{seen.passed_on} was sent to costgov run, which passed it on"
@@ -45,6 +48,13 @@ def cause_of(failures: Mapping[int, Failure], seen: CommandEndSeen | None = None
         return sent
     lines = tuple(line for line in seen.last_lines if not _OF_A_SIGNAL.search(line.text))
     return _found(others, replace(seen, last_lines=lines)) or sent
+
+
+def is_of_passed_on(seen: CommandEndSeen) -> bool:
+    """Whether the signal that was passed on counts for this end: an earlier one was survived."""
+    if seen.passed_on is None:
+        return False
+    return seen.passed_on in (seen.died_of, seen.died_below) or seen.passed_on_before <= FOLLOWED_NS
 
 
 def _found(failures: Mapping[int, Failure], seen: CommandEndSeen | None) -> str | None:

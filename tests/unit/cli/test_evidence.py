@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from governor.adapters.machine.oom_kills import counter_of, machine_counter
-from governor.cli.run.evidence import TAIL_BYTES_MAX, OomWatch, output_files, read_lines
+from governor.cli.run.evidence import TAIL_BYTES_MAX, Evidence, OomWatch, output_files, read_lines
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.ends import OomKills
 
@@ -97,6 +97,18 @@ def test_a_file_that_does_not_answer_is_not_waited_for() -> None:
 
     assert read_lines([hung], within_s=0.01) == ()
     asked.set()
+
+
+def test_it_is_seen_how_long_before_the_end_a_signal_was_passed_on() -> None:
+    def seen(passed_on: tuple[str, MonoNs] | None) -> tuple[str | None, int]:
+        end = Evidence().of_end(
+            MonoNs(9), "r", (), 1, ended_at=MonoNs(8), died_of=None, died_below=None, passed_on=passed_on
+        )
+        return end.passed_on, end.passed_on_before
+
+    assert [seen(one) for one in (None, ("SIGINT", MonoNs(3)), ("SIGINT", MonoNs(9)))] == [
+        (None, 0), ("SIGINT", 5), ("SIGINT", 0),
+    ]  # fmt: skip
 
 
 def test_one_that_cannot_be_read_costs_the_other_nothing() -> None:

@@ -200,6 +200,22 @@ def test_a_signal_without_a_halt_is_passed_on_at_once() -> None:
         assert sleeper.wait(10) == -signal.SIGINT
 
 
+def test_the_end_is_of_the_signal_that_ended_it_and_not_of_one_that_it_survived() -> None:
+    survives = ["sh", "-c", "trap '' TERM QUIT; echo ready; exec sleep 60"]
+    with subprocess.Popen(survives, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        command = Command(process)
+        for second, signum in enumerate((signal.SIGTERM, signal.SIGQUIT)):
+            command.pass_on(signum, at(second))
+        process.send_signal(signal.SIGINT)
+        process.wait(10)
+    command.poll()
+    assert command.passed_on_to_end() == ("SIGQUIT", at(1)), "it may have ended it slowly"
+    command.died_of = "SIGTERM"
+    assert command.passed_on_to_end() == ("SIGTERM", at(0))
+
+
 def test_the_end_waits_for_the_look_at_a_saved_checkpoint_but_not_for_all_of_its_hashes(beside: Beside) -> None:
     beside.is_reading = True
     assert not is_over(beside.governor, beside.command)

@@ -9,11 +9,13 @@ import pytest
 
 from governor.cli.status_table import render_status
 from governor.core.base.identity import ConnectionId, ProcessId
+from governor.core.base.units import DurationNs
 from governor.core.engine.node import Node, run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.ends import CommandEndSeen, Failure, LastLine, OomKillsSeen, RankFailed, RunEnd
 from governor.core.events.inputs import Bye, CommandLaunched, Disconnected, Event, TrainerExited
+from governor.core.runs.ends import FOLLOWED_NS
 from governor.core.views.status import run_status, runs_status
 from governor.text.screen import FILE
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick, training
@@ -133,6 +135,25 @@ def test_a_signal_that_was_passed_on_is_no_alarm() -> None:
     effects = play(node, replace(SEEN, exit_code=143, died_of=None, died_below="SIGTERM", passed_on="SIGTERM"))
     assert names(effects) == []
     assert node.runs["named"].run.end == RunEnd(143, "SIGTERM was sent to costgov run, which passed it on")
+
+
+@pytest.mark.parametrize(
+    ("died_of", "before", "alarms"),
+    [
+        ("SIGABRT", FOLLOWED_NS, []),
+        ("SIGABRT", FOLLOWED_NS + 1, ["crashed"]),
+        ("SIGTERM", FOLLOWED_NS + 1, []),
+    ],
+)
+def test_a_signal_that_the_command_has_survived_silences_no_later_crash(
+    died_of: str, before: int, alarms: list[str]
+) -> None:
+    node = make_node(exclusive=True)
+    play(node, CommandLaunched(at(0), "named", 1000, (LAUNCHED,)), tick(0))
+    end = replace(SEEN, died_of=died_of, passed_on="SIGTERM", passed_on_before=DurationNs(before), last_lines=())
+    assert names(play(node, end)) == alarms
+    sent = "SIGTERM was sent to costgov run, which passed it on"
+    assert node.runs["named"].run.end == RunEnd(134, sent if died_of == "SIGTERM" else died_of)
 
 
 KILLED = "rank 0 ended without a word, and 1 more after it; the run's control group counted an out-of-memory kill"

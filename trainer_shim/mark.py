@@ -24,26 +24,25 @@ _OF_THIS_PROCESS: List[Tuple[int, Optional[int]]] = []  # At most one: pid and m
 def mark_this_process() -> Optional[int]:
     """Mark this process and all that it starts from now on. None where there is no room for a mark."""
     if not _OF_THIS_PROCESS or _OF_THIS_PROCESS[0][0] != os.getpid():  # A fork is marked anew.
-        _OF_THIS_PROCESS[:] = [(os.getpid(), _begin()[0])]
+        _OF_THIS_PROCESS[:] = [(os.getpid(), _begin())]
     return _OF_THIS_PROCESS[0][1]
 
 
-class Marked:
-    """Within it, whatever this process starts has the mark; the process itself has it only so long."""
+class ChildMark:
+    """A mark for one child and what it starts. We never have it ourselves: what another thread starts would have it too."""
 
     def __init__(self) -> None:
-        self.mark: Optional[int] = None
-        self._before: Optional[Tuple[int, int]] = None
+        self.mark, self._limits = _next_limits()  # None: there is no room.
 
-    def __enter__(self) -> Optional[int]:
-        self.mark, self._before = _begin()
-        return self.mark
+    def take(self) -> None:
+        """Mark the calling process. For the child, between fork and exec: it never raises, and takes no lock."""
+        try:
+            if self._limits is not None:
+                import resource
 
-    def __exit__(self, *_: object) -> None:
-        if self.mark is not None and self._before is not None:
-            import resource
-
-            resource.setrlimit(RLIMIT_LOCKS, self._before)
+                resource.setrlimit(RLIMIT_LOCKS, self._limits)
+        except (ImportError, OSError, ValueError):  # A sandbox that refuses it.
+            pass
 
 
 def next_mark(soft: int, hard: int, random: int) -> Optional[int]:
@@ -57,14 +56,24 @@ def next_mark(soft: int, hard: int, random: int) -> Optional[int]:
     return None
 
 
-def _begin() -> Tuple[Optional[int], Optional[Tuple[int, int]]]:
+def _next_limits() -> Tuple[Optional[int], Optional[Tuple[int, int]]]:
     try:
         import resource
 
         soft, hard = resource.getrlimit(RLIMIT_LOCKS)
-        mark = next_mark(soft, hard, int.from_bytes(os.urandom(MARK_BITS // 8), "big"))
-        if mark is not None:
-            resource.setrlimit(RLIMIT_LOCKS, (mark, hard))
     except (ImportError, OSError, ValueError):  # Not Linux, a sandbox that refuses it.
         return None, None
-    return mark, (soft, hard)
+    mark = next_mark(soft, hard, int.from_bytes(os.urandom(MARK_BITS // 8), "big"))
+    return mark, None if mark is None else (mark, hard)
+
+
+def _begin() -> Optional[int]:
+    mark, limits = _next_limits()
+    if limits is not None:
+        import resource
+
+        try:
+            resource.setrlimit(RLIMIT_LOCKS, limits)
+        except (OSError, ValueError):
+            return None
+    return mark

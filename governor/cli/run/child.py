@@ -21,7 +21,7 @@ from governor.core.base.identity import ProcessId
 from governor.core.base.units import MonoNs
 from governor.daemon import signals
 from governor.ports import Processes
-from trainer_shim.mark import MARK_BITS, Marked
+from trainer_shim.mark import MARK_BITS, ChildMark
 
 # The longest that `deepspeed` and `torchrun` take to end their ranks.
 TERM_GRACE_S: Final = 30.0
@@ -113,21 +113,30 @@ def start_command(argv: Sequence[str], governor: Governor, name: str, sink: IO[b
     group = make_group(name)
     evidence = Evidence(output_files((1, 2) if sink is None else (sink.fileno(),)), OomWatch.begin())
     adopt_orphans()
-    with Marked() as limit:
-        # Where a hard limit leaves no room for the mark, the environment has it alone.
-        mark = limit if limit is not None else secrets.randbits(MARK_BITS) | 1 << (MARK_BITS - 1)
-        environ[MARK] = str(mark)
-        try:
-            with signals.as_found():
-                process = subprocess.Popen(
-                    argv, env=environ, stdout=sink, stderr=sink, start_new_session=True,
-                    # One write, which takes no lock that a thread may hold.
-                    preexec_fn=group.join if group is not None else None,  # noqa: PLW1509
-                )  # fmt: skip
-        except OSError:
-            if group is not None:
-                group.remove()
-            raise
+    limit = ChildMark()
+    # Where a hard limit leaves no room for the mark, the environment has it alone.
+    mark = limit.mark if limit.mark is not None else secrets.randbits(MARK_BITS) | 1 << (MARK_BITS - 1)
+    environ[MARK] = str(mark)
+
+    def settle() -> None:  # Two system calls, which take no lock that a thread may hold.
+        limit.take()
+        if group is not None:
+            group.join()
+
+    try:
+        with signals.as_found():
+            process = subprocess.Popen(
+                argv,
+                env=environ,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,
+                preexec_fn=settle,  # noqa: PLW1509
+            )
+    except OSError:
+        if group is not None:
+            group.remove()
+        raise
     if group is not None and not group.holds(process.pid):
         group.remove()
         group = None

@@ -13,7 +13,7 @@ import os, select, signal, subprocess
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.processes import LinuxProcesses
 from governor.cli.run.orphans import Reaper, adopt_orphans, send_to_marked
-from trainer_shim.mark import Marked
+from trainer_shim.mark import ChildMark
 
 processes = LinuxProcesses(SystemClock().boot_id, look_bound_s=60)
 
@@ -23,8 +23,10 @@ def ours():
 assert adopt_orphans()
 read_end, write_end = os.pipe()
 leaves = "for i in 1 2 3 4 5; do (setsid cat <&%d &); done; (setsid sleep 3600 &); exit 7" % read_end
-with Marked() as mark:
-    command = subprocess.Popen(["/bin/sh", "-c", leaves], pass_fds=[read_end], start_new_session=True)
+mark = ChildMark()
+command = subprocess.Popen(
+    ["/bin/sh", "-c", leaves], pass_fds=[read_end], start_new_session=True, preexec_fn=mark.take
+)
 helper = subprocess.Popen(["/bin/sh", "-c", "exit 5"], start_new_session=True)
 while sorted(filter(None, ours().values())) != [("cat",)] * 5 + [("sleep", "3600")]:
     pass
@@ -32,12 +34,12 @@ ends = [os.pidfd_open(pid) for pid, argv in ours().items() if argv == ("cat",)]
 os.close(write_end)
 for end in ends:
     select.select([end], [], [])
-reaper = Reaper(command.pid, mark)
+reaper = Reaper(command.pid, mark.mark)
 reaper.poll(0)
 codes = command.wait(), helper.wait()
 reaper.poll(0)
 print(codes, list(ours().values()))
-send_to_marked(processes, mark, signal.SIGKILL)
+send_to_marked(processes, mark.mark, signal.SIGKILL)
 os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
 reaper.poll(0)
 print(ours())
@@ -55,7 +57,7 @@ def test_orphans_are_reaped_and_nobody_elses_exit_code_is_taken() -> None:
 BLOCKED = """
 import os, subprocess
 from governor.cli.run.orphans import LEFT_NS, LOOK_NS, Reaper, adopt_orphans
-from trainer_shim.mark import Marked
+from trainer_shim.mark import ChildMark
 
 def ended():
     os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
@@ -71,11 +73,12 @@ def ended():
 assert adopt_orphans()
 helper = subprocess.Popen(["/bin/sh", "-c", "exit 5"], start_new_session=True)
 os.waitid(os.P_PID, helper.pid, os.WEXITED | os.WNOWAIT)
-with Marked() as mark:
-    command = subprocess.Popen(["/bin/sh", "-c", "for i in 1 2 3; do (: &); done; read line"], stdin=subprocess.PIPE)
+mark = ChildMark()
+leaves = "for i in 1 2 3; do (: &); done; read line"
+command = subprocess.Popen(["/bin/sh", "-c", leaves], stdin=subprocess.PIPE, preexec_fn=mark.take)
 while ended() < 4:
     pass
-reaper = Reaper(command.pid, mark)
+reaper = Reaper(command.pid, mark.mark)
 reaper.poll(LOOK_NS)
 print(ended())
 reaper.poll(LOOK_NS + LEFT_NS - 1)
@@ -94,3 +97,35 @@ def test_a_child_that_nobody_takes_holds_up_no_reaping() -> None:
     done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=SAFETY_S)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "1\n1\n1\nnone\n"
+
+
+# A reader of checkpoints was started at the same moment as the command, and ended by the command's halt.
+STARTS = """
+import resource, threading
+from types import SimpleNamespace
+from governor.cli.run.child import start_command
+from trainer_shim.mark import RLIMIT_LOCKS
+
+inherited, is_over = set(), threading.Event()
+
+def start():
+    while not is_over.is_set():
+        inherited.add(resource.getrlimit(RLIMIT_LOCKS))
+
+before = resource.getrlimit(RLIMIT_LOCKS)
+starter = threading.Thread(target=start)
+starter.start()
+for _ in range(5):
+    command = start_command(["true"], SimpleNamespace(trainer_socket="socket"), "r", None)
+    assert command.process.wait() == 0 and command.mark is not None
+    if command.group is not None:
+        command.group.remove()
+is_over.set()
+starter.join()
+print(inherited == {before})
+"""
+
+
+def test_what_another_thread_starts_meanwhile_has_not_the_commands_mark() -> None:
+    done = subprocess.run([sys.executable, "-c", STARTS], capture_output=True, text=True, timeout=SAFETY_S)
+    assert (done.stdout, done.stderr) == ("True\n", "")

@@ -11,7 +11,7 @@ import pytest
 
 from governor.adapters.machine.processes import parse_mark
 from governor.core.base.identity import MARK_PART_BITS, carries
-from trainer_shim.mark import MARK_BITS, MARK_MAX, PART_BITS, RLIMIT_LOCKS, Marked, mark_this_process, next_mark
+from trainer_shim.mark import MARK_BITS, MARK_MAX, PART_BITS, RLIMIT_LOCKS, ChildMark, mark_this_process, next_mark
 
 SAFETY_S = 60
 ALL_BITS = 2**MARK_BITS - 1
@@ -46,17 +46,17 @@ def test_a_limit_of_the_machine_is_kept_as_the_outer_part_and_a_hard_one_leaves_
     assert small.bit_length() == PART_BITS
 
 
-def test_what_is_started_within_it_is_marked_and_we_are_not() -> None:
+def test_the_child_and_what_it_starts_are_marked_and_we_are_not() -> None:
     before = resource.getrlimit(RLIMIT_LOCKS)
-    with Marked() as mark:
-        assert mark is not None
-        child = subprocess.Popen(
-            ["env", "-i", "/bin/sh", "-c", f"read line; setsid {SHOW}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            start_new_session=True,
-        )  # fmt: skip
-    assert resource.getrlimit(RLIMIT_LOCKS) == before
-    shown, _ = child.communicate(b"\n", timeout=SAFETY_S)
-    assert parse_mark(shown) == mark
+    mark = ChildMark()
+    assert mark.mark is not None
+    with subprocess.Popen(
+        ["env", "-i", "/bin/sh", "-c", f"read line; setsid {SHOW}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        start_new_session=True, preexec_fn=mark.take,  # noqa: PLW1509
+    ) as child:  # fmt: skip
+        assert resource.getrlimit(RLIMIT_LOCKS) == before
+        shown, _ = child.communicate(b"\n", timeout=SAFETY_S)
+    assert parse_mark(shown) == mark.mark
     own = max(before[0], 0)
     assert parse_mark(subprocess.run(SHOW, shell=True, capture_output=True, check=True).stdout) == own
 

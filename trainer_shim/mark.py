@@ -29,7 +29,10 @@ def mark_this_process() -> Optional[int]:
 
 
 class ChildMark:
-    """A mark for one child and what it starts. We never have it ourselves: what another thread starts would have it too."""
+    """A mark for one child and what it starts.
+
+    We never have it ourselves: a child that another thread starts meanwhile would have it too.
+    """
 
     def __init__(self) -> None:
         self.mark, self._limits = _next_limits()  # None: there is no room.

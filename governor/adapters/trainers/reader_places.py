@@ -26,8 +26,13 @@ READERS_PER_USER_MAX: Final = 2
 WAITING_PER_USER_MAX: Final = 8
 # Each that waits is a thread of the governor's. From so many on, each user may have one.
 WAITING_MAX: Final = 24
-# In uninterruptible sleep, on a file system that is gone. Each keeps its memory.
-HUNG_MAX: Final = 32
+# Readers in uninterruptible sleep, on a file system that is gone: nothing ends them, and whose they are has no further
+# one. They cost others nothing up to these bounds. 64 runs live at once, with two readers each, and the service may
+# have 256 tasks; its MemoryMax=1G leaves so much beside four readers and the governor.
+HUNG_MAX: Final = 128
+HUNG_BYTES_MAX: Final = 192 << 20
+# Beyond that, a reader goes only to who has had an answer lately, and so can lose two more at most: 192 hang in all.
+ANSWERED_MAX: Final = 32
 WAIT_MAX_S: Final = 300.0
 # Nobody is sent away sooner. Most disks give all of a checkpoint's sizes in this time, and 40 GB of hashes.
 FAIR_S: Final = 20.0
@@ -43,6 +48,15 @@ class Seat:
     uid: int
     since: float
     is_wanted: bool = False  # Others wait: the reader shall say what it has.
+    has_answered: bool = False  # The reader has said what it found.
+
+
+@dataclass(frozen=True, slots=True)
+class Hung:
+    """A reader that not even SIGKILL ends, and the memory that it keeps."""
+
+    reader: Reader
+    bytes: int
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +79,8 @@ class Places:
         self._line: list[Turn] = []
         self._served: dict[int, int] = {}  # By uid: when last, as a count. The latest are last.
         self._count = itertools.count(1)
-        self._hung: list[tuple[int, Reader]] = []
+        self._hung: list[tuple[int, Hung]] = []
+        self._answered: dict[int, None] = {}  # Uids whose readers have had an answer, the latest last.
 
     def enter(self, uid: int, *, is_urgent: bool = True) -> Seat | str:
         """Wait for a place, or return why there is none. With a seat, the caller calls `leave`."""
@@ -96,12 +111,17 @@ class Places:
             return None
         return f"{own} checkpoints of uid {uid} wait for a reader already"
 
-    def leave(self, seat: Seat, hung: Reader | None) -> None:
+    def leave(self, seat: Seat, hung: Hung | None) -> None:
         """Give the place back. `hung`: the reader, if it could not be ended."""
         with self._change:
             self._seats.remove(seat)
             if hung is not None:
                 self._hung.append((seat.uid, hung))
+            elif seat.has_answered:
+                self._answered.pop(seat.uid, None)
+                self._answered[seat.uid] = None
+                while len(self._answered) > ANSWERED_MAX:
+                    del self._answered[next(iter(self._answered))]
             self._change.notify_all()
 
     @contextlib.contextmanager
@@ -137,17 +157,24 @@ class Places:
         return self._wait_max_s
 
     def _refusal(self, uid: int) -> str | None:
-        self._hung = [(whose, reader) for whose, reader in self._hung if reader.poll() is None]
+        self._hung = [(whose, hung) for whose, hung in self._hung if hung.reader.poll() is None]
         of_user = sum(whose == uid for whose, _ in self._hung)
-        if of_user >= READERS_PER_USER_MAX:
-            return f"{of_user} readers hang on files of uid {uid}, and nothing ends them"
-        if len(self._hung) >= HUNG_MAX:
-            return f"{len(self._hung)} readers hang on file systems that do not answer, and nothing ends them"
+        if of_user:
+            return f"{_hang(of_user)} on files of uid {uid}, and nothing ends {'it' if of_user == 1 else 'them'}"
+        held = sum(hung.bytes for _, hung in self._hung)
+        if (len(self._hung) >= HUNG_MAX or held >= HUNG_BYTES_MAX) and uid not in self._answered:
+            return (
+                f"{_hang(len(self._hung))} on file systems that do not answer, with {held >> 20} MiB, and no "
+                f"checkpoint of uid {uid} was read lately"
+            )
         return None
 
     def _is_free(self, uid: int) -> bool:
         total, own = len(self._seats), sum(seat.uid == uid for seat in self._seats)
-        own += sum(whose == uid for whose, _ in self._hung)
         if own == 0:
             return total < READERS_MAX
         return own < READERS_PER_USER_MAX and total < READERS_MAX // 2
+
+
+def _hang(count: int) -> str:
+    return "1 reader hangs" if count == 1 else f"{count} readers hang"

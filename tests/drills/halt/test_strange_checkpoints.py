@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -271,3 +272,63 @@ def test_four_users_who_hash_for_ever_keep_no_fifth_one_waiting(public: Path) ->
             seat.is_wanted = True
         looks = [read.result(SAFETY_S) for read in reads]
     assert {(one.whole, one.hashed) for one in looks} == {(True, 0)}, looks
+
+
+class DeadMount:
+    """A FUSE file system whose server takes every request and answers none but the first."""
+
+    INIT, ANSWER = 26, struct.Struct("<IIIIHHIIHH8I")
+
+    def __init__(self, place: Path) -> None:
+        self.place = os.fsencode(place)
+        self.fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        options = b"fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other" % self.fd
+        assert self.libc.mount(b"dead", self.place, b"fuse.dead", 0, options) == 0, os.strerror(ctypes.get_errno())
+        _, kind, unique = struct.unpack_from("<IIQ", os.read(self.fd, 1 << 16))
+        assert kind == self.INIT
+        answer = self.ANSWER.pack(7, 31, 0, 0, 0, 0, 4096, 1, 1, 0, *[0] * 8)
+        os.write(self.fd, struct.pack("<IiQ", 16 + len(answer), 0, unique) + answer)
+
+    def take(self) -> None:
+        """Somebody waits for us from now on, and not even SIGKILL ends that."""
+        assert select.select([self.fd], [], [], SAFETY_S)[0]
+        os.read(self.fd, 1 << 16)
+
+    def end(self) -> None:
+        self.libc.umount2(self.place, 2)  # MNT_DETACH
+        os.close(self.fd)
+
+
+@pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="needs /dev/fuse")
+def test_a_reader_on_a_dead_mount_keeps_no_memory_and_its_user_gets_no_further_one(public: Path) -> None:
+    def ours(uid: int) -> Path:
+        path = public / str(uid)
+        path.mkdir()
+        return path
+
+    whole = ours(NOBODY)
+    (whole / "weights.bin").write_bytes(bytes(1000))
+    parts = checkpoint.secure(str(whole), 0, 1, 0, 1, time.monotonic_ns() + HOUR_NS)
+    checkpoint.commit(str(whole), parts, {"step": STEP, "kind": "good", "world_size": 1}, move_latest=False)
+    for one in (whole, *whole.iterdir()):
+        os.chown(one, NOBODY, NOBODY)
+    checkpoints, dead = DiskCheckpoints(silent_s=0.5), ours(DAEMON)
+    mount = DeadMount(dead)
+    try:
+        with ThreadPoolExecutor() as pool:
+            stuck = pool.submit(checkpoints.read, str(dead / "cg_30"), "", uid=DAEMON, gid=DAEMON)
+            mount.take()
+            assert "no answer" in stuck.result(SAFETY_S).reason
+        ((_, hung),) = checkpoints._places._hung
+        status = Path(f"/proc/{hung.reader.pid}/status").read_text()
+        assert re.search(r"State:\s+D", status)
+        assert re.search(r"RssAnon:\s+0 kB", status)
+        assert hung.bytes == 0
+        reason = checkpoints.read(str(whole), "", uid=DAEMON, gid=DAEMON).reason
+        assert reason == f"1 reader hangs on files of uid {DAEMON}, and nothing ends it"
+        assert checkpoints.read(str(whole), "", uid=NOBODY, gid=NOBODY).whole is True
+    finally:
+        mount.end()
+    hung.reader.wait(SAFETY_S)
+    assert checkpoints.read(str(dead / "cg_30"), "", uid=DAEMON, gid=DAEMON).reason == "not readable by the governor"

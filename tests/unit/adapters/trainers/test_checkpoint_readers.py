@@ -18,10 +18,14 @@ from governor.adapters.trainers import checkpoint_reader
 from governor.adapters.trainers.checkpoint_reader import Answer, Progress
 from governor.adapters.trainers.checkpoints import DiskCheckpoints
 from governor.adapters.trainers.reader_places import (
+    ANSWERED_MAX,
+    HUNG_BYTES_MAX,
+    HUNG_MAX,
     READERS_MAX,
     READERS_PER_USER_MAX,
     WAITING_MAX,
     WAITING_PER_USER_MAX,
+    Hung,
     Places,
     Seat,
 )
@@ -260,15 +264,41 @@ def test_a_user_has_half_of_the_places_at_most_and_each_other_user_the_next() ->
     seated(places, BOB + READERS_MAX)
 
 
-def test_readers_that_hang_take_the_places_of_their_own_user(hung: subprocess.Popen[bytes]) -> None:
+def test_who_has_a_reader_that_hangs_gets_no_further_one_until_it_ends(hung: subprocess.Popen[bytes]) -> None:
     places = Places(wait_max_s=0.0)
-    for _ in range(READERS_PER_USER_MAX):
-        places.leave(seated(places, ALICE), hung)
+    first, second = (seated(places, ALICE) for _ in range(READERS_PER_USER_MAX))
+    places.leave(first, Hung(hung, 0))
+    assert places.enter(ALICE) == f"1 reader hangs on files of uid {ALICE}, and nothing ends it"
+    places.leave(second, Hung(hung, 0))
     assert places.enter(ALICE) == f"2 readers hang on files of uid {ALICE}, and nothing ends them"
-    seated(places, BOB)
+    for number in range(READERS_MAX):
+        places.leave(seated(places, BOB + number), None)
     hung.kill()
     hung.wait(SAFETY_S)
     seated(places, ALICE)  # The file system is back.
+
+
+@pytest.mark.parametrize(("count", "each"), [(HUNG_MAX, 0), (2, HUNG_BYTES_MAX // 2)], ids=["many", "large"])
+def test_readers_that_hang_cost_others_nothing_up_to_a_bound_and_those_who_had_an_answer_nothing(
+    hung: subprocess.Popen[bytes], count: int, each: int
+) -> None:
+    places = Places(wait_max_s=0.0)
+    for number in range(ANSWERED_MAX + 1):
+        seat = seated(places, BOB + number)
+        seat.has_answered = True
+        places.leave(seat, None)
+    strangers = range(5_000, 5_000 + count)
+    for uid in strangers:
+        places.leave(seated(places, uid), Hung(hung, each))
+    refused = places.enter(ALICE)
+    assert refused == (
+        f"{count} readers hang on file systems that do not answer, with {count * each >> 20} MiB, "
+        f"and no checkpoint of uid {ALICE} was read lately"
+    )
+    assert "was read lately" in str(places.enter(BOB)), "so many answers are remembered"
+    places.leave(seated(places, BOB + 1), None)
+    places.leave(seated(places, BOB + 1), Hung(hung, 0))
+    assert places.enter(BOB + 1) == f"1 reader hangs on files of uid {BOB + 1}, and nothing ends it"
 
 
 class Line:

@@ -12,11 +12,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from governor.adapters.trainers.checkpoint_reader import MANIFEST, Answer, Progress, find, look
+from governor.adapters.trainers.checkpoint_reader import Answer, Progress, find, look
 from governor.adapters.trainers.checkpoints import DiskCheckpoints
 from governor.adapters.trainers.deciders import read_pidfile
 from tests.fuzz import mutate
 from trainer_shim.saving import weights_sample
+from trainer_shim.saving.manifest import MANIFEST
 
 SAMPLE: dict[str, Any] = {
     "step": 10, "tokens_total": 4096, "kind": "good", "parameters": 2, "bytes_min": 8,

@@ -15,7 +15,9 @@ import time
 import zlib
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-MANIFEST = "costgov_manifest.json"
+from .manifest import MANIFEST as MANIFEST
+from .manifest import Entry, TornError, count_bytes, open_regular, parse
+
 MANIFEST_VERSION = 1
 MANIFEST_BYTES_MAX = 64 << 20  # A quarter of a million files: ten times the largest sharded checkpoint known to us.
 LATEST = "latest"
@@ -225,30 +227,14 @@ def _entry(part: Part) -> Dict[str, Any]:
 
 
 def read_manifest(path: str) -> Optional[Dict[str, Any]]:
-    """Return a checkpoint directory's manifest, or None when there is none that can be read and understood.
-
-    It may be read by another user than wrote it: no entry may point outside the directory.
-    """
+    """Return a checkpoint directory's manifest with `files` as entries, or None when there is none to be understood."""
     try:
-        with open(os.path.join(path, MANIFEST), "rb") as stream:
+        descriptor, _ = open_regular(os.path.join(path, MANIFEST))
+        with open(descriptor, "rb") as stream:
             raw = stream.read(MANIFEST_BYTES_MAX + 1)
-        manifest = json.loads(raw) if len(raw) <= MANIFEST_BYTES_MAX else None
-    except (OSError, ValueError, RecursionError):
+        return parse(raw) if len(raw) <= MANIFEST_BYTES_MAX else None
+    except (OSError, TornError):
         return None
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), list):
-        return None
-    step = manifest.get("step")
-    sane = isinstance(step, int) and not isinstance(step, bool) and all(map(_is_entry, manifest["files"]))
-    return manifest if sane else None
-
-
-def _is_entry(entry: Any) -> bool:
-    if not isinstance(entry, dict):
-        return False
-    name, size, sha256 = entry.get("path"), entry.get("bytes"), entry.get("sha256")
-    if not isinstance(name, str) or not isinstance(size, int) or not isinstance(sha256, (str, type(None))):
-        return False
-    return bool(name) and "\0" not in name and not os.path.isabs(name) and ".." not in name.split("/")
 
 
 def verify_manifest(path: str, hashes: bool = False) -> List[str]:
@@ -260,14 +246,18 @@ def verify_manifest(path: str, hashes: bool = False) -> List[str]:
     if manifest is None:
         return ["no readable manifest"]
     here = socket.gethostname()
+    entries: List[Entry] = manifest["files"]
+    try:
+        count_bytes(manifest)
+    except TornError as error:
+        return [str(error)]
     found = []
-    for entry in manifest["files"]:
-        if entry.get("node") not in (None, here):
+    for entry in entries:
+        if entry.node not in (None, here):
             continue
-        full = os.path.join(path, entry["path"])
-        fault = _fault(full, entry["bytes"], entry.get("sha256") if hashes else None)
+        fault = _fault(os.path.join(path, entry.path), entry.size, entry.sha256 if hashes else None)
         if fault is not None:
-            found.append("%s %s" % (entry["path"], fault))
+            found.append("%s %s" % (entry.path, fault))
     return found
 
 
@@ -278,6 +268,8 @@ def _fault(full: str, size_bytes: int, sha256: Optional[str]) -> Optional[str]:
             return "is no regular file"
         if status.st_size != size_bytes:
             return "has %d bytes instead of %d" % (status.st_size, size_bytes)
+        if not os.access(full, os.R_OK):
+            return "is not readable"
         if sha256 is not None and _sha256(full) != sha256:
             return "differs from its hash"
     except FileNotFoundError:

@@ -16,6 +16,7 @@ from trainer_shim.guard import print_line
 from trainer_shim.interfaces import OwnCheckpoints, OwnMeans, Resumed, Saver
 
 from . import checkpoint, rng
+from .manifest import Entry
 from .store import KeyStore
 from .weights_sample import nonfinite
 
@@ -86,9 +87,11 @@ def _harm(manifest: Dict[str, Any], rank: int, world_size: int) -> Optional[str]
     """Sample this rank's share of a checkpoint's files; return the first tensor that is not finite."""
     here = socket.gethostname()
     # A checkpoint that a framework saved by itself has no list of its files.
-    entries = manifest.get("files") or [{"path": name} for name, _ in checkpoint.listing(manifest["path"])]
-    files = sorted(entry["path"] for entry in entries if entry.get("node") in (None, here))
-    apart = any(entry.get("node") for entry in entries)  # Each node has a directory of its own.
+    entries: List[Entry] = manifest.get("files") or [
+        Entry(name, size, None, None) for name, size in checkpoint.listing(manifest["path"])
+    ]
+    files = sorted(entry.path for entry in entries if entry.node in (None, here))
+    apart = any(entry.node for entry in entries)  # Each node has a directory of its own.
     mine = files if apart else [name for name in files if checkpoint.owner(name, world_size) == rank]
     return nonfinite(manifest["path"], mine, lambda: None)
 

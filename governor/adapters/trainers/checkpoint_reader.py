@@ -21,17 +21,23 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
+from trainer_shim.saving.manifest import (
+    MANIFEST,
+    CrowdedError,
+    Entry,
+    TornError,
+    count_bytes,
+    open_regular,
+    parse,
+)
 from trainer_shim.saving.weights_sample import nonfinite
 
-MANIFEST: Final = "costgov_manifest.json"
 # ZeRO-3 writes two files a rank and we a third: 6,000 for 2,000 ranks. Formats with a file for each chunk of a tensor
 # have some ten thousand.
 ENTRIES_MAX: Final = 100_000
 MANIFEST_BYTES_MAX: Final = 24 << 20  # So many entries of 250 bytes: a name, a size, a hash, a node.
-NAME_BYTES_MAX: Final = 4096  # PATH_MAX.
-DEPTH_MAX: Final = 32  # Two or three are usual.
 # A manifest of the full length takes 120 MiB, the interpreter 30.
 MEMORY_BYTES_MAX: Final = 192 << 20
 DESCRIPTORS_MAX: Final = 16
@@ -41,22 +47,15 @@ CPU_TIME_MAX_S: Final = 960
 ANSWER_BYTES_MAX: Final = 16 * 1024
 REASON_CHARS_MAX: Final = 500
 ENOUGH: Final = b"enough\n"  # A second line on stdin: others wait, so say what you have.
-_OWN_FILES: Final = "costgov_"  # Generators and positions: without weights they are no checkpoint.
 _OWN_TAG: Final = "cg_"  # A checkpoint that the shim has named has a manifest, or is none.
-_UNITS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _CHUNK_BYTES: Final = 4 << 20
 _FAULTS_TOLD: Final = 3
 _DOT_EVERY_S: Final = 1.0
 _PR_SET_PDEATHSIG: Final = 1
-_OPEN_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class UnreadError(Exception):
     """It cannot be said whether the checkpoint is whole: its text is the reason."""
-
-
-class TornError(Exception):
-    """The checkpoint is not whole: its text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +69,6 @@ class Answer:
 
     def line(self) -> bytes:
         return b"\n" + json.dumps(asdict(self)).encode() + b"\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One file of the manifest. A hundred thousand of them are held, so there is no more to it."""
-
-    path: str
-    size: int
-    sha256: str | None
-    node: str | None
 
 
 # --- what this process may do ---------------------------------------------------------------------------------
@@ -147,78 +136,33 @@ class Progress:
 
 def read_manifest(path: str) -> dict[str, Any]:
     """The manifest with `files` as entries. Raises UnreadError, or TornError."""
-    fd, facts = _open(os.path.join(path, MANIFEST), "the manifest", path)
+    fd, facts = _open_manifest(path)
     try:
         if facts.st_size > MANIFEST_BYTES_MAX:
             raise UnreadError(
                 f"the manifest has {facts.st_size:,} bytes: more than {MANIFEST_BYTES_MAX:,} are not read"
             )
-        raw = b"".join(_chunks(fd, facts.st_size))
-    finally:
-        os.close(fd)
-    try:
-        manifest = json.loads(raw.decode(), object_pairs_hook=_Counted())
-    except (ValueError, RecursionError) as error:
-        raise TornError("the manifest cannot be parsed") from error
+        return parse(b"".join(_chunks(fd, facts.st_size)), ENTRIES_MAX)
+    except CrowdedError as error:
+        raise UnreadError(f"the manifest has more than {ENTRIES_MAX:,} entries: that many are not read") from error
     except MemoryError as error:
         raise UnreadError(f"the manifest needs more memory than a reader has: {MEMORY_BYTES_MAX >> 20} MiB") from error
-    files = manifest.get("files") if isinstance(manifest, dict) else None
-    step = manifest.get("step") if isinstance(manifest, dict) else None
-    if not isinstance(files, list) or not isinstance(step, int) or isinstance(step, bool):
-        raise TornError("the manifest cannot be parsed")
-    if not all(isinstance(entry, Entry) and _is_inside(entry.path) for entry in files):
-        raise TornError("the manifest cannot be parsed")
-    return dict(manifest)
+    finally:
+        os.close(fd)
 
 
-class _Counted:
-    """Makes entries of the manifest's objects, and gives up at the limit: not after a million of them."""
-
-    def __init__(self) -> None:
-        self._left = ENTRIES_MAX + 64  # The manifest itself, and what else it may say.
-
-    def __call__(self, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any] | Entry:
-        self._left -= 1
-        if self._left < 0:
-            raise UnreadError(f"the manifest has more than {ENTRIES_MAX:,} entries: that many are not read")
-        found = dict(pairs)
-        name, size, sha256, node = (found.get(key) for key in ("path", "bytes", "sha256", "node"))
-        if not isinstance(name, str) or not _is_count(size) or not isinstance(sha256, str | None):
-            return found
-        return Entry(name, size, sha256, node if isinstance(node, str) else None) if "step" not in found else found
-
-
-def _is_count(value: object) -> TypeGuard[int]:
-    """Whether it can be a size on a disk. A sum of larger numbers is longer than Python writes out."""
-    return isinstance(value, int) and 0 <= value < 2**63
-
-
-def _is_inside(name: str) -> bool:
-    """No entry may point outside the directory."""
-    parts = name.split("/")
+def _open_manifest(directory: str) -> tuple[int, os.stat_result]:
     try:
-        short = len(os.fsencode(name)) <= NAME_BYTES_MAX and len(parts) <= DEPTH_MAX
-    except UnicodeEncodeError:  # Half of a surrogate pair: no file is called so.
-        return False
-    return bool(name) and short and "\0" not in name and not name.startswith("/") and ".." not in parts
-
-
-def _open(full: str, what: str, directory: str) -> tuple[int, os.stat_result]:
-    """A descriptor of the manifest. Raises UnreadError, or TornError."""
-    try:
-        fd = os.open(full, _OPEN_FLAGS)
+        return open_regular(os.path.join(directory, MANIFEST))
+    except TornError as error:
+        raise TornError(f"the manifest {error}") from error
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             is_there = os.path.exists(os.path.dirname(directory) or "/")
             raise UnreadError("not readable by the governor" if is_there else "not visible here") from error
         if error.errno in (errno.EACCES, errno.EPERM):
             raise UnreadError("not readable by the governor") from error
-        raise TornError(f"{what} cannot be read: {error.strerror}") from error
-    facts = os.fstat(fd)
-    if not stat.S_ISREG(facts.st_mode):  # A pipe would wait for its writer.
-        os.close(fd)
-        raise TornError(f"{what} is no regular file")
-    return fd, facts
+        raise TornError(f"the manifest cannot be read: {error.strerror}") from error
 
 
 def _chunks(fd: int, size: int) -> Iterator[bytes]:
@@ -285,12 +229,12 @@ def _has_hash(full: str, entry: Entry, progress: Progress, until: float) -> bool
     """Whether the file's contents are the manifest's. None: time is up."""
     digest = hashlib.sha256()
     try:
-        fd = os.open(full, _OPEN_FLAGS)
+        fd, _ = open_regular(full)
     except OSError as error:
         raise TornError(f"{entry.path} cannot be read: {error.strerror}") from error
+    except TornError as error:  # It was one, a moment ago.
+        raise TornError(f"{entry.path} {error}") from error
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):  # It was one, a moment ago.
-            raise TornError(f"{entry.path} is no regular file")
         for chunk in _chunks(fd, entry.size):
             digest.update(chunk)
             progress.step()
@@ -301,30 +245,6 @@ def _has_hash(full: str, entry: Entry, progress: Progress, until: float) -> bool
     finally:
         os.close(fd)
     return digest.hexdigest() == entry.sha256
-
-
-def count_bytes(manifest: dict[str, Any]) -> str | None:
-    """Compare what the files hold with what the manifest says that its parameters need. Raises TornError.
-
-    The manifest is the trainer's word, and so are the sizes of other nodes' files. It guards against a framework that
-    saved elsewhere, or only a part.
-    """
-    held = sum(entry.size for entry in manifest["files"] if not os.path.basename(entry.path).startswith(_OWN_FILES))
-    parameters, needed = manifest.get("parameters"), manifest.get("bytes_min")
-    found = f"its files hold {_bytes(held)}"
-    if held == 0:
-        raise TornError(found)
-    if not _is_count(parameters) or not _is_count(needed) or needed <= 0:
-        return None
-    found += f"; {parameters:,} parameters and their optimizer need at least {_bytes(needed)}"
-    if held < needed:
-        raise TornError(found)
-    return found
-
-
-def _bytes(count: int) -> str:
-    unit = next((unit for unit in _UNITS if count >= unit[0]), (1, "bytes"))
-    return f"{count / unit[0]:,.1f} {unit[1]}" if unit[0] > 1 else f"{count} bytes"
 
 
 def look(path: str, progress: Progress, hash_s: float = HASH_TIME_MAX_S) -> Answer:

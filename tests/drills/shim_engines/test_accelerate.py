@@ -74,7 +74,7 @@ def test_what_is_asked_for_is_whole_whoever_names_checkpoints(
         assert nan["checkpoint"]["path"] == str(project / f"cg_{nan['step']}_suspect")
         for record in (good["checkpoint"], nan["checkpoint"]):
             assert checkpoint.verify_manifest(record["path"], hashes=True) == []
-            listed = {entry["path"] for entry in checkpoint.read_manifest(record["path"])["files"]}
+            listed = {entry.path for entry in checkpoint.read_manifest(record["path"])["files"]}
             assert {"model.safetensors", "optimizer.bin"} <= listed
         assert (project / "latest").read_text() == f"cg_{step}"
         if naming:

@@ -179,7 +179,8 @@ def test_an_aborted_round_leaves_an_older_checkpoint_of_that_step_whole(ranks: l
     """A run that went back saves steps again that an earlier attempt had saved."""
     old = tmp_path / "cg_1"
     old.mkdir()
-    parts = []
+    (old / "weights.bin").write_bytes(bytes(10))
+    parts = [checkpoint.Part("weights.bin", 10, None)]
     for rank in range(RANKS):
         checkpoint.write_rank_file(str(old), rank, {"old": "x" * 100_000})
         size_bytes = (old / checkpoint.rank_file(rank)).stat().st_size

@@ -34,7 +34,7 @@ def test_every_file_is_in_the_manifest_exactly_once(tmp_path: Path) -> None:
     path = written(tmp_path, 7, ranks=3)
     manifest = checkpoint.read_manifest(str(path))
     assert manifest is not None
-    names = [entry["path"] for entry in manifest["files"]]
+    names = [entry.path for entry in manifest["files"]]
     assert sorted(names) == sorted(name for name in os.listdir(path) if name != checkpoint.MANIFEST)
     assert len(set(names)) == len(names)
     assert checkpoint.verify_manifest(str(path), hashes=True) == []
@@ -92,9 +92,11 @@ def test_each_node_of_an_unshared_directory_lists_its_own_files(tmp_path: Path) 
     path = tmp_path / "cg_7"
     path.mkdir()
     for rank in (0, 1):  # Ranks 2 and 3 wrote on another machine.
+        (path / f"shard_{rank}.pt").write_bytes(bytes(1000))
         checkpoint.write_rank_file(str(path), rank, {})
     parts = [part for rank in (0, 1) for part in checkpoint.secure(str(path), rank, 4, rank, 2, FAR_NS)]
-    assert sorted(part.path for part in parts) == [checkpoint.rank_file(0), checkpoint.rank_file(1)]
+    own = [checkpoint.rank_file(0), checkpoint.rank_file(1)]
+    assert sorted(part.path for part in parts) == [*own, "shard_0.pt", "shard_1.pt"]
     assert all(part.node == os.uname().nodename for part in parts)
     parts.append(checkpoint.Part(checkpoint.rank_file(2), 3, None, "elsewhere"))
     checkpoint.commit(str(path), parts, {"step": 7, "kind": "good"}, move_latest=False)

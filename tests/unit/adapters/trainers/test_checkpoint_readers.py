@@ -47,7 +47,6 @@ def look(path: Path, hash_s: float = SAFETY_S) -> Answer:
 
 def test_it_reads_what_the_shim_writes(tmp_path: Path) -> None:
     path = written(tmp_path, 7, ranks=3)
-    assert checkpoint_reader.MANIFEST == checkpoint.MANIFEST
     assert look(path) == Answer(True, 6, 6, "every file is there with its size and hash")
     assert look(path, hash_s=-1.0) == Answer(
         True, 6, 0, "every file is there with its size; 0 hashes were compared in time"

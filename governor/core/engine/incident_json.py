@@ -9,6 +9,7 @@ from typing import Any
 
 from governor.core.base.units import MonoNs, WallNs
 from governor.core.engine.node import Node
+from governor.core.events.checkpoints import LastGood
 from governor.core.halt.incident import Incident, process_of, process_row
 from governor.core.halt.table import Fact, Halt, HaltPlan, HaltState, StopTarget
 
@@ -34,7 +35,6 @@ _PLAIN = (
     "timeline",
     "agreed_step",
     "checkpoint",
-    "last_good",
     "spend_at_verdict_usd_micros",
     "spend_usd_micros",
     "usd_micros_per_mtok",
@@ -56,6 +56,7 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
     plain["closed_wall_ns"] = plain.pop("closed_wall")
     return {
         **plain,
+        "last_good": incident.last_good.row() if incident.last_good is not None else None,
         "evidence": dict(incident.evidence),
         "timeline": [dict(entry) for entry in incident.timeline],
         "targets_unlisted": incident.targets_unlisted,
@@ -91,6 +92,7 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
     closed = snapshot["closed_wall_ns"]
     return Incident(
         **plain,
+        last_good=LastGood.of(snapshot["last_good"]),
         targets_unlisted=int(snapshot.get("targets_unlisted", 0)),
         framework=snapshot.get("framework"),
         opened_at=MonoNs(int(snapshot["opened_mono_ns"])),

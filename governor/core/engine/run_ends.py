@@ -119,8 +119,8 @@ def _crash_alarms(managed: ManagedRun) -> list[Effect]:
     if run.failures and all(failure.name == "KeyboardInterrupt" for failure in run.failures.values()):
         return []
     step = "no step was seen" if run.step is None else f"step {run.step}"
-    saved = run.last_good or {}
-    at = f"last checkpoint: step {saved.get('step')}, {saved.get('path')}" if saved else "no checkpoint seen"
+    saved = run.last_good
+    at = f"last checkpoint: step {saved.step}, {saved.path}" if saved is not None else "no checkpoint seen"
     return [Alarm("crashed", run.run, f"run {run.run} {ended_text(run.end)}; {step}; {at}")]
 
 

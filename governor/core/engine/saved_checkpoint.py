@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from governor.core.base.units import DurationNs, WallNs
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
+from governor.core.events.checkpoints import CheckpointRead, LastGood, LastGoodSeen
 from governor.core.events.effects import Alarm, FindLastGood, ReadCheckpoint
 from governor.core.events.inputs import Ack
 
@@ -16,7 +18,7 @@ def take(managed: ManagedRun, ack: Ack) -> list[ReadCheckpoint | FindLastGood]:
     assert ack.checkpoint is not None
     taken = {**ack.checkpoint, "step": ack.step, "verified_by": "trainer"}
     if ack.checkpoint.get("kind") == "good" and managed.run.last_good is not None:
-        taken["last_good_before"] = dict(managed.run.last_good)  # For the case that this one is none.
+        taken["last_good_before"] = managed.run.last_good.row()  # For the case that this one is none.
     incident.take_checkpoint(taken)
     asked_at = incident.at_of("asked")
     if asked_at is not None:
@@ -41,17 +43,17 @@ def take_finished(managed: ManagedRun) -> None:
     """
     incident, last = managed.incident, managed.run.last_good
     assert incident is not None
-    step = last.get("step") if last is not None else None
-    known = (incident.last_good or {}).get("step")
-    if isinstance(step, int) and incident.step is not None and (known or -1) < step <= incident.step:
+    step = last.step if last is not None else None
+    known = incident.last_good.step if incident.last_good is not None else None
+    if step is not None and incident.step is not None and (known or -1) < step <= incident.step:
         incident.take_last_good(managed.run)
 
 
 def find_last_good(managed: ManagedRun) -> list[FindLastGood]:
     """It is about to be told: look whether it is still there."""
     run = managed.run
-    path = run.last_good.get("path") if run.last_good is not None else None
-    if not isinstance(path, str):
+    path = run.last_good.path if run.last_good is not None else None
+    if path is None:
         return []
     gid = next((rank.peer.gid for rank in run.ranks.values()), None)
     return [FindLastGood(run.run, path, run.uid, gid)]
@@ -60,24 +62,19 @@ def find_last_good(managed: ManagedRun) -> list[FindLastGood]:
 def note_last_good(managed: ManagedRun, seen: LastGoodSeen) -> list[Alarm]:
     """Keep what was seen beside the checkpoint's place, for whoever tells of it."""
     run, known = managed.run, managed.run.last_good
-    if known is None or known.get("path") != seen.path:
+    if known is None or known.path != seen.path:
         return []  # There is a newer one.
-    was_gone = known.get("gone")
-    plain = {name: value for name, value in known.items() if name not in ("gone", "unseen")}
-    if seen.there:
-        run.take_last_good(plain, run.last_good_at)
-    elif seen.there is None:
-        run.take_last_good({**plain, "unseen": seen.reason}, run.last_good_at)
-    else:
-        # All work since the attempt's begin is unsaved then.
-        run.take_last_good({**plain, "gone": seen.reason}, None)
+    gone = seen.reason if seen.there is False else None
+    unseen = seen.reason if seen.there is None else None
+    # All work since the attempt's begin is unsaved where it is gone.
+    run.take_last_good(replace(known, gone=gone, unseen=unseen), None if gone else run.last_good_at)
     incident = managed.incident
-    if incident is not None and (incident.last_good or {}).get("path") == seen.path:
+    if incident is not None and incident.last_good is not None and incident.last_good.path == seen.path:
         incident.take_last_good(run)
-    if seen.there is not False or was_gone:
+    if gone is None or known.gone:
         return []
-    step = plain.get("step")
-    return [Alarm("last_good_gone", run.run, f"the last good checkpoint, of step {step}, {seen.reason}: {seen.path}")]
+    text = f"the last good checkpoint, of step {known.step}, {gone}: {seen.path}"
+    return [Alarm("last_good_gone", run.run, text)]
 
 
 def judge(managed: ManagedRun, read: CheckpointRead, wall: WallNs) -> list[Alarm]:
@@ -114,7 +111,7 @@ def _withdraw(managed: ManagedRun) -> None:
     incident, last = managed.incident, managed.run.last_good
     assert incident is not None
     assert incident.checkpoint is not None
-    if last is not None and last.get("path") == incident.checkpoint.get("path"):
+    if last is not None and last.path == incident.checkpoint.get("path"):
         # When that one was saved is not remembered, so more work counts as unsaved, and none of it as saved.
-        managed.run.take_last_good(incident.checkpoint.get("last_good_before"), None)
+        managed.run.take_last_good(LastGood.of(incident.checkpoint.get("last_good_before")), None)
         incident.take_last_good(managed.run)

@@ -8,6 +8,7 @@ from typing import Any
 
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import MonoNs, WallNs
+from governor.core.events.checkpoints import LastGood
 from governor.core.halt.table import Halt, HaltPlan, HaltState
 from governor.core.runs.state import RANKS_MAX, Run
 
@@ -51,7 +52,7 @@ class Incident:
     timeline: list[dict[str, Any]] = field(default_factory=list)
     agreed_step: int | None = None
     checkpoint: dict[str, Any] | None = None
-    last_good: Mapping[str, Any] | None = None
+    last_good: LastGood | None = None
     spend_at_verdict_usd_micros: int = 0
     spend_usd_micros: int = 0
     usd_micros_per_mtok: int | None = None

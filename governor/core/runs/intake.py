@@ -8,6 +8,7 @@ from typing import Any
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.checkpoints import LastGood
 from governor.core.events.ends import Failure, RunEnd
 from governor.core.events.inputs import Beat, Hello, PhaseChange, Step
 from governor.core.events.machine import GpuSample, HostMemory, MachineEvent
@@ -144,7 +145,7 @@ def restored(snapshot: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Run
     run.stream.has_record = run.step is not None
     run.completed = bool(snapshot.get("completed", False))  # An older journal has none.
     run.save_longest_ns = snapshot["save_longest_ns"]
-    run.take_last_good(snapshot["last_good"], snapshot["last_good_at"] if same_boot else None)
+    run.take_last_good(LastGood.of(snapshot["last_good"]), snapshot["last_good_at"] if same_boot else None)
     end = snapshot.get("end")  # An older journal has none.
     if isinstance(end, Mapping):
         code, cause = end.get("exit_code"), end.get("cause")
@@ -194,20 +195,17 @@ def apply_hello(run: Run, hello: Hello) -> Rank:
         )
         run.ranks[hello.rank] = rank
     if hello.last_good is not None:
-        _take_last_good(run, hello)
+        _take_last_good(run, hello.last_good, hello.at)
     run.last_frame_at = hello.at
     return rank
 
 
-def _take_last_good(run: Run, hello: Hello) -> None:
-    assert hello.last_good is not None
-    step = hello.last_good.get("step")
-    if not isinstance(step, int):
+def _take_last_good(run: Run, named: LastGood, at: MonoNs) -> None:
+    if named.step is None:
         return
-    known = run.last_good.get("step") if run.last_good is not None else None
-    if not isinstance(known, int) or step >= known:  # A `saved` ack may have no step.
-        at = hello.last_good.get("mono_ns")
-        run.take_last_good(dict(hello.last_good), MonoNs(min(at, hello.at)) if isinstance(at, int) else hello.at)
+    known = run.last_good.step if run.last_good is not None else None
+    if known is None or named.step >= known:  # A `saved` ack may have no step.
+        run.take_last_good(named, at if named.mono_ns is None else MonoNs(min(named.mono_ns, at)))
 
 
 def note_frame(rank: Rank, at: MonoNs, progress_seq: int | None) -> None:

@@ -14,6 +14,7 @@ from governor.core.base.identity import ConnectionId, Peer
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.save_interval import Saves
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, UsdMicros
+from governor.core.events.checkpoints import LastGood
 from governor.core.events.ends import Failure, RunEnd
 from governor.core.events.fetch import Fetch
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
@@ -146,7 +147,7 @@ class Run:
     spot_notice: SpotNotice | None = None
     # Checkpoints.
     saves: Saves = field(default_factory=Saves)
-    last_good: Mapping[str, Any] | None = None
+    last_good: LastGood | None = None
     last_good_at: MonoNs | None = None
     save_longest_ns: int | None = None
     # Money, from the ledger.
@@ -185,9 +186,9 @@ class Run:
         self.counted_step, self.furthest = trained.counted_step, trained.furthest
 
     def set_last_good(self, step: int | None, path: object, at: MonoNs) -> None:
-        self.take_last_good({"step": step, "path": path}, at)
+        self.take_last_good(LastGood(step, path if isinstance(path, str) else None), at)
 
-    def take_last_good(self, checkpoint: Mapping[str, Any] | None, at: MonoNs | None) -> None:
+    def take_last_good(self, checkpoint: LastGood | None, at: MonoNs | None) -> None:
         """Take the last good checkpoint that a rank or the journal names. `at`: None if this boot has no time of it."""
         self.last_good, self.last_good_at = checkpoint, at
 

@@ -191,7 +191,7 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "world_size": run.world_size,
         "ranks_connected": len(run.connected_ranks()),
         "last_frame_age_s": (at - run.last_frame_at) / NS_PER_S if run.last_frame_at is not None else None,
-        "last_good": dict(run.last_good) if run.last_good is not None else None,
+        "last_good": run.last_good.row() if run.last_good is not None else None,
         "machine": machine_status(run, at),
         "hold": _hold(managed, at),
         "halt": _halt(incident) if incident is not None else None,

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from governor.core.engine.node import Node
-from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
+from governor.core.events.checkpoints import CheckpointRead, LastGood, LastGoodSeen
 from governor.core.events.effects import Alarm, Effect, FindLastGood, ReadCheckpoint
 from governor.core.events.inputs import TrainerExited
 from governor.core.halt.incident import Incident
 from tests.unit.core.engine.test_step import a_step, ack, at, hello, make_node, only, play, rule, training
 
-BEFORE = {"step": 20, "path": "/ck/cg_20"}
+BEFORE = LastGood(20, "/ck/cg_20")
 PATH = "/ck/cg_33"
 
 
@@ -50,14 +50,14 @@ def test_it_is_read_as_the_user_of_the_run_and_the_group_of_the_rank_that_saved(
 def test_a_good_checkpoint_that_is_whole_is_the_last_good_one() -> None:
     node, incident, _ = saved()
     read(node, counted="its files hold 1.0 GB")
-    assert node.runs["llama"].run.last_good == {"step": 33, "path": PATH} == incident.last_good
+    assert node.runs["llama"].run.last_good == LastGood(33, PATH) == incident.last_good
     assert incident.timeline[-1]["detail"]["counted"] == "its files hold 1.0 GB"
 
 
 @pytest.mark.parametrize(("before", "last"), [(True, BEFORE), (False, None)])
 @pytest.mark.parametrize("found", [{"whole": False}, {"nonfinite": "model.safetensors: lm_head"}])
 def test_one_that_is_torn_or_not_finite_gives_the_place_back(
-    found: dict[str, Any], before: bool, last: dict[str, Any] | None
+    found: dict[str, Any], before: bool, last: LastGood | None
 ) -> None:
     node, incident, _ = saved(before=before)
     effects = read(node, **found)
@@ -90,10 +90,10 @@ def test_a_save_of_before_the_verdict_that_ends_after_it_is_the_last_good_one() 
     assert incident is not None
     assert incident.last_good == BEFORE
     assert incident.step is not None
-    finished = {"step": incident.step, "path": "/ck/cg_30"}
+    finished = LastGood(incident.step, "/ck/cg_30")
     play(node, hello(when=31.2, last_good=finished))
     assert incident.last_good == finished
-    play(node, hello(when=31.3, last_good={"step": incident.step + 1, "path": "/ck/cg_31"}))
+    play(node, hello(when=31.3, last_good=LastGood(incident.step + 1, "/ck/cg_31")))
     assert incident.last_good == finished
 
 
@@ -102,7 +102,7 @@ def test_not_read_is_no_verdict() -> None:
     read(node, whole=None)
     assert incident.checkpoint is not None
     assert incident.checkpoint["verified_by"] == "trainer"
-    assert node.runs["llama"].run.last_good == {"step": 33, "path": PATH}
+    assert node.runs["llama"].run.last_good == LastGood(33, PATH)
 
 
 # --- the last good one, before it is told -----------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_one_that_is_gone_is_said_once_and_counts_no_work_as_saved() -> None:
     run = node.runs["llama"].run
     alarms = [effect for effect in play(node, seen(False), seen(False)) if isinstance(effect, Alarm)]
     assert [alarm.name for alarm in alarms] == ["last_good_gone"]
-    assert run.last_good == {**BEFORE, "gone": "is no longer there"} == incident.last_good
+    assert run.last_good == replace(BEFORE, gone="is no longer there") == incident.last_good
     assert run.last_good_at is None
     play(node, seen(True, "is there"))
     assert run.last_good == BEFORE == incident.last_good
@@ -146,8 +146,8 @@ def test_one_that_is_gone_is_said_once_and_counts_no_work_as_saved() -> None:
 def test_one_that_cannot_be_seen_is_not_gone_and_an_older_answer_changes_nothing() -> None:
     node, incident, _ = saved("suspect")
     assert not [effect for effect in play(node, seen(None, "not visible here")) if isinstance(effect, Alarm)]
-    assert incident.last_good == {**BEFORE, "unseen": "not visible here"}
+    assert incident.last_good == replace(BEFORE, unseen="not visible here")
     run = node.runs["llama"].run
     run.set_last_good(40, "/ck/cg_40", at(40))
     assert play(node, seen(False)) == []
-    assert run.last_good == {"step": 40, "path": "/ck/cg_40"}
+    assert run.last_good == LastGood(40, "/ck/cg_40")

@@ -11,6 +11,7 @@ from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import BootNs, MonoNs, WallNs
 from governor.core.engine.idle.occupancy import occupants
 from governor.core.engine.node import RUNS_PER_UID_MAX, Node
+from governor.core.events.checkpoints import LastGood
 from governor.core.events.effects import Alarm, Ask, Confirm, Effect, Kill, Refuse, Term
 from governor.core.events.inputs import Bye, Disconnected, Hello, OperatorHalt, ProcessesSeen, Tick, TrainerExited
 from governor.core.events.machine import SpotNotice
@@ -27,9 +28,9 @@ def test_an_ack_without_a_step_does_not_break_the_next_hello() -> None:
     record = {"path": "/ck/s", "manifest": "/ck/s/manifest.json", "kind": "good"}
     play(node, ack("saved", 31, incident_id="llama.checkpoint.x.1", step=None, checkpoint=record))
     play(node, Disconnected(at(32), ConnectionId(1)))
-    effects = play(node, hello(0, 33, connection=ConnectionId(9), last_good={"step": 30, "path": "/ck/30"}))
+    effects = play(node, hello(0, 33, connection=ConnectionId(9), last_good=LastGood(30, "/ck/30")))
     assert any(isinstance(effect, Confirm) for effect in effects)
-    assert node.runs["llama"].run.last_good == {"step": 30, "path": "/ck/30"}
+    assert node.runs["llama"].run.last_good == LastGood(30, "/ck/30")
 
 
 def test_a_checkpoint_that_a_rule_asked_for_and_that_failed_is_said_once() -> None:

@@ -1,0 +1,41 @@
+"""The last good checkpoint as a row of the journal: what older versions wrote is read, and they read what is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from governor.core.events.checkpoints import LastGood
+
+ROWS: list[dict[str, Any]] = [
+    {"step": 20, "path": "/ck/cg_20"},
+    {"step": None, "path": "/ck/s"},
+    {"step": 20, "path": None},
+    {"step": 20, "path": "/ck/20", "tokens_total": 5, "mono_ns": 7},
+    {"step": 20, "path": "/ck/20", "mono_ns": 7, "gone": "is no longer there"},
+    {"step": 20, "path": "/ck/20", "unseen": "not visible here"},
+]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_is_read_and_written_as_it_was(row: dict[str, Any]) -> None:
+    found = LastGood.of(row)
+    assert found is not None
+    assert found.row() == row
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"step": "20", "path": 5},
+        {"step": True, "path": [], "mono_ns": 1.5, "tokens_total": "many", "gone": 1, "x": {}},
+    ],
+)
+def test_what_a_hello_says_beside_is_left_out(said: dict[str, Any]) -> None:
+    assert LastGood.of(said) == LastGood(None, None)
+
+
+def test_none_is_none() -> None:
+    assert LastGood.of(None) is None

@@ -1,4 +1,4 @@
-"""The last good checkpoint as a row of the journal: what older versions wrote is read, and they read what is written."""
+"""The last good checkpoint as a row of the journal: older rows are read, and older versions read what is written."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ with open("foreign/metrics.jsonl", "a") as log:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        time.sleep(0.1)  # A trainer of some size.
+        time.sleep(0.05)  # A trainer of some size.
         log.write(json.dumps({"iter": step, "train/loss": loss.item(), "batch_tokens": ids.numel()}) + "\n")
         log.flush()
         if step == STEPS:

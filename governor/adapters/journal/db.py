@@ -25,10 +25,10 @@ from governor.adapters.journal.file_set import (
     why_cut,
     why_lost,
 )
+from governor.adapters.journal.lock import JournalLock, JournalUnavailable
 from governor.adapters.journal.retention import IncidentRows, Limits, prune
 from governor.adapters.journal.runtime_files import Entry
 from governor.adapters.journal.salvage import Taken, salvage, take_over
-from governor.adapters.machine import lock_file
 
 FILE_MODE = 0o640  # The group costgov reads history without the daemon; other users may not.
 
@@ -86,14 +86,6 @@ _SEQ_OF = {
 _LAST_SEQ = """
 SELECT max(coalesce((SELECT max(seq) FROM journal), 0), coalesce((SELECT max(seq) FROM incidents), 0),
            coalesce((SELECT max(seq) FROM runs), 0))"""  # Charges are numbered before the runs of their commit.
-
-
-class JournalUnavailable(Exception):  # noqa: N818 - the condition is the name.
-    """The file cannot be used now. The message is one line: what is wrong and what to do."""
-
-
-class JournalLocked(JournalUnavailable):
-    """Another governor holds this journal."""
 
 
 class JournalReader:
@@ -154,12 +146,12 @@ class Database(JournalReader):
         self.notice: str | None = None  # One line if a corrupt file was replaced by a fresh one.
         self._found: os.stat_result | None = None
         self._wal: os.stat_result | None = None
-        self._lock_fd = lock(path)
+        self._lock = JournalLock(path)
         self.is_new = not os.path.lexists(path)  # Never written, or removed.
         try:
             super().__init__(path)
         except BaseException:
-            os.close(self._lock_fd)
+            self._lock.close()
             raise
         self._note_files()
 
@@ -174,31 +166,16 @@ class Database(JournalReader):
             lost = why_lost(self.path + "-wal", self._wal)
         if lost is None:
             cut, self._found = why_cut(self.path, self._found)
-            return cut or self._keep_lock()
+            return cut or self._lock.keep()
         try:
             self.notice = f"{lost}; it is written anew from the open file, complete{self._renew()}"
         except (JournalUnavailable, sqlite3.Error, OSError) as error:
             self.notice = f"{lost}, and cannot be written anew: {error}; tried again until the governor ends"
         return self.notice
 
-    def _keep_lock(self) -> str | None:
-        """Take the lock again if its file was removed: without it a second governor could write here."""
-        try:
-            if lock_file.is_named(self._lock_fd, self.path + ".lock"):
-                return None
-            fd = lock(self.path)
-        except (JournalUnavailable, OSError) as error:
-            return f"the lock of {self.path} was removed while in use, and cannot be taken again: {error}"
-        os.close(self._lock_fd)
-        self._lock_fd = fd
-        return f"the lock of {self.path} was removed while in use; it is taken again"
-
     def _renew(self) -> str:
         """Copy the open file to its path and go on there. Returns where a file that had its place is kept now."""
-        if not os.path.isdir(os.path.dirname(self.path)) or not lock_file.is_named(self._lock_fd, self.path + ".lock"):
-            fd = lock(self.path)
-            os.close(self._lock_fd)
-            self._lock_fd = fd
+        self._lock.keep_with_directory()
         fresh = self.path + ".new"
         remove(fresh)
         aside = ""
@@ -269,8 +246,7 @@ class Database(JournalReader):
 
     def close(self) -> None:
         super().close()
-        # The lock file stays, as the journal does: a full disk has no room for a new one.
-        os.close(self._lock_fd)
+        self._lock.close()
 
     def _open(self) -> sqlite3.Connection:
         try:
@@ -296,18 +272,6 @@ class Database(JournalReader):
             return _connect(self.path, exclusive=True)
         except sqlite3.Error:
             raise JournalUnavailable(f"{self.path}: {reason}; free the disk or make it writable for us") from reason
-
-
-def lock(path: str) -> int:
-    """Take the lock beside the journal and create its directory. Raises `JournalLocked` with the holder's pid."""
-    name = path + ".lock"
-    try:
-        os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
-        return lock_file.take(name)
-    except lock_file.LockHeld as held:
-        raise JournalLocked(f"{path}: another governor (pid {held}) uses this journal; stop it first") from None
-    except OSError as error:
-        raise JournalUnavailable(f"{name}: {error.strerror}; make the state directory writable for us") from error
 
 
 def _connect(path: str, *, exclusive: bool = False) -> sqlite3.Connection:

@@ -11,26 +11,25 @@ import os
 import sqlite3
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from governor.adapters.journal.check import is_corruption
-from governor.adapters.journal.db import Database, JournalLocked, JournalUnavailable
+from governor.adapters.journal.db import Database
+from governor.adapters.journal.lock import JournalLocked, JournalUnavailable
+from governor.adapters.journal.memory import SNAPSHOTS_IN_MEMORY_MAX, Memory
 from governor.adapters.journal.retention import halt_of
 from governor.adapters.journal.runtime_files import (
     Entry,
     Fallback,
     Mirror,
     charge_entry,
-    first_seq_of,
     incident_entry,
-    name_of,
     row_entry,
     row_of,
     run_entry,
-    seq_of,
     snapshot_of,
 )
 from governor.adapters.journal.salvage import newest_snapshots
@@ -47,8 +46,6 @@ RETRY_PERIOD_S = 5.0  # How soon fallback rows move to a disk that has room agai
 CHECKPOINT_PERIOD_S = 60.0  # A minute's rows are a tenth of SQLite's own limit of the WAL.
 PRUNE_PERIOD_ROWS = 1_000  # Holds the limits within a percent without slowing the writer.
 JOBS_QUEUED_MAX = 1_000  # Only behind a stalled disk. Further rows go to the fallback file.
-ROWS_IN_MEMORY_MAX = 4_096  # Some tens of incidents, about 3 MB.
-SNAPSHOTS_IN_MEMORY_MAX = 256  # Incidents and runs of this session.
 READ_ROWS_MAX = 10_000  # The most that one question returns. A report of one incident has hundreds.
 
 
@@ -94,9 +91,7 @@ class SqliteJournal:
         self._fallback = Fallback(runtime_dir)
         self._mirror = Mirror(runtime_dir, os.path.abspath(path))
         self._errors_total = 0
-        self._rows: deque[Entry] = deque(maxlen=ROWS_IN_MEMORY_MAX)
-        self._snapshots: dict[str, OrderedDict[str, Entry]] = {"incidents": OrderedDict(), "runs": OrderedDict()}
-        self._last_seq = 0
+        self._memory = Memory()
         self._file_seq = 0  # The highest number in the file. The worker sets it.
         self._stalled = False  # A commit missed its bound, and none has succeeded since.
         self._closing = False
@@ -105,7 +100,7 @@ class SqliteJournal:
         self._jobs: deque[_Job] = deque()
         left_over, _ = self._fallback.read()  # A session left them whose disk did not recover.
         for entry in left_over:
-            self._remember(entry)
+            self._memory.keep(entry)
         self._worker = threading.Thread(target=self._work, name="journal", daemon=True)
         self._worker.start()
 
@@ -118,11 +113,8 @@ class SqliteJournal:
 
     def rows(self, *, incident_id: str | None = None, kind: str | None = None, last: int | None = None) -> list[Row]:
         limit = last if last is not None else READ_ROWS_MAX
-        found = {entry["seq"]: entry for entry in self._read(lambda db: db.rows(incident_id, kind, limit))}
-        for entry in self._rows:
-            if incident_id in (None, entry["incident_id"]) and kind in (None, entry["kind"]):
-                found.setdefault(entry["seq"], entry)
-        return [row_of(entry) for entry in sorted(found.values(), key=seq_of)[-limit:]] if limit else []
+        found = self._read(lambda db: db.rows(incident_id, kind, limit))
+        return [row_of(entry) for entry in self._memory.rows_over(found, incident_id, kind)[-limit:]] if limit else []
 
     def save_incident(self, incident_id: str, snapshot: Mapping[str, Any], rows: Iterable[Row] = ()) -> bool:
         return self._commit_incident(incident_id, snapshot, rows, is_open=True)
@@ -151,14 +143,14 @@ class SqliteJournal:
         return {entry["run"]: json.loads(entry["snapshot"]) for entry in self._merged("runs", lambda db: db.runs())}
 
     def find_run(self, run: str, tell: Callable[[Mapping[str, Any] | None], None]) -> bool:
-        if (known := self._snapshots["runs"].get(run)) is not None:
+        if (known := self._memory.snapshot("runs", run)) is not None:
             tell(snapshot_of([known]))
             return True
         job = _Job([], False, lambda db: db.run(run), lambda found: tell(snapshot_of(found)))
         return not self._stalled and self._enqueue(job)
 
     def incident_ids(self) -> set[str]:
-        kept = [*self._read(lambda db: db.incident_ids()), *self._snapshots["incidents"].values()]
+        kept = [*self._read(lambda db: db.incident_ids()), *self._memory.snapshots("incidents")]
         return {halt_of(str(entry["incident_id"])) for entry in kept}
 
     def take_loss(self) -> str | None:
@@ -168,7 +160,7 @@ class SqliteJournal:
 
     def recall(self) -> None:
         """Load runs and halts from the runtime directory, because the file has none."""
-        self._remember_newer(self._mirror.read())
+        self._memory.keep_newer(self._mirror.read())
 
     def close(self) -> None:
         """Write what is queued, within the bounds of a commit, and release the file."""
@@ -193,7 +185,7 @@ class SqliteJournal:
         if not entries:
             return True
         for entry in entries:
-            self._remember(entry)
+            self._memory.keep(entry)
         job = _Job(entries, full)
         # Waiting for a stalled disk would cost the bound for every row of a halt.
         if self._stalled or not self._enqueue(job):
@@ -225,40 +217,7 @@ class SqliteJournal:
         return job.found or []
 
     def _merged(self, table: str, read: Callable[[Database], list[Entry]]) -> list[Entry]:
-        """Snapshots from disk, overlaid by this session's, in the order in which each name first appeared."""
-        found = {name_of(table, entry): entry for entry in self._read(read)}
-        for name, entry in list(self._snapshots[table].items()):  # A copy: a reader may run on another thread.
-            known = found.get(name)
-            if known is None:
-                found[name] = entry
-            elif entry["seq"] > known["seq"]:
-                found[name] = {**entry, "first_seq": first_seq_of(known)}
-        return sorted(found.values(), key=first_seq_of)
-
-    def _remember(self, entry: Entry) -> None:
-        self._last_seq = max(self._last_seq, entry["seq"])
-        if entry["table"] == "charges":
-            return  # The governor never reads charges back.
-        if entry["table"] == "journal":
-            self._rows.append(entry)
-            return
-        snapshots = self._snapshots[entry["table"]]
-        name = name_of(entry["table"], entry)
-        if name in snapshots:
-            entry["first_seq"] = first_seq_of(snapshots[name])
-        snapshots[name] = entry
-        if len(snapshots) > SNAPSHOTS_IN_MEMORY_MAX:
-            # A restart resumes open incidents, so only closed ones and runs make room.
-            oldest = next((n for n, e in snapshots.items() if not e.get("open") and n != name), None)
-            if oldest is not None:
-                del snapshots[oldest]
-
-    def _remember_newer(self, entries: Iterable[Entry]) -> None:
-        """Take only snapshots newer than the known ones: the fallback file may be newer than the journal."""
-        for entry in sorted(entries, key=seq_of):
-            known = self._snapshots[entry["table"]].get(name_of(entry["table"], entry))
-            if known is None or known["seq"] < entry["seq"]:
-                self._remember(entry)
+        return self._memory.snapshots_over(table, self._read(read))
 
     def _fall_back(self, job: _Job) -> None:
         if job.entries:
@@ -266,9 +225,7 @@ class SqliteJournal:
             self._fallback.append(job.entries, full=job.full)
 
     def _next_seq(self) -> int:
-        # Wall time preserves the order across sessions, even if the last session's file cannot be read.
-        self._last_seq = max(self._last_seq + 1, self._file_seq + 1, time.time_ns())
-        return self._last_seq
+        return self._memory.next_seq(self._file_seq)
 
     # --- the worker's side -------------------------------------------------------------------------------
 
@@ -367,7 +324,7 @@ class SqliteJournal:
             self.problem = str(error)
             # Startup still waits for us. Budgets and halts resume from what can be read.
             if not self.opened.is_set():
-                self._remember_newer([*newest_snapshots(self._path), *self._known()])
+                self._memory.keep_newer([*newest_snapshots(self._path), *self._known()])
             return None
         kept = [{"table": "incidents" if "incident_id" in entry else "runs", **entry} for entry in kept]
         if not self.opened.is_set():
@@ -391,7 +348,7 @@ class SqliteJournal:
             with contextlib.suppress(sqlite3.Error):  # On failure only memory has them.
                 taken = database.take_over(newer)
                 said += f"; {taken.missing_text()}" if taken.missing_usd_micros else ""
-            self._remember_newer(newer)
+            self._memory.keep_newer(newer)
             database.notice = database.notice or said
         return newer
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.journal.db import Database, JournalLocked
+from governor.adapters.journal.db import Database
 from governor.adapters.journal.file_set import WAL_BYTES_LAID_OUT
+from governor.adapters.journal.lock import JournalLocked
 from governor.adapters.journal.runtime_files import Entry
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from governor.core.base.identity import ConnectionId, Peer, ProcessFacts, ProcessId
     from governor.core.base.units import BootNs, MonoNs, UsdMicros, WallNs
     from governor.core.events.inputs import BillingAnswer, StopAnswer
-    from governor.core.money.prices import Machine, Quote
+    from governor.core.money.prices import PriceAnswer
 
 
 class Clock(Protocol):
@@ -143,16 +143,6 @@ class Cloud(Protocol):
 # --- prices ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class PriceAnswer:
-    """A provider's answer about the machine's price. No quote and no problem: there was nothing to ask."""
-
-    quote: Quote | None = None
-    problem: str = ""  # One line, never with secrets: why there is no quote, and what to do.
-    # This machine as the provider describes it. The built-in table is asked for its price.
-    machine: Machine | None = None
-
-
 class PriceSource(Protocol):
     """One provider's prices. A call blocks, only reads, ends within `bound_s`, and never answers from memory."""
 
@@ -263,6 +253,15 @@ class Journal(Protocol):
         """
 
     def runs(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+    def note_metered(self, row: Mapping[str, Any]) -> None:
+        """Keep the moment up to which the node's time is metered, beside the last commit. It never waits.
+
+        It outlives a SIGKILL of the governor. A crash of the machine may cost the newest of them.
+        """
+
+    def metered(self) -> Mapping[str, Any] | None:
+        """The row that the governor before this one has left. None: there is none."""
 
     def find_run(self, run: str, tell: Callable[[Mapping[str, Any] | None], None]) -> bool:
         """Look one run up, whatever `runs` still has of it. `tell` gets its state, from any thread; None: no trace.

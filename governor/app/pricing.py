@@ -29,6 +29,7 @@ from governor.core.money.prices import (
     Day,
     Machine,
     Origin,
+    PriceAnswer,
     PriceKind,
     Quote,
     Remark,
@@ -36,7 +37,7 @@ from governor.core.money.prices import (
     choose,
     day_text,
 )
-from governor.ports import Clock, Preflight, PriceAnswer, PriceSource
+from governor.ports import Clock, Preflight, PriceSource
 from governor.settings.model import Settings
 from governor.wire.price_table import PriceTableError, built_in, look_up
 

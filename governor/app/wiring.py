@@ -138,7 +138,7 @@ class Governor:
 
     def _restore(self) -> list[Effect]:
         at, boot, wall = self.clock.mono(), self.clock.boot(), self.clock.wall()
-        effects = restore_runs(self.node, list(self.journal.runs().values()), boot, at)
+        effects = restore_runs(self.node, list(self.journal.runs().values()), boot, at, self.journal.metered())
         # Also what the journal has lost: a report is not replaced by another halt's.
         reports = (path.stem for path in (self.settings.paths.state_dir / "incidents").glob("*.json"))
         know_incidents(self.node, [*self.journal.incident_ids(), *reports])

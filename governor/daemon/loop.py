@@ -25,7 +25,7 @@ from governor.core.base.policy import PolicySet
 from governor.core.base.units import NS_PER_MS, NS_PER_S, TICK_NS, MonoNs
 from governor.core.engine import step as engine
 from governor.core.engine.node import Node
-from governor.core.engine.node_journal import persist
+from governor.core.engine.node_journal import metered_row, persist
 from governor.core.events.effects import Effect
 from governor.core.events.inputs import Event, Hello, LauncherExited, Tick, TrainerExited
 from governor.core.events.machine import RunRecalled
@@ -299,6 +299,9 @@ class Daemon:
             self.performer.perform(self.recorder.tick(tick.at))
         if self._is_new_to_journal:
             self.persist_runs()
+        metered = metered_row(self.node)
+        if metered is not None:
+            self.performer.journal.note_metered(metered)
         self.performer.observer.tick(self.node, at)
         if self._notify_every_ns and at - self._notified_at >= self._notify_every_ns:
             self._notified_at = at

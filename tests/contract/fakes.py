@@ -270,6 +270,12 @@ class FakeJournal:
         self._runs |= {run: json.dumps(dict(snapshot), default=str) for run, snapshot in runs.items()}
         return self.append(rows, full=full)
 
+    def note_metered(self, row: Mapping[str, Any]) -> None:
+        pass
+
+    def metered(self) -> Mapping[str, Any] | None:
+        return None  # No governor was before this one.
+
     def runs(self) -> Mapping[str, Mapping[str, Any]]:
         return {run: json.loads(text) for run, text in self._runs.items()}
 

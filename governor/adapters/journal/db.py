@@ -146,12 +146,12 @@ class Database(JournalReader):
         self.notice: str | None = None  # One line if a corrupt file was replaced by a fresh one.
         self._found: os.stat_result | None = None
         self._wal: os.stat_result | None = None
-        self._lock = JournalLock(path)
+        self.lock = JournalLock(path)
         self.is_new = not os.path.lexists(path)  # Never written, or removed.
         try:
             super().__init__(path)
         except BaseException:
-            self._lock.close()
+            self.lock.close()
             raise
         self._note_files()
 
@@ -166,7 +166,7 @@ class Database(JournalReader):
             lost = why_lost(self.path + "-wal", self._wal)
         if lost is None:
             cut, self._found = why_cut(self.path, self._found)
-            return cut or self._lock.keep()
+            return cut or self.lock.keep()
         try:
             self.notice = f"{lost}; it is written anew from the open file, complete{self._renew()}"
         except (JournalUnavailable, sqlite3.Error, OSError) as error:
@@ -175,7 +175,7 @@ class Database(JournalReader):
 
     def _renew(self) -> str:
         """Copy the open file to its path and go on there. Returns where a file that had its place is kept now."""
-        self._lock.keep_with_directory()
+        self.lock.keep_with_directory()
         fresh = self.path + ".new"
         remove(fresh)
         aside = ""
@@ -246,7 +246,7 @@ class Database(JournalReader):
 
     def close(self) -> None:
         super().close()
-        self._lock.close()
+        self.lock.close()
 
     def _open(self) -> sqlite3.Connection:
         try:

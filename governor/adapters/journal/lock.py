@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from governor.adapters.machine import lock_file
 
@@ -38,6 +42,19 @@ class JournalLock:
         """As `keep`, where the journal's directory may be gone too. Raises `JournalUnavailable` or OSError."""
         if not os.path.isdir(os.path.dirname(self._journal)) or not lock_file.is_named(self._fd, self._path):
             self._take_again()
+
+    def note_metered(self, row: Mapping[str, Any]) -> None:
+        """See `ports.Journal`."""
+        with contextlib.suppress(OSError):  # The next governor knows of the last commit.
+            lock_file.leave_note(self._fd, json.dumps(row))
+
+    def metered(self) -> Mapping[str, Any] | None:
+        """The last holder's row; None: there is none, or it is not readable."""
+        try:
+            row = json.loads(lock_file.note(self._fd) or "null")
+        except (OSError, ValueError, RecursionError):
+            return None
+        return row if isinstance(row, dict) else None
 
     def close(self) -> None:
         os.close(self._fd)

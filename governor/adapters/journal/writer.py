@@ -95,6 +95,8 @@ class SqliteJournal:
         self._file_seq = 0  # The highest number in the file. The worker sets it.
         self._stalled = False  # A commit missed its bound, and none has succeeded since.
         self._closing = False
+        self._metered: Mapping[str, Any] | None = None  # Not written yet.
+        self._metered_before: Mapping[str, Any] | None = None  # The last governor's.
         self._loss: str | None = None  # What the worker found of the file, until it is told.
         self._wake = threading.Condition()
         self._jobs: deque[_Job] = deque()
@@ -141,6 +143,14 @@ class SqliteJournal:
 
     def runs(self) -> Mapping[str, Mapping[str, Any]]:
         return {entry["run"]: json.loads(entry["snapshot"]) for entry in self._merged("runs", lambda db: db.runs())}
+
+    def note_metered(self, row: Mapping[str, Any]) -> None:
+        with self._wake:  # Behind the commits that it goes on from.
+            self._metered = row
+            self._wake.notify()
+
+    def metered(self) -> Mapping[str, Any] | None:
+        return self._metered_before
 
     def find_run(self, run: str, tell: Callable[[Mapping[str, Any] | None], None]) -> bool:
         if (known := self._memory.snapshot("runs", run)) is not None:
@@ -238,10 +248,11 @@ class SqliteJournal:
         checkpoint_at = tried_at  # And checkpoints: a dead governor may have left a long WAL.
         while True:
             with self._wake:
-                if not self._jobs and not self._closing:
+                if not self._jobs and not self._closing and self._metered is None:
                     self._wake.wait(LOOK_PERIOD_S)
                 batch = list(self._jobs)
-                if self._closing and not batch:
+                metered, self._metered = self._metered, None
+                if self._closing and not batch and metered is None:
                     break
             if database is None and time.monotonic() - tried_at >= RETRY_PERIOD_S:
                 database = self._try_open()
@@ -250,6 +261,8 @@ class SqliteJournal:
                 self._loss = database.keep_in_place() or self._loss
                 looked_at = time.monotonic()
             database = self._serve(database, batch)
+            if database is not None and metered is not None:
+                database.lock.note_metered(metered)
             unpruned += sum(len(job.entries) for job in batch)
             if database is not None and unpruned >= PRUNE_PERIOD_ROWS:
                 with contextlib.suppress(sqlite3.Error):  # A full disk cannot delete either: later rows try again.
@@ -316,6 +329,7 @@ class SqliteJournal:
         try:
             database = Database(self._path, known=self._known)
             self._file_seq = database.last_seq()
+            self._metered_before = database.lock.metered() or self._metered_before
             kept = [*database.runs()[-SNAPSHOTS_IN_MEMORY_MAX:], *database.incidents(READ_ROWS_MAX, only_open=True)]
         except JournalLocked as error:
             self.problem, self.locked_by_other = str(error), error

@@ -1,4 +1,7 @@
-"""A lock beside a file, which names its holder. Two governors must not share a socket or a journal."""
+"""A lock beside a file, which names its holder. Two governors must not share a socket or a journal.
+
+A holder may leave a note in it. The note outlives the holder's SIGKILL, and nobody waits for the disk.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from typing import Final
 
 # Each try loses to a holder that left in the same instant. So many losses mean that it is held.
 TRIES_MAX: Final = 16
-_PID_BYTES_MAX: Final = 32
+_PID_BYTES_MAX: Final = 32  # The note follows them.
+NOTE_BYTES_MAX: Final = 480  # With the pid, one sector of a disk: a crash of the machine leaves no half of it.
 
 
 class LockHeld(Exception):  # noqa: N818 - the condition is the name.
@@ -33,11 +37,23 @@ def take(path: str) -> int:
         if is_named(fd, path):
             # A full disk may not take even the pid. The lock holds all the same.
             with contextlib.suppress(OSError):
-                os.ftruncate(fd, 0)
-                os.pwrite(fd, str(os.getpid()).encode(), 0)
+                os.pwrite(fd, str(os.getpid()).encode().ljust(_PID_BYTES_MAX), 0)
             return fd
         os.close(fd)
     raise LockHeld("unknown")
+
+
+def leave_note(fd: int, line: str) -> None:
+    """Replace the note. Raises OSError."""
+    data = line.encode() + b"\n"
+    assert len(data) <= NOTE_BYTES_MAX
+    os.pwrite(fd, data, _PID_BYTES_MAX)
+
+
+def note(fd: int) -> str | None:
+    """The last holder's note; None: there is none. Raises OSError."""
+    line, end, _ = os.pread(fd, NOTE_BYTES_MAX, _PID_BYTES_MAX).partition(b"\n")
+    return line.decode("ascii", "replace") if end else None
 
 
 def drop(path: str, fd: int) -> None:

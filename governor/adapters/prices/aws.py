@@ -24,8 +24,8 @@ from governor.adapters.http import price_lookup
 from governor.adapters.http.price_lookup import Failure
 from governor.adapters.plugins import Surroundings
 from governor.core.base.units import NS_PER_S, WallNs
-from governor.core.money.prices import Machine, Origin, PriceKind, Quote
-from governor.ports import PriceAnswer, PriceSource
+from governor.core.money.prices import Machine, Origin, PriceAnswer, PriceKind, Quote
+from governor.ports import PriceSource
 
 NAME = "aws"
 KEYS = tuple(

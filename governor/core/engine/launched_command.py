@@ -191,6 +191,7 @@ def launched_row(node: Node) -> Mapping[str, Any] | None:
         "nobodys_since": node.account.since,
         "nobodys": [charge_row(charge) for charge in charges],
         "nobodys_older_usd_micros": older,
+        "unattached": any(managed.is_unattached for managed in node.runs.values()),
     }
 
 
@@ -204,4 +205,5 @@ def previous_command(row: Mapping[str, Any]) -> PreviousCommand:
         unallocated_since=BootNs(int(row["nobodys_since"])),
         unallocated=tuple(charge_of(charge) for charge in row["nobodys"]),
         unallocated_older_usd_micros=UsdMicros(int(row["nobodys_older_usd_micros"])),
+        is_unattached=bool(row.get("unattached")),  # An older journal does not say.
     )

@@ -171,6 +171,7 @@ class PreviousCommand:
     unallocated_since: BootNs
     unallocated: tuple[Charge, ...]
     unallocated_older_usd_micros: UsdMicros
+    is_unattached: bool  # A run stood in for it.
 
 
 @dataclass(frozen=True, slots=True)

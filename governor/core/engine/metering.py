@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum
 
 from governor.core.base.units import BootNs, MonoNs, WallNs
@@ -22,6 +23,8 @@ from governor.core.runs.life import LifeFact
 
 def meter(node: Node, tick: Tick, holders: Mapping[str, int]) -> None:
     """Charge the time since the last tick to those who hold the node."""
+    if node.ledger.returning:  # A commit from before the gap is none to go on from: see metered_row().
+        node.request_persist()
     _leave_out(node, holders)
     held = (node.runs[name] for name in holders if name != UNALLOCATED)
     if not node.account.is_held and any(not managed.is_separate for managed in held):
@@ -45,6 +48,24 @@ def charge_until(node: Node, at: MonoNs) -> None:
 
 
 # --- a gap: time in which no governor ran --------------------------------------------------------------------
+
+
+def charge_unstored(node: Node, since: BootNs, until: BootNs, since_wall: WallNs, holders: Mapping[str, int]) -> None:
+    """Charge what the previous governor had metered and not persisted to those who held the node then.
+
+    None of them need be back. What of a command's time no run had reported for goes to its name: see `settle`.
+    """
+    previous = node.previous_command
+    if node.facts.exclusive and not holders and previous is None:
+        return  # There was no command.
+    if previous is not None and previous.is_unattached:
+        holders = {**holders, UNALLOCATED: 1}
+    node.ledger.resume_from(since)
+    wall_of_boot = WallNs(since_wall - since)
+    node.ledger.charge_unstored(until, wall_of_boot, holders, node.payers(), node.began)
+    if node.facts.exclusive and previous is not None:
+        charges = (*previous.unallocated, *node.ledger.set_unallocated_aside())
+        node.previous_command = replace(previous, unallocated=charges)
 
 
 class _Gap(Enum):
@@ -121,8 +142,9 @@ def settle(node: Node, at: MonoNs) -> list[Effect]:
     The time since then stays uncharged: nobody knows who used the machine.
     """
     previous, node.previous_command = node.previous_command, None
-    if previous is None or node.launched is None or previous.run != node.launched.run:
+    if previous is None or previous.run is None or node.launched is None:
         return []
+    # Also when another name is launched now: its own may be back only after many of those.
     managed = node.runs.get(previous.account if previous.account is not None else previous.run)
     if managed is None:
         return []

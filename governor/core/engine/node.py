@@ -119,6 +119,7 @@ class Node:
     wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.
     boot_offset_ns: int | None = None  # Boot clock minus monotonic at the last tick. None before the first.
     persisted_at: MonoNs | None = None  # When runs and money were last persisted; None: this is due.
+    persisted_to: BootNs | None = None  # The node's time up to there is in a commit of this governor.
     # Runs whose snapshots could not be read; None: the journal had no node's, either.
     unreadable_runs: set[str] | None = None
     # By which the runs that the journal knew as alive share the time in which no governor ran.
@@ -132,7 +133,7 @@ class Node:
 
     def note_persisted(self, at: MonoNs) -> None:
         """Note that all is persisted as of now. The next commit is due a period later."""
-        self.persisted_at = at
+        self.persisted_at, self.persisted_to = at, self.ledger.charged_to
 
     @property
     def believes_the_end(self) -> bool:

@@ -36,6 +36,30 @@ def node_snapshot(node: Node) -> Mapping[str, Any]:
     }
 
 
+def metered_row(node: Node) -> Mapping[str, Any] | None:
+    """Up to when the node's time is metered, and from which commit that goes on; None: nobody holds the node.
+
+    Noted at every tick. Who holds the node, and for which price, is in the commit: when it changes, the next tick
+    persists it.
+    """
+    if node.persisted_to is None or not (node.launched is not None or node.holders()):
+        return None
+    return {"boot_id": node.facts.boot_id, "boot_ns": node.ledger.charged_to, "since_boot_ns": node.persisted_to}
+
+
+def metered_until(row: Mapping[str, Any] | None, boot_id: str, committed: BootNs) -> BootNs:
+    """Up to when the previous governor had metered the node. `committed`: up to when the journal has charged it.
+
+    A row that goes on from a later commit is not this journal's: an old copy was put in its place, say.
+    """
+    if row is None or row.get("boot_id") != boot_id:
+        return committed
+    since, until = row.get("since_boot_ns"), row.get("boot_ns")
+    if type(since) is not int or type(until) is not int or since > committed:
+        return committed
+    return BootNs(max(until, committed))
+
+
 def restore_node(node: Node, snapshot: Mapping[str, Any]) -> None:
     """Restore the node's own money. KeyError, TypeError or ValueError when the snapshot is not one of ours.
 

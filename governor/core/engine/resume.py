@@ -27,8 +27,9 @@ from governor.core.engine.idle_state import NODE
 from governor.core.engine.incident_json import incident_of
 from governor.core.engine.incidents import number_of, persist_incident
 from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.metering import charge_unstored
 from governor.core.engine.node import RUNS_MAX, Node, make_past
-from governor.core.engine.node_journal import restore_node
+from governor.core.engine.node_journal import metered_until, restore_node
 from governor.core.events.effects import Alarm, Effect, PersistIncident, Record
 from governor.core.halt import table
 from governor.core.halt.incident import process_of
@@ -48,11 +49,15 @@ SUPERSEDED = "superseded_by_reboot"
 ABSENCE_MAX_NS: Final = DurationNs(366 * 24 * NS_PER_HOUR)
 
 
-def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootNs, at: MonoNs) -> list[Effect]:
+def restore_runs(
+    node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootNs, at: MonoNs,
+    metered: Mapping[str, Any] | None = None,
+) -> list[Effect]:  # fmt: skip
     """Restore known runs: owner, money, holds, latches, triggers. Ranks send a hello again by themselves.
 
     A run of an earlier boot is over, but its budget is not: spend, incident numbers and the breaker's count go on.
     An unreadable snapshot (another version's, a torn file's) costs its run's history, never our start.
+    `metered`: see node_journal.metered_row(), of the governor before.
     """
     effects: list[Effect] = []
     known, kept = [], list(snapshots)
@@ -71,12 +76,7 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
         except TORN as error:
             effects.append(unreadable("node", node.facts.node, error))
         effects.extend(_restore_idle(node, snapshot, at))
-        try:
-            has_counters = budgeting.restore_counters(node, snapshot)
-            effects.extend(budgeting.restore_live(node, snapshot))
-            effects.extend(budgeting.typed_anew(node))
-        except TORN as error:
-            effects.append(unreadable("budgets", node.facts.node, error))
+        has_counters = _restore_budgets(node, snapshot, effects)
     for place, snapshot in enumerate(known):
         try:
             if snapshot.get("salvaged"):  # Only its charges are left. It may come back to its budget.
@@ -105,14 +105,28 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
     if not has_counters:
         budgeting.count_before(node, taken_up)
     newest = max(moments, default=None)
-    node.away_ns = DurationNs(max(0, boot - newest)) if newest is not None else DurationNs(0)
-    effects.extend(_charge_gap(node, kept, newest, is_continued=is_continued))
+    seen = metered_until(metered, node.facts.boot_id, newest) if newest is not None else boot
+    node.away_ns = DurationNs(max(0, boot - seen))
+    effects.extend(_charge_gap(node, kept, newest, metered, is_continued=is_continued))
     return effects
 
 
+def _restore_budgets(node: Node, snapshot: Mapping[str, Any], effects: list[Effect]) -> bool:
+    """Returns whether the journal has counters of groups."""
+    has_counters = False
+    try:
+        has_counters = budgeting.restore_counters(node, snapshot)
+        effects.extend(budgeting.restore_live(node, snapshot))
+        effects.extend(budgeting.typed_anew(node))
+    except TORN as error:
+        effects.append(unreadable("budgets", node.facts.node, error))
+    return has_counters
+
+
 def _charge_gap(
-    node: Node, kept: Sequence[Mapping[str, Any]], newest: BootNs | None, *, is_continued: bool
-) -> list[Effect]:
+    node: Node, kept: Sequence[Mapping[str, Any]], newest: BootNs | None, metered: Mapping[str, Any] | None,
+    *, is_continued: bool,
+) -> list[Effect]:  # fmt: skip
     """Charge the unmetered time: within this boot by its clock, else by the provider's and the wall clock's times."""
     if is_continued and newest is not None:
         # The runs that held the node when we died pay from the newest moment on. Until then, all of the node's time is
@@ -121,16 +135,43 @@ def _charge_gap(
         told = {snapshot.get("run") for snapshot in kept if "ranks" in snapshot}  # An older journal has none.
         left = [managed.run for name, managed in node.runs.items() if name in told and managed.run.alive]
         node.shares_left = {run.run: run.share for run in left}
+        until = BootNs(min(metered_until(metered, node.facts.boot_id, newest), node.began))
+        if until > newest:
+            since_wall = WallNs(node.began_wall - (node.began - newest))
+            charge_unstored(node, newest, until, since_wall, _held_in(node, kept, node.facts.boot_id))
     elif newest is None:
         own = [snapshot for snapshot in kept if snapshot.get("run") == UNALLOCATED]
         walls = [wall for snapshot in own or kept if isinstance(wall := snapshot.get("wall_ns"), int)]
         is_damaged = any(snapshot.get("salvaged") for snapshot in own)
         left_wall = WallNs(max(walls)) if walls else None
+        if left_wall is not None and metered is not None:
+            left_wall = WallNs(left_wall + _charge_of_boot_before(node, kept, metered, left_wall))
         for meter, since, lasted in _absences(node, left_wall, is_damaged=is_damaged):
             node.ledger.charge_absence(meter, since, lasted)  # Unallocated, and marked.
         doubt = _absence_doubt(node, left_wall)
         return [Alarm("absence_uncharged", None, doubt)] if doubt is not None else []
     return []
+
+
+def _charge_of_boot_before(
+    node: Node, kept: Sequence[Mapping[str, Any]], metered: Mapping[str, Any], left_wall: WallNs
+) -> DurationNs:
+    """Charge what was metered and not persisted when the machine went down. Its clock then measured how long it was."""
+    boot_id = str(metered.get("boot_id"))
+    moments = [moment for row in kept if row.get("boot_id") == boot_id and type(moment := row.get("boot_ns")) is int]
+    if not moments:
+        return DurationNs(0)
+    newest = BootNs(max(moments))
+    elapsed = DurationNs(min(metered_until(metered, boot_id, newest) - newest, ABSENCE_MAX_NS))
+    if elapsed > 0:
+        charge_unstored(node, BootNs(node.began - elapsed), node.began, left_wall, _held_in(node, kept, boot_id))
+    return elapsed
+
+
+def _held_in(node: Node, kept: Sequence[Mapping[str, Any]], boot_id: str) -> dict[str, int]:
+    """The runs that held the node at the last commit of this boot, and their shares."""
+    held = [row for row in kept if row.get("boot_id") == boot_id and row.get("alive") and row.get("run") in node.runs]
+    return {str(row["run"]): max(1, len(row.get("ranks", ()))) for row in held}
 
 
 def _absences(

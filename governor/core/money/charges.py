@@ -285,6 +285,13 @@ class ChargeBook:
         standing = (charge for key, charge in self._open.items() if key[0] == UNALLOCATED)
         return (*self._unallocated, *standing), UsdMicros(self._unallocated_older_usd_micros)
 
+    def set_unallocated_aside(self) -> tuple[list[Charge], list[Charge]]:
+        """Take the unallocated charges out: hand_over() does not move them. Returns all, and those that this closed."""
+        closed = [self._close(key) for key in [key for key in self._open if key[0] == UNALLOCATED]]
+        taken = list(self._unallocated)
+        self._unallocated.clear()
+        return taken, closed
+
     def restore_unallocated(self, charges: Iterable[Charge], older_usd_micros: UsdMicros) -> None:
         """Take over the unallocated charges of the previous governor, under their ids: hand_over() moves them too."""
         for charge in charges:

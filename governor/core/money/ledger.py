@@ -139,6 +139,20 @@ class Ledger:
         splits = meter.charge(BootNs(0), elapsed, {UNALLOCATED: 1}, reconstructed=True)
         self._enter(splits, since, {UNALLOCATED: UNALLOCATED_PAYER})
 
+    def charge_unstored(
+        self, until: BootNs, wall_of_boot: WallNs, holders: Mapping[str, int], payers: Mapping[str, Payer],
+        gap_ends: BootNs,
+    ) -> None:  # fmt: skip
+        """Charge the beginning of the gap, in which the previous governor still ran, to those who held the node."""
+        self.charge(until, wall_of_boot, holders, payers)
+        self.returning = self.charged_to < gap_ends
+
+    def set_unallocated_aside(self) -> list[Charge]:
+        """Keep the unallocated charges from the next hand_over(). The caller restores those that it shall move."""
+        taken, closed = self.book.set_unallocated_aside()
+        self.uncommitted += closed
+        return taken
+
     def hand_over(self, to: Payer) -> None:
         """Move all unallocated charges so far to a run; its spend grows by their sum."""
         self.uncommitted += self.book.hand_over(to)

@@ -93,6 +93,16 @@ class Machine:
         return f"{self.provider} {self.instance or gpu}" + (f" {self.kind.value}" if self.kind is not None else "")
 
 
+@dataclass(frozen=True, slots=True)
+class PriceAnswer:
+    """A provider's answer about the machine's price. No quote and no problem: there was nothing to ask."""
+
+    quote: Quote | None = None
+    problem: str = ""  # One line, never with secrets: why there is no quote, and what to do.
+    # This machine as the provider describes it. The built-in table is asked for its price.
+    machine: Machine | None = None
+
+
 class RemarkKind(Enum):
     """Why a person should know. The value is the alarm's name."""
 

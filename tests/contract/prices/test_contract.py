@@ -10,8 +10,7 @@ import pytest
 from governor.adapters import prices
 from governor.adapters.http.price_lookup import read_key
 from governor.adapters.plugins import Surroundings
-from governor.core.money.prices import Day, RemarkKind, choose, span_of
-from governor.ports import PriceAnswer
+from governor.core.money.prices import Day, PriceAnswer, RemarkKind, choose, span_of
 from tests.contract.prices.rigs import HANG, RIGS, SECRET, TODAY, Rig
 from tests.tidy import gates
 

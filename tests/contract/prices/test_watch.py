@@ -13,8 +13,8 @@ from governor.app import pricing
 from governor.app.pricing import SPOT_PERIOD_NS, STALE_AFTER_PERIODS, PriceWatch
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.events.inputs import Event, PriceRead
-from governor.core.money.prices import NS_PER_DAY, Day, Origin, PriceKind, Quote
-from governor.ports import PriceAnswer, PriceSource
+from governor.core.money.prices import NS_PER_DAY, Day, Origin, PriceAnswer, PriceKind, Quote
+from governor.ports import PriceSource
 from tests.contract.prices import rigs
 from tests.contract.prices.rigs import WALL_NS, Loopback, Rig
 from tests.contract.prices.test_choice import settings

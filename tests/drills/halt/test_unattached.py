@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -82,6 +83,19 @@ def test_a_command_that_ends_by_itself_is_charged_and_keeps_its_code(costgov: Co
     done = costgov("run", "--price", "3600", "--name", "short", "--", sys.executable, "-c", "raise SystemExit(7)")
     assert done.returncode == 7, done.stderr
     assert "short" in costgov("cost", "--json").stdout
+
+
+def test_a_crash_loop_of_short_lives_is_charged_for_each(costgov: Costgov) -> None:
+    """Governor and command end by SIGKILL long before the journal's next commit, and a service starts them again."""
+    asked = ("--price", "3600", "--name", "loop", "--")
+    for _ in range(2):
+        done = costgov("run", *asked, "sh", "-c", "sleep 1.2; kill -9 $PPID")
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    done = costgov("run", *asked, "true")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(costgov("cost", "--json", "--by", "run").stdout)
+    paid = {group["key"]: float(group["usd"]) for group in told["groups"]}
+    assert paid["loop"] > 2 * (1.2 - 0.25), "of each life, all but a tick"
 
 
 def test_a_hold_is_taken_before_the_first_rank_says_hello(costgov: Costgov, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from governor.adapters.journal.db import Database
 from governor.adapters.journal.file_set import WAL_BYTES_LAID_OUT
 from governor.adapters.journal.lock import JournalLocked
 from governor.adapters.journal.runtime_files import Entry
+from governor.adapters.journal.writer import open_journal
 
 
 def row(seq: int, size: int = 10) -> Entry:
@@ -88,6 +89,23 @@ def test_a_lock_that_is_removed_lets_no_second_governor_in(tmp_path: Path) -> No
     with closing(Database(str(tmp_path / "j.db"))):
         assert "another governor" in str(database.keep_in_place())
     database.close()
+
+
+def test_the_next_governor_has_what_the_one_before_had_metered(tmp_path: Path) -> None:
+    for number in range(3):
+        journal, problem = open_journal(str(tmp_path / "j.db"), str(tmp_path / "run"))
+        assert problem is None
+        assert journal.metered() == ({"boot_ns": number} if number else None)
+        journal.save_runs({"": {"run": ""}})
+        for noted in (10**6, number + 1):  # The last one counts. Only a SIGKILL within a millisecond loses it.
+            journal.note_metered({"boot_ns": noted})
+        journal.close()
+    for damaged in (b"{", b"5", b"[" * 400, b"\xff" * 20):
+        with (tmp_path / "j.db.lock").open("r+b") as lock:
+            lock.seek(32)
+            lock.write(damaged + b"\n")
+        with closing(Database(str(tmp_path / "j.db"))) as database:
+            assert database.lock.metered() is None
 
 
 def test_a_file_that_is_cut_in_place_is_said_once(tmp_path: Path) -> None:

@@ -28,8 +28,21 @@ def test_a_held_lock_names_its_holder_and_leaves_no_file_behind(path: Path) -> N
 def test_a_dead_holders_file_is_taken_over(path: Path) -> None:
     path.write_text("12345")
     fd = lock_file.take(str(path))
-    assert path.read_text() == str(os.getpid())
+    assert path.read_text().split() == [str(os.getpid())]
+    assert lock_file.note(fd) is None
     lock_file.drop(str(path), fd)
+
+
+def test_a_note_outlives_its_holder_and_is_never_part_of_a_pid(path: Path) -> None:
+    first = lock_file.take(str(path))
+    lock_file.leave_note(first, "a long note")
+    lock_file.leave_note(first, "a note")
+    with pytest.raises(lock_file.LockHeld, match=rf"^{os.getpid()}$"):
+        lock_file.take(str(path))
+    os.close(first)  # Killed.
+    second = lock_file.take(str(path))
+    assert lock_file.note(second) == "a note"
+    lock_file.drop(str(path), second)
 
 
 class Interleaved:

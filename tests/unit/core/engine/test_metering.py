@@ -16,6 +16,7 @@ from governor.core.base.policy import Budget
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs, accrue
 from governor.core.engine import step as engine
 from governor.core.engine.node import Node, new_node
+from governor.core.engine.node_journal import metered_row
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Effect, PersistIncident, PersistRuns, Record
 from governor.core.events.inputs import Event, Tick, TrainerExited
@@ -38,6 +39,7 @@ class World:
     charges: dict[str, Charge] = field(default_factory=dict)
     runs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     windows: list[Mapping[str, Any]] = field(default_factory=list)
+    metered: Mapping[str, Any] | None = None
 
     def at(self, seconds: float) -> None:
         """Time passes until then, machine and all, and a tick ends it."""
@@ -62,6 +64,7 @@ class World:
 
     def tick(self) -> None:
         self.play(Tick(MonoNs(self.mono), BootNs(self.boot), WallNs(self.boot + self.wall_offset)))
+        self.metered = metered_row(self.node) or self.metered
 
     def pass_time(self, how: str, amount: int) -> None:
         """Without a tick. "set_clock" is no time: the wall clock alone is another."""
@@ -74,12 +77,13 @@ class World:
                 self.boot, self.mono = self.boot + amount, self.mono + amount
 
     def restart(self) -> None:
-        """SIGKILL and start: what no PersistRuns took along is gone."""
+        """SIGKILL and start: what no PersistRuns took along is gone, but for the moment of the last tick."""
         self.lives += 1
         # Two governors never start at the same instant of the wall clock; two acts of a schedule may.
         wall = WallNs(self.lives * NS_PER_S)
         self.node = new_node(self.node.facts, self.node.policies, BootNs(self.boot), wall)
-        restore_runs(self.node, list(self.runs.values()), BootNs(self.boot), MonoNs(self.mono))
+        runs = list(self.runs.values())
+        self.take(restore_runs(self.node, runs, BootNs(self.boot), MonoNs(self.mono), self.metered))
 
     def charged(self, run: str) -> int:
         return sum(charge.usd_micros for charge in self.charges.values() if charge.payer.run == run)

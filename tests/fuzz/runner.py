@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import signal
@@ -64,10 +65,19 @@ class Figures:
     slowest_s: float = 0.0
     rss_warm_kib: int = 0
     rss_end_kib: int = 0
+    rss_peak_kib: int = 0  # At most a block's end, before the allocator gave back what it kept.
     findings: dict[str, Finding] = field(default_factory=dict)
 
 
 def rss_kib() -> int:
+    """What is in use: the C library first gives back what was freed. It keeps megabytes of it for the next input."""
+    gc.collect()
+    with contextlib.suppress(AttributeError):  # Another C library has no such call.
+        ctypes.CDLL(None).malloc_trim(0)
+    return _resident_kib()
+
+
+def _resident_kib() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") // 1024
 
@@ -83,6 +93,7 @@ def run(target: Target, work: Path, seed: int, inputs: range, only: bool = False
     with _thread_faults_in(crashed), _alarms():
         for number in range(first, inputs[-1] + 1):
             if number % target.block == 0:
+                figures.rss_peak_kib = max(figures.rss_peak_kib, _resident_kib())
                 if is_open:
                     target.end()
                 target.begin(_emptied(work))
@@ -99,11 +110,10 @@ def run(target: Target, work: Path, seed: int, inputs: range, only: bool = False
                 target.end()
                 target.begin(_emptied(work))
             if number == warm:
-                gc.collect()
                 figures.rss_warm_kib = rss_kib()
     target.end()
     figures.seconds = time.monotonic() - began_s
-    gc.collect()
+    figures.rss_peak_kib = max(figures.rss_peak_kib, _resident_kib())
     figures.rss_end_kib = rss_kib()
     return figures
 
@@ -178,9 +188,10 @@ def _emptied(work: Path) -> Path:
 
 
 def table(all_figures: list[Figures], say: Callable[[str], None] = print) -> None:
-    say(f"{'target':<12} {'inputs':>9} {'seconds':>8} {'slowest':>9} {'RSS warm':>10} {'RSS end':>10}  findings")
+    rss = f"{'RSS warm':>10} {'RSS end':>10} {'kept, most':>10}"
+    say(f"{'target':<12} {'inputs':>9} {'seconds':>8} {'slowest':>9} {rss}  findings")
     for one in all_figures:
-        rss = f"{one.rss_warm_kib / 1024:>6.1f} MiB {one.rss_end_kib / 1024:>6.1f} MiB"
+        rss = " ".join(f"{kib / 1024:>6.1f} MiB" for kib in (one.rss_warm_kib, one.rss_end_kib, one.rss_peak_kib))
         say(
             f"{one.target:<12} {one.inputs:>9,} {one.seconds:>8.1f} {one.slowest_s * 1000:>6.0f} ms {rss}"
             f"  {len(one.findings)}"

@@ -22,6 +22,7 @@ PLANTED = (
     ("governor/core/base/units.py", "import time", "The core is pure"),
     ("governor/planner/keys.py", "from governor.core.engine import node", "The planner knows nothing"),
     ("governor/replay/play.py", "import torch", "The daemon never loads"),
+    ("governor/cli/run/supervise.py", "import subprocess", "Commands start, signal and look at no process"),
     ("governor/app/wiring.py", "import wandb", "The daemon reads no trackers' files"),
 )
 

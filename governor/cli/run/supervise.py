@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
+from governor.adapters.command.child import Command, CommandEnd, end_command, living, start_command
+from governor.adapters.command.orphans import Reaper
+from governor.adapters.command.surroundings import Surroundings
+from governor.adapters.journal.ended_runs import prune
 from governor.app.node_facts import CannotStart
+from governor.app.settings_file import paths_of_run
 from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
-from governor.cli.run.child import Command, end_command, start_command, wait_unwatched
 from governor.cli.run.console import Console
-from governor.cli.run.ending import CommandEnd, is_accepted, kept_by, living, made_for, prune, stops_node
-from governor.cli.run.orphans import Reaper
-from governor.cli.run.surroundings import Surroundings
+from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, format_usd
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.resume import SUPERSEDED
@@ -27,14 +28,14 @@ from governor.core.events.effects import Alarm, Effect
 from governor.core.events.ends import RunEnd
 from governor.core.events.inputs import CommandLaunched
 from governor.core.halt.incident import Incident
-from governor.core.halt.state import HaltState, StopTarget
+from governor.core.halt.state import StopTarget
 from governor.core.runs.ends import ended_text
 from governor.core.views.status import run_status
 from governor.daemon import signals
 from governor.daemon.launches import NO_COMMAND, SupervisedCommand
 from governor.daemon.logs import configure
 from governor.reports.terminal import closing_line
-from governor.settings.model import Settings
+from governor.settings.model import Paths, Settings
 from trainer_shim.wire import HALT_EXIT_CODE
 
 # The first governor, and three that resume after a failure. A governor that fails four times does not recover.
@@ -105,6 +106,18 @@ def run_command(
     return code
 
 
+def made_for(name: str, paths: Paths, environ: Mapping[str, str] | None = None) -> tuple[Path | None, Path | None]:
+    """The state and the runtime directory for `prune`. None for one that `costgov run` did not create for `name`.
+
+    Directories beside a configured directory belong to its owner, whatever their names are.
+    """
+    made = paths_of_run(os.environ if environ is None else environ, name)
+    return (
+        paths.state_dir if paths.state_dir == Path(made["state_dir"]) else None,
+        paths.runtime_dir if paths.runtime_dir == Path(made["runtime_dir"]) else None,
+    )
+
+
 def _run_governed(
     settings: Settings, policy_paths: Sequence[Path], argv: Sequence[str], sink: IO[bytes] | None,
     at_end: contextlib.ExitStack, *, name: str,
@@ -133,14 +146,15 @@ def _run_governed(
                 if before is not None and before.run.end is not None:
                     console.print_line(f"costgov: {name}: the last attempt {ended_text(before.run.end)}")
                 try:
-                    command = start_command(argv, governor, name, sink)
+                    command = start_command(argv, str(governor.trainer_socket), name, sink, signals.as_found())
                 except OSError as error:
                     sys.stderr.write(f"costgov: {argv[0]}: cannot be run: {error.strerror}\n")
                     return 127 if isinstance(error, FileNotFoundError) else 126
+                answers = SignalAnswers(command, console.print_line)
                 outcome.command_pid = command.process.pid
                 if command.group is not None:
                     at_end.callback(command.group.remove)
-            if _watch(governor, command, name, argv, console.print_line):
+            if _watch(governor, command, name, argv, answers):
                 if command.poll() is None:
                     console.print_line(f"costgov: leaving: pid {command.process.pid} goes on UNWATCHED")
                 governor.daemon.performer.perform(left_behind(governor, command, name))
@@ -163,16 +177,14 @@ def _run_governed(
     return _exit_code(command, outcome)
 
 
-def _watch(
-    governor: Governor, command: Command, name: str, argv: Sequence[str], print_line: Callable[[str], None]
-) -> bool:
+def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str], answers: SignalAnswers) -> bool:
     """Serve until the command has ended and no halt is under way. Returns False when the governor itself failed."""
     supervised = SupervisedCommand(
         run=name,
         argv=_own_argv(name, argv),
         processes=command.identity(governor.processes),
         should_end=lambda: is_over(governor, command),
-        on_signal=partial(pass_on, governor, command, print_line),
+        on_signal=partial(answers.pass_on, governor),
         mark=command.mark,
         group=command.group,
         surroundings=Surroundings() if command.mark is not None else None,
@@ -191,54 +203,6 @@ def _watch(
     return governor.daemon.run(governor.begin)
 
 
-def pass_on(governor: Governor, command: Command, print_line: Callable[[str], None], signum: signal.Signals) -> bool:
-    """Send the signal to the command, with two exceptions for the first signal.
-
-    While a halt saves, we hold it back: it would cost the checkpoint, and the halt ends the command anyway.
-    When only the node's stop is left to wait for, it keeps the node. What is not meant to end a program costs no
-    governor: it goes to the command's process, except while a halt saves, or is ignored.
-    """
-    saving = _saving(governor)
-    if signum in signals.PASSED_ON_ALONE and not saving:
-        command.pass_on_alone(signum)
-        return True
-    if signum not in signals.PASSED_ON:
-        if signum not in command.ignored:
-            command.ignored.add(signum)
-            print_line(
-                f"costgov: {signum.name} is ignored" + (f" while incident {saving[0]} is saving" if saving else "")
-            )
-        return True
-    if command.poll() is not None and stops_node(governor.node, command.exit_code):
-        if is_accepted(governor.node):
-            print_line(
-                "costgov: leaving: the provider has accepted the node's stop, and nobody reads back what follows"
-            )
-            return False
-        if command.was_kept:
-            return False
-        command.was_kept = True
-        print_line("costgov: the node is kept, if its stop can still be taken back; once more to leave at once")
-        governor.daemon.apply(kept_by(signum, governor.clock.mono()))
-        return True
-    if not saving or command.was_held_back:
-        return command.pass_on(signum, governor.clock.mono())
-    command.was_held_back = True
-    print_line(
-        f"costgov: incident {saving[0]} is saving a checkpoint and ends the command then; once more to end it now"
-    )
-    return True
-
-
-def _saving(governor: Governor) -> list[str]:
-    """The incidents whose halt waits for a checkpoint."""
-    return [
-        t.incident.incident_id
-        for t in governor.node.runs.values()
-        if t.incident is not None and t.incident.halt.stage in (HaltState.ASKED, HaltState.SAVING)
-    ]
-
-
 def _own_argv(name: str, argv: Sequence[str]) -> tuple[str, ...]:
     """The command that resumes this run: our own arguments with the same run name, so that the budget continues."""
     is_ours = Path(sys.argv[0]).name in ("costgov", "__main__.py", "cli.py")
@@ -250,7 +214,7 @@ def _own_argv(name: str, argv: Sequence[str]) -> tuple[str, ...]:
 def is_over(governor: Governor, command: Command) -> bool:
     if command.poll() is None:
         return False
-    command.ended_at = governor.clock.mono() if command.ended_at is None else command.ended_at
+    command.note_ended(governor.clock.mono())
     node = governor.node
     under_way = any(_is_under_way(governor, t.incident) for t in node.runs.values() if t.incident is not None)
     # The launcher may exit before its ranks (`deepspeed` then exits with 0). They still train and still cost.

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from governor.adapters.exporters.report_files import ReportFiles
+from governor.adapters.journal.ended_runs import REMOVED_AT_ONCE_MAX, RUNS_KEPT_MAX, RUNTIME_IDLE_S, prune
 from governor.adapters.journal.reader import JOURNALS_MAX
 from governor.adapters.journal.writer import open_journal
 from governor.adapters.machine import lock_file
 from governor.app.settings_file import load_settings
-from governor.cli.run.ending import REMOVED_AT_ONCE_MAX, RUNS_KEPT_MAX, RUNTIME_IDLE_S, made_for, prune
+from governor.cli.run.supervise import made_for
 from tests.golden.report_cases import nan_halt
 
 

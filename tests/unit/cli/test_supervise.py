@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from governor.cli.run.child import Command
+from governor.adapters.command.child import Command
+from governor.cli.run.signal_answers import SignalAnswers
 from governor.cli.run.supervise import (
     HELLO_NS,
     NAMED_NS,
@@ -21,7 +22,6 @@ from governor.cli.run.supervise import (
     closing_lines,
     is_over,
     left_behind,
-    pass_on,
 )
 from governor.core.base.identity import ConnectionId, ProcessFacts, ProcessId
 from governor.core.base.policy import Policy
@@ -170,14 +170,14 @@ def test_a_signal_while_a_halt_saves_is_held_back_once() -> None:
     beside = Beside()
     said: list[str] = []
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:
-        command = Command(sleeper)
+        answers = SignalAnswers(Command(sleeper), said.append)
         training(beside.node)
         play(beside.node, a_step(31, 1, loss=float("nan")))
-        assert pass_on(beside.governor, command, said.append, signal.SIGTERM)
+        assert answers.pass_on(beside.governor, signal.SIGTERM)
         assert sleeper.poll() is None, "the first one waits for the save"
         assert len(said) == 1
         assert "saving a checkpoint" in said[0]
-        assert pass_on(beside.governor, command, said.append, signal.SIGTERM)
+        assert answers.pass_on(beside.governor, signal.SIGTERM)
         assert sleeper.wait(10) == -signal.SIGTERM, "who insists is obeyed"
 
 
@@ -196,7 +196,7 @@ def test_a_halted_log_holds_a_command_that_has_ended_only_while_it_names_a_proce
 def test_a_signal_without_a_halt_is_passed_on_at_once() -> None:
     beside = Beside()
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:
-        assert pass_on(beside.governor, Command(sleeper), lambda _line: None, signal.SIGINT)
+        assert SignalAnswers(Command(sleeper), lambda _line: None).pass_on(beside.governor, signal.SIGINT)
         assert sleeper.wait(10) == -signal.SIGINT
 
 
@@ -230,13 +230,14 @@ def test_a_signal_while_only_the_nodes_stop_is_left_keeps_the_node_and_a_second_
     governor = beside.governor
     governor.daemon.apply = lambda event: engine.step(node, event)
     assert not is_over(governor, beside.command), "its stop is waited for"
-    assert pass_on(governor, beside.command, said.append, signal.SIGINT)
+    answers = SignalAnswers(beside.command, said.append)
+    assert answers.pass_on(governor, signal.SIGINT)
     assert said == ["costgov: the node is kept, if its stop can still be taken back; once more to leave at once"]
     assert node.idle.finish is None
     assert node.idle.hold_reason == "SIGINT to costgov run"
     assert is_over(governor, beside.command)
     node.idle.finish = Finish("llama", "p", observed=False, at=at(0))  # One that could not be given up.
-    assert not pass_on(governor, beside.command, said.append, signal.SIGINT)
+    assert not answers.pass_on(governor, signal.SIGINT)
 
 
 def test_a_signal_behind_an_accepted_stop_is_the_machines_shutdown_and_not_somebody(beside: Beside) -> None:
@@ -249,5 +250,5 @@ def test_a_signal_behind_an_accepted_stop_is_the_machines_shutdown_and_not_someb
     world.replies(StopAnswer.ACCEPTED)
     beside.node, said = world.node, []
     beside.command.poll()
-    assert not pass_on(beside.governor, beside.command, said.append, signal.SIGTERM)
+    assert not SignalAnswers(beside.command, said.append).pass_on(beside.governor, signal.SIGTERM)
     assert "accepted the node's stop" in said[0]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from governor.adapters.command.child import CommandEnd
 from governor.adapters.machine.gpu_watch import LOOK_PERIOD_NS, GpuWatch, accelerators
 from governor.adapters.machine.host_watch import GOVERNORS_LOOK_PERIOD_NS as NEIGHBOURS_NS
 from governor.adapters.machine.host_watch import GovernorWatch, governs, uid_ranges
-from governor.cli.run.ending import CommandEnd
 from governor.core.base.identity import ProcessFacts
 from governor.core.base.shares import UidRange, payer_of
 from governor.core.base.units import NS_PER_S, MonoNs

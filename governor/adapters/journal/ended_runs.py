@@ -1,19 +1,14 @@
-"""The end of a command of `costgov run`, and the removal of what ended runs leave.
-
-A command is over when it has exited and no process of its session is left.
-"""
+"""What ended `costgov run`s leave is bounded: a journal for each name, and the directory of its sockets."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
-import signal
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -21,86 +16,6 @@ from governor.adapters.journal.db import JournalReader
 from governor.adapters.journal.reader import JOURNAL_NAME, JOURNALS_MAX
 from governor.adapters.journal.runtime_files import MIRROR_NAME
 from governor.adapters.machine import lock_file
-from governor.app.settings_file import paths_of_run
-from governor.core.base.units import NS_PER_MINUTE, NS_PER_S, DurationNs, MonoNs
-from governor.core.engine.idle_state import NODE
-from governor.core.engine.node import Node
-from governor.core.events.inputs import CommandExited, Event, OperatorHold
-from governor.core.halt.state import Fact
-from governor.ports import Processes
-from governor.settings.model import Paths
-
-# A scan of /proc takes milliseconds. Only processes that outlive the command wait for it.
-LOOK_PERIOD_NS: Final = NS_PER_S
-# Covers the time until we exit. After that, nothing is left that would stop the node.
-KEPT_NS: Final = DurationNs(10 * NS_PER_MINUTE)
-
-
-@dataclass(slots=True)
-class CommandEnd:
-    """A source of the loop that reports the command's end once. It does not report while /proc cannot be read."""
-
-    run: str
-    poll_exit: Callable[[], int | None]
-    sid: int
-    processes: Processes
-    _look_at: MonoNs = MonoNs(0)
-    _has_ticked: bool = False
-    _is_reported: bool = False
-
-    def poll(self, at: MonoNs) -> list[Event]:
-        if not self._has_ticked:
-            # Even a command that ends at once gets its first tick, so that it is charged.
-            self._has_ticked = True
-            return []
-        if self._is_reported or at < self._look_at:
-            return []
-        exit_code = self.poll_exit()
-        if exit_code is None:
-            return []
-        self._look_at = MonoNs(at + LOOK_PERIOD_NS)
-        if living(self.processes, self.sid) != []:
-            return []
-        self._is_reported = True
-        return [CommandExited(at, self.run, exit_code)]
-
-
-def living(processes: Processes, sid: int) -> list[int] | None:
-    """The pids of the command's session, sorted. None while /proc cannot be read (no free descriptors)."""
-    try:
-        table = processes.table()
-    except OSError:
-        return None
-    return sorted(pid for pid, facts in table.items() if facts.sid == sid and facts.state not in "ZX")
-
-
-def stops_node(node: Node, exit_code: int | None) -> bool:
-    """The node's own stop is under way, or the command's exit code is about to cause it."""
-    idle = node.idle
-    if idle.is_stopping or idle.finish is not None:
-        return True
-    policies = node.policies.policies
-    return exit_code == 0 and idle.command is not None and any(one.run_on_finish == "stop" for one in policies)
-
-
-def is_accepted(node: Node) -> bool:
-    """The provider has accepted the node's stop. It cannot be taken back, and SIGTERM of the shutdown is part of it."""
-    stop = node.idle.stop
-    return (
-        node.idle.is_stopping
-        and stop is not None
-        and stop.incident is not None
-        and stop.incident.halt.stop_reply is Fact.STOP_ACCEPTED
-    )
-
-
-def kept_by(signum: signal.Signals, at: MonoNs) -> OperatorHold:
-    """The hold for a signal that comes when only the node's stop is left: its sender wants to keep the machine."""
-    return OperatorHold(at, NODE, KEPT_NS, f"{signum.name} to costgov run", os.getuid())
-
-
-# --- What ended `costgov run`s leave is bounded: a journal for each name, and the directory of its sockets.
-
 
 RUNS_DIR: Final = "runs"  # As in settings.model.default_paths.
 # `cost` and `incident` read no more journals, the service's own included. About 50 MB.
@@ -117,18 +32,6 @@ _STATE_FILE: Final = re.compile(
 )
 _REPORTS_DIR: Final = "incidents"  # As in app.wiring.
 _REPORT_FILE: Final = re.compile(r"(?s).+\..+\.\d+\.(json|md)(\.new)?")  # RUN.NODE.NUMBER, and the draft of one.
-
-
-def made_for(name: str, paths: Paths, environ: Mapping[str, str] | None = None) -> tuple[Path | None, Path | None]:
-    """The state and the runtime directory for `prune`. None for one that `costgov run` did not create for `name`.
-
-    Directories beside a configured directory belong to its owner, whatever their names are.
-    """
-    made = paths_of_run(os.environ if environ is None else environ, name)
-    return (
-        paths.state_dir if paths.state_dir == Path(made["state_dir"]) else None,
-        paths.runtime_dir if paths.runtime_dir == Path(made["runtime_dir"]) else None,
-    )
 
 
 def prune(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from governor.adapters.command.evidence import TAIL_BYTES_MAX, Evidence, OomWatch, output_files, read_lines
 from governor.adapters.machine.oom_kills import counter_of, machine_counter
-from governor.cli.run.evidence import TAIL_BYTES_MAX, Evidence, OomWatch, output_files, read_lines
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.ends import OomKills
 

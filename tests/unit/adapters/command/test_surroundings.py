@@ -7,9 +7,9 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+from governor.adapters.command.surroundings import MARK, Surroundings
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.processes import LinuxProcesses
-from governor.cli.run.surroundings import MARK, Surroundings
 from governor.core.base.identity import Clue, ProcessId
 
 SAFETY_S = 60

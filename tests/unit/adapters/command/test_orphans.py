@@ -12,7 +12,7 @@ REAPS = """
 import os, select, signal, subprocess
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.processes import LinuxProcesses
-from governor.cli.run.orphans import Reaper, adopt_orphans, send_to_marked
+from governor.adapters.command.orphans import Reaper, adopt_orphans, send_to_marked
 from trainer_shim.mark import ChildMark
 
 processes = LinuxProcesses(SystemClock().boot_id, look_bound_s=60)
@@ -56,7 +56,7 @@ def test_orphans_are_reaped_and_nobody_elses_exit_code_is_taken() -> None:
 # An ended child without the mark stands before those that have it, and is taken when nobody has come for it.
 BLOCKED = """
 import os, subprocess
-from governor.cli.run.orphans import LEFT_NS, LOOK_NS, Reaper, adopt_orphans
+from governor.adapters.command.orphans import LEFT_NS, LOOK_NS, Reaper, adopt_orphans
 from trainer_shim.mark import ChildMark
 
 def ended():
@@ -102,8 +102,8 @@ def test_a_child_that_nobody_takes_holds_up_no_reaping() -> None:
 # A reader of checkpoints was started at the same moment as the command, and ended by the command's halt.
 STARTS = """
 import resource, threading
-from types import SimpleNamespace
-from governor.cli.run.child import start_command
+from contextlib import nullcontext
+from governor.adapters.command.child import start_command
 from trainer_shim.mark import RLIMIT_LOCKS
 
 inherited, is_over = set(), threading.Event()
@@ -116,7 +116,7 @@ before = resource.getrlimit(RLIMIT_LOCKS)
 starter = threading.Thread(target=start)
 starter.start()
 for _ in range(5):
-    command = start_command(["true"], SimpleNamespace(trainer_socket="socket"), "r", None)
+    command = start_command(["true"], "socket", "r", None, nullcontext())
     assert command.process.wait() == 0 and command.mark is not None
     if command.group is not None:
         command.group.remove()

@@ -1,4 +1,7 @@
-"""The command of `costgov run`: how it is started, signalled and waited for."""
+"""The command of `costgov run`: how it is started and signalled, and when it is over.
+
+It is over when it has exited and no process of its session is left.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,26 @@ import os
 import secrets
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import IO, Final
 
+from governor.adapters.command.evidence import Evidence, OomWatch, output_files
+from governor.adapters.command.orphans import adopt_orphans, send_to_marked
+from governor.adapters.command.surroundings import MARK
 from governor.adapters.machine.control_group import OwnGroup, make_group
-from governor.app.wiring import Governor
-from governor.cli.common import ExitCode
-from governor.cli.run.evidence import Evidence, OomWatch, output_files
-from governor.cli.run.orphans import adopt_orphans, send_to_marked
-from governor.cli.run.surroundings import MARK
 from governor.core.base.identity import ProcessId
-from governor.core.base.units import MonoNs
-from governor.daemon import signals
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.inputs import CommandExited, Event
 from governor.ports import Processes
 from trainer_shim.mark import MARK_BITS, ChildMark
 
 # The longest that `deepspeed` and `torchrun` take to end their ranks.
 TERM_GRACE_S: Final = 30.0
 INSIDE: Final = "COSTGOV_INSIDE"  # Set in the command's environment: the run name of its governor.
+# A scan of /proc takes milliseconds. Only processes that outlive the command wait for it.
+LOOK_PERIOD_NS: Final = NS_PER_S
 # The first two go to the command. At the third we leave, with the halt unfinished.
 INTERRUPTS_BEFORE_LEAVING: Final = 3
 
@@ -38,9 +42,6 @@ class Command:
     interrupts: int = 0
     exit_code: int | None = None
     ended_at: MonoNs | None = None
-    was_held_back: bool = False  # A signal came while a halt was saving.
-    was_kept: bool = False  # A signal came while we waited only for the node's stop.
-    ignored: set[signal.Signals] = field(default_factory=set)  # Of which the operator was told.
     mark: int | None = None  # What the command and all that it starts carry, or have in their environment alone.
     group: OwnGroup | None = None  # Where it and all that it starts stay.
     evidence: Evidence = field(default_factory=Evidence)
@@ -57,6 +58,11 @@ class Command:
         except OSError:
             return ()
         return (facts.process,) if facts is not None else ()
+
+    def note_ended(self, at: MonoNs) -> None:
+        """It was seen to have ended. The first time counts."""
+        if self.ended_at is None:
+            self.ended_at = at
 
     def poll(self) -> int | None:
         if self.exit_code is None:
@@ -94,6 +100,44 @@ class Command:
                 os.kill(self.process.pid, signum)
 
 
+@dataclass(slots=True)
+class CommandEnd:
+    """A source of the loop that reports the command's end once. It does not report while /proc cannot be read."""
+
+    run: str
+    poll_exit: Callable[[], int | None]
+    sid: int
+    processes: Processes
+    _look_at: MonoNs = MonoNs(0)
+    _has_ticked: bool = False
+    _is_reported: bool = False
+
+    def poll(self, at: MonoNs) -> list[Event]:
+        if not self._has_ticked:
+            # Even a command that ends at once gets its first tick, so that it is charged.
+            self._has_ticked = True
+            return []
+        if self._is_reported or at < self._look_at:
+            return []
+        exit_code = self.poll_exit()
+        if exit_code is None:
+            return []
+        self._look_at = MonoNs(at + LOOK_PERIOD_NS)
+        if living(self.processes, self.sid) != []:
+            return []
+        self._is_reported = True
+        return [CommandExited(at, self.run, exit_code)]
+
+
+def living(processes: Processes, sid: int) -> list[int] | None:
+    """The pids of the command's session, sorted. None while /proc cannot be read (no free descriptors)."""
+    try:
+        table = processes.table()
+    except OSError:
+        return None
+    return sorted(pid for pid, facts in table.items() if facts.sid == sid and facts.state not in "ZX")
+
+
 def _name_of(signum: int) -> str:
     try:
         return signal.Signals(signum).name
@@ -101,10 +145,13 @@ def _name_of(signum: int) -> str:
         return f"signal {signum}"
 
 
-def start_command(argv: Sequence[str], governor: Governor, name: str, sink: IO[bytes] | None) -> Command:
+def start_command(
+    argv: Sequence[str], trainer_socket: str, name: str, sink: IO[bytes] | None, as_found: AbstractContextManager[None]
+) -> Command:
+    """Start it. Within `as_found`, what is started ignores no signal for our sake. OSError: it cannot be run."""
     environ = {
         **os.environ,
-        "COSTGOV_SOCKET": str(governor.trainer_socket),
+        "COSTGOV_SOCKET": trainer_socket,
         "COSTGOV_RUN": name,
         INSIDE: name,
     }
@@ -124,7 +171,7 @@ def start_command(argv: Sequence[str], governor: Governor, name: str, sink: IO[b
             group.join()
 
     try:
-        with signals.as_found():
+        with as_found:
             process = subprocess.Popen(
                 argv,
                 env=environ,
@@ -156,19 +203,3 @@ def end_command(command: Command, processes: Processes) -> None:
             command.group.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             command.process.wait(TERM_GRACE_S)
-
-
-def wait_unwatched(command: Command) -> None:
-    """Wait for the command without a governor.
-
-    Under a container or a scheduler our exit would end the training, which goes on unharmed.
-    """
-
-    def pass_on(signum: signal.Signals) -> None:
-        if signum in signals.PASSED_ON_ALONE:
-            command.pass_on_alone(signum)
-        elif signum in signals.PASSED_ON and not command.pass_on(signum):
-            raise SystemExit(ExitCode.NEEDS_HUMAN)
-
-    signals.install(pass_on)
-    command.process.wait()

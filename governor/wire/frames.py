@@ -7,8 +7,7 @@ sender; no field of a message counts as identity.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from governor.core.base.identity import ConnectionId, Peer
@@ -19,6 +18,7 @@ from governor.core.events.ends import RankFailed
 from governor.core.events.fetch import Fetch
 from governor.core.events.inputs import Ack, BadHello, Beat, Bye, Event, FramesLost, Hello, PhaseChange, Step
 from governor.wire.last_output import failed
+from governor.wire.step_values import step_values
 from trainer_shim.wire import (
     _CHECKS,
     ACKS,
@@ -30,7 +30,6 @@ from trainer_shim.wire import (
     WIRE_VERSION,
     encode,
     faults,
-    number,
 )
 
 DROPPED_BY_SENDER = "dropped by the sender"
@@ -265,43 +264,6 @@ def _step(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> Step 
     if frame["step"] < 0:
         return ["step.step is negative"]
     return Step(at=at, connection=connection, run=run, rank=frame["rank"], step=frame["step"], **step_values(frame))
-
-
-def step_values(frame: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the optional fields of a step whose kinds were checked.
-
-    Losses, norms and scales retain NaN and infinities, which matter. A duration or a count that is negative or not
-    finite carries no information and becomes absent, so that one bad clock does not cost the loss beside it.
-    """
-    values: dict[str, Any] = {}
-    get = frame.get
-    for name in _STEP_NUMBERS:
-        value = get(name)
-        if value is not None:
-            values[name] = value if type(value) is float else number(value)
-    for name in _STEP_DURATIONS:
-        value = get(name)
-        if value is not None and type(value) is not str and 0 <= value < math.inf:
-            values[name] = value
-    for name in _STEP_COUNTS:
-        value = get(name)
-        if value is not None and value >= 0:
-            values[name] = value
-    for name in ("loss_expected", "grad_finite", "applied"):
-        value = get(name)
-        if value is not None:
-            values[name] = value
-    return values
-
-
-_STEP_NUMBERS = ("loss", "grad_norm", "lr", "loss_scale")
-_STEP_DURATIONS = (
-    "step_s", "data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s", "comm_s",
-)  # fmt: skip
-_STEP_COUNTS = (
-    "attempt_step", "tokens", "tokens_total", "skipped_steps", "mem_allocated_bytes", "mem_reserved_bytes",
-    "rss_bytes", "progress_seq",
-)  # fmt: skip
 
 
 def _phase(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> PhaseChange | RankFailed | list[str]:

@@ -15,9 +15,9 @@ from typing import Any, Final
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Event, PhaseChange, Step
 from governor.core.events.machine import GpuSample
-from governor.wire.frames import step_values
 from governor.wire.jsonl import DEFAULT_FIELDS, ELAPSED, SAMPLED, RecordClock, parse_line
 from governor.wire.recorded import is_frame
+from governor.wire.step_values import step_values
 from trainer_shim.wire import FRAMES, PHASES, faults, number
 
 Events = tuple[Event, ...]

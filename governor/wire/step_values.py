@@ -1,0 +1,45 @@
+"""What a step says beside its number, whoever says it: a frame, or a line of a stream."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from trainer_shim.wire import number
+
+_STEP_NUMBERS = ("loss", "grad_norm", "lr", "loss_scale")
+_STEP_DURATIONS = (
+    "step_s", "data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s", "comm_s",
+)  # fmt: skip
+_STEP_COUNTS = (
+    "attempt_step", "tokens", "tokens_total", "skipped_steps", "mem_allocated_bytes", "mem_reserved_bytes",
+    "rss_bytes", "progress_seq",
+)  # fmt: skip
+
+
+def step_values(frame: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the optional fields of a step whose kinds were checked.
+
+    Losses, norms and scales retain NaN and infinities, which matter. A duration or a count that is negative or not
+    finite carries no information and becomes absent, so that one bad clock does not cost the loss beside it.
+    """
+    values: dict[str, Any] = {}
+    get = frame.get
+    for name in _STEP_NUMBERS:
+        value = get(name)
+        if value is not None:
+            values[name] = value if type(value) is float else number(value)
+    for name in _STEP_DURATIONS:
+        value = get(name)
+        if value is not None and type(value) is not str and 0 <= value < math.inf:
+            values[name] = value
+    for name in _STEP_COUNTS:
+        value = get(name)
+        if value is not None and value >= 0:
+            values[name] = value
+    for name in ("loss_expected", "grad_finite", "applied"):
+        value = get(name)
+        if value is not None:
+            values[name] = value
+    return values

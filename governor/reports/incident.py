@@ -1,7 +1,6 @@
 """The incident report, in Markdown for people and JSON for machines. Pure: a snapshot in, text out.
 
-It states what was observed, and as plainly what was not. A node's own stop differs from a run's halt: there is no
-trainer, no save and no process to end.
+It states what was observed, and as plainly what was not. What differs in a node's own stop is in node_stop.py.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ from typing import Any, Final
 from governor.core.base.printable import escaped
 from governor.core.base.shell_words import REDACTED
 from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration
-from governor.core.engine.idle.messages import ABANDONED
-from governor.core.engine.idle_state import NODE
-from governor.core.engine.resume import SUPERSEDED
+from governor.reports.node_stop import is_of_node, last_runs, node_not_observed, node_summary
 from governor.reports.resume_text import resume_from, resume_with
 from governor.reports.terminal import live_line, loss_text, timeline_lines
 from governor.text.moments import (
@@ -34,65 +31,6 @@ from governor.text.moments import (
 )
 from governor.text.table import plain
 from trainer_shim.wire import worded
-
-
-def is_of_node(snapshot: Snapshot) -> bool:
-    return bool(snapshot["run"] == NODE)
-
-
-def node_summary(snapshot: Snapshot) -> str:
-    """What happened, in one sentence."""
-    why = plain(snapshot.get("text") or snapshot.get("reason") or "")
-    return f"Node {plain(snapshot['node'])} {_became(snapshot)}: {why}; {_ended(snapshot)}."
-
-
-def _became(snapshot: Snapshot) -> str:
-    if snapshot.get("closed_wall_ns") is None:
-        return "is being stopped"
-    return {ABANDONED: "was to be stopped and goes on", SUPERSEDED: "was being stopped when it went down"}.get(
-        str(snapshot["halt_stage"]), "was stopped"
-    )
-
-
-def _ended(snapshot: Snapshot) -> str:
-    verified = when(snapshot, "verified")
-    if verified is not None:
-        return f"the provider confirmed the end of billing after {since_text(verified)}"
-    if snapshot["halt_stage"] == ABANDONED:
-        why = next((entry["detail"].get("why") for entry in snapshot["timeline"] if entry["what"] == ABANDONED), None)
-        return f"{plain(why)}, before that" if why is not None else f"{newcomer(snapshot)} came before that"
-    return "the end of billing is NOT confirmed"
-
-
-def newcomer(snapshot: Snapshot) -> str:
-    found = (entry["detail"].get("who") for entry in snapshot["timeline"] if entry["what"] in (ABANDONED, "came_late"))
-    return plain(next(found, None) or "somebody")
-
-
-def node_not_observed(snapshot: Snapshot) -> list[str]:
-    """What the reader might assume although it was not observed."""
-    seen = {str(entry["what"]) for entry in snapshot["timeline"]}
-    lines = []
-    if "verified" not in seen:
-        last = next((m.text for m in reversed(moments(snapshot)) if m.what in ("billing", "stop_refused")), None)
-        lines.append(f"The provider never confirmed that billing ended{f' (last: {last})' if last else ''}.")
-    if snapshot["halt_stage"] == ABANDONED and "stop_refused" not in seen:
-        lines.append("Whether a stop that was on its way takes the machine down all the same.")
-    if snapshot.get("closed_wall_ns") is None:
-        lines.append(f"The stop is not finished: stage {snapshot['halt_stage']}.")
-    if snapshot.get("undurable"):
-        lines.append("Some records were not on disk when they were acted upon (full or frozen disk).")
-    if snapshot.get("spend_rate_usd_micros_per_hour") is None:
-        lines.append("The price of this machine is unknown, so what its idle time has cost is unknown.")
-    return lines
-
-
-def last_runs(snapshot: Snapshot) -> str:
-    return ", ".join(plain(name) for name in snapshot["evidence"].get("last_runs", [])) or "none known"
-
-
-# --- the document ------------------------------------------------------------------------------------
-
 
 __all__ = ["incident_document", "incident_json", "incident_markdown", "live_line", "timeline_lines"]
 

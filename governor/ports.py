@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from governor.core.alerts.outbox import Delivery
     from governor.core.base.identity import ConnectionId, Peer, ProcessFacts, ProcessId
     from governor.core.base.units import BootNs, MonoNs, UsdMicros, WallNs
+    from governor.core.events.checkpoints import CheckpointSeen
     from governor.core.events.inputs import BillingAnswer, StopAnswer
     from governor.core.money.prices import PriceAnswer
 
@@ -338,8 +339,8 @@ class Checkpoints(Protocol):
         They are read with that user's rights, as far as this governor may take them. Without `gid`: in no group.
         """
 
-    def find(self, path: str, *, uid: int, gid: int | None) -> CheckpointLook:
-        """Look whether a checkpoint is still there (`whole`). Nothing of it is read. Blocks."""
+    def find(self, paths: Sequence[str], *, uid: int, gid: int | None) -> list[CheckpointSeen]:
+        """Look whether the first is still there and finite, and at the next as long as none is fit. Blocks."""
 
 
 # --- people ----------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.managed_run import Launch, ManagedRun, announced_by_others
 from governor.core.engine.node import Node
-from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
+from governor.core.events.checkpoints import CheckpointRead, CheckpointSeen, LastGoodSeen
 from governor.core.events.effects import (
     Alarm,
     Ask,
@@ -350,8 +350,8 @@ class Performer:
                     read.counted, read.nonfinite,
                 )  # fmt: skip
             case FindLastGood():
-                found = self.checkpoints.find(effect.path, uid=effect.uid, gid=effect.gid)
-                return LastGoodSeen(self.clock.mono(), effect.run, effect.path, found.whole, found.reason)
+                looks = self.checkpoints.find(effect.paths, uid=effect.uid, gid=effect.gid)
+                return LastGoodSeen(self.clock.mono(), effect.run, tuple(looks))
             case _:
                 raise AssertionError(f"{effect} does not block")
 
@@ -365,7 +365,8 @@ class Performer:
             case ReadCheckpoint():
                 self.post(CheckpointRead(at, effect.incident_id, None, 0, 0, "calls_in_flight"))
             case FindLastGood():
-                self.post(LastGoodSeen(at, effect.run, effect.path, None, "calls_in_flight"))
+                unseen = CheckpointSeen(effect.paths[0], None, "calls_in_flight")
+                self.post(LastGoodSeen(at, effect.run, (unseen,)))
 
 
 _AT_ONCE_MAX: Final[dict[type, int]] = {

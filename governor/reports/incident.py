@@ -15,12 +15,13 @@ from governor.core.base.printable import escaped
 from governor.core.base.shell_words import REDACTED
 from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration
 from governor.reports.node_stop import is_of_node, last_runs, node_not_observed, node_summary
-from governor.reports.resume_text import resume_from, resume_with
+from governor.reports.resume_text import refused, resume_command, resume_from, resume_with
 from governor.reports.terminal import live_line, loss_text, timeline_lines
 from governor.text.moments import (
     Snapshot,
     last_good_text,
     moments,
+    none_is_left,
     processes_text,
     since_text,
     spent_text,
@@ -57,6 +58,8 @@ def incident_document(snapshot: Snapshot) -> dict[str, Any]:
         "spend_at_verdict_usd": _usd(snapshot, "spend_at_verdict_usd_micros"),
         **snapshot,
     }
+    if "resume" in snapshot:
+        document["resume"] = resume_command(snapshot)
     told: dict[str, Any] = worded(document)
     return told
 
@@ -78,8 +81,11 @@ def incident_markdown(snapshot: Snapshot) -> str:
         *([] if is_of_node(snapshot) else [_ranks(snapshot)]),
         "## Evidence\n\n" + _evidence(snapshot),
     ]
-    if snapshot.get("resume"):
-        sections.insert(3, f"## Resume\n\n{_fenced([snapshot['resume']])}\n\n{_resume_advice(snapshot)}")
+    command = resume_command(snapshot)
+    if command:
+        sections.insert(3, f"## Resume\n\n{_fenced([command])}\n\n{_resume_advice(snapshot)}")
+    elif snapshot.get("resume"):
+        sections.insert(3, f"## Resume\n\n{_resumes_from(snapshot)}")
     return "\n\n".join(sections) + "\n"
 
 
@@ -216,7 +222,8 @@ def _facts(snapshot: Snapshot) -> list[str]:
 
 
 def _last_good(last_good: Mapping[str, Any]) -> str:
-    return f"step {last_good.get('step')}, `{_inline(last_good_text(last_good))}`"
+    left = "NONE IS LEFT; " if none_is_left(last_good) else ""
+    return f"{left}step {last_good.get('step')}, `{_inline(last_good_text(last_good))}`"
 
 
 def _closed(snapshot: Snapshot) -> str:
@@ -245,9 +252,13 @@ def _resume_advice(snapshot: Snapshot) -> str:
 
 
 def _resumes_from(snapshot: Snapshot) -> str:
-    told = resume_from(snapshot)
-    if told is not None:
+    told, harmed = resume_from(snapshot), refused(snapshot)
+    if harmed is not None and told is None:
+        return f"Nothing is known to resume from: {_inline(harmed)}. The command might take it, so it is not shown."
+    if told is not None and snapshot.get("framework") == "hf":
         return f"The Trainer begins anew unless it is told to go on from {_inline(told)}."
+    if told is not None:
+        return f"`latest` may name a checkpoint that is not finite: tell it to go on from {_inline(told)}."
     checkpoint = snapshot.get("checkpoint") or {}
     if checkpoint.get("nonfinite"):
         place, what = _inline(checkpoint.get("path")), _inline(checkpoint["nonfinite"])

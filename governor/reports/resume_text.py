@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 from governor.core.base.units import format_usd
-from governor.text.moments import Snapshot
+from governor.text.moments import Snapshot, none_is_left
 from governor.text.table import plain
 
 
+def resume_command(snapshot: Snapshot) -> str | None:
+    """The command of the run, unless all that it can go on from is not finite: whether it takes that is not known."""
+    last_good = snapshot.get("last_good")
+    is_fit = last_good and not none_is_left(last_good)
+    return snapshot.get("resume") if is_fit or refused(snapshot) is None else None
+
+
 def resume_from(snapshot: Snapshot) -> str | None:
-    """For a trainer that begins anew unless it is told: the checkpoint, and how to tell it. None for any other."""
-    path = (snapshot.get("last_good") or {}).get("path")
-    if snapshot.get("framework") != "hf" or not path:
+    """For a trainer that begins anew unless it is told: the checkpoint, and how to tell it. None for any other.
+
+    Whatever the trainer, it may have to be told where it takes the newest, and the newest is not finite.
+    """
+    last_good = snapshot.get("last_good") or {}
+    path = plain(last_good.get("path") or "")
+    if not path or none_is_left(last_good):
         return None
-    return f'{plain(path)}: shim.resume() in the script, or trainer.train(resume_from_checkpoint="{plain(path)}")'
+    if snapshot.get("framework") == "hf":
+        return f'{path}: shim.resume() in the script, or trainer.train(resume_from_checkpoint="{path}")'
+    harmed = refused(snapshot)
+    return f"{path}, not {harmed}" if harmed is not None else None
+
+
+def refused(snapshot: Snapshot) -> str | None:
+    """The newest checkpoint that was named as good and is not finite, and why."""
+    last_good = snapshot.get("last_good") or {}
+    for one in (last_good, *last_good.get("passed_over", ()), snapshot.get("checkpoint") or {}):
+        if one.get("nonfinite"):
+            return f"{plain(one.get('path') or '?')} (NOT FINITE: {plain(one['nonfinite'])})"
+    return None
 
 
 def resume_with(snapshot: Snapshot) -> str | None:

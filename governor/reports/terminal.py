@@ -8,8 +8,17 @@ from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
 from governor.core.engine.idle_state import NODE
-from governor.reports.resume_text import resume_from, resume_with
-from governor.text.moments import Moment, Snapshot, last_good_text, moments, since_text, spent_text, stays_billed_text
+from governor.reports.resume_text import resume_command, resume_from, resume_with
+from governor.text.moments import (
+    Moment,
+    Snapshot,
+    last_good_text,
+    moments,
+    none_is_left,
+    since_text,
+    spent_text,
+    stays_billed_text,
+)
 from governor.text.screen import FILE, Screen, Styled, shown_lines, width
 from governor.text.table import plain
 
@@ -164,9 +173,15 @@ def _foot(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
         rows.append(("checkpoint", "none was saved by this halt", True))
     last_good = snapshot.get("last_good")
     if last_good and last_good.get("path") != (checkpoint or {}).get("path"):
-        rows.append(("last good", plain(f"step {last_good.get('step', '?')}: {last_good_text(last_good)}"), False))
-    if snapshot.get("resume"):
-        rows.append(("resume", plain(snapshot["resume"]), False))
+        left = "NONE IS LEFT; " if none_is_left(last_good) else ""
+        text = f"{left}step {last_good.get('step', '?')}: {last_good_text(last_good)}"
+        rows.append(("last good", plain(text), False))
+    command = resume_command(snapshot)
+    if command is None and snapshot.get("resume"):
+        why = "no known checkpoint is finite, and the command might take one that is not"
+        rows.append(("resume", f"not shown: {why}", True))
+    if command:
+        rows.append(("resume", plain(command), False))
         told = (("resume from", resume_from(snapshot)), ("resume with", resume_with(snapshot)))
         rows.extend((label, text, False) for label, text in told if text is not None)
     rows.append(("report", f"costgov incident show {plain(snapshot['incident_id'])}", False))

@@ -17,6 +17,16 @@ Detail = Mapping[str, Any]
 RUNGS: Final = {0: "stop", 1: "forced stop", 2: "terminate"}
 # Ranks answer one by one. Only the last answer of each kind matters.
 _PER_RANK: Final = frozenset({"received", "agreed", "saving", "saved", "rank_saved"})
+# The first that holds is told.
+_REMARKS: Final = {
+    "gone": "GONE: it {}",
+    "torn": "NOT WHOLE: {}",
+    "nonfinite": "NOT FINITE: {}",
+    "unseen": "not seen by the governor: {}",
+    "unsampled": "its weights were not looked into: {}",
+}
+_UNFIT: Final = ("gone", "torn", "nonfinite")
+_PASSED_TOLD: Final = 3
 _BYTES: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
@@ -113,11 +123,25 @@ def _checkpoint_read(detail: Detail, _snapshot: Snapshot) -> str:
 
 
 def last_good_text(last_good: Mapping[str, Any]) -> str:
-    """Its place, and what was seen there when it was last told."""
-    remark = f" (GONE: it {last_good['gone']})" if last_good.get("gone") else ""
-    if last_good.get("unseen"):
-        remark = f" (not seen by the governor: {last_good['unseen']})"
-    return f"{last_good.get('path', '?')}{remark}"
+    """Its place, what a look has found there, and which newer ones were passed over."""
+    passed = [one for one in last_good.get("passed_over", ()) if isinstance(one, Mapping)]
+    parts = [f"{last_good.get('path', '?')}{_remark(last_good)}"]
+    parts += [
+        f"passed over: step {one.get('step', '?')}, {one.get('path', '?')}{_remark(one)}"
+        for one in passed[:_PASSED_TOLD]
+    ]
+    parts += [f"{len(passed) - _PASSED_TOLD} more passed over"] if len(passed) > _PASSED_TOLD else []
+    return "; ".join(parts)
+
+
+def none_is_left(last_good: Mapping[str, Any]) -> bool:
+    """Whether no checkpoint is known to go on from: one that is fit would be in its place."""
+    return any(last_good.get(mark) for mark in _UNFIT)
+
+
+def _remark(checkpoint: Mapping[str, Any]) -> str:
+    mark = next((mark for mark in _REMARKS if checkpoint.get(mark)), None)
+    return "" if mark is None else f" ({_REMARKS[mark].format(checkpoint[mark])})"
 
 
 def _weights(detail: Detail) -> str:

@@ -254,7 +254,7 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
         shim_version=_shown(frame.get("shim_version")),
         started_at=None if started is None else MonoNs(min(started, at)),
         resumed_step=_count(frame.get("resumed_step")),
-        last_good=LastGood.of(frame.get("last_good")),
+        last_good=LastGood.named(frame.get("last_good")),
         mark=_count(frame.get("mark")),
         open_incident=frame.get("open_incident"),
     )

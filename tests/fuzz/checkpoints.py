@@ -57,7 +57,7 @@ class Manifests:
         (self._work / MANIFEST).write_bytes(one)
         answer = look(str(self._work), Progress(self._null), hash_s=0.5)
         checked(answer)
-        checked(find(str(self._work)))
+        checked(find(str(self._work), Progress(self._null)))
 
     def end(self) -> None:
         os.close(self._null)

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,6 +24,7 @@ from governor.core.base.identity import Peer
 from governor.core.base.policy import PolicySet
 from governor.core.base.units import MonoNs, UsdMicros
 from governor.core.engine.node import Node, NodeFacts, new_node
+from governor.core.events.checkpoints import CheckpointSeen
 from governor.core.views.metrics import GovernorHealth, LagMeter, take_snapshot
 from governor.daemon.loop import Daemon
 from governor.daemon.perform import Performer
@@ -42,6 +43,7 @@ HEADINGS = re.compile(
     r"# Incident .*|## (Resume|Timeline|What was not observed|Evidence)|## Ranks at the verdict|### Rank .*"
 )
 # Work of the performer on threads, which is over at once here.
+HARMS = (None, "model.safetensors: lm_head", None)
 CALLS = frozenset(("StopCompute", "ReadBilling", "ReadCheckpoint", "FindLastGood", "archive"))
 
 
@@ -65,8 +67,9 @@ class Looks:
         self._answers += 1
         return CheckpointLook((True, False, None)[self._answers % 3], 3, 3, "as it is")
 
-    def find(self, path: str, *, uid: int, gid: int | None) -> CheckpointLook:
-        return self.read(path, "", uid=uid, gid=gid)
+    def find(self, paths: Sequence[str], *, uid: int, gid: int | None) -> list[CheckpointSeen]:
+        found = [(path, self.read(path, "", uid=uid, gid=gid)) for path in paths]
+        return [CheckpointSeen(path, look.whole, look.reason, HARMS[len(path) % 3]) for path, look in found]
 
 
 class Judge:

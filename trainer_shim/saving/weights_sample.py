@@ -73,6 +73,13 @@ class Piece(NamedTuple):
     size: int
 
 
+class Sampled(NamedTuple):
+    """What samples of some files have shown."""
+
+    harm: Optional[str]  # The first tensor with a NaN or an infinity, as "FILE: TENSOR". None: none was seen.
+    unsampled: Optional[str]  # What was not looked into, where that is too much. None: most bytes are in sampled files.
+
+
 class Budget:
     """What a look at one checkpoint may cost."""
 
@@ -93,8 +100,39 @@ class Budget:
 
 def nonfinite(path: str, names: Sequence[str], step: Callable[[], None], time_s: float = TIME_MAX_S) -> Optional[str]:
     """The first sampled tensor with a NaN or an infinity, as "FILE: TENSOR". None: none was seen. Never raises."""
+    return _harm(path, _wanted(names), Budget(step, until=time.monotonic() + time_s), [])
+
+
+def sample(
+    path: str, sizes: Sequence[Tuple[str, int]], step: Callable[[], None], time_s: float = TIME_MAX_S
+) -> Sampled:
+    """As nonfinite(), and whether enough was looked into. `sizes`: names and bytes of the files. Never raises."""
     budget = Budget(step, until=time.monotonic() + time_s)
-    wanted = _spread([name for name in names if name.endswith(tuple(_PIECES_OF))], FILES_MAX)
+    wanted = _wanted([name for name, _ in sizes])
+    looked: List[str] = []
+    harm = _harm(path, wanted, budget, looked)
+    if harm is not None or not wanted:
+        return Sampled(harm, None if harm else "no file of a format that is sampled")
+    if budget.is_spent and len(looked) < len(wanted):
+        return Sampled(None, "%d of %d files in the time and the bytes of a look" % (len(looked), len(wanted)))
+    # Of very many files of one format some stand for the others.
+    left = set(sizes) - {(name, size) for name, size in sizes if name in looked or _is_known(name)}
+    left |= {(name, size) for name, size in sizes if name in wanted and name not in looked}
+    if sum(size for _, size in left) > sum(size for name, size in sizes if name in looked):
+        return Sampled(None, "most of its bytes: %s" % max(left, key=lambda one: one[1])[0])
+    return Sampled(None, None)
+
+
+def _wanted(names: Sequence[str]) -> Sequence[str]:
+    return _spread([name for name in names if _is_known(name)], FILES_MAX)
+
+
+def _is_known(name: str) -> bool:
+    return name.endswith(tuple(_PIECES_OF))
+
+
+def _harm(path: str, wanted: Sequence[str], budget: Budget, looked: List[str]) -> Optional[str]:
+    """Sample the files. `looked` takes those most of which can be sampled, and was."""
     for name in wanted:
         pieces_of = next(read for ending, read in _PIECES_OF.items() if name.endswith(ending))
         try:
@@ -107,6 +145,9 @@ def nonfinite(path: str, names: Sequence[str], step: Callable[[], None], time_s:
                         return None
                     if _is_harmed(file, piece, SAMPLES_PER_FILE // len(chosen), budget):
                         return "%s: %s" % (name, piece.name)
+                known = sum(piece.size for piece in large)
+                if chosen and (pieces_of is _of_distcp or 2 * known >= os.fstat(file.fileno()).st_size):
+                    looked.append(name)
         except _MADE_UP:
             continue  # Cut short, or not what its name says. Sizes and hashes are the judges of that.
         except MemoryError:

@@ -8,6 +8,7 @@ gets on, then one line of JSON: the answer. The format of the manifest is traine
 
 from __future__ import annotations
 
+import codecs
 import ctypes
 import errno
 import hashlib
@@ -32,7 +33,7 @@ from trainer_shim.saving.manifest import (
     open_regular,
     parse,
 )
-from trainer_shim.saving.weights_sample import nonfinite
+from trainer_shim.saving.weights_sample import nonfinite, sample
 
 # ZeRO-3 writes two files a rank and we a third: 6,000 for 2,000 ranks. Formats with a file for each chunk of a tensor
 # have some ten thousand.
@@ -43,11 +44,14 @@ MEMORY_BYTES_MAX: Final = 192 << 20
 DESCRIPTORS_MAX: Final = 16
 # The shim hashes for at most a minute on each rank. One reader needs eight minutes for what eight ranks hashed.
 HASH_TIME_MAX_S: Final = 900.0
+LIST_TIME_MAX_S: Final = 5.0  # Of a checkpoint without a manifest. A cold directory of a network gives 1,000 entries.
 CPU_TIME_MAX_S: Final = 960
 ANSWER_BYTES_MAX: Final = 16 * 1024
 REASON_CHARS_MAX: Final = 500
 ENOUGH: Final = b"enough\n"  # A second line on stdin: others wait, so say what you have.
 _OWN_TAG: Final = "cg_"  # A checkpoint that the shim has named has a manifest, or is none.
+# Of zips' names and of pickles. Python imports one when it is first used, and the user may not read Python's folders.
+_CODECS: Final = ("cp437", "ascii", "raw_unicode_escape", "unicode_escape")
 _CHUNK_BYTES: Final = 4 << 20
 _FAULTS_TOLD: Final = 3
 _DOT_EVERY_S: Final = 1.0
@@ -66,6 +70,7 @@ class Answer:
     reason: str
     counted: str | None = None  # What its files hold and what its parameters need. None: the manifest does not count.
     nonfinite: str | None = None  # The file and the tensor in which a sample has a NaN or an infinity.
+    unsampled: str | None = None  # Of find(): what of its weights was not looked into, where that is too much.
 
     def line(self) -> bytes:
         return b"\n" + json.dumps(asdict(self)).encode() + b"\n"
@@ -76,6 +81,8 @@ class Answer:
 
 def confine() -> None:
     """Take from this process what it does not need. Before anything of a stranger is read."""
+    for name in _CODECS:
+        codecs.lookup(name)
     for what, limit in (
         (resource.RLIMIT_AS, MEMORY_BYTES_MAX),
         (resource.RLIMIT_CPU, CPU_TIME_MAX_S),
@@ -271,15 +278,17 @@ def look(path: str, progress: Progress, hash_s: float = HASH_TIME_MAX_S) -> Answ
     return Answer(True, files, hashed, reason, counted, harmed)
 
 
-def find(path: str) -> Answer:
-    """Whether a checkpoint is still there: a file, or a directory with something in it.
+def find(path: str, progress: Progress) -> Answer:
+    """Whether a checkpoint is still there, and samples of its weights: of a file, or of all below a directory.
 
     A directory of ours must have its manifest. Lightning's own checkpoints are single files.
     """
     try:
         facts = os.stat(path)
         if stat.S_ISREG(facts.st_mode):
-            return Answer(True, 1, 0, "is there") if facts.st_size else Answer(False, 0, 0, "is empty")
+            if not facts.st_size:
+                return Answer(False, 0, 0, "is empty")
+            return _with_sample(os.path.dirname(path), [(os.path.basename(path), facts.st_size)], 1, progress)
         names = {entry.name for entry, _ in zip(os.scandir(path), range(ENTRIES_MAX), strict=False)}
     except FileNotFoundError:
         if not os.path.isdir(os.path.dirname(path.rstrip("/")) or "/"):
@@ -291,11 +300,46 @@ def find(path: str) -> Answer:
         return Answer(False, 0, 0, "is empty")
     if os.path.basename(path.rstrip("/")).startswith(_OWN_TAG) and MANIFEST not in names:
         return Answer(False, len(names), 0, "has lost its manifest")
-    return Answer(True, len(names), 0, "is there")
+    files, unlisted = list_files(path, progress)
+    return _with_sample(path, files, len(names), progress, unlisted)
 
 
-def _short(error: Exception) -> str:
-    return str(error).encode("utf-8", "backslashreplace").decode()[:REASON_CHARS_MAX]
+def _with_sample(
+    path: str, files: Sequence[tuple[str, int]], count: int, progress: Progress, unlisted: str | None = None
+) -> Answer:
+    seen = sample(path, files, progress.step)
+    if seen.harm is not None:
+        return Answer(True, count, 0, "is there", nonfinite=_short(seen.harm))
+    left = seen.unsampled or unlisted
+    return Answer(True, count, 0, "is there", unsampled=None if left is None else _short(left))
+
+
+def list_files(path: str, progress: Progress) -> tuple[list[tuple[str, int]], str | None]:
+    """Names and sizes of the files below, and what was not listed. A link to a directory is not followed."""
+    until = time.monotonic() + LIST_TIME_MAX_S
+    files: list[tuple[str, int]] = []
+    folders, unlisted = [""], None
+    while folders:
+        folder = folders.pop()
+        try:
+            for entry in os.scandir(os.path.join(path, folder)):
+                progress.step()
+                name = os.path.join(folder, entry.name)
+                if len(files) + len(folders) >= ENTRIES_MAX or time.monotonic() > until:
+                    return files, f"files from {name} on"
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(name)
+                elif entry.is_dir():
+                    unlisted = name
+                elif entry.is_file():
+                    files.append((name, entry.stat().st_size))
+        except OSError:
+            unlisted = folder
+    return files, unlisted
+
+
+def _short(reason: Exception | str) -> str:
+    return str(reason).encode("utf-8", "backslashreplace").decode()[:REASON_CHARS_MAX]
 
 
 def main() -> int:
@@ -311,7 +355,7 @@ def main() -> int:
     else:
         end_with(int(request["parent"]))
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-        answer = find(request["path"]) if request["look"] == "find" else look(request["path"], Progress(1, 0))
+        answer = (find if request["look"] == "find" else look)(request["path"], Progress(1, 0))
     os.write(1, answer.line())
     return 0
 

@@ -20,8 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from governor.adapters.trainers.checkpoint_reader import ANSWER_BYTES_MAX, ENOUGH, HASH_TIME_MAX_S
+from governor.adapters.trainers.checkpoint_reader import ANSWER_BYTES_MAX, ENOUGH, HASH_TIME_MAX_S, Answer
 from governor.adapters.trainers.reader_places import READERS_MAX, Hung, Places, Reader, Seat
+from governor.core.events.checkpoints import CheckpointSeen
 from governor.ports import CheckpointLook
 from trainer_shim.saving import weights_sample
 
@@ -85,22 +86,29 @@ class DiskCheckpoints:
                 _is_over(self._ready.get_nowait())
 
     def read(self, path: str, manifest: str, *, uid: int, gid: int | None) -> CheckpointLook:
-        return self._have_read({"look": "read", "path": path}, uid, gid)
+        found = self._have_read({"look": "read", "path": path}, uid, gid)
+        return CheckpointLook(found.whole, found.files, found.hashed, found.reason, found.counted, found.nonfinite)
 
-    def find(self, path: str, *, uid: int, gid: int | None) -> CheckpointLook:
-        return self._have_read({"look": "find", "path": path}, uid, gid)
+    def find(self, paths: Sequence[str], *, uid: int, gid: int | None) -> list[CheckpointSeen]:
+        looks: list[CheckpointSeen] = []
+        for path in paths:
+            found = self._have_read({"look": "find", "path": path}, uid, gid)
+            looks.append(CheckpointSeen(path, found.whole, found.reason, found.nonfinite, found.unsampled))
+            if looks[-1].is_fit:
+                break
+        return looks
 
-    def _have_read(self, request: dict[str, Any], uid: int, gid: int | None) -> CheckpointLook:
+    def _have_read(self, request: dict[str, Any], uid: int, gid: int | None) -> Answer:
         seat = self._places.enter(uid, is_urgent=request["look"] == "read")
         if isinstance(seat, str):
-            return CheckpointLook(None, 0, 0, seat)
+            return Answer(None, 0, 0, seat)
         reader: Reader | None = None
         try:
             reader = self._take_ready() or self._start()
             whose = {"uid": uid, "gid": _NOBODY if gid is None else gid, "parent": os.getpid()}
             return self._ask(reader, seat, {**request, **whose})
         except OSError as error:
-            return CheckpointLook(None, 0, 0, f"no reader can be started: {error.strerror}")
+            return Answer(None, 0, 0, f"no reader can be started: {error.strerror}")
         finally:
             self._places.leave(seat, None if reader is None or _is_over(reader) else Hung(reader, _take_memory(reader)))
 
@@ -128,13 +136,13 @@ class DiskCheckpoints:
                 return reader
             _discard(reader)
 
-    def _ask(self, reader: Reader, seat: Seat, request: dict[str, Any]) -> CheckpointLook:
+    def _ask(self, reader: Reader, seat: Seat, request: dict[str, Any]) -> Answer:
         _say(reader, json.dumps(request).encode() + b"\n")
         said = self._listen(reader, seat)
-        seat.has_answered = isinstance(said, CheckpointLook)
-        return said if isinstance(said, CheckpointLook) else CheckpointLook(None, 0, 0, said)
+        seat.has_answered = isinstance(said, Answer)
+        return said if isinstance(said, Answer) else Answer(None, 0, 0, said)
 
-    def _listen(self, reader: Reader, seat: Seat) -> CheckpointLook | str:
+    def _listen(self, reader: Reader, seat: Seat) -> Answer | str:
         assert reader.stdout is not None
         fd, said = reader.stdout.fileno(), b""
         last_at = time.monotonic()
@@ -151,7 +159,7 @@ class DiskCheckpoints:
             last_at = time.monotonic()
             said += chunk
             if not chunk or len(said) > ANSWER_BYTES_MAX + _DOTS_MAX:
-                return _look_of(said.lstrip(b".")) or "the reader of the checkpoint ended without an answer"
+                return _answer_of(said.lstrip(b".")) or "the reader of the checkpoint ended without an answer"
         if is_asked and time.monotonic() >= until:
             return "it had no answer when its reader was wanted for others"
         return f"its files gave no answer within {self._silent_s:.0f} s"
@@ -164,10 +172,10 @@ def _say(reader: Reader, line: bytes) -> None:
         reader.stdin.flush()
 
 
-def _look_of(answer: bytes) -> CheckpointLook | None:
+def _answer_of(answer: bytes) -> Answer | None:
     try:
         found: dict[str, Any] = json.loads(answer)
-        return CheckpointLook(**found)
+        return Answer(**found)
     except (ValueError, TypeError, KeyError):
         return None
 

@@ -300,9 +300,9 @@ def on_last_good_seen(node: Node, seen: LastGoodSeen) -> list[Effect]:
     managed = node.runs.get(seen.run)
     if managed is None:
         return []
-    before = managed.run.last_good
+    before = managed.run.last_good, managed.incident.last_good if managed.incident is not None else None
     alarms = saved_checkpoint.note_last_good(managed, seen)
-    if managed.run.last_good == before:
+    if before == (managed.run.last_good, managed.incident.last_good if managed.incident is not None else None):
         return []
     effects: list[Effect] = [persist_incident(node, managed)] if managed.incident is not None else []
     return [*effects, node_journal.persist(node, seen.at, managed), *alarms]

@@ -370,6 +370,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "completed": run.ended_well,
         "end": {"exit_code": run.end.exit_code, "cause": run.end.cause} if run.end is not None else None,
         "last_good": run.last_good.row() if run.last_good is not None else None,
+        **({"named_before": [one.row() for one in run.named_before]} if run.named_before else {}),
         "save_longest_ns": run.save_longest_ns,
         "first_step_at": run.first_step_at,
         "working_since": run.working_since,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from governor.core.base.units import DurationNs, WallNs
+from governor.core.base.units import DurationNs, MonoNs, WallNs
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.events.checkpoints import CheckpointRead, LastGood, LastGoodSeen
+from governor.core.events.checkpoints import CheckpointRead, LastGood, LastGoodSeen, after_looks
 from governor.core.events.effects import Alarm, FindLastGood, ReadCheckpoint
 from governor.core.events.inputs import Ack
+from governor.core.runs.state import Run
 
 
 def take(managed: ManagedRun, ack: Ack) -> list[ReadCheckpoint | FindLastGood]:
@@ -32,11 +33,11 @@ def take(managed: ManagedRun, ack: Ack) -> list[ReadCheckpoint | FindLastGood]:
     if not (isinstance(path, str) and isinstance(manifest, str)):
         return [*finds]
     gid = next((rank.peer.gid for rank in managed.run.ranks.values() if rank.connection == ack.connection), None)
-    finds = [find for find in finds if find.path != path]
+    finds = [find for find in finds if find.paths[0] != path]
     return [ReadCheckpoint(incident.incident_id, incident.run, path, manifest, managed.run.uid, gid), *finds]
 
 
-def take_finished(managed: ManagedRun) -> None:
+def take_finished(managed: ManagedRun) -> list[FindLastGood]:
     """A save from before the verdict may become whole after it: large files take a minute to be durable.
 
     One of a later step is the last good one of nothing: its weights are those of the finding.
@@ -45,36 +46,66 @@ def take_finished(managed: ManagedRun) -> None:
     assert incident is not None
     step = last.step if last is not None else None
     known = incident.last_good.step if incident.last_good is not None else None
-    if step is not None and incident.step is not None and (known or -1) < step <= incident.step:
-        incident.take_last_good(managed.run)
+    if step is None or incident.step is None or not (known or -1) < step <= incident.step:
+        return []
+    incident.take_last_good(managed.run)
+    return find_last_good(managed)
 
 
 def find_last_good(managed: ManagedRun) -> list[FindLastGood]:
-    """It is about to be told: look whether it is still there."""
-    run = managed.run
-    path = run.last_good.path if run.last_good is not None else None
-    if path is None:
-        return []
+    """It is about to be told: look whether it is still there and finite."""
+    run, incident = managed.run, managed.incident
     gid = next((rank.peer.gid for rank in run.ranks.values()), None)
-    return [FindLastGood(run.run, path, run.uid, gid)]
+    told = [run.last_good]
+    if incident is not None and not incident.is_closed and _path(incident.last_good) != _path(run.last_good):
+        told.append(incident.last_good)
+    chains = [(one, *_older(run, one)) for one in told if one is not None and one.path is not None]
+    return [FindLastGood(run.run, tuple(one.path for one in chain if one.path), run.uid, gid) for chain in chains]
 
 
 def note_last_good(managed: ManagedRun, seen: LastGoodSeen) -> list[Alarm]:
-    """Keep what was seen beside the checkpoint's place, for whoever tells of it."""
-    run, known = managed.run, managed.run.last_good
-    if known is None or known.path != seen.path:
-        return []  # There is a newer one.
-    gone = seen.reason if seen.there is False else None
-    unseen = seen.reason if seen.there is None else None
-    # All work since the attempt's begin is unsaved where it is gone.
-    run.take_last_good(replace(known, gone=gone, unseen=unseen), None if gone else run.last_good_at)
-    incident = managed.incident
-    if incident is not None and incident.last_good is not None and incident.last_good.path == seen.path:
-        incident.take_last_good(run)
-    if gone is None or known.gone:
-        return []
-    text = f"the last good checkpoint, of step {known.step}, {gone}: {seen.path}"
-    return [Alarm("last_good_gone", run.run, text)]
+    """Take what the looks have left, for whoever tells of it."""
+    run, incident = managed.run, managed.incident
+    known, told = run.last_good, incident.last_good if incident is not None else None
+    looked = {look.path for look in seen.looks}
+    alarms: list[Alarm] = []
+    if incident is not None and told is not None and told.path in looked:
+        found = after_looks(told, _older(run, told), seen)
+        incident.go_back_to(found)
+        alarms = _alarms(run.run, told, found)
+    if known is None or known.path not in looked:
+        return alarms  # There is a newer one.
+    found = after_looks(known, run.named_before, seen)
+    # When an older one was saved is not remembered, so that more work counts as unsaved, and none of it as saved.
+    at = run.last_good_at if found.is_fit and found.path == known.path else None
+    run.take_last_good(found, at, _older(run, found))
+    return alarms or _alarms(run.run, known, found)
+
+
+def _alarms(run: str, known: LastGood, found: LastGood) -> list[Alarm]:
+    """One for each that was not known to be unfit."""
+    unfit_before = {one.path for one in (known, *known.passed_over) if not one.is_fit}
+    alarms: list[Alarm] = []
+    for one in (found, *found.passed_over):
+        if one.is_fit or one.path in unfit_before:
+            continue
+        which = "the last good checkpoint" if one.path == known.path else "a checkpoint that was named as good"
+        if one.gone is not None:
+            alarms.append(Alarm("last_good_gone", run, f"{which}, of step {one.step}, {one.gone}: {one.path}"))
+        else:
+            text = f"{which}, of step {one.step}, is not finite ({one.nonfinite}); do not resume from it: {one.path}"
+            alarms.append(Alarm("checkpoint_nonfinite", run, text))
+    return alarms
+
+
+def _path(checkpoint: LastGood | None) -> str | None:
+    return checkpoint.path if checkpoint is not None else None
+
+
+def _older(run: Run, checkpoint: LastGood) -> tuple[LastGood, ...]:
+    """Those that were named before it."""
+    paths = [_path(run.last_good), *(one.path for one in run.named_before)]
+    return run.named_before[paths.index(checkpoint.path) :] if checkpoint.path in paths else ()
 
 
 def judge(managed: ManagedRun, read: CheckpointRead, wall: WallNs) -> list[Alarm]:
@@ -93,10 +124,10 @@ def judge(managed: ManagedRun, read: CheckpointRead, wall: WallNs) -> list[Alarm
             incident.verify_checkpoint({"verified_by": "governor", "files": read.files, "hashes_equal": read.hashed})
         elif read.whole is False:
             incident.verify_checkpoint({"verified_by": "nobody", "fault": read.reason})
-            _withdraw(managed)
+            _withdraw(managed, read.at)
         if read.nonfinite and incident.checkpoint.get("kind") == "good":
             incident.verify_checkpoint({"kind": "suspect", "nonfinite": read.nonfinite})
-            _withdraw(managed)
+            _withdraw(managed, read.at)
             text = f"checkpoint of incident {incident.incident_id} was saved as good and its weights are not finite"
             text += f": {read.nonfinite}; do not resume from it"
             alarms.append(Alarm("checkpoint_nonfinite", incident.run, text))
@@ -106,12 +137,16 @@ def judge(managed: ManagedRun, read: CheckpointRead, wall: WallNs) -> list[Alarm
     return alarms
 
 
-def _withdraw(managed: ManagedRun) -> None:
+def _withdraw(managed: ManagedRun, at: MonoNs) -> None:
     """The checkpoint that this halt saved is not the last good one after all: the one before it is."""
     incident, last = managed.incident, managed.run.last_good
     assert incident is not None
     assert incident.checkpoint is not None
     if last is not None and last.path == incident.checkpoint.get("path"):
+        before = LastGood.of(incident.checkpoint.get("last_good_before"))
+        torn, nonfinite = (incident.checkpoint.get(name) for name in ("fault", "nonfinite"))
+        refused = replace(last, refused_mono_ns=at, torn=torn, nonfinite=nonfinite)
+        back = refused.in_favour_of(before) if before is not None else None
         # When that one was saved is not remembered, so more work counts as unsaved, and none of it as saved.
-        managed.run.take_last_good(LastGood.of(incident.checkpoint.get("last_good_before")), None)
+        managed.run.take_last_good(back, None, _older(managed.run, before) if before is not None else ())
         incident.take_last_good(managed.run)

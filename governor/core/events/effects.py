@@ -100,10 +100,10 @@ class ReadCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class FindLastGood:
-    """Look whether the run's last good checkpoint is still where it was saved, with the rights of the run's user."""
+    """Look whether the run's last good checkpoint is still where it was saved, and finite: with its user's rights."""
 
     run: str
-    path: str
+    paths: tuple[str, ...]  # The newest first. An older one is looked at where none before it is fit.
     uid: int
     gid: int | None
 

@@ -102,6 +102,10 @@ class Incident:
         """Take the run's last good checkpoint, which this halt saved."""
         self.last_good = run.last_good
 
+    def go_back_to(self, checkpoint: LastGood) -> None:
+        """Name another last good checkpoint: what a look at this halt's own has left."""
+        self.last_good = checkpoint
+
     def page(self, reason: str) -> None:
         if reason not in self.pages:
             self.pages.append(reason)

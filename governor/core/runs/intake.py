@@ -145,7 +145,13 @@ def restored(snapshot: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Run
     run.stream.has_record = run.step is not None
     run.completed = bool(snapshot.get("completed", False))  # An older journal has none.
     run.save_longest_ns = snapshot["save_longest_ns"]
-    run.take_last_good(LastGood.of(snapshot["last_good"]), snapshot["last_good_at"] if same_boot else None)
+    rows = snapshot.get("named_before", ())  # An older journal has none.
+    before = (LastGood.of(row, same_boot=same_boot) for row in rows)
+    run.take_last_good(
+        LastGood.of(snapshot["last_good"], same_boot=same_boot),
+        snapshot["last_good_at"] if same_boot else None,
+        tuple(one for one in before if one is not None),
+    )
     end = snapshot.get("end")  # An older journal has none.
     if isinstance(end, Mapping):
         code, cause = end.get("exit_code"), end.get("cause")
@@ -201,11 +207,12 @@ def apply_hello(run: Run, hello: Hello) -> Rank:
 
 
 def _take_last_good(run: Run, named: LastGood, at: MonoNs) -> None:
-    if named.step is None:
+    known = run.last_good
+    if named.step is None or (known is not None and known.refuses(named)):
         return
-    known = run.last_good.step if run.last_good is not None else None
-    if known is None or named.step >= known:  # A `saved` ack may have no step.
-        run.take_last_good(named, at if named.mono_ns is None else MonoNs(min(named.mono_ns, at)))
+    # A `saved` ack may have no step.
+    if known is None or known.step is None or not known.is_fit or named.step >= known.step:
+        run.name_last_good(named, at if named.mono_ns is None else MonoNs(min(named.mono_ns, at)))
 
 
 def note_frame(rank: Rank, at: MonoNs, progress_seq: int | None) -> None:

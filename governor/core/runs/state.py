@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from governor.core.base.identity import ConnectionId, Peer
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.save_interval import Saves
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, UsdMicros
-from governor.core.events.checkpoints import LastGood
+from governor.core.events.checkpoints import LastGood, before_naming
 from governor.core.events.ends import Failure, RunEnd
 from governor.core.events.fetch import Fetch
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
@@ -149,6 +149,7 @@ class Run:
     saves: Saves = field(default_factory=Saves)
     last_good: LastGood | None = None
     last_good_at: MonoNs | None = None
+    named_before: tuple[LastGood, ...] = ()  # What was the last good one before, newest first.
     save_longest_ns: int | None = None
     # Money, from the ledger.
     spend_usd_micros: UsdMicros = UsdMicros(0)
@@ -186,11 +187,19 @@ class Run:
         self.counted_step, self.furthest = trained.counted_step, trained.furthest
 
     def set_last_good(self, step: int | None, path: object, at: MonoNs) -> None:
-        self.take_last_good(LastGood(step, path if isinstance(path, str) else None), at)
+        self.name_last_good(LastGood(step, path if isinstance(path, str) else None), at)
 
-    def take_last_good(self, checkpoint: LastGood | None, at: MonoNs | None) -> None:
-        """Take the last good checkpoint that a rank or the journal names. `at`: None if this boot has no time of it."""
-        self.last_good, self.last_good_at = checkpoint, at
+    def name_last_good(self, named: LastGood, at: MonoNs) -> None:
+        """Take what a rank names as newly saved."""
+        known = self.last_good
+        passed = () if known is None else ((known,) if not known.is_fit else ()) + known.passed_over
+        newer = tuple(one for one in passed if one.path != named.path and (one.step or 0) > (named.step or 0))
+        before = before_naming(known, self.named_before, named)
+        self.take_last_good(replace(named, passed_over=newer), at, before)
+
+    def take_last_good(self, checkpoint: LastGood | None, at: MonoNs | None, before: tuple[LastGood, ...] = ()) -> None:
+        """Take what the journal names, or what a look leaves. `at`: None if this boot has no time of it."""
+        self.last_good, self.last_good_at, self.named_before = checkpoint, at, before
 
     def note_save(self, took: DurationNs) -> None:
         self.save_longest_ns = max(self.save_longest_ns or 0, took)

@@ -20,8 +20,10 @@ import pytest
 
 from governor.adapters.trainers.checkpoints import DiskCheckpoints
 from governor.adapters.trainers.reader_places import READERS_MAX, Places
+from governor.reports.incident import incident_markdown, timeline_lines
 from tests.drills.halt.conftest import SAFETY_S, Service
 from tests.drills.halt.puppet import Puppet
+from tests.unit.shim.weights_files import COUNT, NAN, ONE, distcp, safetensors, torch_zip
 from trainer_shim import wire
 from trainer_shim.saving import checkpoint
 
@@ -203,6 +205,66 @@ def test_nan_weights_saved_as_good_are_suspect_and_a_last_good_that_was_removed_
     assert incident["last_good"]["path"] == str(before)
     assert governor.run("rotated")["last_good"]["gone"] == "is no longer there"
     governor.until_said("last_good_gone")
+    governor.until_said("checkpoint_nonfinite")
+
+
+def write_own(place: Path, harm: bytes) -> Path:
+    """As Trainer, Lightning and torch.distributed.checkpoint write what they save by themselves."""
+    raw = ONE["F32"] * (COUNT - 1) + harm
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.suffix == ".ckpt":
+        torch_zip(place, "F32", raw)
+        return place
+    place.mkdir()
+    if "dcp" in place.name:
+        distcp(place / "__0_0.distcp", "F32", raw)
+    else:
+        safetensors(place / "model.safetensors", {"wte": ("F32", ONE["F32"] * COUNT), "lm_head": ("F32", raw)})
+    return place
+
+
+def test_a_frameworks_own_checkpoint_that_is_not_finite_is_never_named_to_resume_from(
+    governor: Service, start: Start
+) -> None:
+    """A NaN that no loss has shown is in the newest of three formats. Another run has nothing else."""
+    some, none = start(NOBODY, "some"), start(DAEMON, "none")
+    fine, harm = ONE["F32"], NAN["F32"]
+    named = {
+        some: [("step=10.ckpt", fine), ("dcp-20", harm), ("checkpoint-25", harm)],
+        none: [("step=10.ckpt", harm), ("checkpoint-25", harm)],
+    }
+    for rank, checkpoints in named.items():
+        for step, (name, last) in enumerate(checkpoints, 10):
+            place = write_own(rank.path.parent / name, last)
+            said = {"step": step, "path": str(place), "mono_ns": time.monotonic_ns()}
+            rank.puppet.hello(run=rank.run, last_good=said, framework="hf", resume_argv=["python", "train.py"])
+        rank.own()
+        rank.puppet.steps(20, STEP)
+        rank.puppet.steps(STEP + 1, STEP + 1, "nan")
+
+    def told(rank: Rank) -> dict[str, Any] | None:
+        incident = rank.incident() or {}
+        return incident if (incident.get("last_good") or {}).get("passed_over") else None
+
+    incident = governor.until(lambda: told(some), "its checkpoints are looked into")
+    home = some.path.parent
+    assert incident["last_good"]["path"] == str(home / "step=10.ckpt")
+    passed = [(one["path"], one["nonfinite"]) for one in incident["last_good"]["passed_over"]]
+    assert passed == [
+        (str(home / "checkpoint-25"), "model.safetensors: lm_head"),
+        (str(home / "dcp-20"), "__0_0.distcp: archive at byte 0"),
+    ]
+    report = incident_markdown(incident)
+    assert f'trainer.train(resume_from_checkpoint="{home / "step=10.ckpt"}")' in report
+    assert f"passed over: step 12, {home / 'checkpoint-25'} (NOT FINITE: model.safetensors: lm_head)" in report
+
+    incident = governor.until(lambda: told(none), "its checkpoints are looked into")
+    report, shown = incident_markdown(incident), "\n".join(timeline_lines(incident))
+    print(shown)
+    for text in (report, shown):
+        assert "NONE IS LEFT; step 11" in text
+        assert "resume_from_checkpoint" not in text
+        assert "train.py" not in text
     governor.until_said("checkpoint_nonfinite")
 
 

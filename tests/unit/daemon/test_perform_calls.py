@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from governor.core.events.checkpoints import CheckpointRead
+from governor.core.events.checkpoints import CheckpointRead, CheckpointSeen
 from governor.core.events.effects import ReadBilling, ReadCheckpoint, StopCompute
 from governor.core.events.inputs import BillingAnswer, BillingRead, Event, StopAnswer, StopReplied
 from governor.daemon.observers import Observers
@@ -53,7 +53,7 @@ class HungDisk:
     def prepare(self) -> None:
         pass
 
-    def find(self, path: str, *, uid: int, gid: int | None) -> CheckpointLook:
+    def find(self, paths: Sequence[str], *, uid: int, gid: int | None) -> list[CheckpointSeen]:
         raise AssertionError("nobody tells of one")
 
     def read(self, path: str, manifest: str, *, uid: int, gid: int | None) -> CheckpointLook:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from governor.core.base.identity import Peer
 from governor.core.base.units import NS_PER_S, DurationNs
+from governor.core.events.checkpoints import CheckpointSeen
 from governor.core.events.effects import Ask, PersistIncident, PersistRuns, Record
 from governor.core.events.inputs import OperatorHalt, OperatorHold
 from governor.daemon.observers import Observers
@@ -58,7 +59,7 @@ class NoFiles:
     def prepare(self) -> None:
         pass
 
-    def find(self, path: str, *, uid: int, gid: int | None) -> CheckpointLook:
+    def find(self, paths: Sequence[str], *, uid: int, gid: int | None) -> list[CheckpointSeen]:
         raise AssertionError("nobody tells of one")
 
     def read(self, path: str, manifest: str, *, uid: int, gid: int | None) -> CheckpointLook:

@@ -273,3 +273,53 @@ def test_a_run_closes_with_what_it_came_to() -> None:
     )
     bare = RUN | {"step": None, "usd_per_mtok": None, "spend_rate_usd_per_hour": None, "spend_usd": 0.0}
     assert closing_line(bare, "halted") == "run7: halted; no step was seen; spent $ - (no price); no checkpoint seen"
+
+
+HARM = "model.safetensors: lm_head"
+OLD = {"step": 20, "path": "/ck/checkpoint-20"}
+HARMED = {"step": 30, "path": "/ck/checkpoint-30", "nonfinite": HARM}
+
+
+@pytest.mark.parametrize("framework", ["hf", "deepspeed"])
+def test_who_resumes_is_told_which_is_finite_and_which_is_not(framework: str) -> None:
+    halted = nan_halt() | {"framework": framework, "last_good": OLD | {"passed_over": [HARMED]}}
+    report, lines = incident_markdown(halted), "\n".join(timeline_lines(halted))
+    for text in (report, lines):
+        assert f"/ck/checkpoint-20; passed over: step 30, /ck/checkpoint-30 (NOT FINITE: {HARM})" in text
+        assert 'resume_from_checkpoint="/ck/checkpoint-30' not in text
+    assert incident_document(halted)["resume"] == halted["resume"]
+    assert ("not /ck/checkpoint-30" in report) == (framework != "hf"), "the Trainer takes none unless it is told"
+
+
+@pytest.mark.parametrize("framework", ["hf", "deepspeed"])
+@pytest.mark.parametrize(
+    "last_good",
+    [
+        HARMED,
+        HARMED | {"passed_over": [OLD | {"nonfinite": HARM}]},
+        OLD | {"gone": "is no longer there", "passed_over": [HARMED]},
+    ],
+)
+def test_where_nothing_finite_is_left_no_command_is_shown(framework: str, last_good: dict[str, Any]) -> None:
+    halted = nan_halt() | {"framework": framework, "last_good": last_good}
+    report, lines = incident_markdown(halted), "\n".join(timeline_lines(halted))
+    for text in (report, lines):
+        assert "NONE IS LEFT; step " in text
+        assert str(halted["resume"]) not in text
+        assert "resume_from_checkpoint" not in text
+    assert "Nothing is known to resume from: /ck/checkpoint-30 (NOT FINITE: model.safetensors: lm_head)" in report
+    assert incident_document(halted)["resume"] is None
+
+
+def test_a_halts_own_checkpoint_that_is_not_finite_and_has_none_before_it_is_not_resumed_from() -> None:
+    checkpoint = {**nan_halt()["checkpoint"], "kind": "suspect", "nonfinite": HARM}
+    halted = nan_halt() | {"checkpoint": checkpoint, "last_good": None}
+    assert incident_document(halted)["resume"] is None
+    assert str(halted["resume"]) not in incident_markdown(halted)
+
+
+def test_what_was_not_looked_into_is_not_called_finite() -> None:
+    halted = nan_halt() | {"last_good": OLD | {"unsampled": "most of its bytes: model.npz"}}
+    assert "/ck/checkpoint-20 (its weights were not looked into: most of its bytes: model.npz)" in incident_markdown(
+        halted
+    )

@@ -178,30 +178,6 @@ def test_our_own_files_are_no_checkpoint_whatever_the_manifest_says(tmp_path: Pa
     assert look(path) == Answer(False, 2, 0, "its files hold 0 bytes")
 
 
-# --- is it still there ---
-
-
-def test_a_checkpoint_is_there_gone_or_not_to_be_seen(tmp_path: Path) -> None:
-    path = written(tmp_path, 7)
-    assert checkpoint_reader.find(str(path)).whole is True
-    (path / checkpoint.MANIFEST).unlink()
-    assert checkpoint_reader.find(str(path)) == Answer(False, 4, 0, "has lost its manifest")
-    other = tmp_path / "checkpoint-20"
-    assert checkpoint_reader.find(str(other)) == Answer(False, 0, 0, "is no longer there")
-    assert checkpoint_reader.find(str(tmp_path / "mount" / "checkpoint-20")) == Answer(None, 0, 0, "not visible here")
-    other.mkdir()
-    assert checkpoint_reader.find(str(other)) == Answer(False, 0, 0, "is empty")
-    (other / "model.safetensors").touch()
-    assert checkpoint_reader.find(str(other)).whole is True, "a framework's own has no manifest of ours"
-    single = tmp_path / "epoch=0-step=30.ckpt"
-    single.touch()
-    assert checkpoint_reader.find(str(single)) == Answer(False, 0, 0, "is empty")
-    single.write_text("weights")
-    assert checkpoint_reader.find(str(single)) == Answer(True, 1, 0, "is there"), "Lightning's are single files"
-    found = DiskCheckpoints().find(str(other), uid=os.getuid(), gid=None)
-    assert (found.whole, found.reason) == (True, "is there")
-
-
 # --- a reader that hangs ----------------------------------------------------------------------------------------
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from governor.core.engine.node import Node
-from governor.core.events.checkpoints import CheckpointRead, LastGood, LastGoodSeen
+from governor.core.engine.incident_json import incident_snapshot
+from governor.core.engine.node import Node, run_snapshot
+from governor.core.events.checkpoints import NAMED_BEFORE_MAX, CheckpointRead, CheckpointSeen, LastGood, LastGoodSeen
 from governor.core.events.effects import Alarm, Effect, FindLastGood, ReadCheckpoint
 from governor.core.events.inputs import TrainerExited
 from governor.core.halt.incident import Incident
+from governor.core.runs import intake
 from tests.unit.core.engine.test_step import a_step, ack, at, hello, make_node, only, play, rule, training
 
 BEFORE = LastGood(20, "/ck/cg_20")
@@ -62,6 +65,9 @@ def test_one_that_is_torn_or_not_finite_gives_the_place_back(
     node, incident, _ = saved(before=before)
     effects = read(node, **found)
     run = node.runs["llama"].run
+    if last is not None:
+        marks = {"torn": "as found"} if "whole" in found else found
+        last = replace(last, passed_over=(LastGood(33, PATH, **marks, refused_mono_ns=at(32)),))
     assert run.last_good == last == incident.last_good
     assert run.last_good_at is None, "unknown, so that no work counts as saved that is not"
     alarms = [effect.name for effect in effects if isinstance(effect, Alarm)]
@@ -109,11 +115,11 @@ def test_not_read_is_no_verdict() -> None:
 
 
 def finds(effects: list[Effect]) -> list[str]:
-    return [effect.path for effect in effects if isinstance(effect, FindLastGood)]
+    return [path for effect in effects if isinstance(effect, FindLastGood) for path in effect.paths]
 
 
 def seen(there: bool | None, reason: str = "is no longer there") -> LastGoodSeen:
-    return LastGoodSeen(at(33), "llama", "/ck/cg_20", there, reason)
+    return LastGoodSeen(at(33), "llama", (CheckpointSeen("/ck/cg_20", there, reason),))
 
 
 def test_it_is_looked_for_at_the_verdict_after_a_save_beside_it_and_at_the_end_of_the_run() -> None:
@@ -137,17 +143,110 @@ def test_one_that_is_gone_is_said_once_and_counts_no_work_as_saved() -> None:
     run = node.runs["llama"].run
     alarms = [effect for effect in play(node, seen(False), seen(False)) if isinstance(effect, Alarm)]
     assert [alarm.name for alarm in alarms] == ["last_good_gone"]
-    assert run.last_good == replace(BEFORE, gone="is no longer there") == incident.last_good
+    assert run.last_good == replace(BEFORE, gone="is no longer there", refused_mono_ns=at(33)) == incident.last_good
     assert run.last_good_at is None
     play(node, seen(True, "is there"))
     assert run.last_good == BEFORE == incident.last_good
 
 
-def test_one_that_cannot_be_seen_is_not_gone_and_an_older_answer_changes_nothing() -> None:
+def test_one_that_cannot_be_seen_is_not_gone_and_an_older_answer_changes_nothing_newer() -> None:
     node, incident, _ = saved("suspect")
     assert not [effect for effect in play(node, seen(None, "not visible here")) if isinstance(effect, Alarm)]
     assert incident.last_good == replace(BEFORE, unseen="not visible here")
     run = node.runs["llama"].run
     run.set_last_good(40, "/ck/cg_40", at(40))
-    assert play(node, seen(False)) == []
+    alarms = [effect.name for effect in play(node, seen(False)) if isinstance(effect, Alarm)]
     assert run.last_good == LastGood(40, "/ck/cg_40")
+    assert incident.last_good == replace(BEFORE, gone="is no longer there", refused_mono_ns=at(33)), "it names that one"
+    assert alarms == ["last_good_gone"]
+
+
+# --- one that is not finite, and those that were named before it ------------------------------------------------------
+
+
+HARM = "model.safetensors: lm_head"
+
+
+def named(*steps: int) -> tuple[Node, list[Effect]]:
+    """A run whose framework saves by itself, and the effects of a verdict."""
+    node = make_node(rule())
+    training(node)
+    for step in steps:
+        play(node, hello(when=30 + step / 1000, last_good=saved_by_itself(step)))
+    return node, play(node, a_step(31, 1, loss=float("inf")))
+
+
+def saved_by_itself(step: int, after: float = 0.0) -> LastGood:
+    return LastGood(step, f"/ck/checkpoint-{step}", mono_ns=at(30 + step / 1000 + after))
+
+
+def looks(**harms: str | None) -> LastGoodSeen:
+    """By step: what is not finite in it. None: nothing was seen."""
+    found = [CheckpointSeen(f"/ck/checkpoint-{name[1:]}", True, "is there", harm) for name, harm in harms.items()]
+    return LastGoodSeen(at(33), "llama", tuple(found))
+
+
+def test_where_the_newest_is_not_finite_the_one_before_is_the_last_good_and_says_what_was_passed_over() -> None:
+    node, effects = named(10, 20, 30)
+    assert finds(effects) == ["/ck/checkpoint-30", "/ck/checkpoint-20", "/ck/checkpoint-10"]
+    effects = play(node, looks(s30=HARM, s20=HARM, s10=None))
+    run, incident = node.runs["llama"].run, node.runs["llama"].incident
+    assert incident is not None
+    refused = [replace(saved_by_itself(step), nonfinite=HARM, refused_mono_ns=at(33)) for step in (30, 20)]
+    assert run.last_good == replace(saved_by_itself(10), passed_over=tuple(refused)) == incident.last_good
+    assert run.last_good_at is None, "more work is unsaved than was thought"
+    alarms = [effect for effect in effects if isinstance(effect, Alarm)]
+    assert [(alarm.name, "of step 30" in alarm.text) for alarm in alarms] == [
+        ("checkpoint_nonfinite", True), ("checkpoint_nonfinite", False),
+    ]  # fmt: skip
+    assert incident_snapshot(node, incident)["last_good"] == incident.last_good.row()
+    play(node, hello(when=34, last_good=saved_by_itself(30)))
+    assert run.last_good == incident.last_good, "a rank that repeats itself"
+    play(node, hello(when=35, last_good=saved_by_itself(30, after=4)))
+    assert run.last_good == saved_by_itself(30, after=4), "saved again since then"
+
+
+def test_where_none_is_finite_the_newest_is_named_as_what_it_is() -> None:
+    node, _ = named(10, 20)
+    effects = play(node, looks(s20=HARM, s10=HARM))
+    run = node.runs["llama"].run
+    assert run.last_good is not None
+    assert not run.last_good.is_fit
+    assert (run.last_good.step, [one.step for one in run.last_good.passed_over]) == (20, [10])
+    assert len([effect for effect in effects if isinstance(effect, Alarm)]) == 2
+    assert play(node, looks(s20=HARM, s10=HARM)) == [], "said already"
+    play(node, hello(when=34, last_good=LastGood(5, "/ck/checkpoint-5", mono_ns=at(34))))
+    assert run.last_good.step == 5, "the run went on from there"
+    assert [one.step for one in run.last_good.passed_over] == [20, 10]
+
+
+def test_what_was_not_looked_at_or_not_looked_into_is_said_so_and_not_passed_over() -> None:
+    node, _ = named(10, 20)
+    play(
+        node, LastGoodSeen(at(33), "llama", (CheckpointSeen("/ck/checkpoint-20", True, "is there", None, "model.npz"),))
+    )
+    run = node.runs["llama"].run
+    assert run.last_good == replace(saved_by_itself(20), unsampled="model.npz")
+    play(node, looks(s20=HARM))
+    assert run.last_good is not None
+    assert (run.last_good.step, run.last_good.unseen) == (10, "not looked at")
+
+
+def test_a_restarted_governor_knows_what_was_named_before_and_what_was_passed_over() -> None:
+    node, _ = named(10, 20, 30)
+    play(node, looks(s30=HARM, s20=None))
+    run = node.runs["llama"].run
+    assert run.last_good is not None
+    row = json.loads(json.dumps(run_snapshot(node, node.runs["llama"], at(34))))
+    again = intake.restored(row, at(35), same_boot=True)
+    assert (again.last_good, again.named_before) == (run.last_good, run.named_before)
+    assert again.last_good is not None
+    assert again.last_good.refuses(saved_by_itself(30))
+    other_boot = intake.restored(row, at(35), same_boot=False)
+    assert other_boot.last_good is not None
+    assert not other_boot.last_good.refuses(saved_by_itself(30)), "its clock began anew"
+
+
+def test_no_more_are_remembered_than_are_looked_at() -> None:
+    _, effects = named(*range(1, 30))
+    assert len(finds(effects)) == NAMED_BEFORE_MAX + 1

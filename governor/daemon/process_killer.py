@@ -24,7 +24,7 @@ from governor.core.halt.kill_set import (
     strays,
 )
 from governor.core.halt.known_names import is_multiplexer
-from governor.core.halt.neighbours import Ties, own_ties
+from governor.core.halt.neighbours import Ties, launched_apart, own_ties
 from governor.ports import Processes, Sent
 
 # The scan period while a process lives, so an exit is seen this soon.
@@ -85,6 +85,8 @@ class KillInProgress:
     cgroups: tuple[str, ...] = ()
     unsure: tuple[ProcessId, ...] = ()  # Perhaps of the run: never signalled, and named when all else is gone.
     others: Callable[[], Iterable[ProcessId]] = tuple  # Announced processes of the node's other runs, as of now.
+    apart: tuple[ProcessId, ...] = ()  # Other launches, by what environments have shown.
+    bearers_shared: tuple[ProcessId, ...] = ()  # Those with the run's mark where another launch has it too.
     ties: Ties = field(default_factory=lambda: Ties((), ()))  # As of the last table.
     members: KillSet | None = None  # None before a process table could be read.
     is_waiting: bool = False  # `signum` waits for a readable process table.
@@ -134,7 +136,7 @@ class ProcessKiller:
             tuple(dict.fromkeys(ranks)), tuple(launchers), uid, tuple(other_uids), signum,
             marks=tuple(marks), cgroups=tuple(cgroups), unsure=tuple(unsure), others=others,
         )  # fmt: skip
-        killing.members = known.members if known is not None else None
+        killing.members, killing.apart = (known.members, known.apart) if known is not None else (None, ())
         self._open[incident_id] = killing
         table = self._table()
         killing.is_waiting = table is None
@@ -173,8 +175,8 @@ class ProcessKiller:
         """Look again which processes are other runs': these may begin, and announce themselves, during the halt."""
         before = killing.members.marks if killing.members is not None else ()
         killing.ties = own_ties(
-            table, killing.ranks, killing.launchers, (*killing.marks, *before), killing.cgroups, killing.others(),
-            self.own_pid,
+            table, killing.ranks, killing.launchers, (*killing.marks, *before), killing.cgroups,
+            (*killing.others(), *killing.apart), self.own_pid,
         )  # fmt: skip
         return killing.ties
 
@@ -279,14 +281,26 @@ class ProcessKiller:
         return self._bearers(killing, members, table)  # Looked for once nobody else is left: it costs more.
 
     def _bearers(self, killing: KillInProgress, members: KillSet, table: Table) -> tuple[ProcessId, ...]:
-        """What has the run's mark in its environment alone: a server from before has started it for the run."""
+        """What has the run's mark in its environment alone: a server from before has started it for the run.
+
+        Where another launch has it too (in a terminal server that the run has opened), it says nothing: they are named.
+        """
         clues = self._clues(killing, members, table)
+        own = (*killing.ranks, *killing.launchers, *members.members)
+        marks = dict.fromkeys((*killing.marks, *members.marks))
+        apart = launched_apart(table, clues, own, marks, self.own_pid)
+        if apart:
+            killing.apart = tuple(dict.fromkeys((*killing.apart, *apart)))
+            self._tie(killing, table)
         spared = killing.ties.spared
-        return tuple(
+        found = tuple(
             p
             for p, clue in clues.items()
             if p.pid not in spared and any(carries(clue.mark, mark) for mark in members.marks)
         )
+        is_shared = any(carries(clues[p].mark, mark) for p in apart for mark in marks)
+        killing.bearers_shared = found if is_shared else ()
+        return () if is_shared else found
 
     def _clues(self, killing: KillInProgress, members: KillSet, table: Table) -> Mapping[ProcessId, Clue]:
         began = [process.start_ticks for process in (*killing.launchers, *killing.ranks)]
@@ -307,7 +321,10 @@ class ProcessKiller:
         assert killing.members is not None
         members = frozenset(killing.members.members)
         beside = self._beside(killing, killing.members, table)
-        others = (*marked_of_others(table, killing.members), *killing.ties.shared(table, killing.members.uids))
+        others = (
+            *marked_of_others(table, killing.members), *killing.bearers_shared,
+            *killing.ties.shared(table, killing.members.uids),
+        )  # fmt: skip
         named = dict.fromkeys((*killing.unsure, *others, *beside))
         living = [p for p in named if p not in members and p.pid in table and not self.processes.is_gone(p)]
         shown = ((p.pid, " ".join(redacted(table[p.pid].argv, self.redact_keys))) for p in living[:UNSURE_MAX])

@@ -6,7 +6,7 @@ that with it is named, and lives.
 
 Other runs are those that have announced themselves to this governor, and the commands of other governors: a
 `costgov run` that has left the run's tree (in a terminal server, by `setsid`). One inside the tree is the run's own
-launcher, and ends with it.
+launcher, and ends with it. The mark in an environment is another launch's too before anybody says hello.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from governor.core.base.identity import ProcessFacts, ProcessId, carries
+from governor.core.base.identity import Clue, ProcessFacts, ProcessId, carries
 from governor.core.halt.kill_set import ancestors, is_below
 from governor.core.halt.known_names import is_governor
 
@@ -76,6 +76,26 @@ def own_ties(
         shared_marks=shared_marks,
         shared_cgroups=shared_cgroups,
     )
+
+
+def launched_apart(
+    table: Table, clues: Mapping[ProcessId, Clue], own: Iterable[ProcessId], marks: Iterable[int], own_pid: int
+) -> tuple[ProcessId, ...]:
+    """Return what the environments show of other launches: their `costgov run`s, and what has another launch's mark.
+
+    `clues`: of processes that are not known as the run's. `own`: those that are; what is below one is no other's. A
+    `costgov run` in a terminal server that the run has opened has the run's mark in its environment. What has inherited
+    the run's mark (as a limit) is the run's, whatever its environment says.
+    """
+    rooted, marks, found = _pids(table, own), tuple(marks), []
+    for process, clue in clues.items():
+        facts = table.get(process.pid)
+        if facts is None or facts.process != process or process.pid == own_pid or _is_below(table, facts, rooted):
+            continue
+        is_other = clue.mark > 0 and not _carries_one(clue.mark, marks) and not _carries_one(facts.mark, marks)
+        if is_other or (is_governor(facts.argv) and _carries_one(clue.mark, marks)):
+            found.append(process)
+    return tuple(found)
 
 
 def _governors(

@@ -15,6 +15,7 @@ import pytest
 
 from tests.drills.halt.conftest import BIN, POLICY, SAFETY_S, Service, begin, configuration, end_of, until_gone
 from tests.drills.halt.puppet import RANK, Puppet
+from tests.drills.halt.test_escapes import NO_GROUPS
 from trainer_shim import wire
 
 QUICK = (
@@ -73,7 +74,8 @@ def test_a_halt_ends_no_other_run_of_the_unit_nor_what_has_the_unit_later(
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux (Debian package tmux)")
-def test_what_works_in_a_terminal_server_that_the_run_has_opened_lives(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", [(), (*NO_GROUPS, "prlimit", "--locks=1024:1024")], ids=["marked", "by environment"])
+def test_what_works_in_a_terminal_server_that_the_run_has_opened_lives(tmp_path: Path, prefix: tuple[str, ...]) -> None:
     """Another `costgov run`, and a window: these belong to whoever came to that server."""
     other, here = tmp_path / "other", tmp_path / "here"
     for directory in (other, here):
@@ -103,7 +105,7 @@ def test_what_works_in_a_terminal_server_that_the_run_has_opened_lives(tmp_path:
         f"exec {sys.executable} -S -c {shlex.quote(RANK)} {here}/run/trainer.sock < {frames}\n"
     )
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("TMUX", "COSTGOV"))}
-    process = begin(here, ["sh", str(script)], policy=QUICK, environ={**clean, "SHELL": "/bin/sh"})
+    process = begin(here, ["sh", str(script)], policy=QUICK, environ={**clean, "SHELL": "/bin/sh"}, prefix=prefix)
     try:
         halted = end_of(process, here)
         lives = {name: Path(f"/proc/{int(pid.read_text())}/stat").exists() for name, pid in (

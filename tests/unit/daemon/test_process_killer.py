@@ -274,3 +274,52 @@ def test_one_that_comes_late_with_the_mark_is_ended_too() -> None:
     late = processes.add(201, argv=["late"])
     assert scans(process_killer, EMPTY_SCANS + 3) == [()]
     assert late.pid not in processes.table()
+
+
+GOVERNING = ["/venv/bin/python", "/venv/bin/costgov", "run", "--", "python", "t.py"]
+
+
+def test_another_launch_in_the_runs_terminal_server_lives_before_it_says_hello() -> None:
+    """Where no limit has the mark, the server and the other governor have it in their environment."""
+    processes = FakeProcesses()
+    rank = processes.add(100)
+    server = processes.add(50, argv=["tmux: server"], sid=50)
+    governor = processes.add(51, ppid=50, sid=51, argv=GOVERNING)
+    command = processes.add(52, ppid=51, sid=52)
+    window = processes.add(53, ppid=50, sid=53, argv=["vi"])
+    mark, other = Clue(MARK, "/"), Clue(MARK + 1, "/")
+    clues = FakeSurroundings(p50=mark, p51=mark, p52=other, p53=mark)
+    process_killer = ProcessKiller(processes, OWN, surroundings=clues)
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        process_killer.begin("i", [rank], [], 1000, signum, marks=[MARK])
+    (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
+    assert (seen.alive, seen.unsure) == ((), ((window.pid, "vi"),))
+    assert set(processes.table()) == {p.pid for p in (server, governor, command, window)}
+
+
+def test_another_launchs_command_whose_governor_is_gone_lives_and_the_runs_own_windows_end() -> None:
+    processes = FakeProcesses()
+    rank = processes.add(100)
+    server = processes.add(50, argv=["tmux: server"], sid=50)
+    command = processes.add(52, ppid=50, sid=52)
+    window = processes.add(53, ppid=50, sid=53)
+    inner = processes.add(101, ppid=100, argv=GOVERNING)
+    processes.add(102, ppid=101, sid=102, dies_of=frozenset({signal.SIGKILL}))
+    mark, other = Clue(MARK, "/"), Clue(MARK + 1, "/")
+    clues = FakeSurroundings(p50=mark, p52=other, p53=mark, p102=other)
+    process_killer = ProcessKiller(processes, OWN, surroundings=clues)
+    process_killer.begin("i", [rank], [], 1000, signal.SIGTERM, marks=[MARK])
+    assert {inner.pid, window.pid}.isdisjoint(processes.table())
+    process_killer.begin("i", [rank], [], 1000, signal.SIGKILL, marks=[MARK])
+    assert scans(process_killer, EMPTY_SCANS + 3) == [()]
+    assert set(processes.table()) == {server.pid, command.pid}, "what a launch within the run has left is the run's"
+
+
+def test_what_has_inherited_the_mark_is_the_runs_whatever_its_environment_says() -> None:
+    processes = FakeProcesses()
+    rank = processes.add(100)
+    liar = processes.add(201, sid=201)
+    processes.by_pid[201].facts = replace(processes.by_pid[201].facts, mark=MARK)
+    process_killer = ProcessKiller(processes, OWN, surroundings=FakeSurroundings(p201=Clue(MARK + 1, "/")))
+    process_killer.begin("i", [rank], [], 1000, signal.SIGKILL, marks=[MARK])
+    assert liar.pid not in processes.table()

@@ -24,7 +24,7 @@ from governor.core.halt.kill_set import (
     strays,
 )
 from governor.core.halt.known_names import is_multiplexer
-from governor.core.halt.neighbours import Ties, launched_apart, own_ties
+from governor.core.halt.neighbours import Ties, launched_apart, own_ties, siblings
 from governor.ports import Processes, Sent
 
 # The scan period while a process lives, so an exit is seen this soon.
@@ -85,7 +85,9 @@ class KillInProgress:
     cgroups: tuple[str, ...] = ()
     unsure: tuple[ProcessId, ...] = ()  # Perhaps of the run: never signalled, and named when all else is gone.
     others: Callable[[], Iterable[ProcessId]] = tuple  # Announced processes of the node's other runs, as of now.
-    apart: tuple[ProcessId, ...] = ()  # Other launches, by what environments have shown.
+    # Other runs before their hello: those that environments have shown, and what may be another run of the sweep.
+    apart: tuple[ProcessId, ...] = ()
+    siblings: tuple[ProcessId, ...] = ()
     bearers_shared: tuple[ProcessId, ...] = ()  # Those with the run's mark where another launch has it too.
     ties: Ties = field(default_factory=lambda: Ties((), ()))  # As of the last table.
     members: KillSet | None = None  # None before a process table could be read.
@@ -136,7 +138,8 @@ class ProcessKiller:
             tuple(dict.fromkeys(ranks)), tuple(launchers), uid, tuple(other_uids), signum,
             marks=tuple(marks), cgroups=tuple(cgroups), unsure=tuple(unsure), others=others,
         )  # fmt: skip
-        killing.members, killing.apart = (known.members, known.apart) if known is not None else (None, ())
+        if known is not None:
+            killing.members, killing.apart, killing.siblings = known.members, known.apart, known.siblings
         self._open[incident_id] = killing
         table = self._table()
         killing.is_waiting = table is None
@@ -148,6 +151,8 @@ class ProcessKiller:
         return late
 
     def _begin(self, killing: KillInProgress, table: Table) -> list[dict[str, Any]]:
+        maybe = siblings(table, killing.ranks, killing.launchers, killing.marks, killing.cgroups)
+        killing.siblings = tuple(dict.fromkeys((*killing.siblings, *maybe)))
         ties = self._tie(killing, table)
         made = kill_set(
             table, killing.ranks, self.own_pid, launchers=killing.launchers, uid=killing.uid,
@@ -176,7 +181,7 @@ class ProcessKiller:
         before = killing.members.marks if killing.members is not None else ()
         killing.ties = own_ties(
             table, killing.ranks, killing.launchers, (*killing.marks, *before), killing.cgroups,
-            (*killing.others(), *killing.apart), self.own_pid,
+            (*killing.others(), *killing.apart, *killing.siblings), self.own_pid,
         )  # fmt: skip
         return killing.ties
 
@@ -325,7 +330,9 @@ class ProcessKiller:
             *marked_of_others(table, killing.members), *killing.bearers_shared,
             *killing.ties.shared(table, killing.members.uids),
         )  # fmt: skip
-        named = dict.fromkeys((*killing.unsure, *others, *beside))
+        announced = frozenset(killing.others())
+        unannounced = (process for process in killing.siblings if process not in announced)
+        named = dict.fromkeys((*killing.unsure, *unannounced, *others, *beside))
         living = [p for p in named if p not in members and p.pid in table and not self.processes.is_gone(p)]
         shown = ((p.pid, " ".join(redacted(table[p.pid].argv, self.redact_keys))) for p in living[:UNSURE_MAX])
         return tuple((pid, command[:COMMAND_CHARS_MAX]) for pid, command in shown)

@@ -63,6 +63,24 @@ def is_governor(argv: tuple[str, ...]) -> bool:
     return is_costgov and "run" in rest
 
 
+def is_sibling(argv: tuple[str, ...], rank: tuple[str, ...]) -> bool:
+    """Whether it is the rank's program with other arguments, as the runs of a sweep have them."""
+    if not argv or not rank:
+        return False
+    (program, given), (of_rank, given_to_rank) = _program(argv), _program(rank)
+    return bool(program) and program == of_rank and _without_rank(given) != _without_rank(given_to_rank)
+
+
+def _without_rank(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Arguments without those by which launchers tell the ranks of one run apart."""
+    named = ("--local_rank", "--local-rank")
+    return tuple(
+        word
+        for before, word in zip(("", *given), given, strict=False)
+        if before not in named and word.partition("=")[0] not in named
+    )
+
+
 def is_multiplexer(argv: tuple[str, ...]) -> bool:
     """Whether this is a server of terminals, such as "tmux: server" or "SCREEN -S x": it starts what others ask for."""
     words = argv[0].split() if argv else []

@@ -6,7 +6,8 @@ that with it is named, and lives.
 
 Other runs are those that have announced themselves to this governor, and the commands of other governors: a
 `costgov run` that has left the run's tree (in a terminal server, by `setsid`). One inside the tree is the run's own
-launcher, and ends with it. The mark in an environment is another launch's too before anybody says hello.
+launcher, and ends with it. Before anybody says hello, the mark in an environment may be another launch's, and what
+only a control group ties to the run may be another run of its sweep.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 from governor.core.base.identity import Clue, ProcessFacts, ProcessId, carries
 from governor.core.halt.kill_set import ancestors, is_below
-from governor.core.halt.known_names import is_governor
+from governor.core.halt.known_names import is_governor, is_sibling
 
 Table = Mapping[int, ProcessFacts]
 
@@ -96,6 +97,30 @@ def launched_apart(
         if is_other or (is_governor(facts.argv) and _carries_one(clue.mark, marks)):
             found.append(process)
     return tuple(found)
+
+
+def siblings(
+    table: Table, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], marks: Iterable[int],
+    cgroups: Iterable[str],
+) -> tuple[ProcessId, ...]:  # fmt: skip
+    """Return what only a control group ties to the run, and what may be another run of a sweep before its hello.
+
+    It has the program of a rank with other arguments. To be asked while a rank lives.
+    """
+    ranks, marks, cgroups = tuple(ranks), tuple(marks), tuple(cgroups)
+    own = _pids(table, ranks)
+    rooted = own | _pids(table, launchers)
+    above = {ancestor.process.pid for pid in own for ancestor in ancestors(table, table[pid])}
+    argvs = {table[pid].argv for pid in own}
+    return tuple(
+        facts.process
+        for facts in table.values()
+        if is_below(facts.cgroup, cgroups)
+        and any(is_sibling(facts.argv, argv) for argv in argvs)
+        and not _carries_one(facts.mark, marks)
+        and facts.process.pid not in above
+        and not _is_below(table, facts, rooted)
+    )
 
 
 def _governors(

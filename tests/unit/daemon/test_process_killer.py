@@ -323,3 +323,17 @@ def test_what_has_inherited_the_mark_is_the_runs_whatever_its_environment_says()
     process_killer = ProcessKiller(processes, OWN, surroundings=FakeSurroundings(p201=Clue(MARK + 1, "/")))
     process_killer.begin("i", [rank], [], 1000, signal.SIGKILL, marks=[MARK])
     assert liar.pid not in processes.table()
+
+
+@pytest.mark.parametrize("says_hello", [False, True])
+def test_what_may_be_another_run_of_the_sweep_lives_on_when_the_rank_is_gone(says_hello: bool) -> None:
+    processes = FakeProcesses()
+    rank = processes.add(100, argv=["python", "train.py", "1"])
+    other = processes.add(200, argv=["python", "train.py", "2"])
+    others = (other,) if says_hello else ()
+    process_killer = ProcessKiller(processes, OWN)
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        process_killer.begin("i", [rank], [], 1000, signum, cgroups=["/fake"], others=lambda: others)
+    (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
+    assert (seen.alive, seen.unsure) == ((), () if others else ((other.pid, "python train.py 2"),))
+    assert set(processes.table()) == {other.pid}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from governor.core.base.identity import MARK_PART_BITS, ProcessId
 from governor.core.halt.kill_set import KillSet, kill_set
-from governor.core.halt.neighbours import Ties, own_ties
+from governor.core.halt.neighbours import Ties, own_ties, siblings
 from tests.unit.core.halt.test_kill_set import GOVERNOR, PYTHON, RANK, TORCHRUN, USER, Tree, pids, tree
 
 __all__ = ["tree"]
@@ -102,3 +102,26 @@ def test_a_process_that_was_replaced_is_nobodys_neighbour(tree: Tree) -> None:
     rank, other = tree.add(201, 1, RANK, session=True), tree.add(202, 1, RANK, session=True)
     gone = replace(other, start_ticks=other.start_ticks - 1)
     assert own_ties(tree.table, [rank], [], [], [SCOPE], [gone], GOVERNOR) == Ties((), (SCOPE,))
+
+
+def test_runs_of_a_sweep_in_one_scope_are_neighbours_before_their_hello(tree: Tree) -> None:
+    """The shell that began them is gone. One is a rank's fork, and one has the rank's mark: they are the run's."""
+    above = tree.add(200, 1, (PYTHON, "train.py"), session=True)
+    rank = tree.add(201, 200, (PYTHON, "train.py", "--lr", "1", "--local_rank=0"), session=True)
+    other = tree.add(202, 1, (PYTHON, "-u", "train.py", "--lr", "2"), session=True)
+    behind = tree.add(203, 1, TORCHRUN, session=True)
+    of_torchrun = tree.add(204, 203, RANK)
+    tree.add(205, 1, (PYTHON, "train.py", "--lr", "1", "--local_rank", "1"), session=True)
+    tree.add(206, 201, (PYTHON, "train.py", "--worker"))
+    marked(tree, 207, 1, MARK, (PYTHON, "train.py", "--worker"))
+    for pid in range(200, 208):
+        tree.table[pid] = replace(tree.table[pid], cgroup=SCOPE)
+    tree.add(208, 1, (PYTHON, "train.py", "--lr", "3"), session=True)
+    found = siblings(tree.table, [rank], [], [MARK], [SCOPE])
+    assert found == (other, of_torchrun)
+    made, ties = halted(tree, rank, found, marks=(MARK,), cgroups=(SCOPE,))
+    assert pids(made.members) == [201, 206, 207]
+    assert above not in found
+    assert behind.pid in ties.spared
+    assert pids(ties.shared(tree.table, [USER])) == [200, 201, 205, 206, 207]
+    assert siblings(tree.table, [rank], [], [MARK], []) == ()

@@ -14,19 +14,19 @@ import signal
 import socket
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import structlog
 
-from governor.core.base.identity import ConnectionId, ProcessId
+from governor.core.base.identity import ConnectionId, ProcessFacts, ProcessId
 from governor.core.base.policy import PolicySet
 from governor.core.base.units import NS_PER_MS, NS_PER_S, TICK_NS, MonoNs
 from governor.core.engine import step as engine
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import metered_row, persist
-from governor.core.events.effects import Effect
+from governor.core.events.effects import Effect, one_commit
 from governor.core.events.inputs import Event, Hello, LauncherExited, Tick, TrainerExited
 from governor.core.events.machine import RunRecalled
 from governor.daemon import signals
@@ -39,7 +39,11 @@ from governor.ports import Control, ControlRequest, ServiceManager
 
 # Between two looks at the process table for launchers: each takes milliseconds, and anybody may say hello in a loop.
 LAUNCHERS_PERIOD_NS: Final = TICK_NS
+# So long after the last look, the loop waits for the next one: a first rank may send its NaN behind its hello. Beside
+# a crowd that says hello nobody waits: on busy cores a look takes 30 to 180 ms, in which no frame is judged.
+LAUNCHERS_CALM_NS: Final = 4 * LAUNCHERS_PERIOD_NS
 TIES_MAX: Final = 256  # As many connections may say hello.
+ENDS_PER_TICK_MAX: Final = 16  # Each costs some 3 ms beside sixty live runs. The others wait for the next tick.
 LAG_SMOOTHING: Final = 0.05  # An exponential mean over about 20 ticks, or five seconds.
 
 log = structlog.get_logger("costgov")
@@ -76,7 +80,8 @@ class Daemon:
     # Hellos whose launchers were not looked for yet, until the next tick. The last one of each connection.
     _unlooked: dict[ConnectionId, Hello] = field(default_factory=dict)
     _ties: dict[ProcessId, bool] = field(default_factory=dict)  # To the command, of other users' ranks.
-    _launchers_at: MonoNs = MonoNs(0)
+    _launchers_at: MonoNs = MonoNs(0)  # The next look that the loop waits for.
+    _is_looking: bool = False  # A look is under way that nobody waits for.
     _notify_every_ns: int = 0
     _notified_at: int = 0
 
@@ -237,20 +242,43 @@ class Daemon:
         """A rank's hello was accepted."""
         self._is_new_to_journal = True
         self._unlooked[hello.connection] = hello
-        if self.performer.clock.mono() >= self._launchers_at:
-            self._find_launchers()
+        if self.performer.clock.mono() >= self._launchers_at and not self._is_looking:
+            hellos = self._take_unlooked()
+            self._launchers_found(hellos, self._look_for_launchers())
+
+    def _take_unlooked(self) -> list[Hello]:
+        hellos, self._unlooked = list(self._unlooked.values()), {}
+        self._launchers_at = MonoNs(self.performer.clock.mono() + LAUNCHERS_CALM_NS)
+        return hellos
 
     def _find_launchers(self) -> None:
-        hellos, self._unlooked = self._unlooked.values(), {}
+        """Look for those of all hellos since the last look, on a thread of its own."""
+        if self._is_looking:
+            return
+        hellos = self._take_unlooked()
+
+        def look() -> None:
+            table = self._look_for_launchers()
+            self.soon(lambda: self._launchers_found(hellos, table))
+
         try:
-            table = self.performer.processes.table()
+            threading.Thread(target=look, name="launchers", daemon=True).start()
+        except RuntimeError:  # No thread can be started.
+            self._launchers_found(hellos, self._look_for_launchers())
+        else:
+            self._is_looking = True
+
+    def _look_for_launchers(self) -> Mapping[int, ProcessFacts]:
+        try:
+            return self.performer.processes.table()
         except OSError as error:  # Out of descriptors. A halt looks for launchers again, from the ranks up.
             log.error("process_table_unreadable", reason=error.strerror)
-            return
-        finally:
-            self._launchers_at = MonoNs(self.performer.clock.mono() + LAUNCHERS_PERIOD_NS)
+            return {}
+
+    def _launchers_found(self, hellos: Sequence[Hello], table: Mapping[int, ProcessFacts]) -> None:
+        self._is_looking = False
         own_pid = self.performer.process_killer.own_pid
-        for hello in hellos:
+        for hello in hellos if table else ():
             held = self.node.connections.get(hello.connection)  # It may be watched under another name, or be gone.
             seen = launch_seen(table, hello, own_pid, self.supervised or NO_COMMAND) if held is not None else None
             if held is not None and seen is not None:
@@ -312,13 +340,17 @@ class Daemon:
         launched = self.node.launched
         if launched is not None and all(self.performer.processes.is_gone(process) for process in launched.processes):
             self.apply(LauncherExited(at))
+        effects: list[Effect] = []
+        ended = 0
         for managed in list(self.node.runs.values()):
             run = managed.run
-            if not run.alive or run.jsonl_only or run.connected_ranks():
+            if ended >= ENDS_PER_TICK_MAX or not run.alive or run.jsonl_only or run.connected_ranks():
                 continue
             # Ranks that ended while no governor ran never send a hello again. The journal knows their processes.
             if all(self.performer.processes.is_gone(process) for process in managed.processes()):
-                self.apply(TrainerExited(at, run.run, None))
+                effects += engine.step(self.node, TrainerExited(at, run.run, None))
+                ended += 1
+        self.performer.perform(one_commit(effects))
 
     # --- policies ----------------------------------------------------------------------------------------
 

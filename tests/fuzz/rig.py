@@ -44,7 +44,7 @@ HEADINGS = re.compile(
 )
 # Work of the performer on threads, which is over at once here.
 HARMS = (None, "model.safetensors: lm_head", None)
-CALLS = frozenset(("StopCompute", "ReadBilling", "ReadCheckpoint", "FindLastGood", "archive"))
+CALLS = frozenset(("StopCompute", "ReadBilling", "ReadCheckpoint", "FindLastGood", "archive", "launchers"))
 
 
 def default_policies() -> PolicySet:

@@ -5,7 +5,7 @@ Each effect is idempotent per incident: a restarted governor repeats unfinished 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -186,3 +186,26 @@ Effect = (
     | PersistIncident
     | Alarm
 )
+
+
+def one_commit(effects: Iterable[Effect]) -> list[Effect]:
+    """Join all PersistRuns where the first one stands: the newest state of each run, every charge and record.
+
+    Each has all live runs: fifty that end at once would be written fifty times, and nothing is judged meanwhile.
+    """
+    joined: list[Effect] = []
+    place: int | None = None
+    for effect in effects:
+        if not isinstance(effect, PersistRuns) or place is None:
+            place = len(joined) if isinstance(effect, PersistRuns) else place
+            joined.append(effect)
+            continue
+        first = joined[place]
+        assert isinstance(first, PersistRuns)
+        joined[place] = PersistRuns(
+            {**first.runs, **effect.runs},
+            (*first.charges, *effect.charges),
+            (*first.records, *effect.records),
+            first.durable or effect.durable,
+        )
+    return joined

@@ -1,40 +1,61 @@
-"""A command that is over ends the loop, and what a call has answered by then is still taken."""
+"""Runs that end at once cost one commit, and none of them is lost."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from random import Random
+from typing import Any
 
-import pytest
-
-from governor.core.base.units import DurationNs
-from governor.core.events.inputs import OperatorHold
-from governor.daemon.launches import SupervisedCommand
+from governor.core.base.units import NS_PER_MS
+from governor.core.events.effects import Alarm, PersistRuns, Record, one_commit
+from tests.contract.fakes import FakeJournal
 from tests.fuzz.rig import Rig, default_policies
-from tests.unit.core.engine.test_step import hello
+from trainer_shim import wire
+
+RUNS_MAX_OF_A_UID = 8
 
 
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    before = signal.set_wakeup_fd(-1)
-    one = Rig(tmp_path, default_policies())
-    yield one
-    one.end()
-    signal.set_wakeup_fd(before)
+class Counted(FakeJournal):
+    commits = 0
+
+    def save_runs(self, runs: Mapping[str, Mapping[str, Any]], *arguments: Any, **options: Any) -> bool:
+        self.commits += 1
+        return super().save_runs(runs, *arguments, **options)
 
 
-def test_an_answer_that_comes_while_the_end_is_looked_for_is_taken(rig: Rig) -> None:
-    """The call that gave it counts as over by then: nothing else waits for it."""
-    rig.daemon.apply(hello(run="job"))
-    held: list[OperatorHold] = []
+def hello(run: str) -> bytes:
+    frame = {**wire.head("hello", 0, 1), "seq": 1, "run": run, "attempt": "a", "local_rank": 0, "world_size": 1}
+    return json.dumps({**frame, "signal": 0}).encode()
 
-    def is_over() -> bool:
-        if not held:
-            held.append(OperatorHold(rig.clock.mono(), "job", DurationNs(10**9), "late", 0))
-            rig.daemon.post(held[0])
-        return True
 
-    rig.daemon.supervise(SupervisedCommand("job", (), (), should_end=is_over))
-    assert rig.daemon.run()
-    assert rig.node.runs["job"].history.hold_reason == "late"
+def test_eight_runs_that_end_between_two_ticks_are_one_commit(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, default_policies())
+    rig.daemon.performer.journal = journal = Counted()
+    rig.go_on()
+    names = [f"run-{number}" for number in range(RUNS_MAX_OF_A_UID)]
+    for name in names:
+        peer = rig.peer(Random(1))
+        trainer = rig.inbox.connect(peer)
+        trainer.send(hello(name))
+        rig.go_on()
+        trainer.hang_up()
+        rig.processes.end(peer.process.pid)
+    rig.go_on()
+    assert all(rig.node.runs[name].run.alive for name in names), "nobody has looked yet"
+    before = journal.commits
+    rig.clock.advance(300 * NS_PER_MS)
+    rig.daemon._notice_exits(rig.clock.mono())
+    assert journal.commits == before + 1
+    assert {name: journal.runs()[name]["alive"] for name in names} == dict.fromkeys(names, False)
+    assert [row.run for row in journal.rows(kind="ended")] == names
+    rig.end()
+
+
+def test_what_is_joined_stands_first_and_has_the_newest_of_each_run() -> None:
+    first, record, alarm = PersistRuns({"a": {"n": 1}, "b": {"n": 1}}), Record("ended", "a", None), Alarm("x", "a", "x")
+    last = PersistRuns({"b": {"n": 2}}, records=(Record("window", "b", None),), durable=True)
+    joined = PersistRuns({"a": {"n": 1}, "b": {"n": 2}}, (), (Record("window", "b", None),), durable=True)
+    assert one_commit([record, first, alarm, last, alarm]) == [record, joined, alarm, alarm]
+    assert one_commit([record, alarm]) == [record, alarm]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
@@ -48,6 +49,28 @@ def test_a_thousand_hellos_between_two_ticks_cost_one_look_and_one_at_the_tick(r
     rig.clock.advance(300 * NS_PER_MS)
     rig.go_on()
     assert rig.processes.looks == 2
+
+
+def test_beside_a_crowd_no_frame_waits_for_a_look(rig: Rig) -> None:
+    """Whoever says hello in a loop makes the table be read at every tick. It is read beside the loop then."""
+    rig.go_on()
+    crowd = rig.inbox.connect(rig.peer(Random(1)))
+    crowd.send(hello("crowd"))
+    rig.go_on()
+    looked_by: list[str] = []
+    look = rig.processes.table
+
+    def slow() -> Mapping[int, ProcessFacts]:
+        looked_by.append(threading.current_thread().name)
+        return look()
+
+    rig.processes.table = slow  # type: ignore[method-assign]
+    for _ in range(4):
+        rig.clock.advance(300 * NS_PER_MS)
+        crowd.send(hello("crowd"))
+        rig.go_on()
+        rig.settle()
+    assert looked_by == ["launchers"] * 4
 
 
 def test_the_launcher_of_a_rank_that_came_between_two_looks_is_known_after_the_tick(rig: Rig) -> None:

@@ -35,7 +35,7 @@ environment. A process belongs to the run, whoever its parent is now, if one of 
 |---|---|---|
 | It carries the mark of the launch: a soft limit (RLIMIT_LOCKS, which the kernel does not enforce) that everything inherits. | the command's start | `costgov run` |
 | The same, set by the rank itself. | `attach()` | the service |
-| It is in the control group that was made for the command, by root or where a systemd unit is the user's (`Delegate=yes`). | the command's start | `costgov run` |
+| It is in the control group that was made for the command, by root or where a systemd unit is the user's (`Delegate=yes`, or one of the user's own manager). | the command's start | `costgov run` |
 | It is in a control group that began with the run: a systemd scope or service, a Slurm step. Not a login's or a container's. This and a mark count while no other run lives there. | the first hello | the service |
 | It is in a session or process group that the run began. | always | both |
 
@@ -57,6 +57,23 @@ processes that became another user's, and with forks under way; not while one of
 halt open and calls a person. It is removed at the end; what a killed `costgov run` leaves, the next start removes. Where none may be made (a read-only
 `/sys/fs/cgroup`, version 1, a Slurm step) the other signs hold. What other services begin for the run is in their groups, and not in this one: `at`, cron,
 `systemd-run`, `docker run`, a tmux server from before.
+
+Tried by hand on 23 November 2026, in a container with a booted systemd 252 (Linux 6.18): a halt of a run that had started what drops its mark, and what
+forks from process to process. In a `Delegate=yes` unit, one of the user's manager and both kinds of Slurm job, what leaves by `setsid` and double forks, too.
+
+| Where `costgov run` was | Its own group | What lived on after the halt |
+|---|---|---|
+| a service or a scope of root's | yes | nothing |
+| a service with `User=` and `Delegate=yes` | yes | nothing |
+| a scope or a service of the user's own manager (`systemd-run --user`), with and without `Delegate=yes` | yes | nothing |
+| a service with `User=`, without `Delegate=yes` | no | what had dropped its mark, until the unit ended |
+| Slurm 22.05.8 (`proctrack/cgroup`, `cgroup/v2`, `task/none`): `srun costgov run -- CMD`, and a batch script | no | what had dropped its mark, until the step or job ended |
+| the same, a batch script: `costgov run -- srun CMD` | no; the step's is the run's | nothing |
+
+So under Slurm `costgov run -- srun CMD` is the better one. Where it is inside a step, let `costgov run` be the step's own process: `srun costgov run …`, or
+`exec costgov run …` in a script. A shell around it died of `scancel`'s SIGTERM, and the step was over before the command's end was noted. A group that is made
+inside a step hides its processes from Slurm: they outlived `scancel` and the job, or kept the step from ending. (The machine's kernel had control groups
+of version 1 as well, with which Slurm's `cgroup/v2` does not start: their lines were hidden from /proc/PID/cgroup.)
 
 """
 

@@ -1,12 +1,15 @@
-"""A trainer in a scope of systemd's: what leaves its tree stays in the scope when the trainer is gone."""
+"""A trainer in a scope or a unit of systemd's: what leaves its tree stays in there when the trainer is gone."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from tests.drills.halt import escapes
+from tests.drills.halt.conftest import POLICY
 from tests.drills.halt.escapes import WAYS
 from tests.drills.systemd.node import SERVICE_PYTHON, Node, Trainer
 
@@ -33,3 +36,41 @@ def test_nothing_of_a_run_in_a_scope_outlives_its_halt(
     assert living(started, trainer) == {}
     assert "unsure" not in [entry["what"] for entry in incident["timeline"]]
     assert started.is_alive(beside.pid)
+
+
+CONFIG = """
+[node]
+price_usd_per_hour = 98.32
+[paths]
+state_dir = "/srv/delegated/state"
+runtime_dir = "/srv/delegated/run"
+[metrics]
+enabled = false
+"""
+# Asked inside the unit: its end would be the end of whatever is left.
+WITHIN = """
+cat /proc/self/cgroup > before
+costgov run --config costgov.toml --policy policy.toml --name delegated -- {python} trainee.py unmarked /srv/delegated
+echo code $?
+{python} escapes.py /srv/delegated --alive
+flock --nonblock escapes/hopping echo nobody hops
+ls -d /sys/fs/cgroup$(sed -n s/^0:://p before)/costgov-*
+"""
+
+
+def test_nothing_leaves_the_control_group_that_a_delegated_unit_lets_a_user_make(started: Node) -> None:
+    """By a user without any right but that of Delegate=yes: what drops its mark, and what hops from fork to fork."""
+    box, halt = started.box, Path(escapes.__file__).parent
+    box.run("install", "-d", "-o", "alice", "/srv/delegated")
+    for name, text in (
+        ("trainee.py", (halt / "trainee.py").read_text()),
+        ("escapes.py", (halt / "escapes.py").read_text()),
+        ("policy.toml", POLICY.format(stop="processes")),
+        ("costgov.toml", CONFIG),
+        ("within.sh", WITHIN.format(python=SERVICE_PYTHON)),
+    ):
+        box.write(f"/srv/delegated/{name}", text)
+    unit = ("systemd-run", "--quiet", "--collect", "--wait", "--pipe", "--uid=alice", "--property=Delegate=yes")
+    said = box.run(*unit, "--working-directory=/srv/delegated", "sh", "within.sh", check=False)
+    assert "the halt is complete" in said.stderr, said.stdout + said.stderr
+    assert said.stdout.splitlines() == ["code 86", "nobody hops"], "none lives, and its group is removed"

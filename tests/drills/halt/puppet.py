@@ -29,11 +29,18 @@ while letter := sock.recv(65536):
 
 
 class Puppet:
-    """One rank of world size 1. `prefix` is a command that starts the interpreter, such as setpriv."""
+    """One rank of world size 1. `prefix` is a command that starts the interpreter, such as setpriv.
 
-    def __init__(self, socket_path: Path, *, prefix: Sequence[str] = (sys.executable,)) -> None:
+    `program`: how the interpreter finds RANK. `arguments`: more than RANK looks at.
+    """
+
+    def __init__(
+        self, socket_path: Path, *, prefix: Sequence[str] = (sys.executable,), program: Sequence[str] = ("-c", RANK),
+        arguments: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.process = subprocess.Popen(
-            [*prefix, "-S", "-c", RANK, str(socket_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*prefix, "-S", *program, str(socket_path), *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.pidfd = os.pidfd_open(self.process.pid)
 

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -68,6 +69,45 @@ def test_a_halt_ends_no_other_run_of_the_unit_nor_what_has_the_unit_later(
         diverge("beside", rank("beside", "a", inside=True))
         assert later.process.poll() is None, "the unit has two runs"
         diverge("later", later)
+    finally:
+        for puppet in puppets:
+            puppet.end()
+
+
+def test_a_run_of_the_sweep_that_has_not_said_hello_lives_and_is_named(
+    scope: Path, service: Callable[..., Service]
+) -> None:
+    """Both were begun by a shell that is gone: the unit began with the first, as far as anybody can see."""
+    governor = service(policy=QUICK)
+    governor.start()
+    (governor.work / "train.py").write_text(RANK)
+    puppets = []
+
+    def begin_rank(*arguments: str) -> Puppet:
+        enter = ["sh", "-c", f'echo $$ > {scope}/cgroup.procs; exec "$@"', "-"]
+        puppet = Puppet(
+            governor.work / "run" / "trainer.sock", prefix=(*enter, sys.executable),
+            program=(str(governor.work / "train.py"),), arguments=arguments,
+        )  # fmt: skip
+        puppets.append(puppet)
+        proc = Path(f"/proc/{puppet.process.pid}")
+        interpreter = os.fsencode(sys.executable)
+        governor.until(lambda: (proc / "cmdline").read_bytes().startswith(interpreter), "it is itself")
+        began = int((proc / "stat").read_text().rpartition(")")[2].split()[19])
+        ticks = os.sysconf("SC_CLK_TCK")
+        governor.until(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * ticks > began + 1, "another one is younger")
+        return puppet
+
+    try:
+        first, second = begin_rank("--lr", "1"), begin_rank("--lr", "2")
+        first.hello(run="first")
+        first.steps(1, 3, loss="nan")
+        governor.until(lambda: governor.stage("first") == "HALTED", "it is halted")
+        assert first.process.wait(SAFETY_S) != 0
+        assert second.process.poll() is None
+        (incident,) = governor.incidents()
+        named = next(entry["detail"]["processes"] for entry in incident["timeline"] if entry["what"] == "unsure")
+        assert [row["pid"] for row in named] == [second.process.pid]
     finally:
         for puppet in puppets:
             puppet.end()

@@ -15,6 +15,7 @@ _MANAGERS = frozenset((
     "runc", "crun", "dockerd", "pbs_mom", "condor_starter", "sge_shepherd",
 ))  # fmt: skip
 _LAUNCHER_FILES = ("deepspeed/launcher/launch.py", "deepspeed/launcher/runner.py", "torch/distributed/run.py")
+_RANK_NAMES = frozenset(("local_rank", "global_rank", "node_rank", "machine_rank"))  # "rank" may be LoRA's.
 _GOVERNOR_FILE = "governor/__main__.py"
 _MULTIPLEXERS = frozenset(("tmux", "tmux:", "screen", "SCREEN", "zellij", "dtach", "abduco"))
 _SHARED_UNITS = ("session-", "user@", "init.scope")
@@ -72,13 +73,16 @@ def is_sibling(argv: tuple[str, ...], rank: tuple[str, ...]) -> bool:
 
 
 def _without_rank(given: tuple[str, ...]) -> tuple[str, ...]:
-    """Arguments without those by which launchers tell the ranks of one run apart."""
-    named = ("--local_rank", "--local-rank")
+    """Arguments without those by which the ranks of one run are told apart."""
     return tuple(
         word
         for before, word in zip(("", *given), given, strict=False)
-        if before not in named and word.partition("=")[0] not in named
+        if not _names_rank(word) and ("=" in before or not _names_rank(before))
     )
+
+
+def _names_rank(word: str) -> bool:
+    return word.partition("=")[0].lstrip("-").replace("-", "_") in _RANK_NAMES
 
 
 def is_multiplexer(argv: tuple[str, ...]) -> bool:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import pytest
+
 from governor.core.base.identity import MARK_PART_BITS, ProcessId
 from governor.core.halt.kill_set import KillSet, kill_set
+from governor.core.halt.known_names import is_sibling
 from governor.core.halt.neighbours import Ties, own_ties, siblings
 from tests.unit.core.halt.test_kill_set import GOVERNOR, PYTHON, RANK, TORCHRUN, USER, Tree, pids, tree
 
@@ -125,3 +128,27 @@ def test_runs_of_a_sweep_in_one_scope_are_neighbours_before_their_hello(tree: Tr
     assert behind.pid in ties.spared
     assert pids(ties.shared(tree.table, [USER])) == [200, 201, 205, 206, 207]
     assert siblings(tree.table, [rank], [], [MARK], []) == ()
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ("train.py --lr 2", True),
+        ("-u train.py", True),
+        ("train.py --lr 1 --seed 7", True),
+        ("train.py --lr 1", False),
+        ("-u train.py --lr 1 --local_rank=3", False),
+        ("train.py --node-rank 3 --lr 1", False),
+        ("eval.py --lr 2", False),
+        ("-m train.py --lr 1", False),
+        ("-c pass", False),
+    ],
+)
+def test_a_sibling_has_the_program_and_other_arguments_but_for_its_number(other: str, expected: bool) -> None:
+    assert is_sibling((PYTHON, *other.split()), (PYTHON, "train.py", "--lr", "1")) is expected
+
+
+def test_what_has_no_program_is_nobodys_sibling() -> None:
+    script = (PYTHON, "-c", "train()", "1")
+    assert not is_sibling((*script[:-1], "2"), script)
+    assert not is_sibling((), script)

@@ -22,6 +22,7 @@ from governor.adapters.machine.control_group import OwnGroup, make_group
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import CommandExited, Event
+from governor.core.runs.ends import FOLLOWED_NS
 from governor.ports import Processes
 from trainer_shim.mark import MARK_BITS, ChildMark
 
@@ -30,7 +31,7 @@ TERM_GRACE_S: Final = 30.0
 INSIDE: Final = "COSTGOV_INSIDE"  # Set in the command's environment: the run name of its governor.
 # A scan of /proc takes milliseconds. Only processes that outlive the command wait for it.
 LOOK_PERIOD_NS: Final = NS_PER_S
-# The first two go to the command. At the third we leave, with the halt unfinished.
+# The first two go to the command. At the third we leave, with the halt unfinished. Those count that came in a row.
 INTERRUPTS_BEFORE_LEAVING: Final = 3
 
 
@@ -79,6 +80,8 @@ class Command:
         The whole group gets the signal, as from a terminal. `deepspeed` alone would die and leave its ranks training.
         `at` None: there is no governor any more, and nobody asks for the cause of the end.
         """
+        if at is not None and at - max(self.passed_on.values(), default=at) > FOLLOWED_NS:
+            self.interrupts = 0  # The command has survived them, and whoever sends one now is not hurried.
         self.interrupts += 1
         # It is not reaped yet, so its pid and its group's id are still its own.
         if self.poll() is None:

@@ -129,8 +129,9 @@ def run(
     ones go when a run ends, except where a halt was not seen to its end or a directory holds what is not costgov's.
     Directories that [paths] names are left alone.
 
-    SIGTERM, SIGINT and SIGQUIT go to the command's process group, and at the third costgov leaves. SIGUSR1, SIGUSR2 and
-    SIGALRM go to the command's process alone, except while a halt saves; so does Slurm's --signal=USR1@90.
+    SIGTERM, SIGINT and SIGQUIT go to the command's process group, and at the third costgov leaves, unless the command
+    has survived the one before by a minute. SIGUSR1, SIGUSR2 and SIGALRM go to the command's process alone, except
+    while a halt saves; so does Slurm's --signal=USR1@90.
     SIGHUP reads the policies again. Signals of limits and timers are ignored, and so is Ctrl-Z: the command has a
     session of its own, so it would go on while nobody watches it. For the same reason a terminal that closes ends
     neither costgov nor the command. What the command prints there is lost, and may fail: --log FILE keeps it.

@@ -21,10 +21,12 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.drills.shim_engines.conftest import Warm
+from tests.drills.trainers.cells import Cell, Held, Played, halted_of, last_good_of, last_line, saved_of
 from tests.drills.trainers.finite import not_finite
 
 HERE = Path(__file__).resolve().parent
@@ -34,12 +36,12 @@ DEFAULT_POLICY = ROOT / "governor" / "data" / "default.toml"
 
 FAULTS = ("nan", "ceiling", "hang")
 STEPS, FAULT_AT, NEXT = 200, 34, 5
-RULES = {"nan": "nonfinite", "ceiling": "budget", "hang": "hang"}  # Trigger of the verdict.
-HALTED = 86
 RUN_MAX_S = 300.0  # A run longer than this is reported as one that does not end.
+LOSS = r"^loss (\d+) (\S+)$"
 MARK = "COSTGOV_TABLE_CELL"  # In the environment of all that a cell starts.
 # $3,600 an hour is a dollar a second. With the grace below a halt reserves $23 at $2 unsaved, $31 at most.
 PRICE, RESERVE_S, RESERVE_MAX_S, PACE_S = 3600, 23.0, 33.0, 0.25
+BROKEN_PACE_S = 0.02  # A save that is under way when the fault comes is the halt's, and good: of before the fault.
 
 # What differs from the packaged policy: a halt's grace that a ceiling of seconds can pay for, and limits of a hang that
 # a table can wait for. These are for one rank, for which nobody waits; several have the packaged ones.
@@ -50,66 +52,43 @@ SHORT = {
 }
 
 
+# The part of a package that takes its time. An optimizer imports torch._dynamo.
+IMPORTED = {
+    "torch": "torch._dynamo",
+    "transformers": "transformers.models.llama.modeling_llama",
+    "trl": "trl.trainer.sft_trainer",
+    "lightning": "lightning.pytorch",
+}
+
+
 @dataclass(frozen=True)
 class Trainer:
-    """`argv` starts it; --out and --steps follow. `packages` are named beside the result."""
+    """`script` and its own arguments; --out and --steps follow. `packages` are named beside the result."""
 
     name: str
-    argv: tuple[str, ...]
+    script: tuple[str, ...]
+    ranks: int = 1
     packages: tuple[str, ...] = ("torch",)
-    environ: Mapping[str, str] = field(default_factory=dict)
 
     def limits(self, fault: str) -> Mapping[str, str]:
         """What differs from the packaged policy."""
-        return {} if fault == "hang" and "torch.distributed.run" in self.argv else SHORT[fault]
+        return {} if fault == "hang" and self.ranks > 1 else SHORT[fault]
 
+    def command(self) -> list[str]:
+        """As its user starts it."""
+        run = ("-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={self.ranks}")
+        return [sys.executable, *(run if self.ranks > 1 else ()), *self.program()]
 
-def python(script: str, *more: str) -> tuple[str, ...]:
-    return (sys.executable, str(HERE / "scripts" / script), *more)
+    def forked(self) -> list[str]:
+        """Its ranks are forks of one launcher, which imports no more than it needs."""
+        return [str(HERE / "ranks.py"), str(self.ranks), ",".join(self.imports()), *self.program()]
 
+    def program(self) -> list[str]:
+        return [str(HERE / "scripts" / self.script[0]), *self.script[1:]]
 
-def torchrun(script: str, *more: str, ranks: int = 2) -> tuple[str, ...]:
-    run = ("-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}")
-    return (sys.executable, *run, str(HERE / "scripts" / script), *more)
-
-
-@dataclass(frozen=True)
-class Held:
-    """One field of the table. `why` says in a user's words what it lacks."""
-
-    ok: bool
-    text: str
-    why: str = ""
-
-
-@dataclass
-class Cell:
-    trainer: str
-    fault: str
-    halted: Held
-    saved: Held
-    last_good: Held
-    resumed: Held
-    incident: dict[str, Any] = field(default_factory=dict)
-    outputs: tuple[str, ...] = ()  # Of the faulted run, and of the resumed one.
-    seconds: float = 0.0
-
-    @property
-    def ok(self) -> bool:
-        return all(held.ok for held in (self.halted, self.saved, self.last_good, self.resumed))
-
-    def as_json(self) -> dict[str, Any]:
-        kept = {key: value for key, value in asdict(self).items() if key not in ("incident", "outputs")}
-        return {**kept, "ok": self.ok}
-
-
-@dataclass(frozen=True)
-class Played:
-    code: int | None  # None: it did not end.
-    losses: dict[int, str]
-    first_loss_s: float
-    output: str
-    left: tuple[str, ...]  # Command lines of what outlived it.
+    def imports(self) -> list[str]:
+        """What its ranks import, and their launcher once for all of them."""
+        return [IMPORTED.get(package, package) for package in self.packages]
 
 
 # --- processes ------------------------------------------------------------------------------------------------------
@@ -131,7 +110,7 @@ def play(argv: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> Played:
         try:
             for line in process.stdout:
                 output.append(line)
-                if (found := re.match(r"loss (\d+) (\S+)$", line)) is not None:
+                if (found := re.match(LOSS, line)) is not None:
                     first = first or time.monotonic() - began
                     losses.setdefault(int(found[1]), found[2])
             process.wait()
@@ -171,21 +150,38 @@ def _kill(mark: str) -> None:
 
 
 class Bench:
-    """Where the cells of one trainer are played: its golden losses, and a directory for each cell."""
+    """Where the cells of one trainer are played: its golden losses, and a directory for each cell.
 
-    def __init__(self, trainer: Trainer, work: Path, steps: int = STEPS, fault_at: int = FAULT_AT) -> None:
-        self.trainer, self.work, self.steps, self.fault_at = trainer, work, steps, fault_at
+    `forks` has imported what the trainer needs. The golden run is then a fork of it, and several ranks of the watched
+    runs are forks of one launcher.
+    """
+
+    def __init__(
+        self, trainer: Trainer, work: Path, steps: int = STEPS, fault_at: int = FAULT_AT, forks: Warm | None = None
+    ) -> None:
+        self.trainer, self.work, self.steps, self.fault_at, self.forks = trainer, work, steps, fault_at, forks
         self._golden: Played | None = None
 
     @property
     def golden(self) -> Played:
         """One run that nothing breaks and nobody watches."""
         if self._golden is None:
-            self._golden = play(self._argv(self._made("golden")), self._made("golden"), self._environ("golden"))
+            self._golden = self._play_golden(self._made("golden"))
             if self._golden.code != 0 or sorted(self._golden.losses) != list(range(1, self.steps + 1)):
                 said = self._golden.output[-4000:]
                 raise RuntimeError(f"{self.trainer.name} does not train without a fault:\n{said}")
         return self._golden
+
+    def _play_golden(self, work: Path) -> Played:
+        words, environ = self._arguments(work), self._environ("golden")
+        if self.forks is None:
+            return play([*self.trainer.command(), *words], work, environ)
+        log, began = work / "log", time.monotonic()
+        order = {"env": {**os.environ, **environ}, "log": str(log)}
+        (code,) = self.forks.run([*self.trainer.forked(), *words], work, [order])
+        output = log.read_text()
+        losses = {int(step): loss for step, loss in re.findall(LOSS, output, re.MULTILINE)}
+        return Played(code, losses, time.monotonic() - began, output, ())
 
     def cell(self, fault: str, limits: Mapping[str, str] | None = None) -> Cell:
         """`limits` replaces keys of the packaged policy; None: those of the trainer."""
@@ -195,15 +191,15 @@ class Bench:
         broken = play(self._governed(work, fault, limits), work, self._environ(fault, fault))
         reports = [json.loads(path.read_text()) for path in sorted(work.glob("state/**/incidents/*.json"))]
         if len(reports) != 1:
-            why = f"exit code {broken.code}, {len(reports)} incidents: {_last_line(broken.output)}"
+            why = f"exit code {broken.code}, {len(reports)} incidents: {last_line(broken.output)}"
             no = Held(False, "-")
             cell = Cell(self.trainer.name, fault, Held(False, "no", why), no, no, no, {}, (broken.output,))
             cell.seconds = time.monotonic() - began
             return cell
         incident = reports[0]
-        last_good = _last_good(incident)  # The resumed run may rotate it away.
+        last_good = last_good_of(incident, self._not_finite)  # The resumed run may rotate it away.
         resumed, output = self._resumed(incident, fault, broken)
-        halted, saved = _halted(broken, incident, fault), _saved(incident, fault)
+        halted, saved = halted_of(broken, incident, fault), saved_of(incident, fault, self.fault_at)
         cell = Cell(self.trainer.name, fault, halted, saved, last_good, resumed, incident, (broken.output, output))
         cell.seconds = time.monotonic() - began
         return cell
@@ -220,7 +216,8 @@ class Bench:
                 assert count == 1, key
             (work / "policy.toml").write_text(text)
             words += ["--policy", str(work / "policy.toml")]
-        return [*words, "--", *self._argv(work)]
+        command = self.trainer.command() if self.forks is None else [sys.executable, *self.trainer.forked()]
+        return [*words, "--", *command, *self._arguments(work)]
 
     def _resumed(self, incident: Mapping[str, Any], fault: str, broken: Played) -> tuple[Held, str]:
         """Run the resume command of the report as it stands there, with the higher ceiling that it asks for."""
@@ -242,7 +239,7 @@ class Bench:
         wanted = {at: self.golden.losses.get(at) for at in range(step + 1, step + 1 + NEXT)}
         found = {at: again.losses.get(at) for at in wanted}
         if again.code != 0:
-            return Held(False, "no", f"exit code {again.code}: {_last_line(again.output)}"), again.output
+            return Held(False, "no", f"exit code {again.code}: {last_line(again.output)}"), again.output
         if first != step + 1:
             return Held(False, "no", f"went on at step {first} instead of {step + 1}"), again.output
         if found != wanted:
@@ -250,8 +247,16 @@ class Bench:
             return Held(False, "no", f"other losses from step {other} on"), again.output
         return Held(True, f"at {first}"), again.output
 
-    def _argv(self, work: Path) -> list[str]:
-        return [*self.trainer.argv, "--out", str(work / "out"), "--steps", str(self.steps)]
+    def _not_finite(self, path: Path) -> str | None:
+        if self.forks is None:
+            return not_finite(path)
+        order = {"env": {**os.environ, **self._environ("golden")}, "log": str(self.work / "finite")}
+        self.forks.run([str(HERE / "finite.py"), str(path)], self.work, [order])
+        said = (self.work / "finite").read_text().strip()
+        return None if said == "finite" else said
+
+    def _arguments(self, work: Path) -> list[str]:
+        return ["--out", str(work / "out"), "--steps", str(self.steps)]
 
     def _environ(self, work: str, fault: str = "") -> dict[str, str]:
         directory = self.work / work
@@ -267,8 +272,7 @@ class Bench:
             "FAULT": "" if fault == "ceiling" else fault,
             "FAULT_AT": str(self.fault_at),
             "FAULT_RANK": "1",
-            "PACE": str(self._pace_s()) if fault == "ceiling" else "0",
-            **self.trainer.environ,
+            "PACE": str(self._pace_s() if fault == "ceiling" else BROKEN_PACE_S if fault else 0),
         }
 
     def _pace_s(self) -> float:
@@ -282,54 +286,7 @@ class Bench:
 
 
 @contextmanager
-def bench(trainer: Trainer, steps: int = STEPS, fault_at: int = FAULT_AT) -> Iterator[Bench]:
+def bench(trainer: Trainer, steps: int = STEPS, fault_at: int = FAULT_AT, forks: Warm | None = None) -> Iterator[Bench]:
     """In a directory with a short name: sockets lie in it."""
     with tempfile.TemporaryDirectory(prefix="table-") as directory:
-        yield Bench(trainer, Path(directory), steps, fault_at)
-
-
-# --- what is read from the report -----------------------------------------------------------------------------------
-
-
-def _halted(broken: Played, incident: Mapping[str, Any], fault: str) -> Held:
-    if broken.code != HALTED:
-        return Held(False, "no", f"exit code {broken.code}: {_last_line(broken.output)}")
-    if incident["trigger"] != RULES[fault]:
-        return Held(False, "no", f"the verdict is {incident['trigger']}'s: {incident['text']}")
-    if incident["halt_stage"] != "HALTED":
-        return Held(False, "no", f"the halt ended as {incident['halt_stage']}")
-    if broken.left:
-        return Held(False, "no", f"{len(broken.left)} processes live on: {broken.left[0]:.60}")
-    return Held(True, f"at {incident['step']}")
-
-
-def _saved(incident: Mapping[str, Any], fault: str) -> Held:
-    checkpoint = incident.get("checkpoint") or {}
-    kind = checkpoint.get("kind", "none")
-    by = checkpoint.get("verified_by") or "nobody"
-    text = kind if kind == "none" else f"{kind}, {by}"
-    why = checkpoint.get("fault") or next((line for line in incident["not_observed"] if "heckpoint" in line), "")
-    if fault == "nan":
-        return Held(kind == "none" or (kind == "suspect" and by != "nobody"), text, why)
-    if fault == "ceiling":
-        return Held(kind == "good" and by == "governor", text, why)
-    return Held(True, text, why)
-
-
-def _last_good(incident: Mapping[str, Any]) -> Held:
-    found = incident.get("last_good") or {}
-    if not found.get("path"):
-        return Held(False, "no", "the report names no last good checkpoint")
-    path = Path(found["path"])
-    if not path.exists():
-        return Held(False, "no", f"{path.name} does not exist")
-    if (harm := not_finite(path)) is not None:
-        return Held(False, "no", f"{path.name}: {harm}")
-    return Held(True, f"{path.name}"[:18])
-
-
-def _last_line(output: str) -> str:
-    """The last line that says something: a traceback's end, or ours."""
-    lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith("loss ")]
-    errors = [line for line in lines if re.match(r"(\[rank\d+\]: )?\w+(\.\w+)*(Error|Exception)\b", line)]
-    return ((errors or lines or ["nothing was printed"])[-1])[:200]
+        yield Bench(trainer, Path(directory), steps, fault_at, forks)

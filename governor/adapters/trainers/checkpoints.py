@@ -29,6 +29,8 @@ from trainer_shim.saving import weights_sample
 # A reader says each second that it gets on. A disk that gives 4 MiB in half a minute is gone.
 SILENT_MAX_S: Final = 30.0
 WALL_MAX_S: Final = HASH_TIME_MAX_S + 2 * SILENT_MAX_S
+# From then on no further checkpoint is looked at: the end of `costgov run` waits ten seconds for all of it.
+FIND_MAX_S: Final = 6.0
 _REAP_S: Final = 2.0
 # What a reader that is wanted back may take for its last chunk and its answer.
 LEAVE_MAX_S: Final = 30.0
@@ -91,10 +93,11 @@ class DiskCheckpoints:
 
     def find(self, paths: Sequence[str], *, uid: int, gid: int | None) -> list[CheckpointSeen]:
         looks: list[CheckpointSeen] = []
+        until = time.monotonic() + FIND_MAX_S
         for path in paths:
             found = self._have_read({"look": "find", "path": path}, uid, gid)
             looks.append(CheckpointSeen(path, found.whole, found.reason, found.nonfinite, found.unsampled))
-            if looks[-1].is_fit:
+            if looks[-1].is_fit or time.monotonic() > until:
                 break
         return looks
 

@@ -111,8 +111,8 @@ def open_incident(
         incident.note(at, wall, "save_failed", reason=in_vain)
     longest = run.save_longest_ns
     fact = table.verdict_fact(plan, DurationNs(longest) if longest is not None else None)
-    asked = ask_while_it_runs(node, incident)
-    return [*feed(node, managed, fact, at), *asked, *saved_checkpoint.find_last_good(managed)]
+    looks = [*ask_while_it_runs(node, incident), *saved_checkpoint.find_last_good(managed)]
+    return [*feed(node, managed, fact, at), *looks]
 
 
 def ask_while_it_runs(node: Node, incident: Incident) -> list[Effect]:

@@ -68,8 +68,8 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
     run, alarms = managed.run, settle(node, managed, event.exit_code)
     cause = run.end.cause if alarms is not None and run.end is not None else None
     data = {"completed": run.completed, "exit_code": event.exit_code, "step": run.step, "cause": cause}
-    effects = [Record("ended", event.run, None, data), persist(node, event.at, managed), *(alarms or []), *finished]
-    return [*effects, *saved_checkpoint.find_last_good(managed)]
+    record, finds = Record("ended", event.run, None, data), saved_checkpoint.find_last_good(managed)
+    return [record, persist(node, event.at, managed), *(alarms or []), *finished, *finds]
 
 
 def on_end_seen(node: Node, event: CommandEndSeen) -> list[Effect]:

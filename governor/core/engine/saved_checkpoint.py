@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from governor.core.base.units import DurationNs, MonoNs, WallNs
@@ -28,12 +29,11 @@ def take(managed: ManagedRun, ack: Ack) -> list[ReadCheckpoint | FindLastGood]:
         managed.run.set_last_good(ack.step, ack.checkpoint.get("path"), ack.at)
         incident.take_last_good(managed.run)
     # A framework that saves by its own means may have removed the last good one to make room.
-    finds = find_last_good(managed)
     path, manifest = ack.checkpoint.get("path"), ack.checkpoint.get("manifest")
     if not (isinstance(path, str) and isinstance(manifest, str)):
-        return [*finds]
+        return [*find_last_good(managed)]
     gid = next((rank.peer.gid for rank in managed.run.ranks.values() if rank.connection == ack.connection), None)
-    finds = [find for find in finds if find.paths[0] != path]
+    finds = find_last_good(managed, but=path)
     return [ReadCheckpoint(incident.incident_id, incident.run, path, manifest, managed.run.uid, gid), *finds]
 
 
@@ -52,15 +52,26 @@ def take_finished(managed: ManagedRun) -> list[FindLastGood]:
     return find_last_good(managed)
 
 
-def find_last_good(managed: ManagedRun) -> list[FindLastGood]:
-    """It is about to be told: look whether it is still there and finite."""
+def find_last_good(managed: ManagedRun, *, but: str | None = None) -> list[FindLastGood]:
+    """It is about to be told: look whether it is still there and finite. `but`: that one is read anyway."""
     run, incident = managed.run, managed.incident
     gid = next((rank.peer.gid for rank in run.ranks.values()), None)
     told = [run.last_good]
     if incident is not None and not incident.is_closed and _path(incident.last_good) != _path(run.last_good):
         told.append(incident.last_good)
-    chains = [(one, *_older(run, one)) for one in told if one is not None and one.path is not None]
+    told = [one for one in told if one is not None and one.path not in (None, but)]
+    chains = [(one, *_older(run, one)) for one in told if one is not None]
+    _note_pending(managed, told)
     return [FindLastGood(run.run, tuple(one.path for one in chain if one.path), run.uid, gid) for chain in chains]
+
+
+def _note_pending(managed: ManagedRun, told: Sequence[LastGood | None]) -> None:
+    """Until the answer is here, nothing is known. It may never come: the governor may end before."""
+    run, incident = managed.run, managed.incident
+    if incident is not None and incident.last_good is not None and incident.last_good in told:
+        incident.go_back_to(incident.last_good.pending())
+    if run.last_good is not None and run.last_good in told:
+        run.take_last_good(run.last_good.pending(), run.last_good_at, run.named_before)
 
 
 def note_last_good(managed: ManagedRun, seen: LastGoodSeen) -> list[Alarm]:

@@ -10,6 +10,7 @@ from governor.core.base.units import MonoNs
 
 # As many as most frameworks keep. Eight looks of two seconds are what the end of `costgov run` can wait for.
 NAMED_BEFORE_MAX: Final = 8
+PENDING: Final = "the look has not ended"
 PATH_CHARS_MAX: Final = 4096  # PATH_MAX. What is longer names no file, and would fill the journal.
 
 
@@ -71,9 +72,16 @@ class LastGood:
             refused_mono_ns=refused,
         )  # fmt: skip
 
+    def pending(self) -> LastGood:
+        """While a look is under way. What was found before stands until it has ended."""
+        return replace(self, unseen=PENDING) if self.is_fit else self
+
     def in_favour_of(self, older: LastGood) -> LastGood:
         """`older` takes the place of this one, which is not fit."""
         return replace(older, passed_over=_bounded((self, *self.passed_over)))
+
+    def is_same(self, named: LastGood) -> bool:
+        return (self.path, self.step, self.mono_ns) == (named.path, named.step, named.mono_ns)
 
     def refuses(self, named: LastGood) -> bool:
         """Whether it was found not to be fit after `named` was saved: a rank repeats what it said before."""

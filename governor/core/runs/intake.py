@@ -210,6 +210,8 @@ def _take_last_good(run: Run, named: LastGood, at: MonoNs) -> None:
     known = run.last_good
     if named.step is None or (known is not None and known.refuses(named)):
         return
+    if known is not None and run.last_good_at is not None and known.is_same(named):
+        return  # A rank that connects again repeats it. What was found at it stands.
     # A `saved` ack may have no step.
     if known is None or known.step is None or not known.is_fit or named.step >= known.step:
         run.name_last_good(named, at if named.mono_ns is None else MonoNs(min(named.mono_ns, at)))

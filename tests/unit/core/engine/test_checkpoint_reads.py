@@ -67,7 +67,7 @@ def test_one_that_is_torn_or_not_finite_gives_the_place_back(
     run = node.runs["llama"].run
     if last is not None:
         marks = {"torn": "as found"} if "whole" in found else found
-        last = replace(last, passed_over=(LastGood(33, PATH, **marks, refused_mono_ns=at(32)),))
+        last = replace(last.pending(), passed_over=(LastGood(33, PATH, **marks, refused_mono_ns=at(32)),))
     assert run.last_good == last == incident.last_good
     assert run.last_good_at is None, "unknown, so that no work counts as saved that is not"
     alarms = [effect.name for effect in effects if isinstance(effect, Alarm)]
@@ -83,7 +83,7 @@ def test_a_good_one_with_weights_that_are_not_finite_is_suspect_and_a_suspect_on
 
     node, incident, _ = saved("suspect")
     assert not [effect for effect in read(node, nonfinite="x") if isinstance(effect, Alarm)], "nobody said otherwise"
-    assert node.runs["llama"].run.last_good == BEFORE
+    assert node.runs["llama"].run.last_good == BEFORE.pending()
 
 
 def test_a_save_of_before_the_verdict_that_ends_after_it_is_the_last_good_one() -> None:
@@ -94,13 +94,13 @@ def test_a_save_of_before_the_verdict_that_ends_after_it_is_the_last_good_one() 
     play(node, a_step(31, 1, loss=float("inf")))
     incident = node.runs["llama"].incident
     assert incident is not None
-    assert incident.last_good == BEFORE
+    assert incident.last_good == BEFORE.pending(), "what nobody has looked at is not called good yet"
     assert incident.step is not None
     finished = LastGood(incident.step, "/ck/cg_30")
     play(node, hello(when=31.2, last_good=finished))
-    assert incident.last_good == finished
+    assert incident.last_good == finished.pending()
     play(node, hello(when=31.3, last_good=LastGood(incident.step + 1, "/ck/cg_31")))
-    assert incident.last_good == finished
+    assert incident.last_good == finished.pending()
 
 
 def test_not_read_is_no_verdict() -> None:
@@ -203,7 +203,7 @@ def test_where_the_newest_is_not_finite_the_one_before_is_the_last_good_and_says
     play(node, hello(when=34, last_good=saved_by_itself(30)))
     assert run.last_good == incident.last_good, "a rank that repeats itself"
     play(node, hello(when=35, last_good=saved_by_itself(30, after=4)))
-    assert run.last_good == saved_by_itself(30, after=4), "saved again since then"
+    assert run.last_good == saved_by_itself(30, after=4).pending(), "saved again since then"
 
 
 def test_where_none_is_finite_the_newest_is_named_as_what_it_is() -> None:
@@ -227,6 +227,8 @@ def test_what_was_not_looked_at_or_not_looked_into_is_said_so_and_not_passed_ove
     )
     run = node.runs["llama"].run
     assert run.last_good == replace(saved_by_itself(20), unsampled="model.npz")
+    play(node, hello(when=34, last_good=saved_by_itself(20)))
+    assert run.last_good == replace(saved_by_itself(20), unsampled="model.npz"), "a rank that connects again"
     play(node, looks(s20=HARM))
     assert run.last_good is not None
     assert (run.last_good.step, run.last_good.unseen) == (10, "not looked at")

@@ -15,7 +15,7 @@ from governor.core.base.printable import escaped
 from governor.core.base.shell_words import REDACTED
 from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration
 from governor.reports.node_stop import is_of_node, last_runs, node_not_observed, node_summary
-from governor.reports.resume_text import refused, resume_command, resume_from, resume_with
+from governor.reports.resume_text import refused, resume_command, resume_from, resume_with, unseen_last_good
 from governor.reports.terminal import live_line, loss_text, timeline_lines
 from governor.text.moments import (
     Snapshot,
@@ -142,7 +142,7 @@ def not_observed(snapshot: Snapshot) -> list[str]:
     if is_of_node(snapshot):
         return node_not_observed(snapshot)
     seen = {str(entry["what"]) for entry in snapshot["timeline"]}
-    lines = [*_unseen_checkpoint(snapshot, seen), *_unseen_end(snapshot, seen)]
+    lines = [*_unseen_checkpoint(snapshot, seen), *unseen_last_good(snapshot), *_unseen_end(snapshot, seen)]
     if snapshot.get("undurable"):
         lines.append("Some records were not on disk when they were acted upon (full or frozen disk).")
     if snapshot.get("spend_rate_usd_micros_per_hour") is None:

@@ -23,10 +23,21 @@ def resume_from(snapshot: Snapshot) -> str | None:
     path = plain(last_good.get("path") or "")
     if not path or none_is_left(last_good):
         return None
-    if snapshot.get("framework") == "hf":
-        return f'{path}: shim.resume() in the script, or trainer.train(resume_from_checkpoint="{path}")'
     harmed = refused(snapshot)
-    return f"{path}, not {harmed}" if harmed is not None else None
+    told = [f"not {harmed}"] if harmed is not None else []
+    if snapshot.get("framework") == "hf":
+        told.insert(0, f'shim.resume() in the script, or trainer.train(resume_from_checkpoint="{path}")')
+    return f"{path}: {'; '.join(told)}" if told else None
+
+
+def unseen_last_good(snapshot: Snapshot) -> list[str]:
+    """What nobody has seen of the checkpoint that the report names."""
+    last_good = snapshot.get("last_good") or {}
+    if last_good.get("unseen"):
+        return [f"The last good checkpoint was not looked at: {plain(last_good['unseen'])}."]
+    if last_good.get("unsampled"):
+        return [f"The weights of the last good checkpoint were not looked into: {plain(last_good['unsampled'])}."]
+    return []
 
 
 def refused(snapshot: Snapshot) -> str | None:

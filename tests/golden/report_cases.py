@@ -144,6 +144,24 @@ def ceiling_of_a_trainer() -> dict[str, Any]:
     }
 
 
+def newest_not_finite() -> dict[str, Any]:
+    """A NaN that no loss has shown is in the newest checkpoint that the Trainer saved by itself."""
+    output = "/data/run7/output"
+    harmed = {"step": 40, "path": f"{output}/checkpoint-40", "nonfinite": "model.safetensors: lm_head.weight"}
+    last_good = {
+        "step": 20, "path": f"{output}/checkpoint-20", "unsampled": "most of its bytes: model.npz",
+        "passed_over": [harmed, {"step": 30, "path": f"{output}/checkpoint-30", "gone": "is no longer there"}],
+    }  # fmt: skip
+    return nan_halt() | {"incident_id": "run7.gpu-17.7", "framework": "hf", "last_good": last_good}
+
+
+def none_is_finite() -> dict[str, Any]:
+    """And in those before it."""
+    last_good = newest_not_finite()["last_good"]
+    harmed, gone = last_good["passed_over"]
+    return newest_not_finite() | {"incident_id": "run7.gpu-17.8", "last_good": harmed | {"passed_over": [gone]}}
+
+
 def hang_deaf() -> dict[str, Any]:
     """Nobody answers the letter, the price is unknown, no cloud: the least that can be known."""
     stuck = {"op": "all_reduce", "count": 978, "entered_ns": 1, "done": False}
@@ -304,6 +322,8 @@ CASES = {
     case.__name__: case
     for case in (
         nan_halt,
+        newest_not_finite,
+        none_is_finite,
         ceiling_of_a_trainer,
         hang_deaf,
         stop_refused,

@@ -127,6 +127,8 @@ ONLY_WRITER = {
     "governor.core.runs.state.Run.ended_at": "governor.core.runs.state",
     "governor.core.runs.state.Run.last_good": "governor.core.runs.state",
     "governor.core.runs.state.Run.last_good_at": "governor.core.runs.state",
+    "governor.core.runs.state.Run.named_before": "governor.core.runs.state",
+    "governor.core.halt.incident.Incident.last_good": "governor.core.halt.incident",
     "governor.core.runs.state.Run.spend_usd_micros": "governor.core.runs.state",
     "governor.core.engine.node.Node.persisted_at": "governor.core.engine.node",
     "governor.core.engine.node.Node.incidents": "governor.core.engine.node",

@@ -29,6 +29,7 @@ HEADER_BYTES_MAX: Final = 8 << 20  # The format allows 100 MB. 100,000 tensors h
 PICKLE_BYTES_MAX: Final = 8 << 20
 DIRECTORY_BYTES_MAX: Final = 8 << 20  # Of a zip: 100,000 storages.
 ARCHIVES_MAX: Final = 16_384  # In one .distcp file. A rank of a model of 70B parameters writes 3,000.
+OVERHEAD_BYTES: Final = 1 << 16  # Names, shapes and the zip of a file with few weights.
 GAP_BYTES_MAX: Final = 1 << 16  # Between two archives: something else that was written, and is not looked into.
 # Counters, scales and the best loss so far are no weights, and some of them begin as NaN.
 ELEMENTS_MIN: Final = 64
@@ -145,8 +146,9 @@ def _harm(path: str, wanted: Sequence[str], budget: Budget, looked: List[str]) -
                         return None
                     if _is_harmed(file, piece, SAMPLES_PER_FILE // len(chosen), budget):
                         return "%s: %s" % (name, piece.name)
-                known = sum(piece.size for piece in large)
-                if chosen and (pieces_of is _of_distcp or 2 * known >= os.fstat(file.fileno()).st_size):
+                # The pieces of a .distcp file are those of some of its archives.
+                known = 2 * sum(piece.size for piece in large) + OVERHEAD_BYTES
+                if chosen and (pieces_of is _of_distcp or known >= os.fstat(file.fileno()).st_size):
                     looked.append(name)
         except _MADE_UP:
             continue  # Cut short, or not what its name says. Sizes and hashes are the judges of that.

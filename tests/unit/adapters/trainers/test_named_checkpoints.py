@@ -115,5 +115,5 @@ def test_a_link_to_a_folder_and_a_pipe_are_not_looked_into(tmp_path: Path) -> No
 
 
 def test_eight_bit_weights_are_not_called_looked_into(tmp_path: Path) -> None:
-    safetensors(tmp_path / "model.safetensors", {"w": ("F8_E4M3", bytes(9_000)), "norm": ("F32", ONE["F32"] * 100)})
+    safetensors(tmp_path / "model.safetensors", {"w": ("F8_E4M3", bytes(900_000)), "norm": ("F32", ONE["F32"] * 100)})
     assert find(tmp_path).unsampled == "most of its bytes: model.safetensors"

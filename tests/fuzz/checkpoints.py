@@ -16,7 +16,7 @@ from governor.adapters.trainers.checkpoint_reader import Answer, Progress, find,
 from governor.adapters.trainers.checkpoints import DiskCheckpoints
 from governor.adapters.trainers.deciders import read_pidfile
 from tests.fuzz import mutate
-from trainer_shim.saving import weights_sample
+from trainer_shim.saving import checkpoint, weights_sample
 from trainer_shim.saving.manifest import MANIFEST
 
 SAMPLE: dict[str, Any] = {
@@ -29,7 +29,7 @@ SAID_MAX = 600
 
 
 class Manifests:
-    """The reader's own function, in this process."""
+    """The reader's own function, in this process. resume() finds the same."""
 
     name = "manifests"
     share = 0.08
@@ -57,6 +57,8 @@ class Manifests:
         (self._work / MANIFEST).write_bytes(one)
         answer = look(str(self._work), Progress(self._null), hash_s=0.5)
         checked(answer)
+        faults = checkpoint.verify_manifest(str(self._work), hashes=True)
+        assert answer.whole in (None, not faults), f"resume() says {faults}, the governor's reader {answer.reason}"
         checked(find(str(self._work), Progress(self._null)))
 
     def end(self) -> None:
@@ -115,6 +117,9 @@ class Weights:
         assert found is None or isinstance(found, str)
         if found is not None:
             json.dumps(found).encode()
+        seen = weights_sample.sample(str(self._work), [(name, len(data))], lambda: None, time_s=0.5)
+        assert seen.harm == found
+        assert seen.unsampled is None or len(seen.unsampled) <= SAID_MAX
 
     def end(self) -> None: ...
 

@@ -35,6 +35,8 @@ class Console:
     live_period_ns: int | None = None
     _shown_at: MonoNs = MonoNs(-(10**18))
     _stage: str = ""
+    _checkpoint: Any = None  # As it was shown last. A short halt is over before its checkpoint has been read.
+    _shown_lines: list[str] = field(default_factory=list)  # Of the halt's timeline.
     _drawn: bool = False
 
     def tick(self, node: Node, at: MonoNs) -> None:
@@ -63,16 +65,25 @@ class Console:
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
         stage = str(snapshot["halt_stage"])
-        if stage == self._stage:
+        is_over = stage in ("HALTED", "NEEDS_HUMAN", ABANDONED)
+        if not self._is_news(stage, is_over, snapshot.get("checkpoint")):
             return
         if not self._stage:
             what = "NODE STOP" if snapshot["run"] == NODE else f"HALT {snapshot['run']}"
             text = plain(f"{what}: {snapshot['text']} (incident {snapshot['incident_id']})")
             self.print_line(styled(text, "bold red", screen_of(self.stream)))
         self._stage = stage
-        if stage in ("HALTED", "NEEDS_HUMAN", ABANDONED):
-            for line in timeline_lines(dict(snapshot), self._fault_mono_ns(), screen_of(self.stream)):
-                self.print_line(line)
+        if is_over:
+            lines = timeline_lines(dict(snapshot), self._fault_mono_ns(), screen_of(self.stream))
+            for line in lines:
+                if line not in self._shown_lines:
+                    self.print_line(line)
+            self._shown_lines = lines
+
+    def _is_news(self, stage: str, is_over: bool, checkpoint: Any) -> bool:
+        """Whether the halt is in another stage, or what it has saved was read after its end."""
+        before, self._checkpoint = self._checkpoint, checkpoint
+        return stage != self._stage or (is_over and checkpoint != before)
 
     def alarm(self, name: str, run: str | None, text: str) -> None:
         if name == CRASHED:
@@ -121,7 +132,7 @@ class JsonConsole(Console):
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
         stage = str(snapshot["halt_stage"])
-        if stage != self._stage:
+        if self._is_news(stage, snapshot.get("closed_wall_ns") is not None, snapshot.get("checkpoint")):
             self._stage = stage
             self._object("incident", incident_document(snapshot))
 

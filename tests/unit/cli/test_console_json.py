@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from governor.cli.run.console import JsonConsole
+from governor.cli.run.console import Console, JsonConsole
 from tests.golden.report_cases import nan_halt
 
 
@@ -27,6 +27,40 @@ def test_an_incident_is_told_once_a_stage_with_its_report() -> None:
         ("incident", "HALTED", "nan"),
     ]
     assert told[-1]["data"]["not_observed"] == []
+
+
+def read_late() -> tuple[dict[str, Any], dict[str, Any]]:
+    """A halt as it ended, and after its checkpoint was read."""
+    read = nan_halt()
+    ended = {
+        **read,
+        "timeline": [moment for moment in read["timeline"] if moment["what"] != "checkpoint_read"],
+        "checkpoint": {**read["checkpoint"], "verified_by": "trainer"},
+    }
+    return ended, read
+
+
+def test_what_a_look_finds_after_the_halt_is_told() -> None:
+    stream = io.StringIO()
+    console = Console(stream=stream)
+    ended, read = read_late()
+    for snapshot in (ended, read, read):
+        console.incident(snapshot)
+    lines = stream.getvalue().splitlines()
+    report = next(at for at, line in enumerate(lines) if line.startswith("report"))
+    assert not any(" checked " in line or "verified by governor" in line for line in lines[:report])
+    checked, saved = lines[report + 1 :]
+    assert " checked " in checked
+    assert "verified by governor" in saved
+
+
+def test_a_report_is_told_again_when_its_checkpoint_has_been_read() -> None:
+    stream = io.StringIO()
+    console = JsonConsole(stream=stream)
+    ended, read = read_late()
+    for snapshot in (ended, read, read):
+        console.incident(snapshot)
+    assert [line["data"]["checkpoint"]["verified_by"] for line in objects(stream)] == ["trainer", "governor"]
 
 
 def test_alarms_and_words_are_objects_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,25 @@ from benchmarks.table import Row, as_json, as_text, from_json
 
 HERE = Path(__file__).resolve().parent
 LIMIT_S = 300
+END_S = 60  # For what a program ends after its interruption.
 ERROR_CHARS = 4_000
+
+
+def run_one(argv: list[str], limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
+    """Run one program. At its limit it is interrupted, so that it ends what it has started, and has failed."""
+    with subprocess.Popen(argv, cwd=HERE.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        try:
+            said, errors = program.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            program.send_signal(signal.SIGINT)
+            try:
+                said, errors = program.communicate(timeout=END_S)
+            except subprocess.TimeoutExpired:
+                program.kill()
+                said, errors = program.communicate()
+            errors += f"\nno end within {limit_s:.0f} s"
+            return subprocess.CompletedProcess(argv, program.returncode or 1, said, errors)
+    return subprocess.CompletedProcess(argv, program.returncode, said, errors)
 
 
 def main(arguments: list[str]) -> int:
@@ -26,7 +45,7 @@ def main(arguments: list[str]) -> int:
         begun_s = time.monotonic()
         argv = [sys.executable, "-m", f"benchmarks.{name}", "--json"]
         # Frameworks warn hundreds of times: what a program says beside its rows is shown when it fails.
-        done = subprocess.run(argv, cwd=HERE.parent, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        done = run_one(argv)
         print(f"{name}: {time.monotonic() - begun_s:.0f} s", file=sys.stderr)
         if done.returncode:
             failed.append(name)

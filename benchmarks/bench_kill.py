@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.service import BIN, ROOT, SAFETY_S, Service, end, free_port
+from benchmarks.service import BIN, ROOT, SAFETY_S, Service, end, free_port, nonfinite_policy
 from benchmarks.table import Row, program, row
 
 RANKS = 8
@@ -30,21 +30,6 @@ RANKS_DEEPSPEED = 2
 REPEATS = 5
 GRACE_S = 2.0
 PEER_BOUND_S = 150.0
-POLICY = f"""
-[policy]
-name = "bench"
-[halt]
-checkpoint = "none"
-grace = "{GRACE_S:.0f}s"
-term_grace = "{GRACE_S:.0f}s"
-stop = "processes"
-per_day_max = 1000
-[[rule]]
-name = "nonfinite"
-trigger = "nonfinite"
-for = "1 step"
-response = "halt"
-"""
 
 
 def rank(directory: str) -> None:
@@ -188,7 +173,7 @@ def _connected(service: Service, run: str) -> int:
 
 
 def measure() -> list[Row]:
-    with Service(POLICY) as service:
+    with Service(nonfinite_policy("none", GRACE_S, ends=True)) as service:
         peers: list[Launched] = []
         try:
             for number, (name, (argv, count)) in enumerate(commands().items()):

@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.service import ROOT, SAFETY_S, Service, end
+from benchmarks.service import ROOT, SAFETY_S, Service, end, nonfinite_policy
 from benchmarks.table import Row, p99, program, row
 from trainer_shim.wire import encode, head
 
@@ -36,6 +36,7 @@ SAMPLES_BY_HAND = 100
 HALTS_PER_GOVERNOR = 25  # One user's live runs on a node are bounded.
 GOVERNORS = 4
 COMMIT_BYTES = 32 * 1024  # Of a halt's first commit: eight pages.
+GRACE_S = 10.0
 UNHEARD_S = 2.0  # A handler that has not run by then is waiting for the main thread.
 # Between samples, at random: no rhythm in common with the 250 ms tick. Longer than one matmul.
 PAUSE_S = {"idle": (0.01, 0.03), "collective": (0.01, 0.03), "torch": (0.04, 0.08), "python": (0.02, 0.04)}
@@ -45,20 +46,6 @@ STATES = {
     "torch": "main thread in torch matmul",
     "python": "main thread in pure Python",
 }
-POLICY = """
-[policy]
-name = "bench"
-[halt]
-checkpoint = "suspect"
-grace = "10s"
-stop = "processes"
-per_day_max = 1000
-[[rule]]
-name = "nonfinite"
-trigger = "nonfinite"
-for = "1 step"
-response = "{response}"
-"""
 
 
 # --- the process that is rung --------------------------------------------------------------------------------
@@ -315,7 +302,10 @@ def _connected(service: Service, run: str) -> int:
 
 def measure() -> list[Row]:
     rows = []
-    with Service(POLICY.format(response="checkpoint")) as service, tempfile.TemporaryDirectory() as directory:
+    with (
+        Service(nonfinite_policy("suspect", GRACE_S, "checkpoint")) as service,
+        tempfile.TemporaryDirectory() as directory,
+    ):
         for state, title in STATES.items():
             ours = through_the_governor(service, state)
             theirs, at_least = by_hand(state, directory)
@@ -328,7 +318,7 @@ def measure() -> list[Row]:
     halts: list[float] = []
     disk: list[float] = []
     for _ in range(GOVERNORS):
-        with Service(POLICY.format(response="halt")) as service:
+        with Service(nonfinite_policy("suspect", GRACE_S)) as service:
             ours, beside = in_a_halt(service)
         halts += ours
         disk += beside

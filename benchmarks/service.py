@@ -38,6 +38,25 @@ port = 0
 """
 
 
+def nonfinite_policy(checkpoint: str, grace_s: float, response: str = "halt", *, ends: bool = False) -> str:
+    """The first NaN leads to `response`, however many there were today. `ends`: SIGTERM's grace is as short."""
+    return f"""
+[policy]
+name = "bench"
+[halt]
+checkpoint = "{checkpoint}"
+grace = "{grace_s:.0f}s"
+{f'term_grace = "{grace_s:.0f}s"' if ends else ""}
+stop = "processes"
+per_day_max = 1000
+[[rule]]
+name = "nonfinite"
+trigger = "nonfinite"
+for = "1 step"
+response = "{response}"
+"""
+
+
 class Service:
     """Started on entry and answering; ended on exit together with its directory."""
 

@@ -296,6 +296,8 @@ def find(path: str, progress: Progress) -> Answer:
         return Answer(False, 0, 0, "is no longer there")
     except OSError as error:
         return Answer(None, 0, 0, f"cannot be looked at: {error.strerror}")
+    except ValueError:  # A zero, or half of a surrogate pair.
+        return Answer(None, 0, 0, "its path names no file")
     if not names:
         return Answer(False, 0, 0, "is empty")
     if os.path.basename(path.rstrip("/")).startswith(_OWN_TAG) and MANIFEST not in names:

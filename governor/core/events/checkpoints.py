@@ -11,7 +11,7 @@ from governor.core.base.units import MonoNs
 # As many as most frameworks keep. Eight looks of two seconds are what the end of `costgov run` can wait for.
 NAMED_BEFORE_MAX: Final = 8
 PENDING: Final = "the look has not ended"
-PATH_CHARS_MAX: Final = 4096  # PATH_MAX. What is longer names no file, and would fill the journal.
+PATH_BYTES_MAX: Final = 4096  # PATH_MAX. What is longer names no file, and would fill the journal.
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,11 @@ def _bounded(passed: tuple[LastGood, ...]) -> tuple[LastGood, ...]:
 def before_naming(known: LastGood | None, before: tuple[LastGood, ...], new: LastGood) -> tuple[LastGood, ...]:
     """What is gone back to where `new` is not fit, newest first."""
     chain = before if known is None or not known.is_fit else (replace(known, passed_over=()), *before)
-    others = (one for one in chain if one.path != new.path and one.path and len(one.path) <= PATH_CHARS_MAX)
-    return tuple(others)[:NAMED_BEFORE_MAX]
+    return tuple(one for one in chain if one.path != new.path and _is_path(one.path))[:NAMED_BEFORE_MAX]
+
+
+def _is_path(path: str | None) -> bool:
+    return bool(path) and len(str(path).encode("utf-8", "replace")) <= PATH_BYTES_MAX
 
 
 def after_looks(known: LastGood, before: tuple[LastGood, ...], seen: LastGoodSeen) -> LastGood:

@@ -28,6 +28,8 @@ def test_a_checkpoint_is_there_gone_or_not_to_be_seen(tmp_path: Path) -> None:
     other = tmp_path / "checkpoint-20"
     assert find(other) == Answer(False, 0, 0, "is no longer there")
     assert find(tmp_path / "mount" / "checkpoint-20") == Answer(None, 0, 0, "not visible here")
+    for path in ("a\0b", "\ud800"):
+        assert find(tmp_path / path) == Answer(None, 0, 0, "its path names no file")
     other.mkdir()
     assert find(other) == Answer(False, 0, 0, "is empty")
     (other / "model.safetensors").touch()

@@ -252,3 +252,11 @@ def test_a_restarted_governor_knows_what_was_named_before_and_what_was_passed_ov
 def test_no_more_are_remembered_than_are_looked_at() -> None:
     _, effects = named(*range(1, 30))
     assert len(finds(effects)) == NAMED_BEFORE_MAX + 1
+
+
+def test_what_names_no_file_is_not_remembered() -> None:
+    node = make_node(rule())
+    training(node)
+    for step, path in enumerate(("/ck/1", "/" + "n" * 4096, "/ck/\ud800", None, "/ck/5"), 1):
+        play(node, hello(when=30 + step / 1000, last_good=LastGood(step, path)))
+    assert finds(play(node, a_step(31, 1, loss=float("inf")))) == ["/ck/5", "/ck/\ud800", "/ck/1"]

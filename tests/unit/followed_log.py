@@ -8,7 +8,7 @@ from pathlib import Path
 from governor.adapters.trainers.stream_files import Asked, Seen, StreamFiles
 from governor.adapters.trainers.streams import SavedStream, Stream
 from governor.core.base.units import BootNs
-from governor.core.engine.node import run_snapshot
+from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Effect
 from governor.settings.model import Jsonl

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.policy import Policy, PolicySet
@@ -17,7 +16,7 @@ from governor.core.events.effects import Record
 from governor.core.events.inputs import CommandLaunched
 from governor.core.events.machine import SpotNotice
 from governor.core.events.streams import StreamOpened
-from governor.core.halt.incident import Incident, process_row
+from governor.core.halt.incident import Incident
 from governor.core.money.budgets import Budgets, Scope, ScopedBudget, ScopeKind, by_scope
 from governor.core.money.charges import UNALLOCATED, Payer, Place, labels_of
 from governor.core.money.command_account import CommandAccount
@@ -338,53 +337,3 @@ def manage(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[s
     # The journal needs its owner, and that it holds the node from here on.
     node.request_persist()
     return managed
-
-
-def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, Any]:
-    """What a restarted governor must know of a run. Plain JSON."""
-    run = managed.run
-    return {
-        "run": run.run,
-        "uid": run.uid,
-        "attempt": run.attempt,
-        "stage": run.stage,
-        "labels": dict(run.labels),
-        "boot_id": node.facts.boot_id,
-        "boot_ns": node.ledger.charged_to,
-        "wall_ns": node.wall(at),
-        "alive": run.alive and not managed.is_unattached,  # A restart makes a new stand-in.
-        # The journal keeps the rows of most worth: see adapters/journal/retention.py.
-        "worth": PROTECTED if run.alive else claim_of(node, managed).worth,
-        "ranks": sorted(run.known_ranks()),
-        "processes": [process_row(process) for process in managed.processes()],
-        "marks": list(managed.launch.marks),
-        "cgroups": list(managed.launch.cgroups),
-        "unsure": [process_row(process) for process in managed.launch.unsure],
-        "spend_usd_micros": node.ledger.spend(run.run),
-        "paid_from": managed.history.paid_from,
-        "paid_before_usd_micros": managed.history.paid_before,
-        "tokens_total": run.tokens_total,
-        "counted_step": run.counted_step,
-        "furthest": list(run.furthest) if run.furthest is not None else None,
-        "step": run.step,
-        "completed": run.ended_well,
-        "end": {"exit_code": run.end.exit_code, "cause": run.end.cause} if run.end is not None else None,
-        "last_good": run.last_good.row() if run.last_good is not None else None,
-        **({"named_before": [one.row() for one in run.named_before]} if run.named_before else {}),
-        "save_longest_ns": run.save_longest_ns,
-        "first_step_at": run.first_step_at,
-        "working_since": run.working_since,
-        "last_good_at": run.last_good_at,
-        "incidents_total": managed.history.incidents_total,
-        "last_incident": node.numbers.get(run.run, 0),
-        "hold_until": managed.history.hold_until,
-        "hold_reason": managed.history.hold_reason,
-        "halts_wall": list(managed.history.halts_wall),
-        "checkpoint_bytes_max": managed.money.checkpoint_bytes_max,
-        "checkpoints_charged": list(managed.money.checkpoints_charged),
-        "ceilings_told": {scope: told.row() for scope, told in managed.reported.ceilings.items()},
-        "tokens": managed.history.meter.snapshot() if managed.history.meter is not None else None,
-        "rules": managed.rules.snapshot(),
-        # Persisted together with the rules' state after these lines: a restarted governor counts no line twice.
-        "stream_position": dict(managed.stream_position) if managed.stream_position is not None else None,
-    }

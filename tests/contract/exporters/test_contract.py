@@ -13,7 +13,8 @@ from typing import Any, Final
 import pytest
 
 from governor.adapters import exporters
-from governor.core.engine.node import Node, run_snapshot
+from governor.core.engine.node import Node
+from governor.core.engine.node_journal import run_snapshot
 from governor.daemon.observers import Observers
 from tests.contract.exporters.rigs import RIGS, Rig
 from tests.tidy import gates

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from governor.core.base.policy import Budget, PolicySet
 from governor.core.base.units import MTOK, NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs, parse_utc, usd
 from governor.core.engine import step as engine
-from governor.core.engine.node import Node, new_node, run_snapshot
+from governor.core.engine.node import Node, new_node
+from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import OperatorHalt, PriceRead, TrainerExited

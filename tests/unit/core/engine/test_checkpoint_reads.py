@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from governor.core.engine.incident_json import incident_snapshot
-from governor.core.engine.node import Node, run_snapshot
+from governor.core.engine.node import Node
+from governor.core.engine.node_journal import run_snapshot
 from governor.core.events.checkpoints import NAMED_BEFORE_MAX, CheckpointRead, CheckpointSeen, LastGood, LastGoodSeen
 from governor.core.events.effects import Alarm, Effect, FindLastGood, ReadCheckpoint
 from governor.core.events.inputs import TrainerExited

@@ -7,7 +7,8 @@ from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.policy import Budget, Mode, Rule
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros
 from governor.core.engine.launched_command import ATTACH_EXPECTED_NS
-from governor.core.engine.node import Node, run_snapshot
+from governor.core.engine.node import Node
+from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Effect, Kill, Term
 from governor.core.events.inputs import (

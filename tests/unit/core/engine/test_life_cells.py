@@ -10,7 +10,8 @@ from itertools import product
 import pytest
 
 from governor.core.base.units import BootNs, MonoNs, WallNs
-from governor.core.engine.node import Node, run_snapshot
+from governor.core.engine.node import Node
+from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import PersistIncident
 from governor.core.events.inputs import CommandLaunched, OperatorHalt, ProcessesSeen, TrainerExited

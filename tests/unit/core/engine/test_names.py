@@ -13,16 +13,8 @@ from governor.core.base.run_names import names_of, own_name
 from governor.core.base.shares import UidRange
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
 from governor.core.engine import names
-from governor.core.engine.node import (
-    NUMBERS_MAX,
-    RUNS_MAX,
-    Node,
-    know_incidents,
-    manage,
-    new_node,
-    owner_of,
-    run_snapshot,
-)
+from governor.core.engine.node import NUMBERS_MAX, RUNS_MAX, Node, know_incidents, manage, new_node, owner_of
+from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Confirm, Effect, PersistIncident, PersistRuns, RecallRun, Refuse
 from governor.core.events.inputs import CommandLaunched, OperatorHalt, OperatorHold, ProcessesSeen

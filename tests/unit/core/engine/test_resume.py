@@ -12,7 +12,8 @@ from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import AT_ONCE, Budget, Persistence, PersistenceKind
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
 from governor.core.engine.idle_state import NODE
-from governor.core.engine.node import RUNS_MAX, Node, run_snapshot
+from governor.core.engine.node import RUNS_MAX, Node
+from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Alarm, Ask, PersistIncident, PersistRuns, ReadBilling, Record
 from governor.core.events.inputs import (

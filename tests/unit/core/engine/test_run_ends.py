@@ -10,7 +10,8 @@ import pytest
 from governor.cli.status_table import render_status
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import DurationNs
-from governor.core.engine.node import Node, run_snapshot
+from governor.core.engine.node import Node
+from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.ends import CommandEndSeen, Failure, LastLine, OomKillsSeen, RankFailed, RunEnd

@@ -12,8 +12,8 @@ from governor.cli.status_table import render_status
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget
 from governor.core.base.units import MTOK, NS_PER_S, BootNs, UsdMicros
-from governor.core.engine.node import Node, run_snapshot
-from governor.core.engine.node_journal import WINDOWS_UNCOMMITTED_MAX, persist
+from governor.core.engine.node import Node
+from governor.core.engine.node_journal import WINDOWS_UNCOMMITTED_MAX, persist, run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Effect, PersistRuns
 from governor.core.events.inputs import Disconnected, PhaseChange, TrainerExited

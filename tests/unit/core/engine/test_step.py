@@ -11,7 +11,8 @@ from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.policy import AT_ONCE, Budget, HaltSettings, Mode, Policy, PolicySet, Rule
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine import step as engine
-from governor.core.engine.node import Node, NodeFacts, new_node, run_snapshot
+from governor.core.engine.node import Node, NodeFacts, new_node
+from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import SUPERSEDED, restore_incidents, restore_runs
 from governor.core.events.checkpoints import CheckpointRead
 from governor.core.events.effects import (

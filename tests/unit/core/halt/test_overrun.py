@@ -8,7 +8,8 @@ from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
 from governor.core.engine.incident_json import incident_snapshot
-from governor.core.engine.node import Node, run_snapshot
+from governor.core.engine.node import Node
+from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import PersistIncident
 from governor.core.events.inputs import (

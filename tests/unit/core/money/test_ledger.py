@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
-from governor.core.engine.node import RUNS_MAX, Node, run_snapshot
+from governor.core.engine.node import RUNS_MAX, Node
+from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import PersistIncident
 from governor.core.events.inputs import OperatorHalt, OperatorHold, ProcessesSeen

@@ -17,10 +17,11 @@ from governor.core.base.units import MonoNs
 from governor.core.runs.life import TRANSITIONS, Cell, LifeFact
 from governor.core.runs.state import Run
 from tests import leftovers
+from tests.sweeps import share_of
 
 # The gate plays the same examples everywhere and without a clock: what fails on one machine fails on all. To search on,
 # with fresh examples each time: pytest --hypothesis-profile=search.
-hypothesis.settings.register_profile("gate", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("gate", deadline=None, derandomize=True, max_examples=share_of(100))
 hypothesis.settings.register_profile("search", deadline=None)
 hypothesis.settings.load_profile("gate")
 

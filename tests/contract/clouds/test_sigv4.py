@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from governor.adapters.clouds.ec2.signing import FORM, Credentials, signed_headers
+from tests.sweeps import share_of
 
 KEY = st.text(string.ascii_letters + string.digits + "/+=", min_size=1, max_size=64)
 FIELDS = st.lists(st.tuples(st.text(min_size=1, max_size=12), st.text(max_size=40)), max_size=6)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=share_of(300), deadline=None)
 @given(
     access=KEY,
     secret=KEY,

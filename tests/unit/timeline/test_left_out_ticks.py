@@ -26,9 +26,10 @@ from governor.core.rules.trigger import defaults
 from governor.core.rules.triggers import load
 from governor.timeline.player import Player
 from governor.timeline.series import play
+from tests.sweeps import share_of
 
 # The seeds of each kind. Its answer, made too late, fails some of them.
-SEEDS: Final = range(4)
+SEEDS: Final = range(share_of(6))
 LINES: Final = 16
 _GPUS: Final = ("gpus 0.9 0.005", "gpus 0.0 0.0", "gpus", "steps 12 every 1s", "quiet 5m", "quiet 130s")
 # The kinds that say until when they are steady, and the lines that matter to each.
@@ -132,7 +133,7 @@ def test_nothing_is_missed_moved_or_made_by_leaving_out_ticks(kind: str, seed: i
     assert_alike(policy, [*start, *lines], log=is_log)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(share_of(5)))
 def test_a_rank_that_sleeps_in_its_data_is_found_at_the_same_tick(seed: int) -> None:
     rng = random.Random(f"fetch {seed}")
     policy = Policy("p", rules=tuple(a_rule(rng, f"rule {index}", "hang") for index in range(2)), halts_per_day_max=9)

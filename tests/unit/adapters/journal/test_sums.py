@@ -20,6 +20,7 @@ from governor.cli.cost.charges import Scope, Unread, charges_in, sums_in
 from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, UsdMicros, WallNs, parse_utc
 from governor.core.money.charges import Charge, Line, LineKind, Payer, Place, Unit, charge_row
 from governor.core.money.reports.cost import Group, tally, tally_sums
+from tests.sweeps import share_of
 from tests.unit.cost.ledger_file import a_month, charge, write_ledger
 
 GROUPINGS = ("run", "stage", "day", "node", "line", "label:team", "label:it's")
@@ -82,7 +83,7 @@ def shown(groups: list[Group]) -> list[Group]:
     return [replace(group, unit=None) for group in groups]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=share_of(30))
 @given(ledgers)
 def test_sums_come_to_what_the_charges_come_to(written: Write, ledger: list[Charge]) -> None:
     directory = written(ledger)

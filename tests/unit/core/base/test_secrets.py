@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from governor.core.base.secrets import command_text, redacted
 from governor.core.base.shell_words import REDACTED
+from tests.sweeps import share_of
 
 CANARY = "SECRETCANARY11"
 HIDDEN = [
@@ -195,7 +196,7 @@ def _in_double_quotes(value: str) -> str:
 
 
 @pytest.mark.parametrize("place", PLACES)
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=share_of(150), deadline=None, derandomize=True)
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12))
 def test_no_value_is_shown_whatever_is_in_it(place: str, value: str) -> None:
     """The end of the value is what is looked for: a value that is cut short shows it."""
@@ -206,7 +207,7 @@ def test_no_value_is_shown_whatever_is_in_it(place: str, value: str) -> None:
     assert "Zq9" not in shown
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=share_of(300), deadline=None, derandomize=True)
 @given(st.lists(st.text(st.sampled_from("ab-=:;,&|()<>'\"\\$`{}[] \n#@/?"), max_size=24), max_size=4))
 def test_any_words_are_taken(argv: list[str]) -> None:
     assert len(redacted(["sh", "-c", *argv])) == len(argv) + 2

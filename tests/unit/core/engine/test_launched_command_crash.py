@@ -11,6 +11,7 @@ from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.events.effects import Effect, Term
 from governor.core.events.inputs import CommandExited, CommandLaunched, Disconnected, Tick, TrainerExited
 from governor.core.money.charges import UNALLOCATED, UNALLOCATED_MAX
+from tests.sweeps import share_of
 from tests.unit.core.engine.test_launched_command import CEILING, COMMAND
 from tests.unit.core.engine.test_launched_command import PRICE as A_SECOND
 from tests.unit.core.engine.test_metering import World
@@ -185,7 +186,7 @@ ACTS = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=share_of(100), deadline=None)
 @given(st.lists(ACTS, max_size=25), st.sampled_from(["job", "named-by-the-script"]))
 def test_every_second_of_a_command_counts_towards_one_budget(acts: list[tuple[str, int]], name: str) -> None:
     """Whoever speaks for it, or nobody, and however often its governor dies."""

@@ -22,6 +22,7 @@ from governor.core.events.effects import Effect, PersistIncident, PersistRuns, R
 from governor.core.events.inputs import Event, Tick, TrainerExited
 from governor.core.money.charges import UNALLOCATED, UNALLOCATED_MAX, Charge, charge_of, charge_row
 from governor.core.money.lines import share_out
+from tests.sweeps import share_of
 from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, peer, rule
 
 WALL = 1_800_000_000 * NS_PER_S
@@ -109,7 +110,7 @@ ACTS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=share_of(200), deadline=None)
 @given(st.lists(ACTS, max_size=60), st.booleans())
 def test_what_is_kept_is_price_times_time(acts: list[tuple[str, int]], exclusive: bool) -> None:
     world = World(make_node(cloud="none", exclusive=exclusive))

@@ -12,6 +12,7 @@ from governor.core.money.budgets import Scope, ScopeKind, checked_ceiling, check
 from governor.core.money.charges import Charge
 from governor.core.money.group_totals import DAYS_MAX, KEYS_MAX, GroupSpend
 from governor.core.money.reports.cost import tally
+from tests.sweeps import share_of
 from tests.unit.core.engine.test_metering import WALL, World
 from tests.unit.core.engine.test_step import hello, make_node, peer
 
@@ -107,7 +108,7 @@ ACTS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=share_of(150), deadline=None)
 @given(st.lists(ACTS, max_size=40), st.booleans())
 def test_every_group_has_spent_what_its_members_were_charged(acts: list[tuple[str, int]], exclusive: bool) -> None:
     world = World(make_node(cloud="none", exclusive=exclusive))

@@ -22,6 +22,7 @@ from governor.core.money.forecast import ExpectedCost, WindowRow, burn_rate, dri
 from governor.core.money.token_windows import Window
 from governor.core.views.status import run_status
 from governor.text.screen import FILE
+from tests.sweeps import share_of
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, play, rule, tick
 
@@ -194,7 +195,7 @@ def test_a_reload_changes_the_size_of_the_next_window() -> None:
     assert millions == [(0, 1), (1, 2), (2, 4), (4, 6), (6, 6.5), (6.5, 7), (7, 7.5)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=share_of(150), deadline=None)
 @given(
     st.lists(
         st.one_of(

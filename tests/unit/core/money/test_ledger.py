@@ -23,6 +23,7 @@ from governor.core.money.group_totals import PAST_MAX
 from governor.core.money.ledger import Ledger, new_ledger
 from governor.core.money.lines import compute_line, share_on
 from governor.core.runs.life import LifeFact
+from tests.sweeps import share_of
 from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, peer, play, tick
 
 HOUR = NS_PER_HOUR
@@ -173,7 +174,7 @@ def test_runs_that_share_a_node_are_charged_their_exact_share_however_often_it_i
     assert {ledger.spend(run) for run in holders} == {311_250}
 
 
-@settings(max_examples=300)
+@settings(max_examples=share_of(300))
 @given(
     st.lists(
         st.tuples(

@@ -11,6 +11,7 @@ from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMi
 from governor.core.events.inputs import TrainerExited
 from governor.core.money.charges import UNALLOCATED, Line, LineKind, Unit
 from governor.core.money.lines import NODE_LINE, LineMeter, Metered
+from tests.sweeps import share_of
 from tests.unit.billed import DISK, HOUR, LAUNCH, SUPPORT, UPLOAD, Billed, new_world
 
 
@@ -64,7 +65,7 @@ def act(world: Billed, name: str, amount: int, *, tells: bool) -> None:
     world.tick()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=share_of(200), deadline=None)
 @given(st.lists(ACTS, max_size=50), st.booleans())
 def test_each_lines_charges_are_its_price_over_its_time(acts: list[tuple[str, int]], tells: bool) -> None:
     world = new_world()
@@ -92,7 +93,7 @@ def test_each_lines_charges_are_its_price_over_its_time(acts: list[tuple[str, in
         assert abs(charge.usd_micros - exact) < 4
 
 
-@settings(max_examples=300)
+@settings(max_examples=share_of(300))
 @given(
     st.lists(st.tuples(st.integers(1, 400), st.integers(1, 10**6), st.integers(0, 2000)), min_size=1, max_size=30),
     st.integers(1, 999),

@@ -26,6 +26,7 @@ from governor.core.money.prices import (
     day_text,
     span_of,
 )
+from tests.sweeps import share_of
 
 EPOCH = date(1970, 1, 1)
 TODAY = Day((date(2026, 11, 21) - EPOCH).days)
@@ -162,7 +163,7 @@ def test_a_day_that_has_not_come_is_said() -> None:
     assert "has not come" in chosen.remarks[0].text
 
 
-@settings(max_examples=300)
+@settings(max_examples=share_of(300))
 @given(st.dates(date(1900, 1, 1), date(2400, 12, 31)))
 def test_days_are_those_of_the_calendar(day: date) -> None:
     number = Day((day - EPOCH).days)

@@ -20,12 +20,13 @@ from governor.core.rules.trigger import defaults, listens
 from governor.core.rules.triggers import load
 from governor.core.runs import intake
 from governor.core.runs.state import Run
+from tests.sweeps import share_of
 
 # Those whose reading steps decide. What time decides is asked at ticks: there it is told up to one of them later.
 KINDS: Final = sorted(kind for kind, trigger in load().items() if trigger.STEPPED and kind != "expression")
 # Seeds, their seconds, and how often steps go back. Together they tell some five hundred verdicts, in two seconds.
-LONG: Final = [(seed, 300, 1) for seed in range(34)]
-SET_BACK: Final = [(seed, 60, 10) for seed in range(40, 100)]  # Window of steps that repeat.
+LONG: Final = [(seed, 300, 1) for seed in range(share_of(34))]
+SET_BACK: Final = [(seed, 60, 10) for seed in range(40, 40 + share_of(60))]  # Window of steps that repeat.
 RANKS: Final = 3  # As many as a straggler is seen among.
 
 Told = tuple[str, MonoNs, str]

@@ -21,6 +21,7 @@ from governor.policies.parse import load_policies
 from governor.timeline.player import Player
 from governor.timeline.series import play
 from tests.paths import ROOT
+from tests.sweeps import share_of
 
 RULE = '[policy]\nname = "p"\n[[rule]]\nname = "r"\nresponse = "halt"\ntrigger = "expression"\n'
 QUIET, FIRING, UNKNOWN = Reading.QUIET, Reading.FIRING, Reading.UNKNOWN
@@ -125,7 +126,7 @@ TEXTS = st.recursive(
 NUMBERS = st.floats(allow_nan=False)
 
 
-@settings(max_examples=400)
+@settings(max_examples=share_of(400))
 @given(TEXTS, st.integers(-(2**62), 2**62), NUMBERS, st.text(max_size=5))
 def test_what_is_accepted_never_comes_to_anything_but_true_or_false(
     text: str, step: int, loss: float, phase: str

@@ -39,9 +39,10 @@ from governor.ports import Control, ControlRequest, ServiceManager
 
 # Between two looks at the process table for launchers: each takes milliseconds, and anybody may say hello in a loop.
 LAUNCHERS_PERIOD_NS: Final = TICK_NS
-# So long after the last look, the loop waits for the next one: a first rank may send its NaN behind its hello. Beside
-# a crowd that says hello nobody waits: on busy cores a look takes 30 to 180 ms, in which no frame is judged.
-LAUNCHERS_CALM_NS: Final = 4 * LAUNCHERS_PERIOD_NS
+# So many looks in a row the loop waits for: a rank may send its NaN behind its hello. More make a crowd, and beside one
+# nobody waits: on busy cores a look takes 30 to 180 ms, in which no frame is judged.
+LOOKS_WAITED_FOR_MAX: Final = 4
+LOOKS_CALM_NS: Final = 4 * LAUNCHERS_PERIOD_NS  # Without a look for so long, there is no row.
 TIES_MAX: Final = 256  # As many connections may say hello.
 ENDS_PER_TICK_MAX: Final = 16  # Each costs some 3 ms beside sixty live runs. The others wait for the next tick.
 LAG_SMOOTHING: Final = 0.05  # An exponential mean over about 20 ticks, or five seconds.
@@ -80,7 +81,8 @@ class Daemon:
     # Hellos whose launchers were not looked for yet, until the next tick. The last one of each connection.
     _unlooked: dict[ConnectionId, Hello] = field(default_factory=dict)
     _ties: dict[ProcessId, bool] = field(default_factory=dict)  # To the command, of other users' ranks.
-    _launchers_at: MonoNs = MonoNs(0)  # The next look that the loop waits for.
+    _looked_at: MonoNs = MonoNs(-LOOKS_CALM_NS)
+    _looks: int = 0  # In a row.
     _is_looking: bool = False  # A look is under way that nobody waits for.
     _notify_every_ns: int = 0
     _notified_at: int = 0
@@ -242,24 +244,31 @@ class Daemon:
         """A rank's hello was accepted."""
         self._is_new_to_journal = True
         self._unlooked[hello.connection] = hello
-        if self.performer.clock.mono() >= self._launchers_at and not self._is_looking:
-            hellos = self._take_unlooked()
-            self._launchers_found(hellos, self._look_for_launchers())
+        if self.performer.clock.mono() - self._looked_at >= LAUNCHERS_PERIOD_NS and not self._is_crowd():
+            self._find_launchers()
 
-    def _take_unlooked(self) -> list[Hello]:
-        hellos, self._unlooked = list(self._unlooked.values()), {}
-        self._launchers_at = MonoNs(self.performer.clock.mono() + LAUNCHERS_CALM_NS)
-        return hellos
+    def _is_crowd(self) -> bool:
+        is_row = self.performer.clock.mono() - self._looked_at < LOOKS_CALM_NS
+        return self._is_looking or (is_row and self._looks >= LOOKS_WAITED_FOR_MAX)
 
     def _find_launchers(self) -> None:
-        """Look for those of all hellos since the last look, on a thread of its own."""
+        """Look for those of all hellos since the last look; beside a crowd on a thread of its own."""
         if self._is_looking:
             return
-        hellos = self._take_unlooked()
+        is_crowd, at = self._is_crowd(), self.performer.clock.mono()
+        self._looks = self._looks + 1 if at - self._looked_at < LOOKS_CALM_NS else 1
+        self._looked_at = at
+        hellos, self._unlooked = list(self._unlooked.values()), {}
+        if not is_crowd:
+            self._launchers_found(hellos, self._look_for_launchers())
+            return
 
         def look() -> None:
-            table = self._look_for_launchers()
-            self.soon(lambda: self._launchers_found(hellos, table))
+            table: Mapping[int, ProcessFacts] = {}
+            try:
+                table = self._look_for_launchers()
+            finally:  # Whatever became of it: the next look must not wait for it for ever.
+                self.soon(lambda: self._launchers_found(hellos, table))
 
         try:
             threading.Thread(target=look, name="launchers", daemon=True).start()

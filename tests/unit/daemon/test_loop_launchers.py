@@ -12,6 +12,7 @@ import pytest
 
 from governor.core.base.identity import ProcessFacts
 from governor.core.base.units import NS_PER_MS
+from governor.daemon.loop import LOOKS_WAITED_FOR_MAX
 from tests.contract.fakes import FakeProcesses
 from tests.fuzz.rig import Rig, default_policies
 from trainer_shim import wire
@@ -65,12 +66,18 @@ def test_beside_a_crowd_no_frame_waits_for_a_look(rig: Rig) -> None:
         return look()
 
     rig.processes.table = slow  # type: ignore[method-assign]
-    for _ in range(4):
+    for _ in range(2 * LOOKS_WAITED_FOR_MAX):
         rig.clock.advance(300 * NS_PER_MS)
         crowd.send(hello("crowd"))
         rig.go_on()
         rig.settle()
-    assert looked_by == ["launchers"] * 4
+    waited, beside = looked_by[: LOOKS_WAITED_FOR_MAX - 1], looked_by[LOOKS_WAITED_FOR_MAX - 1 :]
+    assert (set(waited), set(beside)) == ({"MainThread"}, {"launchers"})
+    assert len(looked_by) == 2 * LOOKS_WAITED_FOR_MAX
+    rig.clock.advance(2_000 * NS_PER_MS)
+    crowd.send(hello("crowd"))
+    rig.go_on()
+    assert looked_by[-1] == "MainThread", "the crowd has gone"
 
 
 def test_the_launcher_of_a_rank_that_came_between_two_looks_is_known_after_the_tick(rig: Rig) -> None:

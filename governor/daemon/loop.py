@@ -26,7 +26,7 @@ from governor.core.base.units import NS_PER_MS, NS_PER_S, TICK_NS, MonoNs
 from governor.core.engine import step as engine
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import metered_row, persist
-from governor.core.events.effects import Effect, one_commit
+from governor.core.events.effects import Effect, Term, one_commit
 from governor.core.events.inputs import Event, Hello, LauncherExited, Tick, TrainerExited
 from governor.core.events.machine import RunRecalled
 from governor.daemon import signals
@@ -186,6 +186,9 @@ class Daemon:
     def apply(self, event: Event) -> list[Effect]:
         """Put one event through the engine and perform what follows."""
         effects = engine.step(self.node, event)
+        if self._unlooked and any(isinstance(effect, Term) for effect in effects):
+            hellos, self._unlooked = list(self._unlooked.values()), {}  # What is ended may have a launch among these.
+            self._launchers_found(hellos, self._look_for_launchers())
         if effects:
             self.performer.perform(effects)
         return effects

@@ -83,7 +83,8 @@ class KillInProgress:
     signum: signal.Signals
     marks: tuple[int, ...] = ()
     cgroups: tuple[str, ...] = ()
-    unsure: tuple[ProcessId, ...] = ()  # Perhaps of the run: never signalled, and named when all else is gone.
+    # Perhaps of the run, as of now: never signalled, and named when all else is gone.
+    unsure: Callable[[], Iterable[ProcessId]] = tuple
     others: Callable[[], Iterable[ProcessId]] = tuple  # Announced processes of the node's other runs, as of now.
     # Other runs before their hello: those that environments have shown, and what may be another run of the sweep.
     apart: tuple[ProcessId, ...] = ()
@@ -125,7 +126,7 @@ class ProcessKiller:
         self, incident_id: str, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], uid: int,
         signum: signal.Signals, other_uids: Iterable[int] = (), *, marks: Iterable[int] = (),
         cgroups: Iterable[str] = (),
-        unsure: Iterable[ProcessId] = (), others: Callable[[], Iterable[ProcessId]] = tuple,
+        unsure: Callable[[], Iterable[ProcessId]] = tuple, others: Callable[[], Iterable[ProcessId]] = tuple,
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Signal every process of the run, launchers first. Repeatable. Return each process and its signal's result.
 
@@ -136,7 +137,7 @@ class ProcessKiller:
         known = self._open.get(incident_id)
         killing = KillInProgress(
             tuple(dict.fromkeys(ranks)), tuple(launchers), uid, tuple(other_uids), signum,
-            marks=tuple(marks), cgroups=tuple(cgroups), unsure=tuple(unsure), others=others,
+            marks=tuple(marks), cgroups=tuple(cgroups), unsure=unsure, others=others,
         )  # fmt: skip
         if known is not None:
             killing.members, killing.apart, killing.siblings = known.members, known.apart, known.siblings
@@ -332,7 +333,7 @@ class ProcessKiller:
         )  # fmt: skip
         announced = frozenset(killing.others())
         unannounced = (process for process in killing.siblings if process not in announced)
-        named = dict.fromkeys((*killing.unsure, *unannounced, *others, *beside))
+        named = dict.fromkeys((*killing.unsure(), *unannounced, *others, *beside))
         living = [p for p in named if p not in members and p.pid in table and not self.processes.is_gone(p)]
         shown = ((p.pid, " ".join(redacted(table[p.pid].argv, self.redact_keys))) for p in living[:UNSURE_MAX])
         return tuple((pid, command[:COMMAND_CHARS_MAX]) for pid, command in shown)

@@ -75,8 +75,8 @@ class LinuxProcesses:
     """`ports.Processes` over /proc and pidfds of the running boot.
 
     Reading a command line needs the memory map of its process. A wedged driver or file system can hold that map for
-    ever
-    (`ps` hangs then). So a separate thread reads them. Past its bound, tables use the command lines seen before.
+    ever (`ps` hangs then). So a separate thread reads them. Past its bound, tables use the command lines seen before,
+    by this look too: on a busy machine a crowd takes longer than the bound.
     `table` and `facts` raise OSError if we ourselves are out of descriptors or memory: blind is not empty. So does a
     table that does not show us.
     """
@@ -85,7 +85,7 @@ class LinuxProcesses:
         self._boot_id = boot_id
         self._proc = proc
         self._look_bound_s = look_bound_s
-        self._argvs: dict[ProcessId, tuple[str, ...]] = {}  # From the newest table.
+        self._argvs: dict[ProcessId, tuple[str, ...]] = {}  # From the newest table, and read since.
         self._stuck: threading.Thread | None = None
 
     @property
@@ -159,7 +159,7 @@ class LinuxProcesses:
         if uid is None:
             return None
         if with_argv:
-            argv = _split_argv(_read("cmdline", directory, ARGV_BYTES_MAX) or b"")
+            argv = self._argvs[process] = _split_argv(_read("cmdline", directory, ARGV_BYTES_MAX) or b"")
         else:
             argv = self._argvs.get(process, ())
         return ProcessFacts(

@@ -329,8 +329,9 @@ def on_frames_lost(node: Node, event: FramesLost) -> list[Effect]:
 def on_launchers(node: Node, event: LaunchersSeen) -> list[Effect]:
     managed = node.runs.get(event.run)
     if managed is not None:
-        # Later hellos of a rank that trains say nothing about what began before its first.
-        managed.launch.learn(event.marks, event.cgroups, event.unsure if managed.run.step is None else ())
+        # Later hellos of a rank that trains say nothing about what began before its first. The look may come late.
+        began = managed.run.first_step_at
+        managed.launch.learn(event.marks, event.cgroups, event.unsure if began is None or event.at <= began else ())
         if event.launchers:
             managed.launch.launchers = event.launchers
             managed.launch.command = event.command

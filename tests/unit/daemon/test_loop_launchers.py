@@ -12,6 +12,8 @@ import pytest
 
 from governor.core.base.identity import ProcessFacts
 from governor.core.base.units import NS_PER_MS
+from governor.core.events.inputs import Ack, OperatorHalt
+from governor.core.halt.table import HaltState
 from governor.daemon.loop import LOOKS_WAITED_FOR_MAX
 from tests.contract.fakes import FakeProcesses
 from tests.fuzz.rig import Rig, default_policies
@@ -94,3 +96,25 @@ def test_the_launcher_of_a_rank_that_came_between_two_looks_is_known_after_the_t
     rig.clock.advance(300 * NS_PER_MS)
     rig.go_on()
     assert rig.node.runs["second"].launch.launchers == (launcher,)
+
+
+def test_who_is_ended_before_the_next_look_is_looked_after_first(rig: Rig) -> None:
+    """A NaN behind the hello: its halt may be over within the period, and what began with the run is named in it."""
+    rig.go_on()
+    first = rig.inbox.connect(rig.peer(Random(1)))
+    first.send(hello("first"))
+    rig.go_on()
+    rank = rig.processes.add(401, uid=1000)
+    orphan = rig.processes.add(402, ppid=1, uid=1000)
+    second = rig.inbox.connect(rig.peer(Random(1)).__class__(rank, 1000, 1000))
+    second.send(hello("second"))
+    rig.go_on()
+    launch = rig.node.runs["second"].launch
+    assert launch.unsure == ()
+    at = rig.clock.mono()
+    rig.daemon.apply(OperatorHalt(at, "second", "broken", 1000))
+    incident = rig.node.runs["second"].incident
+    assert incident is not None
+    rig.daemon.apply(Ack(at, second.connection, "second", 0, 2, incident.incident_id, "failed", reason="no engine"))
+    assert incident.halt.stage is HaltState.TERMED
+    assert orphan in launch.unsure

@@ -81,7 +81,7 @@ def test_what_is_perhaps_the_runs_is_never_signalled_and_named_when_all_else_is_
     for pid in (100, 300):
         processes.by_pid[pid].facts = replace(processes.by_pid[pid].facts, mark=MARK)
     process_killer = ProcessKiller(processes, OWN)
-    process_killer.begin("i", [rank], [], 1000, signal.SIGKILL, marks=[MARK], unsure=[lives, ends])
+    process_killer.begin("i", [rank], [], 1000, signal.SIGKILL, marks=[MARK], unsure=lambda: [lives, ends])
     processes.end(201)
     (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
     assert seen.alive == ()

@@ -52,6 +52,15 @@ def test_orphans_that_a_later_hello_sees_are_not_the_launchs() -> None:
     assert (node.runs["llama"].launch.marks, node.runs["llama"].launch.unsure) == ((7,), ())
 
 
+def test_orphans_of_the_first_hello_are_the_launchs_however_late_the_look() -> None:
+    """Beside a crowd the process table is read when the run has made its first steps, or its NaN."""
+    node = make_node()
+    said = at(0)
+    training(node)
+    play(node, LaunchersSeen(said, "llama", (), marks=(7,), unsure=(STRAY,)))
+    assert node.runs["llama"].launch.unsure == (STRAY,)
+
+
 def test_the_launched_command_has_its_mark_before_any_rank_attaches() -> None:
     node = make_node()
     play(node, tick(0), CommandLaunched(at(1), "job", 1000, (peer(90).process,), marks=(7,)))

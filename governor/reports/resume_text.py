@@ -14,6 +14,15 @@ def resume_command(snapshot: Snapshot) -> str | None:
     return snapshot.get("resume") if is_fit or refused(snapshot) is None else None
 
 
+def resume_rows(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """Label and text of each line that says how the run goes on, after a halt or another bad end. To be copied."""
+    command = resume_command(snapshot)
+    if command is None:
+        return []
+    told = (("resume from", resume_from(snapshot)), ("resume with", resume_with(snapshot)))
+    return [("resume", plain(command)), *((label, text) for label, text in told if text is not None)]
+
+
 def resume_from(snapshot: Snapshot) -> str | None:
     """For a trainer that begins anew unless it is told: the checkpoint, and how to tell it. None for any other.
 
@@ -51,7 +60,7 @@ def refused(snapshot: Snapshot) -> str | None:
 
 def resume_with(snapshot: Snapshot) -> str | None:
     """After a halt by a ceiling: the same command under the same ceiling would be halted at once. None else."""
-    evidence = snapshot["evidence"]
+    evidence = snapshot.get("evidence") or {}
     ceiling, reserve = evidence.get("ceiling_usd_micros"), evidence.get("reserve_usd_micros")
     spent = evidence.get("spend_usd_micros")
     if not (isinstance(ceiling, int) and isinstance(reserve, int) and isinstance(spent, int)):

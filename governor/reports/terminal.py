@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
 from governor.core.engine.idle_state import NODE
-from governor.reports.resume_text import resume_command, resume_from, resume_with
+from governor.reports.resume_text import resume_rows
 from governor.text.moments import (
     Moment,
     Snapshot,
@@ -176,16 +176,22 @@ def _foot(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
         left = "NONE IS LEFT; " if none_is_left(last_good) else ""
         text = f"{left}step {last_good.get('step', '?')}: {last_good_text(last_good)}"
         rows.append(("last good", plain(text), False))
-    command = resume_command(snapshot)
-    if command is None and snapshot.get("resume"):
-        why = "no known checkpoint is finite, and the command might take one that is not"
-        rows.append(("resume", f"not shown: {why}", True))
-    if command:
-        rows.append(("resume", plain(command), False))
-        told = (("resume from", resume_from(snapshot)), ("resume with", resume_with(snapshot)))
-        rows.extend((label, text, False) for label, text in told if text is not None)
+    rows += _resume(snapshot)
     rows.append(("report", f"costgov incident show {plain(snapshot['incident_id'])}", False))
     return rows
+
+
+def _resume(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
+    rows = [(label, text, False) for label, text in resume_rows(snapshot)]
+    if not rows and snapshot.get("resume"):
+        why = "no known checkpoint is finite, and the command might take one that is not"
+        return [("resume", f"not shown: {why}", True)]
+    return rows
+
+
+def resume_lines(snapshot: Snapshot) -> list[str]:
+    """How a run goes on that has ended badly without a halt, in the words of a halt. Nothing is cut."""
+    return [f"{label:<{_FOOT_COLUMNS}} {text}" for label, text, _ in _resume(snapshot)]
 
 
 def _cut(line: str, columns: int = COLUMNS_MAX) -> str:

@@ -21,6 +21,7 @@ from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
 from governor.cli.run.console import Console
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
+from governor.core.base.secrets import command_text, redacted
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, format_usd
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.resume import SUPERSEDED
@@ -34,7 +35,7 @@ from governor.core.views.status import run_status
 from governor.daemon import signals
 from governor.daemon.launches import NO_COMMAND, SupervisedCommand
 from governor.daemon.logs import configure
-from governor.reports.terminal import closing_line
+from governor.reports.terminal import closing_line, resume_lines
 from governor.settings.model import Paths, Settings
 from trainer_shim.wire import HALT_EXIT_CODE
 
@@ -155,12 +156,7 @@ def _run_governed(
                 if command.group is not None:
                     at_end.callback(command.group.remove)
             if _watch(governor, command, name, argv, answers):
-                if command.poll() is None:
-                    console.print_line(f"costgov: leaving: pid {command.process.pid} goes on UNWATCHED")
-                governor.daemon.performer.perform(left_behind(governor, command, name))
-                note_end(governor, command, name, outcome)
-                for line in closing_lines(governor, command, outcome):
-                    console.print_line(f"costgov: {line}")
+                _close(governor, command, name, argv, outcome, console)
                 return _exit_code(command, outcome)
         console.print_line("costgov: the governor failed, by a fault of its own (above); it resumes from its journal")
     assert command is not None
@@ -175,6 +171,20 @@ def _run_governed(
         )
         wait_unwatched(command)
     return _exit_code(command, outcome)
+
+
+def _close(
+    governor: Governor, command: Command, name: str, argv: Sequence[str], outcome: Outcome, console: Console
+) -> None:
+    """Say how it ended, and how it goes on."""
+    if command.poll() is None:
+        console.print_line(f"costgov: leaving: pid {command.process.pid} goes on UNWATCHED")
+    governor.daemon.performer.perform(left_behind(governor, command, name))
+    note_end(governor, command, name, outcome)
+    for line in closing_lines(governor, command, outcome):
+        console.print_line(f"costgov: {line}")
+    for line in how_to_resume(governor, command, outcome, name, argv):
+        console.print_line(line)
 
 
 def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str], answers: SignalAnswers) -> bool:
@@ -313,6 +323,25 @@ def closing_lines(governor: Governor, command: Command, outcome: Outcome) -> lis
     if ours:
         return [*lines, *(closing_line(run_status(managed, at), _with_cause(managed, code, ended)) for managed in ours)]
     return [*lines, f"{outcome.run}: {ended}" + ("" if followed else "; no step was seen")]
+
+
+def how_to_resume(governor: Governor, command: Command, outcome: Outcome, name: str, argv: Sequence[str]) -> list[str]:
+    """The command that goes on with this run and its budget, after a bad end. A halt's report has its own."""
+    announced = [managed for managed in governor.node.runs.values() if managed.was_announced]
+    ours = next((t for t in announced if t.run.run == name), announced[0] if announced else None)
+    code, end = command.poll(), ours.run.end if ours is not None else None
+    if outcome.stages or code is None or (code == 0 and end is None):
+        return []
+    saved, here = ours.run.last_good if ours is not None else None, Surroundings().directory
+    again = command_text(redacted(_own_argv(name, argv), governor.node.facts.redact_keys))
+    return resume_lines(
+        {
+            "run": name,
+            "resume": f"cd {command_text([here])} && {again}" if here else again,
+            "last_good": saved.row() if saved is not None else None,
+            "framework": ours.run.framework if ours is not None else None,
+        }
+    )
 
 
 def _with_cause(managed: ManagedRun, code: int, ended: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import shlex
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -20,6 +22,7 @@ from governor.cli.run.supervise import (
     READ_NS,
     Outcome,
     closing_lines,
+    how_to_resume,
     is_over,
     left_behind,
 )
@@ -151,6 +154,18 @@ def test_a_followed_log_closes_with_what_it_showed_and_the_command_with_its_end(
     log, command = closing_lines(beside.governor, beside.command, Outcome("run-1"))
     assert log.startswith("log: its log was followed; step 200; ")
     assert command == ended
+
+
+@pytest.mark.parametrize(("code", "is_told"), [(137, True), (1, True), (0, False)])
+def test_a_bad_end_says_the_command_that_goes_on_with_its_budget(beside: Beside, code: int, is_told: bool) -> None:
+    beside.command.exit_code = code
+    training(beside.node)
+    argv = ["python", "train.py", "--key=a b"]
+    told = how_to_resume(beside.governor, beside.command, Outcome("r1"), "r1", argv)
+    command = f"cd {shlex.quote(os.getcwd())} && costgov run --name r1 -- python train.py '--key=a b'"
+    assert told == ([f"resume        {command}"] if is_told else [])
+    halted = Outcome("r1", stages={"i": "HALTED"})
+    assert how_to_resume(beside.governor, beside.command, halted, "r1", argv) == []
 
 
 @pytest.mark.parametrize(

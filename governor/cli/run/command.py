@@ -129,6 +129,9 @@ def run(
     ones go when a run ends, except where a halt was not seen to its end or a directory holds what is not costgov's.
     Directories that [paths] names are left alone.
 
+    COMMAND is not started while an earlier launch of NAME still trains, as after a `kill -9` of costgov: two trainers
+    would write the same checkpoints. The message names its processes. End them, or choose another --name.
+
     SIGTERM, SIGINT and SIGQUIT go to the command's process group, and at the third costgov leaves, unless the command
     has survived the one before by a minute. SIGUSR1, SIGUSR2 and SIGALRM go to the command's process alone, except
     while a halt saves; so does Slurm's --signal=USR1@90.

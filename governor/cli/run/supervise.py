@@ -20,8 +20,8 @@ from governor.app.settings_file import paths_of_run
 from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
 from governor.cli.run.console import Console
+from governor.cli.run.relaunch import how_to_resume, launched_before, own_argv
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
-from governor.core.base.secrets import command_text, redacted
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, format_usd
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.resume import SUPERSEDED
@@ -35,7 +35,7 @@ from governor.core.views.status import run_status
 from governor.daemon import signals
 from governor.daemon.launches import NO_COMMAND, SupervisedCommand
 from governor.daemon.logs import configure
-from governor.reports.terminal import closing_line, resume_lines
+from governor.reports.terminal import closing_line
 from governor.settings.model import Paths, Settings
 from trainer_shim.wire import HALT_EXIT_CODE
 
@@ -141,11 +141,11 @@ def _run_governed(
         with governor:
             governor.daemon.install_signals()
             if command is None:
-                for line in governor.lines():
-                    console.print_line(f"costgov: {line}")
-                before = governor.node.runs.get(name)
-                if before is not None and before.run.end is not None:
-                    console.print_line(f"costgov: {name}: the last attempt {ended_text(before.run.end)}")
+                refusal = launched_before(governor, name)
+                if refusal is not None:
+                    sys.stderr.write(f"costgov: {refusal}\n")
+                    return ExitCode.FAILED
+                _introduce(governor, name, console)
                 try:
                     command = start_command(argv, str(governor.trainer_socket), name, sink, signals.as_found())
                 except OSError as error:
@@ -173,6 +173,15 @@ def _run_governed(
     return _exit_code(command, outcome)
 
 
+def _introduce(governor: Governor, name: str, console: Console) -> None:
+    """What a halt would do here, and how the last attempt of this name ended."""
+    for line in governor.lines():
+        console.print_line(f"costgov: {line}")
+    before = governor.node.runs.get(name)
+    if before is not None and before.run.end is not None:
+        console.print_line(f"costgov: {name}: the last attempt {ended_text(before.run.end)}")
+
+
 def _close(
     governor: Governor, command: Command, name: str, argv: Sequence[str], outcome: Outcome, console: Console
 ) -> None:
@@ -183,7 +192,7 @@ def _close(
     note_end(governor, command, name, outcome)
     for line in closing_lines(governor, command, outcome):
         console.print_line(f"costgov: {line}")
-    for line in how_to_resume(governor, command, outcome, name, argv):
+    for line in how_to_resume(governor, command, name, argv, is_halted=bool(outcome.stages)):
         console.print_line(line)
 
 
@@ -191,7 +200,7 @@ def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str],
     """Serve until the command has ended and no halt is under way. Returns False when the governor itself failed."""
     supervised = SupervisedCommand(
         run=name,
-        argv=_own_argv(name, argv),
+        argv=own_argv(name, argv),
         processes=command.identity(governor.processes),
         should_end=lambda: is_over(governor, command),
         on_signal=partial(answers.pass_on, governor),
@@ -211,14 +220,6 @@ def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str],
         )  # fmt: skip
         governor.daemon.apply(launched)
     return governor.daemon.run(governor.begin)
-
-
-def _own_argv(name: str, argv: Sequence[str]) -> tuple[str, ...]:
-    """The command that resumes this run: our own arguments with the same run name, so that the budget continues."""
-    is_ours = Path(sys.argv[0]).name in ("costgov", "__main__.py", "cli.py")
-    given = sys.argv[1 : len(sys.argv) - len(argv)] if is_ours else ["run", "--"]
-    named = given if "--name" in given else [*given[:1], "--name", name, *given[1:]]
-    return ("costgov", *named, *argv)
 
 
 def is_over(governor: Governor, command: Command) -> bool:
@@ -323,25 +324,6 @@ def closing_lines(governor: Governor, command: Command, outcome: Outcome) -> lis
     if ours:
         return [*lines, *(closing_line(run_status(managed, at), _with_cause(managed, code, ended)) for managed in ours)]
     return [*lines, f"{outcome.run}: {ended}" + ("" if followed else "; no step was seen")]
-
-
-def how_to_resume(governor: Governor, command: Command, outcome: Outcome, name: str, argv: Sequence[str]) -> list[str]:
-    """The command that goes on with this run and its budget, after a bad end. A halt's report has its own."""
-    announced = [managed for managed in governor.node.runs.values() if managed.was_announced]
-    ours = next((t for t in announced if t.run.run == name), announced[0] if announced else None)
-    code, end = command.poll(), ours.run.end if ours is not None else None
-    if outcome.stages or code is None or (code == 0 and end is None):
-        return []
-    saved, here = ours.run.last_good if ours is not None else None, Surroundings().directory
-    again = command_text(redacted(_own_argv(name, argv), governor.node.facts.redact_keys))
-    return resume_lines(
-        {
-            "run": name,
-            "resume": f"cd {command_text([here])} && {again}" if here else again,
-            "last_good": saved.row() if saved is not None else None,
-            "framework": ours.run.framework if ours is not None else None,
-        }
-    )
 
 
 def _with_cause(managed: ManagedRun, code: int, ended: str) -> str:

@@ -68,6 +68,14 @@ def speaks_for_it(node: Node, hello: Hello) -> bool:
     return launched is None or hello.peer.uid == launched.uid or hello.of_command
 
 
+def is_older(node: Node, hello: Hello) -> bool:
+    """Whether a rank that says the launched command's name began before that command: it is of an earlier launch."""
+    launched = node.launched
+    if launched is None or hello.run != launched.run or not launched.processes:
+        return False
+    return 0 < hello.peer.process.start_ticks < min(process.start_ticks for process in launched.processes)
+
+
 def watch(node: Node, at: MonoNs) -> list[Effect]:
     """At each tick, after metering: have a run stand in for the command as long as no run reports for it."""
     launched = node.launched

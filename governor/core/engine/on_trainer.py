@@ -96,6 +96,8 @@ def _refusal(node: Node, hello: Hello) -> str | None:
         return f"run name {hello.run[:40]!r} is not accepted: use letters, digits and . _ : @ + - (at most 128)"
     if not 0 <= hello.rank < max(1, hello.world_size):
         return f"rank {hello.rank} is outside world size {hello.world_size}"
+    if launched_command.is_older(node, hello):
+        return f"it is older than the command that was launched as {hello.run}: a rank of an earlier launch"
     known, owner = node.runs.get(hello.run), owner_of(node, hello.run)
     if owner not in (None, hello.peer.uid) and not (known is not None and known.is_unattached):
         return f"run {hello.run} belongs to uid {owner}; choose another name than uid {hello.peer.uid} did"

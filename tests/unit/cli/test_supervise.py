@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from governor.adapters.command.child import Command
+from governor.cli.run.relaunch import how_to_resume, launched_before
 from governor.cli.run.signal_answers import SignalAnswers
 from governor.cli.run.supervise import (
     HELLO_NS,
@@ -22,15 +23,15 @@ from governor.cli.run.supervise import (
     READ_NS,
     Outcome,
     closing_lines,
-    how_to_resume,
     is_over,
     left_behind,
 )
 from governor.core.base.identity import ConnectionId, ProcessFacts, ProcessId
 from governor.core.base.policy import Policy
-from governor.core.base.units import UsdMicros
+from governor.core.base.units import BootNs, UsdMicros
 from governor.core.engine import step as engine
 from governor.core.engine.idle_state import Finish
+from governor.core.engine.managed_run import PreviousCommand
 from governor.core.events.effects import Alarm
 from governor.core.events.inputs import CommandLaunched, Disconnected, OperatorHalt, StopAnswer, TrainerExited
 from governor.core.events.streams import StreamOpened
@@ -161,11 +162,37 @@ def test_a_bad_end_says_the_command_that_goes_on_with_its_budget(beside: Beside,
     beside.command.exit_code = code
     training(beside.node)
     argv = ["python", "train.py", "--key=a b"]
-    told = how_to_resume(beside.governor, beside.command, Outcome("r1"), "r1", argv)
-    command = f"cd {shlex.quote(os.getcwd())} && costgov run --name r1 -- python train.py '--key=a b'"
-    assert told == ([f"resume        {command}"] if is_told else [])
-    halted = Outcome("r1", stages={"i": "HALTED"})
-    assert how_to_resume(beside.governor, beside.command, halted, "r1", argv) == []
+    told = how_to_resume(beside.governor, beside.command, "r1", argv, is_halted=False)
+    assert len(told) == is_told
+    for line in told:
+        assert line.startswith(f"resume        cd {shlex.quote(os.getcwd())} && costgov ")
+        assert " --name r1 " in line
+        assert line.endswith(" python train.py '--key=a b'")
+    assert how_to_resume(beside.governor, beside.command, "r1", argv, is_halted=True) == []
+
+
+def test_an_earlier_launch_that_trains_on_is_named_before_another_is_started() -> None:
+    """Two trainers of one name write the same checkpoints, and the first's steps were shown as the second's."""
+    beside = Beside(FakeProcesses("boot-1"))
+    assert launched_before(beside.governor, "llama") is None
+    training(beside.node)
+    assert launched_before(beside.governor, "llama") is None, "their pids are another's now"
+    beside.processes.add(101, argv=("python", "train.py", "--token=hunter2"), start_ticks=1010)
+    refusal = launched_before(beside.governor, "llama") or ""
+    assert "not launched: an earlier launch of llama trains on, unwatched (pid 101: python train.py" in refusal
+    assert "`kill 101`" in refusal
+    assert "--name" in refusal
+    assert "hunter2" not in refusal
+    beside.processes.end(101)
+    assert launched_before(beside.governor, "llama") is None
+
+
+def test_a_command_that_no_rank_had_joined_is_an_earlier_launch_too(beside: Beside) -> None:
+    process = beside.processes.add(700, argv=("python", "train.py"))
+    beside.node.previous_command = PreviousCommand(
+        "run-1", (process,), None, BootNs(0), (), UsdMicros(0), is_unattached=True
+    )
+    assert "pid 700" in (launched_before(beside.governor, "run-1") or "")
 
 
 @pytest.mark.parametrize(

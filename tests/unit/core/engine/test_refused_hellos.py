@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from governor.core.base.identity import ConnectionId
+from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.engine.alarms import REFUSALS_REMEMBERED_MAX
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Effect, Refuse
-from governor.core.events.inputs import BadHello
-from tests.unit.core.engine.test_step import at, make_node, peer, play
+from governor.core.events.inputs import BadHello, CommandLaunched
+from tests.unit.core.engine.test_step import at, hello, make_node, peer, play
 from tests.unit.idle_node import FACTS, Idle, seconds
 
 
@@ -50,3 +50,16 @@ def test_who_is_refused_before_the_first_tick_trains_here_all_the_same(before_an
     assert world.stops() == []
     world.until(world.now + 25)
     assert len(world.stops()) == 1
+
+
+def test_a_rank_that_is_older_than_the_launched_command_is_of_an_earlier_launch() -> None:
+    """Its steps were shown as the new launch's, and it took the name back."""
+    node = make_node()
+    play(node, CommandLaunched(at(0), "llama", 1000, (ProcessId(4321, 1_005, "boot-1"),)))  # Rank 0 began at 1,000.
+    told = [effect for effect in play(node, hello(0)) if isinstance(effect, Refuse)]
+    assert [refusal.reason for refusal in told] == [
+        "it is older than the command that was launched as llama: a rank of an earlier launch"
+    ]
+    assert node.runs["llama"].run.ranks == {}
+    assert not any(isinstance(effect, Refuse) for effect in play(node, hello(1)))  # At 1,010.
+    assert not any(isinstance(effect, Refuse) for effect in play(node, hello(0, run="beside")))

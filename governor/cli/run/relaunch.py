@@ -1,0 +1,71 @@
+"""One name is one run, whatever its launches: what of an earlier launch still trains, and the command that goes on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from governor.adapters.command.child import Command
+from governor.adapters.command.surroundings import Surroundings
+from governor.app.wiring import Governor
+from governor.core.base.secrets import command_text, redacted
+from governor.reports.terminal import resume_lines
+
+COMMAND_CHARS_MAX: Final = 80
+PIDS_NAMED_MAX: Final = 8  # The ranks of one machine. More would only fill the line.
+
+
+def own_argv(name: str, argv: Sequence[str]) -> tuple[str, ...]:
+    """The command that resumes this run: our own arguments with the same run name, so that the budget continues."""
+    is_ours = Path(sys.argv[0]).name in ("costgov", "__main__.py", "cli.py")
+    given = sys.argv[1 : len(sys.argv) - len(argv)] if is_ours else ["run", "--"]
+    named = given if "--name" in given else [*given[:1], "--name", name, *given[1:]]
+    return ("costgov", *named, *argv)
+
+
+def launched_before(governor: Governor, name: str) -> str | None:
+    """Why the command is not started: an earlier launch of this name trains on, and writes the same checkpoints.
+
+    The journal has its processes. Those of an open halt are ended by that halt, those of a followed log are its own.
+    """
+    node, logs = governor.node, {stream.run for stream in governor.settings.jsonl}
+    runs = [t for t in node.runs.values() if t.run.alive and t.incident is None and t.run.run not in logs]
+    known = [process for managed in runs for process in managed.processes()]
+    known += node.previous_command.processes if node.previous_command is not None else ()
+    alive = []
+    for process in dict.fromkeys(known):
+        facts = governor.processes.facts(process.pid)
+        if facts is not None and facts.process == process and not governor.processes.is_gone(process):
+            alive.append(facts)
+    if not alive:
+        return None
+    pids = [str(facts.process.pid) for facts in alive]
+    what = command_text(redacted(alive[-1].argv, node.facts.redact_keys))[:COMMAND_CHARS_MAX]
+    return (
+        f"not launched: an earlier launch of {name} trains on, unwatched (pid {', '.join(pids[:PIDS_NAMED_MAX])}: "
+        f"{what}), and two trainers would write the same checkpoints; end it with `kill {' '.join(pids)}`, "
+        "or launch under another --name"
+    )
+
+
+def how_to_resume(
+    governor: Governor, command: Command, name: str, argv: Sequence[str], *, is_halted: bool
+) -> list[str]:
+    """The command that goes on with this run and its budget, after a bad end. A halt's report has its own."""
+    announced = [managed for managed in governor.node.runs.values() if managed.was_announced]
+    ours = next((t for t in announced if t.run.run == name), announced[0] if announced else None)
+    code, end = command.poll(), ours.run.end if ours is not None else None
+    if is_halted or code is None or (code == 0 and end is None):
+        return []
+    saved, here = ours.run.last_good if ours is not None else None, Surroundings().directory
+    again = command_text(redacted(own_argv(name, argv), governor.node.facts.redact_keys))
+    return resume_lines(
+        {
+            "run": name,
+            "resume": f"cd {command_text([here])} && {again}" if here else again,
+            "last_good": saved.row() if saved is not None else None,
+            "framework": ours.run.framework if ours is not None else None,
+        }
+    )

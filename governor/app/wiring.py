@@ -24,7 +24,7 @@ from governor.adapters.machine.host_watch import GovernorWatch, MemoryWatch, Not
 from governor.adapters.machine.nvml import NvmlSampler
 from governor.adapters.machine.oom_kills import OomKillWatch
 from governor.adapters.machine.processes import LinuxProcesses
-from governor.adapters.machine.service import SystemdNotifier, run_selftest
+from governor.adapters.machine.service import SystemdNotifier, run_selftest, selftest_lines
 from governor.adapters.trainers.checkpoints import DiskCheckpoints
 from governor.adapters.trainers.inbox import SeqpacketInbox
 from governor.adapters.trainers.listener import SocketUnavailable
@@ -345,8 +345,7 @@ class Governor:
         lines += [f"problem: {self.metrics_problem}"] if self.metrics_problem else []
         lines += [f"problem: {problem}" for problem in self.alerts.problems()]
         lines += [f"metrics at {self.metrics_url}"] if self.metrics_url else []
-        lines += [f"self-test {'ok' if ok else 'FAILED'}: {line}" for _, ok, line in self.selftest]
-        return lines
+        return [*lines, *selftest_lines(self.selftest)]
 
     def close(self) -> None:
         while self._closers:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
 from governor.reports.terminal import is_spend_known, loss_text, no_step_text
 from governor.text.screen import Screen, Styled, flow, shown_lines
-from governor.text.table import Head, plain, render_rows
+from governor.text.table import Head, fits, plain, render_rows
 
 STALE_AFTER_S: Final = 5.0  # Five beats.
 _STYLES: Final = {
@@ -22,6 +22,7 @@ _HEADS: Final = (
     Head("RUN", may_wrap=True), Head("STATE"), Head("STEP", True), Head("LOSS", True), Head("TOK/S", True),
     Head("SPENT", True), Head("$/1M TOK", True), Head("RUNWAY", True), Head("RANKS", True), Head("LAST FRAME", True),
 )  # fmt: skip
+_RANKS, _LAST_FRAME = 8, 9  # Places in the row.
 REFUSED_SHOWN_MAX: Final = 4  # The newest. All that the governor remembers are in --json.
 
 
@@ -32,8 +33,10 @@ def render_status(status: Mapping[str, Any], screen: Screen) -> str:
     told = _warnings(governor)
     lines += [line for text in told for line in shown_lines(text, screen)]
     if runs:
-        lines += render_rows(_HEADS, [_cells(run) for run in runs], total=False, screen=screen).splitlines()
-        told = [Styled(f"{plain(run['run'])}: {note}", note.style) for run in runs for note in _notes(run)]
+        heads, rows = _fitting([_cells(run) for run in runs], screen)
+        lines += render_rows(heads, rows, total=False, screen=screen).splitlines()
+        notes = [(run, note) for run in runs for note in (*_unshown(run, len(heads)), *_notes(run))]
+        told = [Styled(f"{plain(run['run'])}: {note}", note.style) for run, note in notes]
     else:
         told = [Styled("no run yet: add `shim = trainer_shim.attach(engine)` to the training script")]
     told += idle_notes(status.get("node") or {})
@@ -109,6 +112,26 @@ def _cells(run: Mapping[str, Any]) -> tuple[str, ...]:
         f"{run['ranks_connected']}/{run['world_size']}",
         _age(run),
     )
+
+
+def _fitting(rows: Sequence[Sequence[str]], screen: Screen) -> tuple[Sequence[Head], Sequence[Sequence[str]]]:
+    """On a narrow screen without the last columns, rather than with a second line in each row."""
+    for count in range(len(_HEADS), _RANKS, -1):
+        cut = [row[:count] for row in rows]
+        if fits(_HEADS[:count], cut, screen):
+            return _HEADS[:count], cut
+    return _HEADS, rows
+
+
+def _unshown(run: Mapping[str, Any], shown: int) -> list[Styled]:
+    """What a column would have shown in colour, or as less than it should be."""
+    notes = []
+    if shown <= _RANKS and run["ranks_connected"] < run["world_size"] and run["state"] not in ("finished", "halted"):
+        notes.append(Styled(f"{run['ranks_connected']} of {run['world_size']} ranks are connected", "yellow"))
+    age = _age(run)
+    if shown <= _LAST_FRAME and age.style:
+        notes.append(Styled(f"its last frame came {age} ago", age.style))
+    return notes
 
 
 def _notes(run: Mapping[str, Any]) -> list[Styled]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.processes import LinuxProcesses
-from governor.adapters.machine.service import run_selftest
+from governor.adapters.machine.service import run_selftest, selftest_lines
 
 
 def test_a_healthy_machine_passes_in_one_line_each() -> None:
@@ -23,3 +23,9 @@ def test_a_hidden_proc_fails_and_says_what_to_mount(tmp_path: Path) -> None:
     lines = {name: line for name, ok, line in results if not ok}
     assert set(lines) == {"kill_path", "see_other_users"}
     assert all("hidepid" in line for line in lines.values())
+
+
+def test_all_that_is_well_is_one_line_and_each_failure_is_one() -> None:
+    told = selftest_lines([("a", True, "one"), ("b", False, "two"), ("c", True, "three"), ("d", False, "four")])
+    assert told == ["self-test ok: one; three", "self-test FAILED: two", "self-test FAILED: four"]
+    assert selftest_lines([("b", False, "two")]) == ["self-test FAILED: two"]

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from governor.core.base.units import NS_PER_S
@@ -35,6 +35,15 @@ def run_selftest(processes: Processes, *, other_uids: bool = False) -> list[Resu
     `other_uids`: runs of other users are to be halted, so a missing right to signal them is a failure.
     """
     return [_kill_path(processes), _sight(processes), _reach(processes, required=other_uids)]
+
+
+def selftest_lines(results: Sequence[Result]) -> list[str]:
+    """One line for all that is well, and one for each that is not."""
+    well = "; ".join(line for _, ok, line in results if ok)
+    return [
+        *([f"self-test ok: {well}"] if well else []),
+        *(f"self-test FAILED: {line}" for _, ok, line in results if not ok),
+    ]
 
 
 def _kill_path(processes: Processes) -> Result:

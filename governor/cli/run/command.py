@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ import click
 
 from governor.cli.common import ExitCode, Usd, UsdPerHour, config_option, exits, find_config, remark, settings_from
 from governor.cli.interrupts import exit_code_stands
+from governor.core.base.secrets import command_text
 from governor.core.base.units import UsdMicros
 from governor.policies.files import PACKAGED_POLICY
 
@@ -142,6 +144,8 @@ def run(
     A bad end says its cause, as far as it was seen: what a rank raised, whether the kernel killed it for want of
     memory, and what the last lines of its output say where that is a regular file (--log FILE, > FILE).
 
+    COMMAND is a program. Costgov's own commands stand alone: `costgov forget NAME`, `costgov status`.
+
     A halt ends whatever the command has started, also what has left its process tree (setsid, nohup, tmux). Where a
     control group may be made (by root, in a systemd unit with Delegate=yes), the command gets one of its own.
     """
@@ -164,7 +168,18 @@ def run(
         console=_json_console() if as_json else _console(progress),
     )
     exit_code_stands()
+    if code == ExitCode.NOT_FOUND:
+        name_own_command(command)
     return code
+
+
+def name_own_command(command: Sequence[str]) -> None:
+    """`costgov run forget NAME` starts a program of the name "forget"."""
+    group = click.get_current_context().parent
+    if group is None or not isinstance(group.command, click.Group) or shutil.which(command[0]) is not None:
+        return
+    if command[0] in group.command.list_commands(group):
+        remark(f"a command of costgov's own stands alone: `costgov {command_text(command)}`")
 
 
 def _policy_paths(given: Sequence[Path], ceiling: UsdMicros | None, settings: Settings) -> list[Path]:

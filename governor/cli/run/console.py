@@ -16,7 +16,7 @@ from governor.core.engine.node import Node
 from governor.core.views.status import run_status
 from governor.reports.incident import incident_document, live_line, timeline_lines
 from governor.reports.terminal import LIVE_COLUMNS_MAX
-from governor.text.screen import screen_of, styled
+from governor.text.screen import screen_of, styled, width
 from governor.text.table import plain
 from trainer_shim.wire import worded
 
@@ -43,25 +43,28 @@ class Console:
         screen = screen_of(self.stream)
         in_place = screen.columns is not None
         columns = LIVE_COLUMNS_MAX if screen.columns is None else min(LIVE_COLUMNS_MAX, screen.columns - 1)
-        period = self.live_period_ns or (LIVE_PERIOD_TTY_NS if in_place else LIVE_PERIOD_LOG_NS)
-        if at - self._shown_at < period:
+        if at - self._shown_at < (self.live_period_ns or LIVE_PERIOD_TTY_NS):
             return
-        lines = [
-            live_line(run_status(managed, at), columns)
+        shown = [
+            managed
             for managed in node.runs.values()
             if managed.run.alive
             and (managed.run.step is not None or managed.is_unattached)
             and managed.incident is None
         ]
-        if not lines:
+        # Only one line can be redrawn in place. Several, each with its run's name, come as rarely as in a log.
+        is_drawn = in_place and len(shown) == 1
+        period = self.live_period_ns or (LIVE_PERIOD_TTY_NS if is_drawn else LIVE_PERIOD_LOG_NS)
+        if not shown or at - self._shown_at < period:
             return
         self._shown_at = at
-        if in_place and len(lines) == 1:
-            self._write(f"\r\x1b[2K{lines[0]}")
+        if is_drawn:
+            self._write(f"\r\x1b[2K{live_line(run_status(shown[0], at), columns)}")
             self._drawn = True
-        else:
-            for line in lines:
-                self.print_line(line)
+            return
+        for managed in shown:
+            name = f"{plain(managed.run.run)}  " if len(shown) > 1 else ""
+            self.print_line(f"{name}{live_line(run_status(managed, at), max(columns - width(name), 1))}")
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
         stage = str(snapshot["halt_stage"])

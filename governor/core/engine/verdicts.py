@@ -55,7 +55,8 @@ def on_halt_verdict(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoN
 def _obstacle(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> Alarm | None:
     """What prevents a halt: the operator's hold, or the breaker."""
     if _is_on_hold(managed, at):
-        text = f"halt for {verdict.finding.reason} held back by the operator: {managed.history.hold_reason}"
+        why = f', whose reason is "{managed.history.hold_reason}"' if managed.history.hold_reason else ""
+        text = f"the halt for {verdict.finding.reason} is held back by the operator{why}"
         return Alarm("halt_held", verdict.run, text)
     if _is_breaker_open(node, managed, verdict, at):
         text = (

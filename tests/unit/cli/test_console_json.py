@@ -1,4 +1,4 @@
-"""`costgov run --json`: one strict JSON object a line, whatever a run does."""
+"""`costgov run --json`: one strict JSON object a line, whatever a run does. And the live lines of a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from governor.cli.run.console import Console, JsonConsole
+from governor.core.base.identity import ConnectionId
 from tests.golden.report_cases import nan_halt
+from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, training
 
 
 def objects(stream: io.StringIO) -> list[dict[str, Any]]:
@@ -76,3 +78,27 @@ def test_a_reader_that_is_gone_does_not_matter() -> None:
     stream = io.StringIO()
     stream.close()
     JsonConsole(stream=stream).print_line("nobody reads this")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_one_run_is_redrawn_in_place_and_several_do_not_scroll_each_second() -> None:
+    node, stream = make_node(), Terminal()
+    console = Console(stream=stream)
+    training(node)
+    for second in range(31, 61):
+        console.tick(node, at(second))
+    assert stream.getvalue().count("\r\x1b[2K") == 30
+    assert "\n" not in stream.getvalue()
+
+    play(
+        node, hello(0, run="mistral", connection=ConnectionId(9)), a_step(1, run="mistral", connection=ConnectionId(9))
+    )
+    stream = console.stream = Terminal()
+    for second in range(61, 91):
+        console.tick(node, at(second))
+    lines = stream.getvalue().splitlines()
+    assert [line.split()[0] for line in lines if line] == ["llama", "mistral"] * 3, "every ten seconds, by name"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import click
+import pytest
+
 from governor.app import requests
 from governor.cli.act import HOLD_MAX_NS
 from governor.cli.common import ExitCode
+from governor.cli.main import cli
+from governor.cli.run.command import name_own_command, run
 from trainer_shim.wire import HALT_EXIT_CODE
 
 
@@ -14,3 +19,17 @@ def test_the_shim_ends_a_rank_as_the_table_says() -> None:
 
 def test_the_command_line_allows_the_holds_that_a_governor_allows() -> None:
     assert HOLD_MAX_NS == requests.HOLD_MAX_NS
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [(("forget", "my run"), "`costgov forget 'my run'`"), (("frobnicate",), ""), (("/no/such/forget",), "")],
+)
+def test_run_names_the_command_that_was_meant_where_it_finds_no_program(
+    command: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with click.Context(cli) as group, click.Context(run, parent=group):
+        name_own_command(command)
+    said = capsys.readouterr().err
+    assert told in said
+    assert bool(said) == bool(told)

@@ -238,6 +238,29 @@ def test_the_live_line_shows_no_speed_of_a_run_that_makes_no_step_and_names_what
     assert frozen == told
 
 
+def test_a_narrow_table_has_one_line_a_run_and_says_below_it_what_a_column_would_have_shown() -> None:
+    world = World(make_node(cloud="none"))
+    world.tick()
+    world.hear()
+    run = run_status(world.node.runs["llama"], MonoNs(world.mono)) | {"step": 150, "total_steps": 150}
+    governor = {"node": "n", "mode": "enforce", "policies": [], "alerts": {}, "cloud": {}}
+
+    def shown(columns: int, **changed: object) -> list[str]:
+        lines = render_status({"governor": governor, "runs": [run | changed]}, Screen(columns, False)).splitlines()
+        head = next(at for at, line in enumerate(lines) if line.startswith("RUN"))
+        return lines[head:]
+
+    assert shown(120)[0].endswith("RANKS  LAST FRAME")
+    head, row, *notes = shown(80, last_frame_age_s=2.0)
+    assert head.split()[-1] == "RANKS"
+    assert row.startswith("llama ")
+    assert not any("frame" in note for note in notes)
+    assert "llama: its last frame came 42.0s ago" in shown(80, last_frame_age_s=42.0)
+    narrower = shown(68, ranks_connected=1, world_size=2, last_frame_age_s=2.0)
+    assert narrower[0].split()[-1] == "RUNWAY"
+    assert "llama: 1 of 2 ranks are connected" in narrower
+
+
 def test_what_a_run_spent_before_the_governor_started_is_known_in_every_view() -> None:
     world = World(make_node(cloud="none"))
     world.tick()

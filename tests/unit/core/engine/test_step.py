@@ -266,7 +266,8 @@ def test_a_hold_keeps_a_halt_back_and_its_end_lets_a_standing_one_through() -> N
     play(node, OperatorHold(at(30), "llama", DurationNs(100 * NS_PER_S), "debugging", 0))
     effects = play(node, a_step(31, loss=float("nan")))
     assert not any(isinstance(effect, Ask) for effect in effects)
-    assert "halt_held" in [effect.name for effect in effects if isinstance(effect, Alarm)]
+    held = {effect.name: effect.text for effect in effects if isinstance(effect, Alarm)}
+    assert held["halt_held"].endswith(' is held back by the operator, whose reason is "debugging"')
     assert not any(isinstance(effect, Ask) for effect in play(node, tick(129.9)))
     assert only(play(node, tick(130)), Ask)
 

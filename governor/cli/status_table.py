@@ -116,7 +116,7 @@ def _cells(run: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _fitting(rows: Sequence[Sequence[str]], screen: Screen) -> tuple[Sequence[Head], Sequence[Sequence[str]]]:
     """On a narrow screen without the last columns, rather than with a second line in each row."""
-    for count in range(len(_HEADS), _RANKS, -1):
+    for count in range(len(_HEADS), _RANKS - 1, -1):
         cut = [row[:count] for row in rows]
         if fits(_HEADS[:count], cut, screen):
             return _HEADS[:count], cut

@@ -19,6 +19,9 @@ RESPONSE_BYTES_MAX: Final = 16 * 1024 * 1024
 GOVERNORS_MAX: Final = 16  # One `costgov run` beside each GPU of the widest node.
 TIMEOUT_S: Final = 5.0  # A live governor answers within one turn of its loop (250 ms).
 INCIDENTS_MAX: Final = 1_000  # A journal retains no more of them.
+UNIX_SOCKETS: Final = "/proc/net/unix"  # Everybody may read it.
+_FLAGS_FIELD, _PATH_FIELD = 3, 7
+_LISTENS: Final = 0x10000  # __SO_ACCEPTCON
 _CHUNK_BYTES: Final = 64 * 1024
 # What a call gets after the deadline, so that an answer already there is still read.
 _LEAST_S: Final = 0.001
@@ -136,10 +139,37 @@ def _unreachable(path: str, error: Exception) -> Answer:
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, TimeoutError) or number == errno.EAGAIN:
         return Answer(False, error=f"the governor at {path} accepts no connections; see its log", code="silent")
-    if number in (errno.EACCES, errno.EPERM):
+    if number in (errno.EACCES, errno.EPERM) and is_listened_on(path):
         text = f"you may not talk to the governor at {path}; become a member of the socket's group, or root"
         return Answer(False, error=text, code="denied")
     return Answer(False, error=nobody((path,)), code="no_governor")
+
+
+def is_listened_on(path: str, table: str = UNIX_SOCKETS) -> bool:
+    """Whether somebody listens there. The kernel refuses whoever may not write a socket before it says that it is dead.
+
+    A governor binds its socket under another name first, which stays the kernel's. True where the list cannot be read.
+    """
+    names = {name + end for name in (path, os.path.realpath(path)) for end in ("", ".new")}
+    try:
+        with open(table, encoding="utf-8", errors="surrogateescape") as lines:
+            next(lines, "")
+            for line in lines:
+                fields = line.rstrip("\n").split(maxsplit=_PATH_FIELD)
+                if (
+                    len(fields) > _PATH_FIELD
+                    and int(fields[_FLAGS_FIELD], 16) & _LISTENS
+                    and (fields[_PATH_FIELD] in names or _may_be(fields[_PATH_FIELD], path))
+                ):
+                    return True
+    except (OSError, ValueError):
+        return True
+    return False
+
+
+def _may_be(bound: str, path: str) -> bool:
+    """Whether a relative name, of a directory that nobody knows, ends as the path does. "@" begins an abstract one."""
+    return bound[:1] not in ("/", "@") and os.path.basename(bound).removesuffix(".new") == os.path.basename(path)
 
 
 def _silent(path: str, timeout_s: float) -> Answer:

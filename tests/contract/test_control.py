@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -18,7 +19,15 @@ from governor.adapters import control_socket
 from governor.adapters.control_socket import ControlServer, Request
 from governor.adapters.trainers.listener import BACKLOG, SocketUnavailable
 from governor.core.base.units import NS_PER_S
-from governor.wire.control_client import SYSTEM_SOCKET, Answer, ask, ask_each, ask_first, socket_paths
+from governor.wire.control_client import (
+    SYSTEM_SOCKET,
+    Answer,
+    ask,
+    ask_each,
+    ask_first,
+    is_listened_on,
+    socket_paths,
+)
 
 DEADLINE_S = 20.0
 Connect = Callable[[], socket.socket]
@@ -354,3 +363,35 @@ def test_governors_beside_a_command_are_found(tmp_path: Path) -> None:
     system = str(tmp_path / "system" / "control.sock")
     users = str(tmp_path / "costgov" / "control.sock")
     assert socket_paths({"XDG_RUNTIME_DIR": str(tmp_path)}, system) == (system, users, str(beside / "control.sock"))
+
+
+@contextlib.contextmanager
+def as_nobody() -> Iterator[None]:
+    """Root may write every socket. Anybody else is refused by this one's mode."""
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(65_534)
+    try:
+        yield
+    finally:
+        os.seteuid(was)
+
+
+def test_a_dead_socket_that_one_may_not_use_is_no_governor(tmp_path: Path) -> None:
+    """The kernel asks for the right to write it before it sees that nobody listens."""
+    alive, dead = str(tmp_path / "alive.sock"), str(tmp_path / "dead.sock")
+    server = ControlServer(alive, 0o600)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.bind(dead)
+        sock.listen()
+        assert is_listened_on(dead)
+    os.chmod(dead, 0)
+    os.chmod(alive, 0)
+    with as_nobody():
+        answers = ask_each((dead, alive), {"cmd": "ping"})
+        first = ask_first((dead,), {"cmd": "hold"})
+    server.close()
+    assert [(answer.code, alive in answer.error) for answer in answers] == [("denied", True)]
+    assert first.code == "no_governor"
+    assert not is_listened_on(alive)
+    assert is_listened_on(dead, str(tmp_path / "unreadable")), "where the list cannot be read, as the kernel said"

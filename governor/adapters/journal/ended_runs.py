@@ -14,7 +14,7 @@ from typing import Final
 
 from governor.adapters.journal.db import JournalReader
 from governor.adapters.journal.reader import JOURNAL_NAME, JOURNALS_MAX
-from governor.adapters.journal.runtime_files import MIRROR_NAME
+from governor.adapters.journal.runtime_files import FALLBACK_NAME, MIRROR_NAME
 from governor.adapters.machine import lock_file
 
 RUNS_DIR: Final = "runs"  # As in settings.model.default_paths.
@@ -22,7 +22,8 @@ RUNS_DIR: Final = "runs"  # As in settings.model.default_paths.
 RUNS_KEPT_MAX: Final = JOURNALS_MAX - 1
 # The operator waits for no more at the end of a run. The next end continues.
 REMOVED_AT_ONCE_MAX: Final = 100
-# A starting governor creates the directory first, and its sockets seconds later, when the provider has answered.
+# Where no journal shows that the run is over. A starting governor creates the directory first, and its sockets seconds
+# later, when the provider has answered.
 RUNTIME_IDLE_S: Final = 3_600.0
 _SOCKETS: Final = ("control.sock", "trainer.sock")
 # The files that a governor writes into its state directory. SQLite leaves `-journal` when it is killed before the WAL
@@ -38,7 +39,7 @@ def prune(
     state_dir: Path | None, runtime_dir: Path | None, kept_max: int = RUNS_KEPT_MAX,
     removed_max: int = REMOVED_AT_ONCE_MAX,
 ) -> None:  # fmt: skip
-    """Remove the oldest journals beside ours beyond `kept_max`, and the runtime directories of ended runs.
+    """Remove the oldest journals beside ours beyond `kept_max`, and the runtime directories of ended runs, ours too.
 
     These stay: what a live governor holds, a halt that was not seen to end, and a directory with any file that is not
     ours. A name whose journal is gone begins a new budget. Never raises for what it cannot remove: the next end of a
@@ -53,11 +54,16 @@ def prune(
                 break
             removed += directory != state_dir and _remove_state(directory)
     if runtime_dir is not None and runtime_dir.parent.name == RUNS_DIR:
-        before = time.time() - RUNTIME_IDLE_S
+        journals = state_dir.parent if state_dir is not None and state_dir.parent.name == RUNS_DIR else None
         for directory in _directories(runtime_dir.parent):
             with contextlib.suppress(OSError):
-                if directory != runtime_dir and directory.stat().st_mtime < before:
+                found = directory.stat()
+                if found.st_uid != os.geteuid():
+                    continue
+                if found.st_mtime < time.time() - RUNTIME_IDLE_S:
                     _remove_runtime(directory)
+                elif journals is not None:
+                    _remove_ended(directory, journals / directory.name / JOURNAL_NAME)
 
 
 def _directories(parent: Path) -> Iterator[Path]:
@@ -134,13 +140,34 @@ def _has_open_incident(journal: Path) -> bool:
         reader.close()
 
 
+def _remove_ended(directory: Path, journal: Path) -> None:
+    """Remove a young runtime directory whose journal is whole and has no halt under way: nothing needs its copy.
+
+    A governor that starts has the journal's lock before it makes anything there.
+    """
+    if not journal.exists():
+        return
+    try:
+        fd = lock_file.take(f"{journal}.lock")
+    except lock_file.LockHeld:
+        return
+    try:
+        if not _has_open_incident(journal):
+            _remove_runtime(directory)
+    finally:
+        os.close(fd)  # The file stays. What a killed governor noted in it is money: the name's next launch reads it.
+
+
 def _remove_runtime(directory: Path) -> None:
     """Remove dead sockets and the copy of the journal's end. Any other file keeps the directory."""
     with contextlib.ExitStack() as locks:
         if not all(locks.enter_context(_held(directory / f"{name}.lock")) for name in _SOCKETS):
             return
-        for name in (*_SOCKETS, MIRROR_NAME):
+        for name in (*_SOCKETS, *(f"{name}.new" for name in _SOCKETS), MIRROR_NAME):
             (directory / name).unlink(missing_ok=True)
+        fallback = directory / FALLBACK_NAME
+        if fallback.exists() and fallback.stat().st_size == 0:  # The journal has taken its rows.
+            fallback.unlink()
     directory.rmdir()
 
 

@@ -12,6 +12,7 @@ import pytest
 from governor.adapters.exporters.report_files import ReportFiles
 from governor.adapters.journal.ended_runs import REMOVED_AT_ONCE_MAX, RUNS_KEPT_MAX, RUNTIME_IDLE_S, prune
 from governor.adapters.journal.reader import JOURNALS_MAX
+from governor.adapters.journal.runtime_files import FALLBACK_NAME, MIRROR_NAME
 from governor.adapters.journal.writer import open_journal
 from governor.adapters.machine import lock_file
 from governor.app.settings_file import load_settings
@@ -136,7 +137,45 @@ def test_runtime_directories_of_ended_runs_go(tmp_path: Path, holds: tuple[str, 
         os.utime(runs / name, (time.time() - RUNTIME_IDLE_S - 60,) * 2)
     prune(tmp_path / "elsewhere", runs / "ours")
     lock_file.drop(str(runs / "alive" / "control.sock.lock"), lock)
-    assert left(tmp_path) == ["alive", "fresh", "ours", "strange"]
+    assert left(tmp_path) == ["alive", "fresh", "strange"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "goes"), [("ended", True), ("killed", True), ("alive", False), ("halting", False), ("unread", False)]
+)
+def test_a_young_runtime_directory_goes_where_its_journal_says_that_the_run_is_over(
+    tmp_path: Path, ending: str, goes: bool
+) -> None:
+    """A socket that nobody listens on any more was the answer that every command of another user got."""
+    state, runs = tmp_path / "state", tmp_path / "runs"
+    a_journal(state, "one", 0, nan_halt() | {"closed_wall_ns": None}, is_open=ending == "halting")
+    journal = state / "runs" / "one" / "costgov.db"
+    if ending == "unread":
+        journal.write_bytes(b"no database" * 100)
+    (runs / "one").mkdir(parents=True)
+    for name in ("control.sock", "trainer.sock", MIRROR_NAME, FALLBACK_NAME):
+        (runs / "one" / name).touch()
+    lock = lock_file.take(f"{journal}.lock") if ending in ("alive", "killed") else -1
+    if ending == "killed":
+        lock_file.leave_note(lock, "metered until then")
+        os.close(lock)
+    prune(state / "runs" / "one", runs / "one")
+    assert left(tmp_path) == ([] if goes else ["one"])
+    if ending == "killed":
+        assert b"metered until then" in Path(f"{journal}.lock").read_bytes(), "the next launch charges up to it"
+    if ending == "alive":
+        os.close(lock)
+
+
+def test_another_users_runtime_directory_stays(tmp_path: Path) -> None:
+    for name in ("mine", "theirs"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        os.utime(tmp_path / "runs" / name, (1, 1))
+    is_root = os.geteuid() == 0  # Nobody else can give a directory away.
+    if is_root:
+        os.chown(tmp_path / "runs" / "theirs", 12345, -1)
+    prune(None, tmp_path / "runs" / "ours")
+    assert left(tmp_path) == (["theirs"] if is_root else [])
 
 
 def test_directories_that_are_not_below_runs_are_left_alone(tmp_path: Path) -> None:

@@ -64,11 +64,14 @@ class Shim:
         return data()
 
     def resume(self, directory: Optional[str] = None) -> Optional[Resumed]:
-        """Continue from the newest whole checkpoint (default: in `checkpoint_dir`).
+        """Continue from the newest whole checkpoint (default: in `checkpoint_dir`), or from the one at `directory`.
 
         Collective: call on every rank before the first step. Returns what it found (step, tokens_total, path,
-        position), or None.
+        position), or None. Raises FileNotFoundError where you name a path that holds nothing to go on from: training
+        anew is what costs.
         """
+        if directory and not self.watching:
+            raise RuntimeError("resume(%r): this handle is attached to nothing, so nothing is loaded" % (directory,))
         return self._meter.watch.resume(directory)
 
     def checkpoint(self) -> None:
@@ -166,6 +169,8 @@ _ATTACHED: List[Shim] = []
 def resume(directory: Optional[str] = None) -> Optional[Resumed]:
     """Continue from the newest whole checkpoint, through the handle of the last attach(); see Shim.resume."""
     if not _ATTACHED:
+        if directory:
+            raise RuntimeError("resume(%r) comes after attach(): nothing is loaded" % (directory,))
         print_line("resume() comes after attach(): nothing was resumed")
         return None
     return _ATTACHED[0].resume(directory)

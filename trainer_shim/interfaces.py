@@ -38,6 +38,18 @@ class OwnCheckpoints(Protocol):
 
 
 @runtime_checkable
+class NamedCheckpoints(Protocol):
+    """What a Saver also has where it can load a checkpoint that the framework has saved and the script names."""
+
+    def named_checkpoint(self, path: str) -> Optional[Dict[str, Any]]:
+        """Return the manifest (step, path) of the framework's own checkpoint at `path`; None: it is none.
+
+        A step of None is known only after load(). Raises, with a reason for people, where it is one that cannot be
+        gone on from.
+        """
+
+
+@runtime_checkable
 class OwnMeans(OwnCheckpoints, Protocol):
     """What a Saver also has where a framework saves and loads by its own means (delegate mode).
 
@@ -112,8 +124,9 @@ class Watch(Protocol):
     def resume(self, directory: Optional[str] = None) -> Optional[Resumed]:
         """Continue from the newest whole checkpoint in `directory` (default: where this engine saves).
 
-        Collective, before the first step. None when there is nothing to continue from. Raises what the engine's load
-        raises.
+        `directory` may be a checkpoint itself. Collective, before the first step. None when there is nothing to
+        continue from. Raises what the engine's load raises, and FileNotFoundError where the script names a path that
+        holds nothing.
         """
 
     def finish(self, reason: str, completed: bool) -> None:

@@ -20,7 +20,7 @@ from .mark import mark_this_process
 from .progress import Progress
 from .saving.agreement_thread import AgreementThread
 from .saving.open_requests import OWN, CheckpointRequest, OpenRequests
-from .saving.resuming import resume_from
+from .saving.resuming import resume_at, resume_from
 from .saving.save_at_step import SaveAtStep
 from .saving.step_gate import StepGate
 from .saving.store import connect
@@ -161,13 +161,14 @@ class Watcher:
             self._save_at_step.delegate_saved(path, error)
 
     def resume(self, directory: Optional[str] = None) -> Optional[Resumed]:
-        """Continue from the newest whole checkpoint in `directory` (default: where we save); see resume_from().
+        """Continue from the newest whole checkpoint where we save, see resume_from(), or at a path, see resume_at().
 
         Call on every rank after attach() and before the first step. None when there is nothing to continue from.
         """
         place, saver = self._place, self._saver
         own = saver.resume_directory() if isinstance(saver, OwnMeans) else None
-        where = directory or own or self._save_at_step.directory()
+        home = own or self._save_at_step.directory()
+        where = directory or home
         if saver is None or where is None:
             self._say("resume(): no directory is known, so nothing is resumed; pass checkpoint_dir= to attach()")
             return None
@@ -178,10 +179,15 @@ class Watcher:
         if store is None:
             raise RuntimeError("resume() before torch.distributed is initialised")
         self._resumes += 1
-        resumed = resume_from(saver, where, place.rank, store, place.world_size, self._resumes)
+        if directory:
+            resumed = resume_at(saver, directory, home, place.rank, store, place.world_size, self._resumes)
+        else:
+            resumed = resume_from(saver, where, place.rank, store, place.world_size, self._resumes)
         if resumed is None:
             self._say("resume(): no whole good checkpoint in %s, training begins anew" % where)
         else:
+            if not isinstance(saver, OwnMeans):  # These say themselves what their next training begins with.
+                self._say("resume(): goes on from step %d: %s" % (resumed.step, resumed.path))
             self._gate.reach(resumed.step)
             self._progress.step = resumed.step
             if resumed.tokens_total is not None:

@@ -20,7 +20,7 @@ from . import base, hooks, plain
 from .base import Options
 from .deepspeed_engine import DeepSpeedKind
 from .hf import through_backward
-from .own_checkpoints import OwnCheckpoint, is_finite, manifests
+from .own_checkpoints import OwnCheckpoint, is_finite, manifest, manifests
 
 _NUMBERED = re.compile(r"^checkpoint_(\d+)$")
 
@@ -83,6 +83,16 @@ class AccelerateSaver(base.PositionSaver):
             if isinstance(step, int):
                 part = os.path.join(path, checkpoint.rank_file(rank))
                 yield OwnCheckpoint(step, path, part, partial(is_finite, path))
+
+    def named_checkpoint(self, path: str) -> Optional[Dict[str, Any]]:
+        """Return one that the script saved by itself and of which this rank noted its part."""
+        rank = int(self._accelerator.process_index)
+        step = ((checkpoint.read_rank_file(path, rank) or {}).get("position") or {}).get("step")
+        if isinstance(step, int):
+            return manifest(step, path, os.path.join(path, checkpoint.rank_file(rank)))
+        if os.path.isfile(os.path.join(path, "random_states_%d.pkl" % rank)):
+            raise ValueError("was saved without costgov, and its step is not known: accelerator.load_state() loads it")
+        return None
 
     def hook_saves(self, undo: hooks.Undo) -> None:
         """See what the script saves."""

@@ -7,6 +7,7 @@ comms logger synchronises: none of them is used.
 
 from __future__ import annotations
 
+import glob
 import os
 from typing import Any, Callable, Dict, List, Optional
 
@@ -16,7 +17,7 @@ from trainer_shim.interfaces import Saver
 from trainer_shim.meter import StepMeter
 from trainer_shim.scalars import EngineFacts
 
-from . import base, hooks
+from . import base, hooks, own_checkpoints
 from .deepspeed_comm import wrap_backend
 
 
@@ -82,6 +83,11 @@ class DeepSpeedSaver(base.PositionSaver):
         if decoupled is None or not decoupled():
             return False
         return engine is not None and engine.get_commit_info() is not None
+
+    def named_checkpoint(self, path: str) -> Optional[Dict[str, Any]]:
+        """Return one that the script saved by itself. Its step is known once it is loaded."""
+        states = sorted(glob.glob(os.path.join(glob.escape(path), "*model_states.pt")))
+        return own_checkpoints.manifest(None, path, states[0]) if states else None
 
     def load(self, directory: str, tag: str) -> Dict[str, Any]:
         # The hooked method: it reports the phase and takes the counters over.

@@ -18,7 +18,7 @@ from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, publish
 
 from . import base, hooks
-from .own_checkpoints import OwnCheckpoint, is_finite, manifests
+from .own_checkpoints import OwnCheckpoint, is_finite, manifest, manifests
 
 _OWN = re.compile(r"^checkpoint-(\d+)$")  # What transformers' get_last_checkpoint() looks for.
 _STATE = "trainer_state.json"  # The last file that the Trainer writes.
@@ -94,6 +94,11 @@ class TrainerSaver(base.PositionSaver):
         """Return the whole ones that the Trainer saved without us: they have no manifest of ours."""
         return manifests(directory, self._own(directory))
 
+    def named_checkpoint(self, path: str) -> Optional[Dict[str, Any]]:
+        """Return a checkpoint of the Trainer's own, whatever it is named."""
+        step = _step_in(path)
+        return None if step is None else manifest(step, path, os.path.join(path, _STATE))
+
     def _own(self, directory: str) -> Iterator[OwnCheckpoint]:
         for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:
             path = os.path.join(directory, name)
@@ -112,10 +117,16 @@ def _returns(value: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def _step_of(path: str) -> Optional[int]:
+    """Return the step of a whole checkpoint of the Trainer's by its name, None where that says another."""
+    step = _step_in(path)
+    return step if step is not None and path.endswith("-%d" % step) else None
+
+
+def _step_in(path: str) -> Optional[int]:
     """Return the step of a whole checkpoint of the Trainer's, None where its last file is not there."""
     try:
         with open(os.path.join(path, _STATE), encoding="utf-8") as stream:
             step = json.load(stream).get("global_step")
     except (OSError, ValueError, AttributeError):
         return None
-    return step if isinstance(step, int) and path.endswith("-%d" % step) else None
+    return step if isinstance(step, int) else None

@@ -15,11 +15,12 @@ from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, rng
 
 from . import base, hooks
-from .own_checkpoints import OwnCheckpoint, manifests
+from .own_checkpoints import OwnCheckpoint, manifest, manifests
 
 CHECKPOINT_FILE = "trainer.ckpt"
 STATE_KEY = "costgov"  # Of our callback's state in a checkpoint.
 _CKPT_PATH = 4  # fit(model, train_dataloaders, val_dataloaders, datamodule, ckpt_path).
+_SHARDS_META = "meta.pt"  # Beside the shards of a strategy that saves a directory.
 _OWN_MAX = 32  # The newest files that are looked into. ModelCheckpoint keeps one by default.
 
 
@@ -78,6 +79,20 @@ class LightningSaver(base.PositionSaver):
         saved is taken.
         """
         return manifests(directory, self._own())
+
+    def named_checkpoint(self, path: str) -> Optional[Dict[str, Any]]:
+        """Return a file of Lightning's own, or the directory of a strategy that shards."""
+        file = os.path.join(path, _SHARDS_META) if os.path.isdir(path) else path
+        if not os.path.isfile(file):
+            return None
+        loaded, error = attempt(_read, file)
+        if loaded is None:
+            line = "%.200s" % (str(error).splitlines() or [""])[0]
+            raise ValueError("cannot be read without running its code (%s): pass it to fit(ckpt_path=)" % line)
+        step = loaded.get("global_step")
+        if not isinstance(step, int) or (file == path and "optimizer_states" not in loaded):
+            raise ValueError("holds weights alone, and no state of a training to go on from")
+        return manifest(step, path, file)
 
     def _own(self) -> Iterator[OwnCheckpoint]:
         files = dict.fromkeys(self._files("*", "*", "checkpoints"), False)

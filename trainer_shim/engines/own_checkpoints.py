@@ -27,12 +27,13 @@ def manifests(directory: str, own: Iterable[OwnCheckpoint]) -> List[Dict[str, An
 
     One that stands beside a later suspect one of ours may hold the same broken weights: it is looked into.
     """
-    suspect = max((manifest["step"] for manifest in checkpoint.candidates(directory, "suspect")), default=-1)
-    return [
-        {"step": one.step, "path": one.path, "kind": "good", "created_unix_s": os.path.getmtime(one.last_file)}
-        for one in own
-        if one.step > suspect or one.is_finite()
-    ]
+    suspect = max((ours["step"] for ours in checkpoint.candidates(directory, "suspect")), default=-1)
+    return [manifest(one.step, one.path, one.last_file) for one in own if one.step > suspect or one.is_finite()]
+
+
+def manifest(step: Optional[int], path: str, last_file: str) -> Dict[str, Any]:
+    """Return one without files: nobody has listed them."""
+    return {"step": step, "path": path, "kind": "good", "created_unix_s": os.path.getmtime(last_file)}
 
 
 def is_finite(path: str) -> bool:

@@ -10,10 +10,10 @@ import json
 import os
 import socket
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
-from trainer_shim.guard import print_line
-from trainer_shim.interfaces import OwnCheckpoints, OwnMeans, Resumed, Saver
+from trainer_shim.guard import attempt, print_line
+from trainer_shim.interfaces import NamedCheckpoints, OwnCheckpoints, OwnMeans, Resumed, Saver
 
 from . import checkpoint, rng
 from .manifest import Entry
@@ -36,10 +36,76 @@ def resume_from(
     TimeoutError when a rank does not join, and RuntimeError where CANDIDATES_MAX are not finite and more may be older.
     """
     manifest = _common(saver, directory, rank, store, world_size, call)
+    return None if manifest is None else _load(saver, directory, manifest, rank)
+
+
+def resume_at(
+    saver: Saver, path: str, home: Optional[str], rank: int, store: KeyStore, world_size: int, call: int = 0
+) -> Optional[Resumed]:
+    """As resume_from() for a path that the script names: a checkpoint, or a directory of checkpoints.
+
+    A named checkpoint is taken for what it is, a suspect one and one that is not finite too: ours by its manifest,
+    another one by the framework's means. Raises FileNotFoundError on every rank where one of them finds nothing: only
+    `home`, where this run saves, may be empty, as at the first launch. Then None.
+    """
+    path = os.path.abspath(path)
+    is_home = home is not None and os.path.realpath(path) == os.path.realpath(home)
+    manifest, fault = _named(saver, path, is_home)
+    seen = "nothing" if fault is not None else "directory" if manifest is None else "checkpoint"
+    found = _exchanged(store, "resume/%d//named" % call, rank, world_size, [seen, fault or ""])
+    for other, (what, text) in enumerate(found):
+        if what == "nothing":
+            raise FileNotFoundError("resume(): %s" % text)
+        if what != found[0][0]:
+            raise FileNotFoundError(
+                "resume(): %s is a %s to rank 0 and a %s to rank %d" % (path, found[0][0], what, other)
+            )
     if manifest is None:
-        return None
+        resumed = resume_from(saver, path, rank, store, world_size, call)
+        if resumed is None and not is_home:
+            raise FileNotFoundError("resume(): %s %s" % (path, _HOLDS_NONE))
+        return resumed
+    harm = _harm(manifest, rank, world_size)
+    found = _exchanged(store, "resume/%d//harm" % call, rank, world_size, [harm] if harm else [])
+    harms = [text for of_rank in found for text in of_rank]
+    if harms and rank == 0:
+        print_line("%s is not finite: %s: going on from it all the same, since it was named" % (path, harms[0]))
+    return _load(saver, os.path.dirname(manifest["path"]), manifest, rank)
+
+
+_HOLDS_NONE = (
+    "is no checkpoint that this loop can load, and no whole good one is in it. resume() without a path begins anew"
+)
+
+
+def _named(saver: Saver, path: str, is_home: bool) -> Tuple[Optional[Dict[str, Any]], Optional[str]]:
+    """Return the manifest of the checkpoint at `path`, or what is wrong. Neither: it is a directory to look in."""
+    if os.path.isfile(path) and os.path.lexists(os.path.join(os.path.dirname(path), checkpoint.MANIFEST)):
+        path = os.path.dirname(path)  # One of its files stands for it.
+    if os.path.lexists(os.path.join(path, checkpoint.MANIFEST)):
+        faults = checkpoint.verify_manifest(path)
+        manifest = None if faults else checkpoint.read_manifest(path)
+        if manifest is None:
+            return None, "%s is not whole: %s" % (path, "".join(faults[:1]))
+        return dict(manifest, path=path, tag=os.path.basename(path)), None
+    if isinstance(saver, NamedCheckpoints):
+        own, error = attempt(saver.named_checkpoint, path)
+        if own is not None:
+            return dict(own, tag=os.path.basename(own["path"])), None
+        if error is not None:
+            return None, "%s: %s" % (path, error)
+    if os.path.isdir(path) or is_home:
+        return None, None
+    missing = "is no checkpoint that this loop can load" if os.path.lexists(path) else "does not exist"
+    return None, "%s %s" % (path, missing)
+
+
+def _load(saver: Saver, directory: str, manifest: Dict[str, Any], rank: int) -> Resumed:
     path = manifest["path"]
     saver.load(directory, manifest["tag"])
+    step = manifest["step"]
+    if step is None:  # The framework knows it once it is loaded.
+        step = saver.position()["step"]
     state = checkpoint.read_rank_file(path, rank)
     position = None
     if isinstance(saver, OwnMeans):
@@ -52,7 +118,7 @@ def resume_from(
         if position is not None:
             saver.restore_position(position)
     age_s = max(0.0, time.time() - manifest.get("created_unix_s", time.time()))
-    return Resumed(manifest["step"], manifest.get("tokens_total"), path, position, age_s)
+    return Resumed(step, manifest.get("tokens_total"), path, position, age_s)
 
 
 def _common(

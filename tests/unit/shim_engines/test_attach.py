@@ -29,6 +29,8 @@ def test_a_wrong_object_costs_one_clear_line_and_gives_a_handle_that_does_nothin
     with shim.phase("eval"):
         pass
     assert shim.resume() is None
+    with pytest.raises(RuntimeError, match="attached to nothing"):
+        shim.resume("checkpoints/cg_101")
     assert (shim.step, shim.tokens_total) == (0, 0)
     shim.finish()
     shim.close()
@@ -61,6 +63,8 @@ def test_what_is_no_number_of_ranks_ends_attach_before_a_thread_loops_over_them(
 def test_resume_before_attach_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert trainer_shim.resume() is None
     assert "resume() comes after attach()" in capsys.readouterr().err
+    with pytest.raises(RuntimeError, match="comes after attach"):
+        trainer_shim.resume("checkpoints/cg_101")
 
 
 def test_the_public_names_are_functions_although_a_module_shares_one() -> None:

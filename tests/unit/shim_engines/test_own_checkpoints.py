@@ -76,3 +76,14 @@ def test_a_framework_s_own_one_is_looked_into_where_a_later_one_of_ours_is_suspe
     found = manifests(str(tmp_path), [OwnCheckpoint(step, str(tmp_path / "own"), str(last_file), look)])
     told = {"step": step, "path": str(tmp_path / "own"), "kind": "good", "created_unix_s": last_file.stat().st_mtime}
     assert (found, bool(looked)) == ([told] if is_taken else [], is_looked_into)
+
+
+def test_one_that_is_named_is_known_by_its_state_whatever_its_directory_is_called(
+    saver: TrainerSaver, tmp_path: Path
+) -> None:
+    own(tmp_path, 70, ONE["F32"] * COUNT)
+    moved = (tmp_path / "checkpoint-70").rename(tmp_path / "kept")
+    found = saver.named_checkpoint(str(moved))
+    assert found is not None
+    assert (found["step"], found["path"]) == (70, str(moved))
+    assert saver.named_checkpoint(str(tmp_path)) is None

@@ -13,7 +13,7 @@ import socket
 import threading
 import weakref
 from types import FrameType
-from typing import Any, Mapping, Optional
+from typing import Any, Callable, List, Mapping, Optional
 
 from .guard import print_line
 
@@ -147,6 +147,31 @@ class SignalWakeup:
                 os.write(self._previous_fd, numbers)
             except OSError:  # Its owner closed it, or it is full: theirs to watch.
                 pass
+
+
+def defer_end(may_end: Callable[[], bool]) -> List[int]:
+    """From now on SIGTERM ends this process, whoever has a handler for it; before `may_end()` it is noted in the list.
+
+    For a rank that stands still: Lightning's handler waits for a next step, which never comes. Only the main thread
+    can do this. Elsewhere, and where SIGTERM has its default action already, nothing changes.
+    """
+    noted: List[int] = []
+
+    def end(number: int, _frame: Optional[FrameType]) -> None:
+        noted.append(number)
+        if may_end():
+            end_by(number)
+
+    on_main = threading.current_thread() is threading.main_thread()
+    if on_main and signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, None):
+        signal.signal(signal.SIGTERM, end)
+    return noted
+
+
+def end_by(number: int) -> None:
+    """End this process by the default action of a signal. On the main thread."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def _put_back(descriptor: int) -> None:

@@ -11,6 +11,7 @@ from trainer_shim.governor_socket import GovernorSocket, clip
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.interfaces import OwnMeans, Saver
 from trainer_shim.progress import Progress
+from trainer_shim.signal_wakeup import defer_end, end_by
 
 from . import checkpoint, rng
 from .publish import publish
@@ -219,9 +220,12 @@ class SaveAtStep:
 
     def _park(self, order: Order) -> None:
         """Stand still until somebody ends this process. When nobody comes, end it: nothing trains on after a halt."""
+        asked_to_end = defer_end(lambda: self._gate.settled)
         self._enter("idle")
         began_ns = time.monotonic_ns()
         while not self._may_leave(order, began_ns):
+            if asked_to_end and self._gate.settled:
+                end_by(asked_to_end[0])
             self._gate.nap(_NAP_S)
         print_line("halted by %s: exit %d with nobody left to end this rank" % (order.incident, order.exit_code))
         sys.stdout.flush()

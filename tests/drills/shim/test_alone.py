@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -104,6 +105,20 @@ def test_an_exit_request_parks_until_the_process_is_ended(train: Train, governor
     assert governor.of("step")[-1]["step"] == step
     assert governor.of("beat")[-1]["phase"] == "idle"
     assert child.poll() is None
+
+
+def test_a_parked_rank_ends_by_sigterm_although_a_framework_has_a_handler_for_it(
+    train: Train, governor: FakeGovernor
+) -> None:
+    child = train(keeps_term=True)
+    governor.frame("step", step=3)
+    os.kill(child.pid, signal.SIGTERM)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "received 15\n"  # It trains on, as Lightning does.
+    governor.ask(0, "halt", exit_after=True)
+    governor.frame("ack", incident="halt", what="saved")
+    os.kill(child.pid, signal.SIGTERM)
+    assert child.wait(SAFETY_S) == -signal.SIGTERM
 
 
 def test_without_a_governor_a_parked_rank_ends_itself(train: Train, governor: FakeGovernor) -> None:

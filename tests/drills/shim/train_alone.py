@@ -51,6 +51,8 @@ if resumed is not None:
     print(f"resumed at {resumed.step}, {resumed.tokens_total} tokens", flush=True)
 if options.get("steal"):
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+if options.get("keeps_term"):
+    signal.signal(signal.SIGTERM, lambda number, _: print("received", number, flush=True))  # As Lightning does.
 progress.set_phase("train")
 pause = threading.Event()
 for step in range(progress.step + 1, options["steps"] + 1):

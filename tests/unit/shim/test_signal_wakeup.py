@@ -218,3 +218,23 @@ assert os.waitpid(kid, 0)[1] == 0
 )
 def test_the_signal_is_configurable(text: str, number: int) -> None:
     assert signal_number({"COSTGOV_SIGNAL": text}) == number
+
+
+def test_a_framework_s_handler_of_sigterm_ends_nothing_until_the_work_is_saved_and_keeps_nothing_alive_after() -> None:
+    body = """
+from trainer_shim.signal_wakeup import defer_end
+assert defer_end(lambda: True) == [] and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+signal.signal(signal.SIGTERM, lambda number, frame: print("swallowed"))
+saved = []
+noted = defer_end(lambda: bool(saved))
+os.kill(os.getpid(), signal.SIGTERM)
+assert noted == [signal.SIGTERM]
+pid = os.fork()
+if pid == 0:
+    saved.append(True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == signal.SIGTERM
+print("saved first")
+"""
+    assert child(body) == "saved first\n"

@@ -9,6 +9,7 @@ from typing import Final
 
 from governor.core.base.identity import ProcessFacts, ProcessId, carries
 from governor.core.events.inputs import Hello, LaunchersSeen
+from governor.core.events.streams import StreamOpened
 from governor.core.halt.kill_set import ANCESTORS_MAX, descends, find_launchers, is_below, own_cgroups, unsure
 from governor.daemon.process_killer import ControlGroup, Surroundings
 
@@ -76,6 +77,18 @@ def is_tied(look: Callable[[int], ProcessFacts | None], rank: ProcessId, command
     roots = (look(root.pid) for root in command.processes)
     table = {**{root.process.pid: root for root in roots if root is not None}, **line}
     return descends(table, rank, command.processes) or _has_left(table, rank, command)
+
+
+def writes_log(
+    look: Callable[[int], ProcessFacts | None], event: StreamOpened, command: SupervisedCommand
+) -> bool:  # fmt: skip
+    """Whether the command writes a followed log, as far as is known: its processes do, or nobody else is named.
+
+    The log of another user who is not root says nothing about this command before its writer is named.
+    """
+    if event.processes:
+        return any(is_tied(look, process, command) for process in event.processes)
+    return not event.is_distrusted and event.uid in (command.uid, 0)
 
 
 def _has_left(table: Mapping[int, ProcessFacts], rank: ProcessId, command: SupervisedCommand) -> bool:

@@ -29,9 +29,10 @@ from governor.core.engine.node_journal import metered_row, persist
 from governor.core.events.effects import Effect, Term, one_commit
 from governor.core.events.inputs import Event, Hello, LauncherExited, Tick, TrainerExited
 from governor.core.events.machine import RunRecalled
+from governor.core.events.streams import StreamOpened
 from governor.daemon import signals
 from governor.daemon.incident_queries import IncidentQueries
-from governor.daemon.launches import NO_COMMAND, SupervisedCommand, is_tied, launch_seen
+from governor.daemon.launches import NO_COMMAND, SupervisedCommand, is_tied, launch_seen, writes_log
 from governor.daemon.perform import Performer
 from governor.daemon.reception import Health, Reception
 from governor.daemon.recorder import Recorder
@@ -296,6 +297,15 @@ class Daemon:
             if held is not None and seen is not None:
                 self.apply(replace(seen, run=held[0]))
 
+    def _attribute(self, event: StreamOpened) -> StreamOpened:
+        command = self.supervised
+        if command is None:
+            return event
+        try:
+            return replace(event, of_command=writes_log(self.performer.processes.facts, event, command))
+        except OSError:  # Out of descriptors.
+            return event
+
     def _drain_control(self) -> None:
         if self.control is None or self.answer is None:
             return
@@ -312,7 +322,7 @@ class Daemon:
     def hear(self, poll: Callable[[MonoNs], Sequence[Event]]) -> None:
         """Apply what a source has. Only for the loop's thread: other threads use `soon`."""
         for event in poll(self.performer.clock.mono()):
-            self.apply(event)
+            self.apply(self._attribute(event) if isinstance(event, StreamOpened) else event)
             if self.recorder is not None:
                 self.recorder.record_sample(event)
 
@@ -356,7 +366,9 @@ class Daemon:
         ended = 0
         for managed in list(self.node.runs.values()):
             run = managed.run
-            if ended >= ENDS_PER_TICK_MAX or not run.alive or run.jsonl_only or run.connected_ranks():
+            # A log's processes are looked for by its stream. It looks every five seconds, and a command's end is seen.
+            is_log = run.jsonl_only and not (self.node.launched is None and managed.launch.launchers)
+            if ended >= ENDS_PER_TICK_MAX or not run.alive or is_log or run.connected_ranks():
                 continue
             # Ranks that ended while no governor ran never send a hello again. The journal knows their processes.
             if all(self.performer.processes.is_gone(process) for process in managed.processes()):

@@ -70,6 +70,7 @@ class Stream:
         self._saved_stream = saved or SavedStream(None, ())
         self._look_at = MonoNs(0)
         self._asked_at = MonoNs(0)
+        self._read_at = MonoNs(-1)  # When the last answered question was asked.
         self._was_read = saved is not None
         self._problem: str | None = None
         self._distrust: str | None = None
@@ -87,6 +88,10 @@ class Stream:
     def wait(self, bound_s: float) -> None:
         self._thread.wait(bound_s)
 
+    def has_read(self, since: MonoNs) -> bool:
+        """Whether what was written before `since` has been read. Also true where nothing answers."""
+        return self._is_late or self._read_at >= since
+
     def poll(self, at: MonoNs) -> list[Event]:
         """Take what is there and ask for more. Never waits."""
         events = self.take(at)
@@ -100,6 +105,8 @@ class Stream:
         if seen is None:
             return self._unanswered(at)
         self._is_late = False
+        if seen.is_read:
+            self._read_at = self._asked_at
         looked = self._look(at, seen) if seen.is_look else []
         if not seen.is_read:
             self._untold += looked
@@ -257,7 +264,8 @@ class Stream:
         if self._named == ():
             return []
         self._named, self._uids = (), {}
-        return [self._opened(at, os.geteuid() if log_owner is None else log_owner, ())]
+        uid = os.geteuid() if log_owner is None else log_owner
+        return [replace(self._opened(at, uid, ()), is_distrusted=True)]
 
     def _go_on(self) -> None:
         """Continue where an earlier governor stopped, if one of the processes of that time still writes."""

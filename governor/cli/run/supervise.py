@@ -76,6 +76,10 @@ class Outcome:
         if snapshot["halt_stage"] != SUPERSEDED and self._is_ours(snapshot):  # A superseded halt is of an earlier boot.
             self.stages[str(snapshot["incident_id"])] = str(snapshot["halt_stage"])
 
+    def is_launcher(self, managed: ManagedRun) -> bool:
+        """Whether our command is what a halt of this run would end."""
+        return any(launcher.pid == self.command_pid for launcher in managed.launch.launchers)
+
     def _is_ours(self, snapshot: Mapping[str, Any]) -> bool:
         # A script may choose its own run name. The run is still ours when its launcher is our command.
         return snapshot["run"] == self.run or any(row["pid"] == self.command_pid for row in snapshot["launchers"])
@@ -227,13 +231,15 @@ def is_over(governor: Governor, command: Command) -> bool:
         return False
     command.note_ended(governor.clock.mono())
     node = governor.node
+    assert command.ended_at is not None
+    if not all(stream.has_read(command.ended_at) for stream in governor.streams):
+        return False
     under_way = any(_is_under_way(governor, t.incident) for t in node.runs.values() if t.incident is not None)
     # The launcher may exit before its ranks (`deepspeed` then exits with 0). They still train and still cost.
     training = any(t.run.alive and t.processes() for t in node.runs.values())
     if under_way or training or _may_announce(governor, command) or _may_be_verified(governor, command):
         return False
     # Processes left in the command's session get as long to exit as they get to send hello.
-    assert command.ended_at is not None
     is_late = governor.node.idle.command is not None and governor.clock.mono() - command.ended_at >= HELLO_NS
     return is_late or not stops_node(governor.node, command.exit_code)
 
@@ -304,7 +310,7 @@ def _was_announced(governor: Governor) -> bool:
 def closing_lines(governor: Governor, command: Command, outcome: Outcome) -> list[str]:
     """The final summary: the last live line of a log is up to ten seconds old, and a terminal's was overwritten.
 
-    A followed log is a run of its own. It has its line before the command's.
+    A followed log that is not the command's is a run of its own. It has its line before the command's.
 
     Empty after the report of a halt that was seen to end: the report says more.
     """
@@ -317,7 +323,7 @@ def closing_lines(governor: Governor, command: Command, outcome: Outcome) -> lis
         ended = ended_text(RunEnd(code, None))
     at = governor.clock.mono()
     runs = governor.node.runs.values()
-    ours = [t for t in runs if t.was_announced or t.run.run == outcome.run]
+    ours = [t for t in runs if t.was_announced or t.run.run == outcome.run or outcome.is_launcher(t)]
     logs = {stream.run for stream in governor.settings.jsonl}
     followed = [t for t in runs if t.run.run in logs and t not in ours and t.run.step is not None]
     lines = [closing_line(run_status(managed, at), "its log was followed") for managed in followed]

@@ -187,6 +187,10 @@ def _in_truth(incident: Incident, halt: Halt, ordered: tuple[HaltEffect, ...]) -
     return replace(halt, page_reason=reason), truly
 
 
+def _unsent(incident: Incident) -> dict[str, str]:
+    return {"unsent": "the run names no processes"} if incident.names_nobody else {}
+
+
 def _note_effects(node: Node, incident: Incident, ordered: tuple[HaltEffect, ...], at: MonoNs) -> None:
     wall = node.wall(at)
     for effect in ordered:
@@ -194,9 +198,9 @@ def _note_effects(node: Node, incident: Incident, ordered: tuple[HaltEffect, ...
             case Ask():
                 incident.note(at, wall, "asked", checkpoint=effect.checkpoint)
             case Term():
-                incident.note(at, wall, "term")
+                incident.note(at, wall, "term", **_unsent(incident))
             case Kill():
-                incident.note(at, wall, "kill")
+                incident.note(at, wall, "kill", **_unsent(incident))
             case StopCompute():
                 incident.note(at, wall, "stop_requested", rung=effect.rung)
             case Page():

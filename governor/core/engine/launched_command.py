@@ -7,8 +7,8 @@ Charges leave the command's time unallocated until it is handed over. The next r
 it, under any name. When the command is halted or ends first, the stand-in takes it. The stand-in is the run named after
 the command, later the run that took the time over last, whose budget goes on.
 
-A JSONL stream reports for the command only under one of these names or with one of the command's processes. Any other
-stream is a run of its own: its log may be older than the command.
+A JSONL stream reports for the command under one of these names, with a process of the command, or, where nobody is
+named as its writer, from its first line on. A stream whose named processes are others' is a run of its own.
 """
 
 from __future__ import annotations
@@ -51,12 +51,47 @@ def on_launcher_exited(node: Node, _event: LauncherExited) -> list[Effect]:
     return []
 
 
-def is_of_command(node: Node, event: StreamOpened) -> bool:
-    """Whether the stream is the launched command's own. Also true without a command, or when a run reports for it."""
+# --- the log of a trainer that the command is, or has started ---------------------------------------------------
+
+
+def on_log(node: Node, managed: ManagedRun, event: StreamOpened) -> None:
+    """Note whether an opened stream is a run of its own, the command's, or perhaps the command's from its first line.
+
+    A run with ranks speaks by them. Without a command, or when a run reports for it, no stream is separate.
+    """
     launched = node.launched
-    if launched is None or node.account.is_held:
-        return True
-    return event.run in (launched.run, node.account.run) or not set(event.processes).isdisjoint(launched.processes)
+    was_taken = managed.follows_command and not managed.is_separate
+    managed.follows_command = managed.is_separate = False
+    if launched is not None and not managed.run.ranks:
+        names = (launched.run,) if was_taken and event.processes else (launched.run, node.account.run)
+        is_known = event.run in names or not set(event.processes).isdisjoint(launched.processes)
+        managed.follows_command = is_known or event.of_command
+        may_wait = event.of_command and not event.processes and not was_taken
+        is_held = node.account.is_held and not was_taken
+        managed.is_separate = not is_known and (may_wait or not (managed.follows_command or is_held))
+    managed.launch.named, managed.launch.named_uids = event.processes, event.other_uids
+    if managed.follows_command and not managed.is_separate:
+        take(node, managed)
+    elif was_taken:  # Its pidfile was written at last, and names another than the command.
+        managed.launch.launchers, managed.launch.command = (), ()
+        managed.launch.forget_places(is_over=True)
+
+
+def take(node: Node, managed: ManagedRun) -> None:
+    """Let a halt of this log's run end the command, and the command's end be the run's."""
+    launched = node.launched
+    assert launched is not None, "the caller looked"
+    if not managed.launch.named:
+        managed.launch.named = launched.processes
+        intake.set_uid(managed.run, launched.uid)
+    managed.launch.launchers, managed.launch.command = launched.processes, launched.command
+    managed.launch.learn(launched.marks, launched.cgroups)
+
+
+def may_take(node: Node, managed: ManagedRun) -> bool:
+    """Whether a line of its log makes this run the command's: no rank speaks for the command."""
+    ranks_speak = any(t.run.alive and t.run.ranks and not t.is_separate for t in node.runs.values())
+    return managed.awaits_line and node.launched is not None and not ranks_speak
 
 
 def speaks_for_it(node: Node, hello: Hello) -> bool:
@@ -96,7 +131,7 @@ def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> None:
     account = node.account.run
     managed = node.runs.get(account) if account is not None else None
     fact, is_known = LifeFact.COMMAND_GOES_ON, True
-    if managed is None or managed.incident is not None:
+    if managed is None or managed.incident is not None or (managed.run.alive and managed.is_separate):
         name = account if account is not None and managed is None else launched.run
         fact, is_known = LifeFact.COMMAND_BEGINS, name in node.runs
         managed = _named(node, launched, name)

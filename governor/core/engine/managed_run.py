@@ -121,6 +121,8 @@ class ManagedRun:
     was_announced: bool = False  # A rank of it has sent a hello to this governor.
     # A stream's run that is not the launched command. It pays, and it speaks only for itself.
     is_separate: bool = False
+    # Its log is the launched command's, and nobody else was named as its writer: see launched_command.
+    follows_command: bool = False
     stands_in_since: MonoNs = MonoNs(0)
 
     def judge_by(self, policy: Policy) -> None:
@@ -145,6 +147,11 @@ class ManagedRun:
     def is_unattached(self) -> bool:
         """Whether it stands in for a launched command for which no run speaks."""
         return self.run.life is Life.STANDS_IN
+
+    @property
+    def awaits_line(self) -> bool:
+        """Whether it may become the launched command's run, once its log has a line. It pays nothing until then."""
+        return self.follows_command and self.is_separate
 
     def processes(self) -> tuple[ProcessId, ...]:
         """The run's processes: its announced ranks, else those named for it, else those that the journal knew."""

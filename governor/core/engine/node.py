@@ -160,6 +160,8 @@ class Node:
                 continue
             if managed.is_unattached:
                 has_unattached = True
+            elif managed.follows_command and not self._pays_for_command(name):
+                continue
             elif managed.incident is None or not managed.incident.is_closed:
                 held[name] = managed.run.share
                 if self.ledger.returning:  # The time to charge is that of before: no rank of then has to be back yet.
@@ -167,6 +169,13 @@ class Node:
         if held and has_unattached:
             held[UNALLOCATED] = 1
         return held
+
+    def _pays_for_command(self, log: str) -> bool:
+        """Whether this log's run pays for the command. One run does, however many logs the command writes."""
+        its = {name: t for name, t in self.runs.items() if t.run.alive and not t.is_separate}
+        its = {name: t for name, t in its.items() if t.incident is None or not t.incident.is_closed}
+        first = self.account.run if self.account.run in its else next(iter(its), None)
+        return log == first and all(t.follows_command for t in its.values())
 
     def unannounced_gpu_pids(self) -> frozenset[int]:
         """GPU processes that no run announced."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from governor.core.base.identity import RUN_NAME
-from governor.core.base.units import format_duration
+from governor.core.base.units import MonoNs, format_duration
 from governor.core.engine import budgeting, charging, incidents, launched_command, names
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import close_gap, hand_over
@@ -147,13 +147,12 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
         managed.launch.forget_places(is_over=not managed.run.ranks)
         intake.begin_attempt(managed.run, "stream", event.at)
         managed.rules.new_attempt()
-    managed.is_separate = not managed.run.ranks and not launched_command.is_of_command(node, event)
+    launched_command.on_log(node, managed, event)
     hand_over(node, managed, event.at)
-    if begins:
+    if begins and not managed.awaits_line:
         charging.charge_launch(node, managed, event.at)
         node.request_persist()  # From here on it holds the node.
     intake.set_jsonl_only(managed.run, only=not managed.run.ranks)
-    managed.launch.named, managed.launch.named_uids = event.processes, event.other_uids
     if event.processes and managed.run.jsonl_only:
         # Until its processes are known, the run belongs to the file's owner.
         intake.set_uid(managed.run, event.uid)
@@ -167,6 +166,27 @@ def _what_opened(managed: ManagedRun, event: StreamOpened) -> LifeFact:
     known = managed.launch.remembered if managed.incident is None and not managed.launch.named else ()
     is_new = bool(known) and not set(known) & set(event.processes)
     return LifeFact.LOG_OF_NEW_PROCESSES if is_new else LifeFact.LOG_OF_PROCESSES
+
+
+def on_line(node: Node, managed: ManagedRun, at: MonoNs) -> None:
+    """A line with a step: somebody writes the log. The launched command, where nobody else was named."""
+    is_taken = launched_command.may_take(node, managed)
+    is_back = not managed.run.alive and not managed.processes() and managed.incident is None
+    if not is_taken and not is_back:
+        return
+    close_gap(node, managed)
+    begins = not managed.run.alive and managed.run.move(LifeFact.LINE, at).begins
+    if begins:
+        managed.drop_latch()
+        intake.begin_attempt(managed.run, "stream", at)
+        managed.rules.new_attempt()
+    if is_taken:
+        managed.is_separate = False
+        launched_command.take(node, managed)
+        hand_over(node, managed, at)
+    if begins if not is_taken else node.account.run == managed.run.run:  # One launch, however many logs.
+        charging.charge_launch(node, managed, at)
+    node.request_persist()
 
 
 def on_stream_read(node: Node, event: StreamRead) -> list[Effect]:

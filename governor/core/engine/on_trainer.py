@@ -15,6 +15,7 @@ from governor.core.engine import (
     incidents,
     launched_command,
     names,
+    on_sources,
     run_ends,
     saved_checkpoint,
     verdicts,
@@ -77,6 +78,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
         node.request_persist()  # A restarted governor shares the node's time by what the journal has.
     if known_as != (managed.run.stage, managed.run.labels):
         budgeting.refit(node, managed)  # With other labels, other budgets cover it.
+    managed.follows_command = False
     managed.is_separate, managed.was_announced = not launched_command.speaks_for_it(node, hello), True
     hand_over(node, managed, hello.at)  # After attempt, stage and labels are set: its charges bear them.
     if begins:
@@ -183,8 +185,8 @@ def on_step(node: Node, event: Step) -> list[Effect]:
         return alarms.on_superseded_step(node, event) if event.connection in node.ignored else []
     run = managed.run
     node.frames_total += 1
-    if event.connection is None and not run.alive and not managed.processes() and managed.incident is None:
-        _revive_log_run(node, managed, event.at)
+    if event.connection is None and (managed.awaits_line or not run.alive):
+        on_sources.on_line(node, managed, event.at)
     intake.note_frame_wall(run, event.at + node.wall_offset_ns)
     leads = intake.apply_step(run, rank, event)
     if leads and run.tokens_total is not None:
@@ -192,17 +194,6 @@ def on_step(node: Node, event: Step) -> list[Effect]:
         run.set_token_price(managed.money.window.usd_micros_per_mtok())
         meter_tokens(node, managed, event)
     return verdicts.judge(node, managed, event.at, event) if managed.rules.observe(event) else []
-
-
-def _revive_log_run(node: Node, managed: ManagedRun, at: MonoNs) -> None:
-    """Revive a stream's run of an earlier boot without named processes: only its growing log shows that it lives."""
-    close_gap(node, managed)
-    if not managed.run.move(LifeFact.LINE, at).begins:
-        return
-    intake.begin_attempt(managed.run, "stream", at)
-    managed.rules.new_attempt()
-    charging.charge_launch(node, managed, at)
-    node.request_persist()
 
 
 def on_beat(node: Node, event: Beat) -> list[Effect]:

@@ -15,7 +15,10 @@ from governor.core.base.units import MonoNs
 
 @dataclass(frozen=True, slots=True)
 class StreamOpened:
-    """A run known only by its JSONL stream. `processes`: those that its owner named, as found now, of these uids."""
+    """A run known only by its JSONL stream. `processes`: those that its owner named, as found now, of these uids.
+
+    `of_command`: its writer is the launched command, as far as is known. The daemon says so, never the log.
+    """
 
     at: MonoNs
     run: str
@@ -24,6 +27,8 @@ class StreamOpened:
     labels: Mapping[str, str] = field(default_factory=dict)
     processes: tuple[ProcessId, ...] = ()
     other_uids: tuple[int, ...] = ()
+    is_distrusted: bool = False  # Others than the named processes' users decide what is said of them.
+    of_command: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ def budgets_status(node: Node, at: MonoNs) -> list[dict[str, Any]]:
     budgets = {budget.scope.text: budget for budget in node.budgets.in_force()}
     for managed in node.runs.values():
         scope = Scope(ScopeKind.RUN, managed.run.run)
-        if managed.run.alive and scope.text not in budgets:
+        if managed.run.alive and not managed.awaits_line and scope.text not in budgets:
             policys = budgeting.after_clearing(node, scope)
             if policys is not None:
                 budgets[scope.text] = policys
@@ -327,6 +327,7 @@ def _state(managed: ManagedRun, at: MonoNs) -> str:
         return "unwatched"
     lead = next(iter(sorted(run.connected_ranks(), key=lambda rank: rank.rank)), None)
     if lead is None:
-        trains = run.jsonl_only and run.stream.has_record
-        return _STATE_OF_PHASE.get(run.stream.phase, "training") if trains else "starting"
+        if run.jsonl_only and run.stream.has_record:
+            return _STATE_OF_PHASE.get(run.stream.phase, "training")
+        return "ending" if run.attempt_step else "starting"
     return _STATE_OF_PHASE.get(lead.phase, "training")

@@ -63,7 +63,7 @@ class Beside:
         settings = SimpleNamespace(jsonl=[SimpleNamespace(run="log")])
         performer = SimpleNamespace(is_reading_checkpoint=self.is_reading)
         return SimpleNamespace(
-            clock=self.clock, processes=self.processes, node=self.node, settings=settings,
+            clock=self.clock, processes=self.processes, node=self.node, settings=settings, streams=[],
             daemon=SimpleNamespace(performer=performer),
         )  # fmt: skip
 
@@ -193,6 +193,17 @@ def test_a_command_that_no_rank_had_joined_is_an_earlier_launch_too(beside: Besi
         "run-1", (process,), None, BootNs(0), (), UsdMicros(0), is_unattached=True
     )
     assert "pid 700" in (launched_before(beside.governor, "run-1") or "")
+
+
+def test_the_commands_own_log_closes_with_the_commands_end_also_without_a_step() -> None:
+    beside = Beside()
+    beside.command.poll()
+    pid = beside.command.process.pid
+    process = ProcessId(pid, 1, "boot-1")
+    play(beside.node, CommandLaunched(at(0), "run-1", 1000, (process,)), tick(0))
+    play(beside.node, StreamOpened(at(1), "log", 1000, None, {}, (process,)), tick(10))
+    (line,) = closing_lines(beside.governor, beside.command, Outcome("run-1", pid))
+    assert line.startswith(f"log: ended with exit code {beside.command.exit_code}; no step was seen; spent $")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from dataclasses import replace
 from governor.core.base.identity import MARK_PART_BITS, ConnectionId, Peer, ProcessId
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Hello
-from governor.daemon.launches import NO_COMMAND, SupervisedCommand, is_tied, launch_seen
+from governor.core.events.streams import StreamOpened
+from governor.daemon.launches import NO_COMMAND, SupervisedCommand, is_tied, launch_seen, writes_log
 from tests.contract.fakes import FakeProcesses
 
 OWN, MARK, COMMANDS = 999, 0x9ABCDEF012, 0x8123456789
@@ -83,6 +84,18 @@ def test_a_rank_is_tied_by_its_parents_or_its_mark() -> None:
     assert is_tied(processes.facts, rank, command)
     assert not is_tied(processes.facts, rank, replace(command, mark=MARK))
     assert not is_tied(processes.facts, replace(below, start_ticks=1), command), "another process of that number"
+
+
+def test_a_log_is_the_commands_unless_somebody_else_is_named_or_it_is_not_believed() -> None:
+    processes, rank = machine(COMMANDS)
+    launcher, stranger = processes.add(200, argv=["sh", "job.sh"]), processes.add(300, argv=["python"])
+    command = SupervisedCommand("llama", (), (launcher,), mark=COMMANDS, uid=1000)
+    log = StreamOpened(MonoNs(1), "log", 1000)
+    assert writes_log(processes.facts, log, command)
+    assert writes_log(processes.facts, replace(log, processes=(rank,)), command)
+    assert not writes_log(processes.facts, replace(log, processes=(stranger,)), command)
+    assert not writes_log(processes.facts, replace(log, uid=2000), command)
+    assert not writes_log(processes.facts, replace(log, is_distrusted=True), command)
 
 
 def test_orphans_of_the_time_before_the_hello_are_unsure() -> None:

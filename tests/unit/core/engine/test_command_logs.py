@@ -1,0 +1,144 @@
+"""A followed log whose writer nobody else is named to be is the launched command's: one run, one ceiling, one end."""
+
+from __future__ import annotations
+
+import pytest
+
+from governor.core.base.identity import ProcessId
+from governor.core.base.units import UsdMicros
+from governor.core.engine.node import Node
+from governor.core.events.effects import Alarm, Page
+from governor.core.events.inputs import Disconnected, LauncherExited, ProcessesSeen, TrainerExited
+from governor.core.events.streams import StreamOpened
+from governor.core.halt.table import HaltState
+from governor.core.views.status import budgets_status, run_status
+from tests.unit.core.engine.test_launched_command import (
+    CEILING,
+    COMMAND,
+    STREAMED,
+    charged,
+    launched,
+    pass_time,
+    terms,
+)
+from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, rule, tick
+
+DOLLAR = 1_000_000
+
+
+def log(node: Node, when: int, *processes: ProcessId, run: str = "log", of_command: bool = True) -> None:
+    play(node, StreamOpened(at(when), run, 1000, None, {}, processes, of_command=of_command))
+
+
+def line(node: Node, step: int, when: int, *, run: str = "log", loss: float = 2.5) -> None:
+    play(node, a_step(step, run=run, when=when, connection=None, loss=loss))
+
+
+def scopes(node: Node, when: int) -> list[str]:
+    return [row["scope"] for row in budgets_status(node, at(when))]
+
+
+def test_a_log_without_a_named_writer_is_the_command_from_its_first_line() -> None:
+    node = launched()
+    log(node, 0)
+    pass_time(node, 30)
+    assert node.runs["job"].is_unattached, "nothing was written, so nobody speaks for the command yet"
+    assert (scopes(node, 30), node.ledger.spend("log")) == (["run:job"], 0)
+    line(node, 1, 30)
+    assert scopes(node, 30) == ["run:log"]
+    ended = [run for second in range(31, 1_000) for run in terms(play(node, tick(second)))]
+    assert ended == ["log"]
+    incident = node.runs["log"].incident
+    assert incident is not None
+    assert (incident.launchers, incident.rank_processes) == ((COMMAND,), (COMMAND,))
+    assert incident.resume is not None
+    play(node, ProcessesSeen(at(1_000), incident.incident_id, ()))
+    assert incident.halt.stage is HaltState.HALTED
+    assert 0 < incident.spend_at_verdict_usd_micros < CEILING, "all that the command has cost, from its start"
+
+
+def test_a_named_process_that_the_command_has_started_is_the_command_at_once() -> None:
+    node = launched()
+    pass_time(node, 30)
+    log(node, 30, STREAMED)
+    pass_time(node, 60, 31)
+    assert list(node.runs) == ["log"]
+    assert (node.ledger.spend("log"), charged(node, "log")) == (60 * DOLLAR, 60 * DOLLAR)
+    managed = node.runs["log"]
+    assert (managed.launch.launchers, managed.launch.named) == ((COMMAND,), (STREAMED,))
+
+
+@pytest.mark.parametrize("second", ["eval", "aaa"])
+def test_of_two_logs_of_the_command_one_pays_and_a_nan_in_either_ends_it(second: str) -> None:
+    node = launched()
+    log(node, 0)
+    log(node, 0, run=second)
+    line(node, 1, 1)
+    line(node, 1, 1, run=second)
+    pass_time(node, 100)
+    assert (node.ledger.spend("log"), node.ledger.spend(second)) == (100 * DOLLAR, 0)
+    line(node, 2, 100, run=second, loss=float("nan"))
+    incident = node.runs[second].incident
+    assert incident is not None
+    assert incident.launchers == (COMMAND,)
+
+
+def test_a_log_beside_ranks_of_the_command_takes_nothing_of_theirs() -> None:
+    node = launched()
+    log(node, 0)
+    play(node, hello(0, 1, run="job", world_size=1))
+    line(node, 1, 2)
+    pass_time(node, 100, 2)
+    assert (node.ledger.spend("job"), node.ledger.spend("log")) == (100 * DOLLAR, 0)
+    assert node.runs["log"].launch.launchers == ()
+
+
+def test_a_pidfile_that_names_another_at_last_gives_the_command_back() -> None:
+    node = launched()
+    log(node, 0)
+    line(node, 1, 1)
+    pass_time(node, 10)
+    log(node, 10, STREAMED, of_command=False)
+    pass_time(node, 20, 11)
+    other = node.runs["log"]
+    assert (other.launch.launchers, other.launch.named, other.is_separate) == ((), (STREAMED,), True)
+    assert node.runs["job"].is_unattached
+    assert node.runs["job"].processes() == (COMMAND,)
+
+
+def test_a_log_of_the_last_launch_is_the_next_commands_again() -> None:
+    node = launched()
+    log(node, 0)
+    line(node, 1, 1)
+    pass_time(node, 10)
+    play(node, LauncherExited(at(10)), TrainerExited(at(10), "log", None))
+    assert run_status(node.runs["log"], at(10))["state"] == "finished"
+    line(node, 2, 10)
+    assert not node.runs["log"].run.alive, "a last line is read after the end, and is no new attempt"
+
+
+def test_of_a_run_without_processes_it_is_said_that_nobody_was_signalled() -> None:
+    node = make_node(rule("nonfinite"), cloud="none")
+    play(node, StreamOpened(at(0), "log", 1000), tick(0))
+    line(node, 1, 1, loss=float("nan"))
+    incident = node.runs["log"].incident
+    assert incident is not None
+    effects = [effect for second in range(2, 60) for effect in play(node, tick(second))]
+    play(node, ProcessesSeen(at(60), incident.incident_id, ()))
+    signals = [entry["detail"] for entry in incident.timeline if entry["what"] in ("term", "kill")]
+    assert signals
+    assert all(detail["unsent"] == "the run names no processes" for detail in signals)
+    (page,) = {effect.reason for effect in effects if isinstance(effect, Page)}
+    assert page == "its processes could not be signalled: the run names no processes"
+    assert not [effect for effect in effects if isinstance(effect, Alarm) and "survive" in effect.text]
+
+
+def test_a_run_whose_ranks_have_left_is_ending_and_not_starting() -> None:
+    node = make_node(rule(), cloud="none", price_usd_micros_per_hour=UsdMicros(DOLLAR))
+    play(node, hello(0, 0, world_size=1), tick(0))
+    managed = node.runs["llama"]
+    assert run_status(managed, at(0))["state"] == "starting"
+    play(node, a_step(1, when=1))
+    (connection,) = node.connections
+    play(node, Disconnected(at(2), connection))
+    assert run_status(managed, at(2))["state"] == "ending"

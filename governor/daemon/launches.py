@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from governor.core.base.identity import ProcessFacts, ProcessId, carries
+import structlog
+
+from governor.core.base.identity import ConnectionId, ProcessFacts, ProcessId, carries
+from governor.core.base.units import TICK_NS, MonoNs
 from governor.core.events.inputs import Hello, LaunchersSeen
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.kill_set import ANCESTORS_MAX, descends, find_launchers, is_below, own_cgroups, unsure
+from governor.daemon.perform import Performer
 from governor.daemon.process_killer import ControlGroup, Surroundings
+
+# Between two looks at the process table for launchers: each takes milliseconds, and anybody may say hello in a loop.
+LAUNCHERS_PERIOD_NS: Final = TICK_NS
+# So many looks in a row the loop waits for: a rank may send its NaN behind its hello. More make a crowd, and beside one
+# nobody waits: on busy cores a look takes 30 to 180 ms, in which no frame is judged.
+LOOKS_WAITED_FOR_MAX: Final = 4
+LOOKS_CALM_NS: Final = 4 * LAUNCHERS_PERIOD_NS  # Without a look for so long, there is no row.
+TIES_MAX: Final = 256  # As many connections may say hello.
+
+log = structlog.get_logger("costgov")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +130,115 @@ def _marks(table: Mapping[int, ProcessFacts], hello: Hello, command: SupervisedC
     ):
         marks.append(hello.mark)
     return tuple(marks)
+
+
+class LaunchLooks:
+    """Looks for who has launched the ranks that have said hello. For the loop's thread.
+
+    `found` gets what was seen for a hello; `soon` has the loop call something, from any thread.
+    """
+
+    def __init__(
+        self, performer: Performer, command: Callable[[], SupervisedCommand | None],
+        soon: Callable[[Callable[[], None]], None], found: Callable[[Hello, LaunchersSeen], None],
+    ) -> None:  # fmt: skip
+        self._performer = performer
+        self._command = command
+        self._soon = soon
+        self._found = found
+        self._waiting: dict[ConnectionId, Hello] = {}  # The last one of each connection.
+        self._ties: dict[ProcessId, bool] = {}  # To the command, of other users' ranks.
+        self._looked_at = MonoNs(-LOOKS_CALM_NS)
+        self._looks = 0  # In a row.
+        self._is_looking = False  # A look is under way that nobody waits for.
+
+    def introduced(self, hello: Hello) -> Hello:
+        """Under `costgov run`, another user's rank speaks for the command only if the kernel ties it to the command."""
+        command = self._command()
+        if command is None or hello.peer.uid == command.uid:
+            return hello
+        rank = hello.peer.process
+        if rank not in self._ties:
+            if len(self._ties) >= TIES_MAX:
+                self._ties.clear()
+            try:
+                self._ties[rank] = is_tied(self._performer.processes.facts, rank, command)
+            except OSError:  # Out of descriptors.
+                return hello
+        return replace(hello, of_command=self._ties[rank])
+
+    def attributed(self, event: StreamOpened) -> StreamOpened:
+        """Say of an opened log whether the command writes it."""
+        command = self._command()
+        if command is None:
+            return event
+        try:
+            return replace(event, of_command=writes_log(self._performer.processes.facts, event, command))
+        except OSError:  # Out of descriptors.
+            return event
+
+    def welcome(self, hello: Hello) -> None:
+        """A rank's hello was accepted. Look at once, or with the others that come until the next tick."""
+        self._waiting[hello.connection] = hello
+        if self._performer.clock.mono() - self._looked_at >= LAUNCHERS_PERIOD_NS and not self._is_crowd():
+            self._look()
+
+    def tick(self) -> None:
+        """Look for those of all hellos since the last look."""
+        if self._waiting and not self._is_looking:
+            self._look()
+
+    def before_end(self) -> None:
+        """A run is about to be ended. Its launch may be among those that were not looked for yet."""
+        if self._waiting:
+            self._tell(self._take(), self._table())
+
+    def _is_crowd(self) -> bool:
+        is_row = self._performer.clock.mono() - self._looked_at < LOOKS_CALM_NS
+        return self._is_looking or (is_row and self._looks >= LOOKS_WAITED_FOR_MAX)
+
+    def _look(self) -> None:
+        """The loop waits for it; beside a crowd it is on a thread of its own."""
+        is_crowd, at = self._is_crowd(), self._performer.clock.mono()
+        self._looks = self._looks + 1 if at - self._looked_at < LOOKS_CALM_NS else 1
+        self._looked_at = at
+        hellos = self._take()
+        if not is_crowd:
+            self._tell(hellos, self._table())
+            return
+
+        def told(table: Mapping[int, ProcessFacts]) -> None:
+            self._is_looking = False
+            self._tell(hellos, table)
+
+        def look() -> None:
+            table: Mapping[int, ProcessFacts] = {}
+            try:
+                table = self._table()
+            finally:  # Whatever became of it: the next look must not wait for it for ever.
+                self._soon(lambda: told(table))
+
+        try:
+            threading.Thread(target=look, name="launchers", daemon=True).start()
+        except RuntimeError:  # No thread can be started.
+            self._tell(hellos, self._table())
+        else:
+            self._is_looking = True
+
+    def _take(self) -> list[Hello]:
+        hellos, self._waiting = list(self._waiting.values()), {}
+        return hellos
+
+    def _table(self) -> Mapping[int, ProcessFacts]:
+        try:
+            return self._performer.processes.table()
+        except OSError as error:  # Out of descriptors. A halt looks for launchers again, from the ranks up.
+            log.error("process_table_unreadable", reason=error.strerror)
+            return {}
+
+    def _tell(self, hellos: Sequence[Hello], table: Mapping[int, ProcessFacts]) -> None:
+        own_pid = self._performer.process_killer.own_pid
+        for hello in hellos if table else ():
+            seen = launch_seen(table, hello, own_pid, self._command() or NO_COMMAND)
+            if seen is not None:
+                self._found(hello, seen)

@@ -14,37 +14,29 @@ import signal
 import socket
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import structlog
 
-from governor.core.base.identity import ConnectionId, ProcessFacts, ProcessId
 from governor.core.base.policy import PolicySet
 from governor.core.base.units import NS_PER_MS, NS_PER_S, TICK_NS, MonoNs
 from governor.core.engine import step as engine
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import metered_row, persist
 from governor.core.events.effects import Effect, Term, one_commit
-from governor.core.events.inputs import Event, Hello, LauncherExited, Tick, TrainerExited
+from governor.core.events.inputs import Event, Hello, LauncherExited, LaunchersSeen, Tick, TrainerExited
 from governor.core.events.machine import RunRecalled
 from governor.core.events.streams import StreamOpened
 from governor.daemon import signals
 from governor.daemon.incident_queries import IncidentQueries
-from governor.daemon.launches import NO_COMMAND, SupervisedCommand, is_tied, launch_seen, writes_log
+from governor.daemon.launches import LaunchLooks, SupervisedCommand
 from governor.daemon.perform import Performer
 from governor.daemon.reception import Health, Reception
 from governor.daemon.recorder import Recorder
 from governor.ports import Control, ControlRequest, ServiceManager
 
-# Between two looks at the process table for launchers: each takes milliseconds, and anybody may say hello in a loop.
-LAUNCHERS_PERIOD_NS: Final = TICK_NS
-# So many looks in a row the loop waits for: a rank may send its NaN behind its hello. More make a crowd, and beside one
-# nobody waits: on busy cores a look takes 30 to 180 ms, in which no frame is judged.
-LOOKS_WAITED_FOR_MAX: Final = 4
-LOOKS_CALM_NS: Final = 4 * LAUNCHERS_PERIOD_NS  # Without a look for so long, there is no row.
-TIES_MAX: Final = 256  # As many connections may say hello.
 ENDS_PER_TICK_MAX: Final = 16  # Each costs some 3 ms beside sixty live runs. The others wait for the next tick.
 LAG_SMOOTHING: Final = 0.05  # An exponential mean over about 20 ticks, or five seconds.
 
@@ -71,6 +63,7 @@ class Daemon:
     recorder: Recorder | None = None
     health: Health = field(default_factory=Health)
     reception: Reception = field(init=False)
+    looks: LaunchLooks = field(init=False)
     _queue: Any = field(default_factory=queue.SimpleQueue)
     _epoll: Any = field(default_factory=select.epoll)
     _ready: dict[int, Callable[[], None]] = field(default_factory=dict)  # By descriptor: what to do when it is ready.
@@ -79,18 +72,13 @@ class Daemon:
     _ignored: set[signal.Signals] = field(default_factory=set)  # Logged once each.
     _next_tick: MonoNs = MonoNs(0)
     _is_new_to_journal: bool = False  # A rank has sent a hello since the runs were last persisted.
-    # Hellos whose launchers were not looked for yet, until the next tick. The last one of each connection.
-    _unlooked: dict[ConnectionId, Hello] = field(default_factory=dict)
-    _ties: dict[ProcessId, bool] = field(default_factory=dict)  # To the command, of other users' ranks.
-    _looked_at: MonoNs = MonoNs(-LOOKS_CALM_NS)
-    _looks: int = 0  # In a row.
-    _is_looking: bool = False  # A look is under way that nobody waits for.
     _notify_every_ns: int = 0
     _notified_at: int = 0
 
     def __post_init__(self) -> None:
+        self.looks = LaunchLooks(self.performer, lambda: self.supervised, self.soon, self._launch_seen)
         self.reception = Reception(
-            self.performer, self.health, self.apply, self._welcome, self._introduce, lambda: self.recorder
+            self.performer, self.health, self.apply, self._welcome, self.looks.introduced, lambda: self.recorder
         )
 
     # --- from other threads and signal handlers ----------------------------------------------------------
@@ -187,9 +175,8 @@ class Daemon:
     def apply(self, event: Event) -> list[Effect]:
         """Put one event through the engine and perform what follows."""
         effects = engine.step(self.node, event)
-        if self._unlooked and any(isinstance(effect, Term) for effect in effects):
-            hellos, self._unlooked = list(self._unlooked.values()), {}  # What is ended may have a launch among these.
-            self._launchers_found(hellos, self._look_for_launchers())
+        if any(isinstance(effect, Term) for effect in effects):
+            self.looks.before_end()
         if effects:
             self.performer.perform(effects)
         return effects
@@ -229,82 +216,15 @@ class Daemon:
             self._ignored.add(signum)
             log.warning("signal_ignored", signal=signum.name)
 
-    def _introduce(self, hello: Hello) -> Hello:
-        """Under `costgov run`, another user's rank speaks for the command only if the kernel ties it to the command."""
-        command = self.supervised
-        if command is None or hello.peer.uid == command.uid:
-            return hello
-        rank = hello.peer.process
-        if rank not in self._ties:
-            if len(self._ties) >= TIES_MAX:
-                self._ties.clear()
-            try:
-                self._ties[rank] = is_tied(self.performer.processes.facts, rank, command)
-            except OSError:  # Out of descriptors.
-                return hello
-        return replace(hello, of_command=self._ties[rank])
-
     def _welcome(self, hello: Hello) -> None:
         """A rank's hello was accepted."""
         self._is_new_to_journal = True
-        self._unlooked[hello.connection] = hello
-        if self.performer.clock.mono() - self._looked_at >= LAUNCHERS_PERIOD_NS and not self._is_crowd():
-            self._find_launchers()
+        self.looks.welcome(hello)
 
-    def _is_crowd(self) -> bool:
-        is_row = self.performer.clock.mono() - self._looked_at < LOOKS_CALM_NS
-        return self._is_looking or (is_row and self._looks >= LOOKS_WAITED_FOR_MAX)
-
-    def _find_launchers(self) -> None:
-        """Look for those of all hellos since the last look; beside a crowd on a thread of its own."""
-        if self._is_looking:
-            return
-        is_crowd, at = self._is_crowd(), self.performer.clock.mono()
-        self._looks = self._looks + 1 if at - self._looked_at < LOOKS_CALM_NS else 1
-        self._looked_at = at
-        hellos, self._unlooked = list(self._unlooked.values()), {}
-        if not is_crowd:
-            self._launchers_found(hellos, self._look_for_launchers())
-            return
-
-        def look() -> None:
-            table: Mapping[int, ProcessFacts] = {}
-            try:
-                table = self._look_for_launchers()
-            finally:  # Whatever became of it: the next look must not wait for it for ever.
-                self.soon(lambda: self._launchers_found(hellos, table))
-
-        try:
-            threading.Thread(target=look, name="launchers", daemon=True).start()
-        except RuntimeError:  # No thread can be started.
-            self._launchers_found(hellos, self._look_for_launchers())
-        else:
-            self._is_looking = True
-
-    def _look_for_launchers(self) -> Mapping[int, ProcessFacts]:
-        try:
-            return self.performer.processes.table()
-        except OSError as error:  # Out of descriptors. A halt looks for launchers again, from the ranks up.
-            log.error("process_table_unreadable", reason=error.strerror)
-            return {}
-
-    def _launchers_found(self, hellos: Sequence[Hello], table: Mapping[int, ProcessFacts]) -> None:
-        self._is_looking = False
-        own_pid = self.performer.process_killer.own_pid
-        for hello in hellos if table else ():
-            held = self.node.connections.get(hello.connection)  # It may be watched under another name, or be gone.
-            seen = launch_seen(table, hello, own_pid, self.supervised or NO_COMMAND) if held is not None else None
-            if held is not None and seen is not None:
-                self.apply(replace(seen, run=held[0]))
-
-    def _attribute(self, event: StreamOpened) -> StreamOpened:
-        command = self.supervised
-        if command is None:
-            return event
-        try:
-            return replace(event, of_command=writes_log(self.performer.processes.facts, event, command))
-        except OSError:  # Out of descriptors.
-            return event
+    def _launch_seen(self, hello: Hello, seen: LaunchersSeen) -> None:
+        held = self.node.connections.get(hello.connection)  # It may be watched under another name, or be gone.
+        if held is not None:
+            self.apply(replace(seen, run=held[0]))
 
     def _drain_control(self) -> None:
         if self.control is None or self.answer is None:
@@ -322,7 +242,7 @@ class Daemon:
     def hear(self, poll: Callable[[MonoNs], Sequence[Event]]) -> None:
         """Apply what a source has. Only for the loop's thread: other threads use `soon`."""
         for event in poll(self.performer.clock.mono()):
-            self.apply(self._attribute(event) if isinstance(event, StreamOpened) else event)
+            self.apply(self.looks.attributed(event) if isinstance(event, StreamOpened) else event)
             if self.recorder is not None:
                 self.recorder.record_sample(event)
 
@@ -340,8 +260,7 @@ class Daemon:
         # Likewise: this accepts connections that earlier lacked a descriptor.
         self.reception.drain()
         self.reception.tick(at)
-        if self._unlooked:
-            self._find_launchers()
+        self.looks.tick()
         self._notice_exits(at)
         tick = Tick(clock.mono(), clock.boot(), clock.wall())
         self.apply(tick)

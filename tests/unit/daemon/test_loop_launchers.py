@@ -14,7 +14,7 @@ from governor.core.base.identity import ProcessFacts
 from governor.core.base.units import NS_PER_MS
 from governor.core.events.inputs import Ack, OperatorHalt
 from governor.core.halt.table import HaltState
-from governor.daemon.loop import LOOKS_WAITED_FOR_MAX
+from governor.daemon.launches import LOOKS_WAITED_FOR_MAX
 from tests.contract.fakes import FakeProcesses
 from tests.fuzz.rig import Rig, default_policies
 from trainer_shim import wire

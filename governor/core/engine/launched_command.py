@@ -88,6 +88,12 @@ def take(node: Node, managed: ManagedRun) -> None:
     managed.launch.learn(launched.marks, launched.cgroups)
 
 
+def is_other_launch(node: Node, managed: ManagedRun) -> bool:
+    """Whether an exit that the log's reader reports is of an earlier launch: the command itself is the log's writer."""
+    is_writer = node.launched is not None and managed.launch.named == node.launched.processes
+    return is_writer and managed.follows_command
+
+
 def may_take(node: Node, managed: ManagedRun) -> bool:
     """Whether a line of its log makes this run the command's: no rank speaks for the command."""
     ranks_speak = any(t.run.alive and t.run.ranks and not t.is_separate for t in node.runs.values())

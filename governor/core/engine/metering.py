@@ -131,6 +131,9 @@ def _make_way(node: Node, other: ManagedRun, managed: ManagedRun, at: MonoNs) ->
     own, its = managed.history, other.history
     if its.hold_until is not None and (own.hold_until is None or its.hold_until > own.hold_until):
         own.hold(its.hold_until, its.hold_reason)
+    run = managed.run
+    if run.spend_rate_usd_micros_per_hour is None:  # A halt may come before the next tick.
+        run.set_money(run.spend_usd_micros, other.run.spend_rate_usd_micros_per_hour, other.run.reserve_usd_micros)
     other.run.move(LifeFact.REPLACED, at)
     if other.run.run != node.account.run:
         make_past(node, other)

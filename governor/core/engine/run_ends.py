@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from governor.core.base.secrets import redacted
-from governor.core.engine import incidents, saved_checkpoint
+from governor.core.engine import incidents, launched_command, saved_checkpoint
 from governor.core.engine.idle import limit
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import charge_until, hand_over
@@ -54,7 +54,7 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
             # Launchers and children may outlive the ranks. From TERM on, only the scan shows what is left.
             return []
         return incidents.on_processes(node, managed, ProcessesSeen(event.at, managed.incident.incident_id, ()))
-    if not managed.run.alive:
+    if not managed.run.alive or (event.exit_code is None and launched_command.is_other_launch(node, managed)):
         return []
     if managed.is_unattached and node.boot_offset_ns is None and not node.ledger.returning:
         return []  # The command was over before the first tick, which charges it. Its end is seen again after that.

@@ -15,6 +15,7 @@ from governor.core.views.status import budgets_status, run_status
 from tests.unit.core.engine.test_launched_command import (
     CEILING,
     COMMAND,
+    PRICE,
     STREAMED,
     charged,
     launched,
@@ -142,3 +143,23 @@ def test_a_run_whose_ranks_have_left_is_ending_and_not_starting() -> None:
     (connection,) = node.connections
     play(node, Disconnected(at(2), connection))
     assert run_status(managed, at(2))["state"] == "ending"
+
+
+def test_an_exit_of_the_last_launchs_process_ends_no_log_that_the_command_writes_now() -> None:
+    node = launched()
+    log(node, 0, run="job")
+    play(node, TrainerExited(at(1), "job", None), tick(1))
+    assert run_status(node.runs["job"], at(1))["state"] == "starting"
+    assert not node.runs["job"].is_unattached
+    play(node, LauncherExited(at(2)), TrainerExited(at(2), "job", None))
+    assert run_status(node.runs["job"], at(2))["state"] == "finished"
+
+
+def test_a_nan_in_the_first_lines_has_the_price_of_its_machine() -> None:
+    node = launched(rule("nonfinite"))
+    pass_time(node, 10)
+    log(node, 10)
+    line(node, 1, 10, loss=float("nan"))
+    incident = node.runs["log"].incident
+    assert incident is not None
+    assert (incident.spend_rate_usd_micros_per_hour, incident.spend_at_verdict_usd_micros) == (PRICE, 10 * DOLLAR)

@@ -15,7 +15,14 @@ from governor.core.base.printable import escaped
 from governor.core.base.shell_words import REDACTED
 from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration
 from governor.reports.node_stop import is_of_node, last_runs, node_not_observed, node_summary
-from governor.reports.resume_text import refused, resume_command, resume_from, resume_with, unseen_last_good
+from governor.reports.resume_text import (
+    command_to_copy,
+    refused,
+    resume_command,
+    resume_from,
+    resume_with,
+    unseen_last_good,
+)
 from governor.reports.terminal import live_line, loss_text, timeline_lines
 from governor.text.moments import (
     Snapshot,
@@ -81,7 +88,7 @@ def incident_markdown(snapshot: Snapshot) -> str:
         *([] if is_of_node(snapshot) else [_ranks(snapshot)]),
         "## Evidence\n\n" + _evidence(snapshot),
     ]
-    command = resume_command(snapshot)
+    command = command_to_copy(snapshot)
     if command:
         sections.insert(3, f"## Resume\n\n{_fenced([command])}\n\n{_resume_advice(snapshot)}")
     elif snapshot.get("resume"):

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from governor.core.base.units import format_usd
+import re
+from typing import Final
+
+from governor.core.base.units import MICROS_PER_USD, format_usd
 from governor.text.moments import Snapshot, none_is_left
 from governor.text.table import plain
+
+# The option of `costgov run` itself: only options and their values stand before it.
+_CEILING: Final = re.compile(
+    r"((?:^|&& )(?:\S*/)?costgov run (?:-[\w-]+(?:[ =](?:'[^']*'|[^\s'-]\S*))? )*?--ceiling[ =])"
+    r"(\d+(?:\.\d+)?)(?=\s|$)"
+)
 
 
 def resume_command(snapshot: Snapshot) -> str | None:
@@ -16,11 +25,22 @@ def resume_command(snapshot: Snapshot) -> str | None:
 
 def resume_rows(snapshot: Snapshot) -> list[tuple[str, str]]:
     """Label and text of each line that says how the run goes on, after a halt or another bad end. To be copied."""
-    command = resume_command(snapshot)
+    command = command_to_copy(snapshot)
     if command is None:
         return []
     told = (("resume from", resume_from(snapshot)), ("resume with", resume_with(snapshot)))
     return [("resume", plain(command)), *((label, text) for label, text in told if text is not None)]
+
+
+def command_to_copy(snapshot: Snapshot) -> str | None:
+    """resume_command() for people: after a halt by its own --ceiling with a higher one, which resume_with() names.
+
+    What programs read keeps the old ceiling: none of them shall raise it by itself.
+    """
+    command, higher = resume_command(snapshot), _higher_ceiling(snapshot)
+    if command is None or higher is None:
+        return command
+    return _CEILING.sub(lambda found: f"{found[1]}{_amount(higher)}", command, count=1)
 
 
 def resume_from(snapshot: Snapshot) -> str | None:
@@ -68,8 +88,28 @@ def resume_with(snapshot: Snapshot) -> str | None:
     scope = str(evidence.get("scope", "run"))
     if scope == f"run:{snapshot['run']}":
         spent = max(spent, int(snapshot.get("spend_usd_micros") or 0))
+    known = f"{format_usd(spent)} is spent, and {format_usd(reserve)} stays reserved for a halt"
+    higher = _higher_ceiling(snapshot)
+    if higher is not None:
+        return (
+            f"a higher --ceiling than {format_usd(ceiling)}: {known}. The command has {_amount(higher)}, "
+            "the old one and as much again: write there what it may cost in all"
+        )
     which = "--ceiling" if "--ceiling" in str(snapshot.get("resume")) else f"ceiling of {plain(scope)}"
-    return (
-        f"a higher {which} than {format_usd(ceiling)}: {format_usd(spent)} is spent, and {format_usd(reserve)} "
-        "stays reserved for a halt"
-    )
+    return f"a higher {which} than {format_usd(ceiling)}: {known}"
+
+
+def _higher_ceiling(snapshot: Snapshot) -> int | None:
+    """Micro-dollars: the ceiling of the command and as much again. None where another ceiling has halted it."""
+    evidence = snapshot.get("evidence") or {}
+    ceiling, found = evidence.get("ceiling_usd_micros"), _CEILING.search(str(snapshot.get("resume") or ""))
+    if not isinstance(ceiling, int) or found is None or not str(evidence.get("scope", "run")).startswith("run"):
+        return None
+    return 2 * ceiling if round(float(found[2]) * MICROS_PER_USD) == ceiling else None
+
+
+def _amount(micros: int) -> str:
+    """As --ceiling takes it, exactly: 50, 0.50, 0.123456."""
+    whole, part = divmod(micros, MICROS_PER_USD)
+    digits = f"{part:06}".rstrip("0")
+    return f"{whole}.{digits:0<2}" if digits else str(whole)

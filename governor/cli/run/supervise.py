@@ -220,7 +220,7 @@ def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str],
     if supervised.processes:
         launched = CommandLaunched(
             governor.clock.mono(), name, os.getuid(), supervised.processes, supervised.argv, supervised.marks,
-            supervised.cgroups,
+            supervised.cgroups, Surroundings().directory,
         )  # fmt: skip
         governor.daemon.apply(launched)
     return governor.daemon.run(governor.begin)

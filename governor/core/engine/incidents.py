@@ -134,7 +134,11 @@ def _resume_command(node: Node, managed: ManagedRun) -> str | None:
     if not argv:
         return None
     command = command_text(redacted(argv, node.facts.redact_keys))
-    return f"cd {command_text([managed.run.cwd])} && {command}" if managed.run.cwd else command
+    launched = node.launched
+    # A rank's own directory need not be the one in which its launcher was started.
+    is_launched = launched is not None and launched.cwd is not None and argv == launched.command
+    cwd = launched.cwd if launched is not None and is_launched else managed.run.cwd
+    return f"cd {command_text([cwd])} && {command}" if cwd else command
 
 
 def merge(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> list[Effect]:

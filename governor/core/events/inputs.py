@@ -300,6 +300,7 @@ class CommandLaunched:
     command: tuple[str, ...] = ()  # How to launch it again.
     marks: tuple[int, ...] = ()  # What the command and all that it starts carry.
     cgroups: tuple[str, ...] = ()  # The control group that was made for it.
+    cwd: str | None = None  # Where `costgov run` was started.
 
 
 @dataclass(frozen=True, slots=True)

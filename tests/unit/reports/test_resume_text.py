@@ -1,0 +1,60 @@
+"""The command that a report has people copy: after a ceiling's halt it trains on, and raises nothing unsaid."""
+
+from __future__ import annotations
+
+import pytest
+
+from governor.reports.incident import incident_document, incident_markdown, timeline_lines
+from governor.reports.resume_text import command_to_copy, resume_with
+from tests.golden.report_cases import ceiling_of_a_trainer
+
+OURS = ceiling_of_a_trainer()["evidence"]
+
+
+@pytest.mark.parametrize(
+    ("command", "ceiling_usd_micros", "copied"),
+    [
+        ("costgov run --ceiling 0.25 -- python t.py", 250_000, "costgov run --ceiling 0.50 -- python t.py"),
+        (
+            "cd '/data/my run' && costgov run --name a --price 22 --ceiling=1000 -- python t.py --ceiling 1000",
+            1_000_000_000,
+            "cd '/data/my run' && costgov run --name a --price 22 --ceiling=2000 -- python t.py --ceiling 1000",
+        ),
+        (
+            "costgov run --observe --policy 'my p.toml' --ceiling 0.000001 -- sh",
+            1,
+            "costgov run --observe --policy 'my p.toml' --ceiling 0.000002 -- sh",
+        ),
+    ],
+)
+def test_the_copied_command_has_the_old_ceiling_and_as_much_again_and_says_so(
+    command: str, ceiling_usd_micros: int, copied: str
+) -> None:
+    halted = ceiling_of_a_trainer() | {
+        "resume": command,
+        "evidence": OURS | {"ceiling_usd_micros": ceiling_usd_micros, "reserve_usd_micros": 0, "spend_usd_micros": 0},
+        "spend_usd_micros": 0,
+    }
+    assert command_to_copy(halted) == copied
+    for shown in ("\n".join(timeline_lines(halted)), incident_markdown(halted)):
+        assert copied in shown
+        assert "the old one and as much again" in shown
+    assert incident_document(halted)["resume"] == command, "no program raises a ceiling by itself"
+
+
+@pytest.mark.parametrize(
+    ("command", "evidence"),
+    [
+        ("costgov run --ceiling 30 -- python t.py", {}),  # Another ceiling than the command's has halted it.
+        ("costgov run --ceiling 25 -- python t.py", {"scope": "node"}),
+        ("costgov run --price 2 python t.py --ceiling 25", {}),  # The script's own option.
+        ("costgov run --price 2 -- python t.py --ceiling 25", {}),
+        ("python t.py --ceiling 25", {}),
+    ],
+)
+def test_another_ceiling_is_only_named(command: str, evidence: dict[str, str]) -> None:
+    halted = ceiling_of_a_trainer() | {"resume": command, "evidence": OURS | evidence}
+    assert command_to_copy(halted) == command
+    told = resume_with(halted)
+    assert told is not None
+    assert "as much again" not in told

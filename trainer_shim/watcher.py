@@ -61,7 +61,7 @@ class Watcher:
         self._resumes = 0
         self._own_requests = 0
         self._wanted_signal = signal_number(environ) if signal is None else signal
-        self._hello = dict(hello)
+        self._hello = dict(hello, resume_called=False)
         self._place = _place(self._hello, environ)
         self._hello_lock = threading.RLock()  # A signal handler that saves tells a hello field.
         self._signal_wakeup = SignalWakeup()
@@ -165,6 +165,7 @@ class Watcher:
 
         Call on every rank after attach() and before the first step. None when there is nothing to continue from.
         """
+        self.hello_field("resume_called", True)
         place, saver = self._place, self._saver
         own = saver.resume_directory() if isinstance(saver, OwnMeans) else None
         home = own or self._save_at_step.directory()

@@ -16,6 +16,7 @@ from governor.core.base.shell_words import REDACTED
 from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration
 from governor.reports.node_stop import is_of_node, last_runs, node_not_observed, node_summary
 from governor.reports.resume_text import (
+    BEGINS_ANEW,
     command_to_copy,
     refused,
     resume_command,
@@ -262,7 +263,9 @@ def _resumes_from(snapshot: Snapshot) -> str:
     told, harmed = resume_from(snapshot), refused(snapshot)
     if harmed is not None and told is None:
         return f"Nothing is known to resume from: {_inline(harmed)}. The command might take it, so it is not shown."
-    if told is not None and snapshot.get("framework") == "hf":
+    if told is not None and BEGINS_ANEW in told:
+        return f"To go on from {_inline(told)}."
+    if told is not None and snapshot.get("framework") == "hf" and snapshot.get("resumes") != "called":
         return f"The Trainer begins anew unless it is told to go on from {_inline(told)}."
     if told is not None:
         return f"`latest` may name a checkpoint that is not finite: tell it to go on from {_inline(told)}."

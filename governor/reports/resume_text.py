@@ -16,6 +16,11 @@ _CEILING: Final = re.compile(
 )
 
 
+BEGINS_ANEW: Final = (
+    "add shim.resume() after attach(); the script has not called it, and begins at step 0 unless it loads this itself"
+)
+
+
 def resume_command(snapshot: Snapshot) -> str | None:
     """The command of the run, unless all that it can go on from is not finite: whether it takes that is not known."""
     last_good = snapshot.get("last_good")
@@ -54,8 +59,11 @@ def resume_from(snapshot: Snapshot) -> str | None:
         return None
     harmed = refused(snapshot)
     told = [f"not {harmed}"] if harmed is not None else []
-    if snapshot.get("framework") == "hf":
+    resumes = snapshot.get("resumes")
+    if snapshot.get("framework") == "hf" and resumes != "called":
         told.insert(0, f'shim.resume() in the script, or trainer.train(resume_from_checkpoint="{path}")')
+    elif resumes == "never":
+        told.insert(0, BEGINS_ANEW)
     return f"{path}: {'; '.join(told)}" if told else None
 
 

@@ -254,10 +254,18 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
         shim_version=_shown(frame.get("shim_version")),
         started_at=None if started is None else MonoNs(min(started, at)),
         resumed_step=_count(frame.get("resumed_step")),
+        resumes=_resumes(frame),
         last_good=LastGood.named(frame.get("last_good")),
         mark=_count(frame.get("mark")),
         open_incident=frame.get("open_incident"),
     )
+
+
+def _resumes(frame: Frame) -> str | None:
+    called = frame.get("resume_called")  # An older shim does not say.
+    if called is None:
+        return None
+    return "called" if called else "loaded" if frame.get("resumed_step") is not None else "never"
 
 
 def _step(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> Step | list[str]:

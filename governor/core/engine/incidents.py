@@ -96,6 +96,7 @@ def open_incident(
         spend_rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
         resume=_resume_command(node, managed),
         framework=run.framework,
+        resumes=run.resumes,
     )
     targets = [{**process_row(p), "role": "launcher"} for p in managed.launch.launchers]
     targets += [

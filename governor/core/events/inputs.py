@@ -57,6 +57,7 @@ class Hello:
     shim_version: str | None = None
     started_at: MonoNs | None = None  # attach() in the trainer.
     resumed_step: int | None = None
+    resumes: str | None = None  # "called": resume(); "loaded": a checkpoint, by other means; "never": neither yet.
     last_good: LastGood | None = None
     mark: int | None = None  # What the rank and all that it starts carry, as it says.
     of_command: bool = False  # The kernel ties the rank to the command of `costgov run`.

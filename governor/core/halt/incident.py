@@ -59,6 +59,7 @@ class Incident:
     spend_rate_usd_micros_per_hour: int | None = None
     resume: str | None = None
     framework: str | None = None  # It decides how a script is told to resume.
+    resumes: str | None = None  # As in Hello.
     pages: list[str] = field(default_factory=list)
     closed_wall: WallNs | None = None
     undurable: bool = False

@@ -176,6 +176,7 @@ def apply_hello(run: Run, hello: Hello) -> Rank:
     if hello.rank == 0 or not run.resume_argv:
         run.resume_argv = hello.resume_argv
         run.cwd = hello.cwd or run.cwd
+        run.resumes = hello.resumes
     known = run.ranks.get(hello.rank)
     if known is not None and known.peer.process == hello.peer.process:
         known.connection = hello.connection

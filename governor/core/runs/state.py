@@ -113,6 +113,7 @@ class Run:
     checkpoint_dir: str | None = None
     resume_argv: tuple[str, ...] = ()
     cwd: str | None = None
+    resumes: str | None = None  # As in Hello.
     tokens_per_step: int | None = None
     total_steps: int | None = None
     ranks: dict[int, Rank] = field(default_factory=dict)

@@ -274,6 +274,8 @@ def test_resume_takes_the_newest_whole_one(train: Train, governor: FakeGovernor,
     assert f"resumed at {steps[0]}, {10 * steps[0]} tokens" in printed
     assert f"passing over {tmp_path}/checkpoints/cg_{steps[1]}: model.json has 3 bytes" in printed
     assert f"resume(): goes on from step {steps[0]}: {tmp_path}/checkpoints/cg_{steps[0]}" in printed
+    assert governor.of("hello")[0]["resume_called"] is False
+    governor.until(lambda: governor.of("hello")[-1]["resume_called"], "the hello of a script that resumes")
 
 
 def test_the_end_says_bye_and_is_confirmed(train: Train, governor: FakeGovernor) -> None:

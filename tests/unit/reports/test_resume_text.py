@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from governor.reports.incident import incident_document, incident_markdown, timeline_lines
-from governor.reports.resume_text import command_to_copy, resume_with
-from tests.golden.report_cases import ceiling_of_a_trainer
+from governor.reports.resume_text import BEGINS_ANEW, command_to_copy, resume_with
+from tests.golden.report_cases import ceiling_of_a_trainer, nan_halt
 
 OURS = ceiling_of_a_trainer()["evidence"]
 
@@ -58,3 +58,29 @@ def test_another_ceiling_is_only_named(command: str, evidence: dict[str, str]) -
     told = resume_with(halted)
     assert told is not None
     assert "as much again" not in told
+
+
+@pytest.mark.parametrize(
+    ("framework", "resumes", "told"),
+    [
+        ("torch", "never", BEGINS_ANEW),
+        ("torch", "called", None),
+        ("torch", "loaded", None),
+        ("torch", None, None),  # An older shim, or a log, does not say.
+        ("hf", "never", "resume_from_checkpoint="),
+        ("hf", "loaded", "resume_from_checkpoint="),  # Perhaps by a path that it has fixed.
+        ("hf", None, "resume_from_checkpoint="),
+        ("hf", "called", None),
+    ],
+)
+def test_a_script_that_would_begin_anew_is_told_what_to_add(
+    framework: str, resumes: str | None, told: str | None
+) -> None:
+    good = {"step": 40, "path": "/ck/cg_40"}
+    halted = nan_halt() | {"framework": framework, "resumes": resumes, "last_good": good}
+    lines = [line for line in timeline_lines(halted) if line.startswith("resume from")]
+    assert len(lines) == (1 if told is not None else 0)
+    if told is not None:
+        assert "/ck/cg_40: " in lines[0]
+        assert told in lines[0]
+        assert told in incident_markdown(halted)

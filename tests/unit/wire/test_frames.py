@@ -74,6 +74,24 @@ def test_every_kind_has_its_event() -> None:
         assert type(decoded(frame)) is kind
 
 
+@pytest.mark.parametrize(
+    ("said", "resumes"),
+    [
+        ({"resume_called": True, "resumed_step": 40}, "called"),
+        ({"resume_called": True}, "called"),
+        ({"resume_called": False, "resumed_step": 40}, "loaded"),
+        ({"resume_called": False}, "never"),
+        ({"resumed_step": 40}, None),
+    ],
+)
+def test_a_hello_says_whether_the_script_resumes_and_an_older_shim_does_not(
+    said: dict[str, Any], resumes: str | None
+) -> None:
+    event = decoded(hello(**said))
+    assert isinstance(event, Hello)
+    assert event.resumes == resumes
+
+
 @pytest.mark.parametrize("frame", [step(), beat(), {**head("bye", 0, 1), "seq": 3}])
 def test_before_a_hello_nothing_else_counts(frame: dict[str, Any]) -> None:
     assert decoded(frame, run=None) == [f"{frame['kind']} before any hello"]

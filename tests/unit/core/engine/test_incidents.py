@@ -8,6 +8,7 @@ import pytest
 
 from governor.core.base.policy import Budget, HaltSettings, PolicySet
 from governor.core.base.units import NS_PER_S, UsdMicros
+from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.events.effects import Alarm, Ask, StopCompute, Term
 from governor.core.events.inputs import OperatorHalt, ProcessesSeen
 from governor.core.halt.table import StopTarget
@@ -108,3 +109,15 @@ def test_the_reserve_of_an_attempt_does_not_grow_with_the_pause_before_it() -> N
         play(node, hello(0, 10 + pause, attempt="a2", world_size=1), a_step(11, when=11 + pause), tick(12 + pause))
         reserves.append(node.runs["llama"].run.reserve_usd_micros)
     assert reserves[0] == reserves[1]
+
+
+@pytest.mark.parametrize("resumes", ["called", "loaded", "never", None])
+def test_a_halt_and_its_journal_know_whether_the_script_resumes(resumes: str | None) -> None:
+    node = make_node()
+    # Another rank's hello may come before that rank calls resume().
+    play(node, tick(0), hello(0, resumes=resumes), hello(1, resumes="never"), a_step(1), tick(2))
+    play(node, OperatorHalt(at(3), "llama", "enough", 0))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    assert incident.resumes == resumes
+    assert incident_of(incident_snapshot(node, incident)).resumes == resumes

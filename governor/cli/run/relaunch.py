@@ -44,7 +44,7 @@ def launched_before(governor: Governor, name: str) -> str | None:
     pids = [str(facts.process.pid) for facts in alive]
     what = command_text(redacted(alive[-1].argv, node.facts.redact_keys))[:COMMAND_CHARS_MAX]
     return (
-        f"not launched: an earlier launch of {name} trains on, unwatched (pid {', '.join(pids[:PIDS_NAMED_MAX])}: "
+        f"not launched: an earlier launch of {name} still runs, unwatched (pid {', '.join(pids[:PIDS_NAMED_MAX])}: "
         f"{what}), and two trainers would write the same checkpoints; end it with `kill {' '.join(pids)}`, "
         "or launch under another --name"
     )

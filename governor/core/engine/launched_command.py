@@ -36,6 +36,7 @@ ATTACH_EXPECTED_NS: Final = DurationNs(60 * NS_PER_S)
 def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
     node.launched = event
     node.idle.command = event.run
+    node.request_persist()  # Whoever launches this name after our crash must know these processes.
     previous = node.previous_command
     if previous is not None and set(previous.processes) == set(event.processes):
         # The governor was restarted, not the command. What the command cost before counts towards its ceiling.

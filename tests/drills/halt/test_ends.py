@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +16,18 @@ import pytest
 
 from governor.adapters.journal.db import JournalReader
 from governor.adapters.journal.runtime_files import MIRROR_NAME
-from tests.drills.halt.conftest import BIN, HERE, POLICY, SAFETY_S, Halted, Run, configuration, until_gone
+from tests.drills.halt.conftest import (
+    BIN,
+    HERE,
+    POLICY,
+    SAFETY_S,
+    Halted,
+    Run,
+    begin,
+    configuration,
+    end_of,
+    until_gone,
+)
 
 Trainee = Callable[..., Halted]
 
@@ -72,3 +85,34 @@ def test_who_is_left_behind_unannounced_is_named_and_no_socket_stays(tmp_path: P
     finally:
         os.kill(left, signal.SIGKILL)
         run.stdout.close()
+
+
+def test_no_second_trainer_is_launched_beside_the_one_that_a_killed_governor_left(tmp_path: Path) -> None:
+    """Both would write the same checkpoints."""
+    trainer = "import os, time; print(os.getpid(), flush=True); time.sleep(3600)"
+    first = begin(tmp_path, [sys.executable, "-c", trainer])
+    assert first.stdout is not None
+    assert first.stderr is not None
+    left = int(first.stdout.readline())
+    try:
+        until_gone(first.pid, lambda: first.kill() if knows_of(tmp_path, left) else None)
+        first.wait()
+        second = end_of(begin(tmp_path, ["true"]), tmp_path)
+        assert second.code == 1, second.output
+        assert f"not launched: an earlier launch of drill still runs, unwatched (pid {left}: " in second.output
+    finally:
+        os.kill(left, signal.SIGKILL)
+        first.stdout.close()
+        first.stderr.close()
+    until_gone(left, lambda: None)
+    assert end_of(begin(tmp_path, ["true"]), tmp_path).code == 0
+
+
+def knows_of(work: Path, pid: int) -> bool:
+    """Whether the journal has the launched command."""
+    try:
+        with contextlib.closing(JournalReader(str(work / "state" / "costgov.db"))) as reader:
+            launched = [json.loads(entry["snapshot"]).get("launched") for entry in reader.runs()]
+    except sqlite3.Error:  # It is being made.
+        return False
+    return any(process["pid"] == pid for one in launched if one is not None for process in one["processes"])

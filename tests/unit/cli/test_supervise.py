@@ -179,7 +179,7 @@ def test_an_earlier_launch_that_trains_on_is_named_before_another_is_started() -
     assert launched_before(beside.governor, "llama") is None, "their pids are another's now"
     beside.processes.add(101, argv=("python", "train.py", "--token=hunter2"), start_ticks=1010)
     refusal = launched_before(beside.governor, "llama") or ""
-    assert "not launched: an earlier launch of llama trains on, unwatched (pid 101: python train.py" in refusal
+    assert "not launched: an earlier launch of llama still runs, unwatched (pid 101: python train.py" in refusal
     assert "`kill 101`" in refusal
     assert "--name" in refusal
     assert "hunter2" not in refusal

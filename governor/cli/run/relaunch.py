@@ -10,8 +10,10 @@ from typing import Final
 from governor.adapters.command.child import Command
 from governor.adapters.command.surroundings import Surroundings
 from governor.app.wiring import Governor
+from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.secrets import command_text, redacted
 from governor.reports.terminal import resume_lines
+from governor.text.table import plain
 
 COMMAND_CHARS_MAX: Final = 80
 PIDS_NAMED_MAX: Final = 8  # The ranks of one machine. More would only fill the line.
@@ -34,11 +36,7 @@ def launched_before(governor: Governor, name: str) -> str | None:
     runs = [t for t in node.runs.values() if t.run.alive and t.incident is None and t.run.run not in logs]
     known = [process for managed in runs for process in managed.processes()]
     known += node.previous_command.processes if node.previous_command is not None else ()
-    alive = []
-    for process in dict.fromkeys(known):
-        facts = governor.processes.facts(process.pid)
-        if facts is not None and facts.process == process and not governor.processes.is_gone(process):
-            alive.append(facts)
+    alive = [facts for process in dict.fromkeys(known) if (facts := _living(governor, process)) is not None]
     if not alive:
         return None
     pids = [str(facts.process.pid) for facts in alive]
@@ -48,6 +46,26 @@ def launched_before(governor: Governor, name: str) -> str | None:
         f"{what}), and two trainers would write the same checkpoints; end it with `kill {' '.join(pids)}`, "
         "or launch under another --name"
     )
+
+
+def left_unwatched(governor: Governor) -> list[str]:
+    """Who was refused, and still runs when the command has ended: nobody ends them."""
+    refused = governor.node.refusals.items()
+    return [
+        f"pid {process.pid} still runs, UNWATCHED: {plain(reason)}"
+        for process, reason in list(refused)[-PIDS_NAMED_MAX:]
+        if _living(governor, process) is not None
+    ]
+
+
+def _living(governor: Governor, process: ProcessId) -> ProcessFacts | None:
+    try:
+        facts = governor.processes.facts(process.pid)
+    except OSError:  # No free descriptors.
+        return None
+    if facts is None or facts.process != process or governor.processes.is_gone(process):
+        return None
+    return facts
 
 
 def how_to_resume(

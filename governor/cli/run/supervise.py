@@ -20,7 +20,7 @@ from governor.app.settings_file import paths_of_run
 from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
 from governor.cli.run.console import Console
-from governor.cli.run.relaunch import how_to_resume, launched_before, own_argv
+from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched, own_argv
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, format_usd
 from governor.core.engine.managed_run import ManagedRun
@@ -194,7 +194,7 @@ def _close(
         console.print_line(f"costgov: leaving: pid {command.process.pid} goes on UNWATCHED")
     governor.daemon.performer.perform(left_behind(governor, command, name))
     note_end(governor, command, name, outcome)
-    for line in closing_lines(governor, command, outcome):
+    for line in (*left_unwatched(governor), *closing_lines(governor, command, outcome)):
         console.print_line(f"costgov: {line}")
     for line in how_to_resume(governor, command, name, argv, is_halted=bool(outcome.stages)):
         console.print_line(line)

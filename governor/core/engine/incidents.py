@@ -98,11 +98,10 @@ def open_incident(
         framework=run.framework,
         resumes=run.resumes,
     )
-    targets = [{**process_row(p), "role": "launcher"} for p in managed.launch.launchers]
-    targets += [
-        {**process_row(p), "role": "rank"} for p in incident.rank_processes if p not in managed.launch.launchers
-    ]
-    incident.add_targets(targets)
+    launchers = managed.launch.launchers
+    ranks = [process for process in incident.rank_processes if process not in launchers]
+    roles = [*((process, "launcher") for process in launchers), *((process, "rank") for process in ranks)]
+    incident.add_targets([{**process_row(process), "role": role} for process, role in roles])
     managed.enter_halt(incident)
     node.enter(incident)
     incident.note(at, wall, "verdict", rule=verdict.rule, reason=verdict.finding.reason, text=verdict.finding.text)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from governor.adapters.command.child import Command
-from governor.cli.run.relaunch import how_to_resume, launched_before
+from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched
 from governor.cli.run.signal_answers import SignalAnswers
 from governor.cli.run.supervise import (
     HELLO_NS,
@@ -185,6 +185,15 @@ def test_an_earlier_launch_that_trains_on_is_named_before_another_is_started() -
     assert "hunter2" not in refusal
     beside.processes.end(101)
     assert launched_before(beside.governor, "llama") is None
+
+
+def test_a_refused_rank_that_outlives_the_command_is_named_at_the_end() -> None:
+    beside = Beside(FakeProcesses("boot-1"))
+    play(beside.node, CommandLaunched(at(0), "llama", 1000, (ProcessId(4321, 1_005, "boot-1"),)), hello(0))
+    assert left_unwatched(beside.governor) == []
+    beside.processes.add(100, start_ticks=1_000)
+    (line,) = left_unwatched(beside.governor)
+    assert line.startswith("pid 100 still runs, UNWATCHED: it is older than the command that was launched as llama")
 
 
 def test_a_command_that_no_rank_had_joined_is_an_earlier_launch_too(beside: Beside) -> None:

@@ -150,6 +150,7 @@ class LaunchLooks:
         self._ties: dict[ProcessId, bool] = {}  # To the command, of other users' ranks.
         self._looked_at = MonoNs(-LOOKS_CALM_NS)
         self._looks = 0  # In a row.
+        self._looked_for: list[Hello] = []  # By the look that is under way.
         self._is_looking = False  # A look is under way that nobody waits for.
 
     def introduced(self, hello: Hello) -> Hello:
@@ -189,9 +190,9 @@ class LaunchLooks:
             self._look()
 
     def before_end(self) -> None:
-        """A run is about to be ended. Its launch may be among those that were not looked for yet."""
-        if self._waiting:
-            self._tell(self._take(), self._table())
+        """A run is about to be ended. Its launch may be among those that were not seen yet."""
+        if hellos := [*self._looked_for, *self._take()]:
+            self._tell(hellos, self._table())
 
     def _is_crowd(self) -> bool:
         is_row = self._performer.clock.mono() - self._looked_at < LOOKS_CALM_NS
@@ -208,7 +209,7 @@ class LaunchLooks:
             return
 
         def told(table: Mapping[int, ProcessFacts]) -> None:
-            self._is_looking = False
+            self._is_looking, self._looked_for = False, []
             self._tell(hellos, table)
 
         def look() -> None:
@@ -223,7 +224,7 @@ class LaunchLooks:
         except RuntimeError:  # No thread can be started.
             self._tell(hellos, self._table())
         else:
-            self._is_looking = True
+            self._is_looking, self._looked_for = True, hellos
 
     def _take(self) -> list[Hello]:
         hellos, self._waiting = list(self._waiting.values()), {}

@@ -19,6 +19,8 @@ from tests.contract.fakes import FakeProcesses
 from tests.fuzz.rig import Rig, default_policies
 from trainer_shim import wire
 
+SAFETY_S = 30.0
+
 
 class CountedProcesses(FakeProcesses):
     looks = 0
@@ -98,8 +100,9 @@ def test_the_launcher_of_a_rank_that_came_between_two_looks_is_known_after_the_t
     assert rig.node.runs["second"].launch.launchers == (launcher,)
 
 
-def test_who_is_ended_before_the_next_look_is_looked_after_first(rig: Rig) -> None:
-    """A NaN behind the hello: its halt may be over within the period, and what began with the run is named in it."""
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_who_is_ended_before_a_look_has_ended_is_looked_after_first(rig: Rig, is_under_way: bool) -> None:
+    """A NaN behind the hello: its halt may be over within the period. Its marks and strays are known before SIGTERM."""
     rig.go_on()
     first = rig.inbox.connect(rig.peer(Random(1)))
     first.send(hello("first"))
@@ -111,6 +114,14 @@ def test_who_is_ended_before_the_next_look_is_looked_after_first(rig: Rig) -> No
     rig.go_on()
     launch = rig.node.runs["second"].launch
     assert launch.unsure == ()
+    released = threading.Event()
+    if is_under_way:
+        rig.daemon.looks._looks = LOOKS_WAITED_FOR_MAX  # Beside a crowd.
+        look, main = rig.processes.table, threading.current_thread()
+        rig.processes.table = lambda: look() if threading.current_thread() is main else wait(released)  # type: ignore[method-assign]
+        rig.clock.advance(300 * NS_PER_MS)
+        rig.daemon.looks.tick()
+        assert launch.unsure == ()
     at = rig.clock.mono()
     rig.daemon.apply(OperatorHalt(at, "second", "broken", 1000))
     incident = rig.node.runs["second"].incident
@@ -118,3 +129,10 @@ def test_who_is_ended_before_the_next_look_is_looked_after_first(rig: Rig) -> No
     rig.daemon.apply(Ack(at, second.connection, "second", 0, 2, incident.incident_id, "failed", reason="no engine"))
     assert incident.halt.stage is HaltState.TERMED
     assert orphan in launch.unsure
+    released.set()
+    rig.settle()
+
+
+def wait(released: threading.Event) -> Mapping[int, ProcessFacts]:
+    released.wait(SAFETY_S)
+    return {}

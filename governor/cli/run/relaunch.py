@@ -30,10 +30,12 @@ def own_argv(name: str, argv: Sequence[str]) -> tuple[str, ...]:
 def launched_before(governor: Governor, name: str) -> str | None:
     """Why the command is not started: an earlier launch of this name trains on, and writes the same checkpoints.
 
-    The journal has its processes. Those of an open halt are ended by that halt, those of a followed log are its own.
+    The journal has its processes. Those of a followed log are the log's own. An open halt goes on now, and ends them.
     """
     node, logs = governor.node, {stream.run for stream in governor.settings.jsonl}
-    runs = [t for t in node.runs.values() if t.run.alive and t.incident is None and t.run.run not in logs]
+    if any(t.incident is not None and not t.incident.is_closed for t in node.runs.values()):
+        return None
+    runs = [t for t in node.runs.values() if t.run.alive and t.run.run not in logs]
     known = [process for managed in runs for process in managed.processes()]
     known += node.previous_command.processes if node.previous_command is not None else ()
     alive = [facts for process in dict.fromkeys(known) if (facts := _living(governor, process)) is not None]

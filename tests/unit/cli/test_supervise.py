@@ -183,6 +183,10 @@ def test_an_earlier_launch_that_trains_on_is_named_before_another_is_started() -
     assert "`kill 101`" in refusal
     assert "--name" in refusal
     assert "hunter2" not in refusal
+    play(beside.node, OperatorHalt(at(31), "llama", "by hand", 0))
+    assert launched_before(beside.governor, "llama") is None, "its halt goes on, and ends it"
+    beside.node.runs["llama"].drop_latch()
+    assert launched_before(beside.governor, "llama") is not None
     beside.processes.end(101)
     assert launched_before(beside.governor, "llama") is None
 

@@ -87,5 +87,6 @@ def how_to_resume(
             "resume": f"cd {command_text([here])} && {again}" if here else again,
             "last_good": saved.row() if saved is not None else None,
             "framework": ours.run.framework if ours is not None else None,
+            "resumes": ours.run.resumes if ours is not None else None,
         }
     )

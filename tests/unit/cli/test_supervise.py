@@ -35,6 +35,7 @@ from governor.core.engine.managed_run import PreviousCommand
 from governor.core.events.effects import Alarm
 from governor.core.events.inputs import CommandLaunched, Disconnected, OperatorHalt, StopAnswer, TrainerExited
 from governor.core.events.streams import StreamOpened
+from governor.reports.resume_text import BEGINS_ANEW
 from tests.contract.fakes import FakeClock, FakeProcesses
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick, training
 from tests.unit.idle_node import Idle
@@ -169,6 +170,14 @@ def test_a_bad_end_says_the_command_that_goes_on_with_its_budget(beside: Beside,
         assert " --name r1 " in line
         assert line.endswith(" python train.py '--key=a b'")
     assert how_to_resume(beside.governor, beside.command, "r1", argv, is_halted=True) == []
+
+
+def test_a_bad_end_of_a_script_that_begins_at_step_0_says_so_as_a_halt_does(beside: Beside) -> None:
+    play(beside.node, tick(0), hello(0, resumes="never"), a_step(1))
+    beside.node.runs["llama"].run.set_last_good(1, "/ckpt/cg_1", at(1))
+    beside.command.exit_code = 1
+    _, told = how_to_resume(beside.governor, beside.command, "llama", ["true"], is_halted=False)
+    assert told == f"resume from   /ckpt/cg_1: {BEGINS_ANEW}"
 
 
 def test_an_earlier_launch_that_trains_on_is_named_before_another_is_started() -> None:

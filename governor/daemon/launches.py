@@ -37,6 +37,8 @@ class SupervisedCommand:
     argv: tuple[str, ...]  # The governor's own command line, which also resumes the run.
     processes: tuple[ProcessId, ...]  # The started processes. They are above every rank of the run.
     should_end: Callable[[], bool] = lambda: False  # True: the command is over and no work is pending.
+    # False: it has not ended, or a followed log has lines of it that were not read.
+    is_read: Callable[[], bool] = lambda: True
     on_signal: Callable[[signal.Signals], bool] = lambda _signum: False  # True: the signal is handled, go on.
     mark: int | None = None  # What the command and all that it starts carry.
     group: ControlGroup | None = None  # Made for it; None where that is not allowed.

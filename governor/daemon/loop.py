@@ -278,7 +278,8 @@ class Daemon:
 
     def _notice_exits(self, at: MonoNs) -> None:
         """Report runs whose announced ranks have all exited, and the exit of the launched command."""
-        launched = self.node.launched
+        is_read = self.supervised is None or self.supervised.is_read()
+        launched = self.node.launched if is_read else None
         if launched is not None and all(self.performer.processes.is_gone(process) for process in launched.processes):
             self.apply(LauncherExited(at))
         effects: list[Effect] = []
@@ -287,7 +288,8 @@ class Daemon:
             run = managed.run
             # A log's processes are looked for by its stream. It looks every five seconds, and a command's end is seen.
             is_log = run.jsonl_only and not (self.node.launched is None and managed.launch.launchers)
-            if ended >= ENDS_PER_TICK_MAX or not run.alive or is_log or run.connected_ranks():
+            is_early = is_log or (managed.is_unattached and not is_read)
+            if ended >= ENDS_PER_TICK_MAX or not run.alive or is_early or run.connected_ranks():
                 continue
             # Ranks that ended while no governor ran never send a hello again. The journal knows their processes.
             if all(self.performer.processes.is_gone(process) for process in managed.processes()):

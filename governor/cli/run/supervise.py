@@ -207,6 +207,7 @@ def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str],
         argv=own_argv(name, argv),
         processes=command.identity(governor.processes),
         should_end=lambda: is_over(governor, command),
+        is_read=lambda: logs_are_read(governor, command),
         on_signal=partial(answers.pass_on, governor),
         mark=command.mark,
         group=command.group,
@@ -214,7 +215,9 @@ def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str],
         uid=os.getuid(),
     )
     pid = command.process.pid
-    ended = CommandEnd(name, command.poll, pid, governor.processes)
+    ended = CommandEnd(
+        name, lambda: command.exit_code if supervised.is_read() else None, pid, governor.processes
+    )  # fmt: skip
     reaper = Reaper(pid, command.mark, command.group)
     governor.daemon.supervise(supervised, ended, reaper, command.evidence.oom)
     if supervised.processes:
@@ -227,13 +230,10 @@ def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str],
 
 
 def is_over(governor: Governor, command: Command) -> bool:
-    if command.poll() is None:
+    if not logs_are_read(governor, command):
         return False
-    command.note_ended(governor.clock.mono())
     node = governor.node
     assert command.ended_at is not None
-    if not all(stream.has_read(command.ended_at) for stream in governor.streams):
-        return False
     under_way = any(_is_under_way(governor, t.incident) for t in node.runs.values() if t.incident is not None)
     # The launcher may exit before its ranks (`deepspeed` then exits with 0). They still train and still cost.
     training = any(t.run.alive and t.processes() for t in node.runs.values())
@@ -242,6 +242,18 @@ def is_over(governor: Governor, command: Command) -> bool:
     # Processes left in the command's session get as long to exit as they get to send hello.
     is_late = governor.node.idle.command is not None and governor.clock.mono() - command.ended_at >= HELLO_NS
     return is_late or not stops_node(governor.node, command.exit_code)
+
+
+def logs_are_read(governor: Governor, command: Command) -> bool:
+    """Whether the command has ended and all that it had written into followed logs by then was read.
+
+    Until then it is not over: its last line may be its first, or hold a NaN.
+    """
+    if command.poll() is None:
+        return False
+    command.note_ended(governor.clock.mono())
+    assert command.ended_at is not None
+    return all(stream.has_read(command.ended_at) for stream in governor.streams)
 
 
 def _is_under_way(governor: Governor, incident: Incident) -> bool:

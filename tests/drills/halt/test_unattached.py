@@ -134,3 +134,13 @@ def test_a_halted_log_of_the_command_ends_it_also_before_its_pidfile_is_read(
     assert incident["halt_stage"] == "HALTED"
     assert "--name" in incident["resume"]
     assert "names no processes" not in done.stderr
+
+
+def test_what_a_short_command_logs_last_is_its_own(costgov: Costgov, tmp_path: Path) -> None:
+    """It is over before its log was read for the first time."""
+    with (tmp_path / "costgov.toml").open("a") as config:
+        config.write(f'[[jsonl]]\npath = "{tmp_path}/log.jsonl"\nrun = "log"\n')
+    writes = f'echo \'{{"step": 7, "loss": 2.0}}\' > {tmp_path}/log.jsonl'
+    wrote = costgov("run", "--price", "3", "--", "sh", "-c", writes)
+    assert "costgov: log: ended with exit code 0; step 7; spent $0.00" in wrote.stderr
+    assert "no step was seen" not in wrote.stderr

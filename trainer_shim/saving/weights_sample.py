@@ -265,7 +265,7 @@ def _of_archive(file: IO[bytes], start: int, end: int, budget: Budget) -> Iterat
             if member is not None and member.compress_type == zipfile.ZIP_STORED:
                 header = budget.read(file, start + member.header_offset, 30)
                 begin = start + member.header_offset + 30 + sum(_LOCAL_HEADER.unpack(header))
-                yield Piece("storage %s" % key, dtype, begin, member.file_size)
+                yield Piece("the tensor that is data/%s in it" % key, dtype, begin, member.file_size)
 
 
 def storages(pickled: bytes, budget: Budget) -> Iterator[Tuple[str, str]]:

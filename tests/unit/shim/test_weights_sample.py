@@ -25,7 +25,7 @@ def test_a_nan_or_an_infinity_is_found_and_named(tmp_path: Path, dtype: str) -> 
         safetensors(tmp_path / "model.safetensors", {"wte": (dtype, healthy), "lm_head": (dtype, harmed)})
         assert sampled(tmp_path / "model.safetensors") == "model.safetensors: lm_head"
         torch_zip(tmp_path / "state.pt", dtype, healthy, harmed)
-        assert sampled(tmp_path / "state.pt") == "state.pt: storage 1"
+        assert sampled(tmp_path / "state.pt") == "state.pt: the tensor that is data/1 in it"
         begins = distcp(tmp_path / "__0_0.distcp", dtype, healthy, healthy, harmed, healthy)
         assert sampled(tmp_path / "__0_0.distcp") == f"__0_0.distcp: archive at byte {begins[2]}"
 

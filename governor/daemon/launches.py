@@ -14,7 +14,15 @@ from governor.core.base.identity import ConnectionId, ProcessFacts, ProcessId, c
 from governor.core.base.units import TICK_NS, MonoNs
 from governor.core.events.inputs import Hello, LaunchersSeen
 from governor.core.events.streams import StreamOpened
-from governor.core.halt.kill_set import ANCESTORS_MAX, descends, find_launchers, is_below, own_cgroups, unsure
+from governor.core.halt.kill_set import (
+    ANCESTORS_MAX,
+    ancestors,
+    descends,
+    find_launchers,
+    is_below,
+    own_cgroups,
+    unsure,
+)
 from governor.daemon.perform import Performer
 from governor.daemon.process_killer import ControlGroup, Surroundings
 
@@ -44,6 +52,7 @@ class SupervisedCommand:
     group: ControlGroup | None = None  # Made for it; None where that is not allowed.
     surroundings: Surroundings | None = None
     uid: int | None = None  # Whose ranks speak for the command without a tie to it.
+    reaper: int | None = None  # Our pid: what leaves the command's tree stays below us.
 
     @property
     def marks(self) -> tuple[int, ...]:
@@ -66,7 +75,7 @@ def launch_seen(
     # Another run of this user may use our socket. Our command is not above its ranks and must not end with it.
     # Nor is another user's whose rank only says our name.
     is_named = hello.run == command.run and hello.peer.uid == command.uid
-    own = is_named or descends(table, rank, command.processes) or _has_left(table, rank, command)
+    own = is_named or _is_tied(table, rank, command, hello.peer.uid)
     launchers = tuple(dict.fromkeys((*command.processes, *found))) if own else found
     marks = _marks(table, hello, command if own else NO_COMMAND)
     roots = (rank, *launchers)
@@ -81,8 +90,13 @@ def launch_seen(
     return LaunchersSeen(hello.at, hello.run, launchers, argv, marks, cgroups, strangers)
 
 
-def is_tied(look: Callable[[int], ProcessFacts | None], rank: ProcessId, command: SupervisedCommand) -> bool:
-    """Whether the kernel ties the rank to the command: by its parents, its session, its mark or its control group."""
+def is_tied(
+    look: Callable[[int], ProcessFacts | None], rank: ProcessId, command: SupervisedCommand, uid: int | None
+) -> bool:  # fmt: skip
+    """Whether the kernel ties the rank to the command: by its parents, its session or its control group.
+
+    `uid`: who speaks. The mark ties the command's own user alone: everybody can read it, and set it for himself.
+    """
     line: dict[int, ProcessFacts] = {}
     pid = rank.pid
     while pid > 1 and pid not in line and len(line) <= ANCESTORS_MAX:
@@ -93,7 +107,7 @@ def is_tied(look: Callable[[int], ProcessFacts | None], rank: ProcessId, command
         pid = facts.ppid
     roots = (look(root.pid) for root in command.processes)
     table = {**{root.process.pid: root for root in roots if root is not None}, **line}
-    return descends(table, rank, command.processes) or _has_left(table, rank, command)
+    return _is_tied(table, rank, command, uid)
 
 
 def writes_log(
@@ -104,16 +118,25 @@ def writes_log(
     The log of another user who is not root says nothing about this command before its writer is named.
     """
     if event.processes:
-        return any(is_tied(look, process, command) for process in event.processes)
+        uid = command.uid if event.uid == 0 else event.uid
+        return any(is_tied(look, process, command, uid) for process in event.processes)
     return not event.is_distrusted and event.uid in (command.uid, 0)
 
 
-def _has_left(table: Mapping[int, ProcessFacts], rank: ProcessId, command: SupervisedCommand) -> bool:
+def _is_tied(
+    table: Mapping[int, ProcessFacts], rank: ProcessId, command: SupervisedCommand, uid: int | None
+) -> bool:  # fmt: skip
     """Whether the rank was started by the command, wherever it stands now."""
     facts = table.get(rank.pid)
     if facts is None or facts.process != rank:
         return False
-    return any(carries(facts.mark, mark) for mark in command.marks) or is_below(facts.cgroup, command.cgroups)
+    if descends(table, rank, command.processes) or is_below(facts.cgroup, command.cgroups):
+        return True
+    if not any(carries(facts.mark, mark) for mark in command.marks):
+        return False
+    # A setuid program has its user's limits too, so its own uid alone does not say whose mark it is.
+    is_own = uid == command.uid == facts.uid
+    return is_own or any(ancestor.process.pid == command.reaper for ancestor in ancestors(table, facts))
 
 
 def _marks(table: Mapping[int, ProcessFacts], hello: Hello, command: SupervisedCommand) -> tuple[int, ...]:
@@ -165,7 +188,7 @@ class LaunchLooks:
             if len(self._ties) >= TIES_MAX:
                 self._ties.clear()
             try:
-                self._ties[rank] = is_tied(self._performer.processes.facts, rank, command)
+                self._ties[rank] = is_tied(self._performer.processes.facts, rank, command, hello.peer.uid)
             except OSError:  # Out of descriptors.
                 return hello
         return replace(hello, of_command=self._ties[rank])

@@ -213,6 +213,7 @@ def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str],
         group=command.group,
         surroundings=Surroundings() if command.mark is not None else None,
         uid=os.getuid(),
+        reaper=os.getpid(),
     )
     pid = command.process.pid
     ended = CommandEnd(

@@ -102,16 +102,21 @@ def seen_before(governor: Service, count: int, uid: int) -> None:
     journal.close()
 
 
-def test_a_stranger_who_says_the_commands_name_is_not_the_command(public: Path, interpreter: str) -> None:
-    """While the command imports, no rank of its own has said hello: the name is all that anybody could know it by."""
+@pytest.mark.parametrize("copies_mark", [False, True])
+def test_a_stranger_who_says_the_commands_name_is_not_the_command(
+    copies_mark: bool, public: Path, interpreter: str
+) -> None:
+    """While the command imports, no rank of its own has said hello: anybody knows its name, and may read its mark."""
     for name in ("socket", "go"):
         os.mkfifo(public / name)
-    waits = f'echo "$COSTGOV_SOCKET" > {public}/socket; read line < {public}/go; exit 7'
+    waits = f'echo "$COSTGOV_SOCKET $COSTGOV_MARK" > {public}/socket; read line < {public}/go; exit 7'
     command = begin(public, ["sh", "-c", waits])
     try:
-        socket = Path((public / "socket").read_text().strip())
-        stranger = Puppet(socket, prefix=as_uid(STRANGER, interpreter))
-        assert stranger.hello(run="drill")["kind"] == "confirm"
+        socket, mark = (public / "socket").read_text().split()
+        prefix = [*as_uid(STRANGER, "prlimit"), f"--locks={mark}:", interpreter] if copies_mark else []
+        stranger = Puppet(Path(socket), prefix=prefix or as_uid(STRANGER, interpreter))
+        said: dict[str, Any] = {"mark": int(mark)} if copies_mark else {}
+        assert stranger.hello(run="drill", **said)["kind"] == "confirm"
         stranger.steps(1, 3)
         stranger.steps(4, 4, loss="nan")
         stranger.process.wait(SAFETY_S)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from governor.core.base.identity import MARK_PART_BITS, ConnectionId, Peer, ProcessId
 from governor.core.base.units import MonoNs
@@ -52,7 +55,7 @@ def test_the_commands_mark_is_enough_for_its_ranks_even_of_another_name_and_out_
     for name in ("llama", "other"):
         processes, rank = machine(within := COMMANDS << MARK_PART_BITS | 0x91234)
         launcher = processes.add(200, argv=["sh", "job.sh"])
-        command = SupervisedCommand("llama", ("costgov", "run"), (launcher,), mark=COMMANDS)
+        command = SupervisedCommand("llama", ("costgov", "run"), (launcher,), mark=COMMANDS, uid=1000)
         seen = launch_seen(processes.table(), hello(rank, within, run=name), OWN, command)
         assert seen is not None
         assert (seen.launchers, seen.marks, seen.unsure) == ((launcher,), (COMMANDS,), ())
@@ -79,11 +82,62 @@ def test_a_rank_is_tied_by_its_parents_or_its_mark() -> None:
     processes, rank = machine(COMMANDS)
     launcher = processes.add(200, argv=["sh", "job.sh"])
     below = processes.add(201, ppid=200)
-    command = SupervisedCommand("llama", (), (launcher,), mark=COMMANDS)
-    assert is_tied(processes.facts, below, command)
-    assert is_tied(processes.facts, rank, command)
-    assert not is_tied(processes.facts, rank, replace(command, mark=MARK))
-    assert not is_tied(processes.facts, replace(below, start_ticks=1), command), "another process of that number"
+    command = SupervisedCommand("llama", (), (launcher,), mark=COMMANDS, uid=1000)
+    assert is_tied(processes.facts, below, command, 1000)
+    assert is_tied(processes.facts, rank, command, 1000)
+    assert not is_tied(processes.facts, rank, replace(command, mark=MARK), 1000)
+    assert not is_tied(processes.facts, replace(below, start_ticks=1), command, 1000), "another process of that number"
+
+
+class MadeGroup:
+    path, is_populated = "/fake/costgov-1", True
+
+    def kill(self) -> bool:
+        return True
+
+
+def strangers(peer_uid: int, its_uid: int) -> tuple[FakeProcesses, Hello, SupervisedCommand]:
+    """A rank with the mark of root's command, which it has read in /proc and set itself."""
+    processes, rank = machine(COMMANDS)
+    processes.by_pid[100].facts = replace(processes.by_pid[100].facts, uid=its_uid)
+    launcher = processes.add(200, argv=["sh", "job.sh"], uid=0, start_ticks=rank.start_ticks)
+    command = SupervisedCommand(
+        "llama", ("costgov", "run"), (launcher,), mark=COMMANDS, group=MadeGroup(), uid=0, reaper=OWN
+    )
+    said = hello(rank, COMMANDS)
+    return processes, replace(said, peer=replace(said.peer, uid=peer_uid)), command
+
+
+# It says hello and becomes a setuid program, which has its limits: the table shows root then.
+@pytest.mark.parametrize("its_uid", [12346, 0])
+def test_the_commands_mark_on_a_strangers_rank_is_a_copy_and_gives_it_nothing_of_the_command(its_uid: int) -> None:
+    for name in ("llama", "other"):
+        processes, said, command = strangers(12346, its_uid)
+        assert not is_tied(processes.facts, said.peer.process, command, 12346)
+        seen = launch_seen(processes.table(), replace(said, run=name), OWN, command)
+        assert seen is not None
+        assert (seen.launchers, seen.cgroups, seen.command) == ((), (), ())
+
+
+def test_a_strangers_log_with_a_copied_mark_is_not_the_commands() -> None:
+    for its_uid in (12346, 0):
+        processes, said, command = strangers(12346, its_uid)
+        log = StreamOpened(MonoNs(1), "log", 12346, None, {}, (said.peer.process,))
+        assert not writes_log(processes.facts, log, command)
+
+
+@pytest.mark.parametrize("tie", ["parent", "session", "control group", "our orphan"])
+def test_a_rank_that_the_command_has_made_another_users_is_tied_by_what_nobody_can_set(tie: str) -> None:
+    processes, said, command = strangers(12346, 12346)
+    changed: dict[str, dict[str, Any]] = {
+        "parent": {"ppid": 200}, "session": {"sid": 200}, "control group": {"cgroup": "/fake/costgov-1"},
+        "our orphan": {"ppid": OWN},
+    }  # fmt: skip
+    processes.by_pid[100].facts = replace(processes.by_pid[100].facts, **changed[tie])
+    assert is_tied(processes.facts, said.peer.process, command, 12346)
+    seen = launch_seen(processes.table(), said, OWN, command)
+    assert seen is not None
+    assert seen.launchers == command.processes
 
 
 def test_a_log_is_the_commands_unless_somebody_else_is_named_or_it_is_not_believed() -> None:

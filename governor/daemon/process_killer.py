@@ -183,6 +183,7 @@ class ProcessKiller:
         killing.ties = own_ties(
             table, killing.ranks, killing.launchers, (*killing.marks, *before), killing.cgroups,
             (*killing.others(), *killing.apart, *killing.siblings), self.own_pid,
+            uids=(killing.uid, *killing.other_uids),
         )  # fmt: skip
         return killing.ties
 
@@ -328,12 +329,12 @@ class ProcessKiller:
         members = frozenset(killing.members.members)
         beside = self._beside(killing, killing.members, table)
         others = (
-            *marked_of_others(table, killing.members), *killing.bearers_shared,
-            *killing.ties.shared(table, killing.members.uids),
+            *killing.bearers_shared, *killing.ties.shared(table, killing.members.uids),
+            *marked_of_others(table, killing.members),  # Last: another user may copy the mark to any number.
         )  # fmt: skip
         announced = frozenset(killing.others())
         unannounced = (process for process in killing.siblings if process not in announced)
-        named = dict.fromkeys((*killing.unsure(), *unannounced, *others, *beside))
+        named = dict.fromkeys((*killing.unsure(), *unannounced, *beside, *others))
         living = [p for p in named if p not in members and p.pid in table and not self.processes.is_gone(p)]
         shown = ((p.pid, " ".join(redacted(table[p.pid].argv, self.redact_keys))) for p in living[:UNSURE_MAX])
         return tuple((pid, command[:COMMAND_CHARS_MAX]) for pid, command in shown)

@@ -47,29 +47,36 @@ class Ties:
 
 def own_ties(
     table: Table, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], marks: Iterable[int],
-    cgroups: Iterable[str], others: Iterable[ProcessId], own_pid: int,
+    cgroups: Iterable[str], others: Iterable[ProcessId], own_pid: int, *, uids: Iterable[int],
 ) -> Ties:  # fmt: skip
-    """`others`: announced processes of other runs that live. A process that this run has announced too is its own."""
+    """`others`: announced processes of other runs that live. A process that this run has announced too is its own.
+
+    `uids`: the run's. Another user's mark may be a copy of the run's and says nothing of the run's own processes.
+    """
+    uids = frozenset(uids)
     marks, cgroups = tuple(dict.fromkeys(marks)), tuple(dict.fromkeys(cgroups))
     own = _pids(table, ranks)
     rooted = own | _pids(table, launchers)
     announced = _pids(table, others) - own
-    governors = _governors(table, rooted, own_pid, marks, cgroups)
+    governors = _governors(table, rooted, own_pid, marks, cgroups, uids)
     heads = announced | governors
     if not heads:
         return Ties(marks, cgroups)
     above = {pid for head in heads for pid in _up_to(table, head, own)}
-    theirs = {table[pid].mark for pid in announced} | {f.mark for f in table.values() if f.ppid in governors}
-    theirs -= {0, *(mark for mark in theirs if any(carries(table[pid].mark, mark) for pid in (*own, *governors)))}
+    credible = frozenset(head for head in heads if table[head].uid in uids)
+    children = {facts.process.pid for facts in table.values() if facts.ppid in governors and facts.uid in uids}
+    theirs = {table[pid].mark for pid in children | (announced & credible)}
+    known = own | (governors & credible)
+    theirs -= {0, *(mark for mark in theirs if any(carries(table[pid].mark, mark) for pid in known))}
     spared = {
         facts.process.pid
         for facts in table.values()
         if _nearest(table, facts, own, heads) or (_carries_one(facts.mark, theirs) and not _is_below(table, facts, own))
     }
-    shared_marks = tuple(m for m in marks if any(carries(table[head].mark, m) for head in heads))
+    shared_marks = tuple(m for m in marks if any(carries(table[head].mark, m) for head in credible))
     shared_cgroups = tuple(c for c in cgroups if any(is_below(table[head].cgroup, (c,)) for head in heads))
     of_ranks = dict.fromkeys(table[pid].mark for pid in sorted(own) if _carries_one(table[pid].mark, shared_marks))
-    alone = (m for m in of_ranks if not any(carries(table[head].mark, m) for head in heads))
+    alone = (m for m in of_ranks if not any(carries(table[head].mark, m) for head in credible))
     return Ties(
         marks=tuple(dict.fromkeys((*(m for m in marks if m not in shared_marks), *alone))),
         cgroups=tuple(c for c in cgroups if c not in shared_cgroups),
@@ -124,15 +131,16 @@ def siblings(
 
 
 def _governors(
-    table: Table, rooted: frozenset[int], own_pid: int, marks: tuple[int, ...], cgroups: tuple[str, ...]
-) -> frozenset[int]:
+    table: Table, rooted: frozenset[int], own_pid: int, marks: tuple[int, ...], cgroups: tuple[str, ...],
+    uids: frozenset[int],
+) -> frozenset[int]:  # fmt: skip
     """The `costgov run`s that only a mark or a control group ties to the run, and that have a command."""
     leading = {facts.ppid for facts in table.values() if facts.sid == facts.process.pid}
     return frozenset(
         facts.process.pid
         for facts in table.values()
         if facts.process.pid in leading
-        and (_carries_one(facts.mark, marks) or is_below(facts.cgroup, cgroups))
+        and ((facts.uid in uids and _carries_one(facts.mark, marks)) or is_below(facts.cgroup, cgroups))
         and is_governor(facts.argv)
         and facts.process.pid != own_pid
         and not _is_below(table, facts, rooted)

@@ -34,7 +34,7 @@ def halted(
     tree: Tree, rank: ProcessId, others: Iterable[ProcessId] = (), *, launchers: tuple[ProcessId, ...] = (),
     marks: tuple[int, ...] = (), cgroups: tuple[str, ...] = (),
 ) -> tuple[KillSet, Ties]:  # fmt: skip
-    ties = own_ties(tree.table, [rank], launchers, marks, cgroups, others, GOVERNOR)
+    ties = own_ties(tree.table, [rank], launchers, marks, cgroups, others, GOVERNOR, uids=[USER])
     made = kill_set(
         tree.table, [rank], GOVERNOR, launchers=launchers, marks=ties.marks, cgroups=ties.cgroups, spared=ties.spared
     )
@@ -97,14 +97,44 @@ def test_a_governor_inside_the_tree_is_a_launcher_of_the_run(tree: Tree) -> None
     command = marked(tree, 200, 100, MARK, ("sh", "job.sh"))
     marked(tree, 201, 200, MARK, GOVERNING)
     marked(tree, 202, 201, own(7))
-    ties = own_ties(tree.table, [], [command], [MARK], [], [], GOVERNOR)
+    ties = own_ties(tree.table, [], [command], [MARK], [], [], GOVERNOR, uids=[USER])
     assert ties == Ties((MARK,), ())
+
+
+def as_stranger(tree: Tree, pid: int) -> None:
+    tree.table[pid] = replace(tree.table[pid], uid=USER + 1)
+
+
+def test_another_users_copy_of_the_mark_saves_nothing_of_the_run(tree: Tree) -> None:
+    """Everybody may read the mark and set it: the stranger's rank has the run's own, and says hello as its own run."""
+    rank = marked(tree, 201, 100, own(1))
+    stranger = marked(tree, 301, 1, own(1))
+    as_stranger(tree, 301)
+    for pid, mark in ((202, own(1)), (203, MARK)):
+        marked(tree, pid, 1, mark, ("httpd",))
+    made, ties = halted(tree, rank, [stranger], marks=(MARK, own(1)))
+    assert sorted(pids(made.members)) == [201, 202, 203]
+    assert (ties.shared_marks, 202 in ties.spared) == ((), False)
+    tree.end(201)
+    ties = own_ties(tree.table, [rank], [], [MARK, own(1)], [], [stranger], GOVERNOR, uids=[USER])
+    assert (ties.marks, ties.spared) == ((MARK, own(1)), frozenset({301})), "its rank is gone, and its mark its own"
+
+
+def test_another_users_costgov_run_with_a_copied_mark_saves_nothing_of_the_run(tree: Tree) -> None:
+    rank = marked(tree, 201, 100, own(1))
+    marked(tree, 202, 1, MARK, ("httpd",))
+    marked(tree, 301, 1, MARK, GOVERNING)
+    marked(tree, 302, 301, MARK)
+    for pid in (301, 302):
+        as_stranger(tree, pid)
+    made, ties = halted(tree, rank, marks=(MARK,))
+    assert (sorted(pids(made.members)), ties) == ([201, 202], Ties((MARK,), ()))
 
 
 def test_a_process_that_was_replaced_is_nobodys_neighbour(tree: Tree) -> None:
     rank, other = tree.add(201, 1, RANK, session=True), tree.add(202, 1, RANK, session=True)
     gone = replace(other, start_ticks=other.start_ticks - 1)
-    assert own_ties(tree.table, [rank], [], [], [SCOPE], [gone], GOVERNOR) == Ties((), (SCOPE,))
+    assert own_ties(tree.table, [rank], [], [], [SCOPE], [gone], GOVERNOR, uids=[USER]) == Ties((), (SCOPE,))
 
 
 def test_runs_of_a_sweep_in_one_scope_are_neighbours_before_their_hello(tree: Tree) -> None:

@@ -181,9 +181,9 @@ class ProcessKiller:
         """Look again which processes are other runs': these may begin, and announce themselves, during the halt."""
         before = killing.members.marks if killing.members is not None else ()
         killing.ties = own_ties(
-            table, killing.ranks, killing.launchers, (*killing.marks, *before), killing.cgroups,
-            (*killing.others(), *killing.apart, *killing.siblings), self.own_pid,
-            uids=(killing.uid, *killing.other_uids),
+            table, killing.ranks, killing.launchers, (*killing.marks, *before), killing.cgroups, killing.others(),
+            self.own_pid, uids=(killing.uid, *killing.other_uids), guesses=(*killing.apart, *killing.siblings),
+            made=self.group.path if self.group is not None else None,
         )  # fmt: skip
         return killing.ties
 

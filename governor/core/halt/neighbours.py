@@ -48,17 +48,21 @@ class Ties:
 def own_ties(
     table: Table, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], marks: Iterable[int],
     cgroups: Iterable[str], others: Iterable[ProcessId], own_pid: int, *, uids: Iterable[int],
+    guesses: Iterable[ProcessId] = (), made: str | None = None,
 ) -> Ties:  # fmt: skip
     """`others`: announced processes of other runs that live. A process that this run has announced too is its own.
 
+    `guesses`: what may be another run's, as nobody has announced it. `made`: the control group made for the run's
+    command. What is in it is the run's, whatever it calls itself: neither a guess nor a name gives it up.
     `uids`: the run's. Another user's mark may be a copy of the run's and says nothing of the run's own processes.
     """
     uids = frozenset(uids)
     marks, cgroups = tuple(dict.fromkeys(marks)), tuple(dict.fromkeys(cgroups))
     own = _pids(table, ranks)
+    made = made if made in cgroups else None  # Else it is another run's.
     rooted = own | _pids(table, launchers)
-    announced = _pids(table, others) - own
-    governors = _governors(table, rooted, own_pid, marks, cgroups, uids)
+    announced = (_pids(table, others) | _out_of(table, _pids(table, guesses), made)) - own
+    governors = _out_of(table, _governors(table, rooted, own_pid, marks, cgroups, uids), made)
     heads = announced | governors
     if not heads:
         return Ties(marks, cgroups)
@@ -145,6 +149,17 @@ def _governors(
         and facts.process.pid != own_pid
         and not _is_below(table, facts, rooted)
     )
+
+
+def _out_of(table: Table, heads: frozenset[int], made: str | None) -> frozenset[int]:
+    """Those of them that are outside the group, or that have one of their own in it, or whose command has.
+
+    `costgov run` makes one for its command. Whoever may make a group there may leave the run's own too.
+    """
+    if made is None:
+        return heads
+    with_own = {pid for f in table.values() if f.cgroup.startswith(f"{made}/") for pid in (f.process.pid, f.ppid)}
+    return frozenset(pid for pid in heads if pid in with_own or not is_below(table[pid].cgroup, (made,)))
 
 
 def _pids(table: Table, processes: Iterable[ProcessId]) -> frozenset[int]:

@@ -232,6 +232,24 @@ def test_neither_roots_manager_nor_another_runs_group_is_killed() -> None:
     assert (scans(process_killer, EMPTY_SCANS + 3, begin=10), group.kills) == ([()], 0)
 
 
+def test_what_the_rank_detached_into_the_runs_own_group_ends_whatever_it_looks_like() -> None:
+    """It has dropped the mark. One looks like a run of a sweep, one like another `costgov run`, one like another's."""
+    processes = FakeProcesses()
+    rank = processes.add(100, argv=["python", "train.py", "1"])
+    processes.add(200, argv=["python", "train.py", "decoy"], dies_of=frozenset({signal.SIGKILL}))
+    processes.add(201, argv=GOVERNING, sid=201)
+    processes.add(202, ppid=201, sid=202)
+    bearer = processes.add(203, argv=["httpd"])
+    process_killer, group = grouped(processes)
+    process_killer.surroundings = FakeSurroundings(p203=Clue(MARK + 1, "/"))
+    process_killer.begin("i", [rank], [], 1000, signal.SIGTERM, marks=[MARK], cgroups=[group.path])
+    assert set(processes.table()) == {200}, f"{bearer.pid} too has got its signal"
+    assert scans(process_killer, EMPTY_SCANS + 3) == [], "the group is not empty"
+    process_killer.begin("i", [rank], [], 1000, signal.SIGKILL, marks=[MARK], cgroups=[group.path])
+    (seen,) = [seen for n in range(10, 20) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
+    assert (seen.alive, seen.unsure, processes.table()) == ((), (), {})
+
+
 class FakeSurroundings:
     """What the environments and directories of processes say, by pid."""
 

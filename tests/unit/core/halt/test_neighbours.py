@@ -131,6 +131,43 @@ def test_another_users_costgov_run_with_a_copied_mark_saves_nothing_of_the_run(t
     assert (sorted(pids(made.members)), ties) == ([201, 202], Ties((MARK,), ()))
 
 
+MADE = "/system.slice/costgov-x-0a1b2c3d"
+
+
+def test_no_guess_gives_up_the_group_that_was_made_for_the_command(tree: Tree) -> None:
+    """All of these were detached by the rank and have dropped its mark: only the group still tells whose they are."""
+    rank = tree.add(201, 100, (PYTHON, "train.py", "--lr", "1"), session=True)
+    sibling = tree.add(301, 1, (PYTHON, "train.py", "decoy"), session=True)
+    apart = tree.add(302, 1, ("httpd3",), session=True)
+    tree.add(303, 1, ("/usr/bin/costgov", "sh", "run"), session=True)
+    tree.add(304, 303, ("httpd2",), session=True)
+    tree.add(305, 1, ("httpd",), session=True)
+    for pid in (201, 301, 302, 303, 304, 305):
+        tree.table[pid] = replace(tree.table[pid], cgroup=MADE)
+    ties = own_ties(tree.table, [rank], [], [], [MADE], [], GOVERNOR, uids=[USER], guesses=(sibling, apart), made=MADE)
+    assert ties == Ties((), (MADE,))
+    assert own_ties(tree.table, [rank], [], [], [MADE], [sibling], GOVERNOR, uids=[USER], made=MADE).shared_cgroups == (
+        MADE,
+    ), "it has said hello"
+    others_halt = own_ties(tree.table, [], [], [], [SCOPE], [], GOVERNOR, uids=[USER], guesses=(sibling,), made=MADE)
+    assert others_halt.spared == {sibling.pid}, "another run's halt takes nothing from it"
+
+
+@pytest.mark.parametrize("own_group", [True, False])
+def test_another_costgov_run_has_a_group_of_its_own_for_its_command(tree: Tree, own_group: bool) -> None:
+    rank = tree.add(201, 100, RANK, session=True)
+    tree.add(300, 1, ("tmux", "new"), session=True)
+    tree.add(301, 300, GOVERNING, session=True)
+    tree.add(302, 301, RANK, session=True)
+    for pid in (201, 300, 301, 302):
+        tree.table[pid] = replace(tree.table[pid], cgroup=MADE)
+    if own_group:
+        tree.table[302] = replace(tree.table[302], cgroup=f"{MADE}/costgov-y-12345678")
+    ties = own_ties(tree.table, [rank], [], [], [MADE], [], GOVERNOR, uids=[USER], made=MADE)
+    assert ties.spared == (frozenset((300, 301, 302)) if own_group else frozenset())
+    assert ties.cgroups == (() if own_group else (MADE,))
+
+
 def test_a_process_that_was_replaced_is_nobodys_neighbour(tree: Tree) -> None:
     rank, other = tree.add(201, 1, RANK, session=True), tree.add(202, 1, RANK, session=True)
     gone = replace(other, start_ticks=other.start_ticks - 1)

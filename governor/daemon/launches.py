@@ -23,6 +23,7 @@ from governor.core.halt.kill_set import (
     own_cgroups,
     unsure,
 )
+from governor.core.halt.programs import program_key
 from governor.daemon.perform import Performer
 from governor.daemon.process_killer import ControlGroup, Surroundings
 
@@ -87,7 +88,15 @@ def launch_seen(
     outermost = table.get(launchers[0].pid) if launchers else None
     known = outermost.argv if outermost is not None else ()
     argv = (command.argv or known) if own else known
-    return LaunchersSeen(hello.at, hello.run, launchers, argv, marks, cgroups, strangers)
+    return LaunchersSeen(hello.at, hello.run, launchers, argv, marks, cgroups, strangers, _programs(table, hello))
+
+
+def _programs(table: Mapping[int, ProcessFacts], hello: Hello) -> tuple[str, ...]:
+    """What the rank runs, to tell another run of its sweep even when the rank is gone."""
+    facts = table.get(hello.peer.process.pid)
+    is_there = facts is not None and facts.process == hello.peer.process
+    key = program_key(facts.argv, (hello.rank, hello.local_rank)) if facts is not None and is_there else None
+    return () if key is None else (key,)
 
 
 def is_tied(

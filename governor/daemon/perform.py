@@ -247,7 +247,7 @@ class Performer:
         launch = managed.launch if managed is not None else Launch()
         hit = self.process_killer.begin(
             incident_id, self.node.announced(incident_id), launchers, uid, signum, others,
-            marks=launch.marks, cgroups=launch.cgroups, unsure=lambda: launch.unsure,
+            marks=launch.marks, cgroups=launch.cgroups, programs=launch.programs, unsure=lambda: launch.unsure,
             others=partial(announced_by_others, self.node.runs, run),
         )  # fmt: skip
         unsent = self._why_unsent(hit)

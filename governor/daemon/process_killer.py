@@ -83,6 +83,7 @@ class KillInProgress:
     signum: signal.Signals
     marks: tuple[int, ...] = ()
     cgroups: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()  # What its ranks run or ran.
     # Perhaps of the run, as of now: never signalled, and named when all else is gone.
     unsure: Callable[[], Iterable[ProcessId]] = tuple
     others: Callable[[], Iterable[ProcessId]] = tuple  # Announced processes of the node's other runs, as of now.
@@ -125,7 +126,7 @@ class ProcessKiller:
     def begin(
         self, incident_id: str, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], uid: int,
         signum: signal.Signals, other_uids: Iterable[int] = (), *, marks: Iterable[int] = (),
-        cgroups: Iterable[str] = (),
+        cgroups: Iterable[str] = (), programs: Iterable[str] = (),
         unsure: Callable[[], Iterable[ProcessId]] = tuple, others: Callable[[], Iterable[ProcessId]] = tuple,
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Signal every process of the run, launchers first. Repeatable. Return each process and its signal's result.
@@ -137,7 +138,7 @@ class ProcessKiller:
         known = self._open.get(incident_id)
         killing = KillInProgress(
             tuple(dict.fromkeys(ranks)), tuple(launchers), uid, tuple(other_uids), signum,
-            marks=tuple(marks), cgroups=tuple(cgroups), unsure=unsure, others=others,
+            marks=tuple(marks), cgroups=tuple(cgroups), programs=tuple(programs), unsure=unsure, others=others,
         )  # fmt: skip
         if known is not None:
             killing.members, killing.apart, killing.siblings = known.members, known.apart, known.siblings
@@ -152,7 +153,9 @@ class ProcessKiller:
         return late
 
     def _begin(self, killing: KillInProgress, table: Table) -> list[dict[str, Any]]:
-        maybe = siblings(table, killing.ranks, killing.launchers, killing.marks, killing.cgroups)
+        maybe = siblings(
+            table, killing.ranks, killing.launchers, killing.marks, killing.cgroups, killing.programs
+        )  # fmt: skip
         killing.siblings = tuple(dict.fromkeys((*killing.siblings, *maybe)))
         ties = self._tie(killing, table)
         made = kill_set(

@@ -57,6 +57,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "marks": list(managed.launch.marks),
         "cgroups": list(managed.launch.cgroups),
         "unsure": [process_row(process) for process in managed.launch.unsure],
+        "programs": list(managed.launch.programs),
         "spend_usd_micros": node.ledger.spend(run.run),
         "paid_from": managed.history.paid_from,
         "paid_before_usd_micros": managed.history.paid_before,

@@ -324,7 +324,8 @@ def on_launchers(node: Node, event: LaunchersSeen) -> list[Effect]:
     if managed is not None:
         # Later hellos of a rank that trains say nothing about what began before its first. The look may come late.
         began = managed.run.first_step_at
-        managed.launch.learn(event.marks, event.cgroups, event.unsure if began is None or event.at <= began else ())
+        unsure = event.unsure if began is None or event.at <= began else ()
+        managed.launch.learn(event.marks, event.cgroups, unsure, event.programs)
         if event.launchers:
             managed.launch.launchers = event.launchers
             managed.launch.command = event.command

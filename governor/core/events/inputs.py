@@ -325,6 +325,7 @@ class LaunchersSeen:
     marks: tuple[int, ...] = ()  # What the rank and all that it starts carry, as the kernel says.
     cgroups: tuple[str, ...] = ()  # Control groups that began with the launch.
     unsure: tuple[ProcessId, ...] = ()  # Orphans that began while the run was starting.
+    programs: tuple[str, ...] = ()  # Of the rank: core/halt/programs.py.
 
 
 @dataclass(frozen=True, slots=True)

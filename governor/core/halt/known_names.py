@@ -15,7 +15,6 @@ _MANAGERS = frozenset((
     "runc", "crun", "dockerd", "pbs_mom", "condor_starter", "sge_shepherd",
 ))  # fmt: skip
 _LAUNCHER_FILES = ("deepspeed/launcher/launch.py", "deepspeed/launcher/runner.py", "torch/distributed/run.py")
-_RANK_NAMES = frozenset(("local_rank", "global_rank", "node_rank", "machine_rank"))  # "rank" may be LoRA's.
 _GOVERNOR_FILE = "governor/__main__.py"
 _MULTIPLEXERS = frozenset(("tmux", "tmux:", "screen", "SCREEN", "zellij", "dtach", "abduco"))
 _SHARED_UNITS = ("session-", "user@", "init.scope")
@@ -27,14 +26,14 @@ def is_launcher(argv: tuple[str, ...]) -> bool:
     """Whether this is the command line of a known launcher of ranks."""
     if not argv:
         return False
-    program, rest = _program(argv)
+    program, rest = program_of(argv)
     name = program.rsplit("/", 1)[-1]
     if name == "accelerate" or program == "accelerate.commands.accelerate_cli":
         return "launch" in rest[:1]
     return program in _LAUNCHER_MODULES or name in _LAUNCHER_PROGRAMS or program.endswith(_LAUNCHER_FILES)
 
 
-def _program(argv: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+def program_of(argv: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """Return the script or module that runs, past the interpreter and its options, and the arguments after it."""
     if not argv[0].rsplit("/", 1)[-1].startswith(("python", "pypy")):
         return argv[0], argv[1:]
@@ -59,30 +58,9 @@ def is_governor(argv: tuple[str, ...]) -> bool:
     """Whether this is the command line of `costgov run`, which has a command of its own."""
     if not argv:
         return False
-    program, rest = _program(argv)
+    program, rest = program_of(argv)
     is_costgov = program == "governor" or program.rsplit("/", 1)[-1] == "costgov" or program.endswith(_GOVERNOR_FILE)
     return is_costgov and "run" in rest
-
-
-def is_sibling(argv: tuple[str, ...], rank: tuple[str, ...]) -> bool:
-    """Whether it is the rank's program with other arguments, as the runs of a sweep have them."""
-    if not argv or not rank:
-        return False
-    (program, given), (of_rank, given_to_rank) = _program(argv), _program(rank)
-    return bool(program) and program == of_rank and _without_rank(given) != _without_rank(given_to_rank)
-
-
-def _without_rank(given: tuple[str, ...]) -> tuple[str, ...]:
-    """Arguments without those by which the ranks of one run are told apart."""
-    return tuple(
-        word
-        for before, word in zip(("", *given), given, strict=False)
-        if not _names_rank(word) and ("=" in before or not _names_rank(before))
-    )
-
-
-def _names_rank(word: str) -> bool:
-    return word.partition("=")[0].lstrip("-").replace("-", "_") in _RANK_NAMES
 
 
 def is_multiplexer(argv: tuple[str, ...]) -> bool:

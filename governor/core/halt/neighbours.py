@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from governor.core.base.identity import Clue, ProcessFacts, ProcessId, carries
 from governor.core.halt.kill_set import ancestors, is_below
-from governor.core.halt.known_names import is_governor, is_sibling
+from governor.core.halt.known_names import is_governor
+from governor.core.halt.programs import is_sibling, program_key
 
 Table = Mapping[int, ProcessFacts]
 
@@ -112,22 +113,24 @@ def launched_apart(
 
 def siblings(
     table: Table, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], marks: Iterable[int],
-    cgroups: Iterable[str],
+    cgroups: Iterable[str], programs: Iterable[str] = (),
 ) -> tuple[ProcessId, ...]:  # fmt: skip
     """Return what only a control group ties to the run, and what may be another run of a sweep before its hello.
 
-    It has the program of a rank with other arguments. To be asked while a rank lives.
+    It has the program of a rank with other arguments. `programs`: keys of those of the run's ranks that have said
+    hello, dead or alive (programs.py).
     """
     ranks, marks, cgroups = tuple(ranks), tuple(marks), tuple(cgroups)
     own = _pids(table, ranks)
     rooted = own | _pids(table, launchers)
     above = {ancestor.process.pid for pid in own for ancestor in ancestors(table, table[pid])}
-    argvs = {table[pid].argv for pid in own}
+    living = (program_key(table[pid].argv) for pid in own)
+    known = tuple(dict.fromkeys((*programs, *(key for key in living if key is not None))))
     return tuple(
         facts.process
         for facts in table.values()
         if is_below(facts.cgroup, cgroups)
-        and any(is_sibling(facts.argv, argv) for argv in argvs)
+        and is_sibling(facts.argv, known)
         and not _carries_one(facts.mark, marks)
         and facts.process.pid not in above
         and not _is_below(table, facts, rooted)

@@ -11,6 +11,7 @@ from governor.core.base.identity import MARK_PART_BITS, ConnectionId, Peer, Proc
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Hello
 from governor.core.events.streams import StreamOpened
+from governor.core.halt.programs import is_sibling
 from governor.daemon.launches import NO_COMMAND, SupervisedCommand, is_tied, launch_seen, writes_log
 from tests.contract.fakes import FakeProcesses
 
@@ -150,6 +151,16 @@ def test_a_log_is_the_commands_unless_somebody_else_is_named_or_it_is_not_believ
     assert not writes_log(processes.facts, replace(log, processes=(stranger,)), command)
     assert not writes_log(processes.facts, replace(log, uid=2000), command)
     assert not writes_log(processes.facts, replace(log, is_distrusted=True), command)
+
+
+def test_what_the_rank_runs_is_known_with_the_number_that_it_has_said() -> None:
+    processes, _ = machine(MARK)
+    rank = processes.add(101, argv=["python", "train.py", "--rank", "0"])
+    inherit(processes, 101, MARK)
+    seen = launch_seen(processes.table(), hello(rank, MARK), OWN, NO_COMMAND)
+    assert seen is not None
+    found = [is_sibling(("python", "train.py", *words.split()), seen.programs) for words in ("--rank 1", "--lr 1")]
+    assert found == [False, True]
 
 
 def test_orphans_of_the_time_before_the_hello_are_unsure() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from governor.core.base.identity import MARK_PART_BITS, Clue, ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.halt.programs import program_key
 from governor.daemon.process_killer import COMMAND_CHARS_MAX, EMPTY_SCANS, SCAN_NS, SENDS_MAX, ProcessKiller
 from governor.ports import Sent
 from tests.contract.fakes import FakeProcesses
@@ -341,6 +342,24 @@ def test_what_has_inherited_the_mark_is_the_runs_whatever_its_environment_says()
     process_killer = ProcessKiller(processes, OWN, surroundings=FakeSurroundings(p201=Clue(MARK + 1, "/")))
     process_killer.begin("i", [rank], [], 1000, signal.SIGKILL, marks=[MARK])
     assert liar.pid not in processes.table()
+
+
+@pytest.mark.parametrize("when", ["the rank is gone before the halt", "the governor is another one"])
+def test_a_run_of_the_sweep_lives_though_no_rank_is_left_to_compare_it_with(when: str) -> None:
+    """A script may raise at a NaN, and a governor may be killed between SIGTERM and the end."""
+    processes = FakeProcesses()
+    rank = processes.add(100, argv=["python", "train.py", "--lr", "0.1"])
+    other = processes.add(200, argv=["python", "train.py", "--lr", "0.2"])
+    key = program_key(("python", "train.py", "--lr", "0.1"))
+    assert key is not None
+    if when == "the rank is gone before the halt":
+        processes.end(100)
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        process_killer = ProcessKiller(processes, OWN)  # It remembers nothing of an earlier one.
+        process_killer.begin("i", [rank], [], 1000, signum, cgroups=["/fake"], programs=[key])
+    (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
+    assert (seen.alive, seen.unsure) == ((), ((other.pid, "python train.py --lr 0.2"),))
+    assert processes.by_pid[other.pid].received == []
 
 
 @pytest.mark.parametrize("says_hello", [False, True])

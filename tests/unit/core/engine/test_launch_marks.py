@@ -19,12 +19,13 @@ def test_marks_add_up_and_are_known_after_a_restart_of_the_governor() -> None:
     play(
         node,
         LaunchersSeen(at(1), "llama", (), marks=(7,), cgroups=("/a.scope",), unsure=(STRAY,)),
-        LaunchersSeen(at(1), "llama", (), marks=(8, 7)),
+        LaunchersSeen(at(1), "llama", (), marks=(8, 7), programs=("a b",)),
     )
     again = make_node(boot=40)
     restore_runs(again, [dict(run_snapshot(node, node.runs["llama"], at(2)))], BootNs(at(40)), at(40))
     for launch in (node.runs["llama"].launch, again.runs["llama"].launch):
         assert (launch.marks, launch.cgroups, launch.unsure) == ((7, 8), ("/a.scope",), (STRAY,))
+        assert launch.programs == ("a b",)
 
 
 def test_a_look_without_launchers_takes_none_away() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from governor.core.base.identity import MARK_PART_BITS, ProcessId
 from governor.core.halt.kill_set import KillSet, kill_set
-from governor.core.halt.known_names import is_sibling
 from governor.core.halt.neighbours import Ties, own_ties, siblings
+from governor.core.halt.programs import is_sibling, program_key
 from tests.unit.core.halt.test_kill_set import GOVERNOR, PYTHON, RANK, TORCHRUN, USER, Tree, pids, tree
 
 __all__ = ["tree"]
@@ -198,24 +198,62 @@ def test_runs_of_a_sweep_in_one_scope_are_neighbours_before_their_hello(tree: Tr
 
 
 @pytest.mark.parametrize(
-    ("other", "expected"),
+    ("rank", "other", "expected"),
     [
-        ("train.py --lr 2", True),
-        ("-u train.py", True),
-        ("train.py --lr 1 --seed 7", True),
-        ("train.py --lr 1", False),
-        ("-u train.py --lr 1 --local_rank=3", False),
-        ("train.py --node-rank 3 --lr 1", False),
-        ("eval.py --lr 2", False),
-        ("-m train.py --lr 1", False),
-        ("-c pass", False),
+        ("train.py --lr 1", "train.py --lr 2", True),
+        ("train.py --lr=0.1", "train.py --lr=0.2", True),
+        ("train.py --lr 1", "-u train.py", True),
+        ("train.py --seed 1", "train.py --seed 2", True),
+        ("train.py --out a", "train.py --out b", True),
+        ("train.py 0", "train.py 1", True),
+        ("train.py --lr 1", "train.py --lr 1 --seed 7", True),
+        ("train.py --lr 1", "train.py --lr 1", False),
+        ("train.py --lr 1", "-u train.py --lr 1 --local_rank=3", False),
+        ("train.py --lr 1", "train.py --node-rank 3 --lr 1", False),
+        ("train.py --rank 0 --lr 1", "train.py --rank 1 --lr 1", False),
+        ("train.py --rank 0 --lr 1", "train.py --rank 1 --lr 2", True),
+        ("train.py --rank=0", "train.py --rank=1", False),
+        ("train.py rank=0", "train.py rank=1", False),
+        ("train.py --rank 8", "train.py --rank 16", True),
+        ("train.py --rank 0 --lora.rank 8", "train.py --rank 1 --lora.rank 8", False),
+        ("train.py --process_id 0", "train.py --process_id 1", False),
+        ("train.py --process-id=0", "train.py --process-id=12", False),
+        ("train.py +trainer.global_rank=0", "train.py +trainer.global_rank=1", False),
+        ("train.py --world_rank 0", "train.py --world_rank 1", False),
+        ("train.py --machineRank 0", "train.py --machineRank 1", False),
+        ("train.py --gpu 0", "train.py --gpu 1", False),
+        ("train.py --gpu 3", "train.py --gpu 4", True),
+        ("train.py --device cuda:0", "train.py --device cuda:1", False),
+        ("train.py --device cuda", "train.py --device cpu", True),
+        ("train.py --cuda=0", "train.py --cuda=1", False),
+        ("train.py --local_rank 0.1", "train.py --local_rank 0.2", True),
+        ("train.py --lr 1", "eval.py --lr 2", False),
+        ("train.py --lr 1", "-m train.py --lr 1", False),
+        ("train.py --lr 1", "-c pass", False),
     ],
 )
-def test_a_sibling_has_the_program_and_other_arguments_but_for_its_number(other: str, expected: bool) -> None:
-    assert is_sibling((PYTHON, *other.split()), (PYTHON, "train.py", "--lr", "1")) is expected
+def test_a_sibling_has_the_program_and_other_arguments_but_for_the_number_of_a_rank(
+    rank: str, other: str, expected: bool
+) -> None:
+    """The rank has said that it is number 0."""
+    key = program_key((PYTHON, *rank.split()), (0, 0))
+    assert key is not None
+    assert is_sibling((PYTHON, *other.split()), [key]) is expected
+
+
+def test_what_has_the_arguments_of_any_rank_is_no_sibling_and_secrets_are_not_kept() -> None:
+    roles = [(PYTHON, "train.py", "--role", role, "--api_key", "SECRETCANARY12") for role in ("actor", "learner")]
+    keys = [key for role in roles if (key := program_key(role)) is not None]
+    assert len(keys) == 2
+    assert [is_sibling(role, keys) for role in (*roles, (*roles[0], "--lr", "2"))] == [False, False, True]
+    assert "SECRETCANARY12" not in str(keys)
 
 
 def test_what_has_no_program_is_nobodys_sibling() -> None:
     script = (PYTHON, "-c", "train()", "1")
-    assert not is_sibling((*script[:-1], "2"), script)
-    assert not is_sibling((), script)
+    assert program_key(script) is None
+    assert program_key(()) is None
+    key = program_key((PYTHON, "train.py"))
+    assert key is not None
+    assert not is_sibling((*script[:-1], "2"), [key])
+    assert not is_sibling((), [key])

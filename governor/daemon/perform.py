@@ -50,7 +50,7 @@ from governor.core.events.inputs import (
     StopReplied,
 )
 from governor.core.events.machine import RunRecalled
-from governor.core.halt.incident import TARGETS_MAX
+from governor.core.halt.incident import TARGETS_MAX, process_of
 from governor.core.money.charges import charge_row
 from governor.daemon.log_quota import LogQuota, more_like_it
 from governor.daemon.observers import Observers
@@ -249,6 +249,7 @@ class Performer:
             incident_id, self.node.announced(incident_id), launchers, uid, signum, others,
             marks=launch.marks, cgroups=launch.cgroups, programs=launch.programs, unsure=lambda: launch.unsure,
             others=partial(announced_by_others, self.node.runs, run),
+            signalled=[process_of(row) for row in (incident.targets if incident is not None else ())],
         )  # fmt: skip
         unsent = self._why_unsent(hit)
         if unsent is not None and managed is not None and managed.incident is not None:

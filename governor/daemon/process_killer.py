@@ -90,6 +90,7 @@ class KillInProgress:
     # Other runs before their hello: those that environments have shown, and what may be another run of the sweep.
     apart: tuple[ProcessId, ...] = ()
     siblings: tuple[ProcessId, ...] = ()
+    signalled: tuple[ProcessId, ...] = ()  # In this halt, by an earlier governor too.
     bearers_shared: tuple[ProcessId, ...] = ()  # Those with the run's mark where another launch has it too.
     ties: Ties = field(default_factory=lambda: Ties((), ()))  # As of the last table.
     members: KillSet | None = None  # None before a process table could be read.
@@ -126,7 +127,7 @@ class ProcessKiller:
     def begin(
         self, incident_id: str, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], uid: int,
         signum: signal.Signals, other_uids: Iterable[int] = (), *, marks: Iterable[int] = (),
-        cgroups: Iterable[str] = (), programs: Iterable[str] = (),
+        cgroups: Iterable[str] = (), programs: Iterable[str] = (), signalled: Iterable[ProcessId] = (),
         unsure: Callable[[], Iterable[ProcessId]] = tuple, others: Callable[[], Iterable[ProcessId]] = tuple,
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Signal every process of the run, launchers first. Repeatable. Return each process and its signal's result.
@@ -139,6 +140,7 @@ class ProcessKiller:
         killing = KillInProgress(
             tuple(dict.fromkeys(ranks)), tuple(launchers), uid, tuple(other_uids), signum,
             marks=tuple(marks), cgroups=tuple(cgroups), programs=tuple(programs), unsure=unsure, others=others,
+            signalled=tuple(signalled),
         )  # fmt: skip
         if known is not None:
             killing.members, killing.apart, killing.siblings = known.members, known.apart, known.siblings
@@ -163,6 +165,7 @@ class ProcessKiller:
             other_uids=killing.other_uids, marks=ties.marks, cgroups=ties.cgroups, spared=ties.spared,
         )  # fmt: skip
         assert made is not None, "a run has a uid"
+        made = made.widened(self._known(killing, made, table))
         killing.members = made if killing.members is None else self._left(killing, made.joined(killing.members))
         killing.members = killing.members.widened(self._bearers(killing, killing.members, table))
         living = [process for process in killing.members.members if not self.processes.is_gone(process)]
@@ -179,6 +182,12 @@ class ProcessKiller:
             spared = [rank for rank in spared if rank not in killed]
         rows += [self._row(rank, "rank", {}, Sent.DENIED) for rank in spared]
         return rows
+
+    @staticmethod
+    def _known(killing: KillInProgress, made: KillSet, table: Table) -> list[ProcessId]:
+        """What was the run's when it was signalled, perhaps by a governor that is gone, and is nobody else's now."""
+        there = ((p, table[p.pid]) for p in killing.signalled if p.pid in table and p.pid not in killing.ties.spared)
+        return [process for process, facts in there if facts.process == process and facts.uid in made.uids]
 
     def _tie(self, killing: KillInProgress, table: Table) -> Ties:
         """Look again which processes are other runs': these may begin, and announce themselves, during the halt."""

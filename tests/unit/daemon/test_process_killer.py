@@ -362,6 +362,18 @@ def test_a_run_of_the_sweep_lives_though_no_rank_is_left_to_compare_it_with(when
     assert processes.by_pid[other.pid].received == []
 
 
+@pytest.mark.parametrize("announced", [False, True])
+def test_what_an_earlier_governor_has_signalled_is_the_runs_unless_another_run_announces_it(announced: bool) -> None:
+    processes = FakeProcesses()
+    rank, deaf = ProcessId(100, 7, processes.boot_id), processes.add(300, argv=["httpd"])
+    others, reused = (deaf,) if announced else (), processes.add(301)
+    foreign = processes.add(302, uid=7)
+    signalled = (rank, deaf, replace(reused, start_ticks=1), foreign)
+    process_killer = ProcessKiller(processes, OWN)
+    process_killer.begin("i", [rank], [], 1000, signal.SIGKILL, signalled=signalled, others=lambda: others)
+    assert set(processes.table()) == {301, 302, *((300,) if announced else ())}
+
+
 @pytest.mark.parametrize("says_hello", [False, True])
 def test_what_may_be_another_run_of_the_sweep_lives_on_when_the_rank_is_gone(says_hello: bool) -> None:
     processes = FakeProcesses()

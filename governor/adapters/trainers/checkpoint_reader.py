@@ -70,7 +70,8 @@ class Answer:
     reason: str
     counted: str | None = None  # What its files hold and what its parameters need. None: the manifest does not count.
     nonfinite: str | None = None  # The file and the tensor in which a sample has a NaN or an infinity.
-    unsampled: str | None = None  # Of find(): what of its weights was not looked into, where that is too much.
+    unsampled: str | None = None  # Of find(): what of its weights was not looked into.
+    torn: str | None = None  # Of find(): what of it is missing or cut short.
 
     def line(self) -> bytes:
         return b"\n" + json.dumps(asdict(self)).encode() + b"\n"
@@ -302,18 +303,36 @@ def find(path: str, progress: Progress) -> Answer:
         return Answer(False, 0, 0, "is empty")
     if os.path.basename(path.rstrip("/")).startswith(_OWN_TAG) and MANIFEST not in names:
         return Answer(False, len(names), 0, "has lost its manifest")
+    try:
+        unread = _unlike_manifest(path, progress) if MANIFEST in names else None
+    except TornError as error:
+        return Answer(True, len(names), 0, "is there", torn=_short(error))
     files, unlisted = list_files(path, progress)
-    return _with_sample(path, files, len(names), progress, unlisted)
+    return _with_sample(path, files, len(names), progress, unlisted or unread)
+
+
+def _unlike_manifest(path: str, progress: Progress) -> str | None:
+    """Compare the names and sizes of what is here with the manifest. Raises TornError. Returns why it cannot be."""
+    try:
+        here = os.uname().nodename
+        entries: list[Entry] = read_manifest(path)["files"]
+        check_sizes(path, [entry for entry in entries if entry.node in (None, here)], progress)
+    except UnreadError as error:
+        return str(error)
+    except MemoryError:
+        return f"a reader has {MEMORY_BYTES_MAX >> 20} MiB, and its manifest needs more"
+    return None
 
 
 def _with_sample(
     path: str, files: Sequence[tuple[str, int]], count: int, progress: Progress, unlisted: str | None = None
 ) -> Answer:
-    seen = sample(path, files, progress.step)
-    if seen.harm is not None:
-        return Answer(True, count, 0, "is there", nonfinite=_short(seen.harm))
-    left = seen.unsampled or unlisted
-    return Answer(True, count, 0, "is there", unsampled=None if left is None else _short(left))
+    seen = sample(path, files, progress.step, are_all=unlisted is None)
+    harm, torn = (None if text is None else _short(text) for text in (seen.harm, seen.torn))
+    left = None if harm or torn else seen.unsampled or unlisted
+    return Answer(
+        True, count, 0, "is there", nonfinite=harm, torn=torn, unsampled=None if left is None else _short(left)
+    )
 
 
 def list_files(path: str, progress: Progress) -> tuple[list[tuple[str, int]], str | None]:

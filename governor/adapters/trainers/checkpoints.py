@@ -96,7 +96,7 @@ class DiskCheckpoints:
         until = time.monotonic() + FIND_MAX_S
         for path in paths:
             found = self._have_read({"look": "find", "path": path}, uid, gid)
-            looks.append(CheckpointSeen(path, found.whole, found.reason, found.nonfinite, found.unsampled))
+            looks.append(CheckpointSeen(path, found.whole, found.reason, found.nonfinite, found.unsampled, found.torn))
             if looks[-1].is_fit or time.monotonic() > until:
                 break
         return looks

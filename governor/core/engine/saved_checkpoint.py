@@ -103,6 +103,9 @@ def _alarms(run: str, known: LastGood, found: LastGood) -> list[Alarm]:
         which = "the last good checkpoint" if one.path == known.path else "a checkpoint that was named as good"
         if one.gone is not None:
             alarms.append(Alarm("last_good_gone", run, f"{which}, of step {one.step}, {one.gone}: {one.path}"))
+        elif one.torn is not None:
+            text = f"{which}, of step {one.step}, is not whole: {one.torn}; do not resume from it: {one.path}"
+            alarms.append(Alarm("checkpoint_torn", run, text))
         else:
             text = f"{which}, of step {one.step}, is not finite ({one.nonfinite}); do not resume from it: {one.path}"
             alarms.append(Alarm("checkpoint_nonfinite", run, text))

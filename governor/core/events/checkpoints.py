@@ -22,12 +22,13 @@ class CheckpointSeen:
     there: bool | None  # None: it cannot be seen from here.
     reason: str
     nonfinite: str | None = None  # The file and the tensor in which a sample has a NaN or an infinity.
-    unsampled: str | None = None  # What of its weights was not looked into, where that is too much.
+    unsampled: str | None = None  # What of its weights was not looked into.
+    torn: str | None = None  # What of it is missing or cut short.
 
     @property
     def is_fit(self) -> bool:
         """Whether nothing is known against it. What cannot be seen, or was not looked into, may be fit."""
-        return self.there is not False and self.nonfinite is None
+        return self.there is not False and self.nonfinite is None and self.torn is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +67,9 @@ class LastGood:
     def seen(self, look: CheckpointSeen, at: MonoNs) -> LastGood:
         gone = look.reason if look.there is False else None
         unseen = look.reason if look.there is None else None
-        refused = at if gone is not None or look.nonfinite is not None else None
         return replace(
-            self, gone=gone, torn=None, nonfinite=look.nonfinite, unseen=unseen, unsampled=look.unsampled,
-            refused_mono_ns=refused,
+            self, gone=gone, torn=look.torn, nonfinite=look.nonfinite, unseen=unseen, unsampled=look.unsampled,
+            refused_mono_ns=None if look.is_fit else at,
         )  # fmt: skip
 
     def pending(self) -> LastGood:

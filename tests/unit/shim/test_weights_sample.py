@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.shim.weights_files import COUNT, INF, MINUS_INF, NAN, ONE, distcp, safetensors, text, torch_zip
-from trainer_shim.saving.weights_sample import SAMPLE_BYTES, Budget, nonfinite, storages
+from trainer_shim.saving.weights_formats import Budget, storages
+from trainer_shim.saving.weights_sample import SAMPLE_BYTES, nonfinite
 
 
 def sampled(path: Path) -> str | None:

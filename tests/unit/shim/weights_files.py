@@ -43,12 +43,14 @@ def text(word: bytes) -> bytes:
     return b"X" + struct.pack("<I", len(word)) + word
 
 
-def torch_zip(path: Path, dtype: str, *raws: bytes) -> None:
+def torch_zip(path: Path, dtype: str, *raws: bytes, protocol: int = 2) -> None:
     """As torch.save writes it: each storage is a member, and words that were said before come from the memo."""
-    pickled = b"\x80\x02"
+    pickled = b"\x80\x02" if protocol < 4 else b"\x80\x04\x95" + struct.pack("<Q", 10_000)
     for key, _ in enumerate(raws):
         kind = text(b"storage") + b"q\x00" if key == 0 else b"h\x00"
         storage = b"ctorch\n" + CLASSES[dtype] + b"\nq\x01" if key == 0 else b"h\x01"
+        if protocol >= 4:
+            storage = text(b"torch") + b"\x94" + text(CLASSES[dtype]) + b"\x94\x93\x94"
         pickled += b"(" + kind + storage + text(str(key).encode()) + text(b"cpu") + b"M\x10\x00" + b"tq\x02Q0"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("archive/data.pkl", pickled + b"N.")

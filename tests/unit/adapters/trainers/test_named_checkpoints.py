@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,8 +34,8 @@ def test_a_checkpoint_is_there_gone_or_not_to_be_seen(tmp_path: Path) -> None:
         assert find(tmp_path / path) == Answer(None, 0, 0, "its path names no file")
     other.mkdir()
     assert find(other) == Answer(False, 0, 0, "is empty")
-    (other / "model.safetensors").touch()
-    assert find(other).whole is True, "a framework's own has no manifest of ours"
+    safetensors(other / "model.safetensors", {"w": ("F32", ONE["F32"] * COUNT)})
+    assert find(other) == Answer(True, 1, 0, "is there"), "a framework's own has no manifest of ours"
     single = tmp_path / "epoch=0-step=30.ckpt"
     single.touch()
     assert find(single) == Answer(False, 0, 0, "is empty")
@@ -94,10 +96,23 @@ def test_the_next_is_looked_at_where_one_is_not_finite(tmp_path: Path) -> None:
     [
         ({"model.npz": 9_000, "config.json": 10}, "no file of a format that is sampled"),
         ({"model.npz": 90_000, "optimizer.pt": None}, "most of its bytes: model.npz"),
-        ({"tokenizer.json": 9_000, "optimizer.pt": None}, None),
-        ({"model.safetensors": 90_000, "optimizer.pt": None}, "most of its bytes: model.safetensors"),
+        ({"tokenizer.json": 9_000, "model.pt": None}, None),
+        ({"pytorch_model.bin": 90_000, "optimizer.pt": None}, "most of its bytes: pytorch_model.bin"),
+        ({"pytorch_model.bin": 900, "model.pt": None}, "pytorch_model.bin"),
+        ({"model.npz": 900, "model.pt": None}, "model.npz"),
+        ({"model.tensors": 9_000, "optimizer.pt": None}, "most of its bytes: model.tensors"),
+        ({"rng_state.pth": 900, "scheduler.pt": 900, "model.pt": None}, None),
     ],
-    ids=["unknown", "mostly unknown", "little unknown", "not what it says"],
+    ids=[
+        "unknown",
+        "mostly unknown",
+        "little unknown",
+        "not what it says",
+        "little not what it says",
+        "weights of another format",
+        "unknown beside an optimizer",
+        "no weights",
+    ],
 )
 def test_what_is_not_looked_into_is_named(tmp_path: Path, files: dict[str, int | None], left: str | None) -> None:
     for name, size in files.items():
@@ -119,3 +134,88 @@ def test_a_link_to_a_folder_and_a_pipe_are_not_looked_into(tmp_path: Path) -> No
 def test_eight_bit_weights_are_not_called_looked_into(tmp_path: Path) -> None:
     safetensors(tmp_path / "model.safetensors", {"w": ("F8_E4M3", bytes(900_000)), "norm": ("F32", ONE["F32"] * 100)})
     assert find(tmp_path).unsampled == "most of its bytes: model.safetensors"
+
+
+def test_weights_of_a_later_pickle_protocol_are_looked_into(tmp_path: Path) -> None:
+    safetensors(tmp_path / "model.safetensors", {"w": ("F32", ONE["F32"] * COUNT)})
+    torch_zip(tmp_path / "pytorch_model.bin", "F32", NAN["F32"] * COUNT, protocol=4)
+    assert find(tmp_path).nonfinite == "pytorch_model.bin: storage 0"
+
+
+def _cut(path: Path, share: float = 0.6) -> None:
+    os.truncate(path, int(path.stat().st_size * share))
+
+
+def _garbage(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.write(b"\xa5" * (path.stat().st_size // 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "harm", "torn"),
+    [
+        ("model.safetensors", lambda path: os.truncate(path, 0), "model.safetensors is empty"),
+        ("model.safetensors", _cut, "model.safetensors has "),
+        ("model.safetensors", lambda path: os.truncate(path, 40), "model.safetensors ends in its header"),
+        ("model.safetensors", _garbage, "model.safetensors ends in its header"),
+        ("model.safetensors", Path.unlink, "no weights are beside optimizer.pt"),
+        ("pytorch_model.bin", lambda path: os.truncate(path, 0), "pytorch_model.bin is empty"),
+        ("pytorch_model.bin", _cut, "pytorch_model.bin is a zip that ends too early"),
+        ("pytorch_model.bin", _garbage, "pytorch_model.bin is a zip whose contents are not where they should be"),
+        ("__0_0.distcp", lambda path: os.truncate(path, 0), "__0_0.distcp is empty"),
+        ("__0_0.distcp", _cut, "__0_0.distcp ends in one of its zips"),
+    ],
+)
+def test_what_is_cut_short_or_removed_beside_a_healthy_optimizer_is_torn(
+    tmp_path: Path, name: str, harm: Callable[[Path], None], torn: str
+) -> None:
+    torch_zip(tmp_path / "optimizer.pt", "F32", ONE["F32"] * 5 * COUNT)
+    (tmp_path / "trainer_state.json").write_text("{}")
+    raw = ONE["F32"] * COUNT
+    if name.endswith(".safetensors"):
+        safetensors(tmp_path / name, {"w": ("F32", raw)})
+    elif name.endswith(".distcp"):
+        distcp(tmp_path / name, "F32", raw, raw)
+    else:
+        torch_zip(tmp_path / name, "F32", raw)
+    assert (find(tmp_path).torn, find(tmp_path).unsampled) == (None, None)
+    harm(tmp_path / name)
+    assert str(find(tmp_path).torn).startswith(torn)
+    (found,) = DiskCheckpoints().find([str(tmp_path)], uid=os.getuid(), gid=None)
+    assert (found.there, found.is_fit) == (True, False)
+
+
+def test_a_rank_that_had_nothing_to_save_tears_nothing(tmp_path: Path) -> None:
+    distcp(tmp_path / "__0_0.distcp", "F32", ONE["F32"] * COUNT)
+    (tmp_path / "__1_0.distcp").touch()
+    assert find(tmp_path).torn is None
+
+
+def test_an_index_names_what_must_be_there(tmp_path: Path) -> None:
+    names = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    for name in names:
+        safetensors(tmp_path / name, {"w": ("F32", ONE["F32"] * COUNT)})
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": {"a": names[0], "b": names[1], "c": "../x"}}))
+    assert find(tmp_path) == Answer(True, 3, 0, "is there")
+    (tmp_path / names[1]).unlink()
+    assert find(tmp_path).torn == f"{names[1]} is missing, which {index.name} names"
+    (tmp_path / names[1]).write_bytes(b"")
+    assert find(tmp_path).torn == f"{names[1]} is empty"
+    index.write_text("{")
+    assert find(tmp_path).torn == f"{index.name} cannot be parsed"
+    safetensors(tmp_path / "model.safetensors", {"w": ("F32", ONE["F32"] * COUNT)})
+    (tmp_path / names[1]).unlink()
+    index.write_text(json.dumps({"weight_map": {"a": names[1]}}))
+    assert find(tmp_path).torn is None, "all in one file is what is loaded"
+
+
+def test_one_of_ours_has_the_files_of_its_manifest_in_full_size(tmp_path: Path) -> None:
+    path = written(tmp_path, 7)
+    assert find(path).torn is None
+    name = next(entry.name for entry in sorted(path.iterdir()) if entry.name != checkpoint.MANIFEST)
+    raw = (path / name).read_bytes()
+    (path / name).write_bytes(raw + b"x")
+    assert find(path).torn == f"{name} has {len(raw) + 1} bytes instead of {len(raw)}"
+    (path / name).unlink()
+    assert (find(path).whole, find(path).torn) == (True, f"{name} is missing")

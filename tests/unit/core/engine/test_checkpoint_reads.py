@@ -261,3 +261,19 @@ def test_what_names_no_file_is_not_remembered() -> None:
     for step, path in enumerate(("/ck/1", "/" + "n" * 4096, "/ck/\ud800", None, "/ck/5"), 1):
         play(node, hello(when=30 + step / 1000, last_good=LastGood(step, path)))
     assert finds(play(node, a_step(31, 1, loss=float("inf")))) == ["/ck/5", "/ck/\ud800", "/ck/1"]
+
+
+def test_one_that_is_torn_is_passed_over_and_said() -> None:
+    node, _ = named(10, 20)
+    run, incident = node.runs["llama"].run, node.runs["llama"].incident
+    assert incident is not None
+    torn = CheckpointSeen("/ck/checkpoint-20", True, "is there", torn="model.safetensors is empty")
+    seen = LastGoodSeen(at(33), "llama", (torn, CheckpointSeen("/ck/checkpoint-10", True, "is there")))
+    alarms = [effect for effect in play(node, seen) if isinstance(effect, Alarm)]
+    assert run.last_good is not None
+    assert (run.last_good.step, [one.torn for one in run.last_good.passed_over]) == (10, ["model.safetensors is empty"])
+    assert [alarm.name for alarm in alarms] == ["checkpoint_torn"]
+    assert "is not whole: model.safetensors is empty; do not resume from it" in alarms[0].text
+    assert incident.last_good == run.last_good
+    play(node, hello(when=34, last_good=saved_by_itself(20)))
+    assert run.last_good == incident.last_good, "a rank that repeats itself"

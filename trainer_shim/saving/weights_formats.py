@@ -1,0 +1,299 @@
+"""Files with weights as frameworks write them: which tensors are where, by their names, sizes and numbers alone.
+
+Nothing is unpickled and no library is asked: of a safetensors file the header is read, of a torch zip the directory and
+the opcodes of data.pkl, which name the type of each storage. A .distcp file is torch zips one after another; where each
+begins stands at its end. One that ends before its contents do is torn (TornError).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickletools
+import struct
+import time
+import zipfile
+from typing import IO, Any, Callable, Dict, Final, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from .manifest import TornError
+
+# Of a disk that gives 50 MB/s: no longer than the sizes of a large manifest take.
+READ_BYTES_MAX: Final = 64 << 20
+TENSORS_PER_FILE_MAX: Final = 64
+HEADER_BYTES_MAX: Final = 8 << 20  # The format allows 100 MB. 100,000 tensors have 8.
+PICKLE_BYTES_MAX: Final = 8 << 20
+DIRECTORY_BYTES_MAX: Final = 8 << 20  # Of a zip: 100,000 storages.
+ARCHIVES_MAX: Final = 16_384  # In one .distcp file. A rank of a model of 70B parameters writes 3,000.
+GAP_BYTES_MAX: Final = 1 << 16  # Between two archives: something else that was written, and is not looked into.
+# Width, exponent, and negative infinity, which is no harm: masks that some models keep are filled with it.
+BITS: Final = {
+    "F64": ("Q", 0x7FF0000000000000, 0xFFF0000000000000),
+    "F32": ("I", 0x7F800000, 0xFF800000),
+    "BF16": ("H", 0x7F80, 0xFF80),
+    "F16": ("H", 0x7C00, 0xFC00),
+}
+_STORAGES: Final = {
+    "torch DoubleStorage": "F64",
+    "torch FloatStorage": "F32",
+    "torch BFloat16Storage": "BF16",
+    "torch HalfStorage": "F16",
+}
+_LOCAL_HEADER: Final = struct.Struct("<26xHH")  # Lengths of the name and of the extra field.
+_MEMBER: Final = b"PK\x03\x04"  # How each member of a zip begins, and so the zip.
+_END: Final = struct.Struct("<4s8xIIH")  # Of a zip: signature, size and offset of its directory, length of a comment.
+_END_64: Final = struct.Struct("<4s36xQQ")
+_LOCATOR_64: Final = struct.Struct("<4s16x")
+
+
+class UnusableError(Exception):
+    """The file is not what its name says, or larger than is read. It says nothing about the weights."""
+
+
+class Piece(NamedTuple):
+    """One tensor, or one storage of several: where its bytes are."""
+
+    name: str
+    dtype: str
+    begin: int
+    size: int
+
+
+class Budget:
+    """What a look at one checkpoint may cost."""
+
+    def __init__(self, step: Callable[[], None], until: float) -> None:
+        self._step = step
+        self.until = until
+        self._bytes_left = READ_BYTES_MAX
+
+    @property
+    def is_spent(self) -> bool:
+        return self._bytes_left <= 0 or time.monotonic() > self.until
+
+    def read(self, file: IO[bytes], begin: int, size: int) -> bytes:
+        self._step()
+        self._bytes_left -= size
+        return os.pread(file.fileno(), size, begin)
+
+
+def width_of(piece: Piece) -> int:
+    return struct.calcsize(BITS[piece.dtype][0])
+
+
+def spread(items: Sequence[Any], most: int) -> Sequence[Any]:
+    """At most so many, over the whole length: first and last layers differ."""
+    if len(items) <= most:
+        return items
+    return [items[index * (len(items) - 1) // (most - 1)] for index in range(most)]
+
+
+# --- safetensors: eight bytes of length, a header in JSON, the data ------------------------------------------------
+
+
+def _of_safetensors(file: IO[bytes], budget: Budget) -> Iterator[Piece]:
+    size = os.fstat(file.fileno()).st_size
+    head = budget.read(file, 0, 8)
+    length = struct.unpack("<Q", head)[0] if len(head) == 8 else size
+    if length > size - 8:
+        raise TornError("ends in its header")
+    if length > HEADER_BYTES_MAX:
+        raise UnusableError
+    needed = 0
+    for name, tensor in _header(budget.read(file, 8, length)).items():
+        if name == "__metadata__":
+            continue
+        try:
+            dtype, (begin, end) = tensor["dtype"], (int(offset) for offset in tensor["data_offsets"])
+        except (ValueError, TypeError, LookupError) as error:
+            raise TornError(_UNREADABLE) from error
+        needed = max(needed, end)
+        if dtype in BITS and 0 <= begin <= end:
+            yield Piece(str(name), dtype, 8 + length + begin, end - begin)
+    if 8 + length + needed > size:
+        raise TornError("has %d bytes instead of %d" % (size, 8 + length + needed))
+
+
+_UNREADABLE: Final = "has a header that cannot be read"
+
+
+def _header(raw: bytes) -> Dict[str, Any]:
+    try:
+        header = json.loads(raw)
+    except ValueError as error:
+        raise TornError(_UNREADABLE) from error
+    if not isinstance(header, dict):
+        raise TornError(_UNREADABLE)
+    return header
+
+
+# --- torch.save: a zip whose data.pkl names the storages, each a member as it lies in memory -----------------------
+
+
+class Part(io.RawIOBase):
+    """The bytes from `begin` to `end` of a file, as a file of their own."""
+
+    def __init__(self, file: IO[bytes], begin: int, end: int, budget: Budget) -> None:
+        super().__init__()
+        self._file, self._begin, self._size, self._budget = file, begin, end - begin, budget
+        self._at = 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        at = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence] + offset
+        if at < 0:
+            raise ValueError("before the beginning")
+        self._at = at
+        return at
+
+    def read(self, size: Optional[int] = -1) -> bytes:
+        left = max(0, self._size - self._at)
+        wanted = left if size is None or size < 0 else min(size, left)
+        if wanted > DIRECTORY_BYTES_MAX:
+            raise UnusableError  # Nothing that is read whole is that long.
+        found = self._budget.read(self._file, self._begin + self._at, wanted)
+        self._at += len(found)
+        return found
+
+
+_ELSEWHERE: Final = "is a zip whose contents are not where they should be"
+
+
+def _of_torch(file: IO[bytes], budget: Budget) -> Iterator[Piece]:
+    try:
+        yield from _of_archive(file, 0, os.fstat(file.fileno()).st_size, budget)
+    except zipfile.BadZipFile as error:
+        if budget.read(file, 0, 4) != _MEMBER:
+            raise  # Of older torch, or of something else.
+        raise TornError("is a zip that ends too early") from error
+
+
+def _of_archive(file: IO[bytes], start: int, end: int, budget: Budget) -> Iterator[Piece]:
+    with zipfile.ZipFile(Part(file, start, end, budget)) as archive:
+        members = {member.filename: member for member in archive.infolist()}
+        if any(member.header_offset + member.compress_size > end - start for member in members.values()):
+            raise TornError("is a zip that ends too early")
+        pickled = next((name for name in members if name.endswith("data.pkl")), None)
+        if (
+            pickled is None
+            or members[pickled].file_size > PICKLE_BYTES_MAX
+            or members[pickled].compress_type != zipfile.ZIP_STORED
+        ):
+            raise UnusableError
+        root = pickled[: -len("data.pkl")]
+        try:
+            opcodes = archive.read(pickled)
+        except zipfile.BadZipFile as error:
+            raise TornError(_ELSEWHERE) from error
+        for key, dtype in dict(storages(opcodes, budget)).items():
+            member = members.get("%sdata/%s" % (root, key))
+            if member is not None and member.compress_type == zipfile.ZIP_STORED:
+                header = budget.read(file, start + member.header_offset, 30)
+                if header[:4] != _MEMBER:
+                    raise TornError(_ELSEWHERE)
+                begin = start + member.header_offset + 30 + sum(_LOCAL_HEADER.unpack(header))
+                yield Piece("the tensor that is data/%s in it" % key, dtype, begin, member.file_size)
+
+
+def storages(pickled: bytes, budget: Budget) -> Iterator[Tuple[str, str]]:
+    """Key and dtype of each storage that a pickle names. It is read as opcodes: nothing of it is run.
+
+    A storage is the persistent id ("storage", its class, its key, its device, its length).
+    """
+    memo: Dict[object, object] = {}
+    pushed: List[object] = []
+    for opcode, argument, _ in pickletools.genops(pickled):
+        if budget.is_spent:
+            return
+        name = opcode.name
+        if name in ("BINPUT", "LONG_BINPUT"):
+            memo[argument] = pushed[-1] if pushed else None
+        elif name == "MEMOIZE":
+            memo[len(memo)] = pushed[-1] if pushed else None
+        elif name in ("BINGET", "LONG_BINGET"):
+            pushed.append(memo.get(argument))
+        elif name == "STACK_GLOBAL":  # Protocol 4: the module and the class were pushed before.
+            pushed[-2:] = ["%s %s" % tuple(pushed[-2:])] if len(pushed) > 1 else [None]
+        elif name == "BINPERSID":
+            # A tuple is pushed last, as None: what it was made of comes before.
+            kind, storage, key, _, _ = pushed[-6:-1]
+            if kind == "storage" and storage in _STORAGES and isinstance(key, str):
+                yield key, _STORAGES[str(storage)]
+            pushed = [None]
+        elif name not in ("MARK", "PROTO", "STOP", "FRAME"):
+            pushed.append(argument)
+        if len(pushed) > 16:
+            del pushed[:-8]
+
+
+# --- torch.distributed.checkpoint: such zips one after another, whose index is a pickle that we do not read ---------
+
+
+def of_distcp(file: IO[bytes], budget: Budget) -> Iterator[Piece]:
+    archives = _archives(file, budget)
+    if len(archives) > TENSORS_PER_FILE_MAX:
+        # A third are step counts. Of the larger half each is a weight, or what its optimizer knows of it.
+        median = sorted(end - begin for begin, end in archives)[len(archives) // 2]
+        archives = [archive for archive in archives if archive[1] - archive[0] >= median]
+    for begin, end in spread(archives, TENSORS_PER_FILE_MAX):
+        try:
+            for piece in _of_archive(file, begin, end, budget):
+                yield piece._replace(name="archive at byte %d" % begin)
+        except TornError as error:  # What looks like an archive may be none.
+            raise UnusableError from error
+    last = archives[-1][1] if archives else 0
+    if not budget.is_spent and budget.read(file, last, 4) == _MEMBER:
+        raise TornError("ends in one of its zips")
+
+
+def _archives(file: IO[bytes], budget: Budget) -> List[Tuple[int, int]]:
+    """Where each zip begins and ends. From the end of the file on: what a zip holds, and how long it is, it says last.
+
+    It takes half of the time that is left: the rest is for a look into them.
+    """
+    found: List[Tuple[int, int]] = []
+    until = (time.monotonic() + budget.until) / 2
+    end = os.fstat(file.fileno()).st_size
+    while end > _END.size and len(found) < ARCHIVES_MAX and time.monotonic() < until:
+        archive = _last_archive(file, end, 128, budget) or _last_archive(file, end, GAP_BYTES_MAX, budget)
+        if archive is None:
+            break
+        found.append(archive)
+        end = archive[0]
+    return found[::-1]
+
+
+def _last_archive(file: IO[bytes], end: int, length: int, budget: Budget) -> Optional[Tuple[int, int]]:
+    """The last zip whose end record is in the `length` bytes before `end`."""
+    tail = budget.read(file, max(0, end - length), min(length, end))
+    at = tail.rfind(b"PK\x05\x06", 0, max(0, len(tail) - _END.size + 4))
+    if at < 0:
+        return None
+    _, size, offset, comment = _END.unpack_from(tail, at)
+    directory_end = at
+    if at >= 76 and tail[at - 20 : at - 16] == b"PK\x06\x07":
+        signature, size, offset = _END_64.unpack_from(tail, at - 76)
+        directory_end = at - 76
+        if signature != b"PK\x06\x06":
+            return None
+    position = end - len(tail)
+    begin = position + directory_end - size - offset
+    return (begin, position + at + _END.size + comment) if 0 <= begin < position + at else None
+
+
+PIECES_OF: Final[Dict[str, Callable[[IO[bytes], Budget], Iterator[Piece]]]] = {
+    ".safetensors": _of_safetensors,
+    ".pt": _of_torch,
+    ".pth": _of_torch,
+    ".bin": _of_torch,
+    ".ckpt": _of_torch,
+    ".distcp": of_distcp,
+}

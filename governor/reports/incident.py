@@ -268,7 +268,7 @@ def _resumes_from(snapshot: Snapshot) -> str:
     if told is not None and snapshot.get("framework") == "hf" and snapshot.get("resumes") != "called":
         return f"The Trainer begins anew unless it is told to go on from {_inline(told)}."
     if told is not None:
-        return f"`latest` may name a checkpoint that is not finite: tell it to go on from {_inline(told)}."
+        return f"`latest` may name one that is not finite, or not whole: tell it to go on from {_inline(told)}."
     checkpoint = snapshot.get("checkpoint") or {}
     if checkpoint.get("nonfinite"):
         place, what = _inline(checkpoint.get("path")), _inline(checkpoint["nonfinite"])

@@ -22,7 +22,7 @@ BEGINS_ANEW: Final = (
 
 
 def resume_command(snapshot: Snapshot) -> str | None:
-    """The command of the run, unless all that it can go on from is not finite: whether it takes that is not known."""
+    """The command of the run, unless all that it can go on from is torn or not finite: it might take that."""
     last_good = snapshot.get("last_good")
     is_fit = last_good and not none_is_left(last_good)
     return snapshot.get("resume") if is_fit or refused(snapshot) is None else None
@@ -51,7 +51,7 @@ def command_to_copy(snapshot: Snapshot) -> str | None:
 def resume_from(snapshot: Snapshot) -> str | None:
     """For a trainer that begins anew unless it is told: the checkpoint, and how to tell it. None for any other.
 
-    Whatever the trainer, it may have to be told where it takes the newest, and the newest is not finite.
+    Whatever the trainer, it may have to be told where it takes the newest, and the newest is torn or not finite.
     """
     last_good = snapshot.get("last_good") or {}
     path = plain(last_good.get("path") or "")
@@ -78,11 +78,13 @@ def unseen_last_good(snapshot: Snapshot) -> list[str]:
 
 
 def refused(snapshot: Snapshot) -> str | None:
-    """The newest checkpoint that was named as good and is not finite, and why."""
+    """The newest checkpoint that was named as good and is not finite, or not whole, and why."""
     last_good = snapshot.get("last_good") or {}
     for one in (last_good, *last_good.get("passed_over", ()), snapshot.get("checkpoint") or {}):
         if one.get("nonfinite"):
             return f"{plain(one.get('path') or '?')} (NOT FINITE: {plain(one['nonfinite'])})"
+        if one.get("torn"):
+            return f"{plain(one.get('path') or '?')} (NOT WHOLE: {plain(one['torn'])})"
     return None
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
 from governor.core.engine.idle_state import NODE
-from governor.reports.resume_text import resume_rows
+from governor.reports.resume_text import refused, resume_rows
 from governor.text.moments import (
     Moment,
     Snapshot,
@@ -184,7 +184,8 @@ def _foot(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
 def _resume(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
     rows = [(label, text, False) for label, text in resume_rows(snapshot)]
     if not rows and snapshot.get("resume"):
-        why = "no known checkpoint is finite, and the command might take one that is not"
+        what = "finite" if "NOT FINITE" in (refused(snapshot) or "") else "whole"
+        why = f"no known checkpoint is {what}, and the command might take one that is not"
         return [("resume", f"not shown: {why}", True)]
     return rows
 

@@ -35,7 +35,8 @@ class Console:
     live_period_ns: int | None = None
     _shown_at: MonoNs = MonoNs(-(10**18))
     _stage: str = ""
-    _checkpoint: Any = None  # As it was shown last. A short halt is over before its checkpoint has been read.
+    # As they were shown last. A short halt is over before its checkpoint and the last good one have been looked at.
+    _checkpoints: Any = None
     _shown_lines: list[str] = field(default_factory=list)  # Of the halt's timeline.
     _drawn: bool = False
 
@@ -69,7 +70,7 @@ class Console:
     def incident(self, snapshot: Mapping[str, Any]) -> None:
         stage = str(snapshot["halt_stage"])
         is_over = stage in ("HALTED", "NEEDS_HUMAN", ABANDONED)
-        if not self._is_news(stage, is_over, snapshot.get("checkpoint")):
+        if not self._is_news(stage, is_over, snapshot):
             return
         if not self._stage:
             what = "NODE STOP" if snapshot["run"] == NODE else f"HALT {snapshot['run']}"
@@ -83,10 +84,11 @@ class Console:
                     self.print_line(line)
             self._shown_lines = lines
 
-    def _is_news(self, stage: str, is_over: bool, checkpoint: Any) -> bool:
-        """Whether the halt is in another stage, or what it has saved was read after its end."""
-        before, self._checkpoint = self._checkpoint, checkpoint
-        return stage != self._stage or (is_over and checkpoint != before)
+    def _is_news(self, stage: str, is_over: bool, snapshot: Mapping[str, Any]) -> bool:
+        """Whether the halt is in another stage, or a look at a checkpoint has ended after it."""
+        now = (snapshot.get("checkpoint"), snapshot.get("last_good"))
+        before, self._checkpoints = self._checkpoints, now
+        return stage != self._stage or (is_over and now != before)
 
     def alarm(self, name: str, run: str | None, text: str) -> None:
         if name == CRASHED:
@@ -135,7 +137,7 @@ class JsonConsole(Console):
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
         stage = str(snapshot["halt_stage"])
-        if self._is_news(stage, snapshot.get("closed_wall_ns") is not None, snapshot.get("checkpoint")):
+        if self._is_news(stage, snapshot.get("closed_wall_ns") is not None, snapshot):
             self._stage = stage
             self._object("incident", incident_document(snapshot))
 

@@ -56,6 +56,26 @@ def test_what_a_look_finds_after_the_halt_is_told() -> None:
     assert "verified by governor" in saved
 
 
+@pytest.mark.parametrize("console", [Console, JsonConsole])
+def test_a_last_good_one_that_is_found_to_be_torn_after_the_halt_is_told(console: type[Console]) -> None:
+    good = {"step": 20, "path": "/ck/checkpoint-20"}
+    halted = nan_halt() | {"checkpoint": None}
+    stream = io.StringIO()
+    told = console(stream=stream)
+    told.incident(halted | {"last_good": good | {"unseen": "the look has not ended"}})
+    before = stream.tell()
+    for _ in range(2):
+        told.incident(halted | {"last_good": good | {"torn": "model.safetensors is empty"}})
+    news = stream.getvalue()[before:].splitlines()
+    if console is JsonConsole:
+        (line,) = objects(io.StringIO("\n".join(news)))
+        assert (line["data"]["last_good"]["torn"], line["data"]["resume"]) == ("model.safetensors is empty", None)
+    else:
+        last, resume = news
+        assert "NONE IS LEFT; step 20: /ck/checkpoint-20 (NOT WHOLE: model.safetensors is empty)" in last
+        assert "not shown: no known checkpoint" in resume
+
+
 def test_a_report_is_told_again_when_its_checkpoint_has_been_read() -> None:
     stream = io.StringIO()
     console = JsonConsole(stream=stream)

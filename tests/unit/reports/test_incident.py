@@ -334,6 +334,18 @@ def test_where_nothing_finite_is_left_no_command_is_shown(framework: str, last_g
     assert incident_document(halted)["resume"] is None
 
 
+TORN = {"step": 30, "path": "/ck/checkpoint-30", "torn": "model.safetensors is empty"}
+
+
+@pytest.mark.parametrize("framework", ["hf", "deepspeed"])
+def test_a_script_that_takes_the_newest_is_told_that_it_is_not_whole(framework: str) -> None:
+    halted = nan_halt() | {"framework": framework, "last_good": OLD | {"passed_over": [TORN]}}
+    assert "not /ck/checkpoint-30 (NOT WHOLE: model.safetensors is empty)" in incident_markdown(halted)
+    halted = nan_halt() | {"framework": framework, "last_good": TORN, "checkpoint": None}
+    assert incident_document(halted)["resume"] is None
+    assert any("not shown: no known checkpoint is whole" in line for line in timeline_lines(halted))
+
+
 def test_a_halts_own_checkpoint_that_is_not_finite_and_has_none_before_it_is_not_resumed_from() -> None:
     checkpoint = {**nan_halt()["checkpoint"], "kind": "suspect", "nonfinite": HARM}
     halted = nan_halt() | {"checkpoint": checkpoint, "last_good": None}

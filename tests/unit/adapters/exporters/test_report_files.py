@@ -39,6 +39,17 @@ def test_what_is_known_after_the_end_of_a_halt_is_in_its_report(tmp_path: Path) 
     assert json.loads((tmp_path / "one.json").read_text())["timeline"][-1]["what"] == "checkpoint_read"
 
 
+def test_what_a_look_at_the_last_good_one_finds_after_the_halt_is_in_both_files(tmp_path: Path) -> None:
+    """Where nothing is saved, a halt is over before a reader has answered."""
+    good = {"step": 20, "path": "/ck/checkpoint-20"}
+    files, halted = ReportFiles(tmp_path), snapshot(incident_id="one", halt_stage="HALTED", closed_wall_ns=1)
+    for found in ({"unseen": "the look has not ended"}, {"torn": "model.safetensors is empty"}):
+        files.incident({**halted, "checkpoint": None, "last_good": good | found})
+    assert "NONE IS LEFT; step 20" in (tmp_path / "one.md").read_text(encoding="utf-8")
+    told = json.loads((tmp_path / "one.json").read_text())
+    assert (told["last_good"]["torn"], told["resume"]) == ("model.safetensors is empty", None)
+
+
 def test_reports_of_one_users_halts_remove_no_other_users_and_none_of_an_open_one(tmp_path: Path) -> None:
     ReportFiles(tmp_path).incident(snapshot(incident_id="open", uid=7, closed_wall_ns=None))
     for name, uid in (("good", 1000), ("old", 7)):  # By an earlier governor.

@@ -39,6 +39,7 @@ SENDS_MAX: Final = 10_000
 
 UNSURE_MAX: Final = 16
 COMMAND_CHARS_MAX: Final = 80
+WORDS_SHOWN_MAX: Final = COMMAND_CHARS_MAX  # What hides secrets takes the square of a command line's words.
 
 log = structlog.get_logger("costgov")
 
@@ -207,7 +208,7 @@ class ProcessKiller:
 
     def _row(self, process: ProcessId, role: str, table: Table, sent: Sent) -> dict[str, Any]:
         facts = table.get(process.pid)
-        argv0 = " ".join(redacted(facts.argv, self.redact_keys)[:3])[:120] if facts is not None else ""
+        argv0 = " ".join(redacted(facts.argv[:3], self.redact_keys))[:120] if facts is not None else ""
         return {**process_row(process), "role": role, "argv0": argv0, "sent": sent.value}
 
     def _own_group(self, killing: KillInProgress) -> ControlGroup | None:
@@ -348,7 +349,10 @@ class ProcessKiller:
         unannounced = (process for process in killing.siblings if process not in announced)
         named = dict.fromkeys((*killing.unsure(), *unannounced, *beside, *others))
         living = [p for p in named if p not in members and p.pid in table and not self.processes.is_gone(p)]
-        shown = ((p.pid, " ".join(redacted(table[p.pid].argv, self.redact_keys))) for p in living[:UNSURE_MAX])
+        shown = (
+            (p.pid, " ".join(redacted(table[p.pid].argv[:WORDS_SHOWN_MAX], self.redact_keys)))
+            for p in living[:UNSURE_MAX]
+        )
         return tuple((pid, command[:COMMAND_CHARS_MAX]) for pid, command in shown)
 
     def end(self, incident_id: str) -> None:

@@ -20,6 +20,14 @@ from governor.ports import Sent
 
 # More than any real command line. A process may write megabytes into its own.
 ARGV_BYTES_MAX = 64 * 1024
+# More than any real one has, but for lists of files. What redacts a command line takes the square of it.
+ARGV_WORDS_MAX = 2048
+# Of the distinct command lines of one user, and of all users but root, in bytes of our memory. A rank with 300 words
+# takes 25 KB, and its workers share it. Beyond, a command line is known by its first words and a sum of the rest.
+ARGVS_OF_UID_BYTES_MAX = 8 * 1024 * 1024
+ARGVS_BYTES_MAX = 64 * 1024 * 1024
+CUT_BYTES, CUT_WORDS = 512, 16
+_WORD_BYTES = 84  # A str of one byte that is no ASCII, and its place in a tuple.
 # stat, status and cgroup are below 4 KiB. Deep cgroup trees may be longer.
 PROC_BYTES_MAX = 16 * 1024
 # A table of 10,000 processes takes half of this, and a halt can afford one such wait. Beside ten busy loops on one
@@ -71,6 +79,41 @@ def parse_mark(raw: bytes) -> int:
     return int(soft[0]) if soft and soft[0].isdigit() else 0
 
 
+class CommandLines:
+    """The command lines of one process table. Each distinct one is kept once, and shared with the table before."""
+
+    def __init__(self, before: CommandLines | None = None) -> None:
+        self.by_process: dict[ProcessId, tuple[str, ...]] = {}
+        self._known: dict[tuple[int, int], tuple[str, ...]] = {}
+        self._before = before._known if before is not None else {}
+        self._bytes: dict[int, int] = {}  # By uid.
+
+    def keep(self, process: ProcessId, uid: int, raw: bytes) -> tuple[str, ...]:
+        # setproctitle leaves one string padded with NULs or spaces. The padding is not an argument.
+        raw = raw.rstrip(b"\0")
+        key = uid, hash(raw)  # 64 bits, and of each process of ours others.
+        argv = self._known.get(key)
+        if argv is None and self._has_room(uid, raw):
+            argv = self._known[key] = self._before.get(key) or _split_argv(raw, len(raw), ARGV_WORDS_MAX)
+        self.by_process[process] = argv if argv is not None else _split_argv(raw, CUT_BYTES, CUT_WORDS)
+        return self.by_process[process]
+
+    def _has_room(self, uid: int, raw: bytes) -> bool:
+        words = min(raw.count(b"\0") + 1, ARGV_WORDS_MAX)
+        spent = self._bytes.get(uid, 0) + 2 * len(raw) + words * _WORD_BYTES
+        if spent > ARGVS_OF_UID_BYTES_MAX or (uid != 0 and spent + self._of_others(uid) > ARGVS_BYTES_MAX):
+            return False
+        self._bytes[uid] = spent
+        return True
+
+    def _of_others(self, uid: int) -> int:
+        return sum(its for other, its in self._bytes.items() if other not in (0, uid))
+
+    def forget_before(self) -> None:
+        """The table is complete."""
+        self._before = {}
+
+
 class LinuxProcesses:
     """`ports.Processes` over /proc and pidfds of the running boot.
 
@@ -85,7 +128,8 @@ class LinuxProcesses:
         self._boot_id = boot_id
         self._proc = proc
         self._look_bound_s = look_bound_s
-        self._argvs: dict[ProcessId, tuple[str, ...]] = {}  # From the newest table, and read since.
+        self._lines = CommandLines()  # From the newest complete table, and read since.
+        self._reading = self._lines  # Of the look under way, which may be stuck.
         self._stuck: threading.Thread | None = None
 
     @property
@@ -94,12 +138,10 @@ class LinuxProcesses:
         return self._stuck is not None and self._stuck.is_alive()
 
     def table(self) -> Mapping[int, ProcessFacts]:
-        found = self._bounded(self._scan)
-        self._argvs = {facts.process: facts.argv for facts in found.values()}
-        return found
+        return self._bounded(self._scan)
 
     def facts(self, pid: int) -> ProcessFacts | None:
-        return self._bounded(lambda with_argv: self._look(pid, with_argv))
+        return self._bounded(lambda with_argv: self._look(pid, self._lines if with_argv else None))
 
     def _bounded(self, look: Callable[[bool], T]) -> T:
         """Return look(True) if its thread ends within the bound, else look(False), which cannot hang."""
@@ -127,16 +169,21 @@ class LinuxProcesses:
 
     def _scan(self, with_argv: bool) -> dict[int, ProcessFacts]:
         found: dict[int, ProcessFacts] = {}
+        lines = CommandLines(self._lines) if with_argv else None
+        self._reading = lines or self._reading
         for name in os.listdir(self._proc):
             if name.isdigit():
-                facts = self._look(int(name), with_argv)
+                facts = self._look(int(name), lines)
                 if facts is not None:
                     found[facts.process.pid] = facts
         if os.getpid() not in found:  # Something is mounted over it. An empty table would mean "all are gone".
             raise OSError(errno.ENODATA, f"{self._proc} does not show the governor itself")
+        if lines is not None:
+            lines.forget_before()
+            self._lines = lines
         return found
 
-    def _look(self, pid: int, with_argv: bool) -> ProcessFacts | None:
+    def _look(self, pid: int, lines: CommandLines | None) -> ProcessFacts | None:
         try:
             # The open directory stays this process's even if its pid is reused, so all reads concern one process.
             directory = os.open(f"{self._proc}/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -144,11 +191,11 @@ class LinuxProcesses:
             _raise_if_blind(error)
             return None
         try:
-            return self._facts(pid, directory, with_argv)
+            return self._facts(pid, directory, lines)
         finally:
             os.close(directory)
 
-    def _facts(self, pid: int, directory: int, with_argv: bool) -> ProcessFacts | None:
+    def _facts(self, pid: int, directory: int, lines: CommandLines | None) -> ProcessFacts | None:
         stat = parse_stat(_read("stat", directory) or b"")
         if stat is None:
             return None
@@ -158,15 +205,16 @@ class LinuxProcesses:
         uid = _status_field(_read("status", directory), b"\nUid:")
         if uid is None:
             return None
-        if with_argv:
-            argv = self._argvs[process] = _split_argv(_read("cmdline", directory, ARGV_BYTES_MAX) or b"")
+        # The effective uid, as SO_PEERCRED reports it: sudo below a trainer is not the trainer's process.
+        effective = int(uid.split()[1])
+        if lines is not None:
+            argv = lines.keep(process, effective, _read("cmdline", directory, ARGV_BYTES_MAX) or b"")
         else:
-            argv = self._argvs.get(process, ())
+            argv = self._reading.by_process.get(process) or self._lines.by_process.get(process, ())
         return ProcessFacts(
             process=process,
             ppid=stat.ppid,
-            # The effective uid, as SO_PEERCRED reports it: sudo below a trainer is not the trainer's process.
-            uid=int(uid.split()[1]),
+            uid=effective,
             pgid=stat.pgid,
             sid=stat.sid,
             state=stat.state,
@@ -279,11 +327,16 @@ def _status_field(status: bytes | None, label: bytes) -> bytes | None:
     return status[start : status.find(b"\n", start)].strip()
 
 
-def _split_argv(raw: bytes) -> tuple[str, ...]:
+def _split_argv(raw: bytes, bytes_max: int, words_max: int) -> tuple[str, ...]:
+    """The first whole words. The rest, if any, is one more, so that command lines which differ there stay different."""
     if not raw:
         return ()
-    # setproctitle leaves one string padded with NULs or spaces. The padding is not an argument.
-    return tuple(part.decode("utf-8", "surrogateescape") for part in raw.rstrip(b"\0").split(b"\0"))
+    words = raw[:bytes_max].split(b"\0", words_max)
+    is_whole = len(raw) <= bytes_max and len(words) <= words_max
+    kept = tuple(word.decode("utf-8", "surrogateescape") for word in (words if is_whole else words[:-1]))
+    if is_whole:
+        return kept
+    return (*kept, f"[cut: {len(raw)} bytes in all, {hash(raw) & 0xFFFFFFFFFFFFFFFF:016x}]")
 
 
 def has_exited(pidfd: int) -> bool:

@@ -250,6 +250,7 @@ class Performer:
             marks=launch.marks, cgroups=launch.cgroups, programs=launch.programs, unsure=lambda: launch.unsure,
             others=partial(announced_by_others, self.node.runs, run),
             signalled=[process_of(row) for row in (incident.targets if incident is not None else ())],
+            strangers=partial(announced_by_others, self.node.runs, run, but_of=(uid, *others)),
         )  # fmt: skip
         unsent = self._why_unsent(hit)
         if unsent is not None and managed is not None and managed.incident is not None:

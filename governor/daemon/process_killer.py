@@ -88,6 +88,7 @@ class KillInProgress:
     # Perhaps of the run, as of now: never signalled, and named when all else is gone.
     unsure: Callable[[], Iterable[ProcessId]] = tuple
     others: Callable[[], Iterable[ProcessId]] = tuple  # Announced processes of the node's other runs, as of now.
+    strangers: Callable[[], Iterable[ProcessId]] = tuple  # Those of `others` that are other users'.
     # Other runs before their hello: those that environments have shown, and what may be another run of the sweep.
     apart: tuple[ProcessId, ...] = ()
     siblings: tuple[ProcessId, ...] = ()
@@ -130,6 +131,7 @@ class ProcessKiller:
         signum: signal.Signals, other_uids: Iterable[int] = (), *, marks: Iterable[int] = (),
         cgroups: Iterable[str] = (), programs: Iterable[str] = (), signalled: Iterable[ProcessId] = (),
         unsure: Callable[[], Iterable[ProcessId]] = tuple, others: Callable[[], Iterable[ProcessId]] = tuple,
+        strangers: Callable[[], Iterable[ProcessId]] = tuple,
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Signal every process of the run, launchers first. Repeatable. Return each process and its signal's result.
 
@@ -141,7 +143,7 @@ class ProcessKiller:
         killing = KillInProgress(
             tuple(dict.fromkeys(ranks)), tuple(launchers), uid, tuple(other_uids), signum,
             marks=tuple(marks), cgroups=tuple(cgroups), programs=tuple(programs), unsure=unsure, others=others,
-            signalled=tuple(signalled),
+            strangers=strangers, signalled=tuple(signalled),
         )  # fmt: skip
         if known is not None:
             killing.members, killing.apart, killing.siblings = known.members, known.apart, known.siblings
@@ -196,7 +198,7 @@ class ProcessKiller:
         killing.ties = own_ties(
             table, killing.ranks, killing.launchers, (*killing.marks, *before), killing.cgroups, killing.others(),
             self.own_pid, uids=(killing.uid, *killing.other_uids), guesses=(*killing.apart, *killing.siblings),
-            made=self.group.path if self.group is not None else None,
+            made=self.group.path if self.group is not None else None, strangers=killing.strangers(),
         )  # fmt: skip
         return killing.ties
 

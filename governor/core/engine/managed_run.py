@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -197,7 +197,10 @@ class SupersededRank:
     is_loss_reported: bool = False  # It was reported that its loss is no number.
 
 
-def announced_by_others(runs: Mapping[str, ManagedRun], name: str) -> tuple[ProcessId, ...]:
-    """The ranks of the other runs that live: no halt of this run ends them."""
-    others = (managed for managed in runs.values() if managed.run.run != name and managed.run.alive)
+def announced_by_others(
+    runs: Mapping[str, ManagedRun], name: str, *, but_of: Collection[int] = ()
+) -> tuple[ProcessId, ...]:  # fmt: skip
+    """The ranks of the other runs that live, except these users': no halt of this run ends them."""
+    alive = (managed for managed in runs.values() if managed.run.run != name and managed.run.alive)
+    others = (managed for managed in alive if managed.run.uid not in but_of)
     return tuple(rank.peer.process for managed in others for rank in managed.run.ranks.values())

@@ -49,13 +49,14 @@ class Ties:
 def own_ties(
     table: Table, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], marks: Iterable[int],
     cgroups: Iterable[str], others: Iterable[ProcessId], own_pid: int, *, uids: Iterable[int],
-    guesses: Iterable[ProcessId] = (), made: str | None = None,
+    guesses: Iterable[ProcessId] = (), made: str | None = None, strangers: Iterable[ProcessId] = (),
 ) -> Ties:  # fmt: skip
     """`others`: announced processes of other runs that live. A process that this run has announced too is its own.
 
     `guesses`: what may be another run's, as nobody has announced it. `made`: the control group made for the run's
     command. What is in it is the run's, whatever it calls itself: neither a guess nor a name gives it up.
     `uids`: the run's. Another user's mark may be a copy of the run's and says nothing of the run's own processes.
+    `strangers`: those of the others that such users announced: as a setuid program one has root's uid, and its marks.
     """
     uids = frozenset(uids)
     marks, cgroups = tuple(dict.fromkeys(marks)), tuple(dict.fromkeys(cgroups))
@@ -68,7 +69,7 @@ def own_ties(
     if not heads:
         return Ties(marks, cgroups)
     above = {pid for head in heads for pid in _up_to(table, head, own)}
-    credible = frozenset(head for head in heads if table[head].uid in uids)
+    credible = frozenset(head for head in heads if table[head].uid in uids) - _pids(table, strangers)
     children = {facts.process.pid for facts in table.values() if facts.ppid in governors and facts.uid in uids}
     theirs = {table[pid].mark for pid in children | (announced & credible)}
     known = own | (governors & credible)

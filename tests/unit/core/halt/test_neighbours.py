@@ -120,6 +120,16 @@ def test_another_users_copy_of_the_mark_saves_nothing_of_the_run(tree: Tree) -> 
     assert (ties.marks, ties.spared) == ((MARK, own(1)), frozenset({301})), "its rank is gone, and its mark its own"
 
 
+def test_a_strangers_setuid_program_with_a_copied_mark_saves_nothing_of_the_run(tree: Tree) -> None:
+    """It said hello as the stranger and became `su`: the table shows the uid of the run, which is root's."""
+    rank = marked(tree, 201, 100, own(1))
+    became_su = marked(tree, 301, 1, own(1), ("su",))
+    ties = own_ties(
+        tree.table, [rank], [], [own(1)], [], [became_su], GOVERNOR, uids=[USER], strangers=[became_su]
+    )  # fmt: skip
+    assert (ties.marks, ties.shared_marks, ties.spared) == ((own(1),), (), frozenset({301}))
+
+
 def test_another_users_costgov_run_with_a_copied_mark_saves_nothing_of_the_run(tree: Tree) -> None:
     rank = marked(tree, 201, 100, own(1))
     marked(tree, 202, 1, MARK, ("httpd",))

@@ -1,0 +1,171 @@
+"""Ending processes beside others: what only bears the mark, what another launch began, the other runs of a sweep."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import pytest
+
+from governor.core.base.identity import MARK_PART_BITS, Clue, ProcessId
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.halt.programs import program_key
+from governor.daemon.process_killer import EMPTY_SCANS, ProcessKiller
+from tests.contract.fakes import FakeProcesses
+from tests.unit.daemon.test_process_killer import MARK, OWN, grouped, scans
+
+
+class FakeSurroundings:
+    """What the environments and directories of processes say, by pid."""
+
+    directory = "/work"
+
+    def __init__(self, **clues: Clue) -> None:
+        self.by_pid = {int(pid.removeprefix("p")): clue for pid, clue in clues.items()}
+
+    def clues(self, of: Iterable[ProcessId]) -> Mapping[ProcessId, Clue]:
+        return {process: self.by_pid[process.pid] for process in of if process.pid in self.by_pid}
+
+
+def test_what_bears_the_mark_in_its_environment_ends_and_what_began_beside_is_named() -> None:
+    processes = FakeProcesses()
+    server = processes.add(50, argv=["tmux: server"], sid=50)
+    marked_before = processes.add(51, ppid=50, sid=51)
+    rank = processes.add(100)
+    deaf = processes.add(201, ppid=50, sid=201, dies_of=frozenset({signal.SIGKILL}))
+    beside = processes.add(202, ppid=50, sid=202, argv=["tensorboard"])
+    elsewhere, strangers = processes.add(203, ppid=50, sid=203), processes.add(204, ppid=50, sid=204, uid=7)
+    at_a_terminal = processes.add(205, sid=205)
+    mark, other = Clue(MARK << MARK_PART_BITS | 1, "/"), Clue(MARK + 1, "/work")
+    clues = FakeSurroundings(p51=mark, p201=mark, p202=other, p203=Clue(0, "/"), p204=mark, p205=Clue(0, "/work"))
+    process_killer = ProcessKiller(processes, OWN, surroundings=clues)
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        rows = process_killer.begin("i", [rank], [], 1000, signum, marks=[MARK])
+    assert [row["pid"] for row in rows] == [deaf.pid]
+    (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
+    assert (seen.alive, seen.unsure) == ((), ((beside.pid, "tensorboard"),))
+    assert set(processes.table()) == {
+        p.pid for p in (server, marked_before, beside, elsewhere, strangers, at_a_terminal)
+    }
+
+
+def test_one_that_comes_late_with_the_mark_is_ended_too() -> None:
+    processes = FakeProcesses()
+    rank = processes.add(100)
+    process_killer = ProcessKiller(processes, OWN, surroundings=FakeSurroundings(p201=Clue(MARK, "/")))
+    process_killer.begin("i", [rank], [], 1000, signal.SIGTERM, marks=[MARK])
+    late = processes.add(201, argv=["late"])
+    assert scans(process_killer, EMPTY_SCANS + 3) == [()]
+    assert late.pid not in processes.table()
+
+
+GOVERNING = ["/venv/bin/python", "/venv/bin/costgov", "run", "--", "python", "t.py"]
+
+
+def test_another_launch_in_the_runs_terminal_server_lives_before_it_says_hello() -> None:
+    """Where no limit has the mark, the server and the other governor have it in their environment."""
+    processes = FakeProcesses()
+    rank = processes.add(100)
+    server = processes.add(50, argv=["tmux: server"], sid=50)
+    governor = processes.add(51, ppid=50, sid=51, argv=GOVERNING)
+    command = processes.add(52, ppid=51, sid=52)
+    window = processes.add(53, ppid=50, sid=53, argv=["vi"])
+    mark, other = Clue(MARK, "/"), Clue(MARK + 1, "/")
+    clues = FakeSurroundings(p50=mark, p51=mark, p52=other, p53=mark)
+    process_killer = ProcessKiller(processes, OWN, surroundings=clues)
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        process_killer.begin("i", [rank], [], 1000, signum, marks=[MARK])
+    (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
+    assert (seen.alive, seen.unsure) == ((), ((window.pid, "vi"),))
+    assert set(processes.table()) == {p.pid for p in (server, governor, command, window)}
+
+
+def test_another_launchs_command_whose_governor_is_gone_lives_and_the_runs_own_windows_end() -> None:
+    processes = FakeProcesses()
+    rank = processes.add(100)
+    server = processes.add(50, argv=["tmux: server"], sid=50)
+    command = processes.add(52, ppid=50, sid=52)
+    window = processes.add(53, ppid=50, sid=53)
+    inner = processes.add(101, ppid=100, argv=GOVERNING)
+    processes.add(102, ppid=101, sid=102, dies_of=frozenset({signal.SIGKILL}))
+    mark, other = Clue(MARK, "/"), Clue(MARK + 1, "/")
+    clues = FakeSurroundings(p50=mark, p52=other, p53=mark, p102=other)
+    process_killer = ProcessKiller(processes, OWN, surroundings=clues)
+    process_killer.begin("i", [rank], [], 1000, signal.SIGTERM, marks=[MARK])
+    assert {inner.pid, window.pid}.isdisjoint(processes.table())
+    process_killer.begin("i", [rank], [], 1000, signal.SIGKILL, marks=[MARK])
+    assert scans(process_killer, EMPTY_SCANS + 3) == [()]
+    assert set(processes.table()) == {server.pid, command.pid}, "what a launch within the run has left is the run's"
+
+
+def test_what_has_inherited_the_mark_is_the_runs_whatever_its_environment_says() -> None:
+    processes = FakeProcesses()
+    rank = processes.add(100)
+    liar = processes.add(201, sid=201)
+    processes.by_pid[201].facts = replace(processes.by_pid[201].facts, mark=MARK)
+    process_killer = ProcessKiller(processes, OWN, surroundings=FakeSurroundings(p201=Clue(MARK + 1, "/")))
+    process_killer.begin("i", [rank], [], 1000, signal.SIGKILL, marks=[MARK])
+    assert liar.pid not in processes.table()
+
+
+@pytest.mark.parametrize("when", ["the rank is gone before the halt", "the governor is another one"])
+def test_a_run_of_the_sweep_lives_though_no_rank_is_left_to_compare_it_with(when: str) -> None:
+    """A script may raise at a NaN, and a governor may be killed between SIGTERM and the end."""
+    processes = FakeProcesses()
+    rank = processes.add(100, argv=["python", "train.py", "--lr", "0.1"])
+    other = processes.add(200, argv=["python", "train.py", "--lr", "0.2"])
+    key = program_key(("python", "train.py", "--lr", "0.1"))
+    assert key is not None
+    if when == "the rank is gone before the halt":
+        processes.end(100)
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        process_killer = ProcessKiller(processes, OWN)  # It remembers nothing of an earlier one.
+        process_killer.begin("i", [rank], [], 1000, signum, cgroups=["/fake"], programs=[key])
+    (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
+    assert (seen.alive, seen.unsure) == ((), ((other.pid, "python train.py --lr 0.2"),))
+    assert processes.by_pid[other.pid].received == []
+
+
+@pytest.mark.parametrize("announced", [False, True])
+def test_what_an_earlier_governor_has_signalled_is_the_runs_unless_another_run_announces_it(announced: bool) -> None:
+    processes = FakeProcesses()
+    rank, deaf = ProcessId(100, 7, processes.boot_id), processes.add(300, argv=["httpd"])
+    others, reused = (deaf,) if announced else (), processes.add(301)
+    foreign = processes.add(302, uid=7)
+    signalled = (rank, deaf, replace(reused, start_ticks=1), foreign)
+    process_killer = ProcessKiller(processes, OWN)
+    process_killer.begin("i", [rank], [], 1000, signal.SIGKILL, signalled=signalled, others=lambda: others)
+    assert set(processes.table()) == {301, 302, *((300,) if announced else ())}
+
+
+@pytest.mark.parametrize("says_hello", [False, True])
+def test_what_may_be_another_run_of_the_sweep_lives_on_when_the_rank_is_gone(says_hello: bool) -> None:
+    processes = FakeProcesses()
+    rank = processes.add(100, argv=["python", "train.py", "1"])
+    other = processes.add(200, argv=["python", "train.py", "2"])
+    others = (other,) if says_hello else ()
+    process_killer = ProcessKiller(processes, OWN)
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        process_killer.begin("i", [rank], [], 1000, signum, cgroups=["/fake"], others=lambda: others)
+    (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
+    assert (seen.alive, seen.unsure) == ((), () if others else ((other.pid, "python train.py 2"),))
+    assert set(processes.table()) == {other.pid}
+
+
+def test_what_the_rank_detached_into_the_runs_own_group_ends_whatever_it_looks_like() -> None:
+    """It has dropped the mark. One looks like a run of a sweep, one like another `costgov run`, one like another's."""
+    processes = FakeProcesses()
+    rank = processes.add(100, argv=["python", "train.py", "1"])
+    processes.add(200, argv=["python", "train.py", "decoy"], dies_of=frozenset({signal.SIGKILL}))
+    processes.add(201, argv=GOVERNING, sid=201)
+    processes.add(202, ppid=201, sid=202)
+    bearer = processes.add(203, argv=["httpd"])
+    process_killer, group = grouped(processes)
+    process_killer.surroundings = FakeSurroundings(p203=Clue(MARK + 1, "/"))
+    process_killer.begin("i", [rank], [], 1000, signal.SIGTERM, marks=[MARK], cgroups=[group.path])
+    assert set(processes.table()) == {200}, f"{bearer.pid} too has got its signal"
+    assert scans(process_killer, EMPTY_SCANS + 3) == [], "the group is not empty"
+    process_killer.begin("i", [rank], [], 1000, signal.SIGKILL, marks=[MARK], cgroups=[group.path])
+    (seen,) = [seen for n in range(10, 20) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
+    assert (seen.alive, seen.unsure, processes.table()) == ((), (), {})

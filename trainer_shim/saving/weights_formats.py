@@ -51,7 +51,7 @@ class UnusableError(Exception):
 
 
 class Piece(NamedTuple):
-    """One tensor, or one storage of several: where its bytes are."""
+    """One tensor, or one storage of several: where its bytes are. Of a dtype that BITS has not: not to be sampled."""
 
     name: str
     dtype: str
@@ -108,8 +108,8 @@ def _of_safetensors(file: IO[bytes], budget: Budget) -> Iterator[Piece]:
         except (ValueError, TypeError, LookupError) as error:
             raise TornError(_UNREADABLE) from error
         needed = max(needed, end)
-        if dtype in BITS and 0 <= begin <= end:
-            yield Piece(str(name), dtype, 8 + length + begin, end - begin)
+        if 0 <= begin <= end:
+            yield Piece(str(name), str(dtype), 8 + length + begin, end - begin)
     if 8 + length + needed > size:
         raise TornError("has %d bytes instead of %d" % (size, 8 + length + needed))
 
@@ -193,6 +193,7 @@ def _of_archive(file: IO[bytes], start: int, end: int, budget: Budget) -> Iterat
             opcodes = archive.read(pickled)
         except zipfile.BadZipFile as error:
             raise TornError(_ELSEWHERE) from error
+        blind = sum(member.file_size for member in members.values()) - members[pickled].file_size
         for key, dtype in dict(storages(opcodes, budget)).items():
             member = members.get("%sdata/%s" % (root, key))
             if member is not None and member.compress_type == zipfile.ZIP_STORED:
@@ -201,6 +202,8 @@ def _of_archive(file: IO[bytes], start: int, end: int, budget: Budget) -> Iterat
                     raise TornError(_ELSEWHERE)
                 begin = start + member.header_offset + 30 + sum(_LOCAL_HEADER.unpack(header))
                 yield Piece("the tensor that is data/%s in it" % key, dtype, begin, member.file_size)
+                blind -= member.file_size
+        yield Piece("other members", "", start, max(0, blind))
 
 
 def storages(pickled: bytes, budget: Budget) -> Iterator[Tuple[str, str]]:

@@ -34,7 +34,7 @@ SAMPLES_PER_FILE: Final = 3 * TENSORS_PER_FILE_MAX
 SAMPLE_BYTES: Final = 4096
 INDEX_BYTES_MAX: Final = 8 << 20
 NAMED_TOLD_MAX: Final = 3
-OVERHEAD_BYTES: Final = 1 << 16  # Names, shapes and the zip of a file with few weights.
+OVERHEAD_BYTES: Final = 1 << 16  # States of generators, counters and tables of a file with few weights.
 # Counters, scales and the best loss so far are no weights, and some of them begin as NaN.
 ELEMENTS_MIN: Final = 64
 _FLOATS: Final = {"F64": "d", "F32": "f", "BF16": "f", "F16": "e"}  # BF16 is the upper half of an F32.
@@ -95,17 +95,17 @@ def _harm(path: str, wanted: Sequence[str], budget: Budget, into: List[str], tor
             flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
             with open(os.open(os.path.join(path, name), flags), "rb", buffering=0) as file:
                 large: List[Piece] = []
-                is_whole = _take(large, pieces_of(file, budget), torn, name)
+                blind = _take(large, pieces_of(file, budget), torn, name)
                 chosen = spread(large, TENSORS_PER_FILE_MAX)
                 for piece in chosen:
                     if budget.is_spent:
                         return None
                     if _is_harmed(file, piece, SAMPLES_PER_FILE // len(chosen), budget):
                         return "%s: %s" % (name, piece.name)
+                known = sum(piece.size for piece in large)
                 # The pieces of a .distcp file are those of some of its archives.
-                known = 2 * sum(piece.size for piece in large) + OVERHEAD_BYTES
-                is_most = bool(chosen) if pieces_of is of_distcp else known >= os.fstat(file.fileno()).st_size
-                if is_whole and is_most:
+                is_most = bool(chosen) if pieces_of is of_distcp else known + OVERHEAD_BYTES >= (blind or 0)
+                if blind is not None and is_most:
                     into.append(name)
         except _MADE_UP:
             continue  # Not what its name says, or not to be read.
@@ -114,16 +114,22 @@ def _harm(path: str, wanted: Sequence[str], budget: Budget, into: List[str], tor
     return None
 
 
-def _take(large: List[Piece], pieces: Iterator[Piece], torn: List[str], name: str) -> bool:
-    """Collect what can hold weights. What is there of a torn file may show harm too."""
+def _take(large: List[Piece], pieces: Iterator[Piece], torn: List[str], name: str) -> Optional[int]:
+    """Collect what can hold weights. Returns the bytes that cannot be sampled; None if the file is torn.
+
+    What is there of a torn file may show harm too.
+    """
+    blind = 0
     try:
         for piece in pieces:
-            if piece.size >= ELEMENTS_MIN * width_of(piece):
+            if piece.dtype not in BITS:
+                blind += piece.size
+            elif piece.size >= ELEMENTS_MIN * width_of(piece):
                 large.append(piece)
     except TornError as error:
         torn.append("%s %s" % (name, error))
-        return False
-    return True
+        return None
+    return blind
 
 
 def _is_harmed(file: IO[bytes], piece: Piece, samples: int, budget: Budget) -> bool:

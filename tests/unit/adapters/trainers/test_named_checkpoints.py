@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from governor.adapters.trainers import checkpoint_reader
 from governor.adapters.trainers.checkpoint_reader import Answer, Progress
 from governor.adapters.trainers.checkpoints import DiskCheckpoints
 from tests.unit.shim.test_checkpoint import written
-from tests.unit.shim.weights_files import COUNT, NAN, ONE, distcp, safetensors, torch_zip
+from tests.unit.shim.weights_files import COUNT, NAN, ONE, distcp, safetensors, text, torch_zip
 from trainer_shim.saving import checkpoint
 
 
@@ -134,6 +135,17 @@ def test_a_link_to_a_folder_and_a_pipe_are_not_looked_into(tmp_path: Path) -> No
 def test_eight_bit_weights_are_not_called_looked_into(tmp_path: Path) -> None:
     safetensors(tmp_path / "model.safetensors", {"w": ("F8_E4M3", bytes(900_000)), "norm": ("F32", ONE["F32"] * 100)})
     assert find(tmp_path).unsampled == "most of its bytes: model.safetensors"
+
+
+def test_a_file_that_holds_names_alone_hides_no_weights(tmp_path: Path) -> None:
+    """As ZeRO-3's model states are: the shapes of parameters whose partitions are elsewhere."""
+    torch_zip(tmp_path / "zero_pp_rank_0_mp_rank_00_optim_states.pt", "F32", ONE["F32"] * COUNT)
+    with zipfile.ZipFile(tmp_path / "zero_pp_rank_0_mp_rank_00_model_states.pt", "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02" + text(b"layer" * 50_000) + b".")
+    assert find(tmp_path) == Answer(True, 2, 0, "is there")
+    with zipfile.ZipFile(tmp_path / "zero_pp_rank_0_mp_rank_00_model_states.pt", "a") as archive:
+        archive.writestr("archive/data/0", bytes(1 << 20))
+    assert str(find(tmp_path).unsampled).endswith("zero_pp_rank_0_mp_rank_00_model_states.pt")
 
 
 def test_weights_of_a_later_pickle_protocol_are_looked_into(tmp_path: Path) -> None:

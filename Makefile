@@ -26,17 +26,19 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # nproc answers with OpenMP's variables where they are set, and above they are: asked that way, every check ran alone.
 CORES := $(shell env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
-# Three more than there are cores: the contract tests, which begin, wait for sockets and time-outs most of their time.
-JOBS ?= $(shell echo $$(($(CORES) + 3)))
+# Four more than there are cores: the contract tests, which begin, wait for sockets and time-outs most of their time.
+JOBS ?= $(shell echo $$(($(CORES) + 4)))
 # Drills wait for processes more than for the processor. More of them at once than this, and their graces run out.
 DRILL_JOBS ?= $(shell echo $$(($(CORES) + 1)))
 PYTEST := $(VENV_PYTHON) -m pytest -q
 LINTED := $(wildcard governor trainer_shim tests examples benchmarks docs)
 DATA_TESTS := $(wildcard tests/tidy tests/timelines tests/golden)
-UNIT_HALVES := test-unit-1 test-unit-2
+GATE_SIMS := tests/sim/test_sim.py tests/sim/test_planted_bugs.py
+OTHER_SIMS = $(filter-out $(GATE_SIMS),$(wildcard tests/sim/test_*.py)) tests/fuzz
+UNIT_THIRDS := test-unit-1 test-unit-2 test-unit-3
 
 .PHONY: help env check lint lint-format lint-types lint-imports test-data test-contract test-contract-clouds \
-  test-contract-rest test-unit $(UNIT_HALVES) test-sim test drills drill-packages \
+  test-contract-rest test-unit $(UNIT_THIRDS) test-sim test drills drill-packages \
   fix sim sim-ceiling sim-node sim-one fuzz bench bench-planner docs golden-update policy-check demo install uninstall dist clean
 
 help: ## List the commands.
@@ -75,20 +77,20 @@ test-contract-clouds:
 test-contract-rest:
 	@$(PYTEST) tests/contract --ignore=tests/contract/clouds
 
-# Half of the files each: one process with all of them would still run when everything else has ended.
-test-unit: $(UNIT_HALVES)
+# A third of the files each: one process with all of them would still run when everything else has ended.
+test-unit: $(UNIT_THIRDS)
 
-$(UNIT_HALVES): test-unit-%:
-	@$(PYTEST) $$(find tests/unit -name 'test_*.py' | LC_ALL=C sort | awk 'NR % 2 == $* % 2')
+$(UNIT_THIRDS): test-unit-%:
+	@$(PYTEST) $$(find tests/unit -name 'test_*.py' | LC_ALL=C sort | awk 'NR % 3 == $* % 3')
 
-# Fuzzing first: it collects garbage after each target, and thousands of schedules are much to walk through.
+# Schedules of halts. Those of nodes, ceilings and shares, and the fuzzing, are played with the drills.
 test-sim:
-	@$(PYTEST) tests/fuzz tests/sim
+	@$(PYTEST) $(GATE_SIMS)
 
 test: check drills ## Everything: check, then drills.
 
 drills: env drill-packages ## Real processes, signals, sockets, DeepSpeed, systemd, Prometheus; real runs, replayed.
-	@$(PYTEST) -n $(DRILL_JOBS) --dist loadfile --no-loadscope-reorder --durations=15 tests/drills tests/real_runs
+	@$(PYTEST) -n $(DRILL_JOBS) --dist loadfile --no-loadscope-reorder --durations=15 tests/drills tests/real_runs $(OTHER_SIMS)
 
 drill-packages:
 	@.ci/system-packages drills

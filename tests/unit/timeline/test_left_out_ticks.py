@@ -133,7 +133,7 @@ def test_nothing_is_missed_moved_or_made_by_leaving_out_ticks(kind: str, seed: i
     assert_alike(policy, [*start, *lines], log=is_log)
 
 
-@pytest.mark.parametrize("seed", range(share_of(5)))
+@pytest.mark.parametrize("seed", range(share_of(3)))
 def test_a_rank_that_sleeps_in_its_data_is_found_at_the_same_tick(seed: int) -> None:
     rng = random.Random(f"fetch {seed}")
     policy = Policy("p", rules=tuple(a_rule(rng, f"rule {index}", "hang") for index in range(2)), halts_per_day_max=9)

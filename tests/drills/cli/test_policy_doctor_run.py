@@ -235,7 +235,9 @@ def test_a_run_ends_with_one_line_of_what_it_came_to(costgov: Costgov) -> None:
     assert closing.startswith("costgov: r1: ended with exit code 0; step 41/200; 167,936 tokens; spent $0.")
     assert closing.endswith("; no checkpoint seen")
     failed = costgov("run", "--price", "22", "--", "sh", "-c", "exit 3")
-    assert "ended with exit code 3; no step was seen" in failed.stderr.splitlines()[-1]
+    closing, resume = failed.stderr.splitlines()[-2:]
+    assert "ended with exit code 3; no step was seen" in closing
+    assert resume.startswith("resume ")
 
 
 def test_the_end_of_a_run_clears_away_after_ended_ones(costgov: Costgov, short_tmp: Path) -> None:

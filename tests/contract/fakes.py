@@ -79,7 +79,7 @@ class FakeProcesses:
 
     def add(
         self, pid: int, ppid: int = 1, *, argv: Sequence[str] = ("python", "train.py"), uid: int = 1000,
-        sid: int | None = None, pgid: int | None = None, start_ticks: int | None = None, **script: Any,
+        sid: int | None = None, pgid: int | None = None, start_ticks: int | None = None, mark: int = 0, **script: Any,
     ) -> ProcessId:  # fmt: skip
         """Start a process. Without a sid it inherits its parent's session and group, as fork does."""
         parent = self.by_pid.get(ppid)
@@ -90,6 +90,7 @@ class FakeProcesses:
         facts = ProcessFacts(
             process=process, ppid=ppid, uid=uid, pgid=inherited_pgid if pgid is None else pgid,
             sid=inherited_sid if sid is None else sid, state="S", argv=tuple(argv), cgroup="/fake",
+            mark=mark,
         )  # fmt: skip
         self.by_pid[pid] = FakeProcess(facts, **script)
         return process

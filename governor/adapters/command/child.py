@@ -1,6 +1,6 @@
 """The command of `costgov run`: how it is started and signalled, and when it is over.
 
-It is over when it has exited and no process of its session is left.
+It is over when it has exited and nothing that it started is left: in its session, or gone from it by `setsid`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import secrets
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import IO, Final
@@ -19,9 +19,10 @@ from governor.adapters.command.evidence import Evidence, OomWatch, output_files
 from governor.adapters.command.orphans import adopt_orphans, send_to_marked
 from governor.adapters.command.surroundings import MARK
 from governor.adapters.machine.control_group import OwnGroup, make_group
-from governor.core.base.identity import ProcessId
+from governor.core.base.identity import ProcessFacts, ProcessId, carries
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import CommandExited, Event
+from governor.core.halt.kill_set import ancestors, is_below
 from governor.core.runs.ends import FOLLOWED_NS
 from governor.ports import Processes
 from trainer_shim.mark import MARK_BITS, ChildMark
@@ -109,7 +110,7 @@ class CommandEnd:
 
     run: str
     poll_exit: Callable[[], int | None]
-    sid: int
+    command: Command
     processes: Processes
     _look_at: MonoNs = MonoNs(0)
     _has_ticked: bool = False
@@ -126,19 +127,32 @@ class CommandEnd:
         if exit_code is None:
             return []
         self._look_at = MonoNs(at + LOOK_PERIOD_NS)
-        if living(self.processes, self.sid) != []:
+        if living(self.processes, self.command) != []:
             return []
         self._is_reported = True
         return [CommandExited(at, self.run, exit_code)]
 
 
-def living(processes: Processes, sid: int) -> list[int] | None:
-    """The pids of the command's session, sorted. None while /proc cannot be read (no free descriptors)."""
+def living(processes: Processes, command: Command) -> list[ProcessFacts] | None:
+    """What is left of the command, by pid. None while /proc cannot be read (no free descriptors).
+
+    What it started and left its session stays below us and has its mark or group. A stranger may copy the mark.
+    """
     try:
         table = processes.table()
     except OSError:
         return None
-    return sorted(pid for pid, facts in table.items() if facts.sid == sid and facts.state not in "ZX")
+    rows = (table[pid] for pid in sorted(table))
+    return [facts for facts in rows if facts.state not in "ZX" and _is_of(command, table, facts)]
+
+
+def _is_of(command: Command, table: Mapping[int, ProcessFacts], facts: ProcessFacts) -> bool:
+    if facts.sid == command.process.pid:
+        return True
+    is_marked = command.mark is not None and carries(facts.mark, command.mark)
+    if not is_marked and (command.group is None or not is_below(facts.cgroup, (command.group.path,))):
+        return False
+    return any(above.process.pid == os.getpid() for above in ancestors(table, facts))
 
 
 def _name_of(signum: int) -> str:

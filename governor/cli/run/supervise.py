@@ -217,7 +217,7 @@ def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str],
     )
     pid = command.process.pid
     ended = CommandEnd(
-        name, lambda: command.exit_code if supervised.is_read() else None, pid, governor.processes
+        name, lambda: command.exit_code if supervised.is_read() else None, command, governor.processes
     )  # fmt: skip
     reaper = Reaper(pid, command.mark, command.group)
     governor.daemon.supervise(supervised, ended, reaper, command.evidence.oom)
@@ -273,31 +273,32 @@ def _may_be_verified(governor: Governor, command: Command) -> bool:
 
 
 def _may_announce(governor: Governor, command: Command) -> bool:
-    """Whether a trainer may still send hello: its launcher left a process in the session, and no run is announced."""
+    """Whether a trainer may still send hello: its launcher left a process behind, and no run is announced."""
     at = governor.clock.mono()
     assert command.ended_at is not None
     if at - command.ended_at >= HELLO_NS or _was_announced(governor):
         return False
-    return living(governor.processes, command.process.pid) != []
+    return living(governor.processes, command) != []
 
 
 def left_behind(governor: Governor, command: Command, name: str) -> list[Effect]:
     """The alarm for processes that outlive the command and never sent hello. After our exit nothing watches them."""
     if command.poll() is None or _was_announced(governor):
         return []
-    left = living(governor.processes, command.process.pid)
+    left = living(governor.processes, command)
     if left == []:
         return []
     who = "what is left of the command" if left is None else f"{len(left)} process(es) outlive the command"
-    named = ", ".join(str(pid) for pid in (left or ())[:PIDS_NAMED_MAX])
+    named = ", ".join(str(facts.process.pid) for facts in (left or ())[:PIDS_NAMED_MAX])
     more = len(left or ()) - PIDS_NAMED_MAX
     pids = f" (pid {named}{f' and {more} more' if more > 0 else ''})" if left else ""
     price = governor.node.ledger.price_usd_micros_per_hour
     cost = "the price of this machine is unknown" if price is None else f"this machine costs {format_usd(price)}/h"
-    sid = command.process.pid
+    sids = dict.fromkeys(facts.sid for facts in (left or ()) if facts.sid) or {command.process.pid: None}
+    sessions = ",".join(map(str, list(sids)[:PIDS_NAMED_MAX]))
     text = (
         f"UNWATCHED: {who}{pids}, and no rank has sent a hello: nothing meters or ends them from now on, and {cost}; "
-        f"end them with `pkill -s {sid}`, or let the training script call trainer_shim.attach()"
+        f"end them with `pkill -s {sessions}`, or let the training script call trainer_shim.attach()"
     )
     return [Alarm("left_behind", name, text)]
 

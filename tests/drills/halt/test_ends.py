@@ -42,12 +42,13 @@ def test_a_trainer_that_ends_by_itself_is_no_incident_and_its_code_is_ours(
     assert done.incidents == []
 
 
+@pytest.mark.parametrize("launcher", ["leaves a child", "setsid"])
 def test_a_launcher_that_exits_first_leaves_its_ranks_watched_until_their_halt(
-    costgov_run: Run, tmp_path: Path
+    launcher: str, costgov_run: Run, tmp_path: Path
 ) -> None:
-    argv = json.dumps([sys.executable, str(HERE / "trainee.py"), "polite", str(tmp_path)])
-    launch = f"import subprocess, json; subprocess.Popen(json.loads({argv!r}))"
-    done = costgov_run([sys.executable, "-c", launch])
+    argv = [sys.executable, str(HERE / "trainee.py"), "polite", str(tmp_path)]
+    launch = f"import subprocess, json; subprocess.Popen(json.loads({json.dumps(argv)!r}))"
+    done = costgov_run(["setsid", *argv] if launcher == "setsid" else [sys.executable, "-c", launch])
     assert done.incident["halt_stage"] == "HALTED", done.output
     assert done.running() == []
 

@@ -98,6 +98,18 @@ def test_who_is_left_behind_is_waited_for_and_then_named_with_what_it_costs(besi
     assert "\n" not in alarm.text
 
 
+def test_who_left_the_commands_session_is_left_behind_too(beside: Beside) -> None:
+    beside.command.mark = 1 << 40 | 5
+    beside.processes.add(os.getpid(), start_ticks=0)
+    beside.processes.add(500_001, ppid=os.getpid(), sid=500_001, mark=1 << 40 | 5)
+    beside.leave(500_002)
+    assert not is_over(beside.governor, beside.command)
+    alarm = beside.alarm()
+    assert alarm is not None
+    assert "(pid 500001, 500002)" in alarm.text
+    assert f"pkill -s 500001,{beside.command.process.pid}" in alarm.text
+
+
 def test_the_line_names_so_many_pids_and_counts_the_rest(beside: Beside) -> None:
     beside.leave(*range(500_000, 500_000 + PIDS_NAMED_MAX + 1_000))
     alarm = beside.alarm()

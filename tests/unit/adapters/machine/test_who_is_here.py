@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from governor.adapters.command.child import CommandEnd
+from governor.adapters.command.child import Command, CommandEnd, living
 from governor.adapters.machine.gpu_watch import LOOK_PERIOD_NS, GpuWatch, accelerators
 from governor.adapters.machine.host_watch import GOVERNORS_LOOK_PERIOD_NS as NEIGHBOURS_NS
 from governor.adapters.machine.host_watch import GovernorWatch, governs, uid_ranges
@@ -168,28 +170,51 @@ class Blind(FakeProcesses):
 def test_who_cannot_look_says_so() -> None:
     seen = GovernorWatch(Blind(), ("run",), own_pid=1).poll(AT)
     assert seen == [GovernorsSeen(AT, (), "the process table cannot be read: Too many open files")]
-    blind = CommandEnd("llama", lambda: 0, 4711, Blind())
+    blind = CommandEnd("llama", lambda: 0, started(), Blind())
     assert [blind.poll(AT), blind.poll(AT)] == [[], []]
 
 
 def test_a_command_that_is_over_at_once_has_its_first_tick() -> None:
-    end = CommandEnd("llama", lambda: 0, 4711, FakeProcesses())
+    end = CommandEnd("llama", lambda: 0, started(), FakeProcesses())
     assert [end.poll(AT), end.poll(AT)] == [[], [CommandExited(AT, "llama", 0)]]
 
 
-def test_a_command_is_over_when_nobody_of_its_session_is_left() -> None:
-    processes = FakeProcesses()
-    processes.add(4712, sid=4711)
+MARK = 1 << 40 | 5
+
+
+def started(mark: int | None = None) -> Command:
+    with subprocess.Popen(["true"]) as process:
+        return Command(process, mark=mark)
+
+
+@pytest.mark.parametrize("way", ["in its session", "gone by setsid"])
+def test_a_command_is_over_when_nobody_is_left_of_it(way: str) -> None:
+    processes, command = FakeProcesses(), started(MARK)
+    processes.add(os.getpid(), start_ticks=0)
+    left = 500_001
+    if way == "in its session":
+        processes.add(left, sid=command.process.pid)
+    else:
+        processes.add(left, ppid=os.getpid(), sid=left, mark=MARK)
     exit_code: list[int | None] = [None]
-    end = CommandEnd("llama", lambda: exit_code[0], 4711, processes)
+    end = CommandEnd("llama", lambda: exit_code[0], command, processes)
     assert end.poll(AT) == []
     assert end.poll(AT) == []
     exit_code[0] = 0
     assert end.poll(AT) == [], "it has left somebody behind"
-    processes.end(4712)
+    processes.end(left)
     later = MonoNs(AT + 2 * NS_PER_S)
     assert end.poll(later) == [CommandExited(later, "llama", 0)]
     assert end.poll(MonoNs(later + 2 * NS_PER_S)) == [], "said once"
+
+
+def test_a_stranger_with_a_copy_of_the_mark_is_not_left_of_a_command() -> None:
+    """Nor is what we have started ourselves, which has no mark."""
+    processes, command = FakeProcesses(), started(MARK)
+    processes.add(os.getpid(), start_ticks=0)
+    processes.add(500_001, sid=500_001, mark=MARK)
+    processes.add(500_002, ppid=os.getpid(), sid=500_002)
+    assert living(processes, command) == []
 
 
 def test_uid_ranges_are_read_by_uid_and_by_name_and_a_broken_line_is_left_out() -> None:

@@ -15,7 +15,7 @@ needs("deepspeed", "transformers")
 RANKS = (0, 1)
 
 
-@pytest.mark.parametrize(("launcher", "stage"), [("torchrun", 2), ("deepspeed", 3)])
+@pytest.mark.parametrize(("launcher", "stage"), [("forks", 2), ("deepspeed", 3)])
 def test_one_asked_rank_makes_the_trainer_save_everywhere(
     launcher: str, stage: int, launch, governor: FakeGovernor, tmp_path: Path
 ) -> None:
@@ -53,7 +53,7 @@ def test_one_asked_rank_makes_the_trainer_save_everywhere(
 
     governor.frames.clear()
     (output / f"checkpoint-{last[0]}" / checkpoint.MANIFEST).write_text("{}")  # What a crash may leave.
-    again = launch(launcher, name="again", script="train_hf.py", steps=step + 5, stage=stage, resumes=True)
+    again = launch(name="again", script="train_hf.py", steps=step + 5, stage=stage, resumes=True)
     for rank in RANKS:
         governor.frame("bye", rank)
     assert again.wait() == 0

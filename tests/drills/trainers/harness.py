@@ -81,7 +81,7 @@ class Trainer:
 
     def forked(self) -> list[str]:
         """Its ranks are forks of one launcher, which imports no more than it needs."""
-        return [str(HERE / "ranks.py"), str(self.ranks), ",".join(self.imports()), *self.program()]
+        return [str(HERE.parent / "ranks.py"), str(self.ranks), ",".join(self.imports()), *self.program()]
 
     def program(self) -> list[str]:
         return [str(HERE / "scripts" / self.script[0]), *self.script[1:]]

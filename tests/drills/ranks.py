@@ -2,7 +2,7 @@
 
 torchrun and each rank of it import torch and the framework for themselves, in two to seven seconds of processor. Here
 every rank is a fork of the launcher. The store is the launcher's, as torchrun's is. The first rank that fails ends the
-others. The table itself is played with torchrun.
+others. The table of trainers itself is played with torchrun, and drills of a launcher with that launcher.
 """
 
 from __future__ import annotations

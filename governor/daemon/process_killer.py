@@ -39,7 +39,7 @@ SENDS_MAX: Final = 10_000
 
 UNSURE_MAX: Final = 16
 COMMAND_CHARS_MAX: Final = 80
-WORDS_SHOWN_MAX: Final = COMMAND_CHARS_MAX  # What hides secrets takes the square of a command line's words.
+WORDS_SHOWN_MAX: Final = COMMAND_CHARS_MAX  # A word has one character at least, and secrets are hidden before the cut.
 
 log = structlog.get_logger("costgov")
 

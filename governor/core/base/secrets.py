@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from governor.core.base.secret_names import LOOKS, can_be_one, is_secret
@@ -72,9 +73,29 @@ def _by_look(text: str) -> str:
     return LOOKS.sub(REDACTED, text)
 
 
+@dataclass(slots=True)
+class _Earlier:
+    """What the words before one say of it."""
+
+    last: str = ""
+    is_database: bool = False  # The first word.
+    has_database: bool = False
+    has_shell: bool = False
+    has_login: bool = False
+
+    def add(self, word: str, is_first: bool) -> None:
+        is_database = _DATABASE.fullmatch(word) is not None
+        self.last = word
+        self.is_database |= is_first and is_database
+        self.has_database |= is_database
+        self.has_shell |= _SHELL.fullmatch(word) is not None
+        self.has_login |= word == "login"
+
+
 def _words(words: Sequence[Piece], keys: Sequence[str], depth: int) -> list[str]:
     shown: list[str] = []
     before = ""  # The name whose value the next word is, perhaps.
+    earlier = _Earlier()
     for number, piece in enumerate(words):
         word = piece.text
         if word in _NO_WORDS:
@@ -87,12 +108,10 @@ def _words(words: Sequence[Piece], keys: Sequence[str], depth: int) -> list[str]
             shown.append(REDACTED)
             before = ""
         else:
-            earlier = [other.text for other in words[:number]]
-            is_script = (
-                bool(earlier) and _SCRIPT.fullmatch(earlier[-1]) is not None and any(map(_SHELL.fullmatch, earlier))
-            )
+            is_script = earlier.has_shell and _SCRIPT.fullmatch(earlier.last) is not None
             shown.append(_text(word, keys, depth + 1) if is_script else _of_program(earlier, piece, keys, depth))
             before = _name_before(earlier, word)
+        earlier.add(word, number == 0)
     return shown
 
 
@@ -103,26 +122,26 @@ def _is_value(piece: Piece, name: str, keys: Sequence[str]) -> bool:
     return not is_option and not is_reference and can_be_one(word) and is_secret(name, keys, word)
 
 
-def _name_before(earlier: Sequence[str], word: str) -> str:
+def _name_before(earlier: _Earlier, word: str) -> str:
     """The name in this word, if its value is in the next one."""
-    if earlier and earlier[-1].endswith("wandb") and word == "login":
+    if earlier.last.endswith("wandb") and word == "login":
         return "--password"
     if word == "-p":
-        return "--password" if "login" in earlier or any(map(_DATABASE.fullmatch, earlier[:1])) else ""
+        return "--password" if earlier.has_login or earlier.is_database else ""
     named = _LAST_NAME.search(word)
     if named is not None:
         return named[1] or named[2]
     return word if word.startswith("-") and "=" not in word else ""
 
 
-def _of_program(earlier: Sequence[str], piece: Piece, keys: Sequence[str], depth: int) -> str:
+def _of_program(earlier: _Earlier, piece: Piece, keys: Sequence[str], depth: int) -> str:
     """The word, with what curl and database clients take as a password without a name."""
     word = piece.text
     head, colon, secret = word.partition(":")
-    is_user = bool(earlier) and earlier[-1] in ("-u", "--user", "--proxy-user")
+    is_user = earlier.last in ("-u", "--user", "--proxy-user")
     if (is_user or word.startswith("-u")) and colon and secret and not secret.isdecimal() and "/" not in head:
         return f"{head}:{REDACTED}"
-    if word.startswith("-p") and len(word) > 2 and any(map(_DATABASE.fullmatch, earlier)):
+    if word.startswith("-p") and len(word) > 2 and earlier.has_database:
         return f"-p{REDACTED}"
     return _word(piece, keys, depth)
 

@@ -15,6 +15,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import charge_until, hand_over
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
+from governor.core.events.checkpoints import LastGood
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.ends import CommandEndSeen, Failure, OomKillsSeen, RunEnd
 from governor.core.events.inputs import ProcessesSeen, TrainerExited
@@ -65,10 +66,11 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
         node.launched = None
     managed.run.move(LifeFact.GONE, event.at)
     finished = limit.on_ended(node, managed, event.at)
+    finds = saved_checkpoint.find_last_good(managed)  # The alarm says that the look has not ended.
     run, alarms = managed.run, settle(node, managed, event.exit_code)
     cause = run.end.cause if alarms is not None and run.end is not None else None
     data = {"completed": run.completed, "exit_code": event.exit_code, "step": run.step, "cause": cause}
-    record, finds = Record("ended", event.run, None, data), saved_checkpoint.find_last_good(managed)
+    record = Record("ended", event.run, None, data)
     return [record, persist(node, event.at, managed), *(alarms or []), *finished, *finds]
 
 
@@ -119,9 +121,18 @@ def _crash_alarms(managed: ManagedRun) -> list[Effect]:
     if run.failures and all(failure.name == "KeyboardInterrupt" for failure in run.failures.values()):
         return []
     step = "no step was seen" if run.step is None else f"step {run.step}"
-    saved = run.last_good
-    at = f"last checkpoint: step {saved.step}, {saved.path}" if saved is not None else "no checkpoint seen"
-    return [Alarm("crashed", run.run, f"run {run.run} {ended_text(run.end)}; {step}; {at}")]
+    return [
+        Alarm("crashed", run.run, f"run {run.run} {ended_text(run.end)}; {step}; {_last_checkpoint(run.last_good)}")
+    ]
+
+
+def _last_checkpoint(saved: LastGood | None) -> str:
+    if saved is None:
+        return "no checkpoint seen"
+    fault = saved.gone or saved.torn or (saved.nonfinite and f"not finite: {saved.nonfinite}")
+    unseen = f" (not looked into: {saved.unseen})" if saved.unseen else ""
+    doubt = f" (do not resume from it: {fault})" if fault else unseen
+    return f"last checkpoint: step {saved.step}, {saved.path}{doubt}"
 
 
 # --- an exception that ends a rank ---

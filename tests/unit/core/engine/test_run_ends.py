@@ -13,6 +13,7 @@ from governor.core.base.units import DurationNs
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
+from governor.core.events.checkpoints import LastGood
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.ends import CommandEndSeen, Failure, LastLine, OomKillsSeen, RankFailed, RunEnd
 from governor.core.events.inputs import Bye, CommandLaunched, Disconnected, Event, TrainerExited
@@ -50,6 +51,22 @@ def test_a_rank_that_raised_is_the_cause_of_its_runs_end() -> None:
     assert names(effects) == ["crashed"]
     (ended,) = [one for one in effects if isinstance(one, Record) and one.kind == "ended"]
     assert ended.data["cause"] == CAUSE
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({}, "step 24, /ckpt/24 (not looked into: the look has not ended)"),
+        ({"torn": "model.pt is cut short"}, "step 24, /ckpt/24 (do not resume from it: model.pt is cut short)"),
+        ({"nonfinite": "model.pt: w"}, "step 24, /ckpt/24 (do not resume from it: not finite: model.pt: w)"),
+    ],
+)
+def test_the_alarm_says_of_its_checkpoint_no_more_than_was_seen(found: dict[str, str], said: str) -> None:
+    node, _ = a_node()
+    saved = LastGood(24, "/ckpt/24", **found)
+    node.runs["llama"].run.take_last_good(saved, None, ())
+    (alarm,) = [one for one in play(node, raised(), *GONE) if isinstance(one, Alarm) and one.name == "crashed"]
+    assert alarm.text.endswith(f"last checkpoint: {said}")
 
 
 def test_an_end_without_a_word_is_no_cause_and_no_alarm() -> None:

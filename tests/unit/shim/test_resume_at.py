@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.shim.test_resuming import Loader, write
+from tests.unit.shim.test_resuming import Loader, on_ranks, write
 from tests.unit.shim.weights_files import COUNT, NAN
 from trainer_shim.interfaces import Resumed
 from trainer_shim.saving import checkpoint
@@ -32,23 +31,16 @@ class OwnLoader(Loader):
 def resume_all(
     paths: list[Path], home: Path | None = None, make: Callable[[], Loader] = Loader
 ) -> tuple[list[Loader], list[Resumed | Exception | None]]:
-    """Every rank on a thread of its own, each with its own view of the path."""
-    store, loaders = MemoryStore(), [make() for _ in paths]
-    results: list[Resumed | Exception | None] = [None] * len(paths)
+    """Each rank has its own view of the path."""
+    store, loaders, told = MemoryStore(), [make() for _ in paths], None if home is None else str(home)
 
-    def run(rank: int) -> None:
+    def resume(rank: int) -> Resumed | Exception | None:
         try:
-            told = None if home is None else str(home)
-            results[rank] = resume_at(loaders[rank], str(paths[rank]), told, rank, store, len(paths))
+            return resume_at(loaders[rank], str(paths[rank]), told, rank, store, len(paths))
         except FileNotFoundError as error:
-            results[rank] = error
+            return error
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(paths))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return loaders, results
+    return loaders, on_ranks(len(paths), resume)
 
 
 @pytest.mark.parametrize(("below", "step"), [("cg_5", 5), ("cg_9_suspect", 9), ("cg_5/shard", 5), ("", 7)])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -68,20 +69,19 @@ def write(directory: Path, step: int, kind: str = "good", shards: dict[str, byte
     return path
 
 
+T = TypeVar("T")
+
+
+def on_ranks(count: int, call: Callable[[int], T]) -> list[T]:
+    """What `call(rank)` returns for each rank, each on a thread of its own: they wait for one another."""
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(call, range(count), timeout=60))
+
+
 def resume_all(directories: list[Path]) -> tuple[list[Loader], list[Resumed | None]]:
-    """Every rank on a thread of its own, each with its own view of the directory."""
-    store, loaders = MemoryStore(), [Loader() for _ in directories]
-    results: list[Resumed | None] = [None] * len(directories)
-
-    def run(rank: int) -> None:
-        results[rank] = resume_from(loaders[rank], str(directories[rank]), rank, store, len(directories))
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(directories))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return loaders, results
+    """Each rank has its own view of the directory."""
+    store, count, loaders = MemoryStore(), len(directories), [Loader() for _ in directories]
+    return loaders, on_ranks(count, lambda rank: resume_from(loaders[rank], str(directories[rank]), rank, store, count))
 
 
 def test_all_ranks_load_the_newest_good_one_and_get_their_own_state_back(tmp_path: Path) -> None:

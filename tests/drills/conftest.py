@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
+# DeepSpeed decorates a function with torch.compile, for which each rank imports the compiler: two seconds of processor.
+# The drill of compiled loops has it.
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 TOGETHER = ("tests/drills/systemd/",)  # One box for all of its files, in their order.
 # What lasts longest begins first, or a worker has it alone in the end.
 LONGEST = (

@@ -23,7 +23,7 @@ SCRIPTS = Path(sys.executable).parent
 
 # What both scripts import, and ranks.py once for both ranks: three processes' imports last longer than most drills.
 IMPORTED = {
-    "train_rank.py": "deepspeed,torch._dynamo",
+    "train_rank.py": "deepspeed",
     "train_hf.py": "deepspeed,transformers.trainer,transformers.models.llama.modeling_llama",
 }
 

@@ -30,16 +30,16 @@ ENVIRON = {
 class Warm:
     """The program that ranks are forks of. It has imported what the drills of one file name as WARM."""
 
-    def __init__(self, modules: tuple[str, ...]) -> None:
+    def __init__(self, modules: tuple[str, ...], environ: dict[str, str]) -> None:
         self._argv = [sys.executable, str(HERE / "warm.py"), *modules]
+        self.environ = {**os.environ, **ENVIRON, **environ}
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, argv: list[str], cwd: Path, ranks: list[dict[str, Any]]) -> list[int]:
         """The exit codes of all ranks; TimeoutExpired after CHILD_LIMIT_S, when they have been killed."""
         if self._process is None:
             pipe = subprocess.PIPE
-            environ = {**os.environ, **ENVIRON}
-            self._process = subprocess.Popen(self._argv, env=environ, stdin=pipe, stdout=pipe, text=True)
+            self._process = subprocess.Popen(self._argv, env=self.environ, stdin=pipe, stdout=pipe, text=True)
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"argv": argv, "cwd": str(cwd), "ranks": ranks}) + "\n")
         self._process.stdin.flush()
@@ -70,7 +70,7 @@ class Warm:
 
 @pytest.fixture(scope="module")
 def warm(request: pytest.FixtureRequest) -> Iterator[Warm]:
-    made = Warm(request.module.WARM)
+    made = Warm(request.module.WARM, getattr(request.module, "ENVIRON", {}))
     yield made
     made.end()
 
@@ -83,8 +83,7 @@ def run_ranks(warm: Warm, tmp_path: Path) -> RunRanks:
         nth = len(list(tmp_path.glob("report*")))
         report = tmp_path / f"report{nth}"
         shared = {
-            **os.environ,
-            **ENVIRON,
+            **warm.environ,
             "WORLD_SIZE": str(ranks),
             "DRILL_REPORT": str(report),
             "DRILL_RENDEZVOUS": str(tmp_path / f"rendezvous{nth}"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 WARM = ("torch", "torch._dynamo.backends.debugging")
+ENVIRON = {"TORCHDYNAMO_DISABLE": "0"}
 COMPILED_MODEL = ("compiled, attached", "in place, attached", "attached, compiled", "attached, in place")
 TOKENS = 4 * 16
 

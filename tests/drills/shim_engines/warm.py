@@ -18,6 +18,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+# What a package imports with the first optimizer of a loop: two seconds of processor in each rank.
+LATER = {"torch": "torch._dynamo", "deepspeed": "deepspeed.runtime.zero.muon.muon_optimizer"}
+
 
 def become(order: dict[str, Any], rank: dict[str, Any]) -> None:
     """Never returns."""
@@ -54,6 +57,9 @@ def load(modules: list[str]) -> None:
     gc.disable()  # A quarter of the time of an import is the collector's, which finds nothing.
     for module in modules:
         importlib.import_module(module)
+    for package, later in LATER.items():
+        if package in sys.modules:
+            importlib.import_module(later)
     gc.freeze()
     gc.enable()
 

@@ -52,9 +52,8 @@ SHORT = {
 }
 
 
-# The part of a package that takes its time. An optimizer imports torch._dynamo.
+# The part of a package that takes its time.
 IMPORTED = {
-    "torch": "torch._dynamo",
     "transformers": "transformers.models.llama.modeling_llama",
     "trl": "trl.trainer.sft_trainer",
     "lightning": "lightning.pytorch",

@@ -48,6 +48,13 @@ class BlindProcesses(FakeProcesses):
         raise OSError(errno.EMFILE, "Too many open files")
 
 
+class OutOfDescriptors(FakeProcesses):
+    """As the real table then: nobody can be asked whether he is gone, and unknown is not gone."""
+
+    def is_gone(self, target: ProcessId) -> bool:
+        return False
+
+
 class Beside:
     """The ports of a governor that `costgov run` looks through, and a command that has ended."""
 
@@ -192,12 +199,22 @@ def test_a_bad_end_of_a_script_that_begins_at_step_0_says_so_as_a_halt_does(besi
     assert told == f"resume from   /ckpt/cg_1: {BEGINS_ANEW}"
 
 
+@pytest.mark.parametrize("kind", [FakeProcesses, OutOfDescriptors])
+def test_a_process_that_has_the_number_of_an_earlier_launchs_is_not_named(kind: type[FakeProcesses]) -> None:
+    """The line says `kill`."""
+    beside = Beside(kind("boot-1"))
+    training(beside.node)
+    beside.processes.add(101, argv=("vi", "notes"), start_ticks=999_999)
+    assert launched_before(beside.governor, "llama") is None
+    assert beside.node.runs["llama"].processes()[1].pid == 101
+
+
 def test_an_earlier_launch_that_trains_on_is_named_before_another_is_started() -> None:
     """Two trainers of one name write the same checkpoints, and the first's steps were shown as the second's."""
     beside = Beside(FakeProcesses("boot-1"))
     assert launched_before(beside.governor, "llama") is None
     training(beside.node)
-    assert launched_before(beside.governor, "llama") is None, "their pids are another's now"
+    assert launched_before(beside.governor, "llama") is None, "its processes are gone"
     beside.processes.add(101, argv=("python", "train.py", "--token=hunter2"), start_ticks=1010)
     refusal = launched_before(beside.governor, "llama") or ""
     assert "not launched: an earlier launch of llama still runs, unwatched (pid 101: python train.py" in refusal
@@ -208,6 +225,7 @@ def test_an_earlier_launch_that_trains_on_is_named_before_another_is_started() -
     assert launched_before(beside.governor, "llama") is None, "its halt goes on, and ends it"
     beside.node.runs["llama"].drop_latch()
     assert launched_before(beside.governor, "llama") is not None
+    beside.processes.by_pid[101].becomes_zombie = True
     beside.processes.end(101)
     assert launched_before(beside.governor, "llama") is None
 

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from governor.core.base.printable import storable
 from trainer_shim.saving.manifest import (
     MANIFEST,
     CrowdedError,
@@ -360,7 +361,7 @@ def list_files(path: str, progress: Progress) -> tuple[list[tuple[str, int]], st
 
 
 def _short(reason: Exception | str) -> str:
-    return str(reason).encode("utf-8", "backslashreplace").decode()[:REASON_CHARS_MAX]
+    return storable(str(reason))[:REASON_CHARS_MAX]
 
 
 def main() -> int:

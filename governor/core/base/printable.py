@@ -1,4 +1,7 @@
-"""A stranger's text, as it may be shown or kept: everything that makes such text is here."""
+"""A stranger's text, as it may be shown or kept. Whoever shows or keeps one calls these.
+
+Two have rules of their own: what is quoted for a shell (secrets), and a drawing in the signs of its font.
+"""
 
 from __future__ import annotations
 

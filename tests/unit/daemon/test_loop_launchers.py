@@ -10,11 +10,11 @@ from random import Random
 
 import pytest
 
-from governor.core.base.identity import ProcessFacts
-from governor.core.base.units import NS_PER_MS
-from governor.core.events.inputs import Ack, OperatorHalt
+from governor.core.base.identity import ConnectionId, Peer, ProcessFacts
+from governor.core.base.units import NS_PER_MS, MonoNs
+from governor.core.events.inputs import Ack, Hello, OperatorHalt
 from governor.core.halt.table import HaltState
-from governor.daemon.launches import LOOKS_WAITED_FOR_MAX
+from governor.daemon.launches import LOOKS_WAITED_FOR_MAX, TIES_MAX, LaunchLooks, SupervisedCommand
 from tests.contract.fakes import FakeProcesses
 from tests.fuzz.rig import Rig, default_policies
 from trainer_shim import wire
@@ -131,6 +131,48 @@ def test_who_is_ended_before_a_look_has_ended_is_looked_after_first(rig: Rig, is
     assert orphan in launch.unsure
     released.set()
     rig.settle()
+
+
+@pytest.fixture
+def no_thread() -> Iterator[None]:
+    """Each needs a stack of a size that no machine has."""
+    before = threading.stack_size(1 << 62)
+    yield
+    threading.stack_size(before)
+
+
+@pytest.mark.usefixtures("no_thread")
+def test_without_a_thread_the_loop_looks_itself_also_beside_a_crowd(rig: Rig) -> None:
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        threading.Thread(target=print).start()
+    rig.go_on()
+    launcher = rig.processes.add(400, argv=("/usr/bin/torchrun", "train.py"), uid=1000)
+    rank = rig.processes.add(401, ppid=400, uid=1000)
+    trainer = rig.inbox.connect(rig.peer(Random(1)).__class__(rank, 1000, 1000))
+    rig.daemon.looks._looks = LOOKS_WAITED_FOR_MAX
+    rig.daemon.looks._looked_at = rig.clock.mono()
+    trainer.send(hello("one"))
+    rig.go_on()
+    rig.clock.advance(300 * NS_PER_MS)
+    rig.go_on()
+    assert rig.node.runs["one"].launch.launchers == (launcher,)
+
+
+def test_so_many_ranks_of_other_users_are_remembered_and_each_is_judged(rig: Rig) -> None:
+    """Whoever connects, says hello and leaves, again and again, makes no list of ours grow."""
+    command = rig.processes.add(200, argv=["sh", "job.sh"], uid=0)
+    looks = LaunchLooks(
+        rig.daemon.performer, lambda: SupervisedCommand("job", (), (command,), uid=0), lambda call: call(),
+        lambda *_: None,
+    )  # fmt: skip
+    introduced = []
+    for number in range(TIES_MAX + 8):
+        rank = rig.processes.add(10_000 + number, ppid=200 if number % 2 else 1, uid=1000)
+        said = Hello(MonoNs(1), ConnectionId(number), Peer(rank, 1000), 1, "job", "a", 0, 0, 1)
+        introduced.append(looks.introduced(said).of_command)
+        assert len(looks._ties) <= TIES_MAX
+        assert looks.introduced(said).of_command is introduced[-1]
+    assert introduced == [bool(number % 2) for number in range(TIES_MAX + 8)]
 
 
 def wait(released: threading.Event) -> Mapping[int, ProcessFacts]:

@@ -121,7 +121,8 @@ TOGETHER = {
 
 CACHE = ROOT / ".mypy_cache/writes"
 
-# Fields that one module writes, for everybody else through its methods. Each stands with the class that declares it.
+# Fields that one module writes, for everybody else too. Each stands with the class that declares it; the module is its
+# own, or the one that has the rules.
 ONLY_WRITER = {
     "governor.core.runs.state.Run.life": "governor.core.runs.state",
     "governor.core.runs.state.Run.ended_at": "governor.core.runs.state",
@@ -132,6 +133,10 @@ ONLY_WRITER = {
     "governor.core.runs.state.Run.spend_usd_micros": "governor.core.runs.state",
     "governor.core.engine.node.Node.persisted_at": "governor.core.engine.node",
     "governor.core.engine.node.Node.incidents": "governor.core.engine.node",
+    "governor.core.engine.node.Node.launched": "governor.core.engine.launched_command",
+    "governor.core.engine.managed_run.ManagedRun.is_separate": "governor.core.engine.launched_command",
+    "governor.core.engine.managed_run.ManagedRun.follows_command": "governor.core.engine.launched_command",
+    "governor.core.engine.managed_run.Launch.named": "governor.core.engine.launched_command",
     "governor.core.engine.managed_run.ManagedRun.incident": "governor.core.engine.managed_run",
     "governor.core.engine.managed_run.ManagedRun.policy": "governor.core.engine.managed_run",
     "governor.core.engine.managed_run.ManagedRun.rules": "governor.core.engine.managed_run",

@@ -48,8 +48,15 @@ def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
 
 def on_launcher_exited(node: Node, _event: LauncherExited) -> list[Effect]:
     # A stand-in ends with the command's process. A run that reports for the command ends with its ranks.
-    node.launched = None
+    over(node)
     return []
+
+
+def over(node: Node, stand_in: ManagedRun | None = None) -> None:
+    """The command is over. Its processes were those of the run that stood in for it: nobody has those any more."""
+    node.launched = None
+    if stand_in is not None:
+        stand_in.launch.named = ()
 
 
 # --- the log of a trainer that the command is, or has started ---------------------------------------------------
@@ -80,7 +87,7 @@ def on_log(node: Node, managed: ManagedRun, event: StreamOpened) -> None:
 
 def take(node: Node, managed: ManagedRun) -> None:
     """Let a halt of this log's run end the command, and the command's end be the run's."""
-    launched = node.launched
+    launched, managed.is_separate = node.launched, False
     assert launched is not None, "the caller looked"
     if not managed.launch.named:
         managed.launch.named = launched.processes
@@ -108,6 +115,13 @@ def speaks_for_it(node: Node, hello: Hello) -> bool:
     """
     launched = node.launched
     return launched is None or hello.peer.uid == launched.uid or hello.of_command
+
+
+def on_rank(node: Node, managed: ManagedRun, hello: Hello, *, stood_in: bool) -> None:
+    """A rank speaks for its run from now on: for the command too, or beside it. `stood_in`: the run did, until now."""
+    managed.follows_command, managed.is_separate = False, not speaks_for_it(node, hello)
+    if stood_in:
+        managed.launch.named = ()
 
 
 def is_older(node: Node, hello: Hello) -> bool:

@@ -181,7 +181,6 @@ def on_line(node: Node, managed: ManagedRun, at: MonoNs) -> None:
         intake.begin_attempt(managed.run, "stream", at)
         managed.rules.new_attempt()
     if is_taken:
-        managed.is_separate = False
         launched_command.take(node, managed)
         hand_over(node, managed, at)
     if begins if not is_taken else node.account.run == managed.run.run:  # One launch, however many logs.

@@ -57,9 +57,9 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     if managed is None:
         managed, displaced = names.enter(node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at)
         effects.extend(displaced)
-    if managed.is_unattached:
+    stood_in = managed.is_unattached
+    if stood_in:
         intake.set_uid(managed.run, hello.peer.uid)  # The command may have become another user.
-        managed.launch.named = ()
     node.superseded.pop(hello.connection, None)
     node.ignored.pop(hello.connection, None)
     held = node.connections.get(hello.connection)
@@ -78,8 +78,8 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
         node.request_persist()  # A restarted governor shares the node's time by what the journal has.
     if known_as != (managed.run.stage, managed.run.labels):
         budgeting.refit(node, managed)  # With other labels, other budgets cover it.
-    managed.follows_command = False
-    managed.is_separate, managed.was_announced = not launched_command.speaks_for_it(node, hello), True
+    launched_command.on_rank(node, managed, hello, stood_in=stood_in)
+    managed.was_announced = True
     hand_over(node, managed, hello.at)  # After attempt, stage and labels are set: its charges bear them.
     if begins:
         charging.charge_launch(node, managed, hello.at)

@@ -62,8 +62,7 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
     charge_until(node, event.at)
     if managed.is_unattached:  # No run ever reported for the command: the stand-in pays.
         hand_over(node, managed, event.at)
-        managed.launch.named = ()
-        node.launched = None
+        launched_command.over(node, managed)
     managed.run.move(LifeFact.GONE, event.at)
     finished = limit.on_ended(node, managed, event.at)
     finds = saved_checkpoint.find_last_good(managed)  # The alarm says that the look has not ended.

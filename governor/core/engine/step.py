@@ -189,7 +189,7 @@ def _on_command_launched(node: Node, event: CommandLaunched) -> list[Effect]:
 
 def _on_command_exited(node: Node, event: CommandExited) -> list[Effect]:
     """The command has no process left, so its stand-in has ended too."""
-    node.launched = None
+    launched_command.over(node)
     standing_in = [name for name, managed in node.runs.items() if managed.is_unattached]
     ends = [run_ends.on_exited(node, TrainerExited(event.at, name, event.exit_code)) for name in standing_in]
     return [*(effect for end in ends for effect in end), *limit.on_command_exited(node, event)]

@@ -12,7 +12,7 @@ from governor.adapters.alerts.webhook import document
 from governor.core.alerts.catalogue import DEFAULT_SEVERITY, REPEAT_NS, SEVERITIES, Alert, OfIncident, Severity, State
 from governor.core.alerts.outbox import AGE_MAX_NS, PAUSE_MAX_NS, PAUSE_MIN_NS, WAITING_MAX
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, WallNs
-from governor.settings.model import ALERT_RECEIVERS_MAX
+from governor.settings.streams import ALERT_RECEIVERS_MAX
 
 PAUSE_MIN_S, PAUSE_MAX_MIN = PAUSE_MIN_NS // NS_PER_S, PAUSE_MAX_NS // NS_PER_MINUTE
 AGE_MAX_H, REPEAT_MIN, AGAIN_S = AGE_MAX_NS // NS_PER_HOUR, REPEAT_NS // NS_PER_MINUTE, AGAIN_NS // NS_PER_S

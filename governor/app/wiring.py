@@ -51,8 +51,9 @@ from governor.daemon.recorder import Recorder
 from governor.policies import files
 from governor.policies.loading import policy_loader
 from governor.ports import Observer
-from governor.settings.model import TRAINER_SOCKET, Jsonl, Settings
+from governor.settings.model import TRAINER_SOCKET, Settings
 from governor.settings.money import lines_of
+from governor.settings.streams import Jsonl
 
 log = structlog.get_logger("costgov")
 

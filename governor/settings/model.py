@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from governor.core.base.units import NS_PER_S, DurationNs, UsdMicros, parse_duration, usd
+from governor.core.base.units import NS_PER_S, UsdMicros, parse_duration, usd
 from governor.core.money.budgets import BUDGETS_MAX
 from governor.core.money.prices import GPUS_MAX, STALE_AFTER_DAYS, PriceKind, span_of
 from governor.settings.money import LINES_MAX, BudgetTable, LineTable, named_apart, one_of_each
-from governor.wire.jsonl import DEFAULT_FIELDS
-from trainer_shim.wire import LABELS_MAX, TEXT_CHARS_MAX
+from governor.settings.streams import ALERT_RECEIVERS_MAX, JSONL_STREAMS_MAX, Alert, Jsonl
+from governor.settings.values import AbsolutePath, IdleStop, Mode, Table, Text, Uids
 
 SYSTEM_CONFIG: Final = "/etc/costgov/costgov.toml"
 SYSTEM_POLICIES_DIR: Final = "/etc/costgov/policies.d"
@@ -26,73 +26,10 @@ SYSTEM_STATE_DIR: Final = "/var/lib/costgov"
 SYSTEM_RUNTIME_DIR: Final = "/run/costgov"
 TRAINER_SOCKET: Final = "trainer.sock"
 SOCKET_PATH_BYTES: Final = 103  # What the kernel takes, less ".new" (adapters.trainers.listener).
-# Each has a thread, and two more for its attempts.
-ALERT_RECEIVERS_MAX: Final = 8
-# One per run on the node. Each costs a descriptor and a read per tick.
-JSONL_STREAMS_MAX: Final = 64
-
 ASK_AGAIN_MIN_NS: Final = 10 * NS_PER_S
 
-JSONL_FIELDS: Final = tuple(sorted(DEFAULT_FIELDS))
 
-
-def _octal(value: object) -> object:
-    """Modes are written as in chmod: "0660". A bare 660 would be read as decimal, so it is refused."""
-    if isinstance(value, str):
-        try:
-            mode = int(value, 8)
-        except ValueError:
-            raise ValueError('must be an octal mode in quotes such as "0660"') from None
-        if 0 <= mode <= 0o777:
-            return mode
-    raise ValueError('must be an octal mode in quotes such as "0660"')
-
-
-def _uids(value: object) -> object:
-    """ "any" -> None; a list of user names and uids -> their uids."""
-    if value == "any":
-        return None
-    if not isinstance(value, (list, tuple)) or not all(isinstance(item, (int, str)) for item in value):
-        raise ValueError('must be "any" or a list of user names and uids such as ["alice", 1001]')
-    uids = set()
-    for item in value:
-        try:
-            uids.add(item if isinstance(item, int) else int(item) if item.isdigit() else pwd.getpwnam(item).pw_uid)
-        except KeyError:
-            raise ValueError(f'there is no user "{item}" on this machine; correct the name or give its uid') from None
-    return frozenset(uids)
-
-
-def _idle_stop(value: object) -> object:
-    """ "15m" -> nanoseconds; "off" -> 0."""
-    if value is None or value == "off":
-        return None if value is None else 0
-    if not isinstance(value, str):
-        raise ValueError('must be "off" or a time in quotes such as "15m"')
-    idle_ns = parse_duration(value)
-    if idle_ns <= 0:
-        raise ValueError('would stop the node at once; write "off" or a time such as "15m"')
-    return idle_ns
-
-
-def _absolute(value: Path) -> Path:
-    if not value.is_absolute():
-        raise ValueError(f'must be an absolute path; "{value}" would depend on where the daemon was started')
-    return value
-
-
-AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
-Mode = Annotated[int, BeforeValidator(_octal)]
-IdleStop = Annotated[DurationNs | None, BeforeValidator(_idle_stop)]
-Uids = Annotated[frozenset[int] | None, BeforeValidator(_uids)]
-Text = Annotated[str, Field(min_length=1, max_length=TEXT_CHARS_MAX)]
-
-
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True)
-
-
-class Node(_Table):
+class Node(Table):
     """The machine that is billed."""
 
     name: Text = Field(default_factory=socket.gethostname)
@@ -124,7 +61,7 @@ class Node(_Table):
         return None if self.price_usd_per_hour is None else usd(self.price_usd_per_hour)
 
 
-class Paths(_Table):
+class Paths(Table):
     """File paths. load_settings fills what is left out; see `default_paths`."""
 
     state_dir: AbsolutePath
@@ -135,7 +72,7 @@ class Paths(_Table):
     recordings_dir: AbsolutePath
 
 
-class Trainer(_Table):
+class Trainer(Table):
     """The users whose trainers may connect. By default all; a run belongs to the first uid seen with it."""
 
     allow_uids: Uids = Field(default="any")  # type: ignore[assignment]  # The text form: the validator makes None of it.
@@ -151,7 +88,7 @@ def _usual_group() -> str | None:
     return "costgov" if os.geteuid() == 0 or gid in (os.getegid(), *os.getgroups()) else None
 
 
-class Control(_Table):
+class Control(Table):
     """The group that may halt and hold, besides root, the daemon's own user and the run's owner."""
 
     group: Text | None = Field(default_factory=_usual_group)
@@ -235,7 +172,7 @@ class Price(BaseModel):
     __str__ = __repr__
 
 
-class Metrics(_Table):
+class Metrics(Table):
     """The Prometheus endpoint. It has no password, so it is on loopback by default."""
 
     enabled: bool = True
@@ -243,7 +180,7 @@ class Metrics(_Table):
     port: int = Field(default=9477, ge=0, le=65535)  # 0: any free port, printed at start.
 
 
-class Record(_Table):
+class Record(Table):
     """Recordings of runs for `costgov policy replay`. Sizes are compressed, as on disk."""
 
     enabled: bool = True
@@ -262,72 +199,12 @@ class Record(_Table):
         return self
 
 
-class Alert(BaseModel):
-    """A receiver of alarms and halts. The other keys belong to its kind; its adapter checks them."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True, validate_default=True)
-
-    kind: Text
-    name: Text | None = None  # In logs and metrics. Default: its host.
-    # Names of alarms, "halt", or prefixes with a star. Empty: all.
-    only: tuple[Text, ...] = ()
-    min_severity: Literal["info", "warning", "critical"] = "info"
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """May hold a secret in its URL, so neither log nor print it."""
-        return self.__pydantic_extra__ or {}
-
-    def __repr__(self) -> str:
-        return f"Alert(kind={self.kind!r})"
-
-    __str__ = __repr__
-
-
-class Log(_Table):
+class Log(Table):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
-class Redact(_Table):
+class Redact(Table):
     keys: tuple[Text, ...] = Field(default=(), max_length=64)  # Beside those of core.base.secrets.
-
-
-class Jsonl(_Table):
-    """A metrics file of a trainer without the shim, and how to end that trainer."""
-
-    path: AbsolutePath
-    run: Text
-    stage: Text | None = None
-    labels: dict[Text, Text] = Field(default_factory=dict, max_length=LABELS_MAX)
-    fields: dict[str, Text] = Field(default_factory=dict)  # Our name -> the name in the file.
-    pidfile: AbsolutePath | None = None
-    unit: Text | None = None
-    cgroup: AbsolutePath | None = None
-    job: Text | None = None
-
-    @field_validator("fields")
-    @classmethod
-    def _known(cls, value: dict[str, str]) -> dict[str, str]:
-        for name in value:
-            if name not in JSONL_FIELDS:
-                raise ValueError(f'"{name}" is not a measurement; left of "=" stands one of: {", ".join(JSONL_FIELDS)}')
-        return value
-
-    @model_validator(mode="after")
-    def _one_way(self) -> Jsonl:
-        given = [key for key in ("pidfile", "unit", "cgroup", "job") if getattr(self, key) is not None]
-        if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} both name the processes; keep one")
-        return self
-
-    @property
-    def ended_by(self) -> tuple[str, str] | None:
-        """How to find the run's processes, such as ("unit", "train.service"). None: only the instance can stop."""
-        for key in ("pidfile", "unit", "cgroup", "job"):
-            value = getattr(self, key)
-            if value is not None:
-                return key, str(value)
-        return None
 
 
 class Settings(BaseSettings):

@@ -20,7 +20,7 @@ from governor.core.money.budgets import (
 from governor.core.money.charges import Line, LineKind, Unit
 from governor.core.money.lines import NODE_LINE, Lines, Metered
 from governor.core.money.prices import Day, day_text, span_of
-from trainer_shim.wire import TEXT_CHARS_MAX
+from governor.settings.values import Text
 
 SOURCE = "costgov.toml"
 
@@ -89,7 +89,6 @@ def one_of_each(tables: Sequence[BudgetTable]) -> Any:
 LINES_MAX: Final = 16
 GB_MAX: Final = 10**6  # A petabyte on one machine is a mistake in the unit.
 
-_Text = Annotated[str, Field(min_length=1, max_length=TEXT_CHARS_MAX)]
 _Usd = Annotated[float, Field(gt=0, lt=1e6, allow_inf_nan=False)]
 
 # Price key -> its unit and its kind of line.
@@ -113,15 +112,15 @@ class LineTable(BaseModel):
 
     kind: Literal["storage", "fixed", "egress"]
     # In every charge. A disk's first word is its id in the provider's bill: "vol-0abc gp3".
-    name: _Text
+    name: Text
     gb: int | None = Field(default=None, ge=1, le=GB_MAX)
     price_usd_per_hour: _Usd | None = None
     price_usd_per_gb_month: _Usd | None = None
     price_usd_per_launch: _Usd | None = None
     price_usd_per_gb: _Usd | None = None
-    source: _Text = "costgov.toml"
+    source: Text = "costgov.toml"
     # The day of that price. None: it is restated at every start.
-    as_of: _Text | None = None
+    as_of: Text | None = None
 
     @field_validator("as_of")
     @classmethod

@@ -11,7 +11,7 @@ from governor.core.base.units import BootNs
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Effect
-from governor.settings.model import Jsonl
+from governor.settings.streams import Jsonl
 from tests.contract.fakes import FakeProcesses
 from tests.unit.core.engine.test_step import at, make_node, play
 

@@ -22,7 +22,7 @@ from governor.core.base.units import NS_PER_MINUTE, NS_PER_S, DurationNs, MonoNs
 from governor.core.engine.node import Node
 from governor.core.views.metrics import AlertCounts
 from governor.ports import AlertReceiver, Clock
-from governor.settings.model import Alert as Table
+from governor.settings.streams import Alert as Table
 
 # An open halt is repeated at this period, as Prometheus repeats what fires: a receiver that lost it receives it again.
 AGAIN_NS: Final = DurationNs(NS_PER_MINUTE)

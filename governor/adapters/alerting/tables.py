@@ -12,7 +12,7 @@ from governor.adapters import alerts
 from governor.adapters.plugins import ConfigError
 from governor.core.alerts.catalogue import Route, Severity
 from governor.ports import AlertReceiver
-from governor.settings.model import Alert as Table
+from governor.settings.streams import Alert as Table
 
 _ONLY: Final = re.compile(r"[^\s*]+\*?|\*")
 

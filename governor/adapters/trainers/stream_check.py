@@ -13,7 +13,7 @@ from governor.adapters.trainers.streams import distrust, named_by_pidfile
 from governor.adapters.trainers.understanding import Understanding
 from governor.core.base.units import MonoNs
 from governor.ports import Processes
-from governor.settings.model import Jsonl
+from governor.settings.streams import Jsonl
 from governor.wire.jsonl import field_map
 from governor.wire.records import RecordReader
 

@@ -20,7 +20,7 @@ from governor.core.events.machine import SourceTrouble
 from governor.core.events.streams import StreamOpened, StreamRead, StreamState
 from governor.core.halt.kill_set import managers
 from governor.ports import Processes
-from governor.settings.model import Jsonl
+from governor.settings.streams import Jsonl
 from governor.wire.jsonl import DEFAULT_FIELDS, field_map
 from governor.wire.records import RecordReader
 

@@ -10,7 +10,7 @@ from governor.adapters import alerts
 from governor.adapters.alerting.tables import configured_receivers
 from governor.app.settings_file import load_settings
 from governor.core.alerts.catalogue import Route, Severity
-from governor.settings.model import ALERT_RECEIVERS_MAX
+from governor.settings.streams import ALERT_RECEIVERS_MAX
 from tests.unit.app.test_settings_file import HOME, bad, config, good
 
 MANAGER = '[[alert]]\nkind = "alertmanager"\nurl = "http://127.0.0.1:9093"\n'

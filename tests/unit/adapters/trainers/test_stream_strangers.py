@@ -13,7 +13,7 @@ from governor.adapters.trainers.stream_files import Asked, Seen, StreamFiles, St
 from governor.adapters.trainers.streams import Stream
 from governor.core.events.effects import Alarm, Effect
 from governor.core.views.status import run_status
-from governor.settings.model import Jsonl
+from governor.settings.streams import Jsonl
 from tests.contract.fakes import FakeProcesses
 from tests.unit.core.engine.test_step import at, make_node, play, tick
 from tests.unit.followed_log import AtOnce, Watch

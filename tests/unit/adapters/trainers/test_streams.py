@@ -17,7 +17,7 @@ from governor.core.events.inputs import Disconnected, PhaseChange, Step, Trainer
 from governor.core.events.streams import StreamOpened, StreamState
 from governor.core.runs.state import UNWATCHED_AFTER_NS
 from governor.core.views.status import run_status
-from governor.settings.model import Jsonl
+from governor.settings.streams import Jsonl
 from tests.contract.fakes import FakeProcesses
 from tests.unit.core.engine.test_step import at, hello, make_node, peer, play, rule, tick
 from tests.unit.followed_log import AtOnce, Watch

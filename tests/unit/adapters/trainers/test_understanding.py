@@ -11,7 +11,7 @@ import pytest
 from governor.adapters.trainers.stream_check import StreamCheck
 from governor.core.events.effects import Alarm, Effect
 from governor.core.views.status import run_status
-from governor.settings.model import Jsonl
+from governor.settings.streams import Jsonl
 from governor.wire.jsonl import field_map
 from governor.wire.records import RecordReader
 from tests.contract.fakes import FakeProcesses

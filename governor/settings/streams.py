@@ -1,0 +1,78 @@
+"""The [[jsonl]] and [[alert]] tables of costgov.toml: logs that are followed, and who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from governor.settings.values import AbsolutePath, Table, Text
+from governor.wire.jsonl import DEFAULT_FIELDS
+from trainer_shim.wire import LABELS_MAX
+
+# Each has a thread, and two more for its attempts.
+ALERT_RECEIVERS_MAX: Final = 8
+# One per run on the node. Each costs a descriptor and a read per tick.
+JSONL_STREAMS_MAX: Final = 64
+JSONL_FIELDS: Final = tuple(sorted(DEFAULT_FIELDS))
+
+
+class Jsonl(Table):
+    """A metrics file of a trainer without the shim, and how to end that trainer."""
+
+    path: AbsolutePath
+    run: Text
+    stage: Text | None = None
+    labels: dict[Text, Text] = Field(default_factory=dict, max_length=LABELS_MAX)
+    fields: dict[str, Text] = Field(default_factory=dict)  # Our name -> the name in the file.
+    pidfile: AbsolutePath | None = None
+    unit: Text | None = None
+    cgroup: AbsolutePath | None = None
+    job: Text | None = None
+
+    @field_validator("fields")
+    @classmethod
+    def _known(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if name not in JSONL_FIELDS:
+                raise ValueError(f'"{name}" is not a measurement; left of "=" stands one of: {", ".join(JSONL_FIELDS)}')
+        return value
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Jsonl:
+        given = [key for key in ("pidfile", "unit", "cgroup", "job") if getattr(self, key) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} both name the processes; keep one")
+        return self
+
+    @property
+    def ended_by(self) -> tuple[str, str] | None:
+        """How to find the run's processes, such as ("unit", "train.service"). None: only the instance can stop."""
+        for key in ("pidfile", "unit", "cgroup", "job"):
+            value = getattr(self, key)
+            if value is not None:
+                return key, str(value)
+        return None
+
+
+class Alert(BaseModel):
+    """A receiver of alarms and halts. The other keys belong to its kind; its adapter checks them."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True, validate_default=True)
+
+    kind: Text
+    name: Text | None = None  # In logs and metrics. Default: its host.
+    # Names of alarms, "halt", or prefixes with a star. Empty: all.
+    only: tuple[Text, ...] = ()
+    min_severity: Literal["info", "warning", "critical"] = "info"
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """May hold a secret in its URL, so neither log nor print it."""
+        return self.__pydantic_extra__ or {}
+
+    def __repr__(self) -> str:
+        return f"Alert(kind={self.kind!r})"
+
+    __str__ = __repr__

@@ -144,7 +144,7 @@ class Daemon:
             at = self.performer.clock.mono()
             for seen in self.performer.scan(at):
                 self.apply(seen)
-            self.performer.perform_due(at)
+            self.performer.calls.begin_due(at)
             if at >= self._next_tick:
                 self._tick()
         self.service.notify("STOPPING=1")
@@ -167,7 +167,7 @@ class Daemon:
         due = [self._next_tick]
         if self.performer.process_killer:
             due.append(self.performer.process_killer.next_at())
-        later = self.performer.next_due()
+        later = self.performer.calls.next_due()
         if later is not None:
             due.append(later)
         return max(0.0, (min(due) - self.performer.clock.mono()) / NS_PER_S)

@@ -5,11 +5,7 @@ Nothing here decides. Journal first: an incident is persisted (or marked undurab
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import signal
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,11 +13,10 @@ from typing import Any, Final
 
 import structlog
 
-from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.base.units import MonoNs
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.managed_run import Launch, ManagedRun, announced_by_others
 from governor.core.engine.node import Node
-from governor.core.events.checkpoints import CheckpointRead, CheckpointSeen, LastGoodSeen
 from governor.core.events.effects import (
     Alarm,
     Ask,
@@ -41,29 +36,17 @@ from governor.core.events.effects import (
     StopCompute,
     Term,
 )
-from governor.core.events.inputs import (
-    BillingAnswer,
-    BillingRead,
-    Event,
-    ProcessesSeen,
-    StopAnswer,
-    StopReplied,
-)
+from governor.core.events.inputs import Event, ProcessesSeen
 from governor.core.events.machine import RunRecalled
 from governor.core.halt.incident import TARGETS_MAX, process_of
 from governor.core.money.charges import charge_row
+from governor.daemon.calls import Call, Calls
 from governor.daemon.log_quota import LogQuota, more_like_it
 from governor.daemon.observers import Observers
 from governor.daemon.process_killer import ProcessKiller
 from governor.ports import Checkpoints, Clock, Cloud, Inbox, Journal, Processes, Row, Sent
 from governor.wire.frames import confirm_packet, refuse_packet, request_packet
 
-# Open calls of each kind. Kinds are counted separately: hanging disk or billing reads must not use up a stop's place.
-# Provider calls end by their own time-outs. So many open calls mean that none of them ends.
-STOPS_AT_ONCE_MAX: Final = 8
-BILLING_READS_AT_ONCE_MAX: Final = 8
-# Those that wait for their turn included. The adapter gives the turns: a user whose disk hangs uses up their own.
-CHECKPOINT_READS_AT_ONCE_MAX: Final = 64
 # The words of the timeline.
 _MOMENTS: Final = {signal.SIGTERM: "term", signal.SIGKILL: "kill"}
 
@@ -86,11 +69,11 @@ class Performer:
     cloud: Cloud | None = None
     quota: LogQuota = field(default_factory=LogQuota)
     recalls: dict[str, MonoNs] = field(default_factory=dict)  # Runs that the journal was asked for: since when.
-    _later: list[tuple[MonoNs, int, Effect]] = field(default_factory=list)
-    _order: Any = field(default_factory=itertools.count)
-    _in_flight: Counter[type] = field(default_factory=Counter)
-    _lock: Any = field(default_factory=threading.Lock)
+    calls: Calls = field(init=False)
     _observer_calls: list[Callable[[], None]] = field(default_factory=list)  # Calls that the observer has not had yet.
+
+    def __post_init__(self) -> None:
+        self.calls = Calls(self.clock, self.checkpoints, self.cloud, self.post)
 
     def perform(self, effects: Iterable[Effect]) -> None:
         """Do effects in order. Consecutive rows and their incident are one commit, because each one waits for the disk.
@@ -113,13 +96,8 @@ class Performer:
         for call in calls:
             call()
 
-    def next_due(self) -> MonoNs | None:
-        return self._later[0][0] if self._later else None
-
-    def perform_due(self, at: MonoNs) -> None:
-        while self._later and self._later[0][0] <= at:
-            _, _, effect = heapq.heappop(self._later)
-            self._call(effect)
+    def call(self, effect: Call) -> None:
+        self.calls.begin(effect)
 
     # --- history ---------------------------------------------------------------------------------------
 
@@ -287,110 +265,20 @@ class Performer:
                 self._note_hit(incident_id, managed.run.run, signum, hit)
         return seen
 
-    # --- provider --------------------------------------------------------------------------------------
-
-    def stop_compute(self, effect: StopCompute) -> None:
-        self._call(effect)
-
-    def read_billing(self, effect: ReadBilling) -> None:
-        if effect.after_s <= 0:
-            self._call(effect)
-            return
-        due = MonoNs(self.clock.mono() + round(effect.after_s * NS_PER_S))
-        heapq.heappush(self._later, (due, next(self._order), effect))
-
-    def read_checkpoint(self, effect: ReadCheckpoint | FindLastGood) -> None:
-        self._call(effect)
-
-    @property
-    def is_reading_checkpoint(self) -> bool:
-        """Whether an answer about a checkpoint is still to come."""
-        return self._in_flight[ReadCheckpoint] + self._in_flight[FindLastGood] > 0
-
-    def _call(self, effect: Effect) -> None:
-        """Run a blocking effect on its own thread. Its answer comes back as an event."""
-        with self._lock:
-            kind = type(effect)
-            crowded = self._in_flight[kind] >= _AT_ONCE_MAX[kind]
-            self._in_flight[kind] += 0 if crowded else 1
-        if crowded:
-            self._answer_unknown(effect)
-            return
-        try:
-            threading.Thread(target=self._work, args=(effect,), name=type(effect).__name__, daemon=True).start()
-        except RuntimeError as error:  # No thread is available (RLIMIT_NPROC, TasksMax). The table asks again.
-            log.error("call_not_begun", call=type(effect).__name__, reason=f"{error}: raise the governor's TasksMax")
-            with self._lock:
-                self._in_flight[type(effect)] -= 1
-            self._answer_unknown(effect)
-
-    def _work(self, effect: Effect) -> None:
-        try:
-            self.post(self._ask_world(effect))
-        finally:
-            with self._lock:
-                self._in_flight[type(effect)] -= 1
-
-    def _ask_world(self, effect: Effect) -> Event:
-        match effect:
-            case StopCompute():
-                if self.cloud is None:
-                    return StopReplied(self.clock.mono(), effect.incident_id, StopAnswer.REFUSED, False, "no_provider")
-                reply = self.cloud.stop(effect.incident_id, effect.rung)
-                return StopReplied(
-                    self.clock.mono(), effect.incident_id, reply.answer, reply.retryable, reply.reason, reply.destroys
-                )  # fmt: skip
-            case ReadBilling():
-                if self.cloud is None:
-                    return BillingRead(self.clock.mono(), effect.incident_id, BillingAnswer.UNKNOWN, "no_provider")
-                billing = self.cloud.billing(destroyed=effect.destroyed)
-                return BillingRead(self.clock.mono(), effect.incident_id, billing.answer, billing.provider_state)
-            case ReadCheckpoint():
-                read = self.checkpoints.read(effect.path, effect.manifest, uid=effect.uid, gid=effect.gid)
-                return CheckpointRead(
-                    self.clock.mono(), effect.incident_id, read.whole, read.files, read.hashed, read.reason,
-                    read.counted, read.nonfinite,
-                )  # fmt: skip
-            case FindLastGood():
-                looks = self.checkpoints.find(effect.paths, uid=effect.uid, gid=effect.gid)
-                return LastGoodSeen(self.clock.mono(), effect.run, tuple(looks))
-            case _:
-                raise AssertionError(f"{effect} does not block")
-
-    def _answer_unknown(self, effect: Effect) -> None:
-        at = self.clock.mono()
-        match effect:
-            case StopCompute():
-                self.post(StopReplied(at, effect.incident_id, StopAnswer.UNKNOWN, True, "calls_in_flight"))
-            case ReadBilling():
-                self.post(BillingRead(at, effect.incident_id, BillingAnswer.UNKNOWN, "calls_in_flight"))
-            case ReadCheckpoint():
-                self.post(CheckpointRead(at, effect.incident_id, None, 0, 0, "calls_in_flight"))
-            case FindLastGood():
-                unseen = CheckpointSeen(effect.paths[0], None, "calls_in_flight")
-                self.post(LastGoodSeen(at, effect.run, (unseen,)))
-
-
-_AT_ONCE_MAX: Final[dict[type, int]] = {
-    StopCompute: STOPS_AT_ONCE_MAX,
-    ReadBilling: BILLING_READS_AT_ONCE_MAX,
-    ReadCheckpoint: CHECKPOINT_READS_AT_ONCE_MAX,
-    FindLastGood: CHECKPOINT_READS_AT_ONCE_MAX,
-}
 
 _DO: Final[dict[type, Callable[[Performer, Any], None]]] = {
     Alarm: Performer.alarm,
     Ask: Performer.ask,
     CloseIncident: Performer.close_incident,
     Confirm: Performer.confirm,
-    FindLastGood: Performer.read_checkpoint,
+    FindLastGood: Performer.call,
     PersistRuns: Performer.persist_runs,
     Kill: Performer.kill,
     Page: Performer.page,
-    ReadBilling: Performer.read_billing,
-    ReadCheckpoint: Performer.read_checkpoint,
+    ReadBilling: Performer.call,
+    ReadCheckpoint: Performer.call,
     RecallRun: Performer.recall_run,
     Refuse: Performer.refuse,
-    StopCompute: Performer.stop_compute,
+    StopCompute: Performer.call,
     Term: Performer.term,
 }

@@ -187,7 +187,7 @@ class Rig:
         performer = self.daemon.performer
         for seen in performer.scan(self.clock.mono()):
             self.daemon.apply(seen)
-        performer.perform_due(self.clock.mono())
+        performer.calls.begin_due(self.clock.mono())
         if self.clock.mono() >= self._next_tick_ns:
             self.daemon._tick()
             self.settle()

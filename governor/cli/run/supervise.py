@@ -269,7 +269,7 @@ def _may_be_verified(governor: Governor, command: Command) -> bool:
     """Whether a checkpoint is being read that the halt has saved: its report says whether it is whole."""
     assert command.ended_at is not None
     in_time = governor.clock.mono() - command.ended_at < READ_NS
-    return in_time and governor.daemon.performer.is_reading_checkpoint
+    return in_time and governor.daemon.performer.calls.is_reading_checkpoint
 
 
 def _may_announce(governor: Governor, command: Command) -> bool:

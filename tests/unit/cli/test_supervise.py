@@ -69,7 +69,7 @@ class Beside:
     @property
     def governor(self) -> Any:
         settings = SimpleNamespace(jsonl=[SimpleNamespace(run="log")])
-        performer = SimpleNamespace(is_reading_checkpoint=self.is_reading)
+        performer = SimpleNamespace(calls=SimpleNamespace(is_reading_checkpoint=self.is_reading))
         return SimpleNamespace(
             clock=self.clock, processes=self.processes, node=self.node, settings=settings, streams=[],
             daemon=SimpleNamespace(performer=performer),

@@ -13,13 +13,9 @@ import pytest
 from governor.core.events.checkpoints import CheckpointRead, CheckpointSeen
 from governor.core.events.effects import ReadBilling, ReadCheckpoint, StopCompute
 from governor.core.events.inputs import BillingAnswer, BillingRead, Event, StopAnswer, StopReplied
+from governor.daemon.calls import BILLING_READS_AT_ONCE_MAX, CHECKPOINT_READS_AT_ONCE_MAX, STOPS_AT_ONCE_MAX
 from governor.daemon.observers import Observers
-from governor.daemon.perform import (
-    BILLING_READS_AT_ONCE_MAX,
-    CHECKPOINT_READS_AT_ONCE_MAX,
-    STOPS_AT_ONCE_MAX,
-    Performer,
-)
+from governor.daemon.perform import Performer
 from governor.daemon.process_killer import ProcessKiller
 from governor.ports import BillingReply, CheckpointLook, StopReply
 from tests.contract.fakes import FakeClock, FakeInbox, FakeJournal, FakeProcesses

@@ -1,0 +1,133 @@
+"""Calls that block: the provider's, and looks at checkpoints. Each has a thread of its own; its answer is an event."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.checkpoints import CheckpointRead, CheckpointSeen, LastGoodSeen
+from governor.core.events.effects import FindLastGood, ReadBilling, ReadCheckpoint, StopCompute
+from governor.core.events.inputs import BillingAnswer, BillingRead, Event, StopAnswer, StopReplied
+from governor.ports import Checkpoints, Clock, Cloud
+
+# Open calls of each kind. Kinds are counted separately: hanging disk or billing reads must not use up a stop's place.
+# Provider calls end by their own time-outs. So many open calls mean that none of them ends.
+STOPS_AT_ONCE_MAX: Final = 8
+BILLING_READS_AT_ONCE_MAX: Final = 8
+# Those that wait for their turn included. The adapter gives the turns: a user whose disk hangs uses up their own.
+CHECKPOINT_READS_AT_ONCE_MAX: Final = 64
+_AT_ONCE_MAX: Final[dict[type, int]] = {
+    StopCompute: STOPS_AT_ONCE_MAX,
+    ReadBilling: BILLING_READS_AT_ONCE_MAX,
+    ReadCheckpoint: CHECKPOINT_READS_AT_ONCE_MAX,
+    FindLastGood: CHECKPOINT_READS_AT_ONCE_MAX,
+}
+
+Call = StopCompute | ReadBilling | ReadCheckpoint | FindLastGood
+
+log = structlog.get_logger("costgov")
+
+
+@dataclass(slots=True)
+class Calls:
+    """Those under way, and those that are due later. `post` hands an answer to the loop and is safe from any thread."""
+
+    clock: Clock
+    checkpoints: Checkpoints
+    cloud: Cloud | None
+    post: Callable[[Event], None]
+    _later: list[tuple[MonoNs, int, Call]] = field(default_factory=list)
+    _order: Any = field(default_factory=itertools.count)
+    _in_flight: Counter[type] = field(default_factory=Counter)
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def begin(self, effect: Call) -> None:
+        """Begin a call: at once, or after the time that it says."""
+        if isinstance(effect, ReadBilling) and effect.after_s > 0:
+            due = MonoNs(self.clock.mono() + round(effect.after_s * NS_PER_S))
+            heapq.heappush(self._later, (due, next(self._order), effect))
+        else:
+            self._begin(effect)
+
+    def next_due(self) -> MonoNs | None:
+        return self._later[0][0] if self._later else None
+
+    def begin_due(self, at: MonoNs) -> None:
+        while self._later and self._later[0][0] <= at:
+            _, _, effect = heapq.heappop(self._later)
+            self._begin(effect)
+
+    @property
+    def is_reading_checkpoint(self) -> bool:
+        """Whether an answer about a checkpoint is still to come."""
+        return self._in_flight[ReadCheckpoint] + self._in_flight[FindLastGood] > 0
+
+    def _begin(self, effect: Call) -> None:
+        with self._lock:
+            kind = type(effect)
+            crowded = self._in_flight[kind] >= _AT_ONCE_MAX[kind]
+            self._in_flight[kind] += 0 if crowded else 1
+        if crowded:
+            self._answer_unknown(effect)
+            return
+        try:
+            threading.Thread(target=self._work, args=(effect,), name=type(effect).__name__, daemon=True).start()
+        except RuntimeError as error:  # No thread is available (RLIMIT_NPROC, TasksMax). The table asks again.
+            log.error("call_not_begun", call=type(effect).__name__, reason=f"{error}: raise the governor's TasksMax")
+            with self._lock:
+                self._in_flight[type(effect)] -= 1
+            self._answer_unknown(effect)
+
+    def _work(self, effect: Call) -> None:
+        try:
+            self.post(self._ask_world(effect))
+        finally:
+            with self._lock:
+                self._in_flight[type(effect)] -= 1
+
+    def _ask_world(self, effect: Call) -> Event:
+        match effect:
+            case StopCompute():
+                if self.cloud is None:
+                    return StopReplied(self.clock.mono(), effect.incident_id, StopAnswer.REFUSED, False, "no_provider")
+                reply = self.cloud.stop(effect.incident_id, effect.rung)
+                return StopReplied(
+                    self.clock.mono(), effect.incident_id, reply.answer, reply.retryable, reply.reason, reply.destroys
+                )  # fmt: skip
+            case ReadBilling():
+                if self.cloud is None:
+                    return BillingRead(self.clock.mono(), effect.incident_id, BillingAnswer.UNKNOWN, "no_provider")
+                billing = self.cloud.billing(destroyed=effect.destroyed)
+                return BillingRead(self.clock.mono(), effect.incident_id, billing.answer, billing.provider_state)
+            case ReadCheckpoint():
+                read = self.checkpoints.read(effect.path, effect.manifest, uid=effect.uid, gid=effect.gid)
+                return CheckpointRead(
+                    self.clock.mono(), effect.incident_id, read.whole, read.files, read.hashed, read.reason,
+                    read.counted, read.nonfinite,
+                )  # fmt: skip
+            case FindLastGood():
+                looks = self.checkpoints.find(effect.paths, uid=effect.uid, gid=effect.gid)
+                return LastGoodSeen(self.clock.mono(), effect.run, tuple(looks))
+            case _:
+                raise AssertionError(f"{effect} does not block")
+
+    def _answer_unknown(self, effect: Call) -> None:
+        at = self.clock.mono()
+        match effect:
+            case StopCompute():
+                self.post(StopReplied(at, effect.incident_id, StopAnswer.UNKNOWN, True, "calls_in_flight"))
+            case ReadBilling():
+                self.post(BillingRead(at, effect.incident_id, BillingAnswer.UNKNOWN, "calls_in_flight"))
+            case ReadCheckpoint():
+                self.post(CheckpointRead(at, effect.incident_id, None, 0, 0, "calls_in_flight"))
+            case FindLastGood():
+                unseen = CheckpointSeen(effect.paths[0], None, "calls_in_flight")
+                self.post(LastGoodSeen(at, effect.run, (unseen,)))

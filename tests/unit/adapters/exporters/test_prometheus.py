@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -214,6 +215,13 @@ def test_runs_beyond_the_bound_are_summed_and_said(exporter: PrometheusExporter)
     assert len(spends) == RUNS_SHOWN_MAX + 1
     assert spends[OTHER_RUNS] == 100 - RUNS_SHOWN_MAX
     assert value(exporter, "costgov_runs_summed") == 1
+
+
+def test_every_counter_of_a_run_is_summed(exporter: PrometheusExporter) -> None:
+    exporter.publish(snapshot(*(replace(FULL, run=f"r{n}") for n in range(RUNS_SHOWN_MAX + 2))))
+    found = {(name, dict(labels).get("run")): counted for (name, labels), counted in samples(exporter).items()}
+    for name in [metric.name for metric in METRICS if metric.type == "counter" and "run" in metric.labels]:
+        assert found.get((name, OTHER_RUNS)) == 2 * found[name, "r0"], f"{name} needs its line in _summed"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ STAT_BYTES_MAX: Final = 4096
 MARK_DIGITS_MAX: Final = 19
 
 
-def _here() -> str:
+def here() -> str:
+    """The directory that we are in; empty where there is none any more."""
     try:
         return os.getcwd()
     except OSError:  # It was removed: nobody else is in it.
@@ -34,7 +35,7 @@ def _here() -> str:
 class Surroundings:
     """`daemon.process_killer.Surroundings` of this user. Whatever may not be read shows nothing."""
 
-    directory: str = field(default_factory=_here)  # Where the command was started.
+    directory: str = field(default_factory=here)  # Where the command was started.
     _stuck: threading.Thread | None = None
 
     def clues(self, of: Iterable[ProcessId]) -> Mapping[ProcessId, Clue]:

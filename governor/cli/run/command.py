@@ -195,11 +195,13 @@ def _policy_paths(given: Sequence[Path], ceiling: UsdMicros | None, settings: Se
 
 def _default_name(command: Sequence[str]) -> tuple[str, str]:
     """Returns the run name and its source."""
+    from governor.adapters.command.child import INSIDE
+
     for variable, prefix in (*SCHEDULER_JOBS, ("COSTGOV_RUN", "")):
         found = os.environ.get(variable)
         chosen = _allowed(f"{prefix}-{found}") if prefix else found
         # When they are equal, an enclosing `costgov run` has taken this name.
-        if found and chosen and chosen != os.environ.get("COSTGOV_INSIDE"):
+        if found and chosen and chosen != os.environ.get(INSIDE):
             return chosen, variable
     scripts = [Path(word).stem for word in command if word.endswith(".py")]
     started = time.strftime("%m%d-%H%M%S", time.gmtime())

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Final
 
 from governor.adapters.command.child import Command
-from governor.adapters.command.surroundings import Surroundings
+from governor.adapters.command.surroundings import here
 from governor.app.wiring import Governor
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.secrets import command_text, redacted
+from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.reports.terminal import resume_lines
 from governor.text.table import plain
 
 COMMAND_CHARS_MAX: Final = 80
-PIDS_NAMED_MAX: Final = 8  # The ranks of one machine. More would only fill the line.
 
 
 def own_argv(name: str, argv: Sequence[str]) -> tuple[str, ...]:
@@ -79,12 +79,12 @@ def how_to_resume(
     code, end = command.poll(), ours.run.end if ours is not None else None
     if is_halted or code is None or (code == 0 and end is None):
         return []
-    saved, here = ours.run.last_good if ours is not None else None, Surroundings().directory
+    saved, directory = ours.run.last_good if ours is not None else None, here()
     again = command_text(redacted(own_argv(name, argv), governor.node.facts.redact_keys))
     return resume_lines(
         {
             "run": name,
-            "resume": f"cd {command_text([here])} && {again}" if here else again,
+            "resume": f"cd {command_text([directory])} && {again}" if directory else again,
             "last_good": saved.row() if saved is not None else None,
             "framework": ours.run.framework if ours is not None else None,
             "resumes": ours.run.resumes if ours is not None else None,

@@ -13,7 +13,7 @@ from typing import IO, Any, Final
 
 from governor.adapters.command.child import Command, CommandEnd, end_command, living, start_command
 from governor.adapters.command.orphans import Reaper
-from governor.adapters.command.surroundings import Surroundings
+from governor.adapters.command.surroundings import Surroundings, here
 from governor.adapters.journal.ended_runs import prune
 from governor.app.node_facts import CannotStart
 from governor.app.settings_file import paths_of_run
@@ -23,6 +23,7 @@ from governor.cli.run.console import Console
 from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched, own_argv
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, format_usd
+from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.resume import SUPERSEDED
 from governor.core.events.effects import Alarm, Effect
@@ -47,7 +48,6 @@ HELLO_NS: Final = 60 * NS_PER_S
 READ_NS: Final = 10 * NS_PER_S
 # A halted log's processes are looked for every five seconds. Two looks find those that it names at all.
 NAMED_NS: Final = 10 * NS_PER_S
-PIDS_NAMED_MAX: Final = 8  # The ranks of one machine. More would only fill the line.
 
 
 @dataclass(slots=True)
@@ -224,7 +224,7 @@ def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str],
     if supervised.processes:
         launched = CommandLaunched(
             governor.clock.mono(), name, os.getuid(), supervised.processes, supervised.argv, supervised.marks,
-            supervised.cgroups, Surroundings().directory,
+            supervised.cgroups, here(),
         )  # fmt: skip
         governor.daemon.apply(launched)
     return governor.daemon.run(governor.begin)

@@ -45,7 +45,7 @@ def refuse(node: Node, connection: ConnectionId, peer: Peer, reason: str, at: Mo
 SUPERSEDED_AFTER_NS: Final = DurationNs(5 * NS_PER_S)
 # One alarm a run in this time: two launches may fight for one name.
 DISPLACED_PERIOD_NS: Final = DurationNs(60 * NS_PER_S)
-PIDS_NAMED_MAX: Final = 8
+PIDS_NAMED_MAX: Final = 8  # The ranks of one machine. More would only fill the line.
 REMEDY: Final = "ranks of one launch need RANK and WORLD_SIZE, other launches a name each: attach(engine, run=…)"
 
 

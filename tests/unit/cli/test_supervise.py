@@ -8,28 +8,31 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from governor.adapters.command.child import Command
+from governor.app.settings_file import load_settings
 from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched
 from governor.cli.run.signal_answers import SignalAnswers
 from governor.cli.run.supervise import (
     HELLO_NS,
     NAMED_NS,
-    PIDS_NAMED_MAX,
     READ_NS,
     Outcome,
     closing_lines,
     is_over,
     left_behind,
+    made_for,
 )
 from governor.core.base.identity import ConnectionId, ProcessFacts, ProcessId
 from governor.core.base.policy import Policy
 from governor.core.base.units import BootNs, UsdMicros
 from governor.core.engine import step as engine
+from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.idle_state import Finish
 from governor.core.engine.managed_run import PreviousCommand
 from governor.core.events.effects import Alarm
@@ -305,31 +308,17 @@ def test_a_signal_without_a_halt_is_passed_on_at_once() -> None:
         assert sleeper.wait(10) == -signal.SIGINT
 
 
-@pytest.mark.parametrize(("apart_s", "stays"), [(60, [True, True, False]), (61, [True, True, True])])
-def test_the_third_signal_in_a_row_leaves_and_not_the_third_that_was_survived(apart_s: int, stays: list[bool]) -> None:
-    survives = ["sh", "-c", "trap '' TERM; echo ready; exec sleep 60"]
-    with subprocess.Popen(survives, stdout=subprocess.PIPE, start_new_session=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        command = Command(process)
-        assert [command.pass_on(signal.SIGTERM, at(apart_s * number)) for number in range(3)] == stays
-        process.kill()
-
-
-def test_the_end_is_of_the_signal_that_ended_it_and_not_of_one_that_it_survived() -> None:
-    survives = ["sh", "-c", "trap '' TERM QUIT; echo ready; exec sleep 60"]
-    with subprocess.Popen(survives, stdout=subprocess.PIPE, start_new_session=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        command = Command(process)
-        for second, signum in enumerate((signal.SIGTERM, signal.SIGQUIT)):
-            command.pass_on(signum, at(second))
-        process.send_signal(signal.SIGINT)
-        process.wait(10)
-    command.poll()
-    assert command.passed_on_to_end() == ("SIGQUIT", at(1)), "it may have ended it slowly"
-    command.died_of = "SIGTERM"
-    assert command.passed_on_to_end() == ("SIGTERM", at(0))
+@pytest.mark.parametrize("assigned", [{}, {"COSTGOV_PATHS__STATE_DIR": "/s", "COSTGOV_PATHS__RUNTIME_DIR": "/d"}])
+def test_only_directories_that_costgov_run_made_are_pruned(tmp_path: Path, assigned: dict[str, str]) -> None:
+    environ = {"HOME": "/home/nobody", **assigned}
+    settings, _ = load_settings(None, None, environ, run="train-1")
+    assert settings is not None
+    assert made_for("train-1", settings.paths, environ) == (settings.paths.state_dir, settings.paths.runtime_dir)
+    # Configured, and named as one of ours would be.
+    paths = {"state_dir": str(tmp_path / "runs" / "train-1"), "runtime_dir": str(tmp_path / "run" / "runs" / "train-1")}
+    settings, _ = load_settings(None, {"paths": paths}, environ, run="train-1")
+    assert settings is not None
+    assert made_for("train-1", settings.paths, environ) == (None, None)
 
 
 def test_the_end_waits_for_the_look_at_a_saved_checkpoint_but_not_for_all_of_its_hashes(beside: Beside) -> None:

@@ -15,8 +15,6 @@ from governor.adapters.journal.reader import JOURNALS_MAX
 from governor.adapters.journal.runtime_files import FALLBACK_NAME, MIRROR_NAME
 from governor.adapters.journal.writer import open_journal
 from governor.adapters.machine import lock_file
-from governor.app.settings_file import load_settings
-from governor.cli.run.supervise import made_for
 from tests.golden.report_cases import nan_halt
 
 
@@ -105,19 +103,6 @@ def test_a_directory_with_anything_else_in_it_stays_whole(tmp_path: Path, foreig
     a_journal(tmp_path, "ours", 0)
     prune(tmp_path / "runs" / "ours", None, kept_max=1)
     assert sorted(ended.rglob("*")) == before
-
-
-@pytest.mark.parametrize("assigned", [{}, {"COSTGOV_PATHS__STATE_DIR": "/s", "COSTGOV_PATHS__RUNTIME_DIR": "/d"}])
-def test_only_directories_that_costgov_run_made_are_pruned(tmp_path: Path, assigned: dict[str, str]) -> None:
-    environ = {"HOME": "/home/nobody", **assigned}
-    settings, _ = load_settings(None, None, environ, run="train-1")
-    assert settings is not None
-    assert made_for("train-1", settings.paths, environ) == (settings.paths.state_dir, settings.paths.runtime_dir)
-    # Configured, and named as one of ours would be.
-    paths = {"state_dir": str(tmp_path / "runs" / "train-1"), "runtime_dir": str(tmp_path / "run" / "runs" / "train-1")}
-    settings, _ = load_settings(None, {"paths": paths}, environ, run="train-1")
-    assert settings is not None
-    assert made_for("train-1", settings.paths, environ) == (None, None)
 
 
 def test_no_more_are_kept_than_the_commands_read() -> None:

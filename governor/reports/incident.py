@@ -22,6 +22,7 @@ from governor.reports.resume_text import (
     resume_command,
     resume_from,
     resume_with,
+    torn_text,
     unseen_last_good,
 )
 from governor.reports.terminal import live_line, loss_text, timeline_lines
@@ -174,8 +175,8 @@ def _unseen_checkpoint(snapshot: Snapshot, seen: set[str]) -> list[str]:
     if checkpoint.get("verified_by") == "trainer":
         lines.append("The checkpoint's completeness is the trainer's word: the governor has not read its files.")
     elif checkpoint.get("verified_by") != "governor":
-        fault = f": {plain(checkpoint['fault'])}" if checkpoint.get("fault") else ""
-        lines.append(f"The checkpoint is NOT known to be whole{fault}.")
+        torn = torn_text(checkpoint)
+        lines.append(f"The checkpoint is NOT known to be whole{'' if torn is None else f': {plain(torn)}'}.")
     elif not checkpoint.get("hashes_equal"):
         lines.append("The checkpoint's files are there with the right sizes; their contents were not compared.")
     return lines

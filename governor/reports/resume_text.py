@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, format_usd
 from governor.text.moments import Snapshot, none_is_left
@@ -80,12 +81,21 @@ def unseen_last_good(snapshot: Snapshot) -> list[str]:
 def refused(snapshot: Snapshot) -> str | None:
     """The newest checkpoint that was named as good and is not finite, or not whole, and why."""
     last_good = snapshot.get("last_good") or {}
-    for one in (last_good, *last_good.get("passed_over", ()), snapshot.get("checkpoint") or {}):
+    saved = snapshot.get("checkpoint") or {}
+    # Only what is saved as good moves `latest`. One whose weights are not finite was saved as good too.
+    halts_own = (saved,) if saved.get("kind") == "good" or saved.get("nonfinite") else ()
+    for one in (last_good, *last_good.get("passed_over", ()), *halts_own):
+        torn = torn_text(one)
         if one.get("nonfinite"):
             return f"{plain(one.get('path') or '?')} (NOT FINITE: {plain(one['nonfinite'])})"
-        if one.get("torn"):
-            return f"{plain(one.get('path') or '?')} (NOT WHOLE: {plain(one['torn'])})"
+        if torn is not None:
+            return f"{plain(one.get('path') or '?')} (NOT WHOLE: {plain(torn)})"
     return None
+
+
+def torn_text(checkpoint: Mapping[str, Any]) -> str | None:
+    """What of a checkpoint is missing or cut short."""
+    return checkpoint.get("torn") or checkpoint.get("fault")  # "fault": in older rows.
 
 
 def resume_with(snapshot: Snapshot) -> str | None:

@@ -252,7 +252,7 @@ def operator_halt_torn() -> dict[str, Any]:
             entry(61 * S, "verified", state="terminated"),
             entry(61 * S, "halted"),
         ],
-        "checkpoint": case["checkpoint"] | {"verified_by": "nobody", "fault": "rank1.pt: size differs"},
+        "checkpoint": case["checkpoint"] | {"verified_by": "nobody", "torn": "rank1.pt: size differs"},
         "closed_wall_ns": OPENED_WALL + 61 * S,
     }
 

@@ -10,6 +10,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.events.checkpoints import CheckpointRead, LastGood, LastGoodSeen, after_looks
 from governor.core.events.effects import Alarm, FindLastGood, ReadCheckpoint
 from governor.core.events.inputs import Ack
+from governor.core.halt.incident import Incident
 from governor.core.runs.state import Run
 
 
@@ -59,10 +60,16 @@ def find_last_good(managed: ManagedRun, *, but: str | None = None) -> list[FindL
     told = [run.last_good]
     if incident is not None and not incident.is_closed and _path(incident.last_good) != _path(run.last_good):
         told.append(incident.last_good)
-    told = [one for one in told if one is not None and one.path not in (None, but)]
+    told = [one for one in told if one is not None and one.path not in (None, but, _read_unfit(incident))]
     chains = [(one, *_older(run, one)) for one in told if one is not None]
     _note_pending(managed, told)
     return [FindLastGood(run.run, tuple(one.path for one in chain if one.path), run.uid, gid) for chain in chains]
+
+
+def _read_unfit(incident: Incident | None) -> str | None:
+    """The path of this halt's own checkpoint if it was read and is not fit: a look has no hashes, and sees less."""
+    saved = (incident.checkpoint if incident is not None else None) or {}
+    return saved.get("path") if any(saved.get(name) for name in ("torn", "fault", "nonfinite")) else None
 
 
 def _note_pending(managed: ManagedRun, told: Sequence[LastGood | None]) -> None:
@@ -137,7 +144,7 @@ def judge(managed: ManagedRun, read: CheckpointRead, wall: WallNs) -> list[Alarm
         if read.whole:
             incident.verify_checkpoint({"verified_by": "governor", "files": read.files, "hashes_equal": read.hashed})
         elif read.whole is False:
-            incident.verify_checkpoint({"verified_by": "nobody", "fault": read.reason})
+            incident.verify_checkpoint({"verified_by": "nobody", "torn": read.reason})
             _withdraw(managed, read.at)
         if read.nonfinite and incident.checkpoint.get("kind") == "good":
             incident.verify_checkpoint({"kind": "suspect", "nonfinite": read.nonfinite})
@@ -158,9 +165,10 @@ def _withdraw(managed: ManagedRun, at: MonoNs) -> None:
     assert incident.checkpoint is not None
     if last is not None and last.path == incident.checkpoint.get("path"):
         before = LastGood.of(incident.checkpoint.get("last_good_before"))
-        torn, nonfinite = (incident.checkpoint.get(name) for name in ("fault", "nonfinite"))
+        torn, nonfinite = (incident.checkpoint.get(name) for name in ("torn", "nonfinite"))
         refused = replace(last, refused_mono_ns=at, torn=torn, nonfinite=nonfinite)
-        back = refused.in_favour_of(before) if before is not None else None
+        # Where none was before, this one stays named as what it is: nobody resumes from it, and no rank names it again.
+        back, older = (refused, last) if before is None else (refused.in_favour_of(before), before)
         # When that one was saved is not remembered, so more work counts as unsaved, and none of it as saved.
-        managed.run.take_last_good(back, None, _older(managed.run, before) if before is not None else ())
+        managed.run.take_last_good(back, None, _older(managed.run, older))
         incident.take_last_good(managed.run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from governor.reports.incident import incident_document, incident_markdown, timeline_lines
-from governor.reports.resume_text import BEGINS_ANEW, command_to_copy, resume_with
+from governor.reports.resume_text import BEGINS_ANEW, command_to_copy, resume_command, resume_with
 from tests.golden.report_cases import ceiling_of_a_trainer, nan_halt
 
 OURS = ceiling_of_a_trainer()["evidence"]
@@ -84,3 +84,15 @@ def test_a_script_that_would_begin_anew_is_told_what_to_add(
         assert "/ck/cg_40: " in lines[0]
         assert told in lines[0]
         assert told in incident_markdown(halted)
+
+
+@pytest.mark.parametrize("name", ["torn", "fault"])  # "fault": as rows of older governors have it.
+@pytest.mark.parametrize(("kind", "is_shown"), [("good", False), ("suspect", True)])
+def test_the_command_is_not_shown_where_a_halt_moved_latest_to_a_torn_checkpoint(
+    name: str, kind: str, is_shown: bool
+) -> None:
+    torn = {"path": "/ck/cg_33", "kind": kind, "verified_by": "nobody", name: "rank1.pt is missing"}
+    halted = nan_halt() | {"checkpoint": torn, "last_good": None}
+    assert (resume_command(halted) is not None) == is_shown
+    assert ("(NOT WHOLE: rank1.pt is missing)" in incident_markdown(halted)) != is_shown
+    assert "NOT known to be whole: rank1.pt is missing." in incident_markdown(halted)

@@ -65,7 +65,8 @@ class UnsavedWork(Trigger):
         if unsaved_ns < self._time_ns and not is_dear:
             return unknown("price_unknown") if self._usd_micros and cost is None else QUIET
         worth = "" if cost is None else f", worth {format_usd(cost)},"
-        since = f"step {run.last_good.step}" if run.last_good is not None else "the attempt's begin"
+        saved = run.last_good if run.last_good is not None and run.last_good.is_fit else None
+        since = f"step {saved.step}" if saved is not None else "the attempt's begin"
         return firing(
             "unsaved_work",
             f"{format_duration(unsaved_ns)} of training{worth} since {since} are not saved",
@@ -74,7 +75,7 @@ class UnsavedWork(Trigger):
                 "unsaved_usd_micros": cost,
                 "time_s": self._time_ns / NS_PER_S,
                 "limit_usd_micros": self._usd_micros or None,
-                "last_good_step": run.last_good.step if run.last_good is not None else None,
+                "last_good_step": saved.step if saved is not None else None,
             },
         )
 

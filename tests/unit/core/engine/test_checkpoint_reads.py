@@ -16,6 +16,8 @@ from governor.core.events.effects import Alarm, Effect, FindLastGood, ReadCheckp
 from governor.core.events.inputs import TrainerExited
 from governor.core.halt.incident import Incident
 from governor.core.runs import intake
+from governor.reports.incident import timeline_lines
+from governor.reports.resume_text import resume_command
 from tests.unit.core.engine.test_step import a_step, ack, at, hello, make_node, only, play, rule, training
 
 BEFORE = LastGood(20, "/ck/cg_20")
@@ -58,21 +60,41 @@ def test_a_good_checkpoint_that_is_whole_is_the_last_good_one() -> None:
     assert incident.timeline[-1]["detail"]["counted"] == "its files hold 1.0 GB"
 
 
-@pytest.mark.parametrize(("before", "last"), [(True, BEFORE), (False, None)])
-@pytest.mark.parametrize("found", [{"whole": False}, {"nonfinite": "model.safetensors: lm_head"}])
-def test_one_that_is_torn_or_not_finite_gives_the_place_back(
-    found: dict[str, Any], before: bool, last: LastGood | None
-) -> None:
+UNFIT: list[dict[str, Any]] = [{"whole": False}, {"nonfinite": "model.safetensors: lm_head"}]
+
+
+def refused_for(found: dict[str, Any]) -> LastGood:
+    marks = {"torn": "as found"} if "whole" in found else found
+    return LastGood(33, PATH, **marks, refused_mono_ns=at(32))
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("found", UNFIT)
+def test_one_that_is_torn_or_not_finite_gives_the_place_back(found: dict[str, Any], before: bool) -> None:
+    """Where none was before it stays in its place, and is called what it is."""
     node, incident, _ = saved(before=before)
     effects = read(node, **found)
     run = node.runs["llama"].run
-    if last is not None:
-        marks = {"torn": "as found"} if "whole" in found else found
-        last = replace(last.pending(), passed_over=(LastGood(33, PATH, **marks, refused_mono_ns=at(32)),))
+    refused = refused_for(found)
+    last = replace(BEFORE.pending(), passed_over=(refused,)) if before else refused
     assert run.last_good == last == incident.last_good
     assert run.last_good_at is None, "unknown, so that no work counts as saved that is not"
     alarms = [effect.name for effect in effects if isinstance(effect, Alarm)]
     assert alarms == (["checkpoint_torn"] if "whole" in found else ["checkpoint_nonfinite"])
+
+
+@pytest.mark.parametrize("found", UNFIT)
+def test_one_that_was_refused_with_none_before_it_is_not_offered_again(found: dict[str, Any]) -> None:
+    node, incident, _ = saved(before=False)
+    incident.resume = "cd /w && costgov run --name llama -- python t.py"
+    assert finds(read(node, **found)) == [], "a look compares no hashes, and would find it whole"
+    shown = incident_snapshot(node, incident)
+    assert resume_command(shown) is None, "a good save moves `latest`, which names it"
+    assert f"resume        not shown: no known checkpoint is {'whole' if 'whole' in found else 'finite'}" in (
+        "\n".join(timeline_lines(shown))
+    )
+    play(node, hello(when=34, last_good=LastGood(33, PATH, mono_ns=at(31.5))))
+    assert node.runs["llama"].run.last_good == refused_for(found), "a rank that repeats itself"
 
 
 def test_a_good_one_with_weights_that_are_not_finite_is_suspect_and_a_suspect_one_stays_so() -> None:

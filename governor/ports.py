@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from governor.core.alerts.outbox import Delivery
     from governor.core.base.identity import ConnectionId, Peer, ProcessFacts, ProcessId
     from governor.core.base.units import BootNs, MonoNs, UsdMicros, WallNs
-    from governor.core.events.checkpoints import CheckpointSeen
+    from governor.core.events.checkpoints import CheckpointLook, CheckpointSeen
     from governor.core.events.inputs import BillingAnswer, StopAnswer
     from governor.core.money.prices import PriceAnswer
 
@@ -317,16 +317,6 @@ class ServiceManager(Protocol):
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointLook:
-    whole: bool | None  # None: we may not read it.
-    files: int
-    hashed: int
-    reason: str
-    counted: str | None = None  # What its files hold and what its parameters need. None: the manifest does not count.
-    nonfinite: str | None = None  # The file and the tensor in which a sample has a NaN or an infinity.
 
 
 class Checkpoints(Protocol):

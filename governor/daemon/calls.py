@@ -13,7 +13,7 @@ from typing import Any, Final
 import structlog
 
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.checkpoints import CheckpointRead, CheckpointSeen, LastGoodSeen
+from governor.core.events.checkpoints import CheckpointLook, CheckpointRead, CheckpointSeen, LastGoodSeen
 from governor.core.events.effects import FindLastGood, ReadBilling, ReadCheckpoint, StopCompute
 from governor.core.events.inputs import BillingAnswer, BillingRead, Event, StopAnswer, StopReplied
 from governor.ports import Checkpoints, Clock, Cloud
@@ -108,11 +108,8 @@ class Calls:
                 billing = self.cloud.billing(destroyed=effect.destroyed)
                 return BillingRead(self.clock.mono(), effect.incident_id, billing.answer, billing.provider_state)
             case ReadCheckpoint():
-                read = self.checkpoints.read(effect.path, effect.manifest, uid=effect.uid, gid=effect.gid)
-                return CheckpointRead(
-                    self.clock.mono(), effect.incident_id, read.whole, read.files, read.hashed, read.reason,
-                    read.counted, read.nonfinite,
-                )  # fmt: skip
+                look = self.checkpoints.read(effect.path, effect.manifest, uid=effect.uid, gid=effect.gid)
+                return CheckpointRead(self.clock.mono(), effect.incident_id, look)
             case FindLastGood():
                 looks = self.checkpoints.find(effect.paths, uid=effect.uid, gid=effect.gid)
                 return LastGoodSeen(self.clock.mono(), effect.run, tuple(looks))
@@ -127,7 +124,7 @@ class Calls:
             case ReadBilling():
                 self.post(BillingRead(at, effect.incident_id, BillingAnswer.UNKNOWN, "calls_in_flight"))
             case ReadCheckpoint():
-                self.post(CheckpointRead(at, effect.incident_id, None, 0, 0, "calls_in_flight"))
+                self.post(CheckpointRead(at, effect.incident_id, CheckpointLook(None, 0, 0, "calls_in_flight")))
             case FindLastGood():
                 unseen = CheckpointSeen(effect.paths[0], None, "calls_in_flight")
                 self.post(LastGoodSeen(at, effect.run, (unseen,)))

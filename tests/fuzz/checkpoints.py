@@ -12,16 +12,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from governor.adapters.trainers.checkpoint_reader import Answer, Progress, find, look
+from governor.adapters.trainers.checkpoint_reader import Answer, FindAnswer, Progress, find, line_of, look
 from governor.adapters.trainers.checkpoints import DiskCheckpoints
 from governor.adapters.trainers.deciders import read_pidfile
 from tests.fuzz import mutate
 from trainer_shim.saving import checkpoint, weights_sample
 from trainer_shim.saving.manifest import MANIFEST
+from trainer_shim.saving.resuming import harm_of
 
 SAMPLE: dict[str, Any] = {
     "step": 10, "tokens_total": 4096, "kind": "good", "parameters": 2, "bytes_min": 8,
-    "files": [{"path": "model.safetensors", "bytes": 8, "sha256": None, "node": None},
+    "files": [{"path": "model.safetensors", "bytes": 10, "sha256": None, "node": None},
               {"path": "deep/er/optim.pt", "bytes": 3, "sha256": "0" * 64, "node": "other"},
               {"path": "costgov_rng.json", "bytes": 2, "sha256": None, "node": None}],
 }  # fmt: skip
@@ -38,7 +39,7 @@ class Manifests:
     def begin(self, work: Path) -> None:
         self._work = work
         (work / "deep" / "er").mkdir(parents=True)
-        (work / "model.safetensors").write_bytes(b"\0" * 8)
+        (work / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
         (work / "deep" / "er" / "optim.pt").write_bytes(b"abc")
         (work / "costgov_rng.json").write_bytes(b"{}")
         os.mkfifo(work / "pipe.pt")
@@ -57,16 +58,25 @@ class Manifests:
         (self._work / MANIFEST).write_bytes(one)
         answer = look(str(self._work), Progress(self._null), hash_s=0.5)
         checked(answer)
-        faults = checkpoint.verify_manifest(str(self._work), hashes=True)
+        faults = self._faults()
         assert answer.whole in (None, not faults), f"resume() says {faults}, the governor's reader {answer.reason}"
         checked(find(str(self._work), Progress(self._null)))
+
+    def _faults(self) -> list[str]:
+        """As resume() judges it."""
+        faults = checkpoint.verify_manifest(str(self._work), hashes=True)
+        manifest = checkpoint.read_manifest(str(self._work))
+        if faults or manifest is None:
+            return faults
+        harm = harm_of({**manifest, "path": str(self._work)}, 0, 1)
+        return [harm] if harm is not None else []
 
     def end(self) -> None:
         os.close(self._null)
 
 
-def checked(answer: Answer) -> None:
-    json.loads(answer.line())
+def checked(answer: Answer | FindAnswer) -> None:
+    json.loads(line_of(answer))
     assert len(answer.reason) <= SAID_MAX, "a reason without end"
 
 

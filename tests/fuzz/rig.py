@@ -24,13 +24,12 @@ from governor.core.base.identity import Peer
 from governor.core.base.policy import PolicySet
 from governor.core.base.units import MonoNs, UsdMicros
 from governor.core.engine.node import Node, NodeFacts, new_node
-from governor.core.events.checkpoints import CheckpointSeen
+from governor.core.events.checkpoints import CheckpointLook, CheckpointSeen
 from governor.core.views.metrics import GovernorHealth, LagMeter, take_snapshot
 from governor.daemon.loop import Daemon
 from governor.daemon.perform import Performer
 from governor.daemon.process_killer import ProcessKiller
 from governor.policies.parse import load_policies
-from governor.ports import CheckpointLook
 from governor.reports.incident import incident_json, incident_markdown
 from governor.reports.terminal import timeline_lines
 from governor.text.screen import FILE

@@ -10,13 +10,12 @@ import hashlib
 import json
 import os
 import socket
-import stat
 import time
 import zlib
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from .manifest import MANIFEST as MANIFEST
-from .manifest import Entry, TornError, count_bytes, open_regular, parse
+from .manifest import Entry, TornError, count_bytes, open_regular, parse, size_fault
 
 MANIFEST_VERSION = 1
 MANIFEST_BYTES_MAX = 64 << 20  # A quarter of a million files: ten times the largest sharded checkpoint known to us.
@@ -263,20 +262,14 @@ def verify_manifest(path: str, hashes: bool = False) -> List[str]:
 
 def _fault(full: str, size_bytes: int, sha256: Optional[str]) -> Optional[str]:
     try:
-        status = os.stat(full)
-        if not stat.S_ISREG(status.st_mode):  # Opening a pipe would wait for its writer.
-            return "is no regular file"
-        if status.st_size != size_bytes:
-            return "has %d bytes instead of %d" % (status.st_size, size_bytes)
-        if not os.access(full, os.R_OK):
-            return "is not readable"
-        if sha256 is not None and _sha256(full) != sha256:
+        fault = size_fault(full, size_bytes)
+        if fault is None and sha256 is not None and _sha256(full) != sha256:
             return "differs from its hash"
-    except FileNotFoundError:
-        return "is missing"
+    except PermissionError:
+        return "is not readable"
     except OSError as error:
         return "cannot be read: %s" % (error.strerror or error)
-    return None
+    return fault
 
 
 def _sha256(path: str) -> str:

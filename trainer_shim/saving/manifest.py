@@ -6,6 +6,7 @@ fewer bytes, and what it does not read is not torn to it but unknown.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -46,6 +47,23 @@ def open_regular(full: str) -> Tuple[int, os.stat_result]:
         os.close(fd)
         raise TornError("is no regular file")
     return fd, facts
+
+
+def size_fault(full: str, size: int) -> Optional[str]:
+    """What is wrong with a file that shall have so many bytes. Raises PermissionError for one that we may not read."""
+    try:
+        facts = os.stat(full)
+        if not stat.S_ISREG(facts.st_mode):  # Opening a pipe would wait for its writer.
+            return "is no regular file"
+        if not os.access(full, os.R_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except PermissionError:
+        raise
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return "cannot be read: %s" % (error.strerror or error)
+    return None if facts.st_size == size else "has %d bytes instead of %d" % (facts.st_size, size)
 
 
 def parse(raw: bytes, entries_max: Optional[int] = None) -> Dict[str, Any]:

@@ -18,7 +18,7 @@ from trainer_shim.interfaces import NamedCheckpoints, OwnCheckpoints, OwnMeans, 
 from . import checkpoint, rng
 from .manifest import Entry
 from .store import KeyStore
-from .weights_sample import nonfinite
+from .weights_sample import sample
 
 CANDIDATES_MAX = 32  # Going back further costs so much training that a person should decide.
 _WAIT_S = 300.0  # Ranks reach resume() minutes apart when their images or imports load slowly.
@@ -31,9 +31,10 @@ def resume_from(
     """Load the newest good checkpoint below `directory` that every rank finds whole; None when there is none.
 
     Collective, on the training thread, before the first step. `call` counts the calls of this process, and is the same
-    on every rank. A torn checkpoint is passed over with one line, and so is one whose sampled weights are not finite;
-    where all are like that the newest is taken, since they may be meant so. Raises what the engine's load raises,
-    TimeoutError when a rank does not join, and RuntimeError where CANDIDATES_MAX are not finite and more may be older.
+    on every rank. A torn checkpoint is passed over with one line, and so is one whose sampled weights are not finite or
+    cut short; where all are like that the newest is taken, since they may be meant so. Raises what the engine's load
+    raises, TimeoutError when a rank does not join, and RuntimeError where CANDIDATES_MAX are like that and more may be
+    older.
     """
     manifest = _common(saver, directory, rank, store, world_size, call)
     return None if manifest is None else _load(saver, directory, manifest, rank)
@@ -65,11 +66,11 @@ def resume_at(
         if resumed is None and not is_home:
             raise FileNotFoundError("resume(): %s %s" % (path, _HOLDS_NONE))
         return resumed
-    harm = _harm(manifest, rank, world_size)
+    harm = harm_of(manifest, rank, world_size)
     found = _exchanged(store, "resume/%d//harm" % call, rank, world_size, [harm] if harm else [])
     harms = [text for of_rank in found for text in of_rank]
     if harms and rank == 0:
-        print_line("%s is not finite: %s: going on from it all the same, since it was named" % (path, harms[0]))
+        print_line("%s is %s: going on from it all the same, since it was named" % (path, harms[0]))
     return _load(saver, os.path.dirname(manifest["path"]), manifest, rank)
 
 
@@ -129,28 +130,32 @@ def _common(
     # Rank 0 wrote the manifests, so its order counts. Another node's directory may show fewer.
     common = [tag for tag in lists[0] if all(tag in other for other in lists)]
     harms: List[str] = []
+    least_bad: List[str] = []  # Those that are whole.
     for tag in common:
-        harm = _harm(usable[tag], rank, world_size)
+        harm = harm_of(usable[tag], rank, world_size)
         found = _exchanged(store, "resume/%d/%s" % (call, tag), rank, world_size, [harm] if harm else [])
         harms = [text for of_rank in found for text in of_rank]
         if not harms:
             return usable[tag]
+        if not any(text.startswith(_TORN) for text in harms):
+            least_bad.append(tag)
         if rank == 0:
-            print_line("passing over %s: not finite: %s" % (usable[tag]["path"], harms[0]))
+            print_line("passing over %s: %s" % (usable[tag]["path"], harms[0]))
     if not common:
         return None
     if len(lists[0]) >= CANDIDATES_MAX:  # There may be older ones.
         raise RuntimeError(
-            "resume(): the newest %d checkpoints below %s are not finite: name the one to go on from"
+            "resume(): the newest %d checkpoints below %s are not finite or not whole: name the one to go on from"
             % (CANDIDATES_MAX, directory)
         )
+    taken = usable[(least_bad or common)[0]]
     if rank == 0:
-        print_line("nothing older is finite: going on from %s all the same" % usable[common[0]]["path"])
-    return usable[common[0]]
+        print_line("nothing older is finite and whole: going on from %s all the same" % taken["path"])
+    return taken
 
 
-def _harm(manifest: Dict[str, Any], rank: int, world_size: int) -> Optional[str]:
-    """Sample this rank's share of a checkpoint's files; return the first tensor that is not finite."""
+def harm_of(manifest: Dict[str, Any], rank: int, world_size: int) -> Optional[str]:
+    """Sample this rank's share of a checkpoint's files; return what is cut short, or the first harmed tensor."""
     here = socket.gethostname()
     # A checkpoint that a framework saved by itself has no list of its files.
     entries: List[Entry] = manifest.get("files") or [
@@ -159,7 +164,13 @@ def _harm(manifest: Dict[str, Any], rank: int, world_size: int) -> Optional[str]
     files = sorted(entry.path for entry in entries if entry.node in (None, here))
     apart = any(entry.node for entry in entries)  # Each node has a directory of its own.
     mine = files if apart else [name for name in files if checkpoint.owner(name, world_size) == rank]
-    return nonfinite(manifest["path"], mine, lambda: None)
+    seen = sample(manifest["path"], [(entry.path, entry.size) for entry in entries], lambda: None, mine=mine)
+    if seen.torn is not None:
+        return _TORN + seen.torn
+    return None if seen.harm is None else "not finite: " + seen.harm
+
+
+_TORN = "not whole: "
 
 
 def _whole(saver: Saver, directory: str, rank: int) -> List[Dict[str, Any]]:

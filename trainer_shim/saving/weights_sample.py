@@ -170,18 +170,23 @@ class Sampled(NamedTuple):
 
 def sample(
     path: str, sizes: Sequence[Tuple[str, int]], step: Callable[[], None], time_s: float = TIME_MAX_S,
-    *, are_all: bool = True,
+    *, are_all: bool = True, mine: Optional[Sequence[str]] = None,
 ) -> Sampled:  # fmt: skip
     """As nonfinite(), and whether all is there and was looked into. Never raises.
 
-    `sizes`: names and bytes of the files, of which there may be more unless `are_all`.
+    `sizes`: names and bytes of the files, of which there may be more unless `are_all`. `mine`: those of them that are
+    looked into; others look into the rest, which may be on another node.
     """
-    named, torn = _indexed(path, [name for name, _ in sizes if name.endswith(_INDEX)], step)
+    names = [name for name, _ in sizes]
+    named, torn = _indexed(path, names, step)
     weights = [(name, size) for name, size in sizes if name in named or _is_weights(name)]
-    seen = look_into(path, [name for name, _ in sizes], step, time_s)
+    seen = look_into(path, names if mine is None else mine, step, time_s)
     torn = torn or _empty(weights) or (seen.torn[0] if seen.torn else None)
     if are_all:
-        torn = torn or _without_weights([name for name, _ in sizes], weights)
+        torn = torn or _without_weights(names, weights)
+    if mine is not None:
+        looked_for = set(mine)
+        sizes = [one for one in sizes if one[0] in looked_for]
     if torn is not None or seen.harm is not None:
         return Sampled(seen.harm, None, torn)
     if not seen.wanted:
@@ -224,10 +229,13 @@ def _without_weights(names: Sequence[str], weights: Sequence[Tuple[str, int]]) -
     return None if any(True for _ in others) else "no weights are beside %s" % optimizer
 
 
-def _indexed(path: str, indexes: Sequence[str], step: Callable[[], None]) -> Tuple[Set[str], Optional[str]]:
-    """The files that indexes of weights name, and what of them is missing."""
+def _indexed(path: str, names: Sequence[str], step: Callable[[], None]) -> Tuple[Set[str], Optional[str]]:
+    """The files that indexes of weights name, and what of them is missing. `names`: of files that are somewhere."""
     named: Set[str] = set()
-    for index in indexes:
+    known = set(names)
+    for index in names:
+        if not index.endswith(_INDEX):
+            continue
         step()
         try:
             files = _files_of(os.path.join(path, index))
@@ -241,7 +249,7 @@ def _indexed(path: str, indexes: Sequence[str], step: Callable[[], None]) -> Tup
         for file in sorted(files):
             step()
             name = os.path.join(folder, file)
-            if not os.path.lexists(os.path.join(path, name)):
+            if name not in known and not os.path.lexists(os.path.join(path, name)):
                 return named, "%s is missing, which %s names" % (name, index)
             named.add(name)
     return named, None

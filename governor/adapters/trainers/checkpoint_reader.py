@@ -3,7 +3,7 @@
 It reads files that a stranger has written, so it is a process of its own: what it may use is limited, it holds nothing
 of the daemon's, and it can be killed where a thread could not. It imports the standard library and the shim, and
 starts in a few hundredths of a second. One request comes as a line of JSON on stdin; a dot a second goes out while it
-gets on, then one line of JSON: the answer. The format of the manifest is trainer_shim's (saving/checkpoint.py).
+gets on, then one line of JSON: the answer. The format of the manifest is trainer_shim's (saving/manifest.py).
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from trainer_shim.saving.manifest import (
     count_bytes,
     open_regular,
     parse,
+    size_fault,
 )
-from trainer_shim.saving.weights_sample import nonfinite, sample
+from trainer_shim.saving.weights_sample import sample
 
 # ZeRO-3 writes two files a rank and we a third: 6,000 for 2,000 ranks. Formats with a file for each chunk of a tensor
 # have some ten thousand.
@@ -65,17 +66,30 @@ class UnreadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """Of look()."""
+
     whole: bool | None  # None: it cannot be said.
     files: int
     hashed: int
     reason: str
     counted: str | None = None  # What its files hold and what its parameters need. None: the manifest does not count.
     nonfinite: str | None = None  # The file and the tensor in which a sample has a NaN or an infinity.
-    unsampled: str | None = None  # Of find(): what of its weights was not looked into.
-    torn: str | None = None  # Of find(): what of it is missing or cut short.
+    unsampled: str | None = None  # What of its weights was not looked into.
 
-    def line(self) -> bytes:
-        return b"\n" + json.dumps(asdict(self)).encode() + b"\n"
+
+@dataclass(frozen=True, slots=True)
+class FindAnswer:
+    """Of find()."""
+
+    there: bool | None  # None: it cannot be said.
+    reason: str
+    nonfinite: str | None = None
+    unsampled: str | None = None
+    torn: str | None = None  # What of it is missing or cut short.
+
+
+def line_of(answer: Answer | FindAnswer) -> bytes:
+    return b"\n" + json.dumps(asdict(answer)).encode() + b"\n"
 
 
 # --- what this process may do ---------------------------------------------------------------------------------
@@ -189,7 +203,11 @@ def check_sizes(path: str, entries: Sequence[Entry], progress: Progress) -> None
     faults: list[str] = []
     for entry in entries:
         progress.step()
-        if (fault := _size_fault(os.path.join(path, entry.path), entry)) is not None:
+        try:
+            fault = size_fault(os.path.join(path, entry.path), entry.size)
+        except PermissionError as error:
+            raise UnreadError(f"{entry.path} is not readable by the governor") from error
+        if fault is not None:
             faults.append(f"{entry.path} {fault}")
             if len(faults) == _FAULTS_TOLD:
                 break
@@ -216,22 +234,6 @@ def check_hashes(path: str, entries: Sequence[Entry], progress: Progress, hash_s
     if faults:
         raise TornError("; ".join(faults))
     return hashed
-
-
-def _size_fault(full: str, entry: Entry) -> str | None:
-    try:
-        facts = os.stat(full)
-        if not stat.S_ISREG(facts.st_mode):
-            return "is no regular file"
-        if not os.access(full, os.R_OK):
-            raise UnreadError(f"{entry.path} is not readable by the governor")
-    except PermissionError as error:
-        raise UnreadError(f"{entry.path} is not readable by the governor") from error
-    except FileNotFoundError:
-        return "is missing"
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    return f"has {facts.st_size} bytes instead of {entry.size}" if facts.st_size != entry.size else None
 
 
 def _has_hash(full: str, entry: Entry, progress: Progress, until: float) -> bool | None:
@@ -266,7 +268,11 @@ def look(path: str, progress: Progress, hash_s: float = HASH_TIME_MAX_S) -> Answ
         here = os.uname().nodename
         mine = [entry for entry in entries if entry.node in (None, here)]
         check_sizes(path, mine, progress)
-        harmed = nonfinite(path, [entry.path for entry in mine], progress.step)
+        sizes = [(entry.path, entry.size) for entry in entries]
+        seen = sample(path, sizes, progress.step, mine=[entry.path for entry in mine])
+        harm, torn, left = (None if text is None else _short(text) for text in (seen.harm, seen.torn, seen.unsampled))
+        if torn is not None:
+            return Answer(False, files, 0, torn, nonfinite=harm)
         hashed = check_hashes(path, mine, progress, hash_s)
     except UnreadError as error:
         return Answer(None, files, 0, _short(error))
@@ -275,12 +281,12 @@ def look(path: str, progress: Progress, hash_s: float = HASH_TIME_MAX_S) -> Answ
     except MemoryError:
         return Answer(None, files, 0, f"a reader has {MEMORY_BYTES_MAX >> 20} MiB, and this needs more")
     if hashed == sum(entry.sha256 is not None for entry in entries):
-        return Answer(True, files, hashed, "every file is there with its size and hash", counted, harmed)
+        return Answer(True, files, hashed, "every file is there with its size and hash", counted, harm, left)
     reason = f"every file is there with its size; {hashed} hashes were compared in time"
-    return Answer(True, files, hashed, reason, counted, harmed)
+    return Answer(True, files, hashed, reason, counted, harm, left)
 
 
-def find(path: str, progress: Progress) -> Answer:
+def find(path: str, progress: Progress) -> FindAnswer:
     """Whether a checkpoint is still there, and samples of its weights: of a file, or of all below a directory.
 
     A directory of ours must have its manifest. Lightning's own checkpoints are single files.
@@ -289,27 +295,27 @@ def find(path: str, progress: Progress) -> Answer:
         facts = os.stat(path)
         if stat.S_ISREG(facts.st_mode):
             if not facts.st_size:
-                return Answer(False, 0, 0, "is empty")
-            return _with_sample(os.path.dirname(path), [(os.path.basename(path), facts.st_size)], 1, progress)
+                return FindAnswer(False, "is empty")
+            return _with_sample(os.path.dirname(path), [(os.path.basename(path), facts.st_size)], progress)
         names = {entry.name for entry, _ in zip(os.scandir(path), range(ENTRIES_MAX), strict=False)}
     except FileNotFoundError:
         if not os.path.isdir(os.path.dirname(path.rstrip("/")) or "/"):
-            return Answer(None, 0, 0, "not visible here")  # Another mount, or another machine's disk.
-        return Answer(False, 0, 0, "is no longer there")
+            return FindAnswer(None, "not visible here")  # Another mount, or another machine's disk.
+        return FindAnswer(False, "is no longer there")
     except OSError as error:
-        return Answer(None, 0, 0, f"cannot be looked at: {error.strerror}")
+        return FindAnswer(None, f"cannot be looked at: {error.strerror}")
     except ValueError:  # A zero, or half of a surrogate pair.
-        return Answer(None, 0, 0, "its path names no file")
+        return FindAnswer(None, "its path names no file")
     if not names:
-        return Answer(False, 0, 0, "is empty")
+        return FindAnswer(False, "is empty")
     if os.path.basename(path.rstrip("/")).startswith(_OWN_TAG) and MANIFEST not in names:
-        return Answer(False, len(names), 0, "has lost its manifest")
+        return FindAnswer(False, "has lost its manifest")
     try:
         unread = _unlike_manifest(path, progress) if MANIFEST in names else None
     except TornError as error:
-        return Answer(True, len(names), 0, "is there", torn=_short(error))
+        return FindAnswer(True, "is there", torn=_short(error))
     files, unlisted = list_files(path, progress)
-    return _with_sample(path, files, len(names), progress, unlisted or unread)
+    return _with_sample(path, files, progress, unlisted or unread)
 
 
 def _unlike_manifest(path: str, progress: Progress) -> str | None:
@@ -326,14 +332,12 @@ def _unlike_manifest(path: str, progress: Progress) -> str | None:
 
 
 def _with_sample(
-    path: str, files: Sequence[tuple[str, int]], count: int, progress: Progress, unlisted: str | None = None
-) -> Answer:
+    path: str, files: Sequence[tuple[str, int]], progress: Progress, unlisted: str | None = None
+) -> FindAnswer:
     seen = sample(path, files, progress.step, are_all=unlisted is None)
     harm, torn = (None if text is None else _short(text) for text in (seen.harm, seen.torn))
     left = None if harm or torn else seen.unsampled or unlisted
-    return Answer(
-        True, count, 0, "is there", nonfinite=harm, torn=torn, unsampled=None if left is None else _short(left)
-    )
+    return FindAnswer(True, "is there", harm, None if left is None else _short(left), torn)
 
 
 def list_files(path: str, progress: Progress) -> tuple[list[tuple[str, int]], str | None]:
@@ -370,15 +374,17 @@ def main() -> int:
     if not line:
         return 0  # The governor has no use for it any more.
     request = json.loads(line)
+    is_find = request["look"] == "find"
+    answer: Answer | FindAnswer
     try:
         become(int(request["uid"]), int(request["gid"]))
     except UnreadError as error:
-        answer = Answer(None, 0, 0, _short(error))
+        answer = FindAnswer(None, _short(error)) if is_find else Answer(None, 0, 0, _short(error))
     else:
         end_with(int(request["parent"]))
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-        answer = (find if request["look"] == "find" else look)(request["path"], Progress(1, 0))
-    os.write(1, answer.line())
+        answer = (find if is_find else look)(request["path"], Progress(1, 0))
+    os.write(1, line_of(answer))
     return 0
 
 

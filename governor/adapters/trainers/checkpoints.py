@@ -17,13 +17,13 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from governor.adapters.trainers.checkpoint_reader import ANSWER_BYTES_MAX, ENOUGH, HASH_TIME_MAX_S, Answer
+from governor.adapters.trainers.checkpoint_reader import ANSWER_BYTES_MAX, ENOUGH, HASH_TIME_MAX_S, Answer, FindAnswer
 from governor.adapters.trainers.reader_places import READERS_MAX, Hung, Places, Reader, Seat
-from governor.core.events.checkpoints import CheckpointSeen
-from governor.ports import CheckpointLook
+from governor.core.events.checkpoints import CheckpointLook, CheckpointSeen
 from trainer_shim.saving import weights_sample
 
 # A reader says each second that it gets on. A disk that gives 4 MiB in half a minute is gone.
@@ -46,6 +46,10 @@ _BOOT: Final = (
     "import sys; sys.path += sys.argv[1:]; "
     "from governor.adapters.trainers.checkpoint_reader import main; sys.exit(main())"
 )
+
+
+A = TypeVar("A", Answer, FindAnswer)
+_LOOKS: Final = {Answer: "read", FindAnswer: "find"}
 
 
 class DiskCheckpoints:
@@ -88,30 +92,35 @@ class DiskCheckpoints:
                 _is_over(self._ready.get_nowait())
 
     def read(self, path: str, manifest: str, *, uid: int, gid: int | None) -> CheckpointLook:
-        found = self._have_read({"look": "read", "path": path}, uid, gid)
-        return CheckpointLook(found.whole, found.files, found.hashed, found.reason, found.counted, found.nonfinite)
+        found = self._have_read(Answer, path, uid, gid)
+        return CheckpointLook(None, 0, 0, found) if isinstance(found, str) else CheckpointLook(**asdict(found))
 
     def find(self, paths: Sequence[str], *, uid: int, gid: int | None) -> list[CheckpointSeen]:
         looks: list[CheckpointSeen] = []
         until = time.monotonic() + FIND_MAX_S
         for path in paths:
-            found = self._have_read({"look": "find", "path": path}, uid, gid)
-            looks.append(CheckpointSeen(path, found.whole, found.reason, found.nonfinite, found.unsampled, found.torn))
+            found = self._have_read(FindAnswer, path, uid, gid)
+            known = {"there": None, "reason": found} if isinstance(found, str) else asdict(found)
+            looks.append(CheckpointSeen(path, **known))
             if looks[-1].is_fit or time.monotonic() > until:
                 break
         return looks
 
-    def _have_read(self, request: dict[str, Any], uid: int, gid: int | None) -> Answer:
-        seat = self._places.enter(uid, is_urgent=request["look"] == "read")
+    def _have_read(self, kind: type[A], path: str, uid: int, gid: int | None) -> A | str:
+        """The answer, or why there is none."""
+        seat = self._places.enter(uid, is_urgent=kind is Answer)
         if isinstance(seat, str):
-            return Answer(None, 0, 0, seat)
+            return seat
         reader: Reader | None = None
         try:
             reader = self._take_ready() or self._start()
             whose = {"uid": uid, "gid": _NOBODY if gid is None else gid, "parent": os.getpid()}
-            return self._ask(reader, seat, {**request, **whose})
+            _say(reader, json.dumps({"look": _LOOKS[kind], "path": path, **whose}).encode() + b"\n")
+            said = self._listen(reader, seat, kind)
+            seat.has_answered = isinstance(said, kind)
+            return said
         except OSError as error:
-            return Answer(None, 0, 0, f"no reader can be started: {error.strerror}")
+            return f"no reader can be started: {error.strerror}"
         finally:
             self._places.leave(seat, None if reader is None or _is_over(reader) else Hung(reader, _take_memory(reader)))
 
@@ -139,13 +148,7 @@ class DiskCheckpoints:
                 return reader
             _discard(reader)
 
-    def _ask(self, reader: Reader, seat: Seat, request: dict[str, Any]) -> Answer:
-        _say(reader, json.dumps(request).encode() + b"\n")
-        said = self._listen(reader, seat)
-        seat.has_answered = isinstance(said, Answer)
-        return said if isinstance(said, Answer) else Answer(None, 0, 0, said)
-
-    def _listen(self, reader: Reader, seat: Seat) -> Answer | str:
+    def _listen(self, reader: Reader, seat: Seat, kind: type[A]) -> A | str:
         assert reader.stdout is not None
         fd, said = reader.stdout.fileno(), b""
         last_at = time.monotonic()
@@ -162,7 +165,7 @@ class DiskCheckpoints:
             last_at = time.monotonic()
             said += chunk
             if not chunk or len(said) > ANSWER_BYTES_MAX + _DOTS_MAX:
-                return _answer_of(said.lstrip(b".")) or "the reader of the checkpoint ended without an answer"
+                return _answer_of(said.lstrip(b"."), kind) or "the reader of the checkpoint ended without an answer"
         if is_asked and time.monotonic() >= until:
             return "it had no answer when its reader was wanted for others"
         return f"its files gave no answer within {self._silent_s:.0f} s"
@@ -175,10 +178,10 @@ def _say(reader: Reader, line: bytes) -> None:
         reader.stdin.flush()
 
 
-def _answer_of(answer: bytes) -> Answer | None:
+def _answer_of(answer: bytes, kind: type[A]) -> A | None:
     try:
         found: dict[str, Any] = json.loads(answer)
-        return Answer(**found)
+        return kind(**found)
     except (ValueError, TypeError, KeyError):
         return None
 

@@ -131,31 +131,49 @@ def _older(run: Run, checkpoint: LastGood) -> tuple[LastGood, ...]:
 
 def judge(managed: ManagedRun, read: CheckpointRead, wall: WallNs) -> list[Alarm]:
     """Note what was found. One that is not whole, or not finite, is not the last good one."""
-    incident = managed.incident
+    incident, look = managed.incident, read.look
     assert incident is not None
     incident.note(
         read.at, wall, "checkpoint_read",
-        whole=read.whole, files=read.files, hashed=read.hashed, reason=read.reason,
-        **({"counted": read.counted} if read.whole else {}),
-        **({"nonfinite": read.nonfinite} if read.nonfinite else {}),
+        whole=look.whole, files=look.files, hashed=look.hashed, reason=look.reason,
+        **({"counted": look.counted} if look.whole else {}),
+        **({"nonfinite": look.nonfinite} if look.nonfinite else {}),
     )  # fmt: skip
     alarms: list[Alarm] = []
+    is_withdrawn = False
     if incident.checkpoint is not None:
-        if read.whole:
-            incident.verify_checkpoint({"verified_by": "governor", "files": read.files, "hashes_equal": read.hashed})
-        elif read.whole is False:
-            incident.verify_checkpoint({"verified_by": "nobody", "torn": read.reason})
-            _withdraw(managed, read.at)
-        if read.nonfinite and incident.checkpoint.get("kind") == "good":
-            incident.verify_checkpoint({"kind": "suspect", "nonfinite": read.nonfinite})
-            _withdraw(managed, read.at)
+        if look.whole:
+            incident.verify_checkpoint({"verified_by": "governor", "files": look.files, "hashes_equal": look.hashed})
+        elif look.whole is False:
+            incident.verify_checkpoint({"verified_by": "nobody", "torn": look.reason})
+            is_withdrawn = True
+        if look.nonfinite and incident.checkpoint.get("kind") == "good":
+            incident.verify_checkpoint({"kind": "suspect", "nonfinite": look.nonfinite})
+            is_withdrawn = True
             text = f"checkpoint of incident {incident.incident_id} was saved as good and its weights are not finite"
-            text += f": {read.nonfinite}; do not resume from it"
+            text += f": {look.nonfinite}; do not resume from it"
             alarms.append(Alarm("checkpoint_nonfinite", incident.run, text))
-    if read.whole is False:
-        text = f"checkpoint of incident {incident.incident_id} is not whole: {read.reason}"
+        if is_withdrawn:
+            _withdraw(managed, read.at)
+        elif look.whole:
+            _note_unsampled(managed, look.unsampled)
+    if look.whole is False:
+        text = f"checkpoint of incident {incident.incident_id} is not whole: {look.reason}"
         alarms.append(Alarm("checkpoint_torn", incident.run, text))
     return alarms
+
+
+def _note_unsampled(managed: ManagedRun, unsampled: str | None) -> None:
+    """Say of the last good checkpoint, if this halt saved it, what of its weights nobody has looked into."""
+    run, incident = managed.run, managed.incident
+    assert incident is not None
+    if run.last_good is not None and run.last_good.path == _saved_path(incident):
+        run.take_last_good(replace(run.last_good, unsampled=unsampled), run.last_good_at, run.named_before)
+        incident.take_last_good(run)
+
+
+def _saved_path(incident: Incident) -> str | None:
+    return incident.checkpoint.get("path") if incident.checkpoint is not None else None
 
 
 def _withdraw(managed: ManagedRun, at: MonoNs) -> None:
@@ -163,7 +181,7 @@ def _withdraw(managed: ManagedRun, at: MonoNs) -> None:
     incident, last = managed.incident, managed.run.last_good
     assert incident is not None
     assert incident.checkpoint is not None
-    if last is not None and last.path == incident.checkpoint.get("path"):
+    if last is not None and last.path == _saved_path(incident):
         before = LastGood.of(incident.checkpoint.get("last_good_before"))
         torn, nonfinite = (incident.checkpoint.get(name) for name in ("torn", "nonfinite"))
         refused = replace(last, refused_mono_ns=at, torn=torn, nonfinite=nonfinite)

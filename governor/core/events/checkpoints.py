@@ -151,14 +151,22 @@ def after_looks(known: LastGood, before: tuple[LastGood, ...], seen: LastGoodSee
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointRead:
-    """The governor's own look at the checkpoint that the trainer acknowledged."""
+class CheckpointLook:
+    """A comparison with the manifest, and samples of the weights."""
 
-    at: MonoNs
-    incident_id: str
     whole: bool | None  # None: we cannot read it; it stays "verified by trainer".
     files: int
     hashed: int  # Of these, files whose SHA-256 we recomputed and found equal.
     reason: str
     counted: str | None = None  # What its files hold and what its parameters need. None: the manifest does not count.
     nonfinite: str | None = None  # The file and the tensor in which a sample has a NaN or an infinity.
+    unsampled: str | None = None  # What of its weights was not looked into.
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRead:
+    """The governor's own look at the checkpoint that the trainer acknowledged."""
+
+    at: MonoNs
+    incident_id: str
+    look: CheckpointLook

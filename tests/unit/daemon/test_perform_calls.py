@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from governor.core.events.checkpoints import CheckpointRead, CheckpointSeen
+from governor.core.events.checkpoints import CheckpointLook, CheckpointRead, CheckpointSeen
 from governor.core.events.effects import ReadBilling, ReadCheckpoint, StopCompute
 from governor.core.events.inputs import BillingAnswer, BillingRead, Event, StopAnswer, StopReplied
 from governor.daemon.calls import BILLING_READS_AT_ONCE_MAX, CHECKPOINT_READS_AT_ONCE_MAX, STOPS_AT_ONCE_MAX
 from governor.daemon.observers import Observers
 from governor.daemon.perform import Performer
 from governor.daemon.process_killer import ProcessKiller
-from governor.ports import BillingReply, CheckpointLook, StopReply
+from governor.ports import BillingReply, StopReply
 from tests.contract.fakes import FakeClock, FakeInbox, FakeJournal, FakeProcesses
 from tests.contract.fakes_cloud import FakeCloud
 from tests.unit.core.engine.test_step import make_node
@@ -109,7 +109,7 @@ def test_a_disk_that_hangs_takes_no_place_of_a_stop_or_its_reading_back(disk: Hu
     for _ in range(MANY - CHECKPOINT_READS_AT_ONCE_MAX):
         unread = halting.answer()
         assert isinstance(unread, CheckpointRead)
-        assert (unread.whole, unread.reason) == (None, "calls_in_flight"), "not read is not torn"
+        assert (unread.look.whole, unread.look.reason) == (None, "calls_in_flight"), "not read is not torn"
     halting.performer.perform([STOP])
     stopped = halting.answer()
     assert isinstance(stopped, StopReplied)

@@ -10,13 +10,13 @@ from typing import Any
 
 from governor.core.base.identity import Peer
 from governor.core.base.units import NS_PER_S, DurationNs
-from governor.core.events.checkpoints import CheckpointSeen
+from governor.core.events.checkpoints import CheckpointLook, CheckpointSeen
 from governor.core.events.effects import Ask, PersistIncident, PersistRuns, Record
 from governor.core.events.inputs import OperatorHalt, OperatorHold
 from governor.daemon.observers import Observers
 from governor.daemon.perform import Performer
 from governor.daemon.process_killer import ProcessKiller
-from governor.ports import CheckpointLook, Row
+from governor.ports import Row
 from tests.contract.fakes import FakeClock, FakeInbox, FakeJournal, FakeProcesses, FakeTrainer
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import time
@@ -132,6 +133,48 @@ def test_where_nothing_older_is_finite_the_newest_is_taken(tmp_path: Path, capfd
     said = capfd.readouterr().err
     assert said.count("passing over") == 2
     assert f"going on from {tmp_path}/cg_9 all the same" in said
+
+
+def cut(directory: Path, step: int, shards: dict[str, bytes]) -> None:
+    """The last shard ends too early, and the manifest has its size as it is: the disk was full."""
+    path = write(directory, step, shards=shards)
+    shard = path / list(shards)[-1]
+    os.truncate(shard, shard.stat().st_size // 2)
+    parts = checkpoint.secure(str(path), 0, 1, 0, 1, FAR_NS)
+    facts = {"step": step, "kind": "good", "created_unix_s": time.time()}
+    checkpoint.commit(str(path), parts, facts, move_latest=True)
+
+
+@pytest.mark.parametrize("name", SHARDS)
+def test_one_with_a_shard_that_was_saved_cut_is_passed_over_by_all(
+    tmp_path: Path, name: str, capfd: pytest.CaptureFixture
+) -> None:
+    shards = {name % shard: ONE["F32"] * COUNT for shard in range(8)}
+    write(tmp_path, 5, shards=shards)
+    cut(tmp_path, 9, shards)
+    loaders, _ = resume_all([tmp_path] * RANKS)
+    assert [loader.loaded for loader in loaders] == [["cg_5"], ["cg_5"]]
+    assert f"passing over {tmp_path}/cg_9: not whole: {name % 7} " in capfd.readouterr().err
+
+
+def test_of_none_that_is_fit_a_whole_one_is_taken(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    write(tmp_path, 5, shards={"state.pt": NAN["F32"] * COUNT})
+    for step in (7, 9):
+        cut(tmp_path, step, {"state.pt": ONE["F32"] * COUNT})
+    loaders, _ = resume_all([tmp_path] * RANKS)
+    assert [loader.loaded for loader in loaders] == [["cg_5"], ["cg_5"]]
+    assert f"going on from {tmp_path}/cg_5 all the same" in capfd.readouterr().err
+
+
+def test_an_empty_file_of_a_rank_that_had_nothing_to_save_is_no_harm_to_whoever_looks(tmp_path: Path) -> None:
+    path = write(tmp_path, 5, shards={"__0_0.distcp": ONE["F32"] * COUNT})
+    for rank in range(1, 8):  # Most likely one of the two ranks has empty ones alone for its share.
+        (path / f"__{rank}_0.distcp").touch()
+    parts = checkpoint.secure(str(path), 0, 1, 0, 1, FAR_NS)
+    checkpoint.commit(str(path), parts, {"step": 9, "kind": "good", "created_unix_s": time.time()}, move_latest=True)
+    write(tmp_path, 3)
+    loaders, _ = resume_all([tmp_path] * RANKS)
+    assert [loader.loaded for loader in loaders] == [["cg_5"], ["cg_5"]]
 
 
 def test_where_older_ones_were_not_looked_at_a_person_decides(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:

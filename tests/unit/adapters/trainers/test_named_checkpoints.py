@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,37 +12,52 @@ from pathlib import Path
 import pytest
 
 from governor.adapters.trainers import checkpoint_reader
-from governor.adapters.trainers.checkpoint_reader import Answer, Progress
+from governor.adapters.trainers.checkpoint_reader import Answer, FindAnswer, Progress
 from governor.adapters.trainers.checkpoints import DiskCheckpoints
 from tests.unit.shim.test_checkpoint import written
+from tests.unit.shim.test_resuming import Loader
 from tests.unit.shim.weights_files import COUNT, NAN, ONE, distcp, safetensors, text, torch_zip
 from trainer_shim.saving import checkpoint
+from trainer_shim.saving.resuming import resume_at
+from trainer_shim.saving.store import MemoryStore
 
 
-def find(path: Path) -> Answer:
+def find(path: Path) -> FindAnswer:
     with open(os.devnull, "wb") as nowhere:
         return checkpoint_reader.find(str(path), Progress(nowhere.fileno()))
 
 
+def look(path: Path) -> Answer:
+    with open(os.devnull, "wb") as nowhere:
+        return checkpoint_reader.look(str(path), Progress(nowhere.fileno()))
+
+
+def commit(path: Path) -> None:
+    """Write the manifest of what is there now, whatever that is."""
+    far_ns = time.monotonic_ns() + 3_600 * 10**9
+    parts = checkpoint.secure(str(path), 0, 1, 0, 1, far_ns)
+    checkpoint.commit(str(path), parts, {"step": 5, "kind": "good", "world_size": 1}, move_latest=False)
+
+
 def test_a_checkpoint_is_there_gone_or_not_to_be_seen(tmp_path: Path) -> None:
     path = written(tmp_path, 7)
-    assert find(path).whole is True
+    assert find(path).there is True
     (path / checkpoint.MANIFEST).unlink()
-    assert find(path) == Answer(False, 4, 0, "has lost its manifest")
+    assert find(path) == FindAnswer(False, "has lost its manifest")
     other = tmp_path / "checkpoint-20"
-    assert find(other) == Answer(False, 0, 0, "is no longer there")
-    assert find(tmp_path / "mount" / "checkpoint-20") == Answer(None, 0, 0, "not visible here")
+    assert find(other) == FindAnswer(False, "is no longer there")
+    assert find(tmp_path / "mount" / "checkpoint-20") == FindAnswer(None, "not visible here")
     for path in ("a\0b", "\ud800"):
-        assert find(tmp_path / path) == Answer(None, 0, 0, "its path names no file")
+        assert find(tmp_path / path) == FindAnswer(None, "its path names no file")
     other.mkdir()
-    assert find(other) == Answer(False, 0, 0, "is empty")
+    assert find(other) == FindAnswer(False, "is empty")
     safetensors(other / "model.safetensors", {"w": ("F32", ONE["F32"] * COUNT)})
-    assert find(other) == Answer(True, 1, 0, "is there"), "a framework's own has no manifest of ours"
+    assert find(other) == FindAnswer(True, "is there"), "a framework's own has no manifest of ours"
     single = tmp_path / "epoch=0-step=30.ckpt"
     single.touch()
-    assert find(single) == Answer(False, 0, 0, "is empty")
+    assert find(single) == FindAnswer(False, "is empty")
     single.write_text("weights")
-    assert find(single) == Answer(True, 1, 0, "is there", unsampled="most of its bytes: epoch=0-step=30.ckpt"), (
+    assert find(single) == FindAnswer(True, "is there", unsampled="most of its bytes: epoch=0-step=30.ckpt"), (
         "Lightning's are single files"
     )
     found = DiskCheckpoints().find([str(tmp_path / "checkpoint-30"), str(other), "/"], uid=os.getuid(), gid=None)
@@ -76,7 +92,7 @@ def test_a_frameworks_own_with_weights_that_are_not_finite_is_named_with_file_an
 ) -> None:
     assert (find(own(tmp_path / "fine", kind)).nonfinite, find(tmp_path / "fine").unsampled) == (None, None)
     found = find(own(tmp_path / "harmed", kind, NAN["F32"]))
-    assert (found.whole, found.reason, found.unsampled) == (True, "is there", None)
+    assert (found.there, found.reason, found.unsampled) == (True, "is there", None)
     assert found.nonfinite is not None
     assert found.nonfinite.partition(": ")[0] in {
         "model.safetensors", "global_step30/optim_states.pt", "step=30.ckpt", "__0_0.distcp",
@@ -122,6 +138,8 @@ def test_what_is_not_looked_into_is_named(tmp_path: Path, files: dict[str, int |
         else:
             (tmp_path / name).write_bytes(bytes(size))
     assert (find(tmp_path).nonfinite, find(tmp_path).unsampled) == (None, left)
+    commit(tmp_path)
+    assert (look(tmp_path).whole, look(tmp_path).nonfinite, look(tmp_path).unsampled) == (True, None, left)
 
 
 def test_a_link_to_a_folder_and_a_pipe_are_not_looked_into(tmp_path: Path) -> None:
@@ -142,7 +160,7 @@ def test_a_file_that_holds_names_alone_hides_no_weights(tmp_path: Path) -> None:
     torch_zip(tmp_path / "zero_pp_rank_0_mp_rank_00_optim_states.pt", "F32", ONE["F32"] * COUNT)
     with zipfile.ZipFile(tmp_path / "zero_pp_rank_0_mp_rank_00_model_states.pt", "w") as archive:
         archive.writestr("archive/data.pkl", b"\x80\x02" + text(b"layer" * 50_000) + b".")
-    assert find(tmp_path) == Answer(True, 2, 0, "is there")
+    assert find(tmp_path) == FindAnswer(True, "is there")
     with zipfile.ZipFile(tmp_path / "zero_pp_rank_0_mp_rank_00_model_states.pt", "a") as archive:
         archive.writestr("archive/data/0", bytes(1 << 20))
     assert str(find(tmp_path).unsampled).endswith("zero_pp_rank_0_mp_rank_00_model_states.pt")
@@ -179,8 +197,9 @@ def _garbage(path: Path) -> None:
     ],
 )
 def test_what_is_cut_short_or_removed_beside_a_healthy_optimizer_is_torn(
-    tmp_path: Path, name: str, harm: Callable[[Path], None], torn: str
+    tmp_path: Path, name: str, harm: Callable[[Path], None], torn: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """To the look for a named one, to the halt's own, and to resume()."""
     torch_zip(tmp_path / "optimizer.pt", "F32", ONE["F32"] * 5 * COUNT)
     (tmp_path / "trainer_state.json").write_text("{}")
     raw = ONE["F32"] * COUNT
@@ -195,12 +214,20 @@ def test_what_is_cut_short_or_removed_beside_a_healthy_optimizer_is_torn(
     assert str(find(tmp_path).torn).startswith(torn)
     (found,) = DiskCheckpoints().find([str(tmp_path)], uid=os.getuid(), gid=None)
     assert (found.there, found.is_fit) == (True, False)
+    commit(tmp_path)
+    read = DiskCheckpoints().read(str(tmp_path), "", uid=os.getuid(), gid=None)
+    assert (read.whole, read.reason) == (False, found.torn), "a manifest proves that nothing was cut after the save"
+    loader = Loader()
+    assert resume_at(loader, str(tmp_path), None, 0, MemoryStore(), 1) is not None, "it was named"
+    assert f"is not whole: {found.torn}: going on" in capfd.readouterr().err
 
 
 def test_a_rank_that_had_nothing_to_save_tears_nothing(tmp_path: Path) -> None:
     distcp(tmp_path / "__0_0.distcp", "F32", ONE["F32"] * COUNT)
     (tmp_path / "__1_0.distcp").touch()
     assert find(tmp_path).torn is None
+    commit(tmp_path)
+    assert look(tmp_path).whole is True
 
 
 def test_an_index_names_what_must_be_there(tmp_path: Path) -> None:
@@ -209,7 +236,7 @@ def test_an_index_names_what_must_be_there(tmp_path: Path) -> None:
         safetensors(tmp_path / name, {"w": ("F32", ONE["F32"] * COUNT)})
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": {"a": names[0], "b": names[1], "c": "../x"}}))
-    assert find(tmp_path) == Answer(True, 3, 0, "is there")
+    assert find(tmp_path) == FindAnswer(True, "is there")
     (tmp_path / names[1]).unlink()
     assert find(tmp_path).torn == f"{names[1]} is missing, which {index.name} names"
     (tmp_path / names[1]).write_bytes(b"")
@@ -230,4 +257,17 @@ def test_one_of_ours_has_the_files_of_its_manifest_in_full_size(tmp_path: Path) 
     (path / name).write_bytes(raw + b"x")
     assert find(path).torn == f"{name} has {len(raw) + 1} bytes instead of {len(raw)}"
     (path / name).unlink()
-    assert (find(path).whole, find(path).torn) == (True, f"{name} is missing")
+    assert (find(path).there, find(path).torn) == (True, f"{name} is missing")
+
+
+def test_what_other_nodes_have_is_neither_missing_nor_looked_for_here(tmp_path: Path) -> None:
+    """Each node's directory has its own files. The manifest names all, and an index too."""
+    here, other = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+    safetensors(tmp_path / here, {"w": ("F32", ONE["F32"] * COUNT)})
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": here, "b": other}}))
+    commit(tmp_path)
+    manifest = json.loads((tmp_path / checkpoint.MANIFEST).read_text())
+    manifest["files"].append({"path": other, "bytes": 10**9, "sha256": None, "node": "another"})
+    (tmp_path / checkpoint.MANIFEST).write_text(json.dumps(manifest))
+    found = look(tmp_path)
+    assert (found.whole, found.nonfinite, found.unsampled) == (True, None, None), found.reason

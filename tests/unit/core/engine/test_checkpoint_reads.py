@@ -11,12 +11,19 @@ import pytest
 from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
-from governor.core.events.checkpoints import NAMED_BEFORE_MAX, CheckpointRead, CheckpointSeen, LastGood, LastGoodSeen
+from governor.core.events.checkpoints import (
+    NAMED_BEFORE_MAX,
+    CheckpointLook,
+    CheckpointRead,
+    CheckpointSeen,
+    LastGood,
+    LastGoodSeen,
+)
 from governor.core.events.effects import Alarm, Effect, FindLastGood, ReadCheckpoint
 from governor.core.events.inputs import TrainerExited
 from governor.core.halt.incident import Incident
 from governor.core.runs import intake
-from governor.reports.incident import timeline_lines
+from governor.reports.incident import incident_markdown, timeline_lines
 from governor.reports.resume_text import resume_command
 from tests.unit.core.engine.test_step import a_step, ack, at, hello, make_node, only, play, rule, training
 
@@ -39,7 +46,8 @@ def saved(kind: str = "good", before: bool = True) -> tuple[Node, Incident, list
 
 
 def read(node: Node, whole: bool | None = True, **found: Any) -> list[Effect]:
-    return play(node, CheckpointRead(at(32), "llama.node-a.1", whole, 4, 4, "as found", **found))
+    look = CheckpointLook(whole, 4, 4, "as found", **found)
+    return play(node, CheckpointRead(at(32), "llama.node-a.1", look))
 
 
 def test_it_is_read_as_the_user_of_the_run_and_the_group_of_the_rank_that_saved() -> None:
@@ -58,6 +66,22 @@ def test_a_good_checkpoint_that_is_whole_is_the_last_good_one() -> None:
     read(node, counted="its files hold 1.0 GB")
     assert node.runs["llama"].run.last_good == LastGood(33, PATH) == incident.last_good
     assert incident.timeline[-1]["detail"]["counted"] == "its files hold 1.0 GB"
+
+
+def test_what_of_its_weights_was_not_looked_into_is_said_of_it() -> None:
+    node, incident, _ = saved()
+    read(node, unsampled="model.npz")
+    run = node.runs["llama"].run
+    assert run.last_good == LastGood(33, PATH, unsampled="model.npz") == incident.last_good
+    assert run.last_good_at == at(31.5)
+    assert "its weights were not looked into: model.npz" in incident_markdown(incident_snapshot(node, incident))
+
+
+def test_one_that_is_torn_and_not_finite_is_both_and_passed_over_once() -> None:
+    node, incident, _ = saved()
+    read(node, whole=False, nonfinite="model.safetensors: lm_head")
+    both = LastGood(33, PATH, torn="as found", nonfinite="model.safetensors: lm_head", refused_mono_ns=at(32))
+    assert incident.last_good == replace(BEFORE.pending(), passed_over=(both,))
 
 
 UNFIT: list[dict[str, Any]] = [{"whole": False}, {"nonfinite": "model.safetensors: lm_head"}]

@@ -14,7 +14,7 @@ from governor.core.engine import step as engine
 from governor.core.engine.node import Node, NodeFacts, new_node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import SUPERSEDED, restore_incidents, restore_runs
-from governor.core.events.checkpoints import CheckpointRead
+from governor.core.events.checkpoints import CheckpointLook, CheckpointRead
 from governor.core.events.effects import (
     Alarm,
     Ask,
@@ -160,7 +160,7 @@ def test_the_whole_halt_reaches_halted_only_by_reading_billing_back() -> None:
     incident = node.runs["llama"].incident
     assert incident is not None
     assert incident.halt.stage is HaltState.VERIFYING
-    play(node, CheckpointRead(at(32.6), "llama.node-a.1", True, 4, 4, "whole"))
+    play(node, CheckpointRead(at(32.6), "llama.node-a.1", CheckpointLook(True, 4, 4, "whole")))
     play(node, BillingRead(at(34.6), "llama.node-a.1", BillingAnswer.ENDED, "stopped"))
     assert incident.halt.stage is HaltState.HALTED
     assert incident.checkpoint is not None

@@ -51,14 +51,13 @@ _FIELDS: dict[type, tuple[str, ...]] = {kind: tuple(field.name for field in fiel
 
 
 def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
-    plain = {name: getattr(incident, name) for name in _PLAIN}
+    """Shares nothing with the incident: who keeps it sees later that something has changed."""
+    plain = {name: _apart(getattr(incident, name)) for name in _PLAIN}
     plain["opened_wall_ns"] = plain.pop("opened_wall")
     plain["closed_wall_ns"] = plain.pop("closed_wall")
     return {
         **plain,
         "last_good": incident.last_good.row() if incident.last_good is not None else None,
-        "evidence": dict(incident.evidence),
-        "timeline": [dict(entry) for entry in incident.timeline],
         "targets_unlisted": incident.targets_unlisted,
         "framework": incident.framework,
         "resumes": incident.resumes,
@@ -106,6 +105,13 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
         launchers=tuple(process_of(row) for row in snapshot["launchers"]),
         named_uids=tuple(int(uid) for uid in snapshot.get("named_uids", ())),
     )
+
+
+def _apart(value: Any) -> Any:
+    """A copy as plain JSON has it. It shares nothing that can change."""
+    if isinstance(value, Mapping):
+        return {key: _apart(one) for key, one in value.items()}
+    return [_apart(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _plain_of(value: Halt | HaltPlan) -> dict[str, Any]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from governor.core.base.units import MICROS_PER_USD, format_usd
+from governor.core.base.units import MICROS_PER_USD, format_usd, usd
 from governor.text.moments import Snapshot, none_is_left
 from governor.text.table import plain
 
-# The option of `costgov run` itself: only options and their values stand before it.
-_CEILING: Final = re.compile(
-    r"((?:^|&& )(?:\S*/)?costgov run (?:-[\w-]+(?:[ =](?:'[^']*'|[^\s'-]\S*))? )*?--ceiling[ =])"
-    r"(\d+(?:\.\d+)?)(?=\s|$)"
-)
+_WORD: Final = re.compile(r"(?:\$'(?:\\.|[^'\\])*'|'[^']*'|\"[^\"]*\"|\\.|[^\s'\"\\])+")
+FLAGS: Final = ("--observe", "--json")  # Options of `costgov run` without a value.
 
 
 BEGINS_ANEW: Final = (
@@ -44,9 +42,10 @@ def command_to_copy(snapshot: Snapshot) -> str | None:
     What programs read keeps the old ceiling: none of them shall raise it by itself.
     """
     command, higher = resume_command(snapshot), _higher_ceiling(snapshot)
-    if command is None or higher is None:
+    option = _ceiling_option(command) if command is not None and higher is not None else None
+    if command is None or higher is None or option is None:
         return command
-    return _CEILING.sub(lambda found: f"{found[1]}{_amount(higher)}", command, count=1)
+    return f"{command[: option.start]}{option.before}{_amount(higher)}{command[option.end :]}"
 
 
 def resume_from(snapshot: Snapshot) -> str | None:
@@ -100,32 +99,95 @@ def torn_text(checkpoint: Mapping[str, Any]) -> str | None:
 
 def resume_with(snapshot: Snapshot) -> str | None:
     """After a halt by a ceiling: the same command under the same ceiling would be halted at once. None else."""
-    evidence = snapshot.get("evidence") or {}
-    ceiling, reserve = evidence.get("ceiling_usd_micros"), evidence.get("reserve_usd_micros")
-    spent = evidence.get("spend_usd_micros")
-    if not (isinstance(ceiling, int) and isinstance(reserve, int) and isinstance(spent, int)):
+    reached = _reached(snapshot)
+    if reached is None:
         return None
-    scope = str(evidence.get("scope", "run"))
-    if scope == f"run:{snapshot['run']}":
-        spent = max(spent, int(snapshot.get("spend_usd_micros") or 0))
-    known = f"{format_usd(spent)} is spent, and {format_usd(reserve)} stays reserved for a halt"
+    known = f"{format_usd(reached.spent)} is spent, and {format_usd(reached.reserve)} stays reserved for a halt"
     higher = _higher_ceiling(snapshot)
     if higher is not None:
         return (
-            f"a higher --ceiling than {format_usd(ceiling)}: {known}. The command has {_amount(higher)}, "
-            "the old one and as much again: write there what it may cost in all"
+            f"a higher --ceiling than {format_usd(reached.ceiling)}: {known}. The command has {_amount(higher)}, "
+            "that and the old ceiling again, rounded up: write there what it may cost in all"
         )
-    which = "--ceiling" if "--ceiling" in str(snapshot.get("resume")) else f"ceiling of {plain(scope)}"
-    return f"a higher {which} than {format_usd(ceiling)}: {known}"
+    which = "--ceiling" if "--ceiling" in str(snapshot.get("resume")) else f"ceiling of {plain(reached.scope)}"
+    return f"a higher {which} than {format_usd(reached.ceiling)}: {known}"
+
+
+class _Reached(NamedTuple):
+    """The ceiling that has halted the run, in micro-dollars."""
+
+    scope: str
+    ceiling: int
+    reserve: int
+    spent: int
+
+
+def _reached(snapshot: Snapshot) -> _Reached | None:
+    evidence = snapshot.get("evidence") or {}
+    ceiling, reserve = evidence.get("ceiling_usd_micros"), evidence.get("reserve_usd_micros")
+    spent, scope = evidence.get("spend_usd_micros"), str(evidence.get("scope", "run"))
+    if not (isinstance(ceiling, int) and isinstance(reserve, int) and isinstance(spent, int)):
+        return None
+    if scope == f"run:{snapshot['run']}":
+        spent = max(spent, int(snapshot.get("spend_usd_micros") or 0))
+    return _Reached(scope, ceiling, reserve, spent)
 
 
 def _higher_ceiling(snapshot: Snapshot) -> int | None:
-    """Micro-dollars: the ceiling of the command and as much again. None where another ceiling has halted it."""
-    evidence = snapshot.get("evidence") or {}
-    ceiling, found = evidence.get("ceiling_usd_micros"), _CEILING.search(str(snapshot.get("resume") or ""))
-    if not isinstance(ceiling, int) or found is None or not str(evidence.get("scope", "run")).startswith("run"):
+    """Micro-dollars: what is spent and reserved, and the old ceiling again. None where the command's halted nobody.
+
+    A name that was used before may have spent more than its newest ceiling.
+    """
+    reached, option = _reached(snapshot), _ceiling_option(str(snapshot.get("resume") or ""))
+    if reached is None or option is None or option.micros != reached.ceiling or not reached.scope.startswith("run"):
         return None
-    return 2 * ceiling if round(float(found[2]) * MICROS_PER_USD) == ceiling else None
+    least = max(reached.spent + reached.reserve, reached.ceiling) + reached.ceiling
+    step = next((step for step in (MICROS_PER_USD, MICROS_PER_USD // 100) if least >= 10 * step), 1)
+    return -(-least // step) * step
+
+
+class _Option(NamedTuple):
+    """The place of the word that has the ceiling in a command, what stands before the amount in it, and the amount."""
+
+    start: int
+    end: int
+    before: str
+    micros: int
+
+
+def _ceiling_option(command: str) -> _Option | None:
+    """The --ceiling of `costgov run` itself, however it is spelled: the script may have one of its own."""
+    words = [(found.start(), found.end(), _unquoted(found[0])) for found in _WORD.finditer(command)]
+    if [text for _, _, text in words[:3:2]] == ["cd", "&&"]:
+        del words[:3]
+    if [text.rpartition("/")[2] for _, _, text in words[:2]] != ["costgov", "run"]:
+        return None
+    rest, option = iter(words[2:]), None
+    for start, end, text in rest:
+        name, equals, value = text.partition("=")
+        if text == "--" or not name.startswith("-"):
+            break
+        if not equals and name not in FLAGS:
+            start, end, value = next(rest, (start, end, ""))
+        if name == "--ceiling":
+            micros = _micros(value)
+            option = _Option(start, end, f"{name}=" if equals else "", micros) if micros is not None else None
+    return option
+
+
+def _unquoted(word: str) -> str:
+    try:
+        return "".join(shlex.split(word))
+    except ValueError:
+        return word
+
+
+def _micros(amount: str) -> int | None:
+    """As --ceiling reads it."""
+    try:
+        return usd(amount.strip().removeprefix("$").replace(",", ""))
+    except ValueError:
+        return None
 
 
 def _amount(micros: int) -> str:

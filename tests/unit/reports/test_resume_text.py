@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import click
 import pytest
 
+from governor.cli.run.command import run
 from governor.reports.incident import incident_document, incident_markdown, timeline_lines
-from governor.reports.resume_text import BEGINS_ANEW, command_to_copy, resume_command, resume_with
+from governor.reports.resume_text import BEGINS_ANEW, FLAGS, command_to_copy, resume_command, resume_with
 from tests.golden.report_cases import ceiling_of_a_trainer, nan_halt
 
 OURS = ceiling_of_a_trainer()["evidence"]
@@ -25,6 +27,18 @@ OURS = ceiling_of_a_trainer()["evidence"]
             1,
             "costgov run --observe --policy 'my p.toml' --ceiling 0.000002 -- sh",
         ),
+        ("costgov run --ceiling '$30' -- sh", 30_000_000, "costgov run --ceiling 60 -- sh"),
+        ("costgov run '--ceiling=$1,000.50' -- sh", 1_000_500_000, "costgov run --ceiling=2001 -- sh"),
+        (
+            "costgov run --ceiling 5 --json --ceiling 7 -- sh",
+            7_000_000,
+            "costgov run --ceiling 5 --json --ceiling 14 -- sh",
+        ),
+        (
+            """cd /d && costgov run --log 'it'"'"'s' --name --ceiling --ceiling 1_000 train.sh --ceiling 1000""",
+            1_000_000_000,
+            """cd /d && costgov run --log 'it'"'"'s' --name --ceiling --ceiling 2000 train.sh --ceiling 1000""",
+        ),
     ],
 )
 def test_the_copied_command_has_the_old_ceiling_and_as_much_again_and_says_so(
@@ -38,7 +52,7 @@ def test_the_copied_command_has_the_old_ceiling_and_as_much_again_and_says_so(
     assert command_to_copy(halted) == copied
     for shown in ("\n".join(timeline_lines(halted)), incident_markdown(halted)):
         assert copied in shown
-        assert "the old one and as much again" in shown
+        assert "that and the old ceiling again" in shown
     assert incident_document(halted)["resume"] == command, "no program raises a ceiling by itself"
 
 
@@ -48,6 +62,10 @@ def test_the_copied_command_has_the_old_ceiling_and_as_much_again_and_says_so(
         ("costgov run --ceiling 30 -- python t.py", {}),  # Another ceiling than the command's has halted it.
         ("costgov run --ceiling 25 -- python t.py", {"scope": "node"}),
         ("costgov run --price 2 python t.py --ceiling 25", {}),  # The script's own option.
+        ("costgov run --json python --ceiling 25", {}),
+        ("costgov run --name --ceiling 25", {}),
+        ("costgov run --ceiling", {}),
+        ("costgov run --ceiling much -- python t.py", {}),
         ("costgov run --price 2 -- python t.py --ceiling 25", {}),
         ("python t.py --ceiling 25", {}),
     ],
@@ -57,7 +75,39 @@ def test_another_ceiling_is_only_named(command: str, evidence: dict[str, str]) -
     assert command_to_copy(halted) == command
     told = resume_with(halted)
     assert told is not None
-    assert "as much again" not in told
+    assert "again" not in told
+
+
+@pytest.mark.parametrize(
+    ("ceiling_usd", "spent_usd", "reserve_usd", "copied"),
+    [
+        ("24", 60.70, 22, "107"),  # The name has spent more than its newest ceiling.
+        ("45", 23.41, 22, "91"),
+        ("0.25", 0.2512, 0, "0.51"),
+        ("0.03", 0.030004, 0, "0.060004"),
+    ],
+)
+def test_the_copied_command_pays_for_what_is_spent_and_reserved_and_the_old_ceiling_again(
+    ceiling_usd: str, spent_usd: float, reserve_usd: int, copied: str
+) -> None:
+    micros = round(float(ceiling_usd) * 1_000_000)
+    known = {"spend_usd_micros": round(spent_usd * 1_000_000), "reserve_usd_micros": reserve_usd * 1_000_000}
+    halted = ceiling_of_a_trainer() | {
+        "resume": f"costgov run --ceiling {ceiling_usd} -- sh",
+        "evidence": OURS | known | {"ceiling_usd_micros": micros},
+        "spend_usd_micros": 0,
+    }
+    assert command_to_copy(halted) == f"costgov run --ceiling {copied} -- sh"
+    told = resume_with(halted)
+    assert told is not None
+    assert f"The command has {copied}, that and the old ceiling again" in told
+
+
+def test_the_options_that_take_no_value_are_those_of_the_command() -> None:
+    flags = {
+        name for option in run.params if isinstance(option, click.Option) and option.is_flag for name in option.opts
+    }
+    assert flags == set(FLAGS)
 
 
 @pytest.mark.parametrize(

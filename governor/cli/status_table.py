@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
@@ -22,7 +22,7 @@ _HEADS: Final = (
     Head("RUN", may_wrap=True), Head("STATE"), Head("STEP", True), Head("LOSS", True), Head("TOK/S", True),
     Head("SPENT", True), Head("$/1M TOK", True), Head("RUNWAY", True), Head("RANKS", True), Head("LAST FRAME", True),
 )  # fmt: skip
-_RANKS, _LAST_FRAME = 8, 9  # Places in the row.
+_SPARED: Final = ("LAST FRAME", "RANKS", "$/1M TOK", "TOK/S", "RUNWAY")  # On a narrow screen, the first one first.
 REFUSED_SHOWN_MAX: Final = 4  # The newest. All that the governor remembers are in --json.
 
 
@@ -34,8 +34,9 @@ def render_status(status: Mapping[str, Any], screen: Screen) -> str:
     lines += [line for text in told for line in shown_lines(text, screen)]
     if runs:
         heads, rows = _fitting([_cells(run) for run in runs], screen)
+        shown = {head.title for head in heads}
         lines += render_rows(heads, rows, total=False, screen=screen).splitlines()
-        notes = [(run, note) for run in runs for note in (*_unshown(run, len(heads)), *_notes(run))]
+        notes = [(run, note) for run in runs for note in (*_unshown(run, shown), *_notes(run))]
         told = [Styled(f"{plain(run['run'])}: {note}", note.style) for run, note in notes]
     else:
         told = [Styled("no run yet: add `shim = trainer_shim.attach(engine)` to the training script")]
@@ -115,21 +116,24 @@ def _cells(run: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _fitting(rows: Sequence[Sequence[str]], screen: Screen) -> tuple[Sequence[Head], Sequence[Sequence[str]]]:
-    """On a narrow screen without the last columns, rather than with a second line in each row."""
-    for count in range(len(_HEADS), _RANKS - 1, -1):
-        cut = [row[:count] for row in rows]
-        if fits(_HEADS[:count], cut, screen):
-            return _HEADS[:count], cut
+    """On a narrow screen with fewer columns, rather than with a second line in each row, be it of a long name."""
+    for may_wrap in (False, True):
+        for count in range(len(_SPARED) + 1):
+            places = [place for place, head in enumerate(_HEADS) if head.title not in _SPARED[:count]]
+            heads, cut = [_HEADS[place] for place in places], [[row[place] for place in places] for row in rows]
+            if fits([head if may_wrap else head._replace(may_wrap=False) for head in heads], cut, screen):
+                return heads, cut
     return _HEADS, rows
 
 
-def _unshown(run: Mapping[str, Any], shown: int) -> list[Styled]:
+def _unshown(run: Mapping[str, Any], shown: Collection[str]) -> list[Styled]:
     """What a column would have shown in colour, or as less than it should be."""
     notes = []
-    if shown <= _RANKS and run["ranks_connected"] < run["world_size"] and run["state"] not in ("finished", "halted"):
+    is_over = run["state"] in ("finished", "halted")
+    if "RANKS" not in shown and run["ranks_connected"] < run["world_size"] and not is_over:
         notes.append(Styled(f"{run['ranks_connected']} of {run['world_size']} ranks are connected", "yellow"))
     age = _age(run)
-    if shown <= _LAST_FRAME and age.style:
+    if "LAST FRAME" not in shown and age.style:
         notes.append(Styled(f"its last frame came {age} ago", age.style))
     return notes
 

@@ -238,18 +238,47 @@ def test_the_live_line_shows_no_speed_of_a_run_that_makes_no_step_and_names_what
     assert frozen == told
 
 
-def test_a_narrow_table_has_one_line_a_run_and_says_below_it_what_a_column_would_have_shown() -> None:
+def table_of(columns: int, **changed: object) -> list[str]:
+    """The table of `status` and what stands below it, of one run."""
     world = World(make_node(cloud="none"))
     world.tick()
     world.hear()
     run = run_status(world.node.runs["llama"], MonoNs(world.mono)) | {"step": 150, "total_steps": 150}
     governor = {"node": "n", "mode": "enforce", "policies": [], "alerts": {}, "cloud": {}}
+    lines = render_status({"governor": governor, "runs": [run | changed]}, Screen(columns, False)).splitlines()
+    return lines[next(at for at, line in enumerate(lines) if line.startswith("RUN")) :]
 
-    def shown(columns: int, **changed: object) -> list[str]:
-        lines = render_status({"governor": governor, "runs": [run | changed]}, Screen(columns, False)).splitlines()
-        head = next(at for at, line in enumerate(lines) if line.startswith("RUN"))
-        return lines[head:]
 
+@pytest.mark.parametrize(
+    ("name", "columns", "titles"),
+    [
+        ("ab", 60, "RUN STATE STEP LOSS SPENT RUNWAY"),
+        ("ab", 70, "RUN STATE STEP LOSS TOK/S SPENT RUNWAY"),
+        ("plain-1123-083517-21261", 80, "RUN STATE STEP LOSS SPENT RUNWAY"),
+        ("a-script-of-32-1123-083517-21261", 80, "RUN STATE STEP LOSS SPENT"),
+        ("plain-1123-083517-21261", 100, "RUN STATE STEP LOSS TOK/S SPENT $/1M TOK RUNWAY"),
+    ],
+)
+def test_a_run_that_costgov_has_named_has_one_line_too(name: str, columns: int, titles: str) -> None:
+    quiet = {"last_frame_age_s": 0.1, "findings": [], "stepless_s": None, "loss_unseen_steps": None, "saves": None}
+    figures = {
+        "step": 25, "total_steps": 3000, "loss": 4.1932, "tokens_per_s": 2549.0, "usd_per_mtok": 2.2,
+        "spend_usd": 0.0518, "spend_rate_usd_per_hour": 22.0, "ceiling_usd": 300.0, "runway_s": 49_080.0,
+    }  # fmt: skip
+    head, row = table_of(columns, run=name, **quiet, **figures)
+    assert " ".join(head.split()) == titles
+    assert row.startswith(f"{name}  ")
+
+
+def test_a_name_that_leaves_no_room_for_a_line_of_its_own_is_wrapped() -> None:
+    head, row, more, *_ = table_of(60, run="a-name-of-forty-characters-" + "x" * 13)
+    assert head.split()[-1] == "RUNWAY"
+    assert row.startswith("a-name-of-")
+    assert more.strip()
+
+
+def test_a_narrow_table_has_one_line_a_run_and_says_below_it_what_a_column_would_have_shown() -> None:
+    shown = table_of
     assert shown(120)[0].endswith("RANKS  LAST FRAME")
     head, row, *notes = shown(80, last_frame_age_s=2.0)
     assert head.split()[-1] == "RANKS"

@@ -25,7 +25,15 @@ from governor.cli.cost.charges import (
 )
 from governor.core.base.units import NS_PER_HOUR, utc_text
 from governor.core.money.charges import Unit
-from governor.core.money.reports.cost import Group, decimal_text, exact_usd, sum_of, tally_sums, whole_cents
+from governor.core.money.reports.cost import (
+    RECONSTRUCTED,
+    Group,
+    decimal_text,
+    exact_usd,
+    sum_of,
+    tally_sums,
+    whole_cents,
+)
 from governor.text.screen import screen_of
 
 if TYPE_CHECKING:
@@ -136,7 +144,7 @@ def _print_table(groups: Sequence[Group], by: str) -> None:
         columns += [[text if one.reconstructed_usd_micros else "-" for one, text in zip(shown, dollars, strict=True)]]
     columns += [[_prices(group) for group in shown], [_sources(group) for group in shown]]
     rows = list(zip(*columns, strict=True))
-    notes = ["reconstructed: charged on the governor's return, no governor metered while it passed"] if marked else []
+    notes = [f"reconstructed: {RECONSTRUCTED}"] if marked else []
     click.echo(render_rows(heads, rows, total=True, screen=screen_of(sys.stdout), notes=notes), nl=False)
 
 

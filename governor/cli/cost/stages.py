@@ -24,7 +24,7 @@ from governor.cli.cost.charges import (
     windows_in,
 )
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, utc_text
-from governor.core.money.reports.cost import STAGE_OF_RUN, decimal_text, exact_usd, whole_cents
+from governor.core.money.reports.cost import RECONSTRUCTED, STAGE_OF_RUN, decimal_text, exact_usd, whole_cents
 from governor.core.money.reports.stage_table import UNALLOCATED_ROW, StageRow, StageTally, total_of
 from governor.text.screen import Screen, screen_of, shown_lines
 
@@ -192,7 +192,7 @@ def _notes(rows: Sequence[StageRow]) -> list[str]:
     ]
     marked = sum(row.reconstructed_usd_micros for row in rows)
     if marked:
-        notes.append(f"{_usd(marked)} of what was spent is reconstructed: no governor metered while it passed")
+        notes.append(f"{_usd(marked)} of what was spent is reconstructed: {RECONSTRUCTED}")
     return [plain(note) for note in notes]
 
 

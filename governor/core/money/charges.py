@@ -105,7 +105,7 @@ class Charge:
     to_wall: WallNs
     quantity: int
     usd_micros: UsdMicros
-    reconstructed: bool = False  # Charged after the fact: no governor metered this time.
+    reconstructed: bool = False  # Charged afterwards: nobody had metered it, its price was unknown, or it was lost.
 
     def grown(self, lasts: DurationNs, part: Part) -> Charge:
         """The charge with another piece. Its end moves by the elapsed time: a wall clock that was set changes nothing.

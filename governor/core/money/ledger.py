@@ -143,7 +143,8 @@ class Ledger:
         self, until: BootNs, wall_of_boot: WallNs, holders: Mapping[str, int], payers: Mapping[str, Payer],
         gap_ends: BootNs,
     ) -> None:  # fmt: skip
-        """Charge the beginning of the gap, in which the previous governor still ran, to those who held the node."""
+        """Charge the beginning of the gap to those who held the node: the previous governor ran, and has metered it."""
+        self.returning = False
         self.charge(until, wall_of_boot, holders, payers)
         self.returning = self.charged_to < gap_ends
 

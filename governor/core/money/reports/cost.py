@@ -13,6 +13,7 @@ from governor.core.money.charges import UNALLOCATED, Charge, LineKind, Unit
 MICROS_PER_CENT: Final = MICROS_PER_USD // 100
 LABEL: Final = "label:"
 STAGE_OF_RUN: Final = "stage of run"  # For money.reports.stage_table: by both.
+RECONSTRUCTED: Final = "charged afterwards: no governor had metered it, its price was unknown, or its charges were lost"
 GROUPINGS: Final = ("run", "stage", "day", "node", "line")  # And label:KEY.
 
 Period = Callable[[int], tuple[int, int]]  # An instant -> start and end of its period.

@@ -36,6 +36,12 @@ def test_who_was_gone_on_return_has_paid_for_what_was_metered() -> None:
     assert world.node.away_ns == NS_PER_HOUR - 9 * NS_PER_S
 
 
+def test_only_what_came_after_the_last_tick_is_marked_as_reconstructed() -> None:
+    marked = [charge for charge in killed(None).charges.values() if charge.reconstructed]
+    assert sum(charge.quantity for charge in marked) == NS_PER_HOUR - 9 * NS_PER_S
+    assert {charge.payer.run for charge in marked} == {UNALLOCATED}
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"since_boot_ns": 5 * NS_PER_S}, {"boot_id": "another"}, {"boot_ns": "9"}, {"boot_ns": None}, {"boot_ns": -1}],

@@ -33,7 +33,7 @@ LAUNCHERS_PERIOD_NS: Final = TICK_NS
 # nobody waits: on busy cores a look takes 30 to 180 ms, in which no frame is judged.
 LOOKS_WAITED_FOR_MAX: Final = 4
 LOOKS_CALM_NS: Final = 4 * LAUNCHERS_PERIOD_NS  # Without a look for so long, there is no row.
-TIES_MAX: Final = 256  # As many connections may say hello.
+SPEAKERS_MAX: Final = 256  # Other users' ranks that are remembered. As many connections may say hello.
 
 log = structlog.get_logger("costgov")
 
@@ -76,19 +76,19 @@ def launch_seen(
     # Another run of this user may use our socket. Our command is not above its ranks and must not end with it.
     # Nor is another user's whose rank only says our name.
     is_named = hello.run == command.run and hello.peer.uid == command.uid
-    own = is_named or _is_tied(table, rank, command, hello.peer.uid)
+    own = is_named or _is_of_command(table, rank, command, hello.peer.uid)
     launchers = tuple(dict.fromkeys((*command.processes, *found))) if own else found
     marks = _marks(table, hello, command if own else NO_COMMAND)
     roots = (rank, *launchers)
     cgroups = (*own_cgroups(table, roots), *(command.cgroups if own else ()))
     # All that leaves the tree of our command comes to us, and has its mark.
-    strangers = () if own and command.mark is not None else unsure(table, roots, own_pid, marks, cgroups)
-    if not (launchers or marks or cgroups or strangers):
+    orphans = () if own and command.mark is not None else unsure(table, roots, own_pid, marks, cgroups)
+    if not (launchers or marks or cgroups or orphans):
         return None
     outermost = table.get(launchers[0].pid) if launchers else None
     known = outermost.argv if outermost is not None else ()
     argv = (command.argv or known) if own else known
-    return LaunchersSeen(hello.at, hello.run, launchers, argv, marks, cgroups, strangers, _programs(table, hello))
+    return LaunchersSeen(hello.at, hello.run, launchers, argv, marks, cgroups, orphans, _programs(table, hello))
 
 
 def _programs(table: Mapping[int, ProcessFacts], hello: Hello) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ def _programs(table: Mapping[int, ProcessFacts], hello: Hello) -> tuple[str, ...
     return () if key is None else (key,)
 
 
-def is_tied(
+def is_of_command(
     look: Callable[[int], ProcessFacts | None], rank: ProcessId, command: SupervisedCommand, uid: int | None
 ) -> bool:  # fmt: skip
     """Whether the kernel ties the rank to the command: by its parents, its session or its control group.
@@ -116,7 +116,7 @@ def is_tied(
         pid = facts.ppid
     roots = (look(root.pid) for root in command.processes)
     table = {**{root.process.pid: root for root in roots if root is not None}, **line}
-    return _is_tied(table, rank, command, uid)
+    return _is_of_command(table, rank, command, uid)
 
 
 def writes_log(
@@ -128,11 +128,11 @@ def writes_log(
     """
     if event.processes:
         uid = command.uid if event.uid == 0 else event.uid
-        return any(is_tied(look, process, command, uid) for process in event.processes)
+        return any(is_of_command(look, process, command, uid) for process in event.processes)
     return not event.is_distrusted and event.uid in (command.uid, 0)
 
 
-def _is_tied(
+def _is_of_command(
     table: Mapping[int, ProcessFacts], rank: ProcessId, command: SupervisedCommand, uid: int | None
 ) -> bool:  # fmt: skip
     """Whether the rank was started by the command, wherever it stands now."""
@@ -181,7 +181,7 @@ class LaunchLooks:
         self._soon = soon
         self._found = found
         self._waiting: dict[ConnectionId, Hello] = {}  # The last one of each connection.
-        self._ties: dict[ProcessId, bool] = {}  # To the command, of other users' ranks.
+        self._of_command: dict[ProcessId, bool] = {}  # Other users' ranks: whether they may speak for it.
         self._looked_at = MonoNs(-LOOKS_CALM_NS)
         self._looks = 0  # In a row.
         self._looked_for: list[Hello] = []  # By the look that is under way.
@@ -193,14 +193,14 @@ class LaunchLooks:
         if command is None or hello.peer.uid == command.uid:
             return hello
         rank = hello.peer.process
-        if rank not in self._ties:
-            if len(self._ties) >= TIES_MAX:
-                self._ties.clear()
+        if rank not in self._of_command:
+            if len(self._of_command) >= SPEAKERS_MAX:
+                self._of_command.clear()
             try:
-                self._ties[rank] = is_tied(self._performer.processes.facts, rank, command, hello.peer.uid)
+                self._of_command[rank] = is_of_command(self._performer.processes.facts, rank, command, hello.peer.uid)
             except OSError:  # Out of descriptors.
                 return hello
-        return replace(hello, of_command=self._ties[rank])
+        return replace(hello, of_command=self._of_command[rank])
 
     def attributed(self, event: StreamOpened) -> StreamOpened:
         """Say of an opened log whether the command writes it."""

@@ -298,7 +298,7 @@ def _belongs(table: Table, facts: ProcessFacts, killed: KillSet, members: frozen
 
 
 def _led_by_us(table: Table, leader_pid: int, ours: frozenset[int], members: frozenset[ProcessId]) -> bool:
-    """Whether the run began this session or group. A stranger as leader began a new one.
+    """Whether the run began this session or group. Another leader began a new one.
 
     The kernel does not reuse a number while a session or group has it.
     """

@@ -58,38 +58,58 @@ def own_ties(
     `uids`: the run's. Another user's mark may be a copy of the run's and says nothing of the run's own processes.
     `strangers`: those of the others that such users announced: as a setuid program one has root's uid, and its marks.
     """
-    uids = frozenset(uids)
+    uids, own = frozenset(uids), _pids(table, ranks)
     marks, cgroups = tuple(dict.fromkeys(marks)), tuple(dict.fromkeys(cgroups))
-    own = _pids(table, ranks)
     made = made if made in cgroups else None  # Else it is another run's.
-    rooted = own | _pids(table, launchers)
+
+    # The heads of other runs: who was announced or guessed, and `costgov run`s that the run did not launch.
     announced = (_pids(table, others) | _out_of(table, _pids(table, guesses), made)) - own
+    rooted = own | _pids(table, launchers)
     governors = _out_of(table, _governors(table, rooted, own_pid, marks, cgroups, uids), made)
     heads = announced | governors
     if not heads:
         return Ties(marks, cgroups)
-    above = {pid for head in heads for pid in _up_to(table, head, own)}
+
+    # A mark of the run is shared if a head has it that did not copy it; a control group, if any head is in it.
     credible = frozenset(head for head in heads if table[head].uid in uids) - _pids(table, strangers)
-    children = {facts.process.pid for facts in table.values() if facts.ppid in governors and facts.uid in uids}
-    theirs = {table[pid].mark for pid in children | (announced & credible)}
-    known = own | (governors & credible)
-    theirs -= {0, *(mark for mark in theirs if any(carries(table[pid].mark, mark) for pid in known))}
-    spared = {
-        facts.process.pid
-        for facts in table.values()
-        if _nearest(table, facts, own, heads) or (_carries_one(facts.mark, theirs) and not _is_below(table, facts, own))
-    }
-    shared_marks = tuple(m for m in marks if any(carries(table[head].mark, m) for head in credible))
-    shared_cgroups = tuple(c for c in cgroups if any(is_below(table[head].cgroup, (c,)) for head in heads))
-    of_ranks = dict.fromkeys(table[pid].mark for pid in sorted(own) if _carries_one(table[pid].mark, shared_marks))
-    alone = (m for m in of_ranks if not any(carries(table[head].mark, m) for head in credible))
+    shared_marks = tuple(mark for mark in marks if _any_carries(table, credible, mark))
+    shared_cgroups = tuple(cgroup for cgroup in cgroups if any(is_below(table[h].cgroup, (cgroup,)) for h in heads))
+
+    # The others' trees live, what has their marks, and what is above them: a launcher in common too.
+    commands = {facts.process.pid for facts in table.values() if facts.ppid in governors and facts.uid in uids}
+    theirs = _marks_of(table, commands | (announced & credible), but=own | (governors & credible))
+    above = {pid for head in heads for pid in _up_to(table, head, own)}
+    alone = (*(m for m in marks if m not in shared_marks), *_of_ranks_alone(table, own, shared_marks, credible))
     return Ties(
-        marks=tuple(dict.fromkeys((*(m for m in marks if m not in shared_marks), *alone))),
-        cgroups=tuple(c for c in cgroups if c not in shared_cgroups),
-        spared=frozenset((spared | above) - own),
+        marks=tuple(dict.fromkeys(alone)),
+        cgroups=tuple(cgroup for cgroup in cgroups if cgroup not in shared_cgroups),
+        spared=(_of_others(table, own, heads, theirs) | above) - own,
         shared_marks=shared_marks,
         shared_cgroups=shared_cgroups,
     )
+
+
+def _marks_of(table: Table, pids: Iterable[int], *, but: Iterable[int]) -> frozenset[int]:
+    """The marks of these processes that the others do not have too: those came from further above."""
+    found = {table[pid].mark for pid in pids} - {0}
+    return frozenset(mark for mark in found if not _any_carries(table, but, mark))
+
+
+def _of_others(table: Table, own: frozenset[int], heads: frozenset[int], marks: frozenset[int]) -> frozenset[int]:
+    """What is a head's rather than a rank's, and what has a mark of other runs and is below no rank."""
+    return frozenset(
+        facts.process.pid
+        for facts in table.values()
+        if _nearest(table, facts, own, heads) or (_carries_one(facts.mark, marks) and not _in_tree(table, facts, own))
+    )
+
+
+def _of_ranks_alone(
+    table: Table, own: frozenset[int], shared_marks: Iterable[int], credible: frozenset[int]
+) -> tuple[int, ...]:  # fmt: skip
+    """What a rank has itself added to a shared mark, and no head has: the run's alone."""
+    of_ranks = dict.fromkeys(table[pid].mark for pid in sorted(own) if _carries_one(table[pid].mark, shared_marks))
+    return tuple(mark for mark in of_ranks if not _any_carries(table, credible, mark))
 
 
 def launched_apart(
@@ -104,7 +124,7 @@ def launched_apart(
     rooted, marks, found = _pids(table, own), tuple(marks), []
     for process, clue in clues.items():
         facts = table.get(process.pid)
-        if facts is None or facts.process != process or process.pid == own_pid or _is_below(table, facts, rooted):
+        if facts is None or facts.process != process or process.pid == own_pid or _in_tree(table, facts, rooted):
             continue
         is_other = clue.mark > 0 and not _carries_one(clue.mark, marks) and not _carries_one(facts.mark, marks)
         if is_other or (is_governor(facts.argv) and _carries_one(clue.mark, marks)):
@@ -134,7 +154,7 @@ def siblings(
         and is_sibling(facts.argv, known)
         and not _carries_one(facts.mark, marks)
         and facts.process.pid not in above
-        and not _is_below(table, facts, rooted)
+        and not _in_tree(table, facts, rooted)
     )
 
 
@@ -151,7 +171,7 @@ def _governors(
         and ((facts.uid in uids and _carries_one(facts.mark, marks)) or is_below(facts.cgroup, cgroups))
         and is_governor(facts.argv)
         and facts.process.pid != own_pid
-        and not _is_below(table, facts, rooted)
+        and not _in_tree(table, facts, rooted)
     )
 
 
@@ -180,7 +200,8 @@ def _up_to(table: Table, head: int, own: frozenset[int]) -> list[int]:
     return found
 
 
-def _is_below(table: Table, facts: ProcessFacts, roots: frozenset[int]) -> bool:
+def _in_tree(table: Table, facts: ProcessFacts, roots: frozenset[int]) -> bool:
+    """Whether it is one of these processes or below one."""
     return facts.process.pid in roots or any(a.process.pid in roots for a in ancestors(table, facts))
 
 
@@ -192,6 +213,10 @@ def _nearest(table: Table, facts: ProcessFacts, own: frozenset[int], heads: froz
         if one.process.pid in heads:
             return True
     return False
+
+
+def _any_carries(table: Table, pids: Iterable[int], mark: int) -> bool:
+    return any(carries(table[pid].mark, mark) for pid in pids)
 
 
 def _carries_one(its: int, marks: Iterable[int]) -> bool:

@@ -12,7 +12,7 @@ from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Hello
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.programs import is_sibling
-from governor.daemon.launches import NO_COMMAND, SupervisedCommand, is_tied, launch_seen, writes_log
+from governor.daemon.launches import NO_COMMAND, SupervisedCommand, is_of_command, launch_seen, writes_log
 from tests.contract.fakes import FakeProcesses
 
 OWN, MARK, COMMANDS = 999, 0x9ABCDEF012, 0x8123456789
@@ -84,10 +84,12 @@ def test_a_rank_is_tied_by_its_parents_or_its_mark() -> None:
     launcher = processes.add(200, argv=["sh", "job.sh"])
     below = processes.add(201, ppid=200)
     command = SupervisedCommand("llama", (), (launcher,), mark=COMMANDS, uid=1000)
-    assert is_tied(processes.facts, below, command, 1000)
-    assert is_tied(processes.facts, rank, command, 1000)
-    assert not is_tied(processes.facts, rank, replace(command, mark=MARK), 1000)
-    assert not is_tied(processes.facts, replace(below, start_ticks=1), command, 1000), "another process of that number"
+    assert is_of_command(processes.facts, below, command, 1000)
+    assert is_of_command(processes.facts, rank, command, 1000)
+    assert not is_of_command(processes.facts, rank, replace(command, mark=MARK), 1000)
+    assert not is_of_command(processes.facts, replace(below, start_ticks=1), command, 1000), (
+        "another process of that number"
+    )
 
 
 class MadeGroup:
@@ -114,7 +116,7 @@ def strangers(peer_uid: int, its_uid: int) -> tuple[FakeProcesses, Hello, Superv
 def test_the_commands_mark_on_a_strangers_rank_is_a_copy_and_gives_it_nothing_of_the_command(its_uid: int) -> None:
     for name in ("llama", "other"):
         processes, said, command = strangers(12346, its_uid)
-        assert not is_tied(processes.facts, said.peer.process, command, 12346)
+        assert not is_of_command(processes.facts, said.peer.process, command, 12346)
         seen = launch_seen(processes.table(), replace(said, run=name), OWN, command)
         assert seen is not None
         assert (seen.launchers, seen.cgroups, seen.command) == ((), (), ())
@@ -135,7 +137,7 @@ def test_a_rank_that_the_command_has_made_another_users_is_tied_by_what_nobody_c
         "our orphan": {"ppid": OWN},
     }  # fmt: skip
     processes.by_pid[100].facts = replace(processes.by_pid[100].facts, **changed[tie])
-    assert is_tied(processes.facts, said.peer.process, command, 12346)
+    assert is_of_command(processes.facts, said.peer.process, command, 12346)
     seen = launch_seen(processes.table(), said, OWN, command)
     assert seen is not None
     assert seen.launchers == command.processes

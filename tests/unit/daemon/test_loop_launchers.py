@@ -14,7 +14,7 @@ from governor.core.base.identity import ConnectionId, Peer, ProcessFacts
 from governor.core.base.units import NS_PER_MS, MonoNs
 from governor.core.events.inputs import Ack, Hello, OperatorHalt
 from governor.core.halt.table import HaltState
-from governor.daemon.launches import LOOKS_WAITED_FOR_MAX, TIES_MAX, LaunchLooks, SupervisedCommand
+from governor.daemon.launches import LOOKS_WAITED_FOR_MAX, SPEAKERS_MAX, LaunchLooks, SupervisedCommand
 from tests.contract.fakes import FakeProcesses
 from tests.fuzz.rig import Rig, default_policies
 from trainer_shim import wire
@@ -166,13 +166,13 @@ def test_so_many_ranks_of_other_users_are_remembered_and_each_is_judged(rig: Rig
         lambda *_: None,
     )  # fmt: skip
     introduced = []
-    for number in range(TIES_MAX + 8):
+    for number in range(SPEAKERS_MAX + 8):
         rank = rig.processes.add(10_000 + number, ppid=200 if number % 2 else 1, uid=1000)
         said = Hello(MonoNs(1), ConnectionId(number), Peer(rank, 1000), 1, "job", "a", 0, 0, 1)
         introduced.append(looks.introduced(said).of_command)
-        assert len(looks._ties) <= TIES_MAX
+        assert len(looks._of_command) <= SPEAKERS_MAX
         assert looks.introduced(said).of_command is introduced[-1]
-    assert introduced == [bool(number % 2) for number in range(TIES_MAX + 8)]
+    assert introduced == [bool(number % 2) for number in range(SPEAKERS_MAX + 8)]
 
 
 def wait(released: threading.Event) -> Mapping[int, ProcessFacts]:

@@ -13,6 +13,7 @@ import pytest
 from governor.core.base.identity import ConnectionId, Peer, ProcessFacts
 from governor.core.base.units import NS_PER_MS, MonoNs
 from governor.core.events.inputs import Ack, Hello, OperatorHalt
+from governor.core.events.streams import StreamOpened
 from governor.core.halt.table import HaltState
 from governor.daemon.launches import LOOKS_WAITED_FOR_MAX, SPEAKERS_MAX, LaunchLooks, SupervisedCommand
 from tests.contract.fakes import FakeProcesses
@@ -173,6 +174,18 @@ def test_so_many_ranks_of_other_users_are_remembered_and_each_is_judged(rig: Rig
         assert len(looks._of_command) <= SPEAKERS_MAX
         assert looks.introduced(said).of_command is introduced[-1]
     assert introduced == [bool(number % 2) for number in range(SPEAKERS_MAX + 8)]
+
+
+def test_a_log_that_opens_is_the_commands_where_the_process_table_says_so(rig: Rig) -> None:
+    command = rig.processes.add(200, argv=["sh", "job.sh"], uid=1000)
+    below, stranger = rig.processes.add(201, ppid=200, uid=1000), rig.processes.add(300, uid=1000)
+    supervised: list[SupervisedCommand | None] = [SupervisedCommand("job", (), (command,), uid=1000)]
+    looks = LaunchLooks(rig.daemon.performer, lambda: supervised[0], lambda call: call(), lambda *_: None)
+    for process, expected in ((below, True), (stranger, False)):
+        opened = StreamOpened(MonoNs(1), "log", 1000, None, {}, (process,), of_command=not expected)
+        assert looks.attributed(opened).of_command is expected
+    supervised[0] = None
+    assert looks.attributed(opened) is opened, "under a service nobody is asked"
 
 
 def wait(released: threading.Event) -> Mapping[int, ProcessFacts]:

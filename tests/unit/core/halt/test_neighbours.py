@@ -52,9 +52,9 @@ def test_runs_of_one_scope_whose_shell_is_gone_are_one_anothers_neighbours(tree:
     made, ties = halted(tree, ranks[0], ranks[1:], cgroups=(SCOPE,))
     assert pids(made.members) == [201, 204]
     assert pids(ties.shared(tree.table, [USER])) == [201, 204, 205], "what neither run is known to have is named"
+    assert sorted(pids(halted(tree, ranks[0], cgroups=(SCOPE,))[0].members)) == [201, 202, 203, 204, 205]
     tree.table[205] = replace(tree.table[205], state="Z")
     assert pids(ties.shared(tree.table, [USER])) == [201, 204], "and not what is dead"
-    assert sorted(pids(halted(tree, ranks[0], cgroups=(SCOPE,))[0].members)) == [201, 202, 203, 204, 205]
 
 
 def test_a_launcher_in_common_and_its_mark_are_neither_runs(tree: Tree) -> None:

@@ -11,7 +11,7 @@ from governor.core.base.identity import ProcessId
 from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import node_snapshot, run_snapshot
-from governor.core.events.checkpoints import CheckpointRead, LastGood
+from governor.core.events.checkpoints import CheckpointLook, CheckpointRead, LastGood
 from governor.core.events.effects import PersistIncident
 from governor.core.events.inputs import ProcessesSeen
 from governor.core.halt.incident import Incident
@@ -88,7 +88,7 @@ def test_the_terminal_tells_what_the_governor_has_read_of_a_checkpoint_after_the
     assert [line for line in lines if "verified by trainer" in line]
     (read,) = (
         effect
-        for effect in play(node, CheckpointRead(at(34), incident.incident_id, True, 4, 4, "as found"))
+        for effect in play(node, CheckpointRead(at(34), incident.incident_id, CheckpointLook(True, 4, 4, "as found")))
         if isinstance(effect, PersistIncident)
     )
     console.incident(read.snapshot)

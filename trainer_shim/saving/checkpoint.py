@@ -90,9 +90,10 @@ def discard_staged_file(path: str, rank: int) -> None:
 def read_rank_file(path: str, rank: int) -> Optional[Dict[str, Any]]:
     """Return what that rank wrote, or None when it cannot be read."""
     try:
-        with open(os.path.join(path, rank_file(rank)), encoding="utf-8") as stream:
+        descriptor, _ = open_regular(os.path.join(path, rank_file(rank)))
+        with open(descriptor, encoding="utf-8") as stream:
             state = json.load(stream)
-    except (OSError, ValueError):
+    except (OSError, TornError, ValueError, RecursionError):
         return None
     return state if isinstance(state, dict) else None
 

@@ -111,7 +111,7 @@ def _load(saver: Saver, directory: str, manifest: Dict[str, Any], rank: int) -> 
     position = None
     if isinstance(saver, OwnMeans):
         position = (state or {}).get("position")
-    elif state is None:
+    elif state is None or "rng" not in state:
         print_line("%s has no state of rank %d: generators and data start anew" % (path, rank))
     else:
         rng.restore(state["rng"])

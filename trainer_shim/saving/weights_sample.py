@@ -184,9 +184,9 @@ def sample(
     torn = torn or _empty(weights) or (seen.torn[0] if seen.torn else None)
     if are_all:
         torn = torn or _without_weights(names, weights)
-    if mine is not None:
-        looked_for = set(mine)
-        sizes = [one for one in sizes if one[0] in looked_for]
+    looked_for = set(names if mine is None else mine)
+    # Generators and positions are ours, and no weights: of a small model they are most of its bytes.
+    sizes = [one for one in sizes if one[0] in looked_for and not os.path.basename(one[0]).startswith(OWN_FILES)]
     if torn is not None or seen.harm is not None:
         return Sampled(seen.harm, None, torn)
     if not seen.wanted:
@@ -249,8 +249,10 @@ def _indexed(path: str, names: Sequence[str], step: Callable[[], None]) -> Tuple
         for file in sorted(files):
             step()
             name = os.path.join(folder, file)
-            if name not in known and not os.path.lexists(os.path.join(path, name)):
-                return named, "%s is missing, which %s names" % (name, index)
+            if name not in known and not os.path.isfile(os.path.join(path, name)):
+                # A link may lead nowhere: what is cached apart from the checkpoint is cleaned up.
+                is_other = os.path.exists(os.path.join(path, name))
+                return named, "%s is %s, which %s names" % (name, "no file" if is_other else "missing", index)
             named.add(name)
     return named, None
 

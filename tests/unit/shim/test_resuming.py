@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.unit.shim.weights_files import COUNT, NAN, ONE, distcp, torch_zip
+from tests.unit.shim.weights_files import COUNT, NAN, ONE, distcp, safetensors, torch_zip
+from trainer_shim.engines.own_checkpoints import manifest
 from trainer_shim.interfaces import Resumed
 from trainer_shim.saving import checkpoint, rng
 from trainer_shim.saving.resuming import CANDIDATES_MAX, resume_from
@@ -210,3 +211,48 @@ def test_more_ranks_than_before_start_their_generators_anew(tmp_path: Path, capf
     _, results = resume_all([tmp_path] * RANKS)
     assert [result.position if result else None for result in results] == [{"rank": 0, "step": 5}, None]
     assert "no state of rank 1" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("way", ["another kind of file", "without generators", "no JSON that anybody reads"])
+def test_a_rank_file_that_is_none_starts_the_generators_anew_and_holds_up_nobody(
+    way: str, tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    path = write(tmp_path, 5)
+    manifest = json.loads((path / checkpoint.MANIFEST).read_text())
+    manifest["files"] = [entry for entry in manifest["files"] if entry["path"] != checkpoint.rank_file(1)]
+    (path / checkpoint.MANIFEST).write_text(json.dumps(manifest))
+    (path / checkpoint.rank_file(1)).unlink()
+    if way == "another kind of file":
+        os.mkfifo(path / checkpoint.rank_file(1))
+    else:
+        text = "{}" if way == "without generators" else "[" * 100_000
+        (path / checkpoint.rank_file(1)).write_text(text)
+    _, results = resume_all([tmp_path] * RANKS)
+    assert [result.position if result else None for result in results] == [{"rank": 0, "step": 5}, None]
+    assert "no state of rank 1" in capfd.readouterr().err
+
+
+class OwnLoader(Loader):
+    """Of a framework that saves without us: its checkpoints have no manifest."""
+
+    def own_checkpoints(self, directory: str) -> list[dict[str, Any]]:
+        paths = sorted(Path(directory).iterdir())
+        return [manifest(int(path.name), str(path), str(path / "trainer_state.json")) for path in paths]
+
+
+@pytest.mark.parametrize("harm", ["cut short", "empty", "missing"])
+def test_a_frameworks_own_checkpoint_that_is_torn_is_passed_over(harm: str, tmp_path: Path) -> None:
+    """The governor names the same one: a crash or a full disk leaves it, and no suspect one beside it."""
+    for step in ("50", "99"):
+        (tmp_path / step).mkdir()
+        safetensors(tmp_path / step / "model.safetensors", {"w": ("F32", ONE["F32"] * COUNT)})
+        (tmp_path / step / "optimizer.pt").write_bytes(b"state")
+        (tmp_path / step / "trainer_state.json").write_text("{}")
+    weights = tmp_path / "99" / "model.safetensors"
+    if harm == "missing":
+        weights.unlink()
+    else:
+        os.truncate(weights, 0 if harm == "empty" else weights.stat().st_size // 2)
+    resumed = resume_from(OwnLoader(), str(tmp_path), 0, MemoryStore(), 1)
+    assert resumed is not None
+    assert resumed.step == 50

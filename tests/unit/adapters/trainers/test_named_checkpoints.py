@@ -222,6 +222,13 @@ def test_what_is_cut_short_or_removed_beside_a_healthy_optimizer_is_torn(
     assert f"is not whole: {found.torn}: going on" in capfd.readouterr().err
 
 
+def test_our_own_files_are_no_weights_that_nobody_looked_into(tmp_path: Path) -> None:
+    torch_zip(tmp_path / "state.pt", "F32", ONE["F32"] * COUNT)
+    for rank in range(2):
+        (tmp_path / checkpoint.rank_file(rank)).write_bytes(b" " * 2 * (tmp_path / "state.pt").stat().st_size)
+    assert find(tmp_path).unsampled is None
+
+
 def test_a_rank_that_had_nothing_to_save_tears_nothing(tmp_path: Path) -> None:
     distcp(tmp_path / "__0_0.distcp", "F32", ONE["F32"] * COUNT)
     (tmp_path / "__1_0.distcp").touch()
@@ -239,6 +246,16 @@ def test_an_index_names_what_must_be_there(tmp_path: Path) -> None:
     assert find(tmp_path) == FindAnswer(True, "is there")
     (tmp_path / names[1]).unlink()
     assert find(tmp_path).torn == f"{names[1]} is missing, which {index.name} names"
+    (tmp_path / names[1]).symlink_to(tmp_path / "blobs" / "cleaned-up")
+    assert find(tmp_path).torn == f"{names[1]} is missing, which {index.name} names"
+    (tmp_path / names[1]).unlink()
+    os.mkfifo(tmp_path / names[1])
+    assert find(tmp_path).torn == f"{names[1]} is no file, which {index.name} names"
+    (tmp_path / names[1]).unlink()
+    safetensors(tmp_path / "cached", {"w": ("F32", ONE["F32"] * COUNT)})
+    (tmp_path / names[1]).symlink_to(tmp_path / "cached")
+    assert find(tmp_path) == FindAnswer(True, "is there")
+    (tmp_path / names[1]).unlink()
     (tmp_path / names[1]).write_bytes(b"")
     assert find(tmp_path).torn == f"{names[1]} is empty"
     index.write_text("{")

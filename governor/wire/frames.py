@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from governor.core.base.identity import ConnectionId, Peer
 from governor.core.base.printable import printable
 from governor.core.base.units import MonoNs
-from governor.core.events.checkpoints import LastGood
+from governor.core.events.checkpoints import LastGood, SavedCheckpoint
 from governor.core.events.ends import RankFailed
 from governor.core.events.fetch import Fetch
 from governor.core.events.inputs import Ack, BadHello, Beat, Bye, Event, FramesLost, Hello, PhaseChange, Step
@@ -331,7 +331,7 @@ def _ack(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> Ack | 
         reason=_shown(frame.get("reason")),
         merged_into=_shown(frame.get("merged_into")),
         exit_after=frame.get("exit_after"),
-        checkpoint=frame.get("checkpoint"),
+        checkpoint=SavedCheckpoint.named(frame.get("checkpoint")),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import NS_PER_MS, NS_PER_S, MonoNs
+from governor.core.events.checkpoints import SavedCheckpoint
 from governor.core.events.inputs import Ack, Event, Hello, TrainerExited
 from governor.core.halt.table import Fact
 from tests.sim.faults import INCIDENT, RUN, around
@@ -113,7 +114,7 @@ class Trainer:
     def _ack(self, what: str, delay_ns: int) -> None:
         def make(at: MonoNs) -> Event:
             # Only the rank that wrote the manifest acknowledges the whole.
-            checkpoint = {"path": "/ckpt/1", "manifest": "/ckpt/1/manifest.json"} if what == "saved" else None
+            checkpoint = SavedCheckpoint("/ckpt/1", "/ckpt/1/manifest.json") if what == "saved" else None
             return Ack(at, ConnectionId(1), RUN, 0, 1, INCIDENT, what, step=7, checkpoint=checkpoint)
 
         self.world.tell(make, delay_ns, late=self.world.faults.late_acks)

@@ -11,6 +11,7 @@ from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdM
 from governor.core.engine.node import NodeFacts, new_node
 from governor.core.engine.node_journal import persist
 from governor.core.engine.resume import ABSENCE_MAX_NS, restore_runs
+from governor.core.events.checkpoints import SavedCheckpoint
 from governor.core.events.effects import Effect
 from governor.core.events.inputs import Ack, PriceRead
 from governor.core.money.charges import Charge, Line, LineKind, Unit
@@ -94,7 +95,9 @@ class Billed(World):
         run = self.node.connections[connection][0]
         if not self.node.runs[run].run.alive:
             return
-        record = {"path": f"/ckpt/{len(self.acked)}", "manifest": "m", "kind": "good", "bytes": size}
+        record = SavedCheckpoint.named(
+            {"path": f"/ckpt/{len(self.acked)}", "manifest": "m", "kind": "good", "bytes": size}
+        )
         ack = Ack(MonoNs(self.mono), connection, run, 0, 1, "own", "saved", step=1, checkpoint=record)
         self.acked.append(ack)
         self.acked_by = self.node.runs[run].run.attempt, self.node.runs[run].run.ranks[0].peer.process.pid

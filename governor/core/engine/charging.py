@@ -33,11 +33,11 @@ def charge_checkpoint(node: Node, managed: ManagedRun, ack: Ack) -> UsdMicros | 
     Returns the amount, which the caller persists at once; None: nothing was charged.
     """
     lines = node.facts.lines.per_gb if managed.run.alive else ()  # An ended run is not persisted any more.
-    size = ack.checkpoint.get("bytes") if ack.checkpoint is not None else None
-    if not lines or not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= CHECKPOINT_BYTES_MAX:
+    size = ack.checkpoint.bytes if ack.checkpoint is not None else None
+    if not lines or size is None or not 0 < size <= CHECKPOINT_BYTES_MAX:
         return None
     assert ack.checkpoint is not None
-    named = f"{managed.run.attempt}/{ack.incident_id}/{ack.step}/{ack.checkpoint.get('path')}"
+    named = f"{managed.run.attempt}/{ack.incident_id}/{ack.step}/{ack.checkpoint.path}"
     # Hashed, because a frame may be as long as 64 KiB.
     name = hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     if name in managed.money.checkpoints_charged:

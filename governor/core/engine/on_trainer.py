@@ -268,8 +268,8 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
         return _join(node, managed, event)
     if verdicts.is_asked(managed, event) and event.what in incidents.FAILURES:
         return verdicts.failed_checkpoint_alarms(managed, event)
-    if event.what == "saved" and event.checkpoint is not None and event.checkpoint.get("kind") == "good":
-        managed.run.set_last_good(event.step, event.checkpoint.get("path"), event.at)
+    if event.what == "saved" and event.checkpoint is not None and event.checkpoint.kind == "good":
+        managed.run.set_last_good(event.step, event.checkpoint.path, event.at)
     if event.what == "saved" and charging.charge_checkpoint(node, managed, event) is not None:
         return [persist(node, event.at)]
     return []

@@ -18,24 +18,25 @@ def take(managed: ManagedRun, ack: Ack) -> list[ReadCheckpoint | FindLastGood]:
     """Note what the ranks say that they have saved, and have it read."""
     incident = managed.incident
     assert incident is not None
-    assert ack.checkpoint is not None
-    taken = {**ack.checkpoint, "step": ack.step, "verified_by": "trainer"}
-    if ack.checkpoint.get("kind") == "good" and managed.run.last_good is not None:
+    saved = ack.checkpoint
+    assert saved is not None
+    taken = {**saved.row(), "step": ack.step, "verified_by": "trainer"}
+    if saved.kind == "good" and managed.run.last_good is not None:
         taken["last_good_before"] = managed.run.last_good.row()  # For the case that this one is none.
     incident.take_checkpoint(taken)
     asked_at = incident.at_of("asked")
     if asked_at is not None:
         managed.run.note_save(DurationNs(ack.at - asked_at))
-    if ack.checkpoint.get("kind") == "good":
-        managed.run.set_last_good(ack.step, ack.checkpoint.get("path"), ack.at)
+    if saved.kind == "good":
+        managed.run.set_last_good(ack.step, saved.path, ack.at)
         incident.take_last_good(managed.run)
     # A framework that saves by its own means may have removed the last good one to make room.
-    path, manifest = ack.checkpoint.get("path"), ack.checkpoint.get("manifest")
-    if not (isinstance(path, str) and isinstance(manifest, str)):
+    if saved.path is None or saved.manifest is None:
         return [*find_last_good(managed)]
     gid = next((rank.peer.gid for rank in managed.run.ranks.values() if rank.connection == ack.connection), None)
-    finds = find_last_good(managed, but=path)
-    return [ReadCheckpoint(incident.incident_id, incident.run, path, manifest, managed.run.uid, gid), *finds]
+    finds = find_last_good(managed, but=saved.path)
+    read = ReadCheckpoint(incident.incident_id, incident.run, saved.path, saved.manifest, managed.run.uid, gid)
+    return [read, *finds]
 
 
 def take_finished(managed: ManagedRun) -> list[FindLastGood]:

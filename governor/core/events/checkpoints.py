@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 from governor.core.base.units import MonoNs
@@ -12,6 +12,32 @@ from governor.core.base.units import MonoNs
 NAMED_BEFORE_MAX: Final = 8
 PENDING: Final = "the look has not ended"
 PATH_BYTES_MAX: Final = 4096  # PATH_MAX. What is longer names no file, and would fill the journal.
+
+
+@dataclass(frozen=True, slots=True)
+class SavedCheckpoint:
+    """What a trainer says that it has saved. What was found at it is not the trainer's to say."""
+
+    path: str | None = None
+    manifest: str | None = None
+    kind: str | None = None
+    files: int | None = None
+    bytes: int | None = None
+    hashed: bool | None = None
+    tokens_total: int | None = None
+
+    @classmethod
+    def named(cls, said: Mapping[str, Any] | None) -> SavedCheckpoint | None:
+        """From an ack, which may say anything."""
+        if said is None:
+            return None
+        kinds = {"files": int, "bytes": int, "hashed": bool, "tokens_total": int}
+        names = (one.name for one in fields(cls))
+        return cls(**{name: said[name] for name in names if type(said.get(name)) is kinds.get(name, str)})
+
+    def row(self) -> dict[str, Any]:
+        """As incidents have it. What is not known is left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
-from governor.core.events.checkpoints import CheckpointRead, LastGood, LastGoodSeen
+from governor.core.events.checkpoints import CheckpointRead, LastGood, LastGoodSeen, SavedCheckpoint
 from governor.core.events.ends import EndEvent
 from governor.core.events.fetch import Fetch
 from governor.core.events.machine import (
@@ -151,7 +151,7 @@ class Ack:
     reason: str | None = None
     merged_into: str | None = None
     exit_after: bool | None = None
-    checkpoint: Mapping[str, Any] | None = None
+    checkpoint: SavedCheckpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)

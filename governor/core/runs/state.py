@@ -187,8 +187,8 @@ class Run:
         self.step, self.tokens_total = trained.step, trained.tokens_total
         self.counted_step, self.furthest = trained.counted_step, trained.furthest
 
-    def set_last_good(self, step: int | None, path: object, at: MonoNs) -> None:
-        self.name_last_good(LastGood(step, path if isinstance(path, str) else None), at)
+    def set_last_good(self, step: int | None, path: str | None, at: MonoNs) -> None:
+        self.name_last_good(LastGood(step, path), at)
 
     def name_last_good(self, named: LastGood, at: MonoNs) -> None:
         """Take what a rank names as newly saved."""

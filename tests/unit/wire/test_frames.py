@@ -60,6 +60,26 @@ def test_a_hello_carries_the_connections_peer_and_nothing_the_message_claims() -
     assert (event.labels, event.capabilities) == ({"stage": "s1", "n": "3"}, frozenset({"ask"}))
 
 
+FOUND = {
+    "verified_by": "governor", "hashes_equal": 9, "torn": "t", "fault": "f", "nonfinite": "n", "unsampled": "u",
+    "gone": "g", "unseen": "s", "refused_mono_ns": 5,
+}  # fmt: skip
+
+
+def test_what_was_found_at_a_checkpoint_is_not_the_trainer_s_to_say() -> None:
+    saved = {
+        "path": "/ck/8", "manifest": "/ck/8/m", "kind": "good", "files": 2, "bytes": 9, "hashed": True,
+        "tokens_total": 64,
+    }  # fmt: skip
+    event = decoded({**head("ack", 0, 1), "seq": 2, "incident": "i", "what": "saved", "checkpoint": {**saved, **FOUND}})
+    assert event.checkpoint.row() == saved
+    wrong = {"path": 7, "manifest": True, "kind": "good", "files": True, "bytes": 1.5, "hashed": 1, "tokens_total": "9"}
+    event = decoded({**head("ack", 0, 1), "seq": 2, "incident": "i", "what": "saved", "checkpoint": wrong})
+    assert event.checkpoint.row() == {"kind": "good"}
+    named = {"step": 8, "path": "/ck/8", "tokens_total": 64, "mono_ns": 7}
+    assert decoded(hello(last_good={**named, **FOUND}), run=None).last_good.row() == named
+
+
 def test_every_kind_has_its_event() -> None:
     kinds = {
         Hello: hello(),

@@ -68,6 +68,16 @@ def test_a_good_checkpoint_that_is_whole_is_the_last_good_one() -> None:
     assert incident.timeline[-1]["detail"]["counted"] == "its files hold 1.0 GB"
 
 
+def test_a_trainer_names_none_that_was_before_and_no_reason() -> None:
+    node = make_node(rule(checkpoint="good"))
+    training(node)
+    play(node, a_step(31, 1, loss=float("inf")), ack("received", 31.1))
+    said = {"nonfinite": "n", "hashes_equal": 9, "last_good_before": {"step": 7, "path": "/never/named"}}
+    play(node, ack("saved", 31.5, step=33, checkpoint={"path": PATH, "manifest": "m", "kind": "good", **said}))
+    read(node, whole=False)
+    assert node.runs["llama"].run.last_good == LastGood(33, PATH, torn="as found", refused_mono_ns=at(32))
+
+
 def test_what_of_its_weights_was_not_looked_into_is_said_of_it() -> None:
     node, incident, _ = saved()
     read(node, unsampled="model.npz")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from governor.core.engine import step as engine
 from governor.core.engine.node import Node, NodeFacts, new_node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import SUPERSEDED, restore_incidents, restore_runs
-from governor.core.events.checkpoints import CheckpointLook, CheckpointRead
+from governor.core.events.checkpoints import CheckpointLook, CheckpointRead, SavedCheckpoint
 from governor.core.events.effects import (
     Alarm,
     Ask,
@@ -129,8 +131,11 @@ def only(effects: list[Effect], kind: type) -> Effect:
     return found[0]
 
 
-def ack(what: str, when: float, rank: int = 0, **changes: object) -> Ack:
-    made = Ack(at(when), ConnectionId(rank + 1), "llama", rank, 7, "llama.node-a.1", what)
+def ack(
+    what: str, when: float, rank: int = 0, checkpoint: Mapping[str, Any] | None = None, **changes: object
+) -> Ack:  # fmt: skip
+    saved = SavedCheckpoint.named(checkpoint)
+    made = Ack(at(when), ConnectionId(rank + 1), "llama", rank, 7, "llama.node-a.1", what, checkpoint=saved)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 

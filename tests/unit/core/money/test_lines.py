@@ -8,6 +8,7 @@ import pytest
 
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.resume import ABSENCE_MAX_NS
+from governor.core.events.checkpoints import SavedCheckpoint
 from governor.core.events.effects import Alarm, Record
 from governor.core.events.inputs import Ack, PriceRead
 from governor.core.money.charges import UNALLOCATED
@@ -211,7 +212,7 @@ def test_a_commands_start_up_is_its_own_with_every_line() -> None:
 def test_each_rank_tells_of_each_checkpoint_and_its_bytes_are_charged_once(away: bool) -> None:
     """Ranks that were cut off tell all that they have kept, one rank after the other; also to a governor after us."""
     world = new_world()
-    saved = [(step, {"path": f"/ckpt/{step}", "manifest": "m", "kind": "good", "bytes": 10**12}) for step in range(16)]
+    saved = [(step, SavedCheckpoint(f"/ckpt/{step}", "m", "good", bytes=10**12)) for step in range(16)]
     for rank in (0, 1, 2):
         said = hello(rank, 0, run="run1", attempt="a1", peer=peer(100 + rank), world_size=3)
         world.play(said)

@@ -25,6 +25,7 @@ HEADER_BYTES_MAX: Final = 8 << 20  # The format allows 100 MB. 100,000 tensors h
 PICKLE_BYTES_MAX: Final = 8 << 20
 DIRECTORY_BYTES_MAX: Final = 8 << 20  # Of a zip: 100,000 storages.
 ARCHIVES_MAX: Final = 16_384  # In one .distcp file. A rank of a model of 70B parameters writes 3,000.
+NUMBER_BYTES_MAX: Final = 2048  # A zip of torch with one number has 1,577; one with 64 of the widest has 2,089.
 GAP_BYTES_MAX: Final = 1 << 16  # Between two archives: something else that was written, and is not looked into.
 # Width, exponent, and negative infinity, which is no harm: masks that some models keep are filled with it.
 BITS: Final = {
@@ -243,9 +244,8 @@ def storages(pickled: bytes, budget: Budget) -> Iterator[Tuple[str, str]]:
 def of_distcp(file: IO[bytes], budget: Budget) -> Iterator[Piece]:
     archives = _archives(file, budget)
     if len(archives) > TENSORS_PER_FILE_MAX:
-        # A third are step counts. Of the larger half each is a weight, or what its optimizer knows of it.
-        median = sorted(end - begin for begin, end in archives)[len(archives) // 2]
-        archives = [archive for archive in archives if archive[1] - archive[0] >= median]
+        # A third or more are step counts. What is larger is a weight, or what its optimizer knows of it.
+        archives = [archive for archive in archives if archive[1] - archive[0] > NUMBER_BYTES_MAX] or archives
     for begin, end in spread(archives, TENSORS_PER_FILE_MAX):
         try:
             for piece in _of_archive(file, begin, end, budget):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.shim.weights_files import COUNT, INF, MINUS_INF, NAN, ONE, distcp, safetensors, text, torch_zip
-from trainer_shim.saving.weights_formats import Budget, storages
+from trainer_shim.saving.weights_formats import NUMBER_BYTES_MAX, Budget, storages
 from trainer_shim.saving.weights_sample import SAMPLE_BYTES, nonfinite
 
 
@@ -42,14 +42,26 @@ def test_healthy_weights_masks_and_a_few_numbers_are_not_suspected(tmp_path: Pat
     assert sampled(tmp_path / "__0_0.distcp") is None
 
 
-def test_numbers_of_an_optimizer_hide_no_weight_and_what_is_no_zip_ends_nothing(tmp_path: Path) -> None:
+NUMBERS = 200
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 100, NUMBERS])
+def test_numbers_of_an_optimizer_hide_no_weight_and_what_is_no_zip_ends_nothing(tmp_path: Path, place: int) -> None:
     """A step count stands beside each moment: most zips of a .distcp file hold one number."""
     path = tmp_path / "__3_0.distcp"
-    numbers = [ONE["F32"]] * 200
-    begins = distcp(path, "F32", NAN["F32"] * COUNT, *numbers, between=bytes(700))
-    assert sampled(path) == f"__3_0.distcp: archive at byte {begins[0]}"
-    distcp(path, "F32", ONE["F32"] * COUNT, *numbers, NAN["F32"], between=bytes(700))
+    numbers = [ONE["F32"]] * NUMBERS
+    begins = distcp(path, "F32", *numbers[:place], NAN["F32"] * COUNT, *numbers[place:], between=bytes(700))
+    assert sampled(path) == f"__3_0.distcp: archive at byte {begins[place]}"
+    distcp(path, "F32", *numbers[:place], ONE["F32"] * COUNT, *numbers[place:], NAN["F32"], between=bytes(700))
     assert sampled(path) is None
+
+
+def test_many_small_weights_alone_are_looked_into(tmp_path: Path) -> None:
+    path = tmp_path / "__0_0.distcp"
+    small = ONE["F16"] * 100
+    begins = distcp(path, "F16", *[small] * NUMBERS, NAN["F16"] * 100)
+    assert begins[1] < NUMBER_BYTES_MAX
+    assert sampled(path) == f"__0_0.distcp: archive at byte {begins[NUMBERS]}"
 
 
 def test_one_piece_with_the_whole_model_in_it_is_looked_at_in_many_places(tmp_path: Path) -> None:
@@ -96,5 +108,8 @@ def test_its_time_is_bounded(tmp_path: Path) -> None:
     safetensors(tmp_path / "model.safetensors", {"bad": ("F32", NAN["F32"] * COUNT)})
     assert sampled(tmp_path / "model.safetensors") is not None
     assert nonfinite(str(tmp_path), ["model.safetensors"], lambda: None, time_s=-1.0) is None
-    spent = Budget(lambda: None, until=time.monotonic() - 1)
-    assert list(storages(b"\x80\x02" + b"0" * 100 + b".", spent)) == []
+    torch_zip(tmp_path / "state.pt", "F32", NAN["F32"] * COUNT)
+    with zipfile.ZipFile(tmp_path / "state.pt") as archive:
+        opcodes = archive.read("archive/data.pkl")
+    assert list(storages(opcodes, Budget(lambda: None, until=time.monotonic() + 3_600))) == [("0", "F32")]
+    assert list(storages(opcodes, Budget(lambda: None, until=time.monotonic() - 1))) == []

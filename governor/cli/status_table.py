@@ -143,6 +143,8 @@ def _notes(run: Mapping[str, Any]) -> list[Styled]:
     if run.get("saves") and run["state"] not in ("finished", "halted"):
         notes.append(Styled(_saves(run["saves"])))
     notes += _bound_by_a_group(run)
+    if run.get("paid_by") is not None and not is_spend_known(run):
+        notes.append(Styled(f"{plain(run['paid_by'])} pays for the command, which writes this log too"))
     if run.get("ceiling_before_end"):
         notes.append(Styled(f"at this rate the ceiling is met first, {_ceiling(run)}", "yellow"))
     if run.get("mode") == "observe":
@@ -250,7 +252,7 @@ def _unwatched(process: Mapping[str, Any]) -> str:
 
 def _spent(run: Mapping[str, Any]) -> str:
     if not is_spend_known(run):
-        return "?"
+        return "?" if run.get("paid_by") is None else "-"
     spent = _usd(run["spend_usd"])
     return f"{spent} of {_usd(run['ceiling_usd'])}" if run.get("ceiling_usd") is not None else spent
 

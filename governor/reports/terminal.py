@@ -85,7 +85,7 @@ def live_line(run_status: Mapping[str, Any], columns: int = LIVE_COLUMNS_MAX) ->
         f"{step:<12}",
         f"loss {loss_text(run_status.get('loss'))}",
         f"{_count(run_status.get('tokens_per_s'))} tok/s" if stepless_s is None else no_step_text(stepless_s),
-        spend if known else "$ - (no price)",
+        spend if known else _unpaid(run_status),
         (format_usd(round(per_mtok * MICROS_PER_USD)) if per_mtok is not None else "$ -") + "/1M tok",
     ]
     if run_status.get("loss_unseen_steps"):
@@ -118,13 +118,18 @@ def closing_line(run_status: Mapping[str, Any], ended: str) -> str:
         f"{run_status['run']}: {ended}",
         "no step was seen" if step is None else f"step {_count(step)}" + (f"/{total:,}" if total else ""),
         *([f"{_count(tokens)} tokens"] if tokens else []),
-        f"spent {spend}" if known else "spent $ - (no price)",
+        f"spent {spend if known else _unpaid(run_status)}",
         *([f"{format_usd(round(per_mtok * MICROS_PER_USD))}/1M tokens"] if per_mtok is not None else []),
         f"last checkpoint: step {_count(saved.get('step'))}, {last_good_text(saved)}"
         if saved
         else "no checkpoint seen",
     ]
     return plain("; ".join(parts))
+
+
+def _unpaid(run_status: Mapping[str, Any]) -> str:
+    payer = run_status.get("paid_by")
+    return "$ - (no price)" if payer is None else f"$ - (paid by {plain(payer)})"
 
 
 def loss_text(loss: object) -> str:

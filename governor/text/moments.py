@@ -338,6 +338,8 @@ def since_text(since_ns: int) -> str:
 def spent_text(snapshot: Snapshot) -> str:
     """The run's spend, the part of it after the verdict, and the source of the price."""
     rate = snapshot.get("spend_rate_usd_micros_per_hour")
+    if rate is None and snapshot.get("paid_by") is not None:
+        return f"nothing of its own: {plain(snapshot['paid_by'])} pays for the command"
     if rate is None:
         return "unknown: no price is known for this machine"
     spent = int(snapshot["spend_usd_micros"])

@@ -326,19 +326,19 @@ def closing_lines(governor: Governor, command: Command, outcome: Outcome) -> lis
 
     A followed log that is not the command's is a run of its own. It has its line before the command's.
 
-    Empty after the report of a halt that was seen to end: the report says more.
+    After the report of a halt that was seen to end, only other logs have one: the report says more.
     """
+    at, runs = governor.clock.mono(), governor.node.runs.values()
+    logs = {stream.run for stream in governor.settings.jsonl}
     if outcome.stages and not outcome.is_unfinished:
-        return []
+        others = [t for t in runs if t.run.run in logs and t.incident is None and t.run.step is not None]
+        return [closing_line(run_status(managed, at), "its log was followed until the halt") for managed in others]
     code = _exit_code(command, outcome)
     if code == ExitCode.NEEDS_HUMAN and command.exit_code != code:
         ended = "a halt was not seen to its end" if outcome.is_unfinished else "goes on unwatched"
     else:
         ended = ended_text(RunEnd(code, None))
-    at = governor.clock.mono()
-    runs = governor.node.runs.values()
     ours = [t for t in runs if t.was_announced or t.run.run == outcome.run or outcome.is_launcher(t)]
-    logs = {stream.run for stream in governor.settings.jsonl}
     followed = [t for t in runs if t.run.run in logs and t not in ours and t.run.step is not None]
     lines = [closing_line(run_status(managed, at), "its log was followed") for managed in followed]
     if ours:

@@ -75,6 +75,7 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
         "rank_processes": [process_row(process) for process in incident.rank_processes],
         "launchers": [process_row(process) for process in incident.launchers],
         **({"named_uids": list(incident.named_uids)} if incident.named_uids else {}),
+        **({"paid_by": incident.paid_by} if incident.paid_by is not None else {}),
     }
 
 
@@ -104,6 +105,7 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
         rank_processes=tuple(process_of(row) for row in snapshot["rank_processes"]),
         launchers=tuple(process_of(row) for row in snapshot["launchers"]),
         named_uids=tuple(int(uid) for uid in snapshot.get("named_uids", ())),
+        paid_by=snapshot.get("paid_by"),
     )
 
 

@@ -11,7 +11,7 @@ from governor.core.engine import budgeting, charging, node_journal, saved_checkp
 from governor.core.engine.halt_plan import checkpoint_obstacle, plan_for
 from governor.core.engine.incident_json import incident_snapshot, stays_billed
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.metering import hand_over
+from governor.core.engine.metering import hand_over, payer_for
 from governor.core.engine.node import Node
 from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
 from governor.core.events.effects import (
@@ -62,10 +62,9 @@ def open_incident(
     # A stand-in that is halted before any run spoke has spent the unallocated time.
     hand_over(node, managed, at)
     incident_id, _ = node.next_incident_id(run.run, managed.history.incidents_total)  # `number_of` reads it back.
-    managed.history.incidents_total += 1
     plan = plan_for(node, managed, verdict, at, in_vain=in_vain is not None)
     wall = node.wall(at)
-    managed.history.halts_wall = [*(w for w in managed.history.halts_wall if wall - w < DAY_NS), wall]
+    managed.history.note_halt(wall)
     incident = Incident(
         incident_id=incident_id,
         run=run.run,
@@ -94,6 +93,7 @@ def open_incident(
         spend_at_verdict_usd_micros=node.ledger.spend(run.run),
         usd_micros_per_mtok=run.usd_micros_per_mtok,
         spend_rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
+        paid_by=payer_for(node, managed, node.holders()),
         resume=_resume_command(node, managed),
         framework=run.framework,
         resumes=run.resumes,

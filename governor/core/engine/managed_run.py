@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from governor.core.base.identity import ProcessId
 from governor.core.base.policy import Policy
-from governor.core.base.units import BootNs, MonoNs, UsdMicros, WallNs
+from governor.core.base.units import NS_PER_DAY, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.halt.incident import Incident
 from governor.core.money.charges import Charge
 from governor.core.money.forecast import RECENT_WINDOWS, CeilingReport, Forecast
@@ -37,6 +37,11 @@ class RunHistory:
     paid_before: UsdMicros = UsdMicros(0)  # Spend before `paid_from`, which no window contains.
     meter: TokenMeter | None = None  # From the first step whose tokens are known.
 
+    def note_halt(self, wall: WallNs) -> None:
+        """Count a halt, and remember it for a day."""
+        self.incidents_total += 1
+        self.halts_wall = [*(then for then in self.halts_wall if wall - then < NS_PER_DAY), wall]
+
     def hold(self, until: MonoNs | None, reason: str) -> None:
         """Let no rule halt the run before `until`."""
         self.hold_until, self.hold_reason = until, reason
@@ -55,6 +60,8 @@ class RunMoney:
     checkpoint_bytes_max: int = 0
     # Names of the last charged checkpoints. One that is reported again is not charged again.
     checkpoints_charged: tuple[str, ...] = ()
+    # The run that pays for the command in this one's place. One does, however many logs the command writes.
+    paid_by: str | None = None
 
 
 @dataclass(slots=True)

@@ -156,6 +156,14 @@ def settle(node: Node, at: MonoNs) -> list[Effect]:
     return [persist(node, at, managed)]
 
 
+def payer_for(node: Node, managed: ManagedRun, holders: Mapping[str, int]) -> str | None:
+    """Who pays for the command in the place of this log's run, now or until its end."""
+    if managed.is_unattached or managed.run.run in holders or not managed.follows_command:
+        return None
+    its = (name for name in holders if name != UNALLOCATED and not node.runs[name].is_separate)
+    return next(its, managed.money.paid_by)
+
+
 # --- tokens: the clock of money ------------------------------------------------------------------------------
 
 

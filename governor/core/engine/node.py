@@ -171,7 +171,14 @@ class Node:
         return held
 
     def _pays_for_command(self, log: str) -> bool:
-        """Whether this log's run pays for the command. One run does, however many logs the command writes."""
+        """Whether this log's run pays for the command. One run does, however many logs the command writes.
+
+        None does after a halt that has ended the command: what passes then is nobody's, as where it writes one log.
+        """
+        command = {*self.runs[log].launch.launchers, *(self.launched.processes if self.launched is not None else ())}
+        closed = [t.incident for t in self.runs.values() if t.incident is not None and t.incident.is_closed]
+        if any(not command.isdisjoint((*one.launchers, *one.rank_processes)) for one in closed):
+            return False
         its = {name: t for name, t in self.runs.items() if t.run.alive and not t.is_separate}
         its = {name: t for name, t in its.items() if t.incident is None or not t.incident.is_closed}
         first = self.account.run if self.account.run in its else next(iter(its), None)

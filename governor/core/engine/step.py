@@ -132,6 +132,8 @@ def _meter(node: Node, managed: ManagedRun, holders: dict[str, int], at: MonoNs)
         bounds_ns = halt_plan.grace_now(managed.policy, run, at) + halt_plan.bounds_ns(node.facts, managed.policy)
         held = UsdMicros(reserve(rate, bounds_ns) + charging.checkpoint_reserve(node, managed))
     run.set_money(launched_command.spend(node, managed), rate, held)
+    if run.alive:
+        managed.money.paid_by = metering.payer_for(node, managed, holders)
 
 
 def _deadlines(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:

@@ -57,6 +57,7 @@ class Incident:
     spend_usd_micros: int = 0
     usd_micros_per_mtok: int | None = None
     spend_rate_usd_micros_per_hour: int | None = None
+    paid_by: str | None = None  # The run that pays for the command in this one's place.
     resume: str | None = None
     framework: str | None = None  # It decides how a script is told to resume.
     resumes: str | None = None  # As in Hello.

@@ -183,6 +183,7 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "step_s": run.step_times.median(),
         "spend_usd": run.spend_usd_micros / MICROS_PER_USD,
         "spend_rate_usd_per_hour": _usd(rate),
+        "paid_by": managed.money.paid_by,
         "usd_per_mtok": _usd(run.usd_micros_per_mtok),
         "ceiling_usd": _usd(ceiling),
         "tokens_wasted": managed.history.meter.wasted_tokens if managed.history.meter is not None else None,

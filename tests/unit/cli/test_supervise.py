@@ -180,6 +180,14 @@ def test_a_followed_log_closes_with_what_it_showed_and_the_command_with_its_end(
     assert command == ended
 
 
+def test_after_a_halt_the_logs_that_it_is_not_of_close_with_what_they_showed(beside: Beside) -> None:
+    play(beside.node, StreamOpened(at(0), "log", 1000), StreamOpened(at(0), "halted", 1000))
+    play(beside.node, a_step(200, run="log", connection=None), OperatorHalt(at(1), "halted", "enough", 0))
+    outcome = Outcome("halted", stages={"halted.node-a.1": "HALTED"})
+    (line,) = closing_lines(beside.governor, beside.command, outcome)
+    assert line.startswith("log: its log was followed until the halt; step 200; ")
+
+
 @pytest.mark.parametrize(("code", "is_told"), [(137, True), (1, True), (0, False)])
 def test_a_bad_end_says_the_command_that_goes_on_with_its_budget(beside: Beside, code: int, is_told: bool) -> None:
     beside.command.exit_code = code

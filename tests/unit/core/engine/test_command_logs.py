@@ -6,12 +6,15 @@ import pytest
 
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import UsdMicros
+from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Page
 from governor.core.events.inputs import Disconnected, LauncherExited, ProcessesSeen, TrainerExited
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.table import HaltState
 from governor.core.views.status import budgets_status, run_status
+from governor.reports.terminal import closing_line, live_line
+from governor.text.moments import spent_text
 from tests.unit.core.engine.test_launched_command import (
     CEILING,
     COMMAND,
@@ -82,6 +85,30 @@ def test_of_two_logs_of_the_command_one_pays_and_a_nan_in_either_ends_it(second:
     incident = node.runs[second].incident
     assert incident is not None
     assert incident.launchers == (COMMAND,)
+    assert spent_text(incident_snapshot(node, incident)) == "nothing of its own: log pays for the command"
+
+
+def test_the_log_that_does_not_pay_says_who_does_and_pays_nothing_behind_the_others_halt() -> None:
+    node = launched(rule("nonfinite"))
+    log(node, 0)
+    log(node, 0, run="eval")
+    line(node, 1, 1)
+    line(node, 1, 1, run="eval")
+    pass_time(node, 100)
+    told = live_line(run_status(node.runs["eval"], at(100)))
+    assert "$ - (paid by log)" in told
+    assert "no price" not in told
+    line(node, 2, 100, loss=float("nan"))
+    incident = node.runs["log"].incident
+    assert incident is not None
+    play(node, ProcessesSeen(at(101), incident.incident_id, ()))
+    assert incident.is_closed
+    pass_time(node, 110, 101)
+    play(node, TrainerExited(at(110), "log", None))
+    pass_time(node, 120, 111)
+    assert node.ledger.spend("eval") == 0, "its command has ended with the halt"
+    assert node.ledger.spend("log") == 100 * DOLLAR
+    assert "$ - (paid by log)" in closing_line(run_status(node.runs["eval"], at(120)), "its log was followed")
 
 
 def test_a_log_beside_ranks_of_the_command_takes_nothing_of_theirs() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -123,6 +124,36 @@ def test_one_whose_shard_on_any_rank_is_not_finite_is_passed_over_by_all(
         assert [result.step for result in results if result] == [5, 5]
         assert f"passing over {tmp_path}/cg_{step}: not finite: {name % harmed}" in capfd.readouterr().err
         shutil.rmtree(tmp_path / f"cg_{step}")
+
+
+def write_apart(directory: Path, rank: int, step: int, shards: dict[str, bytes]) -> None:
+    """What the only rank of a node leaves where each node has a directory of its own."""
+    path = directory / checkpoint.tag_of(step, "good")
+    path.mkdir(parents=True)
+    for name, raw in shards.items():
+        torch_zip(path / name, "F32", raw)
+    checkpoint.write_rank_file(str(path), rank, {"v": 1, "rng": rng.capture(), "position": {}})
+    parts = checkpoint.secure(str(path), rank, RANKS, 0, 1, FAR_NS)
+    assert {part.node for part in parts} == {socket.gethostname()}
+    facts = {"step": step, "kind": "good", "created_unix_s": time.time()}
+    checkpoint.commit(str(path), parts, facts, move_latest=True)
+
+
+@pytest.mark.parametrize("harmed", range(RANKS))
+def test_where_each_node_has_a_directory_of_its_own_its_rank_looks_into_all_of_it(
+    tmp_path: Path, harmed: int, capfd: pytest.CaptureFixture
+) -> None:
+    names = {checkpoint.owner(name, RANKS): name for name in (SHARDS[0] % shard for shard in range(8))}
+    assert names.keys() == set(range(RANKS)), "one of each rank's share, were the directory shared"
+    whole = dict.fromkeys(names.values(), ONE["F32"] * COUNT)
+    for rank in range(RANKS):
+        write_apart(tmp_path / str(rank), rank, 5, whole)
+    for step, name in enumerate(names.values(), 9):
+        for rank in range(RANKS):
+            broken = {name: NAN["F32"] * COUNT} if rank == harmed else {}
+            write_apart(tmp_path / str(rank), rank, step, {**whole, **broken})
+        loaders, _ = resume_all([tmp_path / str(rank) for rank in range(RANKS)])
+        assert [loader.loaded for loader in loaders] == [["cg_5"], ["cg_5"]], name
 
 
 def test_where_nothing_older_is_finite_the_newest_is_taken(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.shim.weights_files import COUNT, INF, MINUS_INF, NAN, ONE, distcp, safetensors, text, torch_zip
 from trainer_shim.saving.weights_formats import NUMBER_BYTES_MAX, Budget, storages
-from trainer_shim.saving.weights_sample import SAMPLE_BYTES, nonfinite
+from trainer_shim.saving.weights_sample import SAMPLE_BYTES, Sampled, nonfinite, sample
 
 
 def sampled(path: Path) -> str | None:
@@ -108,6 +108,9 @@ def test_its_time_is_bounded(tmp_path: Path) -> None:
     safetensors(tmp_path / "model.safetensors", {"bad": ("F32", NAN["F32"] * COUNT)})
     assert sampled(tmp_path / "model.safetensors") is not None
     assert nonfinite(str(tmp_path), ["model.safetensors"], lambda: None, time_s=-1.0) is None
+    size = (tmp_path / "model.safetensors").stat().st_size
+    cut = sample(str(tmp_path), [("model.safetensors", size)], lambda: None, time_s=-1.0)
+    assert cut == Sampled(None, "0 of 1 files in the time and the bytes of a look")
     torch_zip(tmp_path / "state.pt", "F32", NAN["F32"] * COUNT)
     with zipfile.ZipFile(tmp_path / "state.pt") as archive:
         opcodes = archive.read("archive/data.pkl")

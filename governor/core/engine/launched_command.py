@@ -5,7 +5,8 @@ it has ended and the command goes on: a second training that never attaches, an 
 
 Charges leave the command's time unallocated until it is handed over. The next run that reports for the command takes
 it, under any name. When the command is halted or ends first, the stand-in takes it. The stand-in is the run named after
-the command, later the run that took the time over last, whose budget goes on.
+the command, or the one that took over the time of its launch before; later the run that took the time over last. Its
+budget goes on.
 
 A JSONL stream reports for the command under one of these names, with a process of the command, or, where nobody is
 named as its writer, from its first line on. A stream whose named processes are others' is a run of its own.
@@ -149,11 +150,12 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
 def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> None:
     if any(_reports_for_command(managed) or _has_ended(managed, launched) for managed in node.runs.values()):
         return
+    heir = _payer_before(node, launched) if node.account.run is None else None
     account = node.account.run
     managed = node.runs.get(account) if account is not None else None
     fact, is_known = LifeFact.COMMAND_GOES_ON, True
     if managed is None or managed.incident is not None or (managed.run.alive and managed.is_separate):
-        name = account if account is not None and managed is None else launched.run
+        name = heir or (account if account is not None and managed is None else launched.run)
         fact, is_known = LifeFact.COMMAND_BEGINS, name in node.runs
         managed = _named(node, launched, name)
         if managed is None:
@@ -162,6 +164,8 @@ def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> None:
         _begin(managed, launched.at, is_known=is_known)
     else:
         _go_on(managed)
+    if heir is not None:
+        node.account.inherit(heir)
     managed.is_separate = False  # It is the command now, and no run beside it.
     managed.stands_in_since = at if node.account.run_stands_in(node.ledger.charged_to) else launched.at
     intake.stand_in(managed.run, launched.uid)
@@ -169,6 +173,12 @@ def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> None:
     managed.launch.command = launched.command
     managed.launch.learn(launched.marks, launched.cgroups)
     managed.reported.nobody_attached = False
+
+
+def _payer_before(node: Node, launched: CommandLaunched) -> str | None:
+    """The run that took over the time of the command's launches before: its budget goes on. None of several does."""
+    its = [t.run for t in node.runs.values() if t.history.command == launched.run]
+    return its[0].run if len(its) == 1 and not its[0].alive else None
 
 
 def _reports_for_command(managed: ManagedRun) -> bool:
@@ -211,7 +221,8 @@ def _begin(managed: ManagedRun, at: MonoNs, *, is_known: bool) -> None:
 
 def _line(node: Node, managed: ManagedRun, at: MonoNs) -> str:
     since = format_duration(at - managed.stands_in_since)
-    ended = "" if managed.run.run != node.account.run else "the run has ended, its command goes on, and "
+    is_over = managed.run.run == node.account.run and managed.run.attempt
+    ended = "the run has ended, its command goes on, and " if is_over else ""
     return (
         f"{ended}nobody has attached for {since}: {_shield(managed)}, and no NaN, hang or checkpoint "
         "is seen; add `shim = trainer_shim.attach(engine)` to the training script"

@@ -123,6 +123,7 @@ def hand_over(node: Node, managed: ManagedRun, at: MonoNs) -> None:
         return
     if managed.history.meter is None:
         managed.history.paid_from = node.account.since
+    managed.history.take_over(node.launched.run if node.launched is not None else None)
     node.ledger.hand_over(payer_of(managed))
 
 

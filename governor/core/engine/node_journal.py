@@ -61,6 +61,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "spend_usd_micros": node.ledger.spend(run.run),
         "paid_from": managed.history.paid_from,
         "paid_before_usd_micros": managed.history.paid_before,
+        "command": managed.history.command,
         "tokens_total": run.tokens_total,
         "counted_step": run.counted_step,
         "furthest": list(run.furthest) if run.furthest is not None else None,

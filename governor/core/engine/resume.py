@@ -252,6 +252,7 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
     # An earlier boot's moment means nothing here. As with a meter, the window has its money and not its time.
     managed.history.paid_from = BootNs(int(snapshot.get("paid_from", node.began))) if same_boot else node.began
     managed.history.paid_before = UsdMicros(int(snapshot.get("paid_before_usd_micros", snapshot["spend_usd_micros"])))
+    managed.history.take_over(snapshot.get("command"))  # An older journal has none.
     if not same_boot:
         return managed
     managed.launch.remembered = tuple(process_of(row) for row in snapshot.get("processes", ()))

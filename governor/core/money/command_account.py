@@ -77,6 +77,11 @@ class CommandAccount:
             self.run = run
         return act is Act.TAKE
 
+    def inherit(self, run: str) -> None:
+        """No run reports yet, and this one took over the time of the command's launch before: its budget goes on."""
+        if self.run is None:
+            self.run = run
+
     def node_held(self) -> None:
         """Time has passed while a run of the command held the node."""
         self._next(Fact.NODE_HELD)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from governor.core.base.identity import ProcessId
-from governor.core.base.units import UsdMicros
+from governor.core.base.identity import ConnectionId, ProcessId
+from governor.core.base.units import MonoNs, UsdMicros
 from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Page
-from governor.core.events.inputs import Disconnected, LauncherExited, ProcessesSeen, TrainerExited
+from governor.core.events.inputs import CommandLaunched, Disconnected, LauncherExited, ProcessesSeen, TrainerExited
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.table import HaltState
 from governor.core.views.status import budgets_status, run_status
@@ -25,9 +25,11 @@ from tests.unit.core.engine.test_launched_command import (
     pass_time,
     terms,
 )
+from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, rule, tick
 
 DOLLAR = 1_000_000
+AGAIN = ProcessId(4322, 2, "boot-1")
 
 
 def log(node: Node, when: int, *processes: ProcessId, run: str = "log", of_command: bool = True) -> None:
@@ -190,3 +192,49 @@ def test_a_nan_in_the_first_lines_has_the_price_of_its_machine() -> None:
     incident = node.runs["log"].incident
     assert incident is not None
     assert (incident.spend_rate_usd_micros_per_hour, incident.spend_at_verdict_usd_micros) == (PRICE, 10 * DOLLAR)
+
+
+@pytest.mark.parametrize("is_log", [True, False])
+def test_the_next_launch_of_a_command_goes_on_with_the_budget_of_the_run_that_paid_for_it(is_log: bool) -> None:
+    """Before its first line or rank, too: the ceiling of a log's run had nothing of what the launch before had cost."""
+    world = World(launched())
+    if is_log:
+        log(world.node, 0)
+        line(world.node, 1, 1)
+    else:
+        world.play(hello(0, 0, run="log", world_size=1))
+    world.at(100)
+    world.play(TrainerExited(at(100), "log", 1))
+    world.play(LauncherExited(at(100)))
+    world.tick()
+    spent = world.node.ledger.spend("log")
+    assert spent == 100 * DOLLAR
+    world.restart()
+    world.play(CommandLaunched(MonoNs(world.mono), "job", 1000, (AGAIN,)))
+    world.at(130)
+    assert list(world.node.runs) == ["log"]
+    told = run_status(world.node.runs["log"], MonoNs(world.mono))
+    assert (told["state"], told["spend_usd"]) == ("starting", 130.0)
+    if is_log:
+        log(world.node, 130)
+        world.at(140)
+        line(world.node, 2, 140)
+    else:
+        world.play(hello(0, 130, run="log", attempt="a2", world_size=1, connection=ConnectionId(7)))
+    world.at(150)
+    assert world.node.ledger.spend("log") == world.charged("log") == 150 * DOLLAR
+    assert world.node.runs["log"].launch.launchers == (AGAIN,)
+
+
+def test_of_several_runs_of_the_command_none_stands_in_for_its_next_launch() -> None:
+    world = World(launched())
+    for run, until in (("first", 50), ("second", 100)):
+        world.play(hello(0, until - 40, run=run, world_size=1, connection=ConnectionId(until)))
+        world.at(until)
+        world.play(TrainerExited(at(until), run, 0))
+        world.tick()
+    world.play(LauncherExited(at(100)))
+    world.restart()
+    world.play(CommandLaunched(MonoNs(world.mono), "job", 1000, (AGAIN,)))
+    world.at(130)
+    assert world.node.runs["job"].is_unattached

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from governor.adapters.command.child import Command
+from governor.adapters.command.child import Command, living
 from governor.adapters.command.surroundings import here
 from governor.app.wiring import Governor
+from governor.cli.run.own_runs import ended_by_halts, of_command, watched
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.secrets import command_text, redacted
 from governor.core.engine.alarms import PIDS_NAMED_MAX
@@ -30,16 +31,14 @@ def own_argv(name: str, argv: Sequence[str]) -> tuple[str, ...]:
 def launched_before(governor: Governor, name: str) -> str | None:
     """Why the command is not started: an earlier launch of this name trains on, and writes the same checkpoints.
 
-    The journal has its processes. Those of a followed log are the log's own. An open halt goes on now, and ends them.
+    The journal has its processes. Those of a followed log are the log's own. An open halt that ends them goes on now.
     """
     node, logs = governor.node, {stream.run for stream in governor.settings.jsonl}
-    if any(t.incident is not None and not t.incident.is_closed for t in node.runs.values()):
-        return None
-    runs = [t for t in node.runs.values() if t.run.alive and t.run.run not in logs]
+    runs = [t for t in watched(node) if t.run.alive and t.run.run not in logs]
     known = [process for managed in runs for process in managed.processes()]
     known += node.previous_command.processes if node.previous_command is not None else ()
     alive = [facts for process in dict.fromkeys(known) if (facts := _living(governor, process)) is not None]
-    if not alive:
+    if {facts.process for facts in alive} <= ended_by_halts(node):
         return None
     pids = [str(facts.process.pid) for facts in alive]
     what = command_text(redacted(alive[-1].argv, node.facts.redact_keys))[:COMMAND_CHARS_MAX]
@@ -50,12 +49,15 @@ def launched_before(governor: Governor, name: str) -> str | None:
     )
 
 
-def left_unwatched(governor: Governor) -> list[str]:
-    """Who was refused, and still runs when the command has ended: nobody ends them."""
-    refused = governor.node.refusals.items()
+def left_unwatched(governor: Governor, command: Command) -> list[str]:
+    """Who of the command's user or of its processes was refused, and still runs when it has ended: nobody ends them."""
+    launched, refused = governor.node.command, governor.node.refusals
+    uid = launched.uid if launched is not None else None
+    own = {facts.process for facts in living(governor.processes, command) or ()} if refused else set()
+    left = [(process, told) for process, told in refused.items() if uid in (None, told.uid) or process in own]
     return [
-        f"pid {process.pid} still runs, UNWATCHED: {plain(reason)}"
-        for process, reason in list(refused)[-PIDS_NAMED_MAX:]
+        f"pid {process.pid} still runs, UNWATCHED: {plain(told.reason)}"
+        for process, told in left[-PIDS_NAMED_MAX:]
         if _living(governor, process) is not None
     ]
 
@@ -74,7 +76,7 @@ def how_to_resume(
     governor: Governor, command: Command, name: str, argv: Sequence[str], *, is_halted: bool
 ) -> list[str]:
     """The command that goes on with this run and its budget, after a bad end. A halt's report has its own."""
-    announced = [managed for managed in governor.node.runs.values() if managed.was_announced]
+    announced = [managed for managed in of_command(governor.node) if managed.was_announced]
     ours = next((t for t in announced if t.run.run == name), announced[0] if announced else None)
     code, end = command.poll(), ours.run.end if ours is not None else None
     if is_halted or code is None or (code == 0 and end is None):

@@ -11,6 +11,7 @@ from typing import Final
 from governor.adapters.command.child import Command
 from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
+from governor.cli.run.own_runs import of_command
 from governor.core.base.units import NS_PER_MINUTE, DurationNs, MonoNs
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.node import Node
@@ -90,10 +91,10 @@ def wait_unwatched(command: Command) -> None:
 
 
 def _saving(governor: Governor) -> list[str]:
-    """The incidents whose halt waits for a checkpoint."""
+    """The incidents whose halt waits for a checkpoint, and ends the command then."""
     return [
         t.incident.incident_id
-        for t in governor.node.runs.values()
+        for t in of_command(governor.node)
         if t.incident is not None and t.incident.halt.stage in (HaltState.ASKED, HaltState.SAVING)
     ]
 

@@ -20,6 +20,7 @@ from governor.app.settings_file import paths_of_run
 from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
 from governor.cli.run.console import Console
+from governor.cli.run.own_runs import is_halt_of_command, of_command, watched
 from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched, own_argv
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, format_usd
@@ -73,16 +74,9 @@ class Outcome:
         pass
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
-        if snapshot["halt_stage"] != SUPERSEDED and self._is_ours(snapshot):  # A superseded halt is of an earlier boot.
+        is_ours = is_halt_of_command(snapshot, self.run, self.command_pid)
+        if snapshot["halt_stage"] != SUPERSEDED and is_ours:  # A superseded halt is of an earlier boot.
             self.stages[str(snapshot["incident_id"])] = str(snapshot["halt_stage"])
-
-    def is_launcher(self, managed: ManagedRun) -> bool:
-        """Whether our command is what a halt of this run would end."""
-        return any(launcher.pid == self.command_pid for launcher in managed.launch.launchers)
-
-    def _is_ours(self, snapshot: Mapping[str, Any]) -> bool:
-        # A script may choose its own run name. The run is still ours when its launcher is our command.
-        return snapshot["run"] == self.run or any(row["pid"] == self.command_pid for row in snapshot["launchers"])
 
 
 def run_command(
@@ -194,7 +188,7 @@ def _close(
         console.print_line(f"costgov: leaving: pid {command.process.pid} goes on UNWATCHED")
     governor.daemon.performer.perform(left_behind(governor, command, name))
     note_end(governor, command, name, outcome)
-    for line in (*left_unwatched(governor), *closing_lines(governor, command, outcome)):
+    for line in (*left_unwatched(governor, command), *closing_lines(governor, command, outcome)):
         console.print_line(f"costgov: {line}")
     for line in how_to_resume(governor, command, name, argv, is_halted=bool(outcome.stages)):
         console.print_line(line)
@@ -235,9 +229,10 @@ def is_over(governor: Governor, command: Command) -> bool:
         return False
     node = governor.node
     assert command.ended_at is not None
-    under_way = any(_is_under_way(governor, t.incident) for t in node.runs.values() if t.incident is not None)
+    runs = watched(node)
+    under_way = any(_is_under_way(governor, t.incident) for t in runs if t.incident is not None)
     # The launcher may exit before its ranks (`deepspeed` then exits with 0). They still train and still cost.
-    training = any(t.run.alive and t.processes() for t in node.runs.values())
+    training = any(t.run.alive and t.processes() for t in runs)
     if under_way or training or _may_announce(governor, command) or _may_be_verified(governor, command):
         return False
     # Processes left in the command's session get as long to exit as they get to send hello.
@@ -318,13 +313,14 @@ def note_end(governor: Governor, command: Command, name: str, outcome: Outcome) 
 
 
 def _was_announced(governor: Governor) -> bool:
-    return any(managed.was_announced for managed in governor.node.runs.values())
+    return any(managed.was_announced for managed in of_command(governor.node))
 
 
 def closing_lines(governor: Governor, command: Command, outcome: Outcome) -> list[str]:
     """The final summary: the last live line of a log is up to ten seconds old, and a terminal's was overwritten.
 
-    A followed log that is not the command's is a run of its own. It has its line before the command's.
+    A followed log that is not the command's is a run of its own, and so is another script of its user's. They have
+    their lines before the command's.
 
     After the report of a halt that was seen to end, only other logs have one: the report says more.
     """
@@ -338,9 +334,14 @@ def closing_lines(governor: Governor, command: Command, outcome: Outcome) -> lis
         ended = "a halt was not seen to its end" if outcome.is_unfinished else "goes on unwatched"
     else:
         ended = ended_text(RunEnd(code, None))
-    ours = [t for t in runs if t.was_announced or t.run.run == outcome.run or outcome.is_launcher(t)]
-    followed = [t for t in runs if t.run.run in logs and t not in ours and t.run.step is not None]
-    lines = [closing_line(run_status(managed, at), "its log was followed") for managed in followed]
+    own = of_command(governor.node)
+    ours = [t for t in own if t.was_announced or t.run.run == outcome.run or t.launch.launchers]
+    beside = [t for t in watched(governor.node) if t not in ours and t.run.step is not None]
+    followed = [t for t in beside if t.run.run in logs or t.was_announced]
+    lines = [
+        closing_line(run_status(t, at), "was watched beside the command" if t.was_announced else "its log was followed")
+        for t in followed
+    ]
     if ours:
         return [*lines, *(closing_line(run_status(managed, at), _with_cause(managed, code, ended)) for managed in ours)]
     return [*lines, f"{outcome.run}: {ended}" + ("" if followed else "; no step was seen")]

@@ -9,7 +9,7 @@ from governor.core.base.findings import Reading
 from governor.core.base.identity import ConnectionId, Peer
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.engine.managed_run import ManagedRun, SupersededRank
-from governor.core.engine.node import Node
+from governor.core.engine.node import Node, Refusal
 from governor.core.events.effects import Alarm, Effect, Refuse
 from governor.core.events.inputs import BadHello, Hello, Step
 from governor.core.runs.state import Rank, is_nonfinite
@@ -26,10 +26,11 @@ def on_bad_hello(node: Node, event: BadHello) -> list[Effect]:
 def refuse(node: Node, connection: ConnectionId, peer: Peer, reason: str, at: MonoNs) -> list[Effect]:
     effects: list[Effect] = [Refuse(connection, reason)]
     node.idle.refused_at = at
-    if node.refusals.pop(peer.process, None) != reason:
+    refusal = Refusal(reason, peer.uid)
+    if node.refusals.pop(peer.process, None) != refusal:
         text = f"pid {peer.process.pid} trains UNWATCHED, its hello was refused: {reason}"
         effects.append(Alarm("hello_refused", None, text, peer.uid))
-    node.refusals[peer.process] = reason
+    node.refusals[peer.process] = refusal
     if len(node.refusals) > REFUSALS_REMEMBERED_MAX:
         del node.refusals[next(iter(node.refusals))]
     return effects

@@ -87,6 +87,8 @@ def plan_for(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs, *, i
 
 
 def _stop_target(node: Node, managed: ManagedRun, verdict: Verdict) -> StopTarget:
+    if managed.is_strangers:  # The machine is the command's.
+        return StopTarget.PROCESSES
     wanted = managed.policy.halt.stop
     if verdict.finding.reason == TOKENS_REACHED:
         # The run is complete: `on_finish` decides about the machine, as when a run ends by itself.
@@ -97,7 +99,8 @@ def _stop_target(node: Node, managed: ManagedRun, verdict: Verdict) -> StopTarge
     if wanted == "instance":
         return StopTarget.INSTANCE
     # auto: stop only a machine that no one else uses, and only if the checkpoint survives the stop.
-    others = [name for name in node.holders() if name != managed.run.run]
+    held = (*node.holders(), *(name for name, other in node.runs.items() if other.is_strangers and other.run.alive))
+    others = [name for name in held if name != managed.run.run]
     if others or node.foreign_gpu_pids() or not node.facts.can_stop or node.facts.survives_stop is False:
         return StopTarget.PROCESSES
     return StopTarget.INSTANCE

@@ -35,7 +35,7 @@ ATTACH_EXPECTED_NS: Final = DurationNs(60 * NS_PER_S)
 
 
 def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
-    node.launched = event
+    node.launched = node.command = event
     node.idle.command = event.run
     node.request_persist()  # Whoever launches this name after our crash must know these processes.
     previous = node.previous_command
@@ -70,7 +70,8 @@ def on_log(node: Node, managed: ManagedRun, event: StreamOpened) -> None:
     """
     launched = node.launched
     was_taken = managed.follows_command and not managed.is_separate
-    managed.follows_command = managed.is_separate = False
+    managed.follows_command = False
+    managed.is_separate = managed.is_separate and bool(managed.run.ranks)  # Its ranks have said whose they are.
     if launched is not None and not managed.run.ranks:
         names = (launched.run,) if was_taken and event.processes else (launched.run, node.account.run)
         is_known = event.run in names or not set(event.processes).isdisjoint(launched.processes)
@@ -112,10 +113,11 @@ def may_take(node: Node, managed: ManagedRun) -> bool:
 def speaks_for_it(node: Node, hello: Hello) -> bool:
     """Whether a rank may report for the launched command: its own user's, or one that the kernel ties to it.
 
-    The command may have become another user (sudo). Whoever else says its name is not believed. True without a command.
+    The command may have become another user (sudo). Whoever else says its name is not believed, also when the command
+    has exited and its ranks go on. True without a command.
     """
-    launched = node.launched
-    return launched is None or hello.peer.uid == launched.uid or hello.of_command
+    command = node.command
+    return command is None or hello.peer.uid == command.uid or hello.of_command
 
 
 def on_rank(node: Node, managed: ManagedRun, hello: Hello, *, stood_in: bool) -> None:

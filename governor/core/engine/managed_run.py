@@ -136,7 +136,7 @@ class ManagedRun:
     stream_position: Mapping[str, Any] | None = None  # How far its JSONL stream was read, in the reader's terms.
     is_held_back: bool = False  # A hold or the breaker prevents a halt.
     was_announced: bool = False  # A rank of it has sent a hello to this governor.
-    # A stream's run that is not the launched command. It pays, and it speaks only for itself.
+    # Beside the launched command: another uid's that nothing ties to it, or a stream's. It speaks only for itself.
     is_separate: bool = False
     # Its log is the launched command's, and nobody else was named as its writer: see launched_command.
     follows_command: bool = False
@@ -169,6 +169,11 @@ class ManagedRun:
     def awaits_line(self) -> bool:
         """Whether it may become the launched command's run, once its log has a line. It pays nothing until then."""
         return self.follows_command and self.is_separate
+
+    @property
+    def is_strangers(self) -> bool:
+        """Whether another user announced it on the socket of `costgov run`. It is judged, and pays nothing."""
+        return self.is_separate and not self.run.jsonl_only
 
     def processes(self) -> tuple[ProcessId, ...]:
         """The run's processes: its announced ranks, else those named for it, else those that the journal knew."""

@@ -65,7 +65,8 @@ def _may_use(node: Node, name: str, hello: Hello) -> bool:
     if owner != uid and not is_unattached and _reserved_for(node, name) not in (None, uid):
         return False
     if owner in (None, uid) or is_unattached:
-        return owner is not None or name not in node.facts.streams or node.facts.exclusive
+        is_commands = node.facts.exclusive and launched_command.speaks_for_it(node, hello)
+        return owner is not None or name not in node.facts.streams or is_commands
     if name in node.facts.streams or not is_idle_name(node, name):
         return False
     release(node, name)

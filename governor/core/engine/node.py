@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.policy import Policy, PolicySet
@@ -74,6 +75,13 @@ class NodeFacts:
         return None if price is None else UsdMicros(price + self.lines.usd_micros_per_hour)
 
 
+class Refusal(NamedTuple):
+    """Why a hello was refused, and whose it was."""
+
+    reason: str
+    uid: int
+
+
 @dataclass(slots=True)
 class Node:
     facts: NodeFacts
@@ -86,6 +94,7 @@ class Node:
     away_ns: DurationNs = DurationNs(0)  # How long within this boot no governor had run when we began.
     budgets: Budgets = field(default_factory=Budgets)
     launched: CommandLaunched | None = None  # The command of `costgov run`, until it has exited.
+    command: CommandLaunched | None = None  # The same, also when it has exited: its ranks may live on.
     previous_command: PreviousCommand | None = None  # Until we know whether it is the launched command.
     price_rise: PriceRise | None = None  # The last one.
     windows_uncommitted: list[Record] = field(default_factory=list)  # Closed windows that no PersistRuns has taken yet.
@@ -98,7 +107,7 @@ class Node:
     # Likewise, until they disconnect.
     ignored: dict[ConnectionId, SupersededRank] = field(default_factory=dict)
     # Processes that we do not watch, and why. Each is reported once.
-    refusals: dict[ProcessId, str] = field(default_factory=dict)
+    refusals: dict[ProcessId, Refusal] = field(default_factory=dict)
     incidents: dict[str, str] = field(default_factory=dict)  # Incident id -> run. Each run has its last incident here.
     # The number of each name's last incident, the one opened longest ago first, and the highest number that is no
     # longer here. A name that is not here begins above it: no id is given twice.
@@ -149,14 +158,15 @@ class Node:
         return WallNs(at + self.wall_offset_ns)
 
     def holders(self) -> dict[str, int]:
-        """Live runs and the ranks they hold here: how the node's time is shared.
+        """The live runs that pay, and the ranks they hold here: how the node's time is shared.
 
         A command for which no run speaks has an unallocated share beside them: its ceiling must go on counting.
         """
         held: dict[str, int] = {}
         has_unattached = False
         for name, managed in self.runs.items():
-            if not managed.run.alive:
+            # Under `costgov run` the command is the tenant, and its ceiling is its only shield.
+            if not managed.run.alive or managed.is_strangers:
                 continue
             if managed.is_unattached:
                 has_unattached = True

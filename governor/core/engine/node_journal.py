@@ -52,6 +52,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "alive": run.alive and not managed.is_unattached,  # A restart makes a new stand-in.
         # The journal keeps the rows of most worth: see adapters/journal/retention.py.
         "worth": PROTECTED if run.alive else claim_of(node, managed).worth,
+        **({"strangers": True} if managed.is_strangers else {}),
         "ranks": sorted(run.known_ranks()),
         "processes": [process_row(process) for process in managed.processes()],
         "marks": list(managed.launch.marks),

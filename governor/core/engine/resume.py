@@ -171,7 +171,8 @@ def _charge_of_boot_before(
 def _held_in(node: Node, kept: Sequence[Mapping[str, Any]], boot_id: str) -> dict[str, int]:
     """The runs that held the node at the last commit of this boot, and their shares."""
     held = [row for row in kept if row.get("boot_id") == boot_id and row.get("alive") and row.get("run") in node.runs]
-    return {str(row["run"]): max(1, len(row.get("ranks", ()))) for row in held}
+    paying = [row for row in held if not node.runs[str(row["run"])].is_strangers]
+    return {str(row["run"]): max(1, len(row.get("ranks", ()))) for row in paying}
 
 
 def _absences(
@@ -255,6 +256,7 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
     managed.history.take_over(snapshot.get("command"))  # An older journal has none.
     if not same_boot:
         return managed
+    managed.is_separate = node.facts.exclusive and bool(snapshot.get("strangers"))
     managed.launch.remembered = tuple(process_of(row) for row in snapshot.get("processes", ()))
     managed.launch.learn(  # An older journal has none of these.
         (int(mark) for mark in snapshot.get("marks", ())),

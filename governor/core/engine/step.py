@@ -127,6 +127,8 @@ def _meter(node: Node, managed: ManagedRun, holders: dict[str, int], at: MonoNs)
         rate = node.ledger.rate(UNALLOCATED, {UNALLOCATED: 1} | holders)
     elif run.run in holders:
         rate = node.ledger.rate(run.run, holders)
+    elif managed.is_strangers:
+        rate = UsdMicros(0)
     held = run.reserve_usd_micros
     if rate is not None:
         bounds_ns = halt_plan.grace_now(managed.policy, run, at) + halt_plan.bounds_ns(node.facts, managed.policy)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,37 @@ def test_a_stranger_who_says_the_commands_name_is_not_the_command(
     assert done.code == 7, done.output
     assert [one["run"] for one in done.incidents] == [f"drill@{STRANGER}"]
     stranger.end()
+
+
+def test_a_strangers_run_beside_a_command_keeps_nothing_open_and_closes_no_line_of_it(
+    public: Path, interpreter: str
+) -> None:
+    """It trains on. The command's end, what it resumes from, and its next launch are its own."""
+    for name in ("socket", "go"):
+        os.mkfifo(public / name)
+    waits = f'echo "$COSTGOV_SOCKET" > {public}/socket; read line < {public}/go; exit 7'
+    command = begin(public, ["sh", "-c", waits])
+    stranger = None
+    try:
+        socket = (public / "socket").read_text().strip()
+        stranger = Puppet(Path(socket), prefix=as_uid(STRANGER, interpreter))
+        evil = {"step": 900, "path": "/tmp/evil", "tokens_total": 1, "mono_ns": time.monotonic_ns()}
+        assert stranger.hello(run="other", resumes="never", last_good=evil)["kind"] == "confirm"
+        stranger.steps(1, 3)
+        (public / "go").write_text("on\n")
+        done = end_of(command, public)
+        assert done.code == 7, done.output
+        closing = done.output[done.output.index("ended with exit code 7") :]
+        assert "resume  " in closing
+        for theirs in ("other", "/tmp/evil", "resume from"):
+            assert theirs not in closing
+        again = end_of(begin(public, ["true"]), public)
+        assert again.code == 0, again.output
+        assert stranger.process.poll() is None
+    finally:
+        command.kill()
+        if stranger is not None:
+            stranger.end()
 
 
 # Of the run's own user, too: memory has dropped the run then, and the journal is asked.

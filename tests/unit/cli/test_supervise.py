@@ -244,9 +244,9 @@ def test_an_earlier_launch_that_trains_on_is_named_before_another_is_started() -
 def test_a_refused_rank_that_outlives_the_command_is_named_at_the_end() -> None:
     beside = Beside(FakeProcesses("boot-1"))
     play(beside.node, CommandLaunched(at(0), "llama", 1000, (ProcessId(4321, 1_005, "boot-1"),)), hello(0))
-    assert left_unwatched(beside.governor) == []
+    assert left_unwatched(beside.governor, beside.command) == []
     beside.processes.add(100, start_ticks=1_000)
-    (line,) = left_unwatched(beside.governor)
+    (line,) = left_unwatched(beside.governor, beside.command)
     assert line.startswith("pid 100 still runs, UNWATCHED: it is older than the command that was launched as llama")
 
 

@@ -50,7 +50,9 @@ def on_ended(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
 def on_command_exited(node: Node, event: CommandExited) -> list[Effect]:
     idle = node.idle
     idle.command = None
-    runs = [node.runs[name] for name in idle.last_runs or (event.run,) if name in node.runs]
+    strangers = [name for name, managed in node.runs.items() if managed.is_strangers]
+    last = [name for name in idle.last_runs if name not in strangers]
+    runs = [node.runs[name] for name in last or (event.run,) if name in node.runs]
     is_well = event.exit_code == 0 and all(managed.incident is None for managed in runs)
     if is_well and runs and all(managed.policy.run_on_finish == "stop" for managed in runs):
         return _finish(node, runs[0].run.run, runs[0].policy, event.at)

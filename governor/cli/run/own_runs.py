@@ -1,0 +1,53 @@
+"""Which runs are the command's: all that `costgov run` does about its command asks here.
+
+Three kinds of runs come to its sockets. The command's own have its name, or a halt of them ends the command. Beside
+them, a run of the same user (another script, a followed log of another trainer) is watched while it lives, and speaks
+for itself alone. What another user announces is a stranger's: nothing waits for it, and it answers for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from governor.core.base.identity import ProcessId
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import Node
+
+
+def watched(node: Node) -> list[ManagedRun]:
+    """All but strangers' runs."""
+    return [managed for managed in node.runs.values() if not managed.is_strangers]
+
+
+def of_command(node: Node) -> list[ManagedRun]:
+    """The command's own runs. Where no command was seen to start, all that is watched may be its own."""
+    command = node.command
+    if command is None:
+        return watched(node)
+    pids = {process.pid for process in command.processes}
+    return [t for t in watched(node) if _is_tied(t.run.run, _pids(t.launch.launchers), command.run, pids)]
+
+
+def is_halt_of_command(snapshot: Mapping[str, Any], name: str, pid: int) -> bool:
+    """Whether this halt is of a run of the command: of its name, or with the command among its launchers."""
+    return _is_tied(snapshot["run"], {row["pid"] for row in snapshot["launchers"]}, name, {pid})
+
+
+def ended_by_halts(node: Node) -> set[ProcessId]:
+    """The processes that open halts end: of the ranks, and of their launchers."""
+    open_halts = [t for t in watched(node) if t.incident is not None and not t.incident.is_closed]
+    found = {process for managed in open_halts for process in (*managed.processes(), *managed.launch.launchers)}
+    for managed in open_halts:
+        assert managed.incident is not None
+        found.update((*managed.incident.rank_processes, *managed.incident.launchers))
+    return found
+
+
+def _is_tied(run: str, launchers: set[int], name: str, pids: set[int]) -> bool:
+    # A script may choose its own run name. The run is still the command's when its launcher is the command.
+    return run == name or not launchers.isdisjoint(pids)
+
+
+def _pids(processes: Iterable[ProcessId]) -> set[int]:
+    return {process.pid for process in processes}

@@ -1,0 +1,196 @@
+"""Under `costgov run`: which runs on its socket are the command's, and what the others have no say in."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from governor.adapters.command.child import Command
+from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched
+from governor.cli.run.signal_answers import SignalAnswers
+from governor.cli.run.supervise import HELLO_NS, Outcome, closing_lines, is_over
+from governor.core.base.identity import ConnectionId, ProcessId
+from governor.core.base.units import BootNs
+from governor.core.engine.node_journal import run_snapshot
+from governor.core.engine.resume import restore_runs
+from governor.core.events.inputs import (
+    CommandLaunched,
+    Disconnected,
+    Hello,
+    LauncherExited,
+    LaunchersSeen,
+    OperatorHalt,
+    TrainerExited,
+)
+from tests.contract.fakes import FakeProcesses
+from tests.unit.cli.test_supervise import Beside
+from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, tick
+
+OWN, STRANGER = 1000, 2002
+LINK = ConnectionId(9)
+COMMAND = ProcessId(4321, 1, "boot-1")
+
+
+@pytest.fixture
+def beside() -> Beside:
+    """A command that has ended, and whose name nobody has said."""
+    made = Beside(FakeProcesses("boot-1"))
+    made.node = make_node(cloud="none", exclusive=True)
+    play(made.node, CommandLaunched(at(0), "run-1", OWN, (COMMAND,)), tick(0))
+    ends(made, 0)
+    return made
+
+
+def ends(beside: Beside, second: int) -> None:
+    """The command ends, which nobody speaks for."""
+    play(beside.node, LauncherExited(at(second)), TrainerExited(at(second), "run-1", None))
+
+
+def says_hello(beside: Beside, uid: int, run: str = "other", **changes: object) -> Hello:
+    said = hello(0, 1, run=run, world_size=1, connection=LINK, peer=peer(900, uid), **changes)
+    beside.processes.add(900, uid=uid, start_ticks=9_000)
+    play(beside.node, said, tick(1))
+    return said
+
+
+def leaves(beside: Beside, run: str = "other") -> None:
+    beside.processes.end(900)
+    play(beside.node, Disconnected(at(2), LINK), TrainerExited(at(2), run, None), tick(2))
+
+
+def test_a_stranger_that_trains_holds_no_command_open_and_its_halt_does_not_either(beside: Beside) -> None:
+    says_hello(beside, STRANGER)
+    assert is_over(beside.governor, beside.command)
+    play(beside.node, OperatorHalt(at(2), "other", "enough", 0))
+    assert beside.node.runs["other"].incident is not None
+    assert is_over(beside.governor, beside.command)
+
+
+def test_another_script_of_the_commands_user_is_watched_while_it_lives(beside: Beside) -> None:
+    says_hello(beside, OWN)
+    assert not is_over(beside.governor, beside.command)
+
+
+def test_a_rank_of_the_command_that_has_become_another_user_is_watched_while_it_lives(beside: Beside) -> None:
+    says_hello(beside, STRANGER, of_command=True)
+    assert not is_over(beside.governor, beside.command)
+
+
+@pytest.mark.parametrize("uid", [STRANGER, OWN])
+def test_a_visit_by_what_is_not_the_commands_does_not_announce_its_training(beside: Beside, uid: int) -> None:
+    """The launcher has exited, and its trainer imports: it is waited for, and named if it stays silent."""
+    beside.leave(500_001)
+    says_hello(beside, uid)
+    leaves(beside)
+    assert not is_over(beside.governor, beside.command)
+    beside.clock.advance(HELLO_NS)
+    assert is_over(beside.governor, beside.command)
+    alarm = beside.alarm()
+    assert alarm is not None
+    assert "pid 500001" in alarm.text
+
+
+@pytest.mark.parametrize("run", ["run-1", "named-by-the-script"])
+def test_who_has_the_commands_name_or_is_below_it_announces_it(beside: Beside, run: str) -> None:
+    beside.leave(500_001)
+    says_hello(beside, OWN, run)
+    if run != "run-1":
+        play(beside.node, LaunchersSeen(at(1), run, (COMMAND,)))
+    leaves(beside, run)
+    assert is_over(beside.governor, beside.command)
+    assert beside.alarm() is None
+
+
+@pytest.mark.parametrize("uid", [STRANGER, OWN])
+def test_no_others_checkpoint_is_named_to_resume_from_and_nobody_elses_run_ends_with_the_commands_code(
+    beside: Beside, uid: int
+) -> None:
+    beside.command.exit_code = 3
+    says_hello(beside, uid, resumes="never", framework="hf")
+    play(beside.node, a_step(900, run="other", connection=LINK, when=2))
+    beside.node.runs["other"].run.set_last_good(900, "/data/evil", at(2))
+    leaves(beside)
+    (line,) = how_to_resume(beside.governor, beside.command, "run-1", ["sleep", "4"], is_halted=False)
+    assert line.endswith(" sleep 4")
+    *others, own = closing_lines(beside.governor, beside.command, Outcome("run-1", COMMAND.pid))
+    assert own.startswith("run-1: ended with exit code 3")
+    assert [text.partition(";")[0] for text in others] == (["other: was watched beside the command"] * (uid == OWN))
+
+
+def test_the_commands_own_run_of_another_name_is_resumed_from_its_checkpoint(beside: Beside) -> None:
+    beside.command.exit_code = 3
+    says_hello(beside, OWN, "named-by-the-script", resumes="never")
+    play(beside.node, LaunchersSeen(at(1), "named-by-the-script", (COMMAND,)))
+    beside.node.runs["named-by-the-script"].run.set_last_good(900, "/data/own", at(2))
+    told = how_to_resume(beside.governor, beside.command, "run-1", ["sleep", "4"], is_halted=False)
+    assert "/data/own" in told[-1]
+
+
+def relaunched(beside: Beside) -> None:
+    """Another governor takes the journal up."""
+    kept = [run_snapshot(beside.node, managed, at(3)) for managed in beside.node.runs.values()]
+    beside.node = make_node(cloud="none", exclusive=True)
+    restore_runs(beside.node, kept, BootNs(at(4)), at(4))
+
+
+def test_a_stranger_that_trains_on_refuses_no_launch_and_holds_the_next_one_no_more_open(beside: Beside) -> None:
+    says_hello(beside, STRANGER)
+    relaunched(beside)
+    assert beside.node.runs["other"].run.alive
+    assert launched_before(beside.governor, "run-1") is None
+    play(beside.node, CommandLaunched(at(5), "run-1", OWN, (COMMAND,)), tick(5))
+    ends(beside, 6)
+    assert is_over(beside.governor, beside.command)
+
+
+@pytest.mark.parametrize(("uid", "tied"), [(OWN, False), (STRANGER, True)])
+def test_what_may_be_the_commands_own_refuses_the_next_launch(beside: Beside, uid: int, tied: bool) -> None:
+    says_hello(beside, uid, of_command=tied)
+    relaunched(beside)
+    assert "end it with `kill 900`" in (launched_before(beside.governor, "run-1") or "")
+
+
+def test_only_an_open_halt_that_ends_the_earlier_launch_lets_the_next_one_begin(beside: Beside) -> None:
+    mine = hello(0, 1, run="run-1", world_size=1, peer=peer(700, OWN))
+    beside.processes.add(700, start_ticks=7_000)
+    play(beside.node, mine, tick(1))
+    for uid in (STRANGER, OWN):
+        says_hello(beside, uid, f"of-{uid}", attempt=f"a{uid}")
+        play(beside.node, OperatorHalt(at(2), f"of-{uid}", "enough", 0))
+        assert "pid 700" in (launched_before(beside.governor, "run-1") or "")
+    play(beside.node, OperatorHalt(at(2), "run-1", "enough", 0))
+    assert launched_before(beside.governor, "run-1") is None
+
+
+def refused(beside: Beside, uid: int, pid: int) -> None:
+    beside.processes.add(pid, uid=uid, start_ticks=pid * 10)
+    play(beside.node, hello(0, 1, run="not a name", connection=ConnectionId(pid), peer=peer(pid, uid)))
+
+
+def test_a_refused_stranger_is_not_told_as_left_unwatched(beside: Beside) -> None:
+    refused(beside, STRANGER, 910)
+    assert left_unwatched(beside.governor, beside.command) == []
+    refused(beside, OWN, 911)
+    refused(beside, STRANGER, 912)
+    beside.processes.by_pid[912].facts = replace(
+        beside.processes.by_pid[912].facts, sid=beside.command.process.pid
+    )  # The command has become another user.
+    told = left_unwatched(beside.governor, beside.command)
+    assert [line.partition(" still")[0] for line in told] == ["pid 911", "pid 912"]
+
+
+def test_no_strangers_halt_holds_back_a_signal_to_the_command() -> None:
+    beside, said = Beside(FakeProcesses("boot-1")), list[str]()
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:
+        play(beside.node, CommandLaunched(at(0), "run-1", OWN, (COMMAND,)), tick(0))
+        says_hello(beside, STRANGER)
+        for number in (1, 2, 3):
+            play(beside.node, a_step(number, run="other", connection=LINK, when=number))
+        play(beside.node, a_step(4, run="other", connection=LINK, loss=float("nan")))
+        assert beside.node.runs["other"].incident is not None
+        assert SignalAnswers(Command(sleeper), said.append).pass_on(beside.governor, signal.SIGTERM)
+        assert sleeper.wait(10) == -signal.SIGTERM
+    assert said == []

@@ -1,0 +1,115 @@
+"""Beside the command of `costgov run`: what another user announces on its socket has no part in its affairs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from governor.core.base.identity import ConnectionId
+from governor.core.base.units import BootNs
+from governor.core.engine.node import Node
+from governor.core.engine.node_journal import run_snapshot
+from governor.core.engine.resume import restore_runs
+from governor.core.events.inputs import CommandExited, CommandLaunched, LauncherExited, OperatorHalt, TrainerExited
+from governor.core.halt.state import StopTarget
+from tests.unit.core.engine.test_launched_command import COMMAND, PRICE, launched, pass_time, stream, terms
+from tests.unit.core.engine.test_step import at, hello, make_node, peer, play, tick
+
+STRANGER = 12345
+
+
+def strangers(node: Node, count: int, when: int = 0) -> None:
+    for number in range(count):
+        link = ConnectionId(50 + number)
+        said = {"run": f"o{number}", "world_size": 1, "connection": link, "peer": peer(900 + number, STRANGER)}
+        play(node, hello(0, when, **said))
+
+
+def ended_at(node: Node) -> list[int]:
+    """At which seconds somebody was ended."""
+    return [second for second in range(1, 700) if terms(play(node, tick(second)))]
+
+
+def test_what_another_user_announces_pays_nothing_and_dilutes_no_ceiling() -> None:
+    (alone,) = ended_at(launched())
+    for count in (1, 31):
+        node = launched()
+        strangers(node, count)
+        assert ended_at(node) == [alone]
+        assert node.ledger.spend("job") == node.ledger.total()
+        shown = node.runs["o0"].run
+        assert (shown.alive, shown.spend_usd_micros, shown.spend_rate_usd_micros_per_hour) == (True, 0, 0)
+
+
+def test_beside_strangers_two_trainers_of_the_commands_user_share_the_machine_as_before() -> None:
+    node = launched()
+    for number, name in enumerate(("a", "b")):
+        link, whose = ConnectionId(2 + number), peer(200 + number)
+        play(node, hello(0, 0, run=name, world_size=1, connection=link, peer=whose))
+    strangers(node, 3)
+    pass_time(node, 100)
+    assert (node.ledger.spend("a"), node.ledger.spend("b"), node.ledger.total()) == (
+        50_000_000,
+        50_000_000,
+        100_000_000,
+    )
+
+
+def test_a_stranger_that_comes_when_the_command_has_exited_is_none_of_its_ranks() -> None:
+    node = launched()
+    play(node, hello(0, 1, run="job", world_size=1), LauncherExited(at(2)))
+    strangers(node, 1, when=3)
+    pass_time(node, 103, 3)
+    assert node.runs["o0"].is_strangers
+    assert (node.ledger.spend("job"), node.ledger.spend("o0")) == (103_000_000, 0)
+
+
+def test_a_stranger_stays_one_over_a_restart_until_it_says_hello_again() -> None:
+    node = launched()
+    strangers(node, 1)
+    pass_time(node, 10)
+    kept = [run_snapshot(node, managed, at(10)) for managed in node.runs.values()]
+    for exclusive in (True, False):
+        again = make_node(cloud="none", exclusive=exclusive, price_usd_micros_per_hour=PRICE, boot=10)
+        restore_runs(again, kept, BootNs(at(10)), at(10))
+        assert again.runs["o0"].is_strangers is exclusive, "a service of the same journal lets it pay"
+        pass_time(again, 20, 11)
+        assert (again.ledger.spend("o0") > 0) is not exclusive
+
+
+def test_a_strangers_halt_stops_no_machine_and_no_halt_stops_one_that_a_stranger_uses() -> None:
+    for stop in ("instance", "auto"):
+        for name, count, expected in (
+            ("o0", 1, StopTarget.PROCESSES),
+            ("job", 0, StopTarget.INSTANCE),
+            ("job", 1, StopTarget.INSTANCE if stop == "instance" else StopTarget.PROCESSES),
+        ):
+            node = make_node(exclusive=True)
+            policy = replace(node.policies.policies[0], halt=replace(node.policies.policies[0].halt, stop=stop))
+            node.policies = replace(node.policies, policies=(policy,))
+            play(node, CommandLaunched(at(0), "job", 1000, (COMMAND,)), tick(0))
+            strangers(node, count)
+            play(node, tick(1), OperatorHalt(at(2), name, "enough", 0))
+            incident = node.runs[name].incident
+            assert incident is not None
+            assert incident.plan.stop is expected
+
+
+def test_a_strangers_hello_under_the_name_of_a_log_takes_nothing_of_the_log() -> None:
+    node = launched()
+    node.facts = replace(node.facts, streams=frozenset({"log"}))
+    play(node, hello(0, 1, run="log", world_size=1, peer=peer(900, STRANGER)))
+    assert node.runs[f"log@{STRANGER}"].is_strangers
+    stream(node, "log", 2, COMMAND)
+    pass_time(node, 10, 2)
+    assert node.ledger.spend("log") == node.ledger.total() == 10_000_000
+
+
+def test_a_command_that_has_ended_well_stops_its_machine_whatever_became_of_a_strangers_run() -> None:
+    node = make_node(exclusive=True, survives_stop=True)
+    node.policies = replace(node.policies, policies=(replace(node.policies.policies[0], run_on_finish="stop"),))
+    play(node, CommandLaunched(at(0), "job", 1000, (COMMAND,)), tick(0))
+    strangers(node, 1)
+    play(node, tick(1), OperatorHalt(at(2), "o0", "enough", 0), tick(3))
+    play(node, LauncherExited(at(4)), TrainerExited(at(4), "job", 0), CommandExited(at(4), "job", 0))
+    assert node.idle.finish is not None
+    assert node.idle.finish.run == "job"

@@ -102,6 +102,15 @@ class KillInProgress:
     is_gone_reported: bool = False
     next_at: MonoNs = MonoNs(0)
 
+    @property
+    def uids(self) -> tuple[int, ...]:
+        return (self.uid, *self.other_uids)
+
+    @property
+    def kept(self) -> tuple[ProcessId, ...]:
+        """What this halt has known as the run's: its launcher may be gone by now, and nothing else may tell."""
+        return (*self.signalled, *(self.members.members if self.members is not None else ()))
+
 
 @dataclass(slots=True)
 class ProcessKiller:
@@ -159,7 +168,8 @@ class ProcessKiller:
 
     def _begin(self, killing: KillInProgress, table: Table) -> list[dict[str, Any]]:
         maybe = siblings(
-            table, killing.ranks, killing.launchers, killing.marks, killing.cgroups, killing.programs
+            table, killing.ranks, (*killing.launchers, *killing.kept), killing.marks, killing.cgroups,
+            killing.programs, uids=killing.uids,
         )  # fmt: skip
         killing.siblings = tuple(dict.fromkeys((*killing.siblings, *maybe)))
         ties = self._tie(killing, table)
@@ -197,8 +207,8 @@ class ProcessKiller:
         before = killing.members.marks if killing.members is not None else ()
         killing.ties = own_ties(
             table, killing.ranks, killing.launchers, (*killing.marks, *before), killing.cgroups, killing.others(),
-            self.own_pid, uids=(killing.uid, *killing.other_uids), guesses=(*killing.apart, *killing.siblings),
-            made=self.group.path if self.group is not None else None, strangers=killing.strangers(),
+            self.own_pid, uids=killing.uids, guesses=(*killing.apart, *killing.siblings),
+            made=self.group.path if self.group is not None else None, strangers=killing.strangers(), kept=killing.kept,
         )  # fmt: skip
         return killing.ties
 
@@ -213,16 +223,23 @@ class ProcessKiller:
         argv0 = " ".join(redacted(facts.argv[:3], self.redact_keys))[:120] if facts is not None else ""
         return {**process_row(process), "role": role, "argv0": argv0, "sent": sent.value}
 
-    def _own_group(self, killing: KillInProgress) -> ControlGroup | None:
-        """The control group that was made for this halt's run: not that of another run on the same socket."""
-        return self.group if self.group is not None and self.group.path in killing.ties.cgroups else None
+    def _own_group(self, killing: KillInProgress, table: Table) -> ControlGroup | None:
+        """The control group that was made for this halt's run: not that of another run on the same socket.
+
+        Nor one in which another user's run lives: it does not end as a whole.
+        """
+        group = self.group
+        if group is None or group.path not in killing.ties.cgroups:
+            return None
+        is_alone = all(facts.process.pid not in killing.ties.spared for facts in in_group(table, group.path))
+        return group if is_alone else None
 
     def _kill_group(self, killing: KillInProgress, table: Table) -> tuple[ProcessId, ...]:
         """End the run's own control group, another user's processes too. Return what the table shows in it.
 
         Root's manager (sshd, a container's) that the run has started there is left alone. It keeps the halt open.
         """
-        group = self._own_group(killing)
+        group = self._own_group(killing, table)
         if group is None or not group.is_populated:
             return ()
         inside = in_group(table, group.path)
@@ -275,7 +292,7 @@ class ProcessKiller:
         # Dead members are dropped: a fork bomb makes more of them all the time.
         killing.members = members.without(everyone.keys() - living, table)
         due = dict.fromkeys((*killing.unsent, *newcomers))
-        group = self._own_group(killing)
+        group = self._own_group(killing, table)
         is_held = group is not None and group.is_populated
         if killing.signum is signal.SIGKILL:  # Survivors come after processes without a first signal.
             due.update(dict.fromkeys(killing.members.members))

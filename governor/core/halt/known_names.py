@@ -17,6 +17,7 @@ _MANAGERS = frozenset((
 _LAUNCHER_FILES = ("deepspeed/launcher/launch.py", "deepspeed/launcher/runner.py", "torch/distributed/run.py")
 _GOVERNOR_FILE = "governor/__main__.py"
 _MULTIPLEXERS = frozenset(("tmux", "tmux:", "screen", "SCREEN", "zellij", "dtach", "abduco"))
+_SWITCHES = frozenset(("su", "runuser", "sudo", "doas"))
 _SHARED_UNITS = ("session-", "user@", "init.scope")
 _CONTAINERS = ("docker", "libpod", "crio", "cri-containerd", "kubepods", "lxc", "machine", "podman", "containerd")
 _PYTHON_OPTIONS_WITH_VALUE = frozenset(("-X", "-W", "--check-hash-based-pycs"))
@@ -67,6 +68,11 @@ def is_multiplexer(argv: tuple[str, ...]) -> bool:
     """Whether this is a server of terminals, such as "tmux: server" or "SCREEN -S x": it starts what others ask for."""
     words = argv[0].split() if argv else []
     return bool(words) and words[0].rsplit("/", 1)[-1] in _MULTIPLEXERS
+
+
+def is_switch(argv: tuple[str, ...]) -> bool:
+    """Whether it runs a command as another user, waits for it, and passes signals on to it."""
+    return bool(argv) and argv[0].rsplit("/", 1)[-1] in _SWITCHES
 
 
 def is_for_one_command(cgroup: str) -> bool:

@@ -2,7 +2,7 @@
 
 A unit, a Slurm step, a launcher, or a tmux server with all that is opened in it may hold several runs. What identifies
 the run alone then shrinks to its ranks, their launchers and trees, and the marks of its ranks. Whoever shares more than
-that with it is named, and lives.
+that with it is named, and lives. Only runs of the same user share so: another user's process saves itself and its tree.
 
 Other runs are those that have announced themselves to this governor, and the commands of other governors: a
 `costgov run` that has left the run's tree (in a terminal server, by `setsid`). One inside the tree is the run's own
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from governor.core.base.identity import Clue, ProcessFacts, ProcessId, carries
 from governor.core.halt.kill_set import ancestors, is_below
-from governor.core.halt.known_names import is_governor
+from governor.core.halt.known_names import is_governor, is_switch
 from governor.core.halt.programs import is_sibling, program_key
 
 Table = Mapping[int, ProcessFacts]
@@ -50,40 +50,49 @@ def own_ties(
     table: Table, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], marks: Iterable[int],
     cgroups: Iterable[str], others: Iterable[ProcessId], own_pid: int, *, uids: Iterable[int],
     guesses: Iterable[ProcessId] = (), made: str | None = None, strangers: Iterable[ProcessId] = (),
+    kept: Iterable[ProcessId] = (),
 ) -> Ties:  # fmt: skip
     """`others`: announced processes of other runs that live. A process that this run has announced too is its own.
 
     `guesses`: what may be another run's, as nobody has announced it. `made`: the control group made for the run's
     command. What is in it is the run's, whatever it calls itself: neither a guess nor a name gives it up.
-    `uids`: the run's. Another user's mark may be a copy of the run's and says nothing of the run's own processes.
+    `uids`: the run's. Another user's process saves itself and its own tree, and nothing else of these uids: its mark
+    may be a copy, and it may be in the run's unit or tree.
     `strangers`: those of the others that such users announced: as a setuid program one has root's uid, and its marks.
+    `kept`: what the halt has known as the run's. No guess or name takes it back, only what these uids have announced.
     """
-    uids, own = frozenset(uids), _pids(table, ranks)
+    uids, own, known = frozenset(uids), _pids(table, ranks), _pids(table, kept)
     marks, cgroups = tuple(dict.fromkeys(marks)), tuple(dict.fromkeys(cgroups))
     made = made if made in cgroups else None  # Else it is another run's.
 
     # The heads of other runs: who was announced or guessed, and `costgov run`s that the run did not launch.
-    announced = (_pids(table, others) | _out_of(table, _pids(table, guesses), made)) - own
-    rooted = own | _pids(table, launchers)
+    rooted = own | _pids(table, launchers) | known
+    announced = _pids(table, others) - own
+    maybe = _out_of(table, _pids(table, guesses), made) - own
+    guessed = frozenset(pid for pid in maybe if not _in_tree(table, table[pid], known))
     governors = _out_of(table, _governors(table, rooted, own_pid, marks, cgroups, uids), made)
-    heads = announced | governors
+    heads = announced | guessed | governors
     if not heads:
         return Ties(marks, cgroups)
 
-    # A mark of the run is shared if a head has it that did not copy it; a control group, if any head is in it.
+    # A mark or a control group of the run is shared if a head of its users has it that did not copy it.
     credible = frozenset(head for head in heads if table[head].uid in uids) - _pids(table, strangers)
     shared_marks = tuple(mark for mark in marks if _any_carries(table, credible, mark))
-    shared_cgroups = tuple(cgroup for cgroup in cgroups if any(is_below(table[h].cgroup, (cgroup,)) for h in heads))
+    shared_cgroups = tuple(c for c in cgroups if any(is_below(table[h].cgroup, (c,)) for h in credible))
 
     # The others' trees live, what has their marks, and what is above them: a launcher in common too.
-    commands = {facts.process.pid for facts in table.values() if facts.ppid in governors and facts.uid in uids}
-    theirs = _marks_of(table, commands | (announced & credible), but=own | (governors & credible))
-    above = {pid for head in heads for pid in _up_to(table, head, own)}
+    inside = frozenset(head for head in heads - credible if _in_tree(table, table[head], rooted))
+    commands = _commands(table, governors, credible, marks, uids)
+    certain = own | (governors & credible)
+    spared = _saved(table, heads, credible, inside, commands | ((announced | guessed) & credible), certain, own, uids)
+    if known & spared:
+        again = _saved(table, announced, credible, announced - credible, announced & credible, certain, own, uids)
+        spared -= known - again
     alone = (*(m for m in marks if m not in shared_marks), *_of_ranks_alone(table, own, shared_marks, credible))
     return Ties(
         marks=tuple(dict.fromkeys(alone)),
         cgroups=tuple(cgroup for cgroup in cgroups if cgroup not in shared_cgroups),
-        spared=(_of_others(table, own, heads, theirs) | above) - own,
+        spared=spared,
         shared_marks=shared_marks,
         shared_cgroups=shared_cgroups,
     )
@@ -95,12 +104,17 @@ def _marks_of(table: Table, pids: Iterable[int], *, but: Iterable[int]) -> froze
     return frozenset(mark for mark in found if not _any_carries(table, but, mark))
 
 
-def _of_others(table: Table, own: frozenset[int], heads: frozenset[int], marks: frozenset[int]) -> frozenset[int]:
-    """What is a head's rather than a rank's, and what has a mark of other runs and is below no rank."""
+def _commands(
+    table: Table, governors: frozenset[int], credible: frozenset[int], marks: Iterable[int], uids: frozenset[int]
+) -> frozenset[int]:
+    """What the `costgov run`s have started. Another user's proves by no mark of this run that it has started one."""
+    marks = tuple(marks)
     return frozenset(
         facts.process.pid
         for facts in table.values()
-        if _nearest(table, facts, own, heads) or (_carries_one(facts.mark, marks) and not _in_tree(table, facts, own))
+        if facts.uid in uids
+        and facts.ppid in governors
+        and (facts.ppid in credible or not _carries_one(facts.mark, marks))
     )
 
 
@@ -134,14 +148,14 @@ def launched_apart(
 
 def siblings(
     table: Table, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], marks: Iterable[int],
-    cgroups: Iterable[str], programs: Iterable[str] = (),
+    cgroups: Iterable[str], programs: Iterable[str] = (), *, uids: Iterable[int],
 ) -> tuple[ProcessId, ...]:  # fmt: skip
     """Return what only a control group ties to the run, and what may be another run of a sweep before its hello.
 
-    It has the program of a rank with other arguments. `programs`: keys of those of the run's ranks that have said
-    hello, dead or alive (programs.py).
+    It has the program of a rank with other arguments, and one of the run's uids. `programs`: keys of those of the
+    run's ranks that have said hello, dead or alive (programs.py).
     """
-    ranks, marks, cgroups = tuple(ranks), tuple(marks), tuple(cgroups)
+    ranks, marks, cgroups, uids = tuple(ranks), tuple(marks), tuple(cgroups), frozenset(uids)
     own = _pids(table, ranks)
     rooted = own | _pids(table, launchers)
     above = {ancestor.process.pid for pid in own for ancestor in ancestors(table, table[pid])}
@@ -150,7 +164,8 @@ def siblings(
     return tuple(
         facts.process
         for facts in table.values()
-        if is_below(facts.cgroup, cgroups)
+        if facts.uid in uids
+        and is_below(facts.cgroup, cgroups)
         and is_sibling(facts.argv, known)
         and not _carries_one(facts.mark, marks)
         and facts.process.pid not in above
@@ -190,11 +205,36 @@ def _pids(table: Table, processes: Iterable[ProcessId]) -> frozenset[int]:
     return frozenset(p.pid for p in processes if p.pid in table and table[p.pid].process == p)
 
 
-def _up_to(table: Table, head: int, own: frozenset[int]) -> list[int]:
-    """What is above a head, up to a rank of the run: from there on it is the run's."""
+def _saved(
+    table: Table, heads: frozenset[int], credible: frozenset[int], inside: frozenset[int], marking: frozenset[int],
+    certain: frozenset[int], own: frozenset[int], uids: frozenset[int],
+) -> frozenset[int]:  # fmt: skip
+    """What these heads save: their trees, what has left the trees with a mark of theirs, and what is above them.
+
+    `inside`: other users' heads below which what is of the run's uids is the run's.
+    `marking`: those whose marks are theirs, but for marks that a process of `certain` has.
+    """
+    theirs = _marks_of(table, marking, but=certain)
+    above = {pid for head in heads for pid in _up_to(table, head, own, frozenset() if head in credible else uids)}
+    outside = heads - inside
+    below = {
+        facts.process.pid
+        for facts in table.values()
+        if _nearest(table, facts, own, outside if facts.uid in uids else heads)
+        or (_carries_one(facts.mark, theirs) and not _in_tree(table, facts, own))
+    }
+    return (heads | above | below) - own
+
+
+def _up_to(table: Table, head: int, own: frozenset[int], uids: frozenset[int]) -> list[int]:
+    """What is above a head, up to a rank of the run: from there on it is the run's.
+
+    `uids`: the run's, above another user's head. What is of these is no way to the head, but for what became that user
+    (su): it would pass a signal on.
+    """
     found = []
     for ancestor in ancestors(table, table[head]):
-        if ancestor.process.pid in own:
+        if ancestor.process.pid in own or (ancestor.uid in uids and not is_switch(ancestor.argv)):
             break
         found.append(ancestor.process.pid)
     return found

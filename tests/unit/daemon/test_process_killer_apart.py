@@ -139,6 +139,65 @@ def test_what_an_earlier_governor_has_signalled_is_the_runs_unless_another_run_a
     assert set(processes.table()) == {301, 302, *((300,) if announced else ())}
 
 
+@pytest.mark.parametrize("governor", ["the same", "another one"])
+def test_a_worker_that_the_halt_has_signalled_is_no_run_of_a_sweep_when_its_launcher_is_gone(governor: str) -> None:
+    """It ignores SIGTERM, and only the unit still ties it to the run. So is what it starts then."""
+    processes = FakeProcesses()
+    launcher = processes.add(100, argv=["torchrun"])
+    rank = processes.add(101, ppid=100, argv=["python", "train.py", "--shard", "0"])
+    deaf = processes.add(
+        102, ppid=100, argv=["python", "train.py", "--shard", "1"], dies_of=frozenset({signal.SIGKILL})
+    )  # fmt: skip
+    key = program_key(("python", "train.py", "--shard", "0"))
+    assert key is not None
+    process_killer, signalled = ProcessKiller(processes, OWN), [launcher, rank, deaf]
+    process_killer.begin("i", [rank], [launcher], 1000, signal.SIGTERM, cgroups=["/fake"], programs=[key])
+    assert set(processes.table()) == {deaf.pid}
+    scans(process_killer, 2)
+    processes.add(103, ppid=102, argv=["python", "train.py", "--shard", "1", "--loader"])
+    if governor == "another one":
+        process_killer = ProcessKiller(processes, OWN)
+    process_killer.begin(
+        "i", [rank], [launcher], 1000, signal.SIGKILL, cgroups=["/fake"], programs=[key], signalled=signalled
+    )  # fmt: skip
+    (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
+    assert (seen.alive, seen.unsure, processes.table()) == ((), (), {})
+
+
+def test_a_costgov_run_inside_the_command_ends_with_it_also_when_the_command_is_gone_first() -> None:
+    processes = FakeProcesses()
+    command = processes.add(100, argv=["sh", "job.sh"], mark=MARK)
+    processes.add(101, ppid=100, argv=GOVERNING, mark=MARK, dies_of=frozenset({signal.SIGKILL}))
+    processes.add(102, ppid=101, sid=102, dies_of=frozenset({signal.SIGKILL}))
+    process_killer = ProcessKiller(processes, OWN)
+    process_killer.begin("i", [], [command], 1000, signal.SIGTERM, marks=[MARK])
+    assert scans(process_killer, EMPTY_SCANS + 3) == []
+    process_killer.begin("i", [], [command], 1000, signal.SIGKILL, marks=[MARK])
+    assert (scans(process_killer, EMPTY_SCANS + 3, begin=10), processes.table()) == ([()], {})
+
+
+@pytest.mark.parametrize("announced", [False, True])
+def test_another_user_in_the_unit_lives_and_saves_nothing_of_the_run(announced: bool) -> None:
+    processes = FakeProcesses()
+    rank = processes.add(100, argv=["python", "train.py", "1"])
+    processes.add(101, argv=["sleep", "321"])
+    other = processes.add(200, argv=["python", "train.py", "2"], uid=1001)
+    others = [other] if announced else []
+    process_killer = ProcessKiller(processes, OWN)
+    process_killer.begin("i", [rank], [], 1000, signal.SIGTERM, cgroups=["/fake"], others=lambda: others)
+    (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
+    assert (seen.unsure, set(processes.table()), processes.by_pid[200].received) == ((), {200}, [])
+
+
+def test_another_users_run_in_the_group_of_the_command_is_not_ended_with_the_group() -> None:
+    processes = FakeProcesses()
+    rank, other = processes.add(100), processes.add(200, uid=1001)
+    processes.add(101, argv=["sleep", "321"])
+    process_killer, group = grouped(processes)
+    process_killer.begin("i", [rank], [], 1000, signal.SIGKILL, cgroups=[group.path], others=lambda: [other])
+    assert (scans(process_killer, EMPTY_SCANS + 3), group.kills, set(processes.table())) == ([()], 0, {200})
+
+
 @pytest.mark.parametrize("says_hello", [False, True])
 def test_what_may_be_another_run_of_the_sweep_lives_on_when_the_rank_is_gone(says_hello: bool) -> None:
     processes = FakeProcesses()

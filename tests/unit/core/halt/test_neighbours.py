@@ -143,6 +143,87 @@ def test_another_users_costgov_run_with_a_copied_mark_saves_nothing_of_the_run(t
     assert (sorted(pids(made.members)), ties) == ([201, 202], Ties((MARK,), ()))
 
 
+def in_scope(tree: Tree, *of: int) -> None:
+    for pid in of:
+        tree.table[pid] = replace(tree.table[pid], cgroup=SCOPE)
+
+
+def test_another_users_run_in_the_unit_saves_itself_and_nothing_of_the_run(tree: Tree) -> None:
+    rank = tree.add(201, 1, RANK, session=True)
+    stray = tree.add(202, 1, ("redis-server",), session=True)
+    stranger = tree.add(301, 1, RANK, session=True, uid=USER + 1)
+    through_sudo = tree.add(302, 301, RANK)  # Nobody but the stranger has started it.
+    in_scope(tree, 201, 202, 301, 302)
+    made, ties = halted(tree, rank, [stranger], cgroups=(SCOPE,))
+    assert made.members == (rank, stray)
+    assert (ties.cgroups, ties.shared_cgroups, through_sudo.pid in ties.spared) == ((SCOPE,), (), True)
+
+
+def test_another_users_costgov_run_in_the_unit_saves_its_command_and_nothing_of_the_run(tree: Tree) -> None:
+    """Root's has a command of the run's user. The stranger's has one that is a setuid program with a copied mark."""
+    rank = marked(tree, 201, 1, own(1))
+    strays = [marked(tree, 202, 1, MARK, ("httpd",)), tree.add(203, 1, ("redis-server",), session=True)]
+    for governor, command, mark in ((300, 301, MARK + 1), (400, 401, MARK)):
+        tree.add(governor, 1, GOVERNING, session=True, uid=0)
+        marked(tree, command, governor, mark)
+    marked(tree, 302, 1, MARK + 1, ("redis-server",))  # It has left the other command's tree.
+    in_scope(tree, 201, 202, 203, 300, 301, 302, 400, 401)
+    tree.end(201)
+    ties = own_ties(tree.table, [rank], [], [MARK], [SCOPE], [], GOVERNOR, uids=[USER])
+    made = kill_set(tree.table, [rank], GOVERNOR, uid=USER, marks=ties.marks, cgroups=ties.cgroups, spared=ties.spared)
+    assert made is not None
+    assert list(made.members) == strays
+    assert ties.spared == {300, 301, 302, 400, 401}
+
+
+def test_another_users_run_below_the_runs_launcher_saves_neither_it_nor_what_it_has_started(tree: Tree) -> None:
+    """Root's job has dropped to a user for a part of its work. Only `su` lives: it would pass the signal on."""
+    shell = tree.add(200, 100, ("sh", "job.sh"), group=True)
+    rank = tree.add(201, 200, RANK)
+    dropped = tree.add(202, 200, ("data-server",))
+    strangers = [tree.add(203, 202, ("loader",), uid=USER + 1)]
+    tree.add(204, 203, ("sudo", "convert"))
+    tree.add(205, 200, ("su", "other"))
+    strangers.append(tree.add(206, 205, RANK, uid=USER + 1))
+    strangers.append(tree.add(207, 200, ("passwd",)))  # Setuid: the stranger that had announced it ran it then.
+    ties = own_ties(
+        tree.table, [rank], [shell], [], [], strangers, GOVERNOR, uids=[USER], strangers=strangers
+    )  # fmt: skip
+    made = kill_set(tree.table, [rank], GOVERNOR, launchers=[shell], spared=ties.spared)
+    assert made is not None
+    assert pids(made.members) == [200, 201, dropped.pid, 204]
+
+
+def test_another_users_process_is_no_sibling_of_the_sweep(tree: Tree) -> None:
+    rank = tree.add(201, 1, (PYTHON, "train.py", "--lr", "1"), session=True)
+    other = tree.add(202, 1, (PYTHON, "train.py", "--lr", "2"), session=True)
+    tree.add(203, 1, (PYTHON, "train.py", "--lr", "3"), session=True, uid=USER + 1)
+    in_scope(tree, 201, 202, 203)
+    assert siblings(tree.table, [rank], [], [], [SCOPE], uids=[USER]) == (other,)
+    assert siblings(tree.table, [rank], [other], [], [SCOPE], uids=[USER]) == ()
+
+
+def test_what_the_halt_has_known_as_the_runs_is_given_up_to_another_runs_announcement_alone(tree: Tree) -> None:
+    """Its launcher and its rank are gone. It looks like a `costgov run` in the unit, or like a run of the sweep."""
+    worker = tree.add(202, 1, GOVERNING, session=True)
+    command = tree.add(203, 202, RANK, session=True)
+    stranger = tree.add(300, 1, RANK, session=True, uid=USER + 1)
+    below = tree.add(301, 300, RANK)
+    in_scope(tree, 202, 203, 300, 301)
+
+    def spared(others: Iterable[ProcessId], kept: Iterable[ProcessId]) -> set[int]:
+        return set(
+            own_ties(
+                tree.table, [], [], [], [SCOPE], others, GOVERNOR, uids=[USER], guesses=[command], kept=kept
+            ).spared
+        )  # fmt: skip
+
+    assert spared([], []) == {202, 203}
+    assert spared([], [worker]) == set(), "what is below it is the run's too"
+    assert spared([command], [worker, command]) == {202, 203}
+    assert spared([stranger], [below]) == {202, 203, 300}
+
+
 MADE = "/system.slice/costgov-x-0a1b2c3d"
 
 
@@ -199,14 +280,14 @@ def test_runs_of_a_sweep_in_one_scope_are_neighbours_before_their_hello(tree: Tr
     for pid in range(200, 208):
         tree.table[pid] = replace(tree.table[pid], cgroup=SCOPE)
     tree.add(208, 1, (PYTHON, "train.py", "--lr", "3"), session=True)
-    found = siblings(tree.table, [rank], [], [MARK], [SCOPE])
+    found = siblings(tree.table, [rank], [], [MARK], [SCOPE], uids=[USER])
     assert found == (other, of_torchrun)
     made, ties = halted(tree, rank, found, marks=(MARK,), cgroups=(SCOPE,))
     assert pids(made.members) == [201, 206, 207]
     assert above not in found
     assert behind.pid in ties.spared
     assert pids(ties.shared(tree.table, [USER])) == [200, 201, 205, 206, 207]
-    assert siblings(tree.table, [rank], [], [MARK], []) == ()
+    assert siblings(tree.table, [rank], [], [MARK], [], uids=[USER]) == ()
 
 
 @pytest.mark.parametrize(

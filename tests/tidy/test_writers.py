@@ -134,6 +134,7 @@ ONLY_WRITER = {
     "governor.core.engine.node.Node.persisted_at": "governor.core.engine.node",
     "governor.core.engine.node.Node.incidents": "governor.core.engine.node",
     "governor.core.engine.node.Node.launched": "governor.core.engine.launched_command",
+    "governor.core.engine.node.Node.command": "governor.core.engine.launched_command",
     "governor.core.engine.managed_run.ManagedRun.is_separate": "governor.core.engine.launched_command",
     "governor.core.engine.managed_run.ManagedRun.follows_command": "governor.core.engine.launched_command",
     "governor.core.engine.managed_run.Launch.named": "governor.core.engine.launched_command",

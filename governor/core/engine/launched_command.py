@@ -127,6 +127,11 @@ def on_rank(node: Node, managed: ManagedRun, hello: Hello, *, stood_in: bool) ->
         managed.launch.named = ()
 
 
+def restore_stranger(node: Node, managed: ManagedRun, *, is_strangers: bool) -> None:
+    """Know a stranger's run again, until it says hello. To a service that goes on with this journal all are equal."""
+    managed.is_separate = is_strangers and node.facts.exclusive
+
+
 def is_older(node: Node, hello: Hello) -> bool:
     """Whether a rank that says the launched command's name began before that command: it is of an earlier launch."""
     launched = node.launched

@@ -86,6 +86,13 @@ def free_for_stream(node: Node, event: StreamOpened) -> None:
         release(node, event.run)
 
 
+def free_for_command(node: Node, event: CommandLaunched) -> None:
+    """Release the name of a launched command that a stranger's run has. Nothing of that run is the command's."""
+    managed = node.runs.get(event.run)
+    if managed is not None and managed.is_strangers:
+        release(node, event.run)
+
+
 def is_idle_name(node: Node, name: str) -> bool:
     """Whether nothing speaks for the name's owner: its processes are gone, and it neither trained nor was halted.
 

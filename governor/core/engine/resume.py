@@ -20,7 +20,7 @@ from governor.core.base.units import (
     WallNs,
     format_duration,
 )
-from governor.core.engine import budgeting, idle_state
+from governor.core.engine import budgeting, idle_state, launched_command
 from governor.core.engine.idle.limit import finish_left
 from governor.core.engine.idle.stop import resume_stop
 from governor.core.engine.idle_state import NODE
@@ -254,9 +254,9 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
     managed.history.paid_from = BootNs(int(snapshot.get("paid_from", node.began))) if same_boot else node.began
     managed.history.paid_before = UsdMicros(int(snapshot.get("paid_before_usd_micros", snapshot["spend_usd_micros"])))
     managed.history.take_over(snapshot.get("command"))  # An older journal has none.
+    launched_command.restore_stranger(node, managed, is_strangers=bool(snapshot.get("strangers")))
     if not same_boot:
         return managed
-    managed.is_separate = node.facts.exclusive and bool(snapshot.get("strangers"))
     managed.launch.remembered = tuple(process_of(row) for row in snapshot.get("processes", ()))
     managed.launch.learn(  # An older journal has none of these.
         (int(mark) for mark in snapshot.get("marks", ())),

@@ -188,6 +188,7 @@ _INCIDENT_HANDLERS: Final[dict[type, Callable[[Node, ManagedRun, Any], list[Effe
 def _on_command_launched(node: Node, event: CommandLaunched) -> list[Effect]:
     if asked := names.ask_first(node, event):
         return asked
+    names.free_for_command(node, event)
     return [*launched_command.on_launched(node, event), *metering.settle(node, event.at)]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import BootNs
 from governor.core.engine.node import Node
@@ -12,7 +14,7 @@ from governor.core.engine.resume import restore_runs
 from governor.core.events.inputs import CommandExited, CommandLaunched, LauncherExited, OperatorHalt, TrainerExited
 from governor.core.halt.state import StopTarget
 from tests.unit.core.engine.test_launched_command import COMMAND, PRICE, launched, pass_time, stream, terms
-from tests.unit.core.engine.test_step import at, hello, make_node, peer, play, tick
+from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, tick
 
 STRANGER = 12345
 
@@ -113,3 +115,20 @@ def test_a_command_that_has_ended_well_stops_its_machine_whatever_became_of_a_st
     play(node, LauncherExited(at(4)), TrainerExited(at(4), "job", 0), CommandExited(at(4), "job", 0))
     assert node.idle.finish is not None
     assert node.idle.finish.run == "job"
+
+
+@pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
+def test_a_command_whose_name_a_stranger_has_had_begins_without_anything_of_its_run(boot: str) -> None:
+    """Beside a command of another name, whose journal this one goes on with."""
+    node = launched()
+    said = {"run": "next", "world_size": 1, "connection": ConnectionId(50), "peer": peer(900, STRANGER)}
+    play(node, hello(0, 1, **said), a_step(900, run="next", when=2, connection=ConnectionId(50)))
+    node.runs["next"].run.set_last_good(900, "/data/evil", at(2))
+    kept = [run_snapshot(node, managed, at(10)) for managed in node.runs.values()]
+    again = make_node(cloud="none", exclusive=True, boot_id=boot, price_usd_micros_per_hour=PRICE, boot=10)
+    restore_runs(again, kept, BootNs(at(10)), at(10))
+    play(again, CommandLaunched(at(10), "next", 1000, (COMMAND,)), tick(10))
+    run = again.runs["next"].run
+    assert (run.uid, run.last_good, run.step, again.runs["next"].is_unattached) == (1000, None, None, True)
+    play(again, hello(0, 11, **said))
+    assert again.runs[f"next@{STRANGER}"].is_strangers

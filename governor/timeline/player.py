@@ -28,6 +28,7 @@ from governor.core.base.units import (
 from governor.core.engine import verdicts
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import NodeFacts, new_node
+from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Effect, Record
 from governor.core.events.fetch import Fetch
 from governor.core.events.inputs import Beat, Bye, Disconnected, Event, Hello, PhaseChange, Step, Tick
@@ -215,7 +216,7 @@ class Player:
 
     def saved(self) -> None:
         """Record a good checkpoint now."""
-        self.run.set_last_good(self.step, None, MonoNs(self.now))
+        self.run.name_last_good(NamedCheckpoint(self.step, None), MonoNs(self.now))
 
     # --- what the governor does ---------------------------------------------------------------------------------
 

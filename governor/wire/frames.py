@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from governor.core.base.identity import ConnectionId, Peer
 from governor.core.base.printable import printable
 from governor.core.base.units import MonoNs
-from governor.core.events.checkpoints import LastGood, SavedCheckpoint
+from governor.core.events.checkpoints import NamedCheckpoint, SavedCheckpoint
 from governor.core.events.ends import RankFailed
 from governor.core.events.fetch import Fetch
 from governor.core.events.inputs import Ack, BadHello, Beat, Bye, Event, FramesLost, Hello, PhaseChange, Step
@@ -255,7 +255,7 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
         started_at=None if started is None else MonoNs(min(started, at)),
         resumed_step=_count(frame.get("resumed_step")),
         resumes=_resumes(frame),
-        last_good=LastGood.named(frame.get("last_good")),
+        last_good=NamedCheckpoint.named(frame.get("last_good")),
         mark=_count(frame.get("mark")),
         open_incident=frame.get("open_incident"),
     )

@@ -9,9 +9,9 @@ from typing import Any
 
 from governor.core.base.units import MonoNs, WallNs
 from governor.core.engine.node import Node
-from governor.core.events.checkpoints import LastGood
 from governor.core.halt.incident import Incident, process_of, process_row
 from governor.core.halt.table import Fact, Halt, HaltPlan, HaltState, StopTarget
+from governor.core.runs.last_good import LastGood
 
 # Fields that are written and read as they stand.
 _PLAIN = (

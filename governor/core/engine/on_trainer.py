@@ -25,6 +25,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import close_gap, hand_over, meter_tokens
 from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, owner_of
 from governor.core.engine.node_journal import persist
+from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Alarm, Confirm, Effect, RecallRun, Record
 from governor.core.events.ends import RankFailed
 from governor.core.events.inputs import (
@@ -269,7 +270,7 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
     if verdicts.is_asked(managed, event) and event.what in incidents.FAILURES:
         return verdicts.failed_checkpoint_alarms(managed, event)
     if event.what == "saved" and event.checkpoint is not None and event.checkpoint.kind == "good":
-        managed.run.set_last_good(event.step, event.checkpoint.path, event.at)
+        managed.run.name_last_good(NamedCheckpoint(event.step, event.checkpoint.path), event.at)
     if event.what == "saved" and charging.charge_checkpoint(node, managed, event) is not None:
         return [persist(node, event.at)]
     return []

@@ -15,13 +15,13 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import charge_until, hand_over
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
-from governor.core.events.checkpoints import LastGood
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.ends import CommandEndSeen, Failure, OomKillsSeen, RunEnd
 from governor.core.events.inputs import ProcessesSeen, TrainerExited
 from governor.core.halt.table import PAST_ASKING
 from governor.core.runs import intake
 from governor.core.runs.ends import cause_of, ended_text, is_of_passed_on, seen_cause
+from governor.core.runs.last_good import LastGood
 from governor.core.runs.life import LifeFact
 
 

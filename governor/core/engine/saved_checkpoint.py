@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from governor.core.base.units import DurationNs, MonoNs, WallNs
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.events.checkpoints import CheckpointRead, LastGood, LastGoodSeen, after_looks
+from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen, NamedCheckpoint
 from governor.core.events.effects import Alarm, FindLastGood, ReadCheckpoint
 from governor.core.events.inputs import Ack
 from governor.core.halt.incident import Incident
+from governor.core.runs.last_good import LastGood, after_looks
 from governor.core.runs.state import Run
 
 
@@ -28,8 +29,8 @@ def take(managed: ManagedRun, ack: Ack) -> list[ReadCheckpoint | FindLastGood]:
     if asked_at is not None:
         managed.run.note_save(DurationNs(ack.at - asked_at))
     if saved.kind == "good":
-        managed.run.set_last_good(ack.step, saved.path, ack.at)
-        incident.take_last_good(managed.run)
+        managed.run.name_last_good(NamedCheckpoint(ack.step, saved.path), ack.at)
+        incident.take_last_good(managed.run.last_good)
     # A framework that saves by its own means may have removed the last good one to make room.
     if saved.path is None or saved.manifest is None:
         return [*find_last_good(managed)]
@@ -50,7 +51,7 @@ def take_finished(managed: ManagedRun) -> list[FindLastGood]:
     known = incident.last_good.step if incident.last_good is not None else None
     if step is None or incident.step is None or not (known or -1) < step <= incident.step:
         return []
-    incident.take_last_good(managed.run)
+    incident.take_last_good(managed.run.last_good)
     return find_last_good(managed)
 
 
@@ -77,7 +78,7 @@ def _note_pending(managed: ManagedRun, told: Sequence[LastGood | None]) -> None:
     """Until the answer is here, nothing is known. It may never come: the governor may end before."""
     run, incident = managed.run, managed.incident
     if incident is not None and incident.last_good is not None and incident.last_good in told:
-        incident.go_back_to(incident.last_good.pending())
+        incident.take_last_good(incident.last_good.pending())
     if run.last_good is not None and run.last_good in told:
         run.take_last_good(run.last_good.pending(), run.last_good_at, run.named_before)
 
@@ -90,7 +91,7 @@ def note_last_good(managed: ManagedRun, seen: LastGoodSeen) -> list[Alarm]:
     alarms: list[Alarm] = []
     if incident is not None and told is not None and told.path in looked:
         found = after_looks(told, _older(run, told), seen)
-        incident.go_back_to(found)
+        incident.take_last_good(found)
         alarms = _alarms(run.run, told, found)
     if known is None or known.path not in looked:
         return alarms  # There is a newer one.
@@ -170,7 +171,7 @@ def _note_unsampled(managed: ManagedRun, unsampled: str | None) -> None:
     assert incident is not None
     if run.last_good is not None and run.last_good.path == _saved_path(incident):
         run.take_last_good(replace(run.last_good, unsampled=unsampled), run.last_good_at, run.named_before)
-        incident.take_last_good(run)
+        incident.take_last_good(run.last_good)
 
 
 def _saved_path(incident: Incident) -> str | None:
@@ -190,4 +191,4 @@ def _withdraw(managed: ManagedRun, at: MonoNs) -> None:
         back, older = (refused, last) if before is None else (refused.in_favour_of(before), before)
         # When that one was saved is not remembered, so more work counts as unsaved, and none of it as saved.
         managed.run.take_last_good(back, None, _older(managed.run, older))
-        incident.take_last_good(managed.run)
+        incident.take_last_good(managed.run.last_good)

@@ -12,7 +12,7 @@ from typing import Any
 
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
-from governor.core.events.checkpoints import CheckpointRead, LastGood, LastGoodSeen, SavedCheckpoint
+from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen, NamedCheckpoint, SavedCheckpoint
 from governor.core.events.ends import EndEvent
 from governor.core.events.fetch import Fetch
 from governor.core.events.machine import (
@@ -58,7 +58,7 @@ class Hello:
     started_at: MonoNs | None = None  # attach() in the trainer.
     resumed_step: int | None = None
     resumes: str | None = None  # "called": resume(); "loaded": a checkpoint, by other means; "never": neither yet.
-    last_good: LastGood | None = None
+    last_good: NamedCheckpoint | None = None
     mark: int | None = None  # What the rank and all that it starts carry, as it says.
     of_command: bool = False  # The kernel ties the rank to the command of `costgov run`.
     open_incident: Mapping[str, Any] | None = None

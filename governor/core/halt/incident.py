@@ -8,8 +8,8 @@ from typing import Any
 
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import MonoNs, WallNs
-from governor.core.events.checkpoints import LastGood
 from governor.core.halt.table import Halt, HaltPlan, HaltState
+from governor.core.runs.last_good import LastGood
 from governor.core.runs.state import RANKS_MAX, Run
 
 # Four times the ranks of a node. Beyond it, signalled processes are counted and not listed.
@@ -100,12 +100,8 @@ class Incident:
         assert self.checkpoint is not None, "the caller looked"
         self.checkpoint.update(found)
 
-    def take_last_good(self, run: Run) -> None:
-        """Take the run's last good checkpoint, which this halt saved."""
-        self.last_good = run.last_good
-
-    def go_back_to(self, checkpoint: LastGood) -> None:
-        """Name another last good checkpoint: what a look at this halt's own has left."""
+    def take_last_good(self, checkpoint: LastGood | None) -> None:
+        """Take the run's: it was saved by this halt or meanwhile, or a look has left it."""
         self.last_good = checkpoint
 
     def page(self, reason: str) -> None:

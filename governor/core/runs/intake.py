@@ -8,10 +8,10 @@ from typing import Any
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.checkpoints import LastGood
 from governor.core.events.ends import Failure, RunEnd
 from governor.core.events.inputs import Beat, Hello, PhaseChange, Step
 from governor.core.events.machine import GpuSample, HostMemory, MachineEvent
+from governor.core.runs.last_good import LastGood, is_news
 from governor.core.runs.life import LifeFact
 from governor.core.runs.state import Rank, Run, Trained
 
@@ -201,21 +201,11 @@ def apply_hello(run: Run, hello: Hello) -> Rank:
             phase_at=hello.at,
         )
         run.ranks[hello.rank] = rank
-    if hello.last_good is not None:
-        _take_last_good(run, hello.last_good, hello.at)
+    named = hello.last_good
+    if named is not None and is_news(run.last_good, named, is_timed=run.last_good_at is not None):
+        run.name_last_good(named, hello.at)
     run.last_frame_at = hello.at
     return rank
-
-
-def _take_last_good(run: Run, named: LastGood, at: MonoNs) -> None:
-    known = run.last_good
-    if named.step is None or (known is not None and known.refuses(named)):
-        return
-    if known is not None and run.last_good_at is not None and known.is_same(named):
-        return  # A rank that connects again repeats it. What was found at it stands.
-    # A `saved` ack may have no step.
-    if known is None or known.step is None or not known.is_fit or named.step >= known.step:
-        run.name_last_good(named, at if named.mono_ns is None else MonoNs(min(named.mono_ns, at)))
 
 
 def note_frame(rank: Rank, at: MonoNs, progress_seq: int | None) -> None:

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from governor.core.base.identity import ConnectionId, Peer
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.save_interval import Saves
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, UsdMicros
-from governor.core.events.checkpoints import LastGood, before_naming
+from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.ends import Failure, RunEnd
 from governor.core.events.fetch import Fetch
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.core.money.budgets import Cap
+from governor.core.runs.last_good import LastGood, after_naming
 from governor.core.runs.life import TRANSITIONS, Cell, Life, LifeFact
 
 # Ranks of one run on one node: twice the widest node sold (DGX GH200 trays).
@@ -187,16 +188,11 @@ class Run:
         self.step, self.tokens_total = trained.step, trained.tokens_total
         self.counted_step, self.furthest = trained.counted_step, trained.furthest
 
-    def set_last_good(self, step: int | None, path: str | None, at: MonoNs) -> None:
-        self.name_last_good(LastGood(step, path), at)
-
-    def name_last_good(self, named: LastGood, at: MonoNs) -> None:
-        """Take what a rank names as newly saved."""
-        known = self.last_good
-        passed = () if known is None else ((known,) if not known.is_fit else ()) + known.passed_over
-        newer = tuple(one for one in passed if one.path != named.path and (one.step or 0) > (named.step or 0))
-        before = before_naming(known, self.named_before, named)
-        self.take_last_good(replace(named, passed_over=newer), at, before)
+    def name_last_good(self, named: NamedCheckpoint, at: MonoNs) -> None:
+        """Take what a rank names as newly saved. `at`: when it said so; it may know when it saved."""
+        saved_at = at if named.mono_ns is None else MonoNs(min(named.mono_ns, at))
+        last_good, before = after_naming(self.last_good, self.named_before, named)
+        self.take_last_good(last_good, saved_at, before)
 
     def take_last_good(self, checkpoint: LastGood | None, at: MonoNs | None, before: tuple[LastGood, ...] = ()) -> None:
         """Take what the journal names, or what a look leaves. `at`: None if this boot has no time of it."""

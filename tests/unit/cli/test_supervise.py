@@ -35,6 +35,7 @@ from governor.core.engine import step as engine
 from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.idle_state import Finish
 from governor.core.engine.managed_run import PreviousCommand
+from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Alarm
 from governor.core.events.inputs import CommandLaunched, Disconnected, OperatorHalt, StopAnswer, TrainerExited
 from governor.core.events.streams import StreamOpened
@@ -204,7 +205,7 @@ def test_a_bad_end_says_the_command_that_goes_on_with_its_budget(beside: Beside,
 
 def test_a_bad_end_of_a_script_that_begins_at_step_0_says_so_as_a_halt_does(beside: Beside) -> None:
     play(beside.node, tick(0), hello(0, resumes="never"), a_step(1))
-    beside.node.runs["llama"].run.set_last_good(1, "/ckpt/cg_1", at(1))
+    beside.node.runs["llama"].run.name_last_good(NamedCheckpoint(1, "/ckpt/cg_1"), at(1))
     beside.command.exit_code = 1
     _, told = how_to_resume(beside.governor, beside.command, "llama", ["true"], is_halted=False)
     assert told == f"resume from   /ckpt/cg_1: {BEGINS_ANEW}"

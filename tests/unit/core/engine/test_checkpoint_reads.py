@@ -12,17 +12,17 @@ from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.events.checkpoints import (
-    NAMED_BEFORE_MAX,
     CheckpointLook,
     CheckpointRead,
     CheckpointSeen,
-    LastGood,
     LastGoodSeen,
+    NamedCheckpoint,
 )
 from governor.core.events.effects import Alarm, Effect, FindLastGood, ReadCheckpoint
 from governor.core.events.inputs import TrainerExited
 from governor.core.halt.incident import Incident
 from governor.core.runs import intake
+from governor.core.runs.last_good import NAMED_BEFORE_MAX, LastGood
 from governor.reports.incident import incident_markdown, timeline_lines
 from governor.reports.resume_text import resume_command
 from tests.unit.core.engine.test_step import a_step, ack, at, hello, make_node, only, play, rule, training
@@ -36,7 +36,7 @@ def saved(kind: str = "good", before: bool = True) -> tuple[Node, Incident, list
     node = make_node(rule(checkpoint="good"))
     training(node)
     if before:
-        node.runs["llama"].run.set_last_good(20, "/ck/cg_20", at(20))
+        node.runs["llama"].run.name_last_good(NamedCheckpoint(20, "/ck/cg_20"), at(20))
     play(node, a_step(31, 1, loss=float("inf")), ack("received", 31.1))
     record = {"path": PATH, "manifest": f"{PATH}/manifest.json", "files": 4, "kind": kind}
     effects = play(node, ack("saved", 31.5, step=33, checkpoint=record))
@@ -72,8 +72,8 @@ def test_a_trainer_names_none_that_was_before_and_no_reason() -> None:
     node = make_node(rule(checkpoint="good"))
     training(node)
     play(node, a_step(31, 1, loss=float("inf")), ack("received", 31.1))
-    said = {"nonfinite": "n", "hashes_equal": 9, "last_good_before": {"step": 7, "path": "/never/named"}}
-    play(node, ack("saved", 31.5, step=33, checkpoint={"path": PATH, "manifest": "m", "kind": "good", **said}))
+    found = {"nonfinite": "n", "hashes_equal": 9, "last_good_before": {"step": 7, "path": "/never/named"}}
+    play(node, ack("saved", 31.5, step=33, checkpoint={"path": PATH, "manifest": "m", "kind": "good", **found}))
     read(node, whole=False)
     assert node.runs["llama"].run.last_good == LastGood(33, PATH, torn="as found", refused_mono_ns=at(32))
 
@@ -127,7 +127,7 @@ def test_one_that_was_refused_with_none_before_it_is_not_offered_again(found: di
     assert f"resume        not shown: no known checkpoint is {'whole' if 'whole' in found else 'finite'}" in (
         "\n".join(timeline_lines(shown))
     )
-    play(node, hello(when=34, last_good=LastGood(33, PATH, mono_ns=at(31.5))))
+    play(node, hello(when=34, last_good=NamedCheckpoint(33, PATH, mono_ns=at(31.5))))
     assert node.runs["llama"].run.last_good == refused_for(found), "a rank that repeats itself"
 
 
@@ -147,16 +147,17 @@ def test_a_save_of_before_the_verdict_that_ends_after_it_is_the_last_good_one() 
     """Its files become durable beside the steps that follow. One of a step after the verdict has the broken weights."""
     node = make_node(rule())
     training(node)
-    node.runs["llama"].run.set_last_good(20, "/ck/cg_20", at(20))
+    node.runs["llama"].run.name_last_good(NamedCheckpoint(20, "/ck/cg_20"), at(20))
     play(node, a_step(31, 1, loss=float("inf")))
     incident = node.runs["llama"].incident
     assert incident is not None
     assert incident.last_good == BEFORE.pending(), "what nobody has looked at is not called good yet"
     assert incident.step is not None
-    finished = LastGood(incident.step, "/ck/cg_30")
-    play(node, hello(when=31.2, last_good=finished))
+    named = NamedCheckpoint(incident.step, "/ck/cg_30")
+    finished = LastGood.named(named)
+    play(node, hello(when=31.2, last_good=named))
     assert incident.last_good == finished.pending()
-    play(node, hello(when=31.3, last_good=LastGood(incident.step + 1, "/ck/cg_31")))
+    play(node, hello(when=31.3, last_good=NamedCheckpoint(incident.step + 1, "/ck/cg_31")))
     assert incident.last_good == finished.pending()
 
 
@@ -187,11 +188,11 @@ def test_it_is_looked_for_at_the_verdict_after_a_save_beside_it_and_at_the_end_o
 
     node = make_node()
     training(node)
-    node.runs["llama"].run.set_last_good(20, "/ck/cg_20", at(20))
+    node.runs["llama"].run.name_last_good(NamedCheckpoint(20, "/ck/cg_20"), at(20))
     assert finds(play(node, a_step(31, 1, loss=float("inf")))) == ["/ck/cg_20"]
     node = make_node()
     training(node)
-    node.runs["llama"].run.set_last_good(20, "/ck/cg_20", at(20))
+    node.runs["llama"].run.name_last_good(NamedCheckpoint(20, "/ck/cg_20"), at(20))
     assert finds(play(node, TrainerExited(at(31), "llama", 0))) == ["/ck/cg_20"]
 
 
@@ -211,7 +212,7 @@ def test_one_that_cannot_be_seen_is_not_gone_and_an_older_answer_changes_nothing
     assert not [effect for effect in play(node, seen(None, "not visible here")) if isinstance(effect, Alarm)]
     assert incident.last_good == replace(BEFORE, unseen="not visible here")
     run = node.runs["llama"].run
-    run.set_last_good(40, "/ck/cg_40", at(40))
+    run.name_last_good(NamedCheckpoint(40, "/ck/cg_40"), at(40))
     alarms = [effect.name for effect in play(node, seen(False)) if isinstance(effect, Alarm)]
     assert run.last_good == LastGood(40, "/ck/cg_40")
     assert incident.last_good == replace(BEFORE, gone="is no longer there", refused_mono_ns=at(33)), "it names that one"
@@ -229,12 +230,16 @@ def named(*steps: int) -> tuple[Node, list[Effect]]:
     node = make_node(rule())
     training(node)
     for step in steps:
-        play(node, hello(when=30 + step / 1000, last_good=saved_by_itself(step)))
+        play(node, hello(when=30 + step / 1000, last_good=said(step)))
     return node, play(node, a_step(31, 1, loss=float("inf")))
 
 
+def said(step: int, after: float = 0.0) -> NamedCheckpoint:
+    return NamedCheckpoint(step, f"/ck/checkpoint-{step}", mono_ns=at(30 + step / 1000 + after))
+
+
 def saved_by_itself(step: int, after: float = 0.0) -> LastGood:
-    return LastGood(step, f"/ck/checkpoint-{step}", mono_ns=at(30 + step / 1000 + after))
+    return LastGood.named(said(step, after))
 
 
 def looks(**harms: str | None) -> LastGoodSeen:
@@ -257,9 +262,9 @@ def test_where_the_newest_is_not_finite_the_one_before_is_the_last_good_and_says
         ("checkpoint_nonfinite", True), ("checkpoint_nonfinite", False),
     ]  # fmt: skip
     assert incident_snapshot(node, incident)["last_good"] == incident.last_good.row()
-    play(node, hello(when=34, last_good=saved_by_itself(30)))
+    play(node, hello(when=34, last_good=said(30)))
     assert run.last_good == incident.last_good, "a rank that repeats itself"
-    play(node, hello(when=35, last_good=saved_by_itself(30, after=4)))
+    play(node, hello(when=35, last_good=said(30, after=4)))
     assert run.last_good == saved_by_itself(30, after=4).pending(), "saved again since then"
 
 
@@ -272,7 +277,7 @@ def test_where_none_is_finite_the_newest_is_named_as_what_it_is() -> None:
     assert (run.last_good.step, [one.step for one in run.last_good.passed_over]) == (20, [10])
     assert len([effect for effect in effects if isinstance(effect, Alarm)]) == 2
     assert play(node, looks(s20=HARM, s10=HARM)) == [], "said already"
-    play(node, hello(when=34, last_good=LastGood(5, "/ck/checkpoint-5", mono_ns=at(34))))
+    play(node, hello(when=34, last_good=NamedCheckpoint(5, "/ck/checkpoint-5", mono_ns=at(34))))
     assert run.last_good.step == 5, "the run went on from there"
     assert [one.step for one in run.last_good.passed_over] == [20, 10]
 
@@ -284,7 +289,7 @@ def test_what_was_not_looked_at_or_not_looked_into_is_said_so_and_not_passed_ove
     )
     run = node.runs["llama"].run
     assert run.last_good == replace(saved_by_itself(20), unsampled="model.npz")
-    play(node, hello(when=34, last_good=saved_by_itself(20)))
+    play(node, hello(when=34, last_good=said(20)))
     assert run.last_good == replace(saved_by_itself(20), unsampled="model.npz"), "a rank that connects again"
     play(node, looks(s20=HARM))
     assert run.last_good is not None
@@ -300,10 +305,10 @@ def test_a_restarted_governor_knows_what_was_named_before_and_what_was_passed_ov
     again = intake.restored(row, at(35), same_boot=True)
     assert (again.last_good, again.named_before) == (run.last_good, run.named_before)
     assert again.last_good is not None
-    assert again.last_good.refuses(saved_by_itself(30))
+    assert again.last_good.refuses(said(30))
     other_boot = intake.restored(row, at(35), same_boot=False)
     assert other_boot.last_good is not None
-    assert not other_boot.last_good.refuses(saved_by_itself(30)), "its clock began anew"
+    assert not other_boot.last_good.refuses(said(30)), "its clock began anew"
 
 
 def test_no_more_are_remembered_than_are_looked_at() -> None:
@@ -315,7 +320,7 @@ def test_what_names_no_file_is_not_remembered() -> None:
     node = make_node(rule())
     training(node)
     for step, path in enumerate(("/ck/1", "/" + "n" * 4096, "/ck/\ud800", None, "/ck/5"), 1):
-        play(node, hello(when=30 + step / 1000, last_good=LastGood(step, path)))
+        play(node, hello(when=30 + step / 1000, last_good=NamedCheckpoint(step, path)))
     assert finds(play(node, a_step(31, 1, loss=float("inf")))) == ["/ck/5", "/ck/\ud800", "/ck/1"]
 
 
@@ -331,5 +336,5 @@ def test_one_that_is_torn_is_passed_over_and_said() -> None:
     assert [alarm.name for alarm in alarms] == ["checkpoint_torn"]
     assert "is not whole: model.safetensors is empty; do not resume from it" in alarms[0].text
     assert incident.last_good == run.last_good
-    play(node, hello(when=34, last_good=saved_by_itself(20)))
+    play(node, hello(when=34, last_good=said(20)))
     assert run.last_good == incident.last_good, "a rank that repeats itself"

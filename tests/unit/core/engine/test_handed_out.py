@@ -11,7 +11,7 @@ from governor.core.base.identity import ProcessId
 from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import node_snapshot, run_snapshot
-from governor.core.events.checkpoints import CheckpointLook, CheckpointRead, LastGood
+from governor.core.events.checkpoints import CheckpointLook, CheckpointRead, NamedCheckpoint
 from governor.core.events.effects import PersistIncident
 from governor.core.events.inputs import ProcessesSeen
 from governor.core.halt.incident import Incident
@@ -25,7 +25,7 @@ def halted() -> tuple[Node, Incident, list[PersistIncident]]:
     """A short halt: it was over before its checkpoint had been read. And what was written of it."""
     node = make_node(rule(checkpoint="good"), cloud="none")
     training(node)
-    node.runs["llama"].run.set_last_good(20, "/ck/cg_20", at(20))
+    node.runs["llama"].run.name_last_good(NamedCheckpoint(20, "/ck/cg_20"), at(20))
     record = {"path": "/ck/cg_33", "manifest": "/ck/cg_33/manifest.json", "files": 4, "kind": "suspect"}
     effects = play(
         node, a_step(31, 1, loss=float("inf")), ack("received", 31.1), ack("saved", 31.5, step=33, checkpoint=record)
@@ -59,7 +59,7 @@ def reached(value: Any, name: str, found: dict[int, tuple[str, Any]]) -> dict[in
 
 def test_nothing_that_is_handed_out_can_change_afterwards() -> None:
     node, incident, _ = halted()
-    play(node, hello(when=40, run="other", last_good=LastGood(3, "/ck/3")), a_step(1, when=41, run="other"))
+    play(node, hello(when=40, run="other", last_good=NamedCheckpoint(3, "/ck/3")), a_step(1, when=41, run="other"))
     handed_out = {
         "incident": incident_snapshot(node, incident),
         "runs": [run_snapshot(node, managed, at(42)) for managed in node.runs.values()],

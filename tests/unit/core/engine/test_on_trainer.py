@@ -11,12 +11,13 @@ from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import BootNs, MonoNs, WallNs
 from governor.core.engine.idle.occupancy import occupants
 from governor.core.engine.node import RUNS_PER_UID_MAX, Node
-from governor.core.events.checkpoints import LastGood
+from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Alarm, Ask, Confirm, Effect, Kill, Refuse, Term
 from governor.core.events.inputs import Bye, Disconnected, Hello, OperatorHalt, ProcessesSeen, Tick, TrainerExited
 from governor.core.events.machine import SpotNotice
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.table import HaltState
+from governor.core.runs.last_good import LastGood
 from tests.unit.core.engine.test_step import a_step, ack, at, hello, make_node, only, peer, play, rule, tick, training
 
 NAN = float("nan")
@@ -28,7 +29,7 @@ def test_an_ack_without_a_step_does_not_break_the_next_hello() -> None:
     record = {"path": "/ck/s", "manifest": "/ck/s/manifest.json", "kind": "good"}
     play(node, ack("saved", 31, incident_id="llama.checkpoint.x.1", step=None, checkpoint=record))
     play(node, Disconnected(at(32), ConnectionId(1)))
-    effects = play(node, hello(0, 33, connection=ConnectionId(9), last_good=LastGood(30, "/ck/30")))
+    effects = play(node, hello(0, 33, connection=ConnectionId(9), last_good=NamedCheckpoint(30, "/ck/30")))
     assert any(isinstance(effect, Confirm) for effect in effects)
     assert node.runs["llama"].run.last_good == LastGood(30, "/ck/30")
 

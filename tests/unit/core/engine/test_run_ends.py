@@ -13,11 +13,11 @@ from governor.core.base.units import DurationNs
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
-from governor.core.events.checkpoints import LastGood
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.ends import CommandEndSeen, Failure, LastLine, OomKillsSeen, RankFailed, RunEnd
 from governor.core.events.inputs import Bye, CommandLaunched, Disconnected, Event, TrainerExited
 from governor.core.runs.ends import FOLLOWED_NS
+from governor.core.runs.last_good import LastGood
 from governor.core.views.status import run_status, runs_status
 from governor.text.screen import FILE
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick, training

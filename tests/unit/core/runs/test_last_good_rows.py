@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from governor.core.events.checkpoints import LastGood
+from governor.core.events.checkpoints import NamedCheckpoint
+from governor.core.runs.last_good import LastGood
 
 ROWS: list[dict[str, Any]] = [
     {"step": 20, "path": "/ck/cg_20"},
@@ -33,9 +34,11 @@ def test_a_row_is_read_and_written_as_it_was(row: dict[str, Any]) -> None:
         {"step": True, "path": [], "mono_ns": 1.5, "tokens_total": "many", "gone": 1, "x": {}},
     ],
 )
-def test_what_a_hello_says_beside_is_left_out(said: dict[str, Any]) -> None:
+def test_what_is_of_no_use_is_left_out_of_a_row_and_of_a_hello(said: dict[str, Any]) -> None:
     assert LastGood.of(said) == LastGood(None, None)
+    assert NamedCheckpoint.named(said) == NamedCheckpoint(None, None)
 
 
 def test_none_is_none() -> None:
     assert LastGood.of(None) is None
+    assert NamedCheckpoint.named(None) is None

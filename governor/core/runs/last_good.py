@@ -1,0 +1,135 @@
+"""The last good checkpoint of a run: what a rank names, what looks have found at it, and what is gone back to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from governor.core.base.units import MonoNs
+from governor.core.events.checkpoints import CheckpointSeen, LastGoodSeen, NamedCheckpoint
+
+# As many as most frameworks keep. Eight looks of two seconds are what the end of `costgov run` can wait for.
+NAMED_BEFORE_MAX: Final = 8
+PENDING: Final = "the look has not ended"
+PATH_BYTES_MAX: Final = 4096  # PATH_MAX. What is longer names no file, and would fill the journal.
+
+
+@dataclass(frozen=True, slots=True)
+class LastGood:
+    """The newest checkpoint that was saved while nobody had a finding, and what a look at it has found."""
+
+    step: int | None
+    path: str | None
+    tokens_total: int | None = None
+    mono_ns: int | None = None
+    gone: str | None = None
+    torn: str | None = None
+    nonfinite: str | None = None
+    unseen: str | None = None
+    unsampled: str | None = None
+    refused_mono_ns: int | None = None  # When it was found to be gone, torn or not finite, in this boot.
+    passed_over: tuple[LastGood, ...] = ()  # In favour of this one, since they are gone, torn or not finite.
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether nothing is known against it. What cannot be seen, or was not looked into, may be fit."""
+        return self.gone is None and self.torn is None and self.nonfinite is None
+
+    def seen(self, look: CheckpointSeen, at: MonoNs) -> LastGood:
+        gone = look.reason if look.there is False else None
+        unseen = look.reason if look.there is None else None
+        return replace(
+            self, gone=gone, torn=look.torn, nonfinite=look.nonfinite, unseen=unseen, unsampled=look.unsampled,
+            refused_mono_ns=None if look.is_fit else at,
+        )  # fmt: skip
+
+    def pending(self) -> LastGood:
+        """While a look is under way. What was found before stands until it has ended."""
+        return replace(self, unseen=PENDING) if self.is_fit else self
+
+    def in_favour_of(self, older: LastGood) -> LastGood:
+        """`older` takes the place of this one, which is not fit."""
+        return replace(older, passed_over=_bounded((self, *self.passed_over)))
+
+    def is_same(self, named: NamedCheckpoint) -> bool:
+        return (self.path, self.step, self.mono_ns) == (named.path, named.step, named.mono_ns)
+
+    def refuses(self, named: NamedCheckpoint) -> bool:
+        """Whether it was found not to be fit after `named` was saved: a rank repeats what it said before."""
+        known = next((one for one in (self, *self.passed_over) if one.path == named.path and not one.is_fit), None)
+        if known is None or known.refused_mono_ns is None or named.mono_ns is None:
+            return False
+        return named.mono_ns <= known.refused_mono_ns
+
+    def row(self) -> dict[str, Any]:
+        """As the journal, reports and `status --json` have it. What is not known is left out."""
+        known = {name: value for name in _WHERE_KNOWN if (value := getattr(self, name)) is not None}
+        passed = {"passed_over": [one.row() for one in self.passed_over]} if self.passed_over else {}
+        return {"step": self.step, "path": self.path, **known, **passed}
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any] | None, *, same_boot: bool = True) -> LastGood | None:
+        """From a row of ours. `same_boot`: of this boot's monotonic clock."""
+        if row is None:
+            return None
+        texts: dict[str, Any] = {name: value for name in _TEXTS if isinstance(value := row.get(name), str)}
+        counts: dict[str, Any] = {name: value for name in _COUNTS if type(value := row.get(name)) is int}
+        if not same_boot:
+            counts.pop("refused_mono_ns", None)
+        passed = (cls.of(one, same_boot=same_boot) for one in row.get("passed_over", ()))
+        over = _bounded(tuple(one for one in passed if one is not None))
+        return cls(**{"step": None, "path": None, **texts, **counts}, passed_over=over)
+
+    @classmethod
+    def named(cls, named: NamedCheckpoint) -> LastGood:
+        return cls(named.step, named.path, named.tokens_total, named.mono_ns)
+
+
+_FOUND: Final = ("gone", "torn", "nonfinite", "unseen", "unsampled")
+_COUNTS: Final = ("step", "tokens_total", "mono_ns", "refused_mono_ns")
+_TEXTS: Final = ("path", *_FOUND)
+_WHERE_KNOWN: Final = ("tokens_total", "mono_ns", *_FOUND, "refused_mono_ns")
+
+
+def _bounded(passed: tuple[LastGood, ...]) -> tuple[LastGood, ...]:
+    newest = {one.path: replace(one, passed_over=()) for one in reversed(passed)}
+    return tuple(reversed(newest.values()))[:NAMED_BEFORE_MAX]
+
+
+def is_news(known: LastGood | None, named: NamedCheckpoint, *, is_timed: bool) -> bool:
+    """Whether what a rank's hello names becomes the last good one. `is_timed`: it is known when `known` was saved."""
+    if named.step is None or (known is not None and known.refuses(named)):
+        return False
+    if known is not None and is_timed and known.is_same(named):
+        return False  # A rank that connects again repeats it. What was found at it stands.
+    # A `saved` ack may have no step.
+    return known is None or known.step is None or not known.is_fit or named.step >= known.step
+
+
+def after_naming(
+    known: LastGood | None, before: tuple[LastGood, ...], named: NamedCheckpoint
+) -> tuple[LastGood, tuple[LastGood, ...]]:
+    """The last good one, and what is gone back to where it is not fit, newest first."""
+    passed = () if known is None else ((known,) if not known.is_fit else ()) + known.passed_over
+    newer = tuple(one for one in passed if one.path != named.path and (one.step or 0) > (named.step or 0))
+    chain = before if known is None or not known.is_fit else (replace(known, passed_over=()), *before)
+    older = tuple(one for one in chain if one.path != named.path and _is_path(one.path))
+    return replace(LastGood.named(named), passed_over=newer), older[:NAMED_BEFORE_MAX]
+
+
+def _is_path(path: str | None) -> bool:
+    return bool(path) and len(str(path).encode("utf-8", "replace")) <= PATH_BYTES_MAX
+
+
+def after_looks(known: LastGood, before: tuple[LastGood, ...], seen: LastGoodSeen) -> LastGood:
+    """The newest that is fit. Where none is, the newest as it was found, with the others as passed over."""
+    looks = {look.path: look for look in seen.looks}
+    unfit: list[LastGood] = []
+    for one in (known, *before):
+        look = looks.get(one.path or "")
+        found = replace(one, unseen="not looked at") if look is None else one.seen(look, seen.at)
+        if found.is_fit:
+            return replace(found, passed_over=_bounded((*unfit, *known.passed_over)))
+        unfit.append(found)
+    return replace(unfit[0], passed_over=_bounded((*unfit[1:], *known.passed_over)))

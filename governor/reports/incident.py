@@ -263,7 +263,9 @@ def _resume_advice(snapshot: Snapshot) -> str:
 def _resumes_from(snapshot: Snapshot) -> str:
     told, harmed = resume_from(snapshot), refused(snapshot)
     if harmed is not None and told is None:
-        return f"Nothing is known to resume from: {_inline(harmed)}. The command might take it, so it is not shown."
+        return (
+            f"Nothing is known to resume from: {_inline(harmed.text)}. The command might take it, so it is not shown."
+        )
     if told is not None and BEGINS_ANEW in told:
         return f"To go on from {_inline(told)}."
     if told is not None and snapshot.get("framework") == "hf" and snapshot.get("resumes") != "called":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from governor.core.base.units import MICROS_PER_USD, format_usd, usd
 from governor.text.moments import Snapshot, none_is_left
@@ -58,7 +58,7 @@ def resume_from(snapshot: Snapshot) -> str | None:
     if not path or none_is_left(last_good):
         return None
     harmed = refused(snapshot)
-    told = [f"not {harmed}"] if harmed is not None else []
+    told = [f"not {harmed.text}"] if harmed is not None else []
     resumes = snapshot.get("resumes")
     if snapshot.get("framework") == "hf" and resumes != "called":
         told.insert(0, f'shim.resume() in the script, or trainer.train(resume_from_checkpoint="{path}")')
@@ -77,18 +77,30 @@ def unseen_last_good(snapshot: Snapshot) -> list[str]:
     return []
 
 
-def refused(snapshot: Snapshot) -> str | None:
+class Refused(NamedTuple):
+    """A checkpoint from which nobody shall resume. Path and reason are a stranger's, and can be shown."""
+
+    path: str
+    lacks: Literal["finite", "whole"]
+    why: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.path} (NOT {self.lacks.upper()}: {self.why})"
+
+
+def refused(snapshot: Snapshot) -> Refused | None:
     """The newest checkpoint that was named as good and is not finite, or not whole, and why."""
     last_good = snapshot.get("last_good") or {}
     saved = snapshot.get("checkpoint") or {}
     # Only what is saved as good moves `latest`. One whose weights are not finite was saved as good too.
     halts_own = (saved,) if saved.get("kind") == "good" or saved.get("nonfinite") else ()
     for one in (last_good, *last_good.get("passed_over", ()), *halts_own):
-        torn = torn_text(one)
+        path, torn = plain(one.get("path") or "?"), torn_text(one)
         if one.get("nonfinite"):
-            return f"{plain(one.get('path') or '?')} (NOT FINITE: {plain(one['nonfinite'])})"
+            return Refused(path, "finite", plain(one["nonfinite"]))
         if torn is not None:
-            return f"{plain(one.get('path') or '?')} (NOT WHOLE: {plain(torn)})"
+            return Refused(path, "whole", plain(torn))
     return None
 
 

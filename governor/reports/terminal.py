@@ -189,7 +189,8 @@ def _foot(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
 def _resume(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
     rows = [(label, text, False) for label, text in resume_rows(snapshot)]
     if not rows and snapshot.get("resume"):
-        what = "finite" if "NOT FINITE" in (refused(snapshot) or "") else "whole"
+        harmed = refused(snapshot)
+        what = harmed.lacks if harmed is not None else "whole"
         why = f"no known checkpoint is {what}, and the command might take one that is not"
         return [("resume", f"not shown: {why}", True)]
     return rows

@@ -146,3 +146,11 @@ def test_the_command_is_not_shown_where_a_halt_moved_latest_to_a_torn_checkpoint
     assert (resume_command(halted) is not None) == is_shown
     assert ("(NOT WHOLE: rank1.pt is missing)" in incident_markdown(halted)) != is_shown
     assert "NOT known to be whole: rank1.pt is missing." in incident_markdown(halted)
+
+
+def test_no_words_in_a_path_decide_what_a_checkpoint_lacks() -> None:
+    torn = {"path": "/ck/NOT FINITE", "step": 40, "torn": "rank1.pt is missing"}
+    lines = timeline_lines(nan_halt() | {"last_good": torn})
+    assert [line for line in lines if line.startswith("resume ")] == [
+        "resume        not shown: no known checkpoint is whole, and the command might take one that is not"
+    ]

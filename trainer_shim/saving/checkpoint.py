@@ -1,4 +1,4 @@
-"""Whole and durable checkpoints on disk: names, fsync, hashes, manifest, `latest`, and finding the newest whole one.
+"""Whole and durable checkpoints on disk: names, fsync, hashes, manifest, `latest`, and which there are.
 
 A checkpoint exists when its manifest does. DeepSpeed writes its pointer `latest` before the other ranks' shards exist,
 so `latest` proves nothing. Here it moves last, atomically, and for good checkpoints only.
@@ -293,11 +293,3 @@ def candidates(directory: str, kind: str = "good") -> List[Dict[str, Any]]:
         if manifest is not None and manifest.get("kind") == kind:
             found.append(dict(manifest, path=path))
     return sorted(found, key=lambda manifest: (manifest["step"], manifest["path"]), reverse=True)
-
-
-def find_last_good(directory: str) -> Optional[Dict[str, Any]]:
-    """Return the manifest of the newest whole good checkpoint, with `path`, or None. Checks sizes, not contents."""
-    for manifest in candidates(directory):
-        if not verify_manifest(manifest["path"]):
-            return manifest
-    return None

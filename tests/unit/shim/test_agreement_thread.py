@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.shim.test_checkpoint import whole
 from trainer_shim.governor_socket import GovernorSocket
 from trainer_shim.launch import Place
 from trainer_shim.progress import Progress
@@ -156,9 +157,7 @@ def test_round_after_round_every_rank_saves_the_same_step(ranks: list[Rank], tmp
         assert endings[0]["checkpoint"]["files"] == 2 * RANKS
         assert checkpoint.verify_manifest(endings[0]["checkpoint"]["path"], hashes=True) == []
     assert all(rank.saver.steps == ranks[0].saver.steps for rank in ranks)
-    found = checkpoint.find_last_good(str(tmp_path))
-    assert found is not None
-    assert found["step"] == ranks[0].saver.steps[-1]
+    assert whole(tmp_path)[0]["step"] == ranks[0].saver.steps[-1]
 
 
 def test_one_rank_that_never_reaches_the_step_releases_all_at_the_deadline(ranks: list[Rank], tmp_path: Path) -> None:

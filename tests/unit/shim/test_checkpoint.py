@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,11 @@ def written(directory: Path, step: int, kind: str = "good", ranks: int = 2) -> P
     return path
 
 
+def whole(directory: Path) -> list[dict[str, Any]]:
+    """The good ones, newest first."""
+    return [one for one in checkpoint.candidates(str(directory)) if not checkpoint.verify_manifest(one["path"])]
+
+
 def test_every_file_is_in_the_manifest_exactly_once(tmp_path: Path) -> None:
     path = written(tmp_path, 7, ranks=3)
     manifest = checkpoint.read_manifest(str(path))
@@ -45,9 +51,7 @@ def test_latest_follows_the_good_and_never_the_suspect(tmp_path: Path) -> None:
     written(tmp_path, 9, kind="suspect")
     assert (tmp_path / "latest").read_text() == "cg_7"
     assert (tmp_path / "cg_9_suspect").is_dir()
-    found = checkpoint.find_last_good(str(tmp_path))
-    assert found is not None
-    assert (found["step"], found["tokens_total"]) == (7, 700)
+    assert [(found["step"], found["tokens_total"]) for found in whole(tmp_path)] == [(7, 700)]
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "no manifest", "torn manifest"])
@@ -63,9 +67,7 @@ def test_a_torn_checkpoint_is_passed_over(tmp_path: Path, damage: str) -> None:
     else:
         (path / checkpoint.MANIFEST).write_text('{"step": 9, "fil')
     assert checkpoint.verify_manifest(str(path)) != []
-    found = checkpoint.find_last_good(str(tmp_path))
-    assert found is not None
-    assert found["step"] == 7
+    assert [found["step"] for found in whole(tmp_path)] == [7]
 
 
 def test_a_flipped_bit_is_found_by_its_hash_and_only_by_it(tmp_path: Path) -> None:
@@ -162,7 +164,7 @@ def test_a_hostile_manifest_is_no_manifest(tmp_path: Path, entry: object) -> Non
     manifest["files"].append(entry)
     (path / checkpoint.MANIFEST).write_text(json.dumps(manifest))
     assert checkpoint.verify_manifest(str(path)) == ["no readable manifest"]
-    assert checkpoint.find_last_good(str(tmp_path)) is None
+    assert whole(tmp_path) == []
 
 
 def test_a_pipe_in_a_files_place_is_not_opened(tmp_path: Path) -> None:
@@ -186,5 +188,5 @@ def test_what_an_aborted_save_tried_out_is_taken_back(tmp_path: Path) -> None:
 def test_a_checkpoint_that_is_written_again_counts_as_none_meanwhile(tmp_path: Path) -> None:
     path = written(tmp_path, 7)
     checkpoint.discard_manifest(str(path))
-    assert checkpoint.find_last_good(str(tmp_path)) is None
+    assert whole(tmp_path) == []
     checkpoint.discard_manifest(str(path))

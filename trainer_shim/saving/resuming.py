@@ -156,15 +156,18 @@ def _common(
 
 def harm_of(manifest: Dict[str, Any], rank: int, world_size: int) -> Optional[str]:
     """Sample this rank's share of a checkpoint's files; return what is cut short, or the first harmed tensor."""
-    here = socket.gethostname()
-    # A checkpoint that a framework saved by itself has no list of its files.
-    entries: List[Entry] = manifest.get("files") or [
-        Entry(name, size, None, None) for name, size in checkpoint.listing(manifest["path"])
-    ]
+    path, here = manifest["path"], socket.gethostname()
+    entries: List[Entry] = manifest.get("files") or []
+    if os.path.isfile(path):  # Lightning's own are single files.
+        entries = [Entry(os.path.basename(path), os.path.getsize(path), None, None)]
+        path = os.path.dirname(path)
+    elif not entries:  # What a framework saved by itself has no list of its files.
+        entries = [Entry(name, size, None, None) for name, size in checkpoint.listing(path)]
     files = sorted(entry.path for entry in entries if entry.node in (None, here))
     apart = any(entry.node for entry in entries)  # Each node has a directory of its own.
     mine = files if apart else [name for name in files if checkpoint.owner(name, world_size) == rank]
-    seen = sample(manifest["path"], [(entry.path, entry.size) for entry in entries], lambda: None, mine=mine)
+    sizes = [(entry.path, entry.size) for entry in entries]
+    seen = sample(path, sizes, lambda: None, mine=mine)
     if seen.torn is not None:
         return _TORN + seen.torn
     return None if seen.harm is None else "not finite: " + seen.harm

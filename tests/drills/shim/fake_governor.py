@@ -175,4 +175,4 @@ def assert_governor_counts(path: str) -> None:
         found = checkpoint_reader.look(path, checkpoint_reader.Progress(nowhere.fileno()))
     assert found.whole, found.reason
     assert found.counted is not None, "the manifest does not say what the parameters need"
-    assert found.nonfinite is None
+    assert (found.nonfinite, found.unsampled) == (None, None)

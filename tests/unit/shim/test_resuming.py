@@ -268,7 +268,7 @@ class OwnLoader(Loader):
 
     def own_checkpoints(self, directory: str) -> list[dict[str, Any]]:
         paths = sorted(Path(directory).iterdir())
-        return [manifest(int(path.name), str(path), str(path / "trainer_state.json")) for path in paths]
+        return [manifest(int(path.stem), str(path), str(path)) for path in reversed(paths)]
 
 
 @pytest.mark.parametrize("harm", ["cut short", "empty", "missing"])
@@ -287,3 +287,19 @@ def test_a_frameworks_own_checkpoint_that_is_torn_is_passed_over(harm: str, tmp_
     resumed = resume_from(OwnLoader(), str(tmp_path), 0, MemoryStore(), 1)
     assert resumed is not None
     assert resumed.step == 50
+
+
+@pytest.mark.parametrize("harm", ["not finite", "cut short"])
+def test_one_that_is_a_single_file_is_looked_into_too(
+    harm: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As Lightning's own are. Of the ranks one looks, and all go by it."""
+    torch_zip(tmp_path / "50.ckpt", "F32", ONE["F32"] * COUNT)
+    torch_zip(tmp_path / "99.ckpt", "F32", (NAN if harm == "not finite" else ONE)["F32"] * COUNT)
+    if harm == "cut short":
+        os.truncate(tmp_path / "99.ckpt", (tmp_path / "99.ckpt").stat().st_size // 2)
+    store = MemoryStore()
+    resumed = on_ranks(RANKS, lambda rank: resume_from(OwnLoader(), str(tmp_path), rank, store, RANKS))
+    assert [one.step for one in resumed if one is not None] == [50] * RANKS
+    what = "not finite" if harm == "not finite" else "not whole"
+    assert f"passing over {tmp_path}/99.ckpt: {what}: 99.ckpt" in capfd.readouterr().err

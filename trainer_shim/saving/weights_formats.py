@@ -260,12 +260,13 @@ def of_distcp(file: IO[bytes], budget: Budget) -> Iterator[Piece]:
 def _archives(file: IO[bytes], budget: Budget) -> List[Tuple[int, int]]:
     """Where each zip begins and ends. From the end of the file on: what a zip holds, and how long it is, it says last.
 
-    It takes half of the time that is left: the rest is for a look into them.
+    It takes half of the time that is left: the rest is for a look into them. The last is looked for in any case: a file
+    that ends with one is whole, however late it is.
     """
     found: List[Tuple[int, int]] = []
     until = (time.monotonic() + budget.until) / 2
     end = os.fstat(file.fileno()).st_size
-    while end > _END.size and len(found) < ARCHIVES_MAX and time.monotonic() < until:
+    while end > _END.size and len(found) < ARCHIVES_MAX and (not found or time.monotonic() < until):
         archive = _last_archive(file, end, 128, budget) or _last_archive(file, end, GAP_BYTES_MAX, budget)
         if archive is None:
             break

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.shim.weights_files import COUNT, INF, MINUS_INF, NAN, ONE, distcp, safetensors, text, torch_zip
-from trainer_shim.saving.weights_formats import NUMBER_BYTES_MAX, Budget, storages
+from trainer_shim.saving.weights_formats import NUMBER_BYTES_MAX, Budget, of_distcp, storages
 from trainer_shim.saving.weights_sample import SAMPLE_BYTES, Sampled, nonfinite, sample
 
 
@@ -54,6 +54,20 @@ def test_numbers_of_an_optimizer_hide_no_weight_and_what_is_no_zip_ends_nothing(
     assert sampled(path) == f"__3_0.distcp: archive at byte {begins[place]}"
     distcp(path, "F32", *numbers[:place], ONE["F32"] * COUNT, *numbers[place:], NAN["F32"], between=bytes(700))
     assert sampled(path) is None
+
+
+def test_a_whole_file_for_which_no_time_is_left_is_not_called_torn(tmp_path: Path) -> None:
+    """Of a busy machine's two seconds all may be gone between two lines."""
+    path = tmp_path / "__0_0.distcp"
+    distcp(path, "F32", *[ONE["F32"] * COUNT] * 3)
+
+    class Late(Budget):
+        """Begins with half of its time behind it, and ends never."""
+
+        is_spent = False
+
+    with path.open("rb") as file:
+        assert list(of_distcp(file, Late(lambda: None, until=time.monotonic() - 1)))
 
 
 def test_many_small_weights_alone_are_looked_into(tmp_path: Path) -> None:

@@ -49,7 +49,9 @@ MEANINGS: Final[dict[ExitCode, str]] = {
     ExitCode.UNKNOWN: "there is no such run, budget or incident",
     ExitCode.DIFFERS: "`costgov cost reconcile`: bill and ledger differ by more than what is not metered",
     ExitCode.HALTED: "`costgov run`: the command was halted, and the halt was seen to its end; do not requeue",
-    ExitCode.NEEDS_HUMAN: "`costgov run`: the halt was not seen to its end; something may still be billed",
+    ExitCode.NEEDS_HUMAN: (
+        "`costgov run`: a halt was not seen to its end, or the command goes on unwatched; something may still be billed"
+    ),
     ExitCode.CANNOT_EXECUTE: "`costgov run`: the command cannot be executed",
     ExitCode.NOT_FOUND: "`costgov run`: the command was not found",
     ExitCode.INTERRUPTED: "Ctrl-C",

@@ -1,4 +1,4 @@
-"""README's quick starts, run as they stand there: with a model that breaks, then healthy, then broken once more."""
+"""README's quick starts, run as they stand there, with a model that breaks; then the line `resume` that is printed."""
 
 from __future__ import annotations
 
@@ -59,10 +59,9 @@ def checkout() -> Iterator[Path]:
         yield Path(directory)
 
 
-def play(quick_start: QuickStart, checkout: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    command = quick_start.command
-    # The launcher's own port is one for the whole machine, where other drills may hold it.
-    command = command.replace("-- deepspeed ", "-- deepspeed --master_port 29617 ")
+def play(command: str, checkout: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    # The launcher's own port is one for the whole machine, where other drills may hold it. `resume` has it already.
+    command = re.sub(r"-- deepspeed (?!--master_port)", "-- deepspeed --master_port 29617 ", command)
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", command],
         cwd=checkout,
@@ -102,9 +101,9 @@ def test_what_the_reader_adds_is_in_the_script(title: str) -> None:
 
 
 @pytest.mark.parametrize("title", STARTS)
-def test_a_nan_is_halted_and_the_same_command_trains_on(title: str, checkout: Path) -> None:
+def test_a_nan_is_halted_and_the_line_resume_trains_on(title: str, checkout: Path) -> None:
     quick_start = STARTS[title]
-    broken = play(quick_start, checkout, NAN_AT=str(NAN_AT))
+    broken = play(quick_start.command, checkout, NAN_AT=str(NAN_AT))
     said = broken.stdout + broken.stderr
     assert broken.returncode == HALTED, said[-6000:]
     (incident,) = incidents(checkout)
@@ -117,7 +116,9 @@ def test_a_nan_is_halted_and_the_same_command_trains_on(title: str, checkout: Pa
         assert re.search(rf"^last good +step \d+: {re.escape(good)}", said, re.MULTILINE), said[-6000:]
         assert "resume from" not in said, "the script calls shim.resume(): it needs no other word"
 
-    healthy = play(quick_start, checkout)
+    (resume,) = re.findall(r"^resume  +(.+)$", said, re.MULTILINE)
+    assert resume.startswith(f"cd {checkout} && costgov run --name ")
+    healthy = play(resume, checkout)
     said = healthy.stdout + healthy.stderr
     assert healthy.returncode == 0, said[-6000:]
     assert len(incidents(checkout)) == 1
@@ -140,7 +141,7 @@ def test_a_script_that_resumes_breaks_by_the_runs_step(title: str) -> None:
 
 def _assert_breaks_past_its_step(quick_start: QuickStart, checkout: Path) -> None:
     """A reader may train first, and look at a halt afterwards: the newest checkpoint is past NAN_AT by then."""
-    broken = play(quick_start, checkout, NAN_AT=str(NAN_AT))
+    broken = play(quick_start.command, checkout, NAN_AT=str(NAN_AT))
     said = broken.stdout + broken.stderr
     assert broken.returncode == HALTED, said[-6000:]
     begun = {int(step) for step in re.findall(r"begins at step (\d+)", broken.stdout)}

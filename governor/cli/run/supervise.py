@@ -168,6 +168,8 @@ def _run_governed(
             f"costgov: the governor cannot go on: pid {command.process.pid} goes on UNWATCHED, nothing ends it"
         )
         wait_unwatched(command)
+        for line in how_to_resume(governor, command, name, argv, is_halted=bool(outcome.stages)):
+            console.print_line(line)
     return _exit_code(command, outcome)
 
 

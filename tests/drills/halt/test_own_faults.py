@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,7 +55,9 @@ def test_a_governor_that_always_fails_ends_a_command_whose_halt_was_decided(tmp_
 
 
 def test_a_governor_that_always_fails_leaves_a_healthy_command_alone_and_says_so(tmp_path: Path) -> None:
+    """To its end: this one fails behind its training, and is told how to go on, as after any bad end."""
     argv, environ = _failing(tmp_path, 1_000, "finish")
+    argv[6:] = ["sh", "-c", '"$@"; exit 7', "sh", *argv[6:]]
     said = tmp_path / "said"
     with said.open("wb") as stderr:
         run = subprocess.Popen(argv, env=environ, stderr=stderr)
@@ -62,9 +65,11 @@ def test_a_governor_that_always_fails_leaves_a_healthy_command_alone_and_says_so
         until_gone(run.pid, lambda: "UNWATCHED" in said.read_text() and (tmp_path / "go_on").touch())
     finally:
         (tmp_path / "go_on").touch()  # Nobody else ends the trainee.
-    assert run.wait(SAFETY_S) == 0, said.read_text()
+    assert run.wait(SAFETY_S) == 7, said.read_text()
     assert said.read_text().count("by a fault of its own") == GOVERNORS_MAX
-    assert "UNWATCHED" in said.read_text()
+    assert re.search(
+        r"UNWATCHED.*^resume +(cd \S+ && )?costgov run .*--name", said.read_text(), re.DOTALL | re.MULTILINE
+    )
 
 
 def test_a_terminal_that_always_fails_costs_no_governor_and_no_halt(tmp_path: Path) -> None:

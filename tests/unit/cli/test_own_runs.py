@@ -16,6 +16,7 @@ from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import BootNs
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
+from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.inputs import (
     CommandLaunched,
     Disconnected,
@@ -111,7 +112,7 @@ def test_no_others_checkpoint_is_named_to_resume_from_and_nobody_elses_run_ends_
     beside.command.exit_code = 3
     says_hello(beside, uid, resumes="never", framework="hf")
     play(beside.node, a_step(900, run="other", connection=LINK, when=2))
-    beside.node.runs["other"].run.set_last_good(900, "/data/evil", at(2))
+    beside.node.runs["other"].run.name_last_good(NamedCheckpoint(900, "/data/evil"), at(2))
     leaves(beside)
     (line,) = how_to_resume(beside.governor, beside.command, "run-1", ["sleep", "4"], is_halted=False)
     assert line.endswith(" sleep 4")
@@ -124,7 +125,7 @@ def test_the_commands_own_run_of_another_name_is_resumed_from_its_checkpoint(bes
     beside.command.exit_code = 3
     says_hello(beside, OWN, "named-by-the-script", resumes="never")
     play(beside.node, LaunchersSeen(at(1), "named-by-the-script", (COMMAND,)))
-    beside.node.runs["named-by-the-script"].run.set_last_good(900, "/data/own", at(2))
+    beside.node.runs["named-by-the-script"].run.name_last_good(NamedCheckpoint(900, "/data/own"), at(2))
     told = how_to_resume(beside.governor, beside.command, "run-1", ["sleep", "4"], is_halted=False)
     assert "/data/own" in told[-1]
 

@@ -11,6 +11,7 @@ from governor.core.base.units import BootNs
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
+from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.inputs import CommandExited, CommandLaunched, LauncherExited, OperatorHalt, TrainerExited
 from governor.core.halt.state import StopTarget
 from tests.unit.core.engine.test_launched_command import COMMAND, PRICE, launched, pass_time, stream, terms
@@ -123,7 +124,7 @@ def test_a_command_whose_name_a_stranger_has_had_begins_without_anything_of_its_
     node = launched()
     said = {"run": "next", "world_size": 1, "connection": ConnectionId(50), "peer": peer(900, STRANGER)}
     play(node, hello(0, 1, **said), a_step(900, run="next", when=2, connection=ConnectionId(50)))
-    node.runs["next"].run.set_last_good(900, "/data/evil", at(2))
+    node.runs["next"].run.name_last_good(NamedCheckpoint(900, "/data/evil"), at(2))
     kept = [run_snapshot(node, managed, at(10)) for managed in node.runs.values()]
     again = make_node(cloud="none", exclusive=True, boot_id=boot, price_usd_micros_per_hour=PRICE, boot=10)
     restore_runs(again, kept, BootNs(at(10)), at(10))

@@ -243,6 +243,7 @@ def storages(pickled: bytes, budget: Budget) -> Iterator[Tuple[str, str]]:
 
 def of_distcp(file: IO[bytes], budget: Budget) -> Iterator[Piece]:
     archives = _archives(file, budget)
+    last = archives[-1][1] if archives else 0
     if len(archives) > TENSORS_PER_FILE_MAX:
         # A third or more are step counts. What is larger is a weight, or what its optimizer knows of it.
         archives = [archive for archive in archives if archive[1] - archive[0] > NUMBER_BYTES_MAX] or archives
@@ -252,7 +253,6 @@ def of_distcp(file: IO[bytes], budget: Budget) -> Iterator[Piece]:
                 yield piece._replace(name="archive at byte %d" % begin)
         except TornError as error:  # What looks like an archive may be none.
             raise UnusableError from error
-    last = archives[-1][1] if archives else 0
     if not budget.is_spent and budget.read(file, last, 4) == _MEMBER:
         raise TornError("ends in one of its zips")
 

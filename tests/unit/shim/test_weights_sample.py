@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.shim.weights_files import COUNT, INF, MINUS_INF, NAN, ONE, distcp, safetensors, text, torch_zip
 from trainer_shim.saving.weights_formats import NUMBER_BYTES_MAX, Budget, of_distcp, storages
-from trainer_shim.saving.weights_sample import SAMPLE_BYTES, Sampled, nonfinite, sample
+from trainer_shim.saving.weights_sample import SAMPLE_BYTES, Sampled, look_into, nonfinite, sample
 
 
 def sampled(path: Path) -> str | None:
@@ -54,6 +54,16 @@ def test_numbers_of_an_optimizer_hide_no_weight_and_what_is_no_zip_ends_nothing(
     assert sampled(path) == f"__3_0.distcp: archive at byte {begins[place]}"
     distcp(path, "F32", *numbers[:place], ONE["F32"] * COUNT, *numbers[place:], NAN["F32"], between=bytes(700))
     assert sampled(path) is None
+
+
+@pytest.mark.parametrize("last", ["number", "weight"])
+def test_a_whole_file_of_many_zips_is_whole_whatever_its_last_one_holds(tmp_path: Path, last: str) -> None:
+    """As torch writes it: one zip after another, and nothing between. Numbers are not looked into."""
+    path = tmp_path / "__1_0.distcp"
+    rest = [ONE["F32"] * COUNT, ONE["F32"]] * NUMBERS
+    distcp(path, "F32", *(rest if last == "number" else rest[::-1]))
+    looked = look_into(str(tmp_path), [path.name], lambda: None)
+    assert (looked.torn, looked.into) == ([], [path.name])
 
 
 def test_a_whole_file_for_which_no_time_is_left_is_not_called_torn(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ _HEADS: Final = (
     Head("RUN", may_wrap=True), Head("STATE"), Head("STEP", True), Head("LOSS", True), Head("TOK/S", True),
     Head("SPENT", True), Head("$/1M TOK", True), Head("RUNWAY", True), Head("RANKS", True), Head("LAST FRAME", True),
 )  # fmt: skip
-_SPARED: Final = ("LAST FRAME", "RANKS", "$/1M TOK", "TOK/S", "RUNWAY")  # On a narrow screen, the first one first.
+# On a narrow screen, the first one first. What both would show of a run that is not well is said below the table.
+_SPARED: Final = ("LAST FRAME", "RANKS")
 REFUSED_SHOWN_MAX: Final = 4  # The newest. All that the governor remembers are in --json.
 
 
@@ -116,7 +117,7 @@ def _cells(run: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _fitting(rows: Sequence[Sequence[str]], screen: Screen) -> tuple[Sequence[Head], Sequence[Sequence[str]]]:
-    """On a narrow screen with fewer columns, rather than with a second line in each row, be it of a long name."""
+    """On a narrow screen with fewer columns, rather than with a second line in each row; then with a name in parts."""
     for may_wrap in (False, True):
         for count in range(len(_SPARED) + 1):
             places = [place for place, head in enumerate(_HEADS) if head.title not in _SPARED[:count]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -16,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from governor.adapters.trainers.checkpoints import DiskCheckpoints
@@ -273,11 +275,10 @@ def readers(governor: Service) -> dict[int, int]:
     assert governor.process is not None
     pid = governor.process.pid
     found = {}
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            status = Path(f"/proc/{child}")
-            if b"checkpoint_reader" in (status / "cmdline").read_bytes():
-                found[int(child)] = int(re.findall(r"^Uid:\s+(\d+)", (status / "status").read_text(), re.M)[0])
+    for child in psutil.Process(pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # It has ended since.
+            if any("checkpoint_reader" in word for word in child.cmdline()):
+                found[child.pid] = child.uids().real
     return found
 
 

@@ -249,32 +249,30 @@ def table_of(columns: int, **changed: object) -> list[str]:
     return lines[next(at for at, line in enumerate(lines) if line.startswith("RUN")) :]
 
 
-@pytest.mark.parametrize(
-    ("name", "columns", "titles"),
-    [
-        ("ab", 60, "RUN STATE STEP LOSS SPENT RUNWAY"),
-        ("ab", 70, "RUN STATE STEP LOSS TOK/S SPENT RUNWAY"),
-        ("plain-1123-083517-21261", 80, "RUN STATE STEP LOSS SPENT RUNWAY"),
-        ("a-script-of-32-1123-083517-21261", 80, "RUN STATE STEP LOSS SPENT"),
-        ("plain-1123-083517-21261", 100, "RUN STATE STEP LOSS TOK/S SPENT $/1M TOK RUNWAY"),
-    ],
-)
-def test_a_run_that_costgov_has_named_has_one_line_too(name: str, columns: int, titles: str) -> None:
-    quiet = {"last_frame_age_s": 0.1, "findings": [], "stepless_s": None, "loss_unseen_steps": None, "saves": None}
-    figures = {
-        "step": 25, "total_steps": 3000, "loss": 4.1932, "tokens_per_s": 2549.0, "usd_per_mtok": 2.2,
-        "spend_usd": 0.0518, "spend_rate_usd_per_hour": 22.0, "ceiling_usd": 300.0, "runway_s": 49_080.0,
-    }  # fmt: skip
-    head, row = table_of(columns, run=name, **quiet, **figures)
-    assert " ".join(head.split()) == titles
+QUIET = {"last_frame_age_s": 0.1, "findings": [], "stepless_s": None, "loss_unseen_steps": None, "saves": None}
+FIGURES = {
+    "step": 25, "total_steps": 3000, "loss": 4.1932, "tokens_per_s": 2549.0, "usd_per_mtok": 2.2,
+    "spend_usd": 0.0518, "spend_rate_usd_per_hour": 22.0, "ceiling_usd": 300.0, "runway_s": 49_080.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "columns"), [("ab", 80), ("plain-1123-083517-21261", 100)])
+def test_a_run_has_one_line_where_ranks_and_last_frame_make_room_for_it(name: str, columns: int) -> None:
+    head, row = table_of(columns, run=name, **QUIET, **FIGURES)
+    assert " ".join(head.split()) == "RUN STATE STEP LOSS TOK/S SPENT $/1M TOK RUNWAY"
     assert row.startswith(f"{name}  ")
 
 
+@pytest.mark.parametrize(("name", "columns"), [("ab", 60), ("plain-1123-083517-21261", 80)])
+def test_no_figure_is_left_out_for_a_long_name(name: str, columns: int) -> None:
+    shown = " ".join(table_of(columns, run=name, **QUIET, **FIGURES)).split()
+    assert {"2,549", "$2.20", "13h", "1/1", "100ms", name} <= {*shown}
+
+
 def test_a_name_that_leaves_no_room_for_a_line_of_its_own_is_wrapped() -> None:
-    head, row, more, *_ = table_of(60, run="a-name-of-forty-characters-" + "x" * 13)
-    assert head.split()[-1] == "RUNWAY"
-    assert row.startswith("a-name-of-")
-    assert more.strip()
+    head, row, more, *_ = table_of(100, run="a-script-of-32-1123-083517-21261", **QUIET, **FIGURES)
+    assert head.split()[-1] == "RANKS"
+    assert (row.split()[0], more.split()) == ("a-script-of-32-", ["1123-083517-21261"])
 
 
 def test_a_narrow_table_has_one_line_a_run_and_says_below_it_what_a_column_would_have_shown() -> None:

@@ -1,7 +1,8 @@
 """Break the inputs that strangers control: `python -m tests.fuzz [TARGET …] [--inputs N] [--seed S]`; `make fuzz`.
 
 Every input is drawn from its number: `--seed S --only K` of one TARGET plays it again, after those that made its state.
-A finding is an exception, a fault on a thread, more than a second of processor, or output that is not as documented.
+A finding is an exception, a fault on a thread, more than a second of processor (20 for the tests of a policy, 5 for a
+replay), or output that is not as documented.
 """
 
 from __future__ import annotations

@@ -190,6 +190,8 @@ def _of_archive(file: IO[bytes], start: int, end: int, budget: Budget) -> Iterat
         ):
             raise UnusableError
         root = pickled[: -len("data.pkl")]
+        if members[pickled].CRC == 0:  # torch was told to compute none: set_crc32_options(False).
+            del members[pickled].CRC
         try:
             opcodes = archive.read(pickled)
         except zipfile.BadZipFile as error:

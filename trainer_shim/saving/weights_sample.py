@@ -13,7 +13,7 @@ import re
 import struct
 import time
 import zipfile
-from typing import IO, Callable, Final, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import IO, Callable, Dict, Final, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .manifest import OWN_FILES, TornError
 from .weights_formats import (
@@ -40,6 +40,8 @@ ELEMENTS_MIN: Final = 64
 _FLOATS: Final = {"F64": "d", "F32": "f", "BF16": "f", "F16": "e"}  # BF16 is the upper half of an F32.
 _WEIGHTS: Final = (*PIECES_OF, ".npz", ".h5", ".msgpack", ".gguf")
 _INDEX: Final = ".index.json"
+_FIRST: Final = ".safetensors"  # What transformers and accelerate load where there are .bin files too.
+_FIRST_ALONE: Final = "model.safetensors"
 # What a framework saves beside the weights, in files that are called as weights are.
 _STATE: Final = re.compile(
     r"(optimizer|scheduler|scaler|rng_state|random_states|training_args|sampler|tokenizer|vocab|%s)" % OWN_FILES
@@ -183,7 +185,7 @@ def sample(
     seen = look_into(path, names if mine is None else mine, step, time_s)
     torn = torn or _empty(weights) or (seen.torn[0] if seen.torn else None)
     if are_all:
-        torn = torn or _without_weights(names, weights)
+        torn = torn or _without_weights(path, names, weights)
     looked_for = set(names if mine is None else mine)
     # Generators and positions are ours, and no weights: of a small model they are most of its bytes.
     sizes = [one for one in sizes if one[0] in looked_for and not os.path.basename(one[0]).startswith(OWN_FILES)]
@@ -220,41 +222,58 @@ def _empty(weights: Sequence[Tuple[str, int]]) -> Optional[str]:
     return next(("%s is empty" % name for name in empty), None)
 
 
-def _without_weights(names: Sequence[str], weights: Sequence[Tuple[str, int]]) -> Optional[str]:
-    """An optimizer's state alone is no checkpoint. What is unknown may be the weights."""
+def _without_weights(path: str, names: Sequence[str], weights: Sequence[Tuple[str, int]]) -> Optional[str]:
+    """An optimizer's state alone is no checkpoint. What is unknown, or in a linked directory, may be the weights."""
     optimizer = next((name for name in names if _is_optimizer(name)), None)
     if optimizer is None or weights:
         return None
     others = (name for name in names if not name.endswith(_NO_WEIGHTS) and not _STATE.match(os.path.basename(name)))
-    return None if any(True for _ in others) else "no weights are beside %s" % optimizer
+    if any(True for _ in others):
+        return None
+    try:
+        with os.scandir(path) as entries:
+            if any(entry.is_symlink() and entry.is_dir() for entry in entries):
+                return None
+    except OSError:
+        return None
+    return "no weights are beside %s" % optimizer
 
 
 def _indexed(path: str, names: Sequence[str], step: Callable[[], None]) -> Tuple[Set[str], Optional[str]]:
-    """The files that indexes of weights name, and what of them is missing. `names`: of files that are somewhere."""
+    """The files that indexes of weights name, and what of them is missing. `names`: of files that are somewhere.
+
+    Where safetensors are whole, nobody reads the .bin files beside them: some of those may not have been fetched.
+    """
     named: Set[str] = set()
+    faults: Dict[str, str] = {}
     known = set(names)
-    for index in names:
-        if not index.endswith(_INDEX):
-            continue
+    indexes = [name for name in names if name.endswith(_INDEX)]
+    for index in indexes:
         step()
+        if os.path.isfile(os.path.join(path, index[: -len(_INDEX)])):
+            continue  # All in one file: that is what is loaded.
         try:
             files = _files_of(os.path.join(path, index))
         except ValueError:
-            return named, "%s cannot be parsed" % index
+            faults[index] = "%s cannot be parsed" % index
+            continue
         except (OSError, RuntimeError, MemoryError):
             continue
-        if os.path.isfile(os.path.join(path, index[: -len(_INDEX)])):
-            continue  # All in one file: that is what is loaded.
-        folder = os.path.dirname(index)
         for file in sorted(files):
             step()
-            name = os.path.join(folder, file)
+            name = os.path.join(os.path.dirname(index), file)
             if name not in known and not os.path.isfile(os.path.join(path, name)):
                 # A link may lead nowhere: what is cached apart from the checkpoint is cleaned up.
                 is_other = os.path.exists(os.path.join(path, name))
-                return named, "%s is %s, which %s names" % (name, "no file" if is_other else "missing", index)
+                faults[index] = "%s is %s, which %s names" % (name, "no file" if is_other else "missing", index)
+                break
             named.add(name)
-    return named, None
+    first = {index for index in faults if index.endswith(_FIRST + _INDEX)}
+    whole = {os.path.dirname(name) for name in named if name.endswith(_FIRST)}
+    whole |= {os.path.dirname(name) for name in known if os.path.basename(name) == _FIRST_ALONE}
+    whole -= {os.path.dirname(index) for index in first}
+    torn = (fault for index, fault in faults.items() if index in first or os.path.dirname(index) not in whole)
+    return named, next(torn, None)
 
 
 def _files_of(index: str) -> Set[str]:

@@ -117,6 +117,23 @@ def test_what_is_made_up_says_nothing(tmp_path: Path, raw: bytes) -> None:
         assert sampled(tmp_path / name) is None
 
 
+@pytest.mark.parametrize(("raw", "harm"), [(ONE, None), (NAN, "state.pt: the tensor that is data/0 in it")])
+def test_torch_may_have_been_told_to_compute_no_checksums(
+    raw: dict[str, bytes], harm: str | None, tmp_path: Path
+) -> None:
+    """torch.serialization.set_crc32_options(False) leaves zeros in their places."""
+    torch_zip(tmp_path / "state.pt", "F32", raw["F32"] * COUNT)
+    written = bytearray((tmp_path / "state.pt").read_bytes())
+    for signature, place in ((b"PK\x03\x04", 14), (b"PK\x01\x02", 16)):
+        at = written.find(signature)
+        while at >= 0:
+            written[at + place : at + place + 4] = bytes(4)
+            at = written.find(signature, at + 4)
+    (tmp_path / "state.pt").write_bytes(written)
+    looked = look_into(str(tmp_path), ["state.pt"], lambda: None)
+    assert (looked.torn, looked.harm) == ([], harm)
+
+
 def test_a_pickle_is_never_run(tmp_path: Path) -> None:
     mark = tmp_path / "was_run"
     code = b"cos\nsystem\n(" + text(b"touch " + str(mark).encode()) + b"tR."

@@ -18,7 +18,7 @@ from tests.unit.shim.test_checkpoint import written
 from tests.unit.shim.test_resuming import Loader
 from tests.unit.shim.weights_files import COUNT, NAN, ONE, distcp, safetensors, text, torch_zip
 from trainer_shim.saving import checkpoint
-from trainer_shim.saving.resuming import resume_at
+from trainer_shim.saving.resuming import harm_of, resume_at
 from trainer_shim.saving.store import MemoryStore
 
 
@@ -264,6 +264,32 @@ def test_an_index_names_what_must_be_there(tmp_path: Path) -> None:
     (tmp_path / names[1]).unlink()
     index.write_text(json.dumps({"weight_map": {"a": names[1]}}))
     assert find(tmp_path).torn is None, "all in one file is what is loaded"
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_what_was_not_fetched_of_bin_files_tears_no_whole_safetensors(shards: int, tmp_path: Path) -> None:
+    names = [f"model-0000{shard}-of-00002.safetensors" for shard in (1, 2)] if shards == 2 else ["model.safetensors"]
+    for name in names:
+        safetensors(tmp_path / name, {"w": ("F32", ONE["F32"] * COUNT)})
+    if shards == 2:
+        weight_map = json.dumps({"weight_map": dict(enumerate(names))})
+        (tmp_path / "model.safetensors.index.json").write_text(weight_map)
+    bins = json.dumps({"weight_map": {"a": "pytorch_model-00001-of-00002.bin"}})
+    (tmp_path / "pytorch_model.bin.index.json").write_text(bins)
+    assert find(tmp_path).torn is None
+    (tmp_path / names[0]).unlink()
+    assert str(find(tmp_path).torn).endswith(" names"), "nothing is whole"
+
+
+def test_weights_in_a_linked_directory_are_not_missing(tmp_path: Path) -> None:
+    saved = tmp_path / "checkpoint-9"
+    for folder in (saved, tmp_path / "elsewhere"):
+        folder.mkdir()
+    (saved / "optimizer.pt").write_bytes(b"state")
+    (saved / "model").symlink_to(tmp_path / "elsewhere")
+    assert harm_of({"path": str(saved), "step": 9}, 0, 1) is None
+    (saved / "model").unlink()
+    assert harm_of({"path": str(saved), "step": 9}, 0, 1) == "not whole: no weights are beside optimizer.pt"
 
 
 def test_one_of_ours_has_the_files_of_its_manifest_in_full_size(tmp_path: Path) -> None:

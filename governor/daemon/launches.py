@@ -141,11 +141,22 @@ def _is_of_command(
         return False
     if descends(table, rank, command.processes) or is_below(facts.cgroup, command.cgroups):
         return True
+    if _is_left_behind(table, facts, command):
+        return True
     if not any(carries(facts.mark, mark) for mark in command.marks):
         return False
     # A setuid program has its user's limits too, so its own uid alone does not say whose mark it is.
     is_own = uid == command.uid == facts.uid
     return is_own or any(ancestor.process.pid == command.reaper for ancestor in ancestors(table, facts))
+
+
+def _is_left_behind(table: Mapping[int, ProcessFacts], facts: ProcessFacts, command: SupervisedCommand) -> bool:
+    """Whether it is in the session of a command that has exited. A session is inherited, and nobody can enter one.
+
+    Its number may be used again once nobody is left in it, but whom the command has left behind is below us.
+    """
+    is_in = any(facts.sid == root.pid and root.pid not in table for root in command.processes)
+    return is_in and command.reaper in (facts.ppid, *(ancestor.ppid for ancestor in ancestors(table, facts)))
 
 
 def _marks(table: Mapping[int, ProcessFacts], hello: Hello, command: SupervisedCommand) -> tuple[int, ...]:

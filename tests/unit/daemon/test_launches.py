@@ -143,6 +143,20 @@ def test_a_rank_that_the_command_has_made_another_users_is_tied_by_what_nobody_c
     assert seen.launchers == command.processes
 
 
+def left_by_command(**changes: Any) -> bool:
+    """Whether another user's rank is the command's, which has exited, with neither its mark nor a control group."""
+    processes, said, command = strangers(12346, 12346)
+    del processes.by_pid[200]
+    processes.by_pid[100].facts = replace(processes.by_pid[100].facts, mark=0, **changes)
+    return is_of_command(processes.facts, said.peer.process, replace(command, group=None), 12346)
+
+
+def test_a_rank_that_the_command_left_in_its_session_is_tied_without_a_mark() -> None:
+    assert left_by_command(ppid=OWN, sid=200)
+    # Not one that was given the number of a session that is over, or whose parent alone died below us.
+    assert not left_by_command(ppid=1, sid=200)
+
+
 def test_a_log_is_the_commands_unless_somebody_else_is_named_or_it_is_not_believed() -> None:
     processes, rank = machine(COMMANDS)
     launcher, stranger = processes.add(200, argv=["sh", "job.sh"]), processes.add(300, argv=["python"])

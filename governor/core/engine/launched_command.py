@@ -15,6 +15,7 @@ named as its writer, from its first line on. A stream whose named processes are 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from governor.core.base.findings import Response
@@ -118,6 +119,29 @@ def speaks_for_it(node: Node, hello: Hello) -> bool:
     """
     command = node.command
     return command is None or hello.peer.uid == command.uid or hello.of_command
+
+
+def as_known(node: Node, hello: Hello) -> Hello:
+    """A process that is a rank of the command's run already stays one, whatever could be seen of it this time."""
+    known = node.runs.get(hello.run)
+    is_its = known is not None and not known.is_separate and _is_rank(known, hello)
+    return replace(hello, of_command=True) if is_its else hello
+
+
+def may_join(node: Node, managed: ManagedRun, hello: Hello) -> bool:
+    """Whether a rank may be of this run, by whose the run is: of the command, or a stranger's. No run is of both.
+
+    The trainer's own user may have processes that the command did not start.
+    """
+    if speaks_for_it(node, hello):
+        return not (managed.is_strangers and managed.run.alive) or _is_rank(managed, hello)
+    launched = node.launched
+    stands_for_it = launched is not None and managed.run.run in (launched.run, node.account.run)
+    return managed.is_separate or not (managed.run.alive or stands_for_it)
+
+
+def _is_rank(managed: ManagedRun, hello: Hello) -> bool:
+    return any(rank.peer.process == hello.peer.process for rank in managed.run.ranks.values())
 
 
 def on_rank(node: Node, managed: ManagedRun, hello: Hello, *, stood_in: bool) -> None:

@@ -31,6 +31,7 @@ def named(node: Node, hello: Hello) -> tuple[Hello, list[Effect]] | RecallRun:
     """The hello under the name by which its run is watched here. An effect instead: the journal is asked first."""
     uid = hello.peer.uid
     name = hello.run
+    hello = launched_command.as_known(node, hello)
     for name in names_of(hello.run, uid):
         if _must_recall(node, name):
             return RecallRun(name)
@@ -41,8 +42,11 @@ def named(node: Node, hello: Hello) -> tuple[Hello, list[Effect]] | RecallRun:
     owner = owner_of(node, hello.run)
     if owner is None:
         owner = _reserved_for(node, hello.run)
+    whose = f"belongs to uid {owner}"
+    if owner == uid:  # Of which one process is the command's, and one is not.
+        whose = "is outside of the command" if launched_command.speaks_for_it(node, hello) else "is the command's"
     text = (
-        f"run {hello.run} belongs to uid {owner}; the run of uid {uid} is watched as {name}, with a spend of its own "
+        f"run {hello.run} {whose}; the run of uid {uid} is watched as {name}, with a spend of its own "
         f"(`costgov forget {hello.run}` releases a name whose run is gone)"
     )
     is_new = name not in node.runs
@@ -61,6 +65,8 @@ def _reserved_for(node: Node, name: str) -> int | None:
 
 def _may_use(node: Node, name: str, hello: Hello) -> bool:
     uid, owner, known = hello.peer.uid, owner_of(node, name), node.runs.get(name)
+    if known is not None and not launched_command.may_join(node, known, hello):
+        return False
     is_unattached = known is not None and known.is_unattached and launched_command.speaks_for_it(node, hello)
     if owner != uid and not is_unattached and _reserved_for(node, name) not in (None, uid):
         return False

@@ -12,7 +12,16 @@ from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.checkpoints import NamedCheckpoint
-from governor.core.events.inputs import CommandExited, CommandLaunched, LauncherExited, OperatorHalt, TrainerExited
+from governor.core.events.effects import Alarm
+from governor.core.events.inputs import (
+    CommandExited,
+    CommandLaunched,
+    Disconnected,
+    Hello,
+    LauncherExited,
+    OperatorHalt,
+    TrainerExited,
+)
 from governor.core.halt.state import StopTarget
 from tests.unit.core.engine.test_launched_command import COMMAND, PRICE, launched, pass_time, stream, terms
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, tick
@@ -133,3 +142,47 @@ def test_a_command_whose_name_a_stranger_has_had_begins_without_anything_of_its_
     assert (run.uid, run.last_good, run.step, again.runs["next"].is_unattached) == (1000, None, None, True)
     play(again, hello(0, 11, **said))
     assert again.runs[f"next@{STRANGER}"].is_strangers
+
+
+# What the command has made another user's, and what that user has outside of it.
+def of_trainers_user(rank: int, *, tied: bool, attempt: str = "a1", run: str = "job") -> Hello:
+    whose = peer(800 + rank + 10 * (not tied), STRANGER)
+    link = ConnectionId(60 + rank + 10 * (not tied))
+    return hello(rank, 1, run=run, world_size=2, attempt=attempt, connection=link, peer=whose, of_command=tied)
+
+
+@pytest.mark.parametrize("attempt", ["a1", "a2"])
+def test_no_process_outside_of_the_command_joins_its_run_though_it_is_of_the_trainers_user(attempt: str) -> None:
+    node = launched()
+    play(node, of_trainers_user(0, tied=True))
+    effects = play(node, of_trainers_user(1, tied=False, attempt=attempt))
+    assert [e.text.partition(" (")[0] for e in effects if isinstance(e, Alarm)] == [
+        f"run job is the command's; the run of uid {STRANGER} is watched as job@{STRANGER}, with a spend of its own"
+    ]
+    play(node, tick(2))
+    assert (list(node.runs["job"].run.ranks), node.runs["job"].is_separate) == ([0], False)
+    assert node.runs[f"job@{STRANGER}"].is_strangers
+    play(node, a_step(1, run="job", connection=ConnectionId(60), when=3, loss=float("nan")))
+    assert node.runs["job"].incident is not None
+
+
+def test_nor_does_it_take_the_name_when_the_run_has_ended_and_the_command_goes_on() -> None:
+    node = launched()
+    play(node, of_trainers_user(0, tied=True), Disconnected(at(2), ConnectionId(60)), TrainerExited(at(2), "job", None))
+    play(node, of_trainers_user(1, tied=False), tick(3))
+    assert node.runs["job"].is_unattached
+    assert list(node.runs[f"job@{STRANGER}"].run.ranks) == [1]
+
+
+def test_a_rank_of_the_command_does_not_join_what_its_user_has_outside_of_it() -> None:
+    node = launched()
+    play(node, of_trainers_user(0, tied=False, run="own"), of_trainers_user(0, tied=True, run="own"))
+    assert node.runs["own"].is_strangers
+    assert not node.runs[f"own@{STRANGER}"].is_strangers
+
+
+def test_a_rank_of_the_command_stays_one_when_it_comes_again_and_cannot_be_looked_at() -> None:
+    node = launched()
+    play(node, of_trainers_user(0, tied=True))
+    play(node, replace(of_trainers_user(0, tied=True), of_command=False))
+    assert (f"job@{STRANGER}" in node.runs, node.runs["job"].is_separate) == (False, False)

@@ -11,7 +11,8 @@ from governor.adapters.command.child import Command, living
 from governor.adapters.command.surroundings import here
 from governor.app.wiring import Governor
 from governor.cli.run.own_runs import ended_by_halts, of_command, watched
-from governor.core.base.identity import ProcessFacts, ProcessId
+from governor.core.base.identity import Peer, ProcessFacts, ProcessId
+from governor.core.base.run_names import names_of
 from governor.core.base.secrets import command_text, redacted
 from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.reports.terminal import resume_lines
@@ -50,16 +51,32 @@ def launched_before(governor: Governor, name: str) -> str | None:
 
 
 def left_unwatched(governor: Governor, command: Command) -> list[str]:
-    """Who of the command's user or of its processes was refused, and still runs when it has ended: nobody ends them."""
+    """Who still runs when it has ended, and whom nobody ends: its user's and its own that were refused, and namesakes.
+
+    A trainer that a daemon has started for it (in a container) says its name, and nothing ties it to the command.
+    """
     launched, refused = governor.node.command, governor.node.refusals
     uid = launched.uid if launched is not None else None
     own = {facts.process for facts in living(governor.processes, command) or ()} if refused else set()
     left = [(process, told) for process, told in refused.items() if uid in (None, told.uid) or process in own]
-    return [
+    lines = [
         f"pid {process.pid} still runs, UNWATCHED: {plain(told.reason)}"
         for process, told in left[-PIDS_NAMED_MAX:]
         if _living(governor, process) is not None
     ]
+    untied = _untied_of_its_name(governor, launched.run) if launched is not None else []
+    return lines + [
+        f"pid {peer.process.pid} of uid {peer.uid} still runs, UNWATCHED from now on: it said the command's name, and "
+        "nothing ties it to the command"
+        for peer in untied[:PIDS_NAMED_MAX]
+    ]
+
+
+def _untied_of_its_name(governor: Governor, name: str) -> list[Peer]:
+    strangers = [managed.run for managed in governor.node.runs.values() if managed.is_strangers]
+    namesakes = [run for run in strangers if run.run in names_of(name, run.uid)]
+    peers = [rank.peer for run in namesakes for rank in run.ranks.values()]
+    return [peer for peer in peers if _living(governor, peer.process) is not None]
 
 
 def _living(governor: Governor, process: ProcessId) -> ProcessFacts | None:

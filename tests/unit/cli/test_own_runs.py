@@ -183,6 +183,17 @@ def test_a_refused_stranger_is_not_told_as_left_unwatched(beside: Beside) -> Non
     assert [line.partition(" still")[0] for line in told] == ["pid 911", "pid 912"]
 
 
+def test_a_stranger_that_said_the_commands_name_and_trains_on_is_told_at_the_end(beside: Beside) -> None:
+    play(beside.node, hello(0, 1, run="other", world_size=1, connection=ConnectionId(8), peer=peer(901, STRANGER)))
+    beside.processes.add(901, uid=STRANGER, start_ticks=9_010)
+    says_hello(beside, STRANGER, "run-1")
+    assert is_over(beside.governor, beside.command)
+    (line,) = left_unwatched(beside.governor, beside.command)
+    assert line.startswith(f"pid 900 of uid {STRANGER} still runs, UNWATCHED from now on")
+    leaves(beside, f"run-1@{STRANGER}")
+    assert left_unwatched(beside.governor, beside.command) == []
+
+
 def test_no_strangers_halt_holds_back_a_signal_to_the_command() -> None:
     beside, said = Beside(FakeProcesses("boot-1")), list[str]()
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from governor.core.base.identity import ConnectionId
+from governor.core.base.run_names import names_of
 from governor.core.base.units import BootNs
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
@@ -179,6 +180,16 @@ def test_a_rank_of_the_command_does_not_join_what_its_user_has_outside_of_it() -
     play(node, of_trainers_user(0, tied=False, run="own"), of_trainers_user(0, tied=True, run="own"))
     assert node.runs["own"].is_strangers
     assert not node.runs[f"own@{STRANGER}"].is_strangers
+
+
+def test_it_is_refused_aloud_where_that_user_has_taken_all_its_names() -> None:
+    node = launched()
+    for number, name in enumerate(names_of("own", STRANGER)):
+        said = {"run": name, "world_size": 1, "connection": ConnectionId(80 + number)}
+        play(node, hello(0, 1, **said, peer=peer(900 + number, STRANGER)))
+    effects = play(node, of_trainers_user(1, tied=True, run="own"))
+    assert [e.name for e in effects if isinstance(e, Alarm)] == ["hello_refused"]
+    assert all(managed.is_strangers for name, managed in node.runs.items() if name != "job")
 
 
 def test_a_rank_of_the_command_stays_one_when_it_comes_again_and_cannot_be_looked_at() -> None:

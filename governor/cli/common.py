@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
-from governor.core.base.units import UsdMicros, format_usd, usd
+from governor.core.base.units import UsdMicros, format_usd, plain_amount, usd
 from governor.core.money.prices import PRICE_USD_MICROS_MAX
 from governor.text.screen import Styled, screen_of, shown_lines, styled, width, without_colour
 from governor.wire import control_client
@@ -129,7 +129,7 @@ class Usd(click.ParamType[UsdMicros]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> UsdMicros:
         if isinstance(value, int):
             return UsdMicros(value)
-        text = str(value).strip().removeprefix("$").replace(",", "")
+        text = plain_amount(str(value))
         try:
             amount = usd(text)
         except ValueError:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from governor.core.base.units import MICROS_PER_USD, format_usd, usd
+from governor.core.base.units import MICROS_PER_USD, format_usd, plain_amount, usd
 from governor.text.moments import Snapshot, none_is_left
 from governor.text.table import plain
 
@@ -146,7 +146,7 @@ def _reached(snapshot: Snapshot) -> _Reached | None:
 
 
 def _higher_ceiling(snapshot: Snapshot) -> int | None:
-    """Micro-dollars: what is spent and reserved, and the old ceiling again. None where the command's halted nobody.
+    """Micro-dollars: what is spent and reserved, and the old ceiling again. None where another ceiling has halted it.
 
     A name that was used before may have spent more than its newest ceiling.
     """
@@ -197,7 +197,7 @@ def _unquoted(word: str) -> str:
 def _micros(amount: str) -> int | None:
     """As --ceiling reads it."""
     try:
-        return usd(amount.strip().removeprefix("$").replace(",", ""))
+        return usd(plain_amount(amount))
     except ValueError:
         return None
 

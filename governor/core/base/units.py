@@ -69,6 +69,11 @@ def usd(amount: float | int | str) -> UsdMicros:
     return UsdMicros(round(value * MICROS_PER_USD))
 
 
+def plain_amount(text: str) -> str:
+    """Dollars as a person writes them ("$1,000"), as the digits that `usd` reads."""
+    return text.strip().removeprefix("$").replace(",", "")
+
+
 def format_usd(micros: int) -> str:
     """Return "$1,234.56", or more digits below a dollar: "$0.0421", "$0.000042". Only zero reads as zero."""
     sign, size = "-" if micros < 0 else "", abs(micros)

@@ -7,16 +7,17 @@ import os
 import random
 import shutil
 import socket
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from tests.unit.shim.weights_files import COUNT, NAN, ONE, distcp, safetensors, torch_zip
-from trainer_shim.engines.own_checkpoints import manifest
+from trainer_shim.engines import own_checkpoints
 from trainer_shim.interfaces import Resumed
 from trainer_shim.saving import checkpoint, rng
 from trainer_shim.saving.resuming import CANDIDATES_MAX, resume_from
@@ -76,9 +77,21 @@ T = TypeVar("T")
 
 
 def on_ranks(count: int, call: Callable[[int], T]) -> list[T]:
-    """What `call(rank)` returns for each rank, each on a thread of its own: they wait for one another."""
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(call, range(count), timeout=60))
+    """What `call(rank)` returns for each rank, each on a thread of its own: they wait for one another.
+
+    TimeoutError where one does not come back. Nothing waits for that one.
+    """
+    ends: list[Future[T]] = [Future() for _ in range(count)]
+
+    def run(rank: int) -> None:
+        try:
+            ends[rank].set_result(call(rank))
+        except Exception as error:  # noqa: BLE001  Whoever waits raises it.
+            ends[rank].set_exception(error)
+
+    for rank in range(count):
+        threading.Thread(target=run, args=(rank,), daemon=True).start()
+    return [end.result(timeout=60) for end in ends]
 
 
 def resume_all(directories: list[Path]) -> tuple[list[Loader], list[Resumed | None]]:
@@ -268,7 +281,7 @@ class OwnLoader(Loader):
 
     def own_checkpoints(self, directory: str) -> list[dict[str, Any]]:
         paths = sorted(Path(directory).iterdir())
-        return [manifest(int(path.stem), str(path), str(path)) for path in reversed(paths)]
+        return [own_checkpoints.manifest(int(path.stem), str(path), str(path)) for path in reversed(paths)]
 
 
 @pytest.mark.parametrize("harm", ["cut short", "empty", "missing"])

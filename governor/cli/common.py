@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
-from governor.core.base.units import UsdMicros, format_usd, plain_amount, usd
+from governor.core.base.units import UsdMicros, format_usd, read_amount, usd
 from governor.core.money.prices import PRICE_USD_MICROS_MAX
 from governor.text.screen import Styled, screen_of, shown_lines, styled, width, without_colour
 from governor.wire import control_client
@@ -129,13 +129,13 @@ class Usd(click.ParamType[UsdMicros]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> UsdMicros:
         if isinstance(value, int):
             return UsdMicros(value)
-        text = plain_amount(str(value))
         try:
-            amount = usd(text)
-        except ValueError:
-            self.fail(f'"{value}" is not an amount of dollars; write for example 300 or 22.50', param, ctx)
+            amount = usd(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
         if amount <= 0:
-            low = "is less than a millionth of a dollar, which is the least" if float(text) > 0 else "must be above 0"
+            is_small = float(read_amount(value)) > 0
+            low = "is less than a millionth of a dollar, which is the least" if is_small else "must be above 0"
             self.fail(f'"{value}" {low}', param, ctx)
         return amount
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from governor.core.base.units import NS_PER_S, parse_count, parse_duration
+from governor.core.base.units import NS_PER_S, parse_count, parse_duration, read_amount
 from governor.planner.catalog import GPU_HOUR_USD_MAX, GpuPrice, gpu_named, listed_price
 from governor.planner.keys import PlanUnreadableError, resolved
 from governor.planner.model.candidates import DEEPSPEED, EXPERT_RANKS, MARGIN, ROUNDED, SHARDED, Space, candidates
@@ -87,11 +87,22 @@ class Reader:
         if not (text := self.values.get(key, "")):
             return None
         try:
-            value = float(text.removeprefix("$").replace(",", ""))
+            value = float(text)
         except ValueError:
             value = math.nan
         if not 0 < value <= most or math.isinf(value):
             raise self.wrong(key, "must be a number above 0" + ("" if math.isinf(most) else f", at most {most:g}"))
+        return value
+
+    def dollars(self, key: str) -> float | None:
+        if not (text := self.values.get(key, "")):
+            return None
+        try:
+            value = float(read_amount(text))
+        except ValueError as error:
+            raise PlanUnreadableError(f"{key}: {error}") from error
+        if not 0 < value < math.inf:
+            raise self.wrong(key, "must be above 0")
         return value
 
     def count(self, key: str) -> float | None:
@@ -311,7 +322,7 @@ def _expert_ranks(experts: int, node: int, gpus: int) -> tuple[int, ...]:
 
 
 def _price(reader: Reader, gpu: Gpu, gpus: int) -> GpuPrice | None:
-    stated, of_node = reader.number("price"), reader.number("node-price")
+    stated, of_node = reader.dollars("price"), reader.dollars("node-price")
     kind = reader.values.get("price-kind") or "on-demand"
     is_spot = kind == "spot"
     if stated is not None and stated > GPU_HOUR_USD_MAX:

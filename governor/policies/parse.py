@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 from governor.core.base.policy import HALTS_PER_DAY_MAX, Budget, Expected, HaltSettings, Mode, Policy, PolicySet, Rule
@@ -91,10 +90,13 @@ def _ceiling(reader: Reader, value: object) -> UsdMicros | None:
 
 
 def _dollars(reader: Reader, path: KeyPath, value: object) -> UsdMicros | None:
-    if not isinstance(value, bool) and isinstance(value, int | float | str):
-        with suppress(ValueError):
-            return usd(value)
-    reader.fail(path, f"{value!r:.40} is not an amount in dollars")
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        reader.fail(path, f"{value!r:.40} is not an amount in dollars")
+        return None
+    try:
+        return usd(value)
+    except ValueError as error:
+        reader.fail(path, str(error) if isinstance(value, str) else f"{value!r:.40} is not an amount in dollars")
     return None
 
 

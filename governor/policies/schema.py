@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from governor.core.base.findings import Response
 from governor.core.base.policy import ALL, Mode
+from governor.core.base.units import AMOUNT
 from governor.core.rules import expressions
 from governor.core.rules.trigger import Key, Trigger
 from governor.core.rules.triggers import load
@@ -36,7 +37,7 @@ Schema = dict[str, Any]
 _SPAN: Final = r"([0-9]+(\.[0-9]+)?\s*(ms|s|min|m|h|d)\s*)+"
 _COUNT: Final = r"[0-9][0-9_]*(\.[0-9_]+)?\s*[kKMBT]?"
 _TOKENS: Final = rf"{_COUNT}\s*tokens?"
-_DOLLARS: Final = r"^\s*[0-9][0-9_]*(\.[0-9_]*)?([eE][+-]?[0-9]+)?\s*$"
+_DOLLARS: Final = rf"^\s*{AMOUNT}\s*$"
 
 
 def schema(*, drop_in: bool = False) -> Schema:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from governor.core.base.units import MICROS_PER_USD, format_usd, plain_amount, usd
+from governor.core.base.units import MICROS_PER_USD, format_usd, usd
 from governor.text.moments import Snapshot, none_is_left
 from governor.text.table import plain
 
@@ -197,7 +197,7 @@ def _unquoted(word: str) -> str:
 def _micros(amount: str) -> int | None:
     """As --ceiling reads it."""
     try:
-        return usd(plain_amount(amount))
+        return usd(amount)
     except ValueError:
         return None
 

@@ -18,7 +18,7 @@ from governor.core.money.budgets import BUDGETS_MAX
 from governor.core.money.prices import GPUS_MAX, STALE_AFTER_DAYS, PriceKind, span_of
 from governor.settings.money import LINES_MAX, BudgetTable, LineTable, named_apart, one_of_each
 from governor.settings.streams import ALERT_RECEIVERS_MAX, JSONL_STREAMS_MAX, Alert, Jsonl
-from governor.settings.values import AbsolutePath, IdleStop, Mode, Table, Text, Uids
+from governor.settings.values import AbsolutePath, Dollars, IdleStop, Mode, Table, Text, Uids
 
 SYSTEM_CONFIG: Final = "/etc/costgov/costgov.toml"
 SYSTEM_POLICIES_DIR: Final = "/etc/costgov/policies.d"
@@ -33,7 +33,8 @@ class Node(Table):
     """The machine that is billed."""
 
     name: Text = Field(default_factory=socket.gethostname)
-    price_usd_per_hour: float | None = Field(default=None, gt=0, lt=1e6, allow_inf_nan=False)  # None: ask the provider.
+    # None: ask the provider.
+    price_usd_per_hour: Dollars | None = Field(default=None, gt=0, lt=1e6, allow_inf_nan=False)
     price_source: Text = "costgov.toml"
     # The day of that price. None: it is restated at every start and never stale.
     price_as_of: Text | None = None
@@ -41,13 +42,6 @@ class Node(Table):
     scheduler_job: Text | None = None  # Metric label: the job that occupies this node.
     # Stop the machine after it was unused for so long. None: the policies decide.
     idle_stop: IdleStop = None
-
-    @field_validator("price_usd_per_hour", mode="before")
-    @classmethod
-    def _amount(cls, value: Any) -> Any:
-        if isinstance(value, bool):  # pydantic reads true as one dollar.
-            raise ValueError(f"{str(value).lower()} is no amount in dollars; write for example 22.50")
-        return value
 
     @field_validator("price_as_of")
     @classmethod

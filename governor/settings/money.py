@@ -20,7 +20,7 @@ from governor.core.money.budgets import (
 from governor.core.money.charges import Line, LineKind, Unit
 from governor.core.money.lines import NODE_LINE, Lines, Metered
 from governor.core.money.prices import Day, day_text, span_of
-from governor.settings.values import Text
+from governor.settings.values import Dollars, Text
 
 SOURCE = "costgov.toml"
 
@@ -89,7 +89,7 @@ def one_of_each(tables: Sequence[BudgetTable]) -> Any:
 LINES_MAX: Final = 16
 GB_MAX: Final = 10**6  # A petabyte on one machine is a mistake in the unit.
 
-_Usd = Annotated[float, Field(gt=0, lt=1e6, allow_inf_nan=False)]
+_Usd = Annotated[Dollars, Field(gt=0, lt=1e6, allow_inf_nan=False)]
 
 # Price key -> its unit and its kind of line.
 _UNITS: Final = {

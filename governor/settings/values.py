@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from governor.core.base.units import DurationNs, parse_duration
+from governor.core.base.units import DurationNs, parse_duration, read_amount
 from trainer_shim.wire import TEXT_CHARS_MAX
 
 
@@ -51,12 +51,19 @@ def _idle_stop(value: object) -> object:
     return idle_ns
 
 
+def _dollars(value: object) -> object:
+    if isinstance(value, bool):  # pydantic reads true as one dollar.
+        raise ValueError(f"{str(value).lower()} is no amount in dollars; write for example 22.50")
+    return float(read_amount(value)) if isinstance(value, str) else value
+
+
 def _absolute(value: Path) -> Path:
     if not value.is_absolute():
         raise ValueError(f'must be an absolute path; "{value}" would depend on where the daemon was started')
     return value
 
 
+Dollars = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(_dollars)]
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 Mode = Annotated[int, BeforeValidator(_octal)]
 IdleStop = Annotated[DurationNs | None, BeforeValidator(_idle_stop)]

@@ -10,12 +10,12 @@ import csv
 import importlib.resources
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from fractions import Fraction
 from functools import cache
 from typing import Final, NoReturn
 
-from governor.core.base.units import MICROS_PER_USD, UsdMicros
+from governor.core.base.units import MICROS_PER_USD, UsdMicros, read_amount
 from governor.core.money.prices import GPUS_MAX, Day, Machine, Origin, PriceKind, Quote, span_of
 
 FILE: Final = "governor/data/prices.csv"
@@ -148,10 +148,10 @@ def _row(file: str, number: int, fields: Sequence[str], compiled: Day) -> PriceR
 
 def _usd(text: str, wrong: Callable[[str], NoReturn]) -> Decimal:
     try:
-        value = Decimal(text)
-    except InvalidOperation:
-        wrong("is not a number")
-    if not value.is_finite() or not 0 < value < MICROS_PER_USD:
+        value = Decimal(read_amount(text))
+    except ValueError as error:
+        wrong(str(error))
+    if not 0 < value < MICROS_PER_USD:
         wrong("must be above 0 and below a million")
     return value
 

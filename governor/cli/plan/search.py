@@ -11,6 +11,7 @@ import click
 
 from governor.cli.common import Failed, exits, json_option, print_json, show_text
 from governor.cli.plan.options import PLAN_ERRORS, html_option, model_argument, plan_options, values_of, write_page
+from governor.core.base.units import read_amount
 from governor.text.screen import screen_of
 from governor.text.table import Head, render_rows
 
@@ -93,7 +94,12 @@ def _hours(text: str | None) -> float | None:
 
 
 def _usd(text: str | None) -> float | None:
-    return None if text is None else _above_zero("budget", text.removeprefix("$").replace(",", ""), text)
+    if text is None:
+        return None
+    try:
+        return _above_zero("budget", read_amount(text), text)
+    except ValueError as error:
+        raise Failed(f"budget: {error}") from error
 
 
 def _above_zero(key: str, number: str, text: str) -> float:

@@ -21,6 +21,7 @@ TICK_NS: Final = 250 * NS_PER_MS
 MICROS_PER_USD: Final = 1_000_000
 _READS_AS_A_DOLLAR: Final = 999_950  # With four digits it would read $1.0000.
 _SHOWN_BY_FOUR_DIGITS: Final = 100
+AMOUNT_CHARS_MAX: Final = 40  # A longer text is no amount, and is not repeated whole.
 MTOK: Final = 1_000_000  # A million tokens: the unit of training prices.
 
 _DURATION_UNITS_NS: Final = {
@@ -34,6 +35,13 @@ _DURATION_UNITS_NS: Final = {
 _COUNT_UNITS: Final = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)", re.ASCII)
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMBT]?)", re.ASCII)
+# The number is its only group. The schema of a policy has it too, so it is as regular as JavaScript's.
+AMOUNT: Final = (
+    r"(?:US)?\$?\s*([1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)"
+    r"\s*(?:USD|\$)?"
+)
+# Signs and codes of the currencies that a price list of GPUs may be in.
+_OTHER_MONEY = re.compile(r"[€£¥₹₩₽]|(?<![A-Za-z])(EUR|GBP|CNY|RMB|JPY|INR|KRW|CHF|SEK|CAD|AUD)(?![A-Za-z])|[CA]\$")
 # 31 years. Added to a clock reading, it still fits into an integer of the journal.
 _DURATION_BOUND_NS: Final = 10**18
 
@@ -62,16 +70,38 @@ def parse_count(text: str) -> int:
 
 
 def usd(amount: float | int | str) -> UsdMicros:
-    """Convert dollars from a config file to micro-dollars. ValueError when negative or not a number."""
+    """Convert dollars to micro-dollars; text as `read_amount` reads it. ValueError when negative or not a number."""
     # Compared before the conversion: a config file may have an integer that no float can hold.
-    if (isinstance(amount, int) and amount >= 10**12) or not 0 <= (value := float(amount)) < 1e12:
+    if (isinstance(amount, int) and amount >= 10**12) or not 0 <= (value := _plain(amount)) < 1e12:
         raise ValueError(f'"{str(amount)[:40]}" is not an amount in dollars')  # More than a trillion is a typo.
     return UsdMicros(round(value * MICROS_PER_USD))
 
 
-def plain_amount(text: str) -> str:
-    """Dollars as a person writes them ("$1,000"), as the digits that `usd` reads."""
-    return text.strip().removeprefix("$").replace(",", "")
+def _plain(amount: float | int | str) -> float:
+    return float(read_amount(amount)) if isinstance(amount, str) else float(amount)
+
+
+def read_amount(text: str) -> str:
+    """Read dollars as a person writes them: "22.50", "$1,000", "300 USD". Returns the plain number.
+
+    A comma stands only between groups of three digits: in most of Europe "12,50" is $12.50. ValueError says in one
+    line what to write.
+    """
+    plain = text.strip()
+    found = re.fullmatch(AMOUNT, plain) if len(plain) <= AMOUNT_CHARS_MAX else None
+    if found is None:
+        raise ValueError(f'"{text[:AMOUNT_CHARS_MAX]}" {_why_no_amount(plain[:AMOUNT_CHARS_MAX])}')
+    return found[1].replace(",", "")
+
+
+def _why_no_amount(text: str) -> str:
+    if _OTHER_MONEY.search(text):
+        return "is in another currency; all amounts are US dollars"
+    if "," in text:
+        return "is not an amount in dollars; write 12.50 with a point, and 1,250 with a comma before each three digits"
+    if re.search(r"\d\s*(/|per\b)", text):
+        return "is not an amount in dollars; leave the unit out, as in 22.50"
+    return "is not an amount in dollars; write for example 300 or 22.50"
 
 
 def format_usd(micros: int) -> str:

@@ -60,9 +60,11 @@ def test_a_bill(costgov: Costgov, environ: dict[str, str], tmp_path: Path, name:
 
 PRICES = {
     "0": '"0" must be above 0',
-    "-1": '"-1" is not an amount of dollars',
-    "nan": '"nan" is not an amount of dollars',
-    "inf": '"inf" is not an amount of dollars',
+    "-1": '"-1" is not an amount in dollars',
+    "12,50": '"12,50" is not an amount in dollars; write 12.50 with a point',
+    "22/h": '"22/h" is not an amount in dollars; leave the unit out',
+    "nan": '"nan" is not an amount in dollars',
+    "inf": '"inf" is not an amount in dollars',
     "0.0000001": '"0.0000001" is less than a millionth of a dollar',
     "1e9": '"1e9" is more than $1,000,000.00 an hour, which no machine costs',
 }
@@ -82,7 +84,8 @@ CONFIGS = {
     "price_usd_per_hour = -3": "node.price_usd_per_hour: must be greater than 0",
     "price_usd_per_hour = nan": "node.price_usd_per_hour: must be a finite number",
     "price_usd_per_hour = 1e9": "node.price_usd_per_hour: must be less than 1000000",
-    'price_usd_per_hour = "much"': "node.price_usd_per_hour: must be a valid number",
+    'price_usd_per_hour = "much"': 'node.price_usd_per_hour: "much" is not an amount in dollars',
+    'price_usd_per_hour = "22,5"': 'node.price_usd_per_hour: "22,5" is not an amount in dollars; write 12.50 with',
     "price_usd_per_hour = true": "node.price_usd_per_hour: true is no amount in dollars; write for example 22.50",
     'price_usd_per_hour = 22\nprice_as_of = "lately"': 'node.price_as_of: "lately" is not a date',
 }

@@ -35,7 +35,7 @@ OURS = ceiling_of_a_trainer()["evidence"]
             "costgov run --ceiling 5 --json --ceiling 14 -- sh",
         ),
         (
-            """cd /d && costgov run --log 'it'"'"'s' --name --ceiling --ceiling 1_000 train.sh --ceiling 1000""",
+            """cd /d && costgov run --log 'it'"'"'s' --name --ceiling --ceiling 1,000 train.sh --ceiling 1000""",
             1_000_000_000,
             """cd /d && costgov run --log 'it'"'"'s' --name --ceiling --ceiling 2000 train.sh --ceiling 1000""",
         ),

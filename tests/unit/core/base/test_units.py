@@ -69,6 +69,44 @@ def test_money_for_people() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "dollars"),
+    [
+        *(("22", 22), ("22.5", 22.5), (" 22.50 ", 22.5), (".5", 0.5), ("5.", 5), ("1e3", 1000), ("1,000", 1000)),
+        *(("12,345.67", 12345.67), ("1,234,567", 1234567), ("$22", 22), ("US$ 5", 5), ("300 USD", 300)),
+    ],
+)
+def test_an_amount_as_people_write_it(text: str, dollars: float) -> None:
+    assert usd(text) == round(dollars * 1_000_000)
+
+
+@pytest.mark.parametrize(
+    "text", ["12,50", "300,5", "1.000,50", "1,0,0", "1,00", "0,500", "01,000", "1,2345", ",5", "1,"]
+)
+def test_a_comma_that_is_a_point_is_no_separator(text: str) -> None:
+    with pytest.raises(ValueError, match="before each three digits"):
+        usd(text)
+
+
+@pytest.mark.parametrize("text", ["\N{EURO SIGN}12", "12 EUR", "A$5", "\N{POUND SIGN}9", "CHF 3", "1,50 EUR"])
+def test_other_money_is_told(text: str) -> None:
+    with pytest.raises(ValueError, match="another currency"):
+        usd(text)
+
+
+@pytest.mark.parametrize("text", ["22/h", "22 /hour", "$22 per hour"])
+def test_a_unit_is_told(text: str) -> None:
+    with pytest.raises(ValueError, match="leave the unit out"):
+        usd(text)
+
+
+@pytest.mark.parametrize("text", ["\N{ARABIC-INDIC DIGIT THREE}", "1_000", "10k", "-5", "", "$", "1" * 41, "$" * 10**6])
+def test_what_no_one_reads_alike_is_no_amount(text: str) -> None:
+    with pytest.raises(ValueError, match="is not an amount") as told:
+        usd(text)
+    assert len(str(told.value)) < 200
+
+
+@pytest.mark.parametrize(
     ("micros", "text"),
     [
         (1, "$0.000001"),

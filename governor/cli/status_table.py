@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
-from governor.reports.terminal import is_spend_known, loss_text, no_step_text
+from governor.reports.terminal import is_spend_known, loss_text, no_step_text, token_prices_text
 from governor.text.screen import Screen, Styled, flow, shown_lines
 from governor.text.table import Head, fits, plain, render_rows
 
@@ -20,7 +20,7 @@ _STYLES: Final = {
 }
 _HEADS: Final = (
     Head("RUN", may_wrap=True), Head("STATE"), Head("STEP", True), Head("LOSS", True), Head("TOK/S", True),
-    Head("SPENT", True), Head("$/1M TOK", True), Head("RUNWAY", True), Head("RANKS", True), Head("LAST FRAME", True),
+    Head("SPENT", True), Head("$/1M NOW", True), Head("RUNWAY", True), Head("RANKS", True), Head("LAST FRAME", True),
 )  # fmt: skip
 # On a narrow screen, the first one first. What both would show of a run that is not well is said below the table.
 _SPARED: Final = ("LAST FRAME", "RANKS")
@@ -140,7 +140,7 @@ def _unshown(run: Mapping[str, Any], shown: Collection[str]) -> list[Styled]:
 
 
 def _notes(run: Mapping[str, Any]) -> list[Styled]:
-    notes = [Styled(line) for line in (*_ahead(run), *_pace(run))]
+    notes = [Styled(line) for line in (*_ahead(run), *(_pace(run) or token_prices_text(run)))]
     if run.get("saves") and run["state"] not in ("finished", "halted"):
         notes.append(Styled(_saves(run["saves"])))
     notes += _bound_by_a_group(run)
@@ -212,6 +212,7 @@ def _pace(run: Mapping[str, Any]) -> list[str]:
         price = f"{_exact_usd(window['usd_per_mtok'])} per 1M"
         parts.append(price + (f" of {_exact_usd(planned)} expected" if planned is not None else ""))
     so_far = _against({"drift_frac": run.get("drift_frac"), "burn_rate": run.get("burn_rate")})
+    so_far = [*token_prices_text(run), *so_far]
     return [f"{', '.join([*parts, *_against(window)])}; the run so far: {', '.join(so_far)}"]
 
 

@@ -86,7 +86,7 @@ def live_line(run_status: Mapping[str, Any], columns: int = LIVE_COLUMNS_MAX) ->
         f"loss {loss_text(run_status.get('loss'))}",
         f"{_count(run_status.get('tokens_per_s'))} tok/s" if stepless_s is None else no_step_text(stepless_s),
         spend if known else _unpaid(run_status),
-        (format_usd(round(per_mtok * MICROS_PER_USD)) if per_mtok is not None else "$ -") + "/1M tok",
+        (_dollars(per_mtok) if per_mtok is not None else "$ -") + "/1M now",
     ]
     if run_status.get("loss_unseen_steps"):
         parts.append("NO LOSS SEEN")
@@ -111,7 +111,7 @@ def closing_line(run_status: Mapping[str, Any], ended: str) -> str:
     """A run's result in one uncut line: a path in it is there to be copied."""
     total = run_status.get("total_steps")
     step, tokens = run_status.get("step"), run_status.get("tokens_total")
-    per_mtok, saved = run_status.get("usd_per_mtok"), run_status.get("last_good")
+    saved = run_status.get("last_good")
     known = is_spend_known(run_status)
     spend = format_usd(round(float(run_status["spend_usd"]) * MICROS_PER_USD))
     parts = [
@@ -119,12 +119,25 @@ def closing_line(run_status: Mapping[str, Any], ended: str) -> str:
         "no step was seen" if step is None else f"step {_count(step)}" + (f"/{total:,}" if total else ""),
         *([f"{_count(tokens)} tokens"] if tokens else []),
         f"spent {spend if known else _unpaid(run_status)}",
-        *([f"{format_usd(round(per_mtok * MICROS_PER_USD))}/1M tokens"] if per_mtok is not None else []),
+        *token_prices_text(run_status),
         f"last checkpoint: step {_count(saved.get('step'))}, {last_good_text(saved)}"
         if saved
         else "no checkpoint seen",
     ]
     return plain("; ".join(parts))
+
+
+def token_prices_text(run_status: Mapping[str, Any]) -> list[str]:
+    """What a million tokens cost in all; and without what was trained twice, where anything was. Empty if unknown."""
+    all_in, useful = run_status.get("usd_per_mtok_all_in"), run_status.get("usd_per_mtok_useful")
+    if all_in is None:
+        return []
+    twice = f" ({_dollars(useful)} useful)" if useful is not None and useful != all_in else ""
+    return [f"{_dollars(all_in)}/1M tokens all-in{twice}"]
+
+
+def _dollars(amount: float) -> str:
+    return format_usd(round(amount * MICROS_PER_USD))
 
 
 def _unpaid(run_status: Mapping[str, Any]) -> str:

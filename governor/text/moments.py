@@ -344,8 +344,8 @@ def spent_text(snapshot: Snapshot) -> str:
         return "unknown: no price is known for this machine"
     spent = int(snapshot["spend_usd_micros"])
     after = spent - int(snapshot.get("spend_at_verdict_usd_micros", spent))
-    per_mtok = snapshot.get("usd_micros_per_mtok")
-    tokens = f", {format_usd(per_mtok)}/1M tokens" if per_mtok is not None else ""
+    all_in = snapshot.get("usd_micros_per_mtok_all_in")
+    tokens = f", {format_usd(all_in)}/1M tokens all-in" if all_in is not None else ""
     source = f"; price: {snapshot['price_source']}" if snapshot.get("price_source") else ""
     # A halt that was over before the next tick charged anything.
     since = f"{format_usd(after)} since the verdict" if after else "charged up to the tick before the verdict"

@@ -19,6 +19,7 @@ import pytest
 
 from governor.adapters.exporters.prometheus import PrometheusExporter
 from governor.core.base.units import NS_PER_MS, UsdMicros, WallNs
+from governor.core.money.token_windows import TokenPrices
 from governor.core.views.metrics import GovernorHealth, LagReading, MetricsSnapshot, RunReading
 
 DEADLINE_S = 60.0
@@ -45,7 +46,7 @@ def snapshot(step: int, halt_stage: str | None) -> MetricsSnapshot:
         loss=float("nan"),
         grad_norm=0.5,
         spend_usd_micros=UsdMicros(12_345_678),
-        usd_micros_per_mtok=2_469_135,
+        prices=TokenPrices(2_469_135, 3_000_001, 3_100_002),
         spend_rate_usd_micros_per_hour=55_040_000,
         ceiling_usd_micros=300_000_000,
         last_frame_wall=WallNs(1_800_000_000_000_000_000),

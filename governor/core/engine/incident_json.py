@@ -11,6 +11,7 @@ from governor.core.base.units import MonoNs, WallNs
 from governor.core.engine.node import Node
 from governor.core.halt.incident import Incident, process_of, process_row
 from governor.core.halt.table import Fact, Halt, HaltPlan, HaltState, StopTarget
+from governor.core.money.token_windows import TokenPrices
 from governor.core.runs.last_good import LastGood
 
 # Fields that are written and read as they stand.
@@ -37,7 +38,6 @@ _PLAIN = (
     "checkpoint",
     "spend_at_verdict_usd_micros",
     "spend_usd_micros",
-    "usd_micros_per_mtok",
     "spend_rate_usd_micros_per_hour",
     "resume",
     "pages",
@@ -57,6 +57,9 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
     plain["closed_wall_ns"] = plain.pop("closed_wall")
     return {
         **plain,
+        "usd_micros_per_mtok": incident.prices.last,
+        "usd_micros_per_mtok_all_in": incident.prices.all_in,
+        "usd_micros_per_mtok_useful": incident.prices.useful,
         "last_good": incident.last_good.row() if incident.last_good is not None else None,
         "targets_unlisted": incident.targets_unlisted,
         "framework": incident.framework,
@@ -106,6 +109,7 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
         launchers=tuple(process_of(row) for row in snapshot["launchers"]),
         named_uids=tuple(int(uid) for uid in snapshot.get("named_uids", ())),
         paid_by=snapshot.get("paid_by"),
+        prices=TokenPrices(*(snapshot.get(f"usd_micros_per_mtok{of}") for of in ("", "_all_in", "_useful"))),
     )
 
 

@@ -13,6 +13,7 @@ from governor.core.engine.incident_json import incident_snapshot, stays_billed
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import hand_over, payer_for
 from governor.core.engine.node import Node
+from governor.core.engine.run_forecast import token_prices
 from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
 from governor.core.events.effects import (
     Alarm,
@@ -91,7 +92,7 @@ def open_incident(
         ranks=rank_rows(run),
         last_good=run.last_good,
         spend_at_verdict_usd_micros=node.ledger.spend(run.run),
-        usd_micros_per_mtok=run.usd_micros_per_mtok,
+        prices=token_prices(managed),
         spend_rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
         paid_by=payer_for(node, managed, node.holders()),
         resume=_resume_command(node, managed),
@@ -233,7 +234,8 @@ def _still_billed(node: Node, incident: Incident) -> list[Effect]:
 def persist_incident(node: Node, managed: ManagedRun) -> PersistIncident:
     incident = managed.incident
     assert incident is not None
-    incident.set_spend(node.spent_by(incident.run))
+    spent = node.spent_by(incident.run)
+    incident.set_spend(spent, token_prices(managed, spent))
     return PersistIncident(incident.incident_id, incident_snapshot(node, incident), closed=incident.is_closed)
 
 

@@ -13,7 +13,6 @@ from governor.core.base.units import NS_PER_DAY, BootNs, MonoNs, UsdMicros, Wall
 from governor.core.halt.incident import Incident
 from governor.core.money.charges import Charge
 from governor.core.money.forecast import RECENT_WINDOWS, CeilingReport, Forecast
-from governor.core.money.ledger import TokenWindow
 from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.rules.evaluate import Rules
 from governor.core.runs.life import Life
@@ -56,7 +55,6 @@ class RunHistory:
 class RunMoney:
     """What a run's tokens cost lately, and what its checkpoints cost to store."""
 
-    window: TokenWindow = field(default_factory=TokenWindow)
     # The last counted step: its attempt's begin, its number in the attempt, and its absolute number.
     metered: tuple[MonoNs, int, int] = MonoNs(-1), 0, 0
     windows: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 
-from governor.core.base.units import BootNs, MonoNs, WallNs
+from governor.core.base.units import BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, make_past, payer_of
 from governor.core.engine.node_journal import persist
@@ -170,7 +170,7 @@ def payer_for(node: Node, managed: ManagedRun, holders: Mapping[str, int]) -> st
 
 def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
     """Charge the step's tokens to their window. A window that closes is persisted together with the meter."""
-    run, spent, boot = managed.run, node.ledger.spend(managed.run.run), node.ledger.charged_to
+    run, (spent, boot) = managed.run, _spent_at(node, managed, step.at)
     assert run.tokens_total is not None, "the caller looked"
     if step.attempt_step is not None:
         began, counted, newest = managed.money.metered
@@ -187,6 +187,8 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
         node.request_persist()
     then_tokens = managed.policy.budget.window_tokens
     window = managed.history.meter.add(run.tokens_total, step.tokens or 0, spent, boot, then_tokens)
+    is_unpriced = node.ledger.compute.metered is None
+    run.set_token_price(None if is_unpriced else managed.history.meter.usd_micros_per_mtok(spent))
     if window is None:
         return
     managed.money.windows.append(window)
@@ -195,6 +197,15 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
     managed.money.forecast = (
         forecast(tuple(managed.money.windows), goal - run.tokens_total) if goal is not None else None
     )
-    is_unpriced = node.ledger.compute.metered is None
     row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(managed), is_unpriced))
     node.windows_uncommitted.append(Record("window", run.run, None, row))
+
+
+def _spent_at(node: Node, managed: ManagedRun, at: MonoNs) -> tuple[UsdMicros, BootNs]:
+    """What the run had spent at a frame's own time, and that time: ticks are further apart than short steps are."""
+    run = managed.run
+    if node.boot_offset_ns is None:  # Before the first tick.
+        return node.ledger.spend(run.run), node.ledger.charged_to
+    boot = BootNs(at + node.boot_offset_ns)
+    is_over = managed.incident is not None and managed.incident.is_closed  # Its time is charged to nobody any more.
+    return node.ledger.spend_at(run.run, boot, None if is_over else run.spend_rate_usd_micros_per_hour), boot

@@ -194,8 +194,6 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     intake.note_frame_wall(run, event.at + node.wall_offset_ns)
     leads = intake.apply_step(run, rank, event)
     if leads and run.tokens_total is not None:
-        managed.money.window.add(run.tokens_total, node.ledger.spend(run.run), managed.policy.budget.window_tokens)
-        run.set_token_price(managed.money.window.usd_micros_per_mtok())
         meter_tokens(node, managed, event)
     return verdicts.judge(node, managed, event.at, event) if managed.rules.observe(event) else []
 

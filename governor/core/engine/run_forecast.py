@@ -21,7 +21,7 @@ from governor.core.money.forecast import (
     forecast,
     per_mtok,
 )
-from governor.core.money.token_windows import Window
+from governor.core.money.token_windows import TokenPrices, Window, whole_per_mtok
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ class Outlook:
     last: Window | None  # The last window that closed since the governor's start.
     last_pace: Pace | None
     run_pace: Pace | None  # From the first metered token to the last window's end.
+    prices: TokenPrices
 
 
 def outlook(managed: ManagedRun) -> Outlook:
@@ -73,6 +74,20 @@ def outlook(managed: ManagedRun) -> Outlook:
         last=last,
         last_pace=None if last is None else _pace(last.usd_micros, last.usd_micros, last.tokens, plan),
         run_pace=_run_pace(managed, plan),
+        prices=token_prices(managed),
+    )
+
+
+def token_prices(managed: ManagedRun, spend_usd_micros: UsdMicros | None = None) -> TokenPrices:
+    """What the run's tokens cost, of all that were counted by now. None: of its spend at the last tick."""
+    meter, run = managed.history.meter, managed.run
+    spent = (run.spend_usd_micros if spend_usd_micros is None else spend_usd_micros) - managed.history.paid_before
+    if meter is None or spent <= 0:
+        return TokenPrices(run.usd_micros_per_mtok)
+    return TokenPrices(
+        run.usd_micros_per_mtok,
+        whole_per_mtok(spent, meter.trained_tokens),
+        whole_per_mtok(spent, meter.useful_tokens),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import MonoNs, WallNs
 from governor.core.halt.table import Halt, HaltPlan, HaltState
+from governor.core.money.token_windows import TokenPrices
 from governor.core.runs.last_good import LastGood
 from governor.core.runs.state import RANKS_MAX, Run
 
@@ -55,7 +56,7 @@ class Incident:
     last_good: LastGood | None = None
     spend_at_verdict_usd_micros: int = 0
     spend_usd_micros: int = 0
-    usd_micros_per_mtok: int | None = None
+    prices: TokenPrices = TokenPrices()
     spend_rate_usd_micros_per_hour: int | None = None
     paid_by: str | None = None  # The run that pays for the command in this one's place.
     resume: str | None = None
@@ -81,8 +82,8 @@ class Incident:
     def close(self, wall: WallNs) -> None:
         self.closed_wall = wall
 
-    def set_spend(self, usd_micros: int) -> None:
-        self.spend_usd_micros = usd_micros
+    def set_spend(self, usd_micros: int, prices: TokenPrices = TokenPrices()) -> None:
+        self.spend_usd_micros, self.prices = usd_micros, prices
 
     def suspect(self) -> None:
         """Save a suspect checkpoint beside the good ones: a joined verdict says that the state may be bad."""

@@ -8,18 +8,15 @@ amounts; its ChargeBook enters each one (docs/adr/0021).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from governor.core.base.shares import Claim
-from governor.core.base.units import MTOK, NS_PER_HOUR, BootNs, DurationNs, UsdMicros, WallNs, accrue
+from governor.core.base.units import NS_PER_HOUR, BootNs, DurationNs, UsdMicros, WallNs, accrue
 from governor.core.money.charges import UNALLOCATED, UNALLOCATED_PAYER, Charge, ChargeBook, Line, Part, Payer, Place
 from governor.core.money.group_totals import GroupSpend
 from governor.core.money.lines import LineMeter, Lines, Metered, Split, price_of, price_row
-
-WINDOW_SAMPLES = 64  # Resolution of the rolling $/1M window: 1.6 % of it.
 
 
 @dataclass(slots=True)
@@ -204,6 +201,14 @@ class Ledger:
         """The sum of the charges of this run, over all its attempts."""
         return UsdMicros(self.book.runs.by_run.get(run, 0))
 
+    def spend_at(self, run: str, at: BootNs, rate_usd_micros_per_hour: int | None) -> UsdMicros:
+        """What the run has spent by this moment: its charges, and its rate for the time that no tick has charged yet.
+
+        The moment of a frame lies between two ticks, or a little before the last one if it was read late.
+        """
+        since = at - self.charged_to
+        return UsdMicros(self.spend(run) + (rate_usd_micros_per_hour or 0) * since // NS_PER_HOUR)
+
     def rate(self, run: str, holders: Mapping[str, int]) -> UsdMicros | None:
         """The run's share of the node's cost per hour, all lines; None while the price of compute is unknown."""
         price = self.usd_micros_per_hour
@@ -264,42 +269,3 @@ def new_ledger(
 def reserve(rate_usd_micros_per_hour: int, bounds_ns: int) -> UsdMicros:
     """What the run's own stop may cost: its rate over the declared bounds, rounded up."""
     return UsdMicros(-(-rate_usd_micros_per_hour * bounds_ns // NS_PER_HOUR))
-
-
-class TokenWindow:
-    """$ per 1M tokens over the last window of tokens (or what has come of it), from (tokens, spend) samples."""
-
-    __slots__ = ("_samples", "_spacing", "_window")
-
-    def __init__(self, window_tokens: int = MTOK) -> None:
-        self._samples: deque[tuple[int, int]] = deque()
-        self._resize(window_tokens)
-
-    def _resize(self, window_tokens: int) -> None:
-        """Keep the samples: a larger window fills as tokens come."""
-        self._window = window_tokens
-        self._spacing = max(1, window_tokens // WINDOW_SAMPLES)
-
-    def add(self, tokens_total: int, spend_usd_micros: int, window_tokens: int | None = None) -> None:
-        """Enter the run's totals. `window_tokens`: the new window size, after a policy was reloaded."""
-        if window_tokens is not None and window_tokens != self._window:
-            self._resize(window_tokens)
-        samples = self._samples
-        if samples and tokens_total < samples[-1][0]:
-            # The step went back (a resume): older samples have another count.
-            samples.clear()
-        while len(samples) >= 2 and samples[1][0] <= tokens_total - self._window:
-            samples.popleft()
-        if len(samples) >= 2 and samples[-1][0] - samples[-2][0] < self._spacing:
-            samples[-1] = (tokens_total, spend_usd_micros)
-        else:
-            samples.append((tokens_total, spend_usd_micros))
-
-    def usd_micros_per_mtok(self) -> int | None:
-        """None until two samples differ in tokens and in spend. Equal spend means that the price was unknown."""
-        if len(self._samples) < 2:
-            return None
-        first, last = self._samples[0], self._samples[-1]
-        if last[0] <= first[0] or last[1] <= first[1]:
-            return None
-        return (last[1] - first[1]) * MTOK // (last[0] - first[0])

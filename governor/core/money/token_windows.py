@@ -33,12 +33,29 @@ class Window:
 
     @property
     def usd_micros_per_mtok(self) -> int:
-        return self.usd_micros * MTOK // self.tokens
+        return self.usd_micros * MTOK // self.tokens  # No window is empty.
 
     @property
     def tokens_per_s(self) -> float:
         """Of progress; 0.0 for a window that took no time (a log read at once)."""
         return self.tokens * NS_PER_S / self.duration_ns if self.duration_ns else 0.0
+
+
+def whole_per_mtok(usd_micros: int, tokens: int) -> int | None:
+    """Micro-dollars for a million tokens, rounded down. None without tokens."""
+    return max(0, usd_micros) * MTOK // tokens if tokens > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrices:
+    """What a million tokens of a run cost, in micro-dollars: three figures with a name each. None is unknown."""
+
+    # Of the last window of tokens: what training costs now.
+    last: int | None = None
+    # All that the run has spent over all tokens that it trained: with its start, its pauses and its halts.
+    all_in: int | None = None
+    # The same over the tokens of progress: those that were trained twice count once.
+    useful: int | None = None
 
 
 @dataclass(slots=True)
@@ -56,7 +73,29 @@ class TokenMeter:
     from_usd_micros: int = 0  # The run's total spend at that moment.
     spent_ns: int = 0  # Metered time of the open window.
     wasted_before: int = 0  # Wasted tokens when the window opened.
+    # Of the window that was closed last; 0 before the first.
+    last_tokens: int = 0
+    last_usd_micros: int = 0
     metered_to: int | None = None  # BootNs; None: nothing reported yet, or the clock restarted.
+
+    @property
+    def useful_tokens(self) -> int:
+        """Tokens of progress since metering began, each counted once."""
+        return self.progress_tokens - self.began_tokens
+
+    @property
+    def trained_tokens(self) -> int:
+        """All tokens since metering began, also those that were trained a second time."""
+        return self.useful_tokens + self.wasted_tokens
+
+    def usd_micros_per_mtok(self, usd_micros: UsdMicros) -> int | None:
+        """Of the last window; before the first one closes, of what has come of it. None before the first token.
+
+        `usd_micros`: what the run has spent by its last counted step.
+        """
+        if self.last_tokens:
+            return self.last_usd_micros * MTOK // self.last_tokens
+        return whole_per_mtok(usd_micros - self.from_usd_micros, self.progress_tokens - self.from_tokens)
 
     def begin(self, tokens_total: int, usd_micros: UsdMicros, boot: BootNs) -> None:
         """Start metering at this total."""
@@ -99,6 +138,7 @@ class TokenMeter:
         )
         self.from_tokens = self.progress_tokens
         self.from_usd_micros = usd_micros
+        self.last_tokens, self.last_usd_micros = window.tokens, window.usd_micros
         self.spent_ns = 0
         self.wasted_before = self.wasted_tokens
         return window
@@ -112,7 +152,8 @@ class TokenMeter:
 
         After a reboot the old clock reading is void: the ledger has the time in between, the window's length does not.
         """
-        known = {"began_tokens": snapshot["from_tokens"], **snapshot}  # Old journals have none.
+        # Old journals have none of these.
+        known = {"began_tokens": snapshot["from_tokens"], "last_tokens": 0, "last_usd_micros": 0, **snapshot}
         whole = {name: int(known[name]) for name in asdict(cls()) if name != "metered_to"}
         metered_to = snapshot["metered_to"]
         return cls(**whole, metered_to=int(metered_to) if same_boot and metered_to is not None else None)

@@ -100,7 +100,7 @@ VARIABLES: Final[Mapping[str, Variable]] = {
         DOUBLE, "What it costs an hour now.", lambda run, _at: _usd(run, run.spend_rate_usd_micros_per_hour)
     ),
     "usd_per_mtok": Variable(
-        DOUBLE, "Dollars for the last million tokens.", lambda run, _at: _usd(run, run.usd_micros_per_mtok)
+        DOUBLE, "Dollars for a million tokens, of the last window.", lambda run, _at: _usd(run, run.usd_micros_per_mtok)
     ),
     "gpu_busy_min": Variable(DOUBLE, "Of the least busy of its GPUs, 0 to 1.", _gpu_busy_min),
     "gpu_memory_max": Variable(DOUBLE, "Used part of the fullest of its GPUs, 0 to 1.", _gpu_memory_max),

@@ -209,6 +209,7 @@ class Run:
         self.spend_usd_micros, self.spend_rate_usd_micros_per_hour, self.reserve_usd_micros = spend, rate, reserve
 
     def set_token_price(self, usd_micros_per_mtok: int | None) -> None:
+        """Set what a million tokens cost over the last window."""
         self.usd_micros_per_mtok = usd_micros_per_mtok
 
     def known_ranks(self) -> frozenset[int]:

@@ -13,6 +13,7 @@ from governor.core.engine.run_forecast import Pace, outlook
 from governor.core.money.budgets import Cap
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.forecast import CeilingHit, ExpectedCost, Forecast
+from governor.core.money.token_windows import TokenPrices
 from governor.core.views.status import node_status
 
 # A lag up to a quarter second (one tick) is within the promise; beyond it halts start late.
@@ -91,7 +92,7 @@ class RunReading:
     loss_unseen: bool | None = None  # None: the run has ended.
     grad_norm: float | None = None
     spend_usd_micros: UsdMicros = UsdMicros(0)
-    usd_micros_per_mtok: int | None = None
+    prices: TokenPrices = TokenPrices()
     spend_rate_usd_micros_per_hour: int | None = None
     ceiling_usd_micros: int | None = None
     tokens_wasted: int | None = None
@@ -189,7 +190,7 @@ def _run_reading(managed: ManagedRun, at: MonoNs, scheduler_job: str) -> RunRead
         loss_unseen=managed.shows_no_loss if run.alive else None,
         grad_norm=run.grad_norm,
         spend_usd_micros=run.spend_usd_micros,
-        usd_micros_per_mtok=run.usd_micros_per_mtok,
+        prices=ahead.prices,
         spend_rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
         ceiling_usd_micros=managed.policy.budget.ceiling_usd_micros,
         tokens_wasted=managed.history.meter.wasted_tokens if managed.history.meter is not None else None,

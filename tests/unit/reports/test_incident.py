@@ -26,6 +26,7 @@ from tests.unit.core.engine.test_step import make_node
 RUN = {
     "run": "run7", "state": "training", "step": 41, "total_steps": 200, "loss": 3.21034, "tokens_per_s": 51_234.4,
     "spend_usd": 0.0123, "spend_rate_usd_per_hour": 22.0, "usd_per_mtok": 0.1194, "hold": None, "halt": None,
+    "usd_per_mtok_all_in": 0.1194, "usd_per_mtok_useful": 0.1194,
 }  # fmt: skip
 
 
@@ -199,7 +200,7 @@ def test_an_entry_of_a_newer_governor_is_still_told() -> None:
 
 
 def test_the_live_line_is_one_bounded_line() -> None:
-    assert live_line(RUN) == "training    step 41/200   loss 3.2103  51,234 tok/s  $0.0123  $0.1194/1M tok"
+    assert live_line(RUN) == "training    step 41/200   loss 3.2103  51,234 tok/s  $0.0123  $0.1194/1M now"
     halting = RUN | {"halt": {"stage": "SAVING", "incident_id": "i", "reason": "loss_nan " * 20}}
     assert len(live_line(halting)) <= LIVE_COLUMNS_MAX
 
@@ -207,8 +208,8 @@ def test_the_live_line_is_one_bounded_line() -> None:
 def test_a_narrow_live_line_leaves_out_what_matters_least() -> None:
     halting = RUN | {"halt": {"stage": "SAVING", "incident_id": "i", "reason": "loss_nan"}}
     whole = live_line(halting)
-    assert whole.endswith("51,234 tok/s  $0.0123  $0.1194/1M tok  SAVING: loss_nan")
-    assert live_line(halting, 79) == whole.replace("  $0.1194/1M tok", "")
+    assert whole.endswith("51,234 tok/s  $0.0123  $0.1194/1M now  SAVING: loss_nan")
+    assert live_line(halting, 79) == whole.replace("  $0.1194/1M now", "")
     assert live_line(halting, 60) == "training    step 41/200   $0.0123  SAVING: loss_nan"
     assert [len(live_line(halting, columns)) <= columns for columns in (20, 40, 60, 79)] == [True] * 4
 
@@ -229,12 +230,12 @@ def test_a_nonfinite_loss_is_shown_as_such(loss: object, shown: str) -> None:
 
 def test_the_live_line_tells_absent_from_zero() -> None:
     line = live_line({"state": "starting", "spend_usd": 0.0})
-    assert line == "starting    step -        loss -  - tok/s  $ - (no price)  $ -/1M tok"
+    assert line == "starting    step -        loss -  - tok/s  $ - (no price)  $ -/1M now"
 
 
 def test_the_live_line_shows_no_speed_of_a_run_that_makes_no_step_and_names_what_it_cannot_judge() -> None:
     frozen = live_line(RUN | {"tokens_per_s": None, "stepless_s": 244.2, "loss_unseen_steps": 41})
-    told = "training    step 41/200   loss 3.2103  no step for 4m 4s  $0.0123  $0.1194/1M tok  NO LOSS SEEN"
+    told = "training    step 41/200   loss 3.2103  no step for 4m 4s  $0.0123  $0.1194/1M now  NO LOSS SEEN"
     assert frozen == told
 
 
@@ -259,7 +260,7 @@ FIGURES = {
 @pytest.mark.parametrize(("name", "columns"), [("ab", 80), ("plain-1123-083517-21261", 100)])
 def test_a_run_has_one_line_where_ranks_and_last_frame_make_room_for_it(name: str, columns: int) -> None:
     head, row = table_of(columns, run=name, **QUIET, **FIGURES)
-    assert " ".join(head.split()) == "RUN STATE STEP LOSS TOK/S SPENT $/1M TOK RUNWAY"
+    assert " ".join(head.split()) == "RUN STATE STEP LOSS TOK/S SPENT $/1M NOW RUNWAY"
     assert row.startswith(f"{name}  ")
 
 
@@ -318,10 +319,16 @@ def test_quantities_read_well() -> None:
 def test_a_run_closes_with_what_it_came_to() -> None:
     ended = RUN | {"tokens_total": 1_679_360, "last_good": {"step": 40, "path": "/ckpt/step40"}}
     assert closing_line(ended, "ended with exit code 0") == (
-        "run7: ended with exit code 0; step 41/200; 1,679,360 tokens; spent $0.0123; $0.1194/1M tokens; "
+        "run7: ended with exit code 0; step 41/200; 1,679,360 tokens; spent $0.0123; $0.1194/1M tokens all-in; "
         "last checkpoint: step 40, /ckpt/step40"
     )
-    bare = RUN | {"step": None, "usd_per_mtok": None, "spend_rate_usd_per_hour": None, "spend_usd": 0.0}
+    bare = RUN | {
+        "step": None,
+        "usd_per_mtok": None,
+        "usd_per_mtok_all_in": None,
+        "spend_rate_usd_per_hour": None,
+        "spend_usd": 0.0,
+    }
     assert closing_line(bare, "halted") == "run7: halted; no step was seen; spent $ - (no price); no checkpoint seen"
 
 

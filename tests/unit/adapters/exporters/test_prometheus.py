@@ -27,6 +27,7 @@ from governor.core.base.units import NS_PER_MS, NS_PER_S, DurationNs, UsdMicros,
 from governor.core.engine.run_forecast import Pace
 from governor.core.halt.state import HaltState
 from governor.core.money.forecast import CeilingHit, ExpectedCost, Forecast, Interval
+from governor.core.money.token_windows import TokenPrices
 from governor.core.views.metrics import (
     AlertCounts,
     BudgetReading,
@@ -52,7 +53,7 @@ FULL = RunReading(
     grad_norm=0.5,
     loss_unseen=True,
     spend_usd_micros=UsdMicros(12_345_678),
-    usd_micros_per_mtok=2_469_135,
+    prices=TokenPrices(2_469_135, 3_000_001, 3_100_002),
     spend_rate_usd_micros_per_hour=55_040_000,
     ceiling_usd_micros=300_000_000,
     last_frame_wall=WallNs(1_800_000_000_500_000_000),

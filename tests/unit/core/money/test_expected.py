@@ -12,15 +12,19 @@ from hypothesis import strategies as st
 
 from governor.cli.status_table import render_status
 from governor.core.base.policy import Budget, Expected, Policy, PolicySet
-from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, DurationNs, MonoNs, UsdMicros, usd
+from governor.core.base.units import MICROS_PER_USD, MTOK, NS_PER_HOUR, NS_PER_S, DurationNs, MonoNs, UsdMicros, usd
 from governor.core.engine import step as engine
+from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
 from governor.core.engine.run_forecast import outlook
 from governor.core.events.effects import Effect, PersistRuns
+from governor.core.events.inputs import OperatorHalt
 from governor.core.money.forecast import ExpectedCost, WindowRow, burn_rate, drift, per_mtok, row_of, window_row
 from governor.core.money.token_windows import Window
+from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.views.status import run_status
+from governor.reports.terminal import closing_line
 from governor.text.screen import FILE
 from tests.sweeps import share_of
 from tests.unit.core.engine.test_metering import World
@@ -160,7 +164,8 @@ def test_a_person_reads_expected_and_actual() -> None:
     text = render_status({"governor": governor, "runs": [run_status(node.runs["llama"], at(12))]}, FILE)
     assert text.splitlines()[-1] == (
         "llama: the last 1,000,000 tokens took 8.0s, 125,000 tokens/s of 500,000 expected, $0.008000 per 1M of "
-        "$0.004000 expected, drift +100.0%, burn rate 1.60; the run so far: drift +50.0%, burn rate 1.20"
+        "$0.004000 expected, drift +100.0%, burn rate 1.60; the run so far: $0.0060/1M tokens all-in, drift +50.0%, "
+        "burn rate 1.20"
     )
 
 
@@ -240,20 +245,61 @@ def test_kept_windows_partition_the_tokens_whatever_is_reloaded_and_killed(acts:
         assert meter.from_usd_micros <= world.charged("llama")
 
 
-def test_the_rolling_price_follows_the_size() -> None:
-    """Four seconds at a quarter of the speed, then four at all of it: the last two millions have both in them."""
+def test_the_price_of_tokens_is_the_last_windows() -> None:
+    """Four seconds a step, then one: first of what has come of the open window, then of the one that closed last."""
     node = started(replace(PLAN, window_tokens=2 * MTOK))
     trained(node, 1, 4, step_s=4)
+    run = node.runs["llama"].run
+    assert run.usd_micros_per_mtok == 16_000
     for number in range(5, 9):
         told = a_step(number, when=12 + number, tokens=MTOK // 4, tokens_total=number * MTOK // 4)
         play(node, tick(12 + number), told)
-    run = node.runs["llama"].run
-    assert run.usd_micros_per_mtok == pytest.approx((12_000 + 4_000) / 1.75, rel=1e-3)  # From the first step on.
-    with_window(node, MTOK)
-    for number in range(9, 13):
+    assert run.usd_micros_per_mtok == 10_000
+    for number in range(9, 17):
+        assert run.usd_micros_per_mtok == 10_000, "an open window changes nothing"
         told = a_step(number, when=12 + number, tokens=MTOK // 4, tokens_total=number * MTOK // 4)
         play(node, tick(12 + number), told)
     assert run.usd_micros_per_mtok == 4_000
+
+
+def test_a_frame_between_two_ticks_is_valued_at_its_own_time() -> None:
+    """Steps of 50 and 150 ms by turns, ticks every 250 ms, $3,600/h: a window of one step costs 5 or 15 cents."""
+    node = started(Budget(window_tokens=100_000), price_usd_micros_per_hour=usd(3_600))
+    play(node, tick(1))
+    now, ticked, costs = 1_000, 1_000, []
+    for number in range(1, 41):
+        now += 50 if number % 2 else 150
+        while ticked + 250 <= now:
+            ticked += 250
+            play(node, tick(ticked / 1_000))
+        play(node, a_step(number, when=now / 1_000, tokens=100_000, tokens_total=number * 100_000))
+        costs.append(node.runs["llama"].money.windows[-1].usd_micros)
+    assert costs[1:] == [50_000 if number % 2 else 150_000 for number in range(2, 41)]
+    assert costs[0] == 1_050_000, "with what was spent before the first step"
+    assert sum(costs) == usd(5), "five seconds of a dollar"
+
+
+def test_three_prices_of_tokens_have_three_names_and_every_view_tells_the_same() -> None:
+    """$3.60/h: a million in 4 s, then half of it a second time in 4 s: 0.4, 0.53 and 0.8 cents."""
+    node = started()
+    trained(node, 1, 4)
+    play(node, hello(0, 4, world_size=1, attempt="a2", stage="stage1"))
+    for number in (1, 2):
+        told = a_step(number, when=4 + 2 * number, tokens=MTOK // 4, tokens_total=number * MTOK // 4)
+        play(node, tick(4 + 2 * number), told)
+    managed = node.runs["llama"]
+    status = run_status(managed, at(8))
+    [reading] = take_snapshot(node, at(8), GovernorHealth(), LagReading(), "").runs
+    by_status = tuple(round(status[f"usd_per_mtok{of}"] * MICROS_PER_USD) for of in ("", "_all_in", "_useful"))
+    assert by_status == (4_000, 8_000 * MTOK // 1_500_000, 8_000)
+    assert (reading.prices.last, reading.prices.all_in, reading.prices.useful) == by_status
+    assert "spent $0.0080; $0.0053/1M tokens all-in ($0.0080 useful)" in closing_line(status, "ended")
+    play(node, OperatorHalt(at(8), "llama", uid=0, reason="done"))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    kept = incident_snapshot(node, incident)
+    assert tuple(kept[f"usd_micros_per_mtok{of}"] for of in ("", "_all_in", "_useful")) == by_status
+    assert incident_of(json.loads(json.dumps(kept))).prices == incident.prices
 
 
 def test_a_run_without_plan_or_schedule_has_windows_all_the_same() -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs, accrue, usd
 from governor.core.money.charges import ChargeBook, Part, Payer, Place
-from governor.core.money.ledger import TokenWindow, new_ledger
+from governor.core.money.ledger import new_ledger
 from governor.core.money.lines import Metered
 from governor.core.money.prices import Day, Origin, PriceKind, Quote, choose, span_of
+from governor.core.money.token_windows import TokenMeter
 
 TODAY = Day(span_of("2026-11-21")[0])
 WALL = WallNs(1_800_000_000 * NS_PER_S)
@@ -65,8 +66,8 @@ def test_a_run_costs_its_price_times_its_hours(example: Worked) -> None:
 
 def test_what_a_million_tokens_cost() -> None:
     """$316.80 for 51.6B tokens: 316.80 / 51,600 = $0.006139 for each million."""
-    window = TokenWindow(window_tokens=51_600_000_000)
-    window.add(0, 0)
-    window.add(51_600_000_000, usd("316.80"))
-    assert window.usd_micros_per_mtok() == 6_139
+    meter = TokenMeter(window_tokens=51_600_000_000)
+    meter.begin(0, UsdMicros(0), BootNs(0))
+    meter.add(51_600_000_000, 0, usd("316.80"), BootNs(NS_PER_HOUR))
+    assert meter.usd_micros_per_mtok(usd("316.80")) == 6_139
     assert UsdMicros(6_139 * 51_600 // 1_000_000) == 316  # Dollars again, but for what was cut off.

@@ -39,7 +39,10 @@ environment. A process belongs to the run, whoever its parent is now, if one of 
 | It is in a control group that began with the run: a systemd scope or service, a Slurm step. Not a login's or a container's. This and a mark count while no other run lives there. | the first hello | the service |
 | It is in a session or process group that the run began. | always | both |
 
-`costgov run` is also the parent of every orphan of its command (a subreaper). A shell in a tmux session that the run started is the run's.
+`costgov run` is also the parent of every orphan of its command (a subreaper). A shell in a tmux session that the run started is the run's. Whatever stands
+below `costgov run` is its command's, even without one of these signs, but for what costgov started itself: that has a limit of its own. Not so where the
+orphans of others come to it too: as pid 1 of a container (`docker exec`), and where it had children before it became costgov (`server & exec costgov run`).
+There an orphan without a sign that was not seen below the command lives, and is named as `not ended` and when `costgov run` ends.
 
 What a server from before starts for the run (a window of an older tmux, a unit of the user's systemd, a job of `at`) inherits nothing from it. Under
 `costgov run` it is ended if it is the same user's and has the launch's mark in its environment (`COSTGOV_MARK`; `at` hands it over, tmux with

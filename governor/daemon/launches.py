@@ -14,13 +14,14 @@ from governor.core.base.identity import ConnectionId, ProcessFacts, ProcessId, c
 from governor.core.base.units import TICK_NS, MonoNs
 from governor.core.events.inputs import Hello, LaunchersSeen
 from governor.core.events.streams import StreamOpened
+from governor.core.halt.adopted import Adoption, Table
 from governor.core.halt.kill_set import (
     ANCESTORS_MAX,
-    ancestors,
     descends,
     find_launchers,
     is_below,
     own_cgroups,
+    stands_below,
     unsure,
 )
 from governor.core.halt.programs import program_key
@@ -54,6 +55,7 @@ class SupervisedCommand:
     surroundings: Surroundings | None = None
     uid: int | None = None  # Whose ranks speak for the command without a tie to it.
     reaper: int | None = None  # Our pid: what leaves the command's tree stays below us.
+    adoption: Adoption | None = None  # Of what has left it.
 
     @property
     def marks(self) -> tuple[int, ...]:
@@ -63,6 +65,10 @@ class SupervisedCommand:
     def cgroups(self) -> tuple[str, ...]:
         return () if self.group is None else (self.group.path,)
 
+    def marked(self, table: Table) -> Table:
+        """The table, with the mark on what has left the command's tree and dropped it."""
+        return table if self.adoption is None else self.adoption.marked(table)
+
 
 NO_COMMAND: Final = SupervisedCommand(None, (), ())
 
@@ -71,7 +77,7 @@ def launch_seen(
     table: Mapping[int, ProcessFacts], hello: Hello, own_pid: int, command: SupervisedCommand
 ) -> LaunchersSeen | None:
     """What the table shows of the launch of this rank. None: nothing that a halt would need."""
-    rank = hello.peer.process
+    rank, table = hello.peer.process, command.marked(table)
     found = find_launchers(table, rank, own_pid)
     # Another run of this user may use our socket. Our command is not above its ranks and must not end with it.
     # Nor is another user's whose rank only says our name.
@@ -116,7 +122,7 @@ def is_of_command(
         pid = facts.ppid
     roots = (look(root.pid) for root in command.processes)
     table = {**{root.process.pid: root for root in roots if root is not None}, **line}
-    return _is_of_command(table, rank, command, uid)
+    return _is_of_command(command.marked(table), rank, command, uid)
 
 
 def writes_log(
@@ -147,7 +153,7 @@ def _is_of_command(
         return False
     # A setuid program has its user's limits too, so its own uid alone does not say whose mark it is.
     is_own = uid == command.uid == facts.uid
-    return is_own or any(ancestor.process.pid == command.reaper for ancestor in ancestors(table, facts))
+    return is_own or stands_below(table, facts, command.reaper)
 
 
 def _is_left_behind(table: Mapping[int, ProcessFacts], facts: ProcessFacts, command: SupervisedCommand) -> bool:
@@ -156,7 +162,7 @@ def _is_left_behind(table: Mapping[int, ProcessFacts], facts: ProcessFacts, comm
     Its number may be used again once nobody is left in it, but whom the command has left behind is below us.
     """
     is_in = any(facts.sid == root.pid and root.pid not in table for root in command.processes)
-    return is_in and command.reaper in (facts.ppid, *(ancestor.ppid for ancestor in ancestors(table, facts)))
+    return is_in and stands_below(table, facts, command.reaper)
 
 
 def _marks(table: Mapping[int, ProcessFacts], hello: Hello, command: SupervisedCommand) -> tuple[int, ...]:

@@ -302,7 +302,9 @@ class Daemon:
     def supervise(self, supervised: SupervisedCommand, *sources: Any) -> None:
         """Attend to one command. `sources` are more of them: poll(at) -> events."""
         self.supervised = supervised
-        self.performer.process_killer.attend(supervised.group, supervised.surroundings)
+        self.performer.process_killer.attend(
+            supervised.group, supervised.surroundings, supervised.adoption
+        )  # fmt: skip
         self.sources = [*self.sources, *sources]
 
     def reload(self) -> bool:

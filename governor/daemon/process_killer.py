@@ -13,6 +13,7 @@ from governor.core.base.identity import Clue, ProcessFacts, ProcessId, carries
 from governor.core.base.secrets import redacted
 from governor.core.base.units import NS_PER_MS, NS_PER_S, MonoNs
 from governor.core.events.inputs import ProcessesSeen
+from governor.core.halt.adopted import Adoption
 from governor.core.halt.incident import process_row
 from governor.core.halt.kill_set import (
     KillSet,
@@ -123,11 +124,14 @@ class ProcessKiller:
     blind: str | None = None  # Why the process table cannot be read.
     group: ControlGroup | None = None  # Of the command of `costgov run`.
     surroundings: Surroundings | None = None  # Likewise.
+    adoption: Adoption | None = None  # Likewise.
     _late: list[tuple[str, signal.Signals, list[dict[str, Any]]]] = field(default_factory=list)
 
-    def attend(self, group: ControlGroup | None, surroundings: Surroundings | None) -> None:
+    def attend(
+        self, group: ControlGroup | None, surroundings: Surroundings | None, adoption: Adoption | None
+    ) -> None:  # fmt: skip
         """The command of `costgov run` is known."""
-        self.group, self.surroundings = group, surroundings
+        self.group, self.surroundings, self.adoption = group, surroundings, adoption
 
     def __bool__(self) -> bool:
         return bool(self._open)
@@ -257,7 +261,7 @@ class ProcessKiller:
             self.blind = error.strerror or "unknown error"
             return None
         self.blind = None
-        return table
+        return table if self.adoption is None else self.adoption.marked(table)
 
     def _send(self, process: ProcessId, signum: signal.Signals) -> Sent:
         if signum is signal.SIGTERM:
@@ -360,8 +364,11 @@ class ProcessKiller:
         assert killing.members is not None
         members = frozenset(killing.members.members)
         beside = self._beside(killing, killing.members, table)
+        adoption = self.adoption if self.adoption is not None and self.adoption.mark in killing.marks else None
+        adopted = adoption.unsure(table) if adoption is not None else ()
         others = (
-            *killing.bearers_shared, *killing.ties.shared(table, killing.members.uids),
+            *killing.bearers_shared, *(facts.process for facts in adopted),
+            *killing.ties.shared(table, killing.members.uids),
             *marked_of_others(table, killing.members),  # Last: another user may copy the mark to any number.
         )  # fmt: skip
         announced = frozenset(killing.others())

@@ -16,16 +16,17 @@ from dataclasses import dataclass, field
 from typing import IO, Final
 
 from governor.adapters.command.evidence import Evidence, OomWatch, output_files
-from governor.adapters.command.orphans import adopt_orphans, send_to_marked
+from governor.adapters.command.orphans import BeforeChildren, adopt_orphans, adoption, send_to_marked
 from governor.adapters.command.surroundings import MARK
 from governor.adapters.machine.control_group import OwnGroup, make_group
 from governor.core.base.identity import ProcessFacts, ProcessId, carries
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import CommandExited, Event
-from governor.core.halt.kill_set import ancestors, is_below
+from governor.core.halt.adopted import Adoption
+from governor.core.halt.kill_set import is_below, stands_below
 from governor.core.runs.ends import FOLLOWED_NS
 from governor.ports import Processes
-from trainer_shim.mark import MARK_BITS, ChildMark
+from trainer_shim.mark import MARK_BITS
 
 # The longest that `deepspeed` and `torchrun` take to end their ranks.
 TERM_GRACE_S: Final = 30.0
@@ -46,6 +47,7 @@ class Command:
     ended_at: MonoNs | None = None
     mark: int | None = None  # What the command and all that it starts carry, or have in their environment alone.
     group: OwnGroup | None = None  # Where it and all that it starts stay.
+    adoption: Adoption | None = None  # Of what leaves its tree.
     evidence: Evidence = field(default_factory=Evidence)
     died_of: str | None = None  # The signal that ended it.
     died_below: str | None = None  # The signal for which its exit code stands.
@@ -124,10 +126,11 @@ class CommandEnd:
         if self._is_reported or at < self._look_at:
             return []
         exit_code = self.poll_exit()
-        if exit_code is None:
+        adoption = self.command.adoption
+        if exit_code is None and (adoption is None or adoption.is_ours_alone):
             return []
         self._look_at = MonoNs(at + LOOK_PERIOD_NS)
-        if living(self.processes, self.command) != []:
+        if living(self.processes, self.command) != [] or exit_code is None:
             return []
         self._is_reported = True
         return [CommandExited(at, self.run, exit_code)]
@@ -142,6 +145,9 @@ def living(processes: Processes, command: Command) -> list[ProcessFacts] | None:
         table = processes.table()
     except OSError:
         return None
+    if command.adoption is not None:
+        command.adoption.learn(table)
+        table = command.adoption.marked(table)
     rows = (table[pid] for pid in sorted(table))
     return [facts for facts in rows if facts.state not in "ZX" and _is_of(command, table, facts)]
 
@@ -152,7 +158,7 @@ def _is_of(command: Command, table: Mapping[int, ProcessFacts], facts: ProcessFa
     is_marked = command.mark is not None and carries(facts.mark, command.mark)
     if not is_marked and (command.group is None or not is_below(facts.cgroup, (command.group.path,))):
         return False
-    return any(above.process.pid == os.getpid() for above in ancestors(table, facts))
+    return stands_below(table, facts, os.getpid())
 
 
 def _name_of(signum: int) -> str:
@@ -163,8 +169,9 @@ def _name_of(signum: int) -> str:
 
 
 def start_command(
-    argv: Sequence[str], trainer_socket: str, name: str, sink: IO[bytes] | None, as_found: AbstractContextManager[None]
-) -> Command:
+    argv: Sequence[str], trainer_socket: str, name: str, sink: IO[bytes] | None, as_found: AbstractContextManager[None],
+    before: BeforeChildren,
+) -> Command:  # fmt: skip
     """Start it. Within `as_found`, what is started ignores no signal for our sake. OSError: it cannot be run."""
     environ = {
         **os.environ,
@@ -177,7 +184,7 @@ def start_command(
     group = make_group(name)
     evidence = Evidence(output_files((1, 2) if sink is None else (sink.fileno(),)), OomWatch.begin())
     adopt_orphans()
-    limit = ChildMark()
+    limit = before.limit
     # Where a hard limit leaves no room for the mark, the environment has it alone.
     mark = limit.mark if limit.mark is not None else secrets.randbits(MARK_BITS) | 1 << (MARK_BITS - 1)
     environ[MARK] = str(mark)
@@ -204,7 +211,8 @@ def start_command(
     if group is not None and not group.holds(process.pid):
         group.remove()
         group = None
-    return Command(process, mark=mark, group=group, evidence=evidence)
+    adopted = adoption(process.pid, mark, is_alone=before.is_alone)
+    return Command(process, mark=mark, group=group, adoption=adopted, evidence=evidence)
 
 
 def end_command(command: Command, processes: Processes) -> None:
@@ -215,7 +223,7 @@ def end_command(command: Command, processes: Processes) -> None:
     for signum in (signal.SIGTERM, signal.SIGKILL):
         if command.poll() is None:
             os.killpg(command.process.pid, signum)
-        send_to_marked(processes, command.mark, signum)
+        send_to_marked(processes, command.mark, signum, command.adoption)
         if signum is signal.SIGKILL and command.group is not None:
             command.group.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -14,7 +14,9 @@ from governor.adapters.machine.processes import parse_mark, parse_stat
 from governor.core.base.identity import carries
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Event
+from governor.core.halt.adopted import Adoption
 from governor.ports import Processes
+from trainer_shim.mark import ChildMark, mark_this_process
 
 PR_SET_CHILD_SUBREAPER: Final = 36
 # A tick's worth. A fork bomb's rest is reaped at the next one.
@@ -31,6 +33,34 @@ def adopt_orphans() -> bool:
         return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (OSError, AttributeError):
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeChildren:
+    """What was so before we started anything."""
+
+    limit: ChildMark  # For the command: of the limits that we were started with.
+    is_alone: bool  # The orphans that come to us will be our command's alone, and what we start ourselves.
+
+    @classmethod
+    def look(cls) -> BeforeChildren:
+        """Also take a limit that all inherits which we start and is not the command."""
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            has_children = True
+        except ChildProcessError:
+            has_children = False
+        limit = ChildMark()
+        mark_this_process()
+        return cls(limit, not has_children and os.getpid() != 1)
+
+
+def adoption(command_pid: int, mark: int, *, is_alone: bool) -> Adoption:
+    """Of the orphans of a command that has just started."""
+    stat = None
+    with contextlib.suppress(OSError), open(f"/proc/{command_pid}/stat", "rb") as file:
+        stat = parse_stat(file.read(LIMITS_BYTES_MAX))
+    return Adoption(os.getpid(), command_pid, mark, stat.start_ticks if stat is not None else 0, is_alone)
 
 
 @dataclass(slots=True)
@@ -95,12 +125,15 @@ def _ended_children() -> list[int]:
     return found
 
 
-def send_to_marked(processes: Processes, mark: int | None, signum: signal.Signals) -> None:
+def send_to_marked(
+    processes: Processes, mark: int | None, signum: signal.Signals, adoption: Adoption | None = None
+) -> None:  # fmt: skip
     """Signal whatever carries the mark, where it went. Without a governor nobody looks again."""
     if mark is None:
         return
     with contextlib.suppress(OSError):  # The process table cannot be read.
-        for facts in processes.table().values():
+        table = processes.table()
+        for facts in (table if adoption is None else adoption.marked(table)).values():
             if carries(facts.mark, mark) and facts.process.pid != os.getpid():
                 processes.send(facts.process, signum)
 

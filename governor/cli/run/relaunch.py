@@ -65,10 +65,25 @@ def left_unwatched(governor: Governor, command: Command) -> list[str]:
         if _living(governor, process) is not None
     ]
     untied = _untied_of_its_name(governor, launched.run) if launched is not None else []
-    return lines + [
+    lines += [
         f"pid {peer.process.pid} of uid {peer.uid} still runs, UNWATCHED from now on: it said the command's name, and "
         "nothing ties it to the command"
         for peer in untied[:PIDS_NAMED_MAX]
+    ]
+    return lines + _perhaps_of_command(governor, command)
+
+
+def _perhaps_of_command(governor: Governor, command: Command) -> list[str]:
+    """Where other orphans than the command's come to us: those that live, of which nothing tells who started them."""
+    try:
+        table = governor.processes.table() if command.adoption is not None else {}
+    except OSError:
+        return []
+    orphans = command.adoption.unsure(table) if command.adoption is not None else ()
+    return [
+        f"pid {facts.process.pid} still runs, left alone: an orphan that the command may have started, or another: "
+        f"{command_text(redacted(facts.argv, governor.node.facts.redact_keys))[:COMMAND_CHARS_MAX]}"
+        for facts in orphans[:PIDS_NAMED_MAX]
     ]
 
 

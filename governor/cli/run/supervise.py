@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from governor.adapters.command.child import Command, CommandEnd, end_command, living, start_command
-from governor.adapters.command.orphans import Reaper
+from governor.adapters.command.orphans import BeforeChildren, Reaper
 from governor.adapters.command.surroundings import Surroundings, here
 from governor.adapters.journal.ended_runs import prune
 from governor.app.node_facts import CannotStart
@@ -90,6 +90,7 @@ def run_command(
     """
     configure("critical")  # The console prints in words what a service would log.
     signals.wait_for_children()  # Before the first child.
+    before = BeforeChildren.look()
     try:
         # Opened before the command starts, which inherits it.
         sink = open(log_path, "ab") if log_path is not None else None  # noqa: SIM115
@@ -98,8 +99,8 @@ def run_command(
         return ExitCode.USAGE
     with sink or contextlib.nullcontext(), contextlib.ExitStack() as at_end:
         code = _run_governed(
-            settings, policy_paths, argv, sink, at_end, name=name, ceiling=ceiling, price=price, fault_mark=fault_mark,
-            console=console or Console(),
+            settings, policy_paths, argv, sink, at_end, before, name=name, ceiling=ceiling, price=price,
+            fault_mark=fault_mark, console=console or Console(),
         )  # fmt: skip
     prune(*made_for(name, settings.paths))
     return code
@@ -119,7 +120,7 @@ def made_for(name: str, paths: Paths, environ: Mapping[str, str] | None = None) 
 
 def _run_governed(
     settings: Settings, policy_paths: Sequence[Path], argv: Sequence[str], sink: IO[bytes] | None,
-    at_end: contextlib.ExitStack, *, name: str,
+    at_end: contextlib.ExitStack, before: BeforeChildren, *, name: str,
     ceiling: UsdMicros | None, price: UsdMicros | None, fault_mark: Path | None, console: Console,
 ) -> int:  # fmt: skip
     outcome = Outcome(name)
@@ -145,7 +146,9 @@ def _run_governed(
                     return ExitCode.FAILED
                 _introduce(governor, name, console)
                 try:
-                    command = start_command(argv, str(governor.trainer_socket), name, sink, signals.as_found())
+                    command = start_command(
+                        argv, str(governor.trainer_socket), name, sink, signals.as_found(), before
+                    )  # fmt: skip
                 except OSError as error:
                     sys.stderr.write(f"costgov: {argv[0]}: cannot be run: {error.strerror}\n")
                     return 127 if isinstance(error, FileNotFoundError) else 126
@@ -210,6 +213,7 @@ def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str],
         surroundings=Surroundings() if command.mark is not None else None,
         uid=os.getuid(),
         reaper=os.getpid(),
+        adoption=command.adoption,
     )
     pid = command.process.pid
     ended = CommandEnd(

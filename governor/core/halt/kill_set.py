@@ -367,6 +367,11 @@ def ancestors(table: Table, facts: ProcessFacts) -> Iterator[ProcessFacts]:
         facts = parent
 
 
+def stands_below(table: Table, facts: ProcessFacts, pid: int | None) -> bool:
+    """Whether the process of this number is above it, pid 1 too."""
+    return pid in (facts.ppid, *(ancestor.ppid for ancestor in ancestors(table, facts)))
+
+
 def _same(table: Table, process: ProcessId) -> ProcessFacts | None:
     facts = table.get(process.pid)
     return facts if facts is not None and facts.process == process else None

@@ -185,6 +185,38 @@ def test_without_room_for_a_mark_the_environment_has_it(
     assert_halted(halted)
 
 
+@needs_root
+def test_an_orphan_that_dropped_all_that_it_had_inherited(
+    costgov_run: Callable[..., Halted], bystanders: Make, tmp_path: Path
+) -> None:
+    """Limit, environment, session, launcher, and there is no control group: only its parent tells whose it is."""
+    others = bystanders(tmp_path)
+    stays = f"echo $$ > {tmp_path}/left; exec sleep {SAFETY_S}"  # Where it is not ended, nothing of ours ends it.
+    leaves = f"(setsid prlimit --locks=unlimited env -i sh -c '{stays}' > /dev/null 2>&1 &)"
+    waits = f"until [ -s {tmp_path}/left ]; do :; done"
+    script = f"{leaves}; {waits}; exec {sys.executable} {HERE / 'trainee.py'} polite {tmp_path}"
+    halted = costgov_run(["/bin/sh", "-c", script], prefix=NO_GROUPS)
+    others.pids["left"] = int((tmp_path / "left").read_text())
+    assert others.dead() == ["left"], halted.output
+    del others.pids["left"]
+    assert_halted(halted)
+
+
+@needs_root
+def test_as_pid_1_an_orphan_that_may_be_anybodys_is_named(costgov_run: Callable[..., Halted], tmp_path: Path) -> None:
+    """As in a container, where `docker exec` starts what nobody of the command knows: it lives as long as we do."""
+    foreign = f"until [ -e {tmp_path}/up ]; do sleep 0.02; done; setsid sleep {FOR_EVER} & echo $! > {tmp_path}/pid"
+    first = (*NO_GROUPS, *APART, "/bin/sh", "-c", 'sh -c "$0" & exec "$@"', foreign)
+    waits = f"touch {tmp_path}/up; until [ -s {tmp_path}/pid ]; do :; done"
+    script = f"{waits}; exec {sys.executable} {HERE / 'trainee.py'} polite {tmp_path}"
+    halted = costgov_run(["/bin/sh", "-c", script], prefix=first)
+    pid = int((tmp_path / "pid").read_text())
+    assert (halted.code, halted.incident["halt_stage"]) == (86, "HALTED"), halted.output
+    (named,) = [entry["detail"]["processes"] for entry in halted.incident["timeline"] if entry["what"] == "unsure"]
+    assert named == [{"pid": pid, "command": f"sleep {FOR_EVER}"}]
+    assert f"pid {pid} still runs, left alone" in halted.output
+
+
 def test_a_window_in_a_tmux_server_from_before(
     costgov_run: Callable[..., Halted], bystanders: Make, tmp_path: Path
 ) -> None:

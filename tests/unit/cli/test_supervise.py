@@ -39,6 +39,7 @@ from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Alarm
 from governor.core.events.inputs import CommandLaunched, Disconnected, OperatorHalt, StopAnswer, TrainerExited
 from governor.core.events.streams import StreamOpened
+from governor.core.halt.adopted import Adoption
 from governor.reports.resume_text import BEGINS_ANEW
 from tests.contract.fakes import FakeClock, FakeProcesses
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick, training
@@ -119,6 +120,20 @@ def test_who_left_the_commands_session_is_left_behind_too(beside: Beside) -> Non
     assert alarm is not None
     assert "(pid 500001, 500002)" in alarm.text
     assert f"pkill -s 500001,{beside.command.process.pid}" in alarm.text
+
+
+def test_who_left_it_and_dropped_the_mark_is_left_behind_or_left_alone(beside: Beside) -> None:
+    """Left alone, and named: where the orphans of others come to us too, as to pid 1 of a container."""
+    beside.command.mark = 1 << 40 | 5
+    beside.processes.add(os.getpid(), start_ticks=0, mark=1 << 40 | 6)
+    beside.processes.add(500_001, ppid=os.getpid(), sid=500_001, argv=["train", "--token=hf_abcdefghijklmnopqrst"])
+    for is_ours_alone in (True, False):
+        beside.command.adoption = Adoption(os.getpid(), beside.command.process.pid, 1 << 40 | 5, 0, is_ours_alone)
+        assert is_over(beside.governor, beside.command) is not is_ours_alone
+        alarm, told = beside.alarm(), left_unwatched(beside.governor, beside.command)
+        assert (alarm is not None and "(pid 500001)" in alarm.text) is is_ours_alone
+        assert [line.startswith("pid 500001 still runs, left alone") for line in told] == [True] * (not is_ours_alone)
+        assert "hf_abc" not in "".join(told)
 
 
 def test_the_line_names_so_many_pids_and_counts_the_rest(beside: Beside) -> None:

@@ -11,6 +11,7 @@ from governor.core.base.identity import MARK_PART_BITS, ConnectionId, Peer, Proc
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Hello
 from governor.core.events.streams import StreamOpened
+from governor.core.halt.adopted import Adoption
 from governor.core.halt.programs import is_sibling
 from governor.daemon.launches import NO_COMMAND, SupervisedCommand, is_of_command, launch_seen, writes_log
 from tests.contract.fakes import FakeProcesses
@@ -155,6 +156,20 @@ def test_a_rank_that_the_command_left_in_its_session_is_tied_without_a_mark() ->
     assert left_by_command(ppid=OWN, sid=200)
     # Not one that was given the number of a session that is over, or whose parent alone died below us.
     assert not left_by_command(ppid=1, sid=200)
+
+
+# It trained on under a name of its own when its launcher was gone, or as a user whom the launcher had switched to.
+@pytest.mark.parametrize("uid", [0, 12346])
+def test_a_rank_that_dropped_all_that_it_had_inherited_is_the_commands_if_only_its_orphans_come_to_us(uid: int) -> None:
+    for is_ours_alone in (True, False):
+        processes, said, command = strangers(uid, uid)
+        inherit(processes, OWN, MARK)
+        escaped = replace(processes.by_pid[100].facts, ppid=OWN, sid=100, mark=0)
+        processes.by_pid[100].facts = escaped
+        command = replace(command, adoption=Adoption(OWN, 200, COMMANDS, 0, is_ours_alone))
+        assert is_of_command(processes.facts, escaped.process, command, uid) is is_ours_alone
+        seen = launch_seen(processes.table(), replace(said, run="other", mark=None), OWN, command)
+        assert (seen is not None and seen.launchers == command.processes and COMMANDS in seen.marks) is is_ours_alone
 
 
 def test_a_log_is_the_commands_unless_somebody_else_is_named_or_it_is_not_believed() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from governor.core.base.identity import MARK_PART_BITS, Clue, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.halt.adopted import Adoption
 from governor.core.halt.programs import program_key
 from governor.daemon.process_killer import EMPTY_SCANS, ProcessKiller
 from tests.contract.fakes import FakeProcesses
@@ -228,3 +229,42 @@ def test_what_the_rank_detached_into_the_runs_own_group_ends_whatever_it_looks_l
     process_killer.begin("i", [rank], [], 1000, signal.SIGKILL, marks=[MARK], cgroups=[group.path])
     (seen,) = [seen for n in range(10, 20) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
     assert (seen.alive, seen.unsure, processes.table()) == ((), (), {})
+
+
+@pytest.mark.parametrize("is_ours_alone", [True, False])
+def test_an_orphan_that_dropped_the_mark_ends_or_is_named_and_what_the_governor_started_lives(
+    is_ours_alone: bool,
+) -> None:
+    """Where another's orphans come to `costgov run` too, as to pid 1 of a container, it may be theirs."""
+    processes = FakeProcesses()
+    governor = processes.add(OWN, argv=GOVERNING, mark=MARK + 1)
+    command = processes.add(100, ppid=OWN, sid=100, mark=MARK)
+    escaped = processes.add(200, ppid=OWN, sid=200, argv=["python", "train.py"])
+    stops_machine = processes.add(300, ppid=OWN, sid=300, mark=MARK + 1)
+    process_killer = ProcessKiller(processes, OWN)
+    process_killer.attend(None, None, Adoption(OWN, 100, MARK, command.start_ticks, is_ours_alone))
+    process_killer.begin("i", [], [command], 1000, signal.SIGTERM, marks=[MARK])
+    (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
+    assert (seen.alive, seen.unsure) == ((), () if is_ours_alone else ((200, "python train.py"),))
+    assert set(processes.table()) - {governor.pid, stops_machine.pid} == (set() if is_ours_alone else {200})
+    assert processes.by_pid[300].received == []
+    # To a run beside the command its orphans are nothing.
+    process_killer.end("i")
+    processes.add(escaped.pid, ppid=OWN, sid=200)
+    process_killer.begin("j", [processes.add(400)], [], 1000, signal.SIGTERM)
+    (seen,) = [seen for n in range(10, 15) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
+    assert (seen.unsure, 200 in processes.table()) == ((), True)
+
+
+def test_an_orphan_that_dropped_the_mark_may_be_either_runs_where_the_command_has_two() -> None:
+    processes = FakeProcesses()
+    processes.add(OWN, argv=GOVERNING, mark=MARK + 1)
+    command = processes.add(100, ppid=OWN, sid=100, mark=MARK)
+    one, other = (processes.add(pid, ppid=100, mark=MARK << MARK_PART_BITS | pid) for pid in (101, 102))
+    processes.add(200, ppid=OWN, sid=200, argv=["python", "train.py"])
+    process_killer = ProcessKiller(processes, OWN)
+    process_killer.attend(None, None, Adoption(OWN, 100, MARK, 0, True))
+    process_killer.begin("i", [one], [command], 1000, signal.SIGTERM, marks=[MARK], others=lambda: [other])
+    (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
+    assert seen.unsure == ((200, "python train.py"),)
+    assert {200, other.pid} <= set(processes.table())

@@ -104,6 +104,7 @@ STARTS = """
 import resource, threading
 from contextlib import nullcontext
 from governor.adapters.command.child import start_command
+from governor.adapters.command.orphans import BeforeChildren
 from trainer_shim.mark import RLIMIT_LOCKS
 
 inherited, is_over = set(), threading.Event()
@@ -112,11 +113,12 @@ def start():
     while not is_over.is_set():
         inherited.add(resource.getrlimit(RLIMIT_LOCKS))
 
+found = BeforeChildren.look()
 before = resource.getrlimit(RLIMIT_LOCKS)
 starter = threading.Thread(target=start)
 starter.start()
 for _ in range(5):
-    command = start_command(["true"], "socket", "r", None, nullcontext())
+    command = start_command(["true"], "socket", "r", None, nullcontext(), found)
     assert command.process.wait() == 0 and command.mark is not None
     if command.group is not None:
         command.group.remove()

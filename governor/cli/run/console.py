@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from governor.cli.run.own_runs import whose
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.idle.messages import ABANDONED
 from governor.core.engine.idle_state import NODE
@@ -33,6 +34,7 @@ class Console:
     # A drill writes the monotonic time of its fault to this file. The timeline counts from it.
     fault_mark: Path | None = None
     live_period_ns: int | None = None
+    node: Node | None = None  # Of the governor that speaks.
     _shown_at: MonoNs = MonoNs(-(10**18))
     _stage: str = ""
     # As they were shown last. A short halt is over before its checkpoint and the last good one have been looked at.
@@ -54,7 +56,8 @@ class Console:
             and managed.incident is None
         ]
         # Only one line can be redrawn in place. Several, each with its run's name, come as rarely as in a log.
-        is_drawn = in_place and len(shown) == 1
+        is_one = len(shown) == 1 and not whose(node, shown[0].run.run)
+        is_drawn = in_place and is_one
         period = self.live_period_ns or (LIVE_PERIOD_TTY_NS if is_drawn else LIVE_PERIOD_LOG_NS)
         if not shown or at - self._shown_at < period:
             return
@@ -64,7 +67,7 @@ class Console:
             self._drawn = True
             return
         for managed in shown:
-            name = f"{plain(managed.run.run)}  " if len(shown) > 1 else ""
+            name = "" if is_one else f"{plain(managed.run.run)}{whose(node, managed.run.run)}  "
             self.print_line(f"{name}{live_line(run_status(managed, at), max(columns - width(name), 1))}")
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
@@ -74,7 +77,8 @@ class Console:
             return
         if not self._stage:
             what = "NODE STOP" if snapshot["run"] == NODE else f"HALT {snapshot['run']}"
-            text = plain(f"{what}: {snapshot['text']} (incident {snapshot['incident_id']})")
+            of = whose(self.node, str(snapshot["run"]))
+            text = plain(f"{what}{of}: {snapshot['text']} (incident {snapshot['incident_id']})")
             self.print_line(styled(text, "bold red", screen_of(self.stream)))
         self._stage = stage
         if is_over:
@@ -93,7 +97,9 @@ class Console:
     def alarm(self, name: str, run: str | None, text: str) -> None:
         if name == CRASHED:
             return  # The closing line says it.
-        self.print_line(styled(plain(f"[{name}] {text}"), "yellow", screen_of(self.stream)))
+        of = whose(self.node, run)
+        about = f"{run}{of}: " if of else ""
+        self.print_line(styled(plain(f"[{name}] {about}{text}"), "yellow", screen_of(self.stream)))
 
     def _fault_mono_ns(self) -> int | None:
         if self.fault_mark is None:

@@ -29,6 +29,14 @@ def of_command(node: Node) -> list[ManagedRun]:
     return [t for t in watched(node) if _is_tied(t.run.run, _pids(t.launch.launchers), command.run, pids)]
 
 
+def whose(node: Node | None, run: str | None) -> str:
+    """What a line about a run says behind its name where that is not the command's. Empty for its own, and for none."""
+    managed = node.runs.get(run) if node is not None and run is not None else None
+    if node is None or managed is None or managed.follows_command or run in {own.run.run for own in of_command(node)}:
+        return ""
+    return f" of uid {managed.run.uid}, beside the command"
+
+
 def is_halt_of_command(snapshot: Mapping[str, Any], name: str, pid: int) -> bool:
     """Whether this halt is of a run of the command: of its name, or with the command among its launchers."""
     return _is_tied(snapshot["run"], {row["pid"] for row in snapshot["launchers"]}, name, {pid})

@@ -139,6 +139,7 @@ def _run_governed(
             break
         with governor:
             governor.daemon.install_signals()
+            console.node = governor.node
             if command is None:
                 refusal = launched_before(governor, name)
                 if refusal is not None:

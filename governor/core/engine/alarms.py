@@ -28,7 +28,9 @@ def refuse(node: Node, connection: ConnectionId, peer: Peer, reason: str, at: Mo
     node.idle.refused_at = at
     refusal = Refusal(reason, peer.uid)
     if node.refusals.pop(peer.process, None) != refusal:
-        text = f"pid {peer.process.pid} trains UNWATCHED, its hello was refused: {reason}"
+        is_strangers = node.command is not None and peer.uid != node.command.uid
+        who = f"pid {peer.process.pid} of uid {peer.uid}" if is_strangers else f"pid {peer.process.pid}"
+        text = f"{who} trains UNWATCHED, its hello was refused: {reason}"
         effects.append(Alarm("hello_refused", None, text, peer.uid))
     node.refusals[peer.process] = refusal
     if len(node.refusals) > REFUSALS_REMEMBERED_MAX:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import subprocess
 from dataclasses import replace
@@ -9,14 +10,17 @@ from dataclasses import replace
 import pytest
 
 from governor.adapters.command.child import Command
+from governor.cli.run.console import Console
 from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched
 from governor.cli.run.signal_answers import SignalAnswers
 from governor.cli.run.supervise import HELLO_NS, Outcome, closing_lines, is_over
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import BootNs
+from governor.core.engine.alarms import refuse
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.checkpoints import NamedCheckpoint
+from governor.core.events.effects import Alarm
 from governor.core.events.inputs import (
     CommandLaunched,
     Disconnected,
@@ -192,6 +196,37 @@ def test_a_stranger_that_said_the_commands_name_and_trains_on_is_told_at_the_end
     assert line.startswith(f"pid 900 of uid {STRANGER} still runs, UNWATCHED from now on")
     leaves(beside, f"run-1@{STRANGER}")
     assert left_unwatched(beside.governor, beside.command) == []
+
+
+@pytest.mark.parametrize("uid", [OWN, STRANGER])
+def test_what_is_shown_of_a_run_that_is_not_the_commands_says_whose_it_is(beside: Beside, uid: int) -> None:
+    says_hello(beside, uid, "other")
+    beside.node.runs["other"].run.step = 7
+    console = Console(stream=io.StringIO(), node=beside.node)
+    console.tick(beside.node, at(2))
+    console.alarm("stalled", "other", "rank 0 has made no step for 60 s")
+    console.alarm("stalled", "run-1", "rank 0 has made no step for 60 s")
+    console.alarm("journal_gone", None, "the journal is gone")
+    play(beside.node, OperatorHalt(at(3), "other", "enough", 0))
+    incident = beside.node.runs["other"].incident
+    assert incident is not None
+    console.incident({"run": "other", "halt_stage": "ASKED", "text": "enough", "incident_id": incident.incident_id})
+    assert isinstance(console.stream, io.StringIO)
+    live, *lines = console.stream.getvalue().splitlines()
+    assert live.startswith(f"other of uid {uid}, beside the command  starting    step 7")
+    assert lines == [
+        f"[stalled] other of uid {uid}, beside the command: rank 0 has made no step for 60 s",
+        "[stalled] rank 0 has made no step for 60 s",
+        "[journal_gone] the journal is gone",
+        f"HALT other of uid {uid}, beside the command: enough (incident {incident.incident_id})",
+    ]
+
+
+@pytest.mark.parametrize(("uid", "who"), [(OWN, "pid 900"), (STRANGER, f"pid 900 of uid {STRANGER}")])
+def test_the_alarm_of_a_refused_hello_says_whose_it_is(beside: Beside, uid: int, who: str) -> None:
+    effects = refuse(beside.node, LINK, peer(900, uid), "why", at(1))
+    texts = [effect.text for effect in effects if isinstance(effect, Alarm)]
+    assert texts == [f"{who} trains UNWATCHED, its hello was refused: why"]
 
 
 def test_no_strangers_halt_holds_back_a_signal_to_the_command() -> None:

@@ -130,13 +130,14 @@ def test_a_strangers_log_with_a_copied_mark_is_not_the_commands() -> None:
         assert not writes_log(processes.facts, log, command)
 
 
-@pytest.mark.parametrize("tie", ["parent", "session", "control group", "our orphan"])
+@pytest.mark.parametrize("tie", ["parent", "session", "control group", "our orphan", "as pid 1"])
 def test_a_rank_that_the_command_has_made_another_users_is_tied_by_what_nobody_can_set(tie: str) -> None:
     processes, said, command = strangers(12346, 12346)
     changed: dict[str, dict[str, Any]] = {
         "parent": {"ppid": 200}, "session": {"sid": 200}, "control group": {"cgroup": "/fake/costgov-1"},
-        "our orphan": {"ppid": OWN},
+        "our orphan": {"ppid": OWN}, "as pid 1": {"ppid": 1},
     }  # fmt: skip
+    command = replace(command, reaper=1) if tie == "as pid 1" else command
     processes.by_pid[100].facts = replace(processes.by_pid[100].facts, **changed[tie])
     assert is_of_command(processes.facts, said.peer.process, command, 12346)
     seen = launch_seen(processes.table(), said, OWN, command)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+
+import pytest
 
 SAFETY_S = 60
 
@@ -131,3 +134,47 @@ print(inherited == {before})
 def test_what_another_thread_starts_meanwhile_has_not_the_commands_mark() -> None:
     done = subprocess.run([sys.executable, "-c", STARTS], capture_output=True, text=True, timeout=SAFETY_S)
     assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+# What `costgov run` starts itself has a limit of its own, which the command has not.
+TOLD_APART = """
+import os, resource, subprocess
+from contextlib import nullcontext
+from governor.adapters.command.child import start_command
+from governor.adapters.command.orphans import BeforeChildren
+from governor.adapters.machine.clock import SystemClock
+from governor.adapters.machine.processes import LinuxProcesses
+
+server = subprocess.Popen(["cat"], stdin=subprocess.PIPE) if os.environ["SERVER"] else None
+before = BeforeChildren.look()
+ours = subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True)
+drops = "(setsid prlimit --locks=unlimited env -i sleep 3600 &) > /dev/null; read line"
+read_end, write_end = os.pipe()
+os.dup2(read_end, 0)
+command = start_command(["sh", "-c", drops], "socket", "r", None, nullcontext(), before)
+if command.group is not None:
+    command.group.remove()
+processes = LinuxProcesses(SystemClock().boot_id, look_bound_s=60)
+def below():
+    table = processes.table()
+    return {f.process.pid: f.argv[:1] for f in table.values() if f.ppid == os.getpid()}, table
+while ("sleep",) not in below()[0].values():
+    pass
+names, table = below()
+marked = command.adoption.marked(table)
+print(command.adoption.is_ours_alone, [names[pid] for pid in sorted(names) if marked[pid].mark == command.mark],
+      [facts.argv[0] for facts in command.adoption.unsure(table)])
+for pid, name in names.items():
+    os.kill(pid, 9)
+"""
+
+
+@pytest.mark.parametrize(
+    ("server", "told"), [("", "True [('sh',), ('sleep',)] []\n"), ("1", "False [('sh',)] ['sleep']\n")]
+)
+def test_what_we_start_ourselves_is_known_from_the_commands_orphans(server: str, told: str) -> None:
+    environ = {**os.environ, "SERVER": server}
+    done = subprocess.run(
+        [sys.executable, "-c", TOLD_APART], capture_output=True, text=True, timeout=SAFETY_S, env=environ
+    )
+    assert (done.stdout, done.stderr) == (told, "")

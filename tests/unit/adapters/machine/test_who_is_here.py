@@ -20,6 +20,7 @@ from governor.core.base.shares import UidRange, payer_of
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import CommandExited
 from governor.core.events.machine import GovernorsSeen, GpuProcessesSeen
+from governor.core.halt.adopted import Adoption
 from governor.ports import GpuReading
 from tests.contract.fakes import FakeGpus, FakeProcesses
 
@@ -206,6 +207,22 @@ def test_a_command_is_over_when_nobody_is_left_of_it(way: str) -> None:
     later = MonoNs(AT + 2 * NS_PER_S)
     assert end.poll(later) == [CommandExited(later, "llama", 0)]
     assert end.poll(MonoNs(later + 2 * NS_PER_S)) == [], "said once"
+
+
+def test_what_was_seen_below_the_command_is_left_of_it_also_where_others_orphans_come_to_us() -> None:
+    """As pid 1 of a container. It has dropped the mark, and its launcher ends before the command."""
+    processes, command = FakeProcesses(), started(MARK)
+    pid = command.process.pid
+    command.adoption = Adoption(os.getpid(), pid, MARK, 0, is_ours_alone=False)
+    processes.add(os.getpid(), start_ticks=0, mark=MARK + 1)
+    processes.add(pid, ppid=os.getpid(), sid=pid, mark=MARK)
+    processes.add(500_001, ppid=pid, sid=500_001, start_ticks=2_000)
+    end = CommandEnd("llama", lambda: None, command, processes)
+    assert [end.poll(AT), end.poll(AT)] == [[], []]
+    processes.end(pid)
+    for orphan in (500_001, 500_002):
+        processes.add(orphan, ppid=os.getpid(), sid=orphan, start_ticks=2_000)
+    assert [facts.process.pid for facts in living(processes, command) or ()] == [500_001]
 
 
 def test_a_stranger_with_a_copy_of_the_mark_is_not_left_of_a_command() -> None:

@@ -98,7 +98,7 @@ class _Entries:
         found: Dict[str, Any] = dict(pairs)
         size: Any = found.get("bytes")
         name, sha256, node = (found.get(key) for key in ("path", "sha256", "node"))
-        if not isinstance(name, str) or not _is_inside(name) or not is_count(size):
+        if not isinstance(name, str) or not is_inside(name) or not is_count(size):
             return found
         if not isinstance(sha256, (str, type(None))) or not isinstance(node, (str, type(None))):
             return found
@@ -114,7 +114,7 @@ def _is_time(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _COUNT_MAX
 
 
-def _is_inside(name: str) -> bool:
+def is_inside(name: str) -> bool:
     """No entry may point outside the directory."""
     parts = name.split("/")
     try:

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import pickletools
+import re
 import struct
 import time
 import zipfile
@@ -22,6 +23,7 @@ from .manifest import TornError
 READ_BYTES_MAX: Final = 64 << 20
 TENSORS_PER_FILE_MAX: Final = 64
 HEADER_BYTES_MAX: Final = 8 << 20  # The format allows 100 MB. 100,000 tensors have 8.
+ITEMS_BYTES_MAX: Final = 1 << 20  # Before the safetensors of a .distcp file: 800 items that are no tensors.
 PICKLE_BYTES_MAX: Final = 8 << 20
 DIRECTORY_BYTES_MAX: Final = 8 << 20  # Of a zip: 100,000 storages.
 ARCHIVES_MAX: Final = 16_384  # In one .distcp file. A rank of a model of 70B parameters writes 3,000.
@@ -92,16 +94,17 @@ def spread(items: Sequence[Any], most: int) -> Sequence[Any]:
 # --- safetensors: eight bytes of length, a header in JSON, the data ------------------------------------------------
 
 
-def _of_safetensors(file: IO[bytes], budget: Budget) -> Iterator[Piece]:
+def _of_safetensors(file: IO[bytes], budget: Budget, start: int = 0) -> Iterator[Piece]:
     size = os.fstat(file.fileno()).st_size
-    head = budget.read(file, 0, 8)
+    head = budget.read(file, start, 8)
     length = struct.unpack("<Q", head)[0] if len(head) == 8 else size
-    if length > size - 8:
+    data = start + 8 + length
+    if data > size:
         raise TornError("ends in its header")
     if length > HEADER_BYTES_MAX:
         raise UnusableError
     needed = 0
-    for name, tensor in _header(budget.read(file, 8, length)).items():
+    for name, tensor in _header(budget.read(file, start + 8, length)).items():
         if name == "__metadata__":
             continue
         try:
@@ -110,9 +113,9 @@ def _of_safetensors(file: IO[bytes], budget: Budget) -> Iterator[Piece]:
             raise TornError(_UNREADABLE) from error
         needed = max(needed, end)
         if 0 <= begin <= end:
-            yield Piece(str(name), str(dtype), 8 + length + begin, end - begin)
-    if 8 + length + needed > size:
-        raise TornError("has %d bytes instead of %d" % (size, 8 + length + needed))
+            yield Piece(str(name), str(dtype), data + begin, end - begin)
+    if data + needed > size:
+        raise TornError("has %d bytes instead of %d" % (size, data + needed))
 
 
 _UNREADABLE: Final = "has a header that cannot be read"
@@ -240,12 +243,19 @@ def storages(pickled: bytes, budget: Budget) -> Iterator[Tuple[str, str]]:
             del pushed[:-8]
 
 
-# --- torch.distributed.checkpoint: such zips one after another, whose index is a pickle that we do not read ---------
+# --- torch.distributed.checkpoint: such zips one after another, or safetensors after those of what is no tensor ------
+
+
+CUT_IN_A_ZIP: Final = "ends in one of its zips"
 
 
 def of_distcp(file: IO[bytes], budget: Budget) -> Iterator[Piece]:
     archives = _archives(file, budget)
     last = archives[-1][1] if archives else 0
+    start = _safetensors_in(file, budget, last)
+    if start is not None:
+        yield from _of_safetensors(file, budget, start)
+        return
     if len(archives) > TENSORS_PER_FILE_MAX:
         # A third or more are step counts. What is larger is a weight, or what its optimizer knows of it.
         archives = [archive for archive in archives if archive[1] - archive[0] > NUMBER_BYTES_MAX] or archives
@@ -256,7 +266,17 @@ def of_distcp(file: IO[bytes], budget: Budget) -> Iterator[Piece]:
         except TornError as error:  # What looks like an archive may be none.
             raise UnusableError from error
     if not budget.is_spent and budget.read(file, last, 4) == _MEMBER:
-        raise TornError("ends in one of its zips")
+        raise TornError(CUT_IN_A_ZIP)
+
+
+# After the end of a zip or at once: the length of a header, and how it begins.
+_SAFETENSORS: Final = re.compile(rb"(?:\A|PK\x05\x06.{16}\0\0)(.{4}\0{4}\{\")", re.DOTALL)
+
+
+def _safetensors_in(file: IO[bytes], budget: Budget, last: int) -> Optional[int]:
+    """Where in a .distcp file safetensors begin. `last`: 0 where no zip was found from the end, as one before them."""
+    found = _SAFETENSORS.search(budget.read(file, last, 16 if last else ITEMS_BYTES_MAX))
+    return None if found is None else last + found.start(1)
 
 
 def _archives(file: IO[bytes], budget: Budget) -> List[Tuple[int, int]]:

@@ -6,18 +6,18 @@ tensors show it. What looks like weights and was not looked into is named, whate
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 import struct
 import time
 import zipfile
-from typing import IO, Callable, Dict, Final, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import IO, Callable, Final, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .manifest import OWN_FILES, TornError
+from .manifest import OPEN_FLAGS, OWN_FILES, TornError
 from .weights_formats import (
     BITS,
+    CUT_IN_A_ZIP,
     PIECES_OF,
     TENSORS_PER_FILE_MAX,
     Budget,
@@ -27,25 +27,23 @@ from .weights_formats import (
     spread,
     width_of,
 )
+from .weights_indexes import indexed, stored
 
 TIME_MAX_S: Final = 2.0
 FILES_MAX: Final = 64
 SAMPLES_PER_FILE: Final = 3 * TENSORS_PER_FILE_MAX
 SAMPLE_BYTES: Final = 4096
-INDEX_BYTES_MAX: Final = 8 << 20
 NAMED_TOLD_MAX: Final = 3
 OVERHEAD_BYTES: Final = 1 << 16  # States of generators, counters and tables of a file with few weights.
 # Counters, scales and the best loss so far are no weights, and some of them begin as NaN.
 ELEMENTS_MIN: Final = 64
 _FLOATS: Final = {"F64": "d", "F32": "f", "BF16": "f", "F16": "e"}  # BF16 is the upper half of an F32.
+_ANYTHING: Final = ".bin"
+_MODEL: Final = re.compile(r"(?:\b|_)(?:model|weights)(?:\b|_)")  # pytorch_model-00001-of-00002, adapter_model, ...
 _WEIGHTS: Final = (*PIECES_OF, ".npz", ".h5", ".msgpack", ".gguf")
-_INDEX: Final = ".index.json"
-_FIRST: Final = ".safetensors"  # What transformers and accelerate load where there are .bin files too.
-_FIRST_ALONE: Final = "model.safetensors"
 # What a framework saves beside the weights, in files that are called as weights are.
-_STATE: Final = re.compile(
-    r"(optimizer|scheduler|scaler|rng_state|random_states|training_args|sampler|tokenizer|vocab|%s)" % OWN_FILES
-)
+_LOADED: Final = re.compile(r"(optimizer|scheduler|scaler|rng_state|random_states|sampler)")  # With the weights.
+_STATE: Final = re.compile(r"(%s|training_args|tokenizer|vocab|%s)" % (_LOADED.pattern, OWN_FILES))
 _OPTIMIZER: Final = "optimizer"
 # Of a checkpoint: text, and pickles of generators.
 _NO_WEIGHTS: Final = (".json", ".jsonl", ".txt", ".md", ".yaml", ".yml", ".jinja", ".py", ".csv", ".log")
@@ -68,7 +66,7 @@ class Looked(NamedTuple):
     harm: Optional[str]
     wanted: Sequence[str]  # Some stand for the others, where there are very many.
     into: Sequence[str]  # Those most of which was sampled.
-    torn: Sequence[str]
+    torn: Sequence[Tuple[str, str]]  # Those that are cut short, and how.
     is_cut: bool  # The time or the bytes of a look were over before its end.
 
 
@@ -76,7 +74,7 @@ def look_into(path: str, names: Sequence[str], step: Callable[[], None], time_s:
     """As nonfinite(), and what was looked into. Never raises."""
     budget, wanted = Budget(step, until=time.monotonic() + time_s), _wanted(names)
     into: List[str] = []
-    torn: List[str] = []
+    torn: List[Tuple[str, str]] = []
     harm = _harm(path, wanted, budget, into, torn)
     return Looked(harm, wanted, into, torn, budget.is_spent and len(into) < len(wanted))
 
@@ -89,7 +87,9 @@ def is_sampled(name: str) -> bool:
     return name.endswith(tuple(PIECES_OF))
 
 
-def _harm(path: str, wanted: Sequence[str], budget: Budget, into: List[str], torn: List[str]) -> Optional[str]:
+def _harm(
+    path: str, wanted: Sequence[str], budget: Budget, into: List[str], torn: List[Tuple[str, str]]
+) -> Optional[str]:
     """Sample the files. `into` takes those most of which can be sampled, and was; `torn` those that are cut short."""
     for name in wanted:
         pieces_of = next(read for ending, read in PIECES_OF.items() if name.endswith(ending))
@@ -116,7 +116,7 @@ def _harm(path: str, wanted: Sequence[str], budget: Budget, into: List[str], tor
     return None
 
 
-def _take(large: List[Piece], pieces: Iterator[Piece], torn: List[str], name: str) -> Optional[int]:
+def _take(large: List[Piece], pieces: Iterator[Piece], torn: List[Tuple[str, str]], name: str) -> Optional[int]:
     """Collect what can hold weights. Returns the bytes that cannot be sampled; None if the file is torn.
 
     What is there of a torn file may show harm too.
@@ -129,7 +129,7 @@ def _take(large: List[Piece], pieces: Iterator[Piece], torn: List[str], name: st
             elif piece.size >= ELEMENTS_MIN * width_of(piece):
                 large.append(piece)
     except TornError as error:
-        torn.append("%s %s" % (name, error))
+        torn.append((name, str(error)))
         return None
     return blind
 
@@ -180,35 +180,79 @@ def sample(
     looked into; others look into the rest, which may be on another node.
     """
     names = [name for name, _ in sizes]
-    named, torn = _indexed(path, names, step)
+    named, torn = indexed(path, names, step)
+    parts = stored(path, sizes, step, time_s)
+    named |= parts.named
     weights = [(name, size) for name, size in sizes if name in named or _is_weights(name)]
-    seen = look_into(path, names if mine is None else mine, step, time_s)
-    torn = torn or _empty(weights) or (seen.torn[0] if seen.torn else None)
-    if are_all:
-        torn = torn or _without_weights(path, names, weights)
     looked_for = set(names if mine is None else mine)
-    # Generators and positions are ours, and no weights: of a small model they are most of its bytes.
-    sizes = [one for one in sizes if one[0] in looked_for and not os.path.basename(one[0]).startswith(OWN_FILES)]
+    seen = look_into(path, names if mine is None else mine, step, time_s)
+    # Beside a .metadata that was read, what it does not name is of another save.
+    own = [
+        one for one in weights
+        if one[0] in named or not _is_distcp(one[0]) or os.path.dirname(one[0]) not in parts.folders
+    ]  # fmt: skip
+    # What it names has all of its zips, so what follows is none.
+    cut = [one for one in seen.torn if one != (one[0], CUT_IN_A_ZIP) or one[0] not in parts.named]
+    torn = torn or parts.torn or _empty(own) or _cut(cut, {name for name, _ in own})
+    if are_all:
+        torn = torn or _without_weights(path, sizes, weights)
     if torn is not None or seen.harm is not None:
         return Sampled(seen.harm, None, torn)
+    blind = _blind_indexes(parts.unread, sizes)
+    # Generators and positions are ours, and no weights: of a small model they are most of its bytes, as indexes are.
+    looked_for.difference_update(parts.read, blind)
+    sizes = [one for one in sizes if one[0] in looked_for and not os.path.basename(one[0]).startswith(OWN_FILES)]
+    return Sampled(None, _unsampled(path, sizes, weights, seen, blind))
+
+
+def _blind_indexes(unread: Sequence[str], sizes: Sequence[Tuple[str, int]]) -> List[str]:
+    folders = {os.path.dirname(name) for name, _ in sizes if _is_distcp(name)}
+    return [name for name in unread if os.path.dirname(name) in folders]
+
+
+def _unsampled(
+    path: str, sizes: Sequence[Tuple[str, int]], weights: Sequence[Tuple[str, int]], seen: Looked, blind: List[str]
+) -> Optional[str]:
+    """What nobody has looked into: `blind`, and more of the files that are looked for."""
     if not seen.wanted:
-        return Sampled(None, "no file of a format that is sampled")
+        return "no file of a format that is sampled"
     if seen.is_cut:
-        return Sampled(None, "%d of %d files in the time and the bytes of a look" % (len(seen.into), len(seen.wanted)))
+        return "%d of %d files in the time and the bytes of a look" % (len(seen.into), len(seen.wanted))
     # Of very many files of one format some stand for the others.
     missed = {one for one in sizes if one[0] not in seen.into and (one[0] in seen.wanted or not is_sampled(one[0]))}
     vouching = sum(size for name, size in sizes if name in seen.into and not _is_optimizer(name))
-    if sum(size for _, size in missed) > vouching:
-        return Sampled(None, "most of its bytes: %s" % max(missed, key=lambda one: one[1])[0])
-    blind = sorted(name for name, _ in missed.intersection(weights))
+    if missed and (not vouching or sum(size for _, size in missed) > vouching):
+        return "most of its bytes: %s" % max(missed, key=lambda one: one[1])[0]
+    unknown = (name for name, _ in missed.difference(weights) if _is_unknown(name) and _is_saved(path, name))
+    blind = sorted([*blind, *(name for name, _ in missed.intersection(weights)), *unknown])
     if not blind:
-        return Sampled(None, None)
+        return None
     more = ["%d more" % (len(blind) - NAMED_TOLD_MAX)] if len(blind) > NAMED_TOLD_MAX else []
-    return Sampled(None, ", ".join(blind[:NAMED_TOLD_MAX] + more))
+    return ", ".join(blind[:NAMED_TOLD_MAX] + more)
 
 
 def _is_weights(name: str) -> bool:
-    return name.endswith(_WEIGHTS) and not _STATE.match(os.path.basename(name))
+    """Whether a framework names its weights so."""
+    return name.endswith(_WEIGHTS) and not _STATE.match(os.path.basename(name)) and not _is_unknown(name)
+
+
+def _is_unknown(name: str) -> bool:
+    """Whether it may be anything: tokens and vocabularies end in .bin as the weights of older frameworks do."""
+    base = os.path.basename(name)
+    return base.endswith(_ANYTHING) and not _STATE.match(base) and not _MODEL.search(base)
+
+
+def _is_saved(path: str, name: str) -> bool:
+    """Whether it begins as what torch saves: a zip, or a pickle of older torch."""
+    try:
+        with open(os.open(os.path.join(path, name), OPEN_FLAGS), "rb") as file:
+            return file.read(2) in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+    except OSError:
+        return True  # Nobody knows.
+
+
+def _is_distcp(name: str) -> bool:
+    return name.endswith(".distcp")
 
 
 def _is_optimizer(name: str) -> bool:
@@ -217,18 +261,24 @@ def _is_optimizer(name: str) -> bool:
 
 def _empty(weights: Sequence[Tuple[str, int]]) -> Optional[str]:
     """The first that is empty. A rank that has nothing to save leaves an empty .distcp file beside the others'."""
-    shared = any(size and name.endswith(".distcp") for name, size in weights)
-    empty = (name for name, size in weights if not size and not (shared and name.endswith(".distcp")))
+    shared = any(size and _is_distcp(name) for name, size in weights)
+    empty = (name for name, size in weights if not size and not (shared and _is_distcp(name)))
     return next(("%s is empty" % name for name in empty), None)
 
 
-def _without_weights(path: str, names: Sequence[str], weights: Sequence[Tuple[str, int]]) -> Optional[str]:
+def _cut(torn: Sequence[Tuple[str, str]], weights: Set[str]) -> Optional[str]:
+    """The first of what is cut short that the weights need, or the states that are loaded with them."""
+    return next(("%s %s" % one for one in torn if one[0] in weights or _LOADED.match(os.path.basename(one[0]))), None)
+
+
+def _without_weights(path: str, sizes: Sequence[Tuple[str, int]], weights: Sequence[object]) -> Optional[str]:
     """An optimizer's state alone is no checkpoint. What is unknown, or in a linked directory, may be the weights."""
-    optimizer = next((name for name in names if _is_optimizer(name)), None)
+    optimizer = next((name for name, _ in sizes if _is_optimizer(name)), None)
     if optimizer is None or weights:
         return None
-    others = (name for name in names if not name.endswith(_NO_WEIGHTS) and not _STATE.match(os.path.basename(name)))
-    if any(True for _ in others):
+    if any(
+        size and not name.endswith(_NO_WEIGHTS) and not _STATE.match(os.path.basename(name)) for name, size in sizes
+    ):
         return None
     try:
         with os.scandir(path) as entries:
@@ -237,56 +287,3 @@ def _without_weights(path: str, names: Sequence[str], weights: Sequence[Tuple[st
     except OSError:
         return None
     return "no weights are beside %s" % optimizer
-
-
-def _indexed(path: str, names: Sequence[str], step: Callable[[], None]) -> Tuple[Set[str], Optional[str]]:
-    """The files that indexes of weights name, and what of them is missing. `names`: of files that are somewhere.
-
-    Where safetensors are whole, nobody reads the .bin files beside them: some of those may not have been fetched.
-    """
-    named: Set[str] = set()
-    faults: Dict[str, str] = {}
-    known = set(names)
-    indexes = [name for name in names if name.endswith(_INDEX)]
-    for index in indexes:
-        step()
-        if os.path.isfile(os.path.join(path, index[: -len(_INDEX)])):
-            continue  # All in one file: that is what is loaded.
-        try:
-            files = _files_of(os.path.join(path, index))
-        except ValueError:
-            faults[index] = "%s cannot be parsed" % index
-            continue
-        except (OSError, RuntimeError, MemoryError):
-            continue
-        for file in sorted(files):
-            step()
-            name = os.path.join(os.path.dirname(index), file)
-            if name not in known and not os.path.isfile(os.path.join(path, name)):
-                # A link may lead nowhere: what is cached apart from the checkpoint is cleaned up.
-                is_other = os.path.exists(os.path.join(path, name))
-                faults[index] = "%s is %s, which %s names" % (name, "no file" if is_other else "missing", index)
-                break
-            named.add(name)
-    first = {index for index in faults if index.endswith(_FIRST + _INDEX)}
-    whole = {os.path.dirname(name) for name in named if name.endswith(_FIRST)}
-    whole |= {os.path.dirname(name) for name in known if os.path.basename(name) == _FIRST_ALONE}
-    whole -= {os.path.dirname(index) for index in first}
-    torn = (fault for index, fault in faults.items() if index in first or os.path.dirname(index) not in whole)
-    return named, next(torn, None)
-
-
-def _files_of(index: str) -> Set[str]:
-    with open(os.open(index, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        raw = file.read(INDEX_BYTES_MAX + 1)
-    if len(raw) > INDEX_BYTES_MAX:
-        return set()
-    told = json.loads(raw)
-    files = told.get("weight_map") if isinstance(told, dict) else None
-    if not isinstance(files, dict):
-        return set()
-    # One name, as frameworks write it: no index leads elsewhere.
-    return {name for name in files.values() if isinstance(name, str) and _NAME.match(name)}
-
-
-_NAME: Final = re.compile(r"[\w.-]+\Z")

@@ -311,30 +311,35 @@ def find(path: str, progress: Progress) -> FindAnswer:
     if os.path.basename(path.rstrip("/")).startswith(_OWN_TAG) and MANIFEST not in names:
         return FindAnswer(False, "has lost its manifest")
     try:
-        unread = _unlike_manifest(path, progress) if MANIFEST in names else None
+        elsewhere, unread = _unlike_manifest(path, progress) if MANIFEST in names else ([], None)
     except TornError as error:
         return FindAnswer(True, "is there", torn=_short(error))
     files, unlisted = list_files(path, progress)
-    return _with_sample(path, files, progress, unlisted or unread)
+    return _with_sample(path, files, progress, unlisted or unread, elsewhere)
 
 
-def _unlike_manifest(path: str, progress: Progress) -> str | None:
-    """Compare the names and sizes of what is here with the manifest. Raises TornError. Returns why it cannot be."""
+def _unlike_manifest(path: str, progress: Progress) -> tuple[list[tuple[str, int]], str | None]:
+    """Compare the names and sizes of what is here with the manifest. Raises TornError.
+
+    Returns the files that other nodes have, and why it cannot be compared.
+    """
     try:
         here = os.uname().nodename
         entries: list[Entry] = read_manifest(path)["files"]
         check_sizes(path, [entry for entry in entries if entry.node in (None, here)], progress)
+        return [(entry.path, entry.size) for entry in entries if entry.node not in (None, here)], None
     except UnreadError as error:
-        return str(error)
+        return [], str(error)
     except MemoryError:
-        return f"a reader has {MEMORY_BYTES_MAX >> 20} MiB, and its manifest needs more"
-    return None
+        return [], f"a reader has {MEMORY_BYTES_MAX >> 20} MiB, and its manifest needs more"
 
 
 def _with_sample(
-    path: str, files: Sequence[tuple[str, int]], progress: Progress, unlisted: str | None = None
-) -> FindAnswer:
-    seen = sample(path, files, progress.step, are_all=unlisted is None)
+    path: str, files: Sequence[tuple[str, int]], progress: Progress, unlisted: str | None = None,
+    elsewhere: Sequence[tuple[str, int]] = (),
+) -> FindAnswer:  # fmt: skip
+    mine = [name for name, _ in files]
+    seen = sample(path, [*files, *elsewhere], progress.step, are_all=unlisted is None, mine=mine)
     harm, torn = (None if text is None else _short(text) for text in (seen.harm, seen.torn))
     left = None if harm or torn else seen.unsampled or unlisted
     return FindAnswer(True, "is there", harm, None if left is None else _short(left), torn)

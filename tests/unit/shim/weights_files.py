@@ -77,3 +77,86 @@ def distcp(path: Path, dtype: str, *raws: bytes, between: bytes = b"") -> list[i
         file += between
     path.write_bytes(file)
     return begins
+
+
+def distcp_safetensors(path: Path, dtype: str, *raws: bytes, items: int = 0) -> None:
+    """As SerializationFormat.SAFETENSORS has it written: first what is no tensor, a torch zip for each."""
+    safetensors(path, {f"w{number}": (dtype, raw) for number, raw in enumerate(raws)})
+    tensors = path.read_bytes()
+    if items:
+        distcp(path, dtype, *[ONE[dtype]] * items)
+        path.write_bytes(path.read_bytes() + tensors)
+
+
+Places = dict[str, list[tuple[int, int]]]  # By file: offset and length of each item.
+
+
+def dcp_metadata(places: Places, protocol: int = 4) -> bytes:
+    """As torch pickles the Metadata of torch.distributed.checkpoint: words that were said before come from the memo."""
+    memo: dict[bytes, int] = {}
+    out = [b"\x80" + bytes([protocol])] + ([b"\x95" + bytes(8)] if protocol >= 4 else [])
+
+    def keep(key: bytes) -> None:
+        memo[key] = len(memo)
+        out.append(b"\x94" if protocol >= 4 else b"r" + struct.pack("<I", memo[key]))
+
+    def word(said: bytes) -> None:
+        if said in memo:
+            out.append(b"h" + bytes([memo[said]]) if memo[said] < 256 else b"j" + struct.pack("<I", memo[said]))
+        else:
+            out.append(b"\x8c" + bytes([len(said)]) + said if protocol >= 4 else text(said))
+            keep(said)
+
+    def begin(module: bytes, name: bytes) -> None:
+        """An object, whose state follows."""
+        module = b"torch.distributed.checkpoint." + module
+        if protocol < 4:
+            out.append(b"c" + module + b"\n" + name + b"\n")
+        else:
+            word(module)
+            word(name)
+            out.append(b"\x93")
+        keep(b"class %d" % len(memo))
+        out.append(b")\x81")
+        keep(b"object %d" % len(memo))
+        out.append(b"}")
+        keep(b"state %d" % len(memo))
+        out.append(b"(")
+
+    def number(value: int) -> None:
+        size = value.bit_length() // 8 + 1
+        small = struct.pack("<BB", ord("K"), value) if 0 <= value < 256 else b""
+        out.append(small or b"\x8a" + bytes([size]) + value.to_bytes(size, "little", signed=True))
+
+    begin(b"metadata", b"Metadata")
+    word(b"storage_data")
+    out.append(b"}(")
+    for file, its in places.items():
+        for offset, length in its:
+            begin(b"metadata", b"MetadataIndex")
+            word(b"fqn")
+            word(f"{file} {offset}".encode())
+            word(b"offset")
+            out.append(b"N")
+            word(b"index")
+            out.append(b"Nub")
+            begin(b"filesystem", b"_StorageInfo")
+            word(b"relative_path")
+            word(file.encode())
+            word(b"offset")
+            number(offset)
+            word(b"length")
+            number(length)
+            out.append(b"ub")
+    return b"".join(out) + b"uub."
+
+
+def dcp(directory: Path, files: dict[str, tuple[bytes, ...]]) -> Places:
+    """A checkpoint of torch.distributed.checkpoint. Returns where its items lie."""
+    places: Places = {}
+    for name, raws in files.items():
+        begins = distcp(directory / name, "F32", *raws)
+        ends = [*begins[1:], (directory / name).stat().st_size]
+        places[name] = [(begin, end - begin) for begin, end in zip(begins, ends, strict=True)]
+    (directory / ".metadata").write_bytes(dcp_metadata(places))
+    return places

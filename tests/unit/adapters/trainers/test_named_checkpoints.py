@@ -222,6 +222,57 @@ def test_what_is_cut_short_or_removed_beside_a_healthy_optimizer_is_torn(
     assert f"is not whole: {found.torn}: going on" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["train.bin", "tokens_0.bin", "tokenizer.bin", "training_args.bin", "merges.bin"])
+@pytest.mark.parametrize("raw", [b"", b"\0", bytes(range(256)) * 9], ids=["empty", "tiny", "tokens"])
+def test_what_frameworks_name_no_weights_so_is_passed_over_beside_whole_ones(
+    tmp_path: Path, name: str, raw: bytes
+) -> None:
+    safetensors(tmp_path / "model.safetensors", {"w": ("F32", ONE["F32"] * COUNT)})
+    (tmp_path / name).write_bytes(raw)
+    assert find(tmp_path) == FindAnswer(True, "is there")
+    commit(tmp_path)
+    assert (look(tmp_path).whole, look(tmp_path).unsampled) == (True, None)
+    assert harm_of({"path": str(tmp_path), "step": 9}, 0, 1) is None
+
+
+def test_what_torch_has_saved_under_any_name_is_looked_into_and_never_torn(tmp_path: Path) -> None:
+    safetensors(tmp_path / "model.safetensors", {"w": ("F32", ONE["F32"] * COUNT)})
+    torch_zip(tmp_path / "ema.bin", "F32", NAN["F32"] * COUNT)
+    assert find(tmp_path).nonfinite == "ema.bin: the tensor that is data/0 in it"
+    _cut(tmp_path / "ema.bin")
+    assert find(tmp_path) == FindAnswer(True, "is there", unsampled="ema.bin")
+    (tmp_path / "ema.bin").write_bytes(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
+    assert find(tmp_path) == FindAnswer(True, "is there", unsampled="ema.bin"), "a pickle of older torch"
+    torch_zip(tmp_path / "training_args.bin", "F32", ONE["F32"])
+    _cut(tmp_path / "training_args.bin")
+    assert find(tmp_path).unsampled == "ema.bin", "nothing loads the other"
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": {"a": "ema.bin"}}))
+    (tmp_path / "ema.bin").write_bytes(b"")
+    assert find(tmp_path).torn == "ema.bin is empty", "an index names it"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "pytorch_model_fsdp.bin", "model.bin",
+     "adapter_model.bin", "diffusion_pytorch_model.fp16.bin", "optimizer.bin"],
+)  # fmt: skip
+def test_weights_and_states_as_frameworks_name_them_are_torn_where_they_are_cut(tmp_path: Path, name: str) -> None:
+    safetensors(tmp_path / "model.safetensors", {"w": ("F32", ONE["F32"] * COUNT)})
+    torch_zip(tmp_path / name, "F32", ONE["F32"] * COUNT)
+    _cut(tmp_path / name)
+    assert find(tmp_path).torn == f"{name} is a zip that ends too early"
+
+
+@pytest.mark.parametrize("name", ["weights.bin", "trained.bin"])
+def test_nothing_but_an_empty_file_is_no_checkpoint_that_was_looked_into(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    (tmp_path / "config.json").touch()
+    left = find(tmp_path)
+    assert (left.torn or str(left.unsampled)).startswith((f"{name} is empty", "most of its bytes: "))
+    torch_zip(tmp_path / "optimizer.bin", "F32", ONE["F32"] * COUNT)
+    assert find(tmp_path).torn in (f"{name} is empty", "no weights are beside optimizer.bin")
+
+
 def test_our_own_files_are_no_weights_that_nobody_looked_into(tmp_path: Path) -> None:
     torch_zip(tmp_path / "state.pt", "F32", ONE["F32"] * COUNT)
     for rank in range(2):
@@ -314,3 +365,4 @@ def test_what_other_nodes_have_is_neither_missing_nor_looked_for_here(tmp_path: 
     (tmp_path / checkpoint.MANIFEST).write_text(json.dumps(manifest))
     found = look(tmp_path)
     assert (found.whole, found.nonfinite, found.unsampled) == (True, None, None), found.reason
+    assert find(tmp_path) == FindAnswer(True, "is there")

@@ -1,0 +1,201 @@
+"""What indexes of weights name: which files a checkpoint must have, and how long those of DCP must be at least.
+
+Frameworks write two kinds: JSON beside the shards of transformers, and the .metadata of torch.distributed.checkpoint.
+That is a pickle. Its opcodes are read and nothing of it is run: an index that cannot be read says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickletools
+import re
+import stat
+import struct
+import time
+from typing import Any, Callable, Dict, Final, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from .manifest import TornError, is_count, is_inside, open_regular
+
+INDEX_BYTES_MAX: Final = 8 << 20
+METADATA_BYTES_MAX: Final = 32 << 20  # An item of one rank has 150: 200,000 of them.
+OPCODES_PER_STEP: Final = 4096
+_INDEX: Final = ".index.json"
+_FIRST: Final = ".safetensors"  # What transformers and accelerate load where there are .bin files too.
+_FIRST_ALONE: Final = "model.safetensors"
+# One name, as frameworks write it: no index leads elsewhere.
+_NAME: Final = re.compile(r"[\w.-]+\Z")
+
+
+# --- JSON: model.safetensors.index.json, pytorch_model.bin.index.json ------------------------------------------------
+
+
+def indexed(path: str, names: Sequence[str], step: Callable[[], None]) -> Tuple[Set[str], Optional[str]]:
+    """The files that indexes of weights name, and what of them is missing. `names`: of files that are somewhere.
+
+    Where safetensors are whole, nobody reads the .bin files beside them: some of those may not have been fetched.
+    """
+    named: Set[str] = set()
+    faults: Dict[str, str] = {}
+    known = set(names)
+    for index in (name for name in names if name.endswith(_INDEX)):
+        step()
+        if os.path.isfile(os.path.join(path, index[: -len(_INDEX)])):
+            continue  # All in one file: that is what is loaded.
+        try:
+            files = _files_of(os.path.join(path, index))
+        except ValueError:
+            faults[index] = "%s cannot be parsed" % index
+            continue
+        except (OSError, RuntimeError, MemoryError):
+            continue
+        for file in sorted(files):
+            step()
+            name = os.path.join(os.path.dirname(index), file)
+            if name not in known and not os.path.isfile(os.path.join(path, name)):
+                faults[index] = _missing(path, name, index)
+                break
+            named.add(name)
+    first = {index for index in faults if index.endswith(_FIRST + _INDEX)}
+    whole = {os.path.dirname(name) for name in named if name.endswith(_FIRST)}
+    whole |= {os.path.dirname(name) for name in known if os.path.basename(name) == _FIRST_ALONE}
+    whole -= {os.path.dirname(index) for index in first}
+    torn = (fault for index, fault in faults.items() if index in first or os.path.dirname(index) not in whole)
+    return named, next(torn, None)
+
+
+def _missing(path: str, name: str, index: str) -> str:
+    # A link may lead nowhere: what is cached apart from the checkpoint is cleaned up.
+    is_other = os.path.exists(os.path.join(path, name))
+    return "%s is %s, which %s names" % (name, "no file" if is_other else "missing", index)
+
+
+def _files_of(index: str) -> Set[str]:
+    with open(os.open(index, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        raw = file.read(INDEX_BYTES_MAX + 1)
+    if len(raw) > INDEX_BYTES_MAX:
+        return set()
+    told = json.loads(raw)
+    files = told.get("weight_map") if isinstance(told, dict) else None
+    if not isinstance(files, dict):
+        return set()
+    return {name for name in files.values() if isinstance(name, str) and _NAME.match(name)}
+
+
+# --- DCP: .metadata, or the __RANK.metadata of ranks that saved without collectives ----------------------------------
+
+
+class Stored(NamedTuple):
+    """What the .metadata files of a checkpoint have said."""
+
+    named: Set[str]
+    read: Set[str]  # Of them themselves: those that were read to their end.
+    unread: List[str]
+    folders: Set[str]  # Of those that were read: no other file of theirs belongs to the checkpoint.
+    torn: Optional[str]  # The first file that is missing or shorter than its items.
+
+
+_METADATA: Final = re.compile(r"(?:.*/)?(?:__\d+)?\.metadata\Z", re.DOTALL)
+_OF_ALL: Final = ".metadata"
+
+
+def stored(path: str, sizes: Sequence[Tuple[str, int]], step: Callable[[], None], time_s: float) -> Stored:
+    """Compare what .metadata files name with the `sizes` of the files that are somewhere. Never raises."""
+    until = time.monotonic() + time_s
+    known = dict(sizes)
+    found = Stored(set(), set(), [], set(), None)
+    for index in sorted(name for name in known if _METADATA.match(name)):
+        folder = os.path.dirname(index)
+        if os.path.basename(index) != _OF_ALL and os.path.join(folder, _OF_ALL) in known:
+            continue  # Of another save to the same place.
+        needed = _needed_of(os.path.join(path, index), step, until)
+        if needed is None:
+            found.unread.append(index)
+            continue
+        found.read.add(index)
+        found.folders.add(folder)
+        for file, least in sorted(needed.items()):
+            step()
+            name = os.path.join(folder, file)
+            found.named.add(name)
+            fault = _shortage(path, name, known, least, index) if found.torn is None else None
+            found = found._replace(torn=found.torn or fault)
+    return found
+
+
+def _shortage(path: str, name: str, known: Dict[str, int], least: int, index: str) -> Optional[str]:
+    size = known.get(name)
+    if size is None:  # Nobody has listed it: below a link, or no regular file.
+        try:
+            facts = os.stat(os.path.join(path, name))
+        except FileNotFoundError:
+            return _missing(path, name, index)
+        except OSError:
+            return None
+        if not stat.S_ISREG(facts.st_mode):
+            return _missing(path, name, index)
+        size = facts.st_size
+    return None if size >= least else "%s has %d bytes of the %d that %s names" % (name, size, least, index)
+
+
+def _needed_of(full: str, step: Callable[[], None], until: float) -> Optional[Dict[str, int]]:
+    """The bytes that each file must have at least. None: it cannot be said."""
+    try:
+        fd, facts = open_regular(full)
+        with open(fd, "rb") as file:
+            if facts.st_size > METADATA_BYTES_MAX:
+                return None
+            return needed(file.read(METADATA_BYTES_MAX), step, until)
+    # What genops raises for what is no pickle.
+    except (TornError, OSError, ValueError, ArithmeticError, LookupError, AttributeError, struct.error, MemoryError):
+        return None
+
+
+_FIELDS: Final = ("relative_path", "offset", "length")
+_PUTS: Final = ("BINPUT", "LONG_BINPUT")
+_GETS: Final = ("BINGET", "LONG_BINGET")
+
+
+def needed(pickled: bytes, step: Callable[[], None], until: float) -> Optional[Dict[str, int]]:
+    """The bytes that each file must have at least, by a pickle of DCP's Metadata. None: it cannot be said.
+
+    Of each item it says where it lies, as the state of a _StorageInfo: relative_path, offset, length, in this order.
+    Of the memo the words alone are kept. Raises what pickletools.genops raises.
+    """
+    least: Dict[str, int] = {}
+    memo: Dict[int, str] = {}
+    memoized = 0
+    fields: List[Any] = []  # Of the item that is being read: names and values by turns.
+    value: object = None
+    argument: Any
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(pickled)):
+        if number % OPCODES_PER_STEP == 0:
+            step()
+            if time.monotonic() > until:
+                return None
+        kind = opcode.name
+        if kind == "MEMOIZE" or kind in _PUTS:
+            if isinstance(value, str):
+                memo[memoized if kind == "MEMOIZE" else argument] = value
+            memoized += 1
+            continue
+        if kind == "FRAME":
+            continue
+        value = memo.get(argument) if kind in _GETS else argument
+        if value == _FIELDS[0]:
+            if fields:
+                return None
+            fields = [value]
+        elif fields:
+            fields.append(value)
+            if len(fields) == 2 * len(_FIELDS):
+                if tuple(fields[::2]) != _FIELDS or not _is_place(*fields[1::2]):
+                    return None
+                _, file, _, offset, _, length = fields
+                least[file] = max(least.get(file, 0), offset + length)
+                fields = []
+    return least if least and not fields else None
+
+
+def _is_place(file: object, offset: object, length: object) -> bool:
+    return isinstance(file, str) and is_inside(file) and is_count(offset) and is_count(length)

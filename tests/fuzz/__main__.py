@@ -17,7 +17,7 @@ from pathlib import Path
 
 import structlog
 
-from tests.fuzz.checkpoints import Manifests, Pidfiles, Readers, Weights
+from tests.fuzz.checkpoints import Indexes, Manifests, Pidfiles, Readers, Weights
 from tests.fuzz.files import Policies, PolicyTests, SettingsFile, Tables
 from tests.fuzz.frames import Control, Frames
 from tests.fuzz.logs import Lines, Replayed
@@ -27,8 +27,8 @@ from tests.fuzz.runner import Figures, Target, run, table
 TARGETS = {
     kind.name: kind
     for kind in (
-        Frames, Lines, Control, Manifests, Pidfiles, Weights, Providers, Tables, Policies, Replayed, SettingsFile,
-        PolicyTests, Readers,
+        Frames, Lines, Control, Manifests, Pidfiles, Weights, Indexes, Providers, Tables, Policies, Replayed,
+        SettingsFile, PolicyTests, Readers,
     )
 }  # fmt: skip
 MEMORY = Path("/dev/shm")

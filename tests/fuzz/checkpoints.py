@@ -167,6 +167,38 @@ def _torch_zip(random: Random) -> bytes:
     return packed.getvalue()
 
 
+class Indexes:
+    """The .metadata of torch.distributed.checkpoint: a pickle of which nothing is run."""
+
+    name = "indexes"
+    share = 0.02
+    block = 500
+
+    def begin(self, work: Path) -> None:
+        self._work = work
+        (work / "__0_0.distcp").write_bytes(bytes(9))
+        self._null = os.open("/dev/null", os.O_WRONLY)
+
+    def draw(self, random: Random) -> bytes:
+        paths = ("__0_0.distcp", "__0_0.distcp", "../x", "/dev/zero", "a/" * 40, *mutate.TEXTS)
+        places = [
+            {"relative_path": random.choice(paths), "offset": random.choice((0, 4, *mutate.NUMBERS)), "length": 5}
+            for _ in range(random.randrange(4))
+        ]
+        return mutate.damaged(random, pickle.dumps({"storage_data": places}, random.randrange(6)), 0.4)
+
+    def play(self, one: bytes) -> None:
+        (self._work / ".metadata").write_bytes(one)
+        sizes = [(".metadata", len(one)), ("__0_0.distcp", 9)]
+        seen = weights_sample.sample(str(self._work), sizes, lambda: None, time_s=0.5)
+        assert seen.harm is None
+        assert seen.torn is None or " names" in seen.torn
+        checked(find(str(self._work), Progress(self._null)))
+
+    def end(self) -> None:
+        os.close(self._null)
+
+
 class Pidfiles:
     """A pidfile with anything in it, or anything in its place."""
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from governor.core.base.policy import PolicySet
 from governor.core.base.units import UsdMicros, format_usd
 from governor.core.engine.budgeting import fault as budget_fault
-from governor.core.engine.halt_plan import UNSAVED_MIN_NS, bounds_ns
+from governor.core.engine.halt_plan import least_ceiling
 from governor.core.engine.node import NodeFacts
 from governor.core.money.budgets import ScopedBudget
-from governor.core.money.ledger import reserve
 from governor.policies import files
 from governor.policies.files import PolicyUnreadable
 from governor.policies.parse import load_policies
@@ -64,7 +63,7 @@ def ceiling_fault(facts: NodeFacts, policies: PolicySet) -> str | None:
         ceiling = policy.budget.ceiling_usd_micros
         if ceiling is None or rate is None:
             continue
-        needed = reserve(rate, bounds_ns(facts, policy) + UNSAVED_MIN_NS)
+        needed = least_ceiling(facts, policy, ceiling)
         if ceiling <= needed:
             return (
                 f"policy {policy.name}: the ceiling {format_usd(ceiling)} is below {format_usd(needed)}, which a halt "

@@ -17,13 +17,14 @@ from random import Random
 from governor.core.base.findings import Response
 from governor.core.base.policy import AT_ONCE, Budget, Mode, Policy, Rule
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs, accrue
-from governor.core.engine.halt_plan import bounds_ns
+from governor.core.engine.halt_plan import HaltTimes, halt_times, lasts_ns
 from governor.core.engine.node import NodeFacts
 from governor.core.events.effects import StopCompute
 from governor.core.events.inputs import Event, PriceRead
-from governor.core.halt.table import StopTarget
+from governor.core.halt.table import HaltPlan, StopTarget
 from governor.core.money.ledger import reserve
 from governor.core.money.lines import Lines
+from governor.core.runs.state import Run
 from tests.sim.cloud import Cloud
 from tests.sim.engine_driver import TRAINED_NS, WALL_NS, EngineDriver, Kept, engine_schedule
 from tests.sim.faults import HEALED, Schedule
@@ -138,12 +139,19 @@ class CeilingDriver(EngineDriver):
             lines=Lines(disks),
         )
 
+    def _check_plan(self, plan: HaltPlan) -> None:
+        """A small ceiling gives its halt less time than the policy does, and the world goes by that."""
+        shorter = ("grace_ns", "save_grace_ns", "term_grace_ns", "kill_grace_ns")
+        assert all(getattr(plan, name) <= getattr(self.plan, name) for name in shorter)
+        self.plan = self.world.plan = replace(self.plan, **{name: getattr(plan, name) for name in shorter})
+
     def _policy(self, policy: Policy, facts: NodeFacts, checkpoint: str) -> Policy:
         at = MonoNs(self.began_at + TRAINED_NS)
         forgotten = reserve(self.money.rate_at(at), self.forgotten_ns)
         if self.forgets_disks and self.money.disk is not None:
-            forgotten = reserve(self.money.disk.usd_micros_per_hour, policy.halt.grace_ns + bounds_ns(facts, policy))
-        ceiling = UsdMicros(ceiling_of(self.world.schedule, policy, facts, self.money, at) - forgotten)
+            forgotten = reserve(self.money.disk.usd_micros_per_hour, bounds(facts, policy, None).whole_ns)
+        met = ceiling_of(self.world.schedule, policy, facts, self.money, at)
+        ceiling = UsdMicros(met - forgotten)
         budget = Budget(ceiling_usd_micros=ceiling)
         rule = Rule("budget", "budget", {"budget": budget}, AT_ONCE, Response.HALT, Mode.ENFORCE, checkpoint)
         return replace(policy, rules=(rule,), budget=budget)
@@ -160,8 +168,16 @@ def ceiling_of(schedule: Schedule, policy: Policy, facts: NodeFacts, money: Mone
     at_verdict = money.spent(at - TRAINED_NS, at, known)
     rate = replace(money, changes=known).rate_at(at)
     tick, _ = accrue(rate, GRID_NS, 0)
-    held = reserve(rate, policy.halt.grace_ns + bounds_ns(facts, policy))
-    return UsdMicros(at_verdict + held - tick * (schedule.healed_after_ns % 1000) // 1000)
+    met = at_verdict - tick * (schedule.healed_after_ns % 1000) // 1000
+    ceiling = met
+    for _ in range(64):  # What a halt may take is a part of the ceiling that it is for.
+        ceiling = met + reserve(rate, bounds(facts, policy, lasts_ns(ceiling, rate)).whole_ns)
+    return UsdMicros(ceiling)
+
+
+def bounds(facts: NodeFacts, policy: Policy, lasts: int | None) -> HaltTimes:
+    """Of a halt after long unsaved work."""
+    return halt_times(facts, policy, lasts, Run("long", 0, MonoNs(0), working_since=MonoNs(0)), MonoNs(10**15))
 
 
 def ceiling_schedule(rng: Random) -> Schedule:
@@ -228,7 +244,7 @@ def play(seed: int, *, slowest: bool = False, make_driver: type[CeilingDriver] =
         seed,
         excused(world) or rises,
         ceiling,
-        reserve(money.rate_at(START - 1), world.plan.grace_ns + bounds_ns(driver.node.facts, policy)),
+        reserve(money.rate_at(START - 1), bounds(driver.node.facts, policy, None).whole_ns),
         money.spent(BEGAN, ended_at),
         closing.spent_usd_micros,
         rises and not excused(world),

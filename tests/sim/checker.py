@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from governor.core.base.units import NS_PER_S
 from governor.core.events.effects import HaltEffect
-from governor.core.halt.table import Halt, HaltState
+from governor.core.halt.table import Halt, HaltPlan, HaltState
 from tests.sim.governor import Step
 from tests.sim.world import World
 
@@ -23,7 +23,11 @@ class Checker:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.plan = world.plan
+
+    @property
+    def plan(self) -> HaltPlan:
+        """Of the halt: it is known from the verdict on."""
+        return self.world.plan
 
     def broken(self, text: str) -> NoReturn:
         raise BrokenError(f"{type(self).__name__}: {text}")

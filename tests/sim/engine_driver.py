@@ -47,7 +47,7 @@ from governor.core.events.inputs import (
     TrainerExited,
 )
 from governor.core.events.inputs import Step as StepFrame
-from governor.core.halt.table import Fact, Halt, HaltState, StopTarget, billing_fact, open_halt, stop_fact
+from governor.core.halt.table import Fact, Halt, HaltPlan, HaltState, StopTarget, billing_fact, open_halt, stop_fact
 from governor.core.money.charges import UNALLOCATED, Charge
 from tests.sim.faults import INCIDENT, RUN, Schedule, draw_schedule
 from tests.sim.governor import GRID_NS, Step
@@ -127,8 +127,11 @@ class EngineDriver:
         steps = self._put(self._fault(at), fact, at)
         incident = self.node.runs[RUN].incident
         assert incident is not None
-        assert replace(incident.plan, checkpoint=self.plan.checkpoint) == self.plan, "the engine planned otherwise"
+        self._check_plan(incident.plan)
         return steps
+
+    def _check_plan(self, plan: HaltPlan) -> None:
+        assert replace(plan, checkpoint=self.plan.checkpoint) == self.plan, "the engine planned otherwise"
 
     def _fault(self, at: MonoNs) -> Event:
         """What the verdict comes from."""

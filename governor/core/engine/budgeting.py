@@ -21,7 +21,7 @@ from governor.core.base.units import (
 )
 from governor.core.engine import launched_command
 from governor.core.engine.charging import checkpoint_reserve
-from governor.core.engine.halt_plan import UNSAVED_MIN_NS, bounds_ns, grace_now
+from governor.core.engine.halt_plan import FIXED_POINT_MAX, halt_times, lasts_ns, least_ceiling, shortest_ns
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, NodeFacts
 from governor.core.engine.node_journal import persist
@@ -75,7 +75,8 @@ def _standing(node: Node, budget: ScopedBudget, covered: Iterable[ManagedRun], a
     if known is None:
         return Cap(scope.text, budget.ceiling_usd_micros, spent(node, scope, at))
     # The whole machine is paid for until the last member is gone, however few ranks each has.
-    longest = max((_bounds_ns(node, managed, at) for managed in members), default=0)
+    lasts = lasts_ns(budget.ceiling_usd_micros, rate)
+    longest = max((_bounds_ns(node, managed, lasts, at) for managed in members), default=0)
     uploads = sum(checkpoint_reserve(node, managed) for managed in members)
     to_reset = float("inf")
     if scope.kind is ScopeKind.DAY:  # What a halt costs after midnight is the next day's.
@@ -117,8 +118,8 @@ def _together(members: Iterable[ManagedRun]) -> int:
     return sum(managed.run.spend_rate_usd_micros_per_hour or 0 for managed in members)
 
 
-def _bounds_ns(node: Node, managed: ManagedRun, at: MonoNs) -> int:
-    return grace_now(managed.policy, managed.run, at) + bounds_ns(node.facts, managed.policy)
+def _bounds_ns(node: Node, managed: ManagedRun, lasts: int | None, at: MonoNs) -> int:
+    return halt_times(node.facts, managed.policy, shortest_ns(managed, lasts), managed.run, at).whole_ns
 
 
 # --- warnings -----------------------------------------------------------------------------------------------
@@ -198,15 +199,19 @@ def refusal(node: Node, budget: ScopedBudget, at: MonoNs) -> str | None:
     if scope.kind is ScopeKind.DAY:
         held = standing(node, replace(budget, scope=Scope(ScopeKind.NODE)), at).reserve_usd_micros
     if ceiling <= held:
-        return _too_small(scope, ceiling, held)
+        return fault(node.facts, node.policies, [budget]) or _too_small(scope, ceiling, held)
     done = would_complete(node, scope, budget.tokens)
     if done is not None:
         return done
     if cap.room_usd_micros <= 0:
+        enough = cap.spend_usd_micros + cap.reserve_usd_micros
+        for _ in range(FIXED_POINT_MAX):  # A larger ceiling gives its halt more time.
+            cap = standing(node, replace(budget, ceiling_usd_micros=UsdMicros(enough)), at)
+            enough = cap.spend_usd_micros + cap.reserve_usd_micros
         return (
             f"{scope.text} has spent {format_usd(cap.spend_usd_micros)} and its halt is reserved "
             f"{format_usd(cap.reserve_usd_micros)}: a ceiling of {format_usd(ceiling)} would halt it now; set more "
-            f"than {format_usd(cap.spend_usd_micros + cap.reserve_usd_micros)}, or say `costgov halt RUN --reason …`"
+            f"than {format_usd(enough)}, or say `costgov halt RUN --reason …`"
         )
     return fault(node.facts, node.policies, [budget]) if not held else None
 
@@ -227,10 +232,9 @@ def would_complete(node: Node, scope: Scope, tokens: int | None) -> str | None:
 
 def fault(facts: NodeFacts, policies: PolicySet, budgets: Iterable[ScopedBudget]) -> str | None:
     """Why a ceiling cannot be held: it is not above what a halt of one run here may cost. None: all can be held."""
-    rate = facts.usd_micros_per_hour
-    longest = max((bounds_ns(facts, policy) for policy in policies.policies), default=bounds_ns(facts, Policy("none")))
+    known = policies.policies or (Policy("none"),)
     for budget in budgets:
-        needed = reserve(rate or 0, longest + UNSAVED_MIN_NS)
+        needed = max(least_ceiling(facts, policy, budget.ceiling_usd_micros) for policy in known)
         if budget.ceiling_usd_micros <= needed:
             return _too_small(budget.scope, budget.ceiling_usd_micros, needed)
     return None

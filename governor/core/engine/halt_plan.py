@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from governor.core.base.findings import Verdict
-from governor.core.base.policy import Policy
-from governor.core.base.units import NS_PER_S, TICK_NS, DurationNs, MonoNs, format_duration
+from governor.core.base.policy import Mode, Policy
+from governor.core.base.units import NS_PER_HOUR, NS_PER_S, TICK_NS, DurationNs, MonoNs, UsdMicros, format_duration
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, NodeFacts
 from governor.core.halt.table import HaltPlan, StopTarget
+from governor.core.money.ledger import reserve
 from governor.core.rules.condition import evidence_of
 from governor.core.rules.triggers.budget import TOKENS_REACHED
 from governor.core.runs.state import Run
@@ -57,28 +59,100 @@ STOP_REPLY_NS = DurationNs(30 * NS_PER_S)
 VERIFY_NS = DurationNs(240 * NS_PER_S)
 
 
-def grace_now(policy: Policy, run: Run, at: MonoNs) -> DurationNs:
-    """How long a halt now waits for a checkpoint: no longer than the time of the work that a kill would lose."""
-    return DurationNs(min(policy.halt.grace_ns, max(UNSAVED_MIN_NS, run.unsaved_ns(at))))
+# What a halt may take of the time that the whole ceiling lasts at the present rate. Otherwise half of a ceiling of some
+# minutes would stay unused, for a save and for deaf processes that may never come.
+SAVE_PERCENT = 10
+ENDING_PERCENT = 6
+ENDING_MIN_NS = NS_PER_S  # For each of SIGTERM and SIGKILL.
+FIXED_POINT_MAX = 12  # A larger ceiling gives its halt more time. Each round leaves a sixth of the error.
+SAVES_TO_ALLOW = 2  # A save may take twice what the longest one took.
 
 
-def bounds_ns(facts: NodeFacts, policy: Policy) -> DurationNs:
-    """How long a halt may take beyond its grace: the bounds of ending processes, of the provider, and of its bill."""
-    ending = policy.halt.term_grace_ns + policy.halt.kill_grace_ns
-    return DurationNs(ending + facts.stop_bound_ns + facts.granularity_ns + TICKS_OF_A_HALT * TICK_NS)
+@dataclass(frozen=True, slots=True)
+class HaltTimes:
+    """How long each part of a halt may take. The reserve of a ceiling pays for all of it, and the halt keeps to it."""
+
+    grace_ns: DurationNs  # The checkpoint.
+    term_ns: DurationNs
+    kill_ns: DurationNs
+    beyond_ns: DurationNs  # The provider's bound, its bill's granularity, and our own ticks.
+
+    @property
+    def whole_ns(self) -> DurationNs:
+        return DurationNs(self.grace_ns + self.term_ns + self.kill_ns + self.beyond_ns)
+
+
+def lasts_ns(ceiling_usd_micros: int | None, rate_usd_micros_per_hour: int | None) -> int | None:
+    """How long the whole ceiling lasts at this rate. None without a ceiling, and while nothing is spent."""
+    if ceiling_usd_micros is None or not rate_usd_micros_per_hour:
+        return None
+    return ceiling_usd_micros * NS_PER_HOUR // rate_usd_micros_per_hour
+
+
+def shortest_ns(managed: ManagedRun, *more: int | None) -> int | None:
+    """How long the ceiling of the run lasts that lasts least, of its own, of its groups' and of `more`."""
+    run, policy = managed.run, managed.policy
+    ceiling = policy.budget.ceiling_usd_micros if policy.mode is Mode.ENFORCE else None
+    own = lasts_ns(ceiling, run.spend_rate_usd_micros_per_hour)
+    groups = (lasts_ns(cap.ceiling_usd_micros, cap.rate_usd_micros_per_hour) for cap in run.caps)
+    return min((lasts for lasts in (own, *groups, *more) if lasts is not None), default=None)
+
+
+def save_bound_ns(policy: Policy, longest_save_ns: int | None, lasts: int | None) -> DurationNs:
+    """The longest that a halt may wait for a checkpoint. `lasts`: of the shortest ceiling; None without one."""
+    if lasts is None:
+        return policy.halt.grace_ns
+    share = max(UNSAVED_MIN_NS, lasts * SAVE_PERCENT // 100, SAVES_TO_ALLOW * (longest_save_ns or 0))
+    return DurationNs(min(policy.halt.grace_ns, share))
+
+
+def reserve_grows_ns(managed: ManagedRun, at: MonoNs) -> DurationNs:
+    """By how much longer a halt may still become as more work is unsaved: until the bound, or the run's usual save."""
+    run, usual_s = managed.run, managed.run.saves.between_s.median()
+    if run.working_since is None:
+        return DurationNs(0)
+    bound = save_bound_ns(managed.policy, run.save_longest_ns, shortest_ns(managed))
+    most = bound if usual_s is None else min(bound, round(usual_s * NS_PER_S))
+    return DurationNs(max(0, most - max(UNSAVED_MIN_NS, run.unsaved_ns(at))))
+
+
+def halt_times(facts: NodeFacts, policy: Policy, lasts: int | None, run: Run | None, at: MonoNs) -> HaltTimes:
+    """The bounds of a halt now. `run` None: of the shortest halt, right after a checkpoint.
+
+    It waits for a checkpoint no longer than the time of the work that a kill would lose.
+    """
+    unsaved, longest = (run.unsaved_ns(at), run.save_longest_ns) if run is not None else (0, None)
+    grace = min(save_bound_ns(policy, longest, lasts), max(UNSAVED_MIN_NS, unsaved))
+    term, kill = policy.halt.term_grace_ns, policy.halt.kill_grace_ns
+    if lasts is not None and term + kill > (share := lasts * ENDING_PERCENT // 100):
+        whole = term + kill
+        term, kill = (DurationNs(min(own, max(ENDING_MIN_NS, own * share // whole))) for own in (term, kill))
+    beyond = DurationNs(facts.stop_bound_ns + facts.granularity_ns + TICKS_OF_A_HALT * TICK_NS)
+    return HaltTimes(DurationNs(grace), term, kill, beyond)
+
+
+def least_ceiling(facts: NodeFacts, policy: Policy, ceiling_usd_micros: UsdMicros) -> UsdMicros:
+    """What a halt under this ceiling costs at least; under a smaller one that is too small, what one must be above."""
+    rate, needed = facts.usd_micros_per_hour or 0, ceiling_usd_micros
+    for _ in range(FIXED_POINT_MAX):
+        lasts = lasts_ns(needed, rate)
+        needed = reserve(rate, halt_times(facts, policy, lasts, None, MonoNs(0)).whole_ns)
+        if needed <= ceiling_usd_micros:
+            break
+    return needed
 
 
 def plan_for(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs, *, in_vain: bool) -> HaltPlan:
-    """The plan of this halt. See grace_now() for its grace. `in_vain`: asking for a checkpoint cannot help."""
+    """The plan of this halt, within halt_times(). `in_vain`: asking for a checkpoint cannot help."""
     settings = managed.policy.halt
-    grace = grace_now(managed.policy, managed.run, at)
+    times = halt_times(node.facts, managed.policy, shortest_ns(managed), managed.run, at)
     someone = not in_vain and any("ask" in rank.capabilities for rank in managed.run.connected_ranks())
     return HaltPlan(
         checkpoint=verdict.checkpoint if someone else "none",
-        grace_ns=grace,
-        save_grace_ns=grace,
-        term_grace_ns=settings.term_grace_ns,
-        kill_grace_ns=settings.kill_grace_ns,
+        grace_ns=times.grace_ns,
+        save_grace_ns=times.grace_ns,
+        term_grace_ns=times.term_ns,
+        kill_grace_ns=times.kill_ns,
         stop=_stop_target(node, managed, verdict),
         stop_reply_ns=STOP_REPLY_NS,
         verify_ns=node.facts.stop_bound_ns or VERIFY_NS,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_DAY, NS_PER_HOUR, MonoNs, UsdMicros, format_usd, utc_text
+from governor.core.engine.halt_plan import reserve_grows_ns
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm
@@ -35,6 +36,13 @@ class Binding:
     # "run:NAME", or the scope of a group of the run: then the spend of the whole group counts.
     scope: str
     is_own: bool = True  # Only the run's own spend counts.
+    reserve_grows_ns: int = 0  # See halt_plan.
+
+    @property
+    def room_usd_micros(self) -> int:
+        """What may be spent before the halt, with the reserve as it will be then."""
+        grown = self.rate_usd_micros_per_hour * self.reserve_grows_ns // NS_PER_HOUR
+        return self.ceiling_usd_micros - self.reserve_usd_micros - grown
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +69,9 @@ class Outlook:
     prices: TokenPrices
 
 
-def outlook(managed: ManagedRun) -> Outlook:
+def outlook(managed: ManagedRun, at: MonoNs) -> Outlook:
     goal, plan = tokens_goal(managed), plan_of(managed)
-    bound = binding_ceiling(managed)
+    bound = binding_ceiling(managed, at)
     last = managed.money.windows[-1] if managed.money.windows else None
     return Outlook(
         tokens_goal=goal,
@@ -112,7 +120,7 @@ def plan_of(managed: ManagedRun) -> ExpectedCost:
     )
 
 
-def binding_ceiling(managed: ManagedRun) -> Binding | None:
+def binding_ceiling(managed: ManagedRun, at: MonoNs) -> Binding | None:
     """The ceiling that the run meets first.
 
     None if no ceiling is met before its period ends, while the price is unknown, and after the run has ended.
@@ -129,7 +137,10 @@ def binding_ceiling(managed: ManagedRun) -> Binding | None:
     if rate is None or (rate and cap.hours_left == float("inf")):  # The day ends before its ceiling is met.
         return None
     is_own = ceiling is not None and cap is caps[0]
-    return Binding(cap.ceiling_usd_micros, cap.spend_usd_micros, cap.reserve_usd_micros, rate, cap.scope, is_own=is_own)
+    grows_ns = reserve_grows_ns(managed, at)
+    return Binding(
+        cap.ceiling_usd_micros, cap.spend_usd_micros, cap.reserve_usd_micros, rate, cap.scope, is_own, grows_ns
+    )
 
 
 def forecast_of(managed: ManagedRun, goal: int | None) -> Forecast | None:
@@ -157,6 +168,7 @@ def hit_of(managed: ManagedRun, bound: Binding, goal: int | None) -> CeilingHit 
         tokens_total=managed.run.tokens_total,
         tokens_per_s=speed if speed is not None else managed.run.tokens_per_s,
         tokens_budget=goal,
+        reserve_grows_ns=bound.reserve_grows_ns,
     )
 
 
@@ -200,7 +212,7 @@ FASTER: Final = 1.25
 
 def warn_of_ceiling(node: Node, managed: ManagedRun, at: MonoNs) -> list[Alarm]:
     """Warn of the binding ceiling: called at every tick for a live run that is not being halted."""
-    bound = binding_ceiling(managed)
+    bound = binding_ceiling(managed, at)
     if bound is None or managed.run.stepless_ns(at) is not None:
         return []  # Of a run that makes no step nobody knows the rate.
     goal = tokens_goal(managed)
@@ -256,7 +268,7 @@ def _landing(managed: ManagedRun, bound: Binding, goal: int | None) -> _Landing 
 
 
 def _is_due(bound: Binding, hit: CeilingHit, landing: _Landing | None) -> bool:
-    room = bound.ceiling_usd_micros - bound.reserve_usd_micros
+    room = bound.room_usd_micros
     if landing is not None:
         return landing.low > room
     is_near = hit.after_ns <= HORIZON_NS and bound.spend_usd_micros >= USED_FRAC_MIN * room
@@ -264,7 +276,7 @@ def _is_due(bound: Binding, hit: CeilingHit, landing: _Landing | None) -> bool:
 
 
 def _has_changed(told: CeilingReport, bound: Binding, goal: int | None, landing: _Landing | None) -> bool:
-    fits = landing is not None and landing.high <= bound.ceiling_usd_micros - bound.reserve_usd_micros
+    fits = landing is not None and landing.high <= bound.room_usd_micros
     another = (told.ceiling_usd_micros, told.tokens_goal) != (bound.ceiling_usd_micros, goal)
     return fits or another or bound.rate_usd_micros_per_hour > FASTER * told.rate_usd_micros_per_hour
 

@@ -131,8 +131,10 @@ def _meter(node: Node, managed: ManagedRun, holders: dict[str, int], at: MonoNs)
         rate = UsdMicros(0)
     held = run.reserve_usd_micros
     if rate is not None:
-        bounds_ns = halt_plan.grace_now(managed.policy, run, at) + halt_plan.bounds_ns(node.facts, managed.policy)
-        held = UsdMicros(reserve(rate, bounds_ns) + charging.checkpoint_reserve(node, managed))
+        run.set_money(run.spend_usd_micros, rate, held)
+        lasts = halt_plan.shortest_ns(managed)
+        times = halt_plan.halt_times(node.facts, managed.policy, lasts, run, at)
+        held = UsdMicros(reserve(rate, times.whole_ns) + charging.checkpoint_reserve(node, managed))
     run.set_money(launched_command.spend(node, managed), rate, held)
     if run.alive:
         managed.money.paid_by = metering.payer_for(node, managed, holders)

@@ -245,12 +245,17 @@ def ceiling_hit(
     tokens_total: int | None,
     tokens_per_s: float | None,
     tokens_budget: int | None,
+    reserve_grows_ns: int = 0,
 ) -> CeilingHit | None:
-    """None when nothing is spent now: the ceiling is never met."""
+    """None when nothing is spent now: the ceiling is never met.
+
+    Until `reserve_grows_ns` have passed, each moment adds to the reserve what it adds to the spend.
+    """
     if rate_usd_micros_per_hour <= 0:
         return None
     room = max(0, ceiling_usd_micros - spend_usd_micros - reserve_usd_micros)
-    after_ns = DurationNs(room * NS_PER_HOUR // rate_usd_micros_per_hour)
+    alone_ns = room * NS_PER_HOUR // rate_usd_micros_per_hour
+    after_ns = DurationNs(max(alone_ns // 2, alone_ns - reserve_grows_ns))
     if tokens_total is None or tokens_per_s is None:
         return CeilingHit(after_ns, None, None)
     ahead = tokens_per_s * after_ns / NS_PER_S

@@ -172,7 +172,7 @@ def _budget_reading(cap: Cap) -> BudgetReading:
 
 
 def _run_reading(managed: ManagedRun, at: MonoNs, scheduler_job: str) -> RunReading:
-    run, ahead = managed.run, outlook(managed)
+    run, ahead = managed.run, outlook(managed, at)
     return RunReading(
         run=run.run,
         stage=run.stage or "",

@@ -186,7 +186,7 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "paid_by": managed.money.paid_by,
         "ceiling_usd": _usd(ceiling),
         "tokens_wasted": managed.history.meter.wasted_tokens if managed.history.meter is not None else None,
-        **_outlook(managed),
+        **_outlook(managed, at),
         "saves": _saves(managed),
         "world_size": run.world_size,
         "ranks_connected": len(run.connected_ranks()),
@@ -212,9 +212,9 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
     }
 
 
-def _outlook(managed: ManagedRun) -> dict[str, Any]:
+def _outlook(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
     """Intervals are [low, middle, high]; low and high are null while there are too few windows for them."""
-    ahead = outlook(managed)
+    ahead = outlook(managed, at)
     left, hit = ahead.left, ahead.ceiling
     return {
         "tokens_goal": ahead.tokens_goal,

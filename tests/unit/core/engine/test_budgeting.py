@@ -104,7 +104,7 @@ def test_a_day_that_ends_below_its_ceiling_halts_nobody_for_what_the_next_one_wo
     play(node, tick(0))
     join(node)
     play(node, tick(1), tick(79_900))
-    assert binding_ceiling(node.runs[ONE]) is None
+    assert binding_ceiling(node.runs[ONE], at(0)) is None
     play(node, *(tick(second) for second in range(79_901, 80_100)))
     assert halted(node) == []
     assert node.budgets.caps[0].spend_usd_micros == PRICE * 80_099 // 3600 - PRICE * 80_000 // 3600
@@ -118,7 +118,7 @@ def test_a_day_s_ceiling_is_met_before_midnight_where_the_day_would_end_above_it
     due = reached_at(2184)
     play(node, tick(1), tick(due - 0.25))
     assert halted(node) == []
-    assert binding_ceiling(node.runs[ONE]) is not None
+    assert binding_ceiling(node.runs[ONE], at(0)) is not None
     play(node, tick(due))
     assert halted(node) == [ONE, OTHER]
 
@@ -291,7 +291,7 @@ def test_the_ceiling_that_is_hit_first_is_the_one_that_binds() -> None:
     play(node, tick(0))
     join(node)
     play(node, tick(1), tick(30))
-    cap = binding_ceiling(node.runs[ONE])
+    cap = binding_ceiling(node.runs[ONE], at(0))
     assert cap is not None
     assert cap.scope == "run:llama"
     assert run_status(node.runs[ONE], at(30))["binding"]["scope"] == "run:llama"

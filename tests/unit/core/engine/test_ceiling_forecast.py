@@ -56,17 +56,18 @@ def said(effects: list[Effect]) -> list[str]:
 def test_a_run_that_will_not_make_it_says_where_when_and_how_much() -> None:
     """100M tokens take 400 s and 40 cents; 30 are allowed.
 
-    At 12.25 s, behind the third window's end, 1.225 cents are spent and work of 11.25 s is unsaved: 32.25 s of reserve,
-    3.225 cents. Room is 30 - 1.225 - 3.225 = 25.55 cents: 255.5 s, until 12:04:27, in which 255 more steps are trained.
+    At 12.25 s, behind the third window's end, 1.225 cents are spent and work of 11.25 s is unsaved: 30.25 s of reserve,
+    3.025 cents, with 18 s for SIGTERM and SIGKILL. The room is 25.75 cents. The reserve will grow to 30 s of unsaved
+    work, by 18.75 s: 238.75 s are left, until 12:04:11, in which 238 more steps are trained.
     """
     node = started("0.30")
     assert trained(node, range(1, 12), 0) == [], "two windows have no interval"
     [text] = trained(node, range(12, 13), 11)
     assert text == (
-        "at this rate the ceiling $0.3000 is hit at step 267, 2026-11-21 12:04 UTC, "
+        "at this rate the ceiling $0.3000 is hit at step 250, 2026-11-21 12:04 UTC, "
         "before the goal of 100,000,000 tokens, by which $0.4000 would be spent"
     )
-    assert node.runs["llama"].run.reserve_usd_micros == 32_250
+    assert node.runs["llama"].run.reserve_usd_micros == 30_250
 
 
 def test_it_is_said_once() -> None:
@@ -75,9 +76,9 @@ def test_it_is_said_once() -> None:
 
 
 def test_a_run_that_makes_it_says_nothing() -> None:
-    """40 cents, and a reserve that grows to 81 s, are 48.1."""
-    assert trained(started("0.49"), range(1, 101), 0) == []
-    assert len(trained(started("0.47"), range(1, 101), 0)) == 1
+    """40 cents, and a reserve that grows to 21 s and a tenth of the 480 s that 48 cents last, are 46.9."""
+    assert trained(started("0.48"), range(1, 101), 0) == []
+    assert len(trained(started("0.46"), range(1, 101), 0)) == 1
 
 
 def test_one_slow_window_is_no_news() -> None:
@@ -128,13 +129,13 @@ def with_ceiling(node: Node, ceiling: str) -> None:
 
 
 def test_another_goal_counts_at_once() -> None:
-    """Sixty million tokens are 24 cents, and with the reserve more than 30."""
+    """Seventy million tokens are 28 cents, and with the reserve more than 30."""
     node = started("0.30", tokens=50 * MTOK)
     assert trained(node, range(1, 41), 0) == []
     policy = node.policies.policies[0]
-    engine.reload(node, PolicySet((replace(policy, budget=replace(policy.budget, tokens=60 * MTOK)),), "d"))
+    engine.reload(node, PolicySet((replace(policy, budget=replace(policy.budget, tokens=70 * MTOK)),), "d"))
     [text] = said(play(node, a_tick(40.5)))
-    assert "the goal of 60,000,000 tokens, by which $0.2400 would be spent" in text
+    assert "the goal of 70,000,000 tokens, by which $0.2800 would be spent" in text
 
 
 def with_price(node: Node, when: float, usd_micros_per_hour: int) -> None:

@@ -179,7 +179,7 @@ def test_a_halt_that_a_hold_kept_back_comes_at_its_end_also_when_the_governor_di
     trigger: str, price: UsdMicros | None
 ) -> None:
     """The verdict itself is reported once: the ceiling that it was for would never be held to again."""
-    budget = Budget(ceiling_usd_micros=UsdMicros(1_000_000))  # $0.60 of it for its own halt; $0.03 a second.
+    budget = Budget(ceiling_usd_micros=UsdMicros(900_000))  # $0.17 of it for its own halt; $0.03 a second.
     node = make_node(rule(trigger, persistence=AT_ONCE), budget=budget)
     play(node, tick(0), hello(0), hello(1))
     play(node, OperatorHold(at(1), "llama", DurationNs(100 * NS_PER_S), "debugging", 0))

@@ -196,7 +196,9 @@ def test_a_ceiling_fires_while_the_halt_still_fits_below_it() -> None:
             break
     assert fired_at is not None
     spent = node.ledger.spend("llama")
-    bounds_ns = (60 + 10 + 10 + 1) * NS_PER_S  # Grace, TERM, KILL and four ticks; this provider declares no bound.
+    lasts_ns = 10_000_000 * NS_PER_HOUR // PRICE
+    # A tenth of it for the checkpoint, then TERM, KILL and four ticks; this provider declares no bound.
+    bounds_ns = lasts_ns // 10 + (10 + 10 + 1) * NS_PER_S
     reserve = -(-PRICE * bounds_ns // NS_PER_HOUR)
     assert spent + reserve >= 10_000_000
     assert spent + reserve - 10_000_000 <= PRICE * NS_PER_S // NS_PER_HOUR + 1, "not a tick before"

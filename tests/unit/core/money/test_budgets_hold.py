@@ -68,7 +68,8 @@ class Schedule:
         for effect in effects:
             if isinstance(effect, Kill):  # Nobody goes before they have to: SIGKILL, and its whole grace.
                 managed = self.node.runs[effect.run]
-                self.ending[effect.run] = event.at + managed.policy.halt.kill_grace_ns
+                assert managed.incident is not None
+                self.ending[effect.run] = event.at + managed.incident.plan.kill_grace_ns
             elif isinstance(effect, Term) and not self.reserve_usd_micros:
                 self.reserve_usd_micros = next(cap.reserve_usd_micros for cap in self.node.budgets.caps)
 

@@ -28,12 +28,14 @@ def test_what_would_halt_now_is_refused_with_the_numbers() -> None:
     join(node)
     play(node, tick(1), tick(100))
     for scope in ("stage:stage1", "node", "day"):
-        assert refused(node, 100, scope, 4.9) == (
-            f"{scope} has spent $2.73 and its halt is reserved $2.24: a ceiling of $4.90 would halt it now; set more "
-            "than $4.97, or say `costgov halt RUN --reason …`"
+        # 62 s, and a sixteenth of the 109 s that $3 last; of $4.71, the least that will do, a sixteenth are 10 s.
+        assert refused(node, 100, scope, 3) == (
+            f"{scope} has spent $2.73 and its halt is reserved $1.98: a ceiling of $3.00 would halt it now; set more "
+            "than $4.71, or say `costgov halt RUN --reason …`"
         )
-        assert refused(node, 100, scope, 5) is None
-    assert refused(node, 100, "run:llama", 2.4) is not None
+        assert refused(node, 100, scope, 4.70) is not None
+        assert refused(node, 100, scope, 4.71) is None
+    assert refused(node, 100, "run:llama", 2.3) is not None
     assert refused(node, 100, "run:llama", 2.5) is None
 
 
@@ -42,17 +44,17 @@ def test_a_ceiling_below_its_own_halt_is_refused_with_the_numbers() -> None:
     play(node, tick(0))
     join(node)
     play(node, tick(1))
-    told = refused(node, 1, "node", 2)
+    told = refused(node, 1, "node", 1.7)
     assert told is not None
-    assert told.startswith("budget node: the ceiling $2.00 is not above $2.24, which its halt may itself cost here")
+    assert told.startswith("budget node: the ceiling $1.70 is not above $1.80, which its halt may itself cost here")
     play(node, tick(79_999))
     node.ledger.book.groups = GroupSpend()  # As if the day had cost nothing.
-    told = refused(node, 79_999, "day", 2)
+    told = refused(node, 79_999, "day", 1.7)
     assert told is not None, "a second before midnight: tomorrow it would be halted at once"
-    assert told.startswith("budget day: the ceiling $2.00 is not above $2.24, which its halt may itself cost here")
+    assert told.startswith("budget day: the ceiling $1.70 is not above $1.80, which its halt may itself cost here")
     nobody = make()
-    assert refused(nobody, 0, "node", 2.2) is not None, "who comes will be halted likewise"
-    assert refused(nobody, 0, "node", 2.3) is None
+    assert refused(nobody, 0, "node", 1.8) is not None, "who comes will be halted likewise"
+    assert refused(nobody, 0, "node", 1.81) is None
 
 
 def test_fewer_tokens_than_are_trained_are_refused_and_would_have_ended_the_run() -> None:

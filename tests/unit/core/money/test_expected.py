@@ -137,7 +137,7 @@ def test_a_window_is_kept_with_what_it_is_held_against() -> None:
     node = started()
     [first, second] = rows(trained(node, 1, 8))
     assert first.plan == second.plan == ExpectedCost(4_000, 500_000.0, usd("0.5"), 100 * MTOK, 0)
-    ahead = outlook(node.runs["llama"])
+    ahead = outlook(node.runs["llama"], at(0))
     assert ahead.last == second.window
     assert ahead.last_pace is not None
     assert ahead.last_pace == ahead.run_pace
@@ -149,7 +149,7 @@ def test_a_slow_window_drifts_and_the_run_with_it() -> None:
     node = started()
     trained(node, 1, 4)
     play(node, tick(12), a_step(8, when=12, tokens=MTOK // 4, tokens_total=2 * MTOK, attempt_step=8))  # 8 s for one.
-    ahead = outlook(node.runs["llama"])
+    ahead = outlook(node.runs["llama"], at(0))
     assert ahead.last_pace is not None
     assert ahead.run_pace is not None
     assert (ahead.last_pace.drift_frac, ahead.run_pace.drift_frac) == (1.0, 0.5)
@@ -172,7 +172,7 @@ def test_a_person_reads_expected_and_actual() -> None:
 def test_an_unknown_price_has_neither_drift_nor_burn_rate() -> None:
     node = started(price_usd_micros_per_hour=None)
     trained(node, 1, 8)
-    ahead = outlook(node.runs["llama"])
+    ahead = outlook(node.runs["llama"], at(0))
     assert ahead.last is not None
     assert ahead.last_pace is not None
     assert ahead.run_pace is not None

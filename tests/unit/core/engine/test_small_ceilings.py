@@ -1,0 +1,105 @@
+"""Ceilings of some minutes: what their halt may take of them, and when they are told to be met."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from governor.core.base.policy import Budget, HaltSettings, PolicySet
+from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, DurationNs, UsdMicros, usd
+from governor.core.engine import step as engine
+from governor.core.engine.halt_plan import halt_times, least_ceiling
+from governor.core.engine.node import Node
+from governor.core.events.effects import Ask
+from governor.core.views.status import run_status
+from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, rule, tick
+
+PRICE = usd(360)
+
+
+def started(ceiling_usd: float) -> Node:
+    """The settings of the packaged policy, on a machine that bills by the second."""
+    node = make_node(price_usd_micros_per_hour=PRICE, cloud="none", granularity_ns=DurationNs(0))
+    budget = Budget(ceiling_usd_micros=usd(ceiling_usd))
+    policy = replace(
+        node.policies.policies[0], budget=budget, halt=HaltSettings(), rules=(rule("budget", checkpoint="good"),)
+    )
+    engine.reload(node, PolicySet((policy,), "d"))
+    play(node, tick(0), hello(0, 0, world_size=1))
+    return node
+
+
+def until_asked(node: Node, from_s: int = 1, limit_s: int = 40_000) -> int:
+    """Train a step a second without a save. Returns the second at which the run is asked for its checkpoint."""
+    for second in range(from_s, limit_s):
+        if any(isinstance(effect, Ask) for effect in play(node, a_step(second, when=second), tick(second))):
+            return second
+    raise AssertionError("never asked")
+
+
+@pytest.mark.parametrize("ceiling_usd", [5, 10, 60, 360, 2_000])
+def test_less_than_a_fifth_of_a_ceiling_stays_unused_where_the_halt_takes_no_time(ceiling_usd: float) -> None:
+    """$5 last 50 s at $360/h, $2,000 five hours and a half."""
+    node = started(ceiling_usd)
+    until_asked(node)
+    assert 0.8 * usd(ceiling_usd) < node.ledger.spend("llama") < usd(ceiling_usd)
+
+
+@pytest.mark.parametrize("ceiling_usd", [3, 10, 60, 360, 2_000])
+def test_the_halt_keeps_to_what_was_reserved_for_it(ceiling_usd: float) -> None:
+    node = started(ceiling_usd)
+    second = until_asked(node)
+    managed = node.runs["llama"]
+    assert managed.incident is not None
+    plan = managed.incident.plan
+    longest = plan.grace_ns + plan.term_grace_ns + plan.kill_grace_ns + NS_PER_S
+    assert node.ledger.spend("llama") + PRICE * longest // NS_PER_HOUR <= usd(ceiling_usd) + PRICE // 3600, second
+
+
+@pytest.mark.parametrize("ceiling_usd", [10, 60, 360])
+def test_a_ceiling_is_met_when_it_was_told_to_be_met(ceiling_usd: float) -> None:
+    """It was told at twice the time: the reserve grows with the work that is not saved yet."""
+    node = started(ceiling_usd)
+    for second in range(1, 21):
+        play(node, a_step(second, when=second), tick(second))
+    told_s = run_status(node.runs["llama"], at(20))["ceiling_in_s"]
+    assert until_asked(node, 21) == pytest.approx(20 + told_s, abs=1)
+
+
+def test_a_save_that_was_measured_to_take_longer_is_waited_for() -> None:
+    node = started(10)
+    node.runs["llama"].run.note_save(DurationNs(12 * NS_PER_S))
+    until_asked(node)
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    assert incident.plan.grace_ns == 24 * NS_PER_S, "twice as long, and not a tenth of 100 s"
+
+
+def test_a_ceiling_of_hours_gives_its_halt_what_the_policy_does() -> None:
+    node = started(2_000)
+    until_asked(node)
+    incident, settings = node.runs["llama"].incident, HaltSettings()
+    assert incident is not None
+    told = (incident.plan.grace_ns, incident.plan.term_grace_ns, incident.plan.kill_grace_ns)
+    assert told == (settings.grace_ns, settings.term_grace_ns, settings.kill_grace_ns)
+    assert settings.grace_ns == 10 * NS_PER_MINUTE
+
+
+def test_a_group_of_small_ceilings_shortens_the_halt_of_each_member() -> None:
+    """A cap of a group that is shown to the run counts as its own ceiling does."""
+    node = started(2_000)
+    policy, run = node.policies.policies[0], node.runs["llama"].run
+    alone = halt_times(node.facts, policy, None, run, at(3_600))
+    small = halt_times(node.facts, policy, 100 * NS_PER_S, run, at(3_600))
+    assert small.whole_ns <= 100 * NS_PER_S * 17 // 100
+    assert small.whole_ns < alone.whole_ns
+
+
+def test_what_a_ceiling_must_be_above_is_enough() -> None:
+    node = started(2_000)
+    policy = node.policies.policies[0]
+    needed = least_ceiling(node.facts, policy, usd("0.01"))
+    assert needed > usd("0.01")
+    above = UsdMicros(needed + 10_000)
+    assert least_ceiling(node.facts, policy, above) < above

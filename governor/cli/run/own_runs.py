@@ -7,12 +7,14 @@ for itself alone. What another user announces is a stranger's: nothing waits for
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from governor.core.base.identity import ProcessId
+from governor.core.engine.launched_command import is_its, is_tied
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
+from governor.core.halt.incident import process_of
 
 
 def watched(node: Node) -> list[ManagedRun]:
@@ -25,8 +27,7 @@ def of_command(node: Node) -> list[ManagedRun]:
     command = node.command
     if command is None:
         return watched(node)
-    pids = {process.pid for process in command.processes}
-    return [t for t in watched(node) if _is_tied(t.run.run, _pids(t.launch.launchers), command.run, pids)]
+    return [managed for managed in node.runs.values() if is_its(managed, command.run, command.processes)]
 
 
 def whose(node: Node | None, run: str | None) -> str:
@@ -37,9 +38,10 @@ def whose(node: Node | None, run: str | None) -> str:
     return f" of uid {managed.run.uid}, beside the command"
 
 
-def is_halt_of_command(snapshot: Mapping[str, Any], name: str, pid: int) -> bool:
-    """Whether this halt is of a run of the command: of its name, or with the command among its launchers."""
-    return _is_tied(snapshot["run"], {row["pid"] for row in snapshot["launchers"]}, name, {pid})
+def is_halt_of_command(snapshot: Mapping[str, Any], name: str, processes: Collection[ProcessId]) -> bool:
+    """Whether this halt is of a run of the command."""
+    launchers = [process_of(row) for row in snapshot["launchers"]]
+    return is_tied(snapshot["run"], launchers, name, processes, is_strangers=bool(snapshot.get("strangers")))
 
 
 def ended_by_halts(node: Node) -> set[ProcessId]:
@@ -50,12 +52,3 @@ def ended_by_halts(node: Node) -> set[ProcessId]:
         assert managed.incident is not None
         found.update((*managed.incident.rank_processes, *managed.incident.launchers))
     return found
-
-
-def _is_tied(run: str, launchers: set[int], name: str, pids: set[int]) -> bool:
-    # A script may choose its own run name. The run is still the command's when its launcher is the command.
-    return run == name or not launchers.isdisjoint(pids)
-
-
-def _pids(processes: Iterable[ProcessId]) -> set[int]:
-    return {process.pid for process in processes}

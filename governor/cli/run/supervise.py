@@ -23,6 +23,7 @@ from governor.cli.run.console import Console
 from governor.cli.run.own_runs import is_halt_of_command, of_command, watched
 from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched, own_argv
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
+from governor.core.base.identity import ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, format_usd
 from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.managed_run import ManagedRun
@@ -59,7 +60,7 @@ class Outcome:
     """
 
     run: str
-    command_pid: int = 0
+    processes: tuple[ProcessId, ...] = ()  # Of the command.
     stages: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -74,7 +75,7 @@ class Outcome:
         pass
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
-        is_ours = is_halt_of_command(snapshot, self.run, self.command_pid)
+        is_ours = is_halt_of_command(snapshot, self.run, self.processes)
         if snapshot["halt_stage"] != SUPERSEDED and is_ours:  # A superseded halt is of an earlier boot.
             self.stages[str(snapshot["incident_id"])] = str(snapshot["halt_stage"])
 
@@ -154,9 +155,9 @@ def _run_governed(
                     sys.stderr.write(f"costgov: {argv[0]}: cannot be run: {error.strerror}\n")
                     return 127 if isinstance(error, FileNotFoundError) else 126
                 answers = SignalAnswers(command, console.print_line)
-                outcome.command_pid = command.process.pid
                 if command.group is not None:
                     at_end.callback(command.group.remove)
+            outcome.processes = outcome.processes or command.identity(governor.processes)
             if _watch(governor, command, name, argv, answers):
                 _close(governor, command, name, argv, outcome, console)
                 return _exit_code(command, outcome)

@@ -79,7 +79,13 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
         "launchers": [process_row(process) for process in incident.launchers],
         **({"named_uids": list(incident.named_uids)} if incident.named_uids else {}),
         **({"paid_by": incident.paid_by} if incident.paid_by is not None else {}),
+        **({"strangers": True} if _is_strangers(node, incident) else {}),
     }
+
+
+def _is_strangers(node: Node, incident: Incident) -> bool:
+    managed = node.of_incident(incident.incident_id)
+    return managed is not None and managed.is_strangers
 
 
 def stays_billed(node: Node, incident: Incident) -> list[str]:

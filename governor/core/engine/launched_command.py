@@ -14,11 +14,12 @@ named as its writer, from its first line on. A stream whose named processes are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from governor.core.base.findings import Response
+from governor.core.base.identity import ProcessId
 from governor.core.base.policy import Mode
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, format_duration, format_usd
 from governor.core.engine.managed_run import ManagedRun, PreviousCommand
@@ -59,6 +60,32 @@ def over(node: Node, stand_in: ManagedRun | None = None) -> None:
     node.launched = None
     if stand_in is not None:
         stand_in.launch.named = ()
+
+
+# --- whose a run is ---------------------------------------------------------------------------------------------
+
+
+def is_tied(
+    run: str, launchers: Collection[ProcessId], name: str, processes: Collection[ProcessId], *, is_strangers: bool
+) -> bool:
+    """Whether a run is the command's: of its name, or with one of its processes among the run's launchers.
+
+    The one rule, of runs and of their halts: a script may choose its own run name. No stranger's run is the command's.
+    """
+    return not is_strangers and (run == name or not set(launchers).isdisjoint(processes))
+
+
+def is_its(managed: ManagedRun, name: str, processes: Collection[ProcessId]) -> bool:
+    return is_tied(managed.run.run, managed.launch.launchers, name, processes, is_strangers=managed.is_strangers)
+
+
+def is_reserved(node: Node, name: str) -> bool:
+    """Whether only the command's own may have this name, also when the command has exited and its ranks go on."""
+    command, managed = node.command, node.runs.get(name)
+    if command is None:
+        return False
+    has_it = managed is not None and is_its(managed, command.run, command.processes)
+    return has_it or name in (command.run, node.account.run)
 
 
 # --- the log of a trainer that the command is, or has started ---------------------------------------------------
@@ -128,16 +155,17 @@ def as_known(node: Node, hello: Hello) -> Hello:
     return replace(hello, of_command=True) if is_its else hello
 
 
-def may_join(node: Node, managed: ManagedRun, hello: Hello) -> bool:
-    """Whether a rank may be of this run, by whose the run is: of the command, or a stranger's. No run is of both.
+def may_join(node: Node, name: str, hello: Hello) -> bool:
+    """Whether a rank may be of the run of this name, by whose the run is: the command's, or a stranger's. None is both.
 
     The trainer's own user may have processes that the command did not start.
     """
+    managed = node.runs.get(name)
     if speaks_for_it(node, hello):
-        return not (managed.is_strangers and managed.run.alive) or _is_rank(managed, hello)
-    launched = node.launched
-    stands_for_it = launched is not None and managed.run.run in (launched.run, node.account.run)
-    return managed.is_separate or not (managed.run.alive or stands_for_it)
+        return managed is None or not (managed.is_strangers and managed.run.alive) or _is_rank(managed, hello)
+    if managed is not None and managed.is_separate:
+        return True
+    return not (managed is not None and managed.run.alive) and not is_reserved(node, name)
 
 
 def _is_rank(managed: ManagedRun, hello: Hello) -> bool:

@@ -65,7 +65,7 @@ def _reserved_for(node: Node, name: str) -> int | None:
 
 def _may_use(node: Node, name: str, hello: Hello) -> bool:
     uid, owner, known = hello.peer.uid, owner_of(node, name), node.runs.get(name)
-    if known is not None and not launched_command.may_join(node, known, hello):
+    if not launched_command.may_join(node, name, hello):
         return False
     is_unattached = known is not None and known.is_unattached and launched_command.speaks_for_it(node, hello)
     if owner != uid and not is_unattached and _reserved_for(node, name) not in (None, uid):

@@ -104,7 +104,7 @@ def _refusal(node: Node, hello: Hello) -> str | None:
     known, owner = node.runs.get(hello.run), owner_of(node, hello.run)
     if owner not in (None, hello.peer.uid) and not (known is not None and known.is_unattached):
         return f"run {hello.run} belongs to uid {owner}; choose another name than uid {hello.peer.uid} did"
-    if known is not None and not launched_command.may_join(node, known, hello):
+    if not launched_command.may_join(node, hello.run, hello):
         where = "outside of" if launched_command.speaks_for_it(node, hello) else "of"
         return f"run {hello.run} is {where} the command, and this rank is not; choose another name"
     if known is None:

@@ -324,6 +324,7 @@ def _run_of_incident(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Man
     run = Run(run=str(snapshot["run"]), uid=int(snapshot["uid"]), first_seen_at=at, attempt=str(snapshot["attempt"]))
     policy = node.policy_for(run.run, snapshot["stage"], {}, run.uid)
     managed = ManagedRun(run=run, policy=policy, rules=Rules(policy, run))
+    launched_command.restore_stranger(node, managed, is_strangers=bool(snapshot.get("strangers")))
     node.runs[run.run] = managed
     # A run that was never persisted began after the node was persisted. Its time since then is still to be charged.
     if node.unreadable_runs is None or run.run in node.unreadable_runs:

@@ -78,8 +78,8 @@ def on_end_seen(node: Node, event: CommandEndSeen) -> list[Effect]:
     lines = tuple(replace(line, text=_redacted(node, line.text)) for line in event.last_lines)
     seen, effects = replace(event, last_lines=lines), list[Effect]()
     for managed in node.runs.values():
-        is_own = managed.run.run == event.run or not set(event.processes).isdisjoint(managed.launch.launchers)
-        if not is_own or (event.exit_code == 0 and not _failed(managed)):
+        is_its = launched_command.is_its(managed, event.run, event.processes)
+        if not is_its or (event.exit_code == 0 and not _failed(managed)):
             continue
         alarms = settle(node, managed, event.exit_code, seen)
         if alarms is not None:

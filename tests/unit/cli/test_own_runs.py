@@ -11,14 +11,16 @@ import pytest
 
 from governor.adapters.command.child import Command
 from governor.cli.run.console import Console
+from governor.cli.run.own_runs import of_command
 from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched
 from governor.cli.run.signal_answers import SignalAnswers
 from governor.cli.run.supervise import HELLO_NS, Outcome, closing_lines, is_over
 from governor.core.base.identity import ConnectionId, ProcessId
-from governor.core.base.units import BootNs
+from governor.core.base.units import BootNs, WallNs
 from governor.core.engine.alarms import refuse
+from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node_journal import run_snapshot
-from governor.core.engine.resume import restore_runs
+from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Alarm
 from governor.core.events.inputs import (
@@ -120,7 +122,7 @@ def test_no_others_checkpoint_is_named_to_resume_from_and_nobody_elses_run_ends_
     leaves(beside)
     (line,) = how_to_resume(beside.governor, beside.command, "run-1", ["sleep", "4"], is_halted=False)
     assert line.endswith(" sleep 4")
-    *others, own = closing_lines(beside.governor, beside.command, Outcome("run-1", COMMAND.pid))
+    *others, own = closing_lines(beside.governor, beside.command, Outcome("run-1", (COMMAND,)))
     assert own.startswith("run-1: ended with exit code 3")
     assert [text.partition(";")[0] for text in others] == (["other: was watched beside the command"] * (uid == OWN))
 
@@ -227,6 +229,22 @@ def test_the_alarm_of_a_refused_hello_says_whose_it_is(beside: Beside, uid: int,
     effects = refuse(beside.node, LINK, peer(900, uid), "why", at(1))
     texts = [effect.text for effect in effects if isinstance(effect, Alarm)]
     assert texts == [f"{who} trains UNWATCHED, its hello was refused: why"]
+
+
+def test_a_strangers_halt_is_not_the_commands_whatever_its_name_and_also_when_its_run_is_lost(beside: Beside) -> None:
+    says_hello(beside, STRANGER)
+    beside.node.runs["other"].run.run = "run-1"  # As an older journal has it.
+    beside.node.runs["run-1"] = beside.node.runs.pop("other")
+    play(beside.node, OperatorHalt(at(2), "run-1", "enough", 0))
+    incident = beside.node.runs["run-1"].incident
+    assert incident is not None
+    snapshot = incident_snapshot(beside.node, incident)
+    outcome = Outcome("run-1", (COMMAND,))
+    outcome.incident(snapshot)
+    assert (outcome.stages, of_command(beside.node)) == ({}, [])
+    again = make_node(cloud="none", exclusive=True)
+    restore_incidents(again, [snapshot], at(3), WallNs(at(3)))
+    assert again.runs["run-1"].is_strangers
 
 
 def test_no_strangers_halt_holds_back_a_signal_to_the_command() -> None:

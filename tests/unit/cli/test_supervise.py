@@ -40,6 +40,7 @@ from governor.core.events.effects import Alarm
 from governor.core.events.inputs import CommandLaunched, Disconnected, OperatorHalt, StopAnswer, TrainerExited
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.adopted import Adoption
+from governor.core.halt.incident import process_row
 from governor.reports.resume_text import BEGINS_ANEW
 from tests.contract.fakes import FakeClock, FakeProcesses
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick, training
@@ -281,7 +282,7 @@ def test_the_commands_own_log_closes_with_the_commands_end_also_without_a_step()
     process = ProcessId(pid, 1, "boot-1")
     play(beside.node, CommandLaunched(at(0), "run-1", 1000, (process,)), tick(0))
     play(beside.node, StreamOpened(at(1), "log", 1000, None, {}, (process,)), tick(10))
-    (line,) = closing_lines(beside.governor, beside.command, Outcome("run-1", pid))
+    (line,) = closing_lines(beside.governor, beside.command, Outcome("run-1", (process,)))
     assert line.startswith(f"log: ended with exit code {beside.command.exit_code}; no step was seen; spent $")
 
 
@@ -291,8 +292,9 @@ def test_the_commands_own_log_closes_with_the_commands_end_also_without_a_step()
 def test_a_halt_of_another_run_is_neither_our_exit_code_nor_our_commands_end(
     run: str, launcher: int, counts: bool
 ) -> None:
-    outcome = Outcome("mine", 4321)
-    snapshot = {"incident_id": "i", "run": run, "halt_stage": "NEEDS_HUMAN", "launchers": [{"pid": launcher}]}
+    outcome = Outcome("mine", (ProcessId(4321, 1, "boot-1"),))
+    launchers = [process_row(ProcessId(launcher, 1, "boot-1"))]
+    snapshot = {"incident_id": "i", "run": run, "halt_stage": "NEEDS_HUMAN", "launchers": launchers}
     outcome.incident(snapshot)
     assert outcome.is_unfinished is counts
 

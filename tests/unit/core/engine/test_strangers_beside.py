@@ -14,6 +14,7 @@ from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Alarm
+from governor.core.events.ends import CommandEndSeen
 from governor.core.events.inputs import (
     CommandExited,
     CommandLaunched,
@@ -143,6 +144,48 @@ def test_a_command_whose_name_a_stranger_has_had_begins_without_anything_of_its_
     assert (run.uid, run.last_good, run.step, again.runs["next"].is_unattached) == (1000, None, None, True)
     play(again, hello(0, 11, **said))
     assert again.runs[f"next@{STRANGER}"].is_strangers
+
+
+def after_its_launcher() -> Node:
+    """The launcher has exited, and a trainer that it left imports: nobody has said the command's name yet."""
+    node = launched()
+    play(node, tick(0.5), LauncherExited(at(0.6)), TrainerExited(at(0.6), "job", None))
+    return node
+
+
+def says_job(when: float, uid: int = STRANGER) -> Hello:
+    pid = 900 if uid == STRANGER else 200
+    return hello(0, when, run="job", world_size=1, connection=ConnectionId(pid), peer=peer(pid, uid))
+
+
+def test_a_stranger_does_not_have_the_name_of_a_command_whose_launcher_has_exited() -> None:
+    node = after_its_launcher()
+    play(node, says_job(0.8), tick(1))
+    assert (node.runs["job"].run.uid, node.runs["job"].is_strangers) == (1000, False)
+    assert node.runs[f"job@{STRANGER}"].is_strangers
+    effects = play(node, says_job(1.2, uid=1000), tick(2))
+    assert [e.text for e in effects if isinstance(e, Alarm)] == []
+    assert (list(node.runs["job"].run.ranks), "job@1000" in node.runs) == ([0], False)
+
+
+def test_nor_after_a_run_of_another_name_has_taken_the_commands_time_over() -> None:
+    """The stand-in has made way: the command's name is nobody's in memory."""
+    node = launched()
+    play(node, hello(0, 0.5, run="own", world_size=1), tick(1))
+    assert "job" not in node.runs
+    play(node, says_job(1.5), Disconnected(at(2), ConnectionId(2)), TrainerExited(at(2), "own", None), tick(3))
+    assert node.runs[f"job@{STRANGER}"].is_strangers
+    assert "job" not in node.runs
+
+
+def test_a_commands_end_is_told_of_no_strangers_run_of_its_name() -> None:
+    node = after_its_launcher()
+    play(node, says_job(0.8))
+    (stranger,) = (managed for managed in node.runs.values() if managed.is_strangers)
+    del node.runs[stranger.run.run]
+    node.runs["job"], stranger.run.run = stranger, "job"  # As an older journal has it.
+    effects = play(node, CommandEndSeen(at(2), "job", (COMMAND,), 1))
+    assert (effects, node.runs["job"].run.end) == ([], None)
 
 
 # What the command has made another user's, and what that user has outside of it.

@@ -21,6 +21,7 @@ from typing import Any, Final
 from governor.core.base.findings import Response
 from governor.core.base.identity import ProcessId
 from governor.core.base.policy import Mode
+from governor.core.base.run_names import names_of
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, format_duration, format_usd
 from governor.core.engine.managed_run import ManagedRun, PreviousCommand
 from governor.core.engine.node import RUNS_MAX, Node, manage
@@ -149,10 +150,13 @@ def speaks_for_it(node: Node, hello: Hello) -> bool:
 
 
 def as_known(node: Node, hello: Hello) -> Hello:
-    """A process that is a rank of the command's run already stays one, whatever could be seen of it this time."""
-    known = node.runs.get(hello.run)
-    is_its = known is not None and not known.is_separate and _is_rank(known, hello)
-    return replace(hello, of_command=True) if is_its else hello
+    """A process that is a rank of the command's run already stays one, whatever could be seen of it this time.
+
+    That run may be watched under another name than the rank says.
+    """
+    known = (node.runs.get(name) for name in names_of(hello.run, hello.peer.uid))
+    is_known = any(managed is not None and not managed.is_separate and _is_rank(managed, hello) for managed in known)
+    return replace(hello, of_command=True) if is_known else hello
 
 
 def may_join(node: Node, name: str, hello: Hello) -> bool:
@@ -162,7 +166,7 @@ def may_join(node: Node, name: str, hello: Hello) -> bool:
     """
     managed = node.runs.get(name)
     if speaks_for_it(node, hello):
-        return managed is None or not (managed.is_strangers and managed.run.alive) or _is_rank(managed, hello)
+        return managed is None or not (managed.is_strangers and managed.run.alive) or _is_only_rank(managed, hello)
     if managed is not None and managed.is_separate:
         return True
     return not (managed is not None and managed.run.alive) and not is_reserved(node, name)
@@ -172,11 +176,19 @@ def _is_rank(managed: ManagedRun, hello: Hello) -> bool:
     return any(rank.peer.process == hello.peer.process for rank in managed.run.ranks.values())
 
 
+def _is_only_rank(managed: ManagedRun, hello: Hello) -> bool:
+    return bool(managed.run.ranks) and all(r.peer.process == hello.peer.process for r in managed.run.ranks.values())
+
+
 def on_rank(node: Node, managed: ManagedRun, hello: Hello, *, stood_in: bool) -> None:
     """A rank speaks for its run from now on: for the command too, or beside it. `stood_in`: the run did, until now."""
     managed.follows_command, managed.is_separate = False, not speaks_for_it(node, hello)
     if stood_in:
         managed.launch.named = ()
+    if not managed.is_separate:  # What was taken for a stranger's is seen to be the command's.
+        for other in (other for other in node.runs.values() if other.is_strangers):
+            for connection in intake.drop_process(other.run, hello.peer.process):
+                node.connections.pop(connection, None)
 
 
 def restore_stranger(node: Node, managed: ManagedRun, *, is_strangers: bool) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from governor.core.base.identity import ConnectionId
+from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.ends import Failure, RunEnd
 from governor.core.events.inputs import Beat, Hello, PhaseChange, Step
@@ -76,6 +76,14 @@ def drop_ranks(run: Run) -> None:
 def _forget_ranks(run: Run) -> None:
     run.ranks.clear()
     run.ranks_before = frozenset()
+
+
+def drop_process(run: Run, process: ProcessId) -> list[ConnectionId]:
+    """Forget the ranks that this process was. Returns their connections: the process is of another run."""
+    its = [rank for rank in run.ranks.values() if rank.peer.process == process]
+    for rank in its:
+        del run.ranks[rank.rank]
+    return [rank.connection for rank in its if rank.connection is not None]
 
 
 def set_uid(run: Run, uid: int) -> None:

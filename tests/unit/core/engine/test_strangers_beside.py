@@ -13,7 +13,7 @@ from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.checkpoints import NamedCheckpoint
-from governor.core.events.effects import Alarm
+from governor.core.events.effects import Alarm, Refuse
 from governor.core.events.ends import CommandEndSeen
 from governor.core.events.inputs import (
     CommandExited,
@@ -240,3 +240,45 @@ def test_a_rank_of_the_command_stays_one_when_it_comes_again_and_cannot_be_looke
     play(node, of_trainers_user(0, tied=True))
     play(node, replace(of_trainers_user(0, tied=True), of_command=False))
     assert (f"job@{STRANGER}" in node.runs, node.runs["job"].is_separate) == (False, False)
+
+
+def test_so_does_one_whose_run_is_watched_under_another_name_than_it_says() -> None:
+    node = launched()
+    play(node, of_trainers_user(0, tied=False, run="own"), of_trainers_user(0, tied=True, run="own"))
+    again = replace(of_trainers_user(0, tied=True, run="own"), connection=ConnectionId(90), of_command=False)
+    effects = play(node, again)
+    assert [e for e in effects if isinstance(e, Alarm | Refuse)] == []
+    own = node.runs[f"own@{STRANGER}"]
+    assert (own.is_separate, own.run.ranks[0].connection) == (False, ConnectionId(90))
+
+
+def test_a_stranger_that_comes_again_is_a_stranger_still() -> None:
+    node = launched()
+    strangers(node, 1)
+    pass_time(node, 10)
+    play(node, hello(0, 11, run="o0", world_size=1, connection=ConnectionId(70), peer=peer(900, STRANGER)))
+    pass_time(node, 20, 11)
+    assert node.runs["o0"].is_strangers
+    assert (node.ledger.spend("o0"), node.runs["job"].is_unattached) == (0, True)
+
+
+def test_of_a_strangers_ranks_the_one_that_is_seen_to_be_the_commands_makes_none_of_the_others_its() -> None:
+    node = launched()
+    ranks = [
+        hello(n, 1, run="o", world_size=2, connection=ConnectionId(50 + n), peer=peer(900 + n, STRANGER))
+        for n in (0, 1)
+    ]
+    play(node, *ranks, replace(ranks[0], connection=ConnectionId(52), of_command=True))
+    of = {name: [rank.peer.process.pid for rank in t.run.ranks.values()] for name, t in node.runs.items()}
+    assert (of["o"], of[f"o@{STRANGER}"]) == ([901], [900])
+    assert (node.runs["o"].is_strangers, node.runs[f"o@{STRANGER}"].is_strangers) == (True, False)
+    assert list(node.holders()) == [f"o@{STRANGER}"]
+
+
+def test_a_strangers_only_rank_that_is_seen_to_be_the_commands_brings_its_run_along() -> None:
+    node = launched()
+    said = hello(0, 1, run="o", world_size=1, connection=ConnectionId(50), peer=peer(900, STRANGER))
+    play(node, said)
+    assert node.runs["o"].is_strangers
+    play(node, replace(said, connection=ConnectionId(52), of_command=True))
+    assert (node.runs["o"].is_strangers, f"o@{STRANGER}" in node.runs) == (False, False)

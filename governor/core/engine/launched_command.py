@@ -283,11 +283,11 @@ def _named(node: Node, launched: CommandLaunched, name: str) -> ManagedRun | Non
 
 def _begin(managed: ManagedRun, at: MonoNs, *, is_known: bool) -> None:
     """Begin an attempt that has no rank yet. `is_known`: an earlier launch had this name, and its budget goes on."""
+    managed.launch.forget_places(is_over=True)  # The command's own are learned at once.
+    intake.begin_attempt(managed.run, "", at)
     if is_known:
         managed.drop_latch()
         managed.rules.new_attempt()
-    managed.launch.forget_places(is_over=True)  # The command's own are learned at once.
-    intake.begin_attempt(managed.run, "", at)
 
 
 def _line(node: Node, managed: ManagedRun, at: MonoNs) -> str:

@@ -11,6 +11,7 @@ from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.inputs import Bye, Event, Hello, Step
 from governor.core.rules.trigger import FOREVER, Key, Trigger
+from governor.core.rules.trigger_state import ADDED
 from governor.core.runs.state import Run
 
 # The most that the key accepts, and so the most that is remembered.
@@ -24,6 +25,8 @@ class _State:
     reached: int = -1
     is_complete: bool = False
     began_at: MonoNs | None = None  # None: no event yet.
+    # When the last counted attempt began. A command that goes on without a rank goes on with it: it counts once.
+    counted: MonoNs | None = field(default=None, metadata=ADDED)
     # When each of the last attempts in a row without progress began.
     barren: deque[MonoNs] = field(default_factory=deque)
 
@@ -71,9 +74,9 @@ class RestartLoop(Trigger):
             state = self._state
             if event.step > state.reached:
                 state.reached = event.step
+            self._see(run)
             if state.first is None:
                 state.first = event.step
-                self._see(run)
         elif isinstance(event, Hello):
             self._see(run)
         elif isinstance(event, Bye) and event.completed:
@@ -81,7 +84,7 @@ class RestartLoop(Trigger):
         return False  # The end of an attempt fires; a step can only prevent that.
 
     def _see(self, run: Run) -> None:
-        if self._state.began_at is None:
+        if self._state.first is None:  # A command is launched before its first rank says when it began.
             self._state.began_at = run.attempt_at
 
     def _has_progressed(self) -> bool:
@@ -95,7 +98,7 @@ class RestartLoop(Trigger):
         state = self._state
         if state.began_at is None:
             return unknown("no_attempt")
-        if len(state.barren) < self._attempts:
+        if len(state.barren) < self._attempts or state.began_at == state.counted:
             return QUIET
         barren = [began for began in state.barren if 0 <= at - began <= self._within_ns]
         if len(barren) < self._attempts or self._has_progressed():
@@ -119,7 +122,8 @@ class RestartLoop(Trigger):
     def new_attempt(self, run: Run) -> None:
         """The previous attempt is over: count it if it made no progress."""
         state = self._state
-        if state.began_at is not None:
+        if state.began_at is not None and state.began_at != state.counted:
+            state.counted = state.began_at
             if state.is_complete or self._has_progressed():
                 state.barren.clear()
             else:

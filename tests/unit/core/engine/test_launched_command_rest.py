@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 
 from governor.core.base.findings import Reading
-from governor.core.base.identity import ConnectionId
+from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.policy import Persistence, PersistenceKind
-from governor.core.base.units import NS_PER_S, DurationNs
+from governor.core.base.units import NS_PER_S, BootNs, DurationNs
 from governor.core.engine.launched_command import ATTACH_EXPECTED_NS
 from governor.core.engine.node import Node
+from governor.core.engine.node_journal import run_snapshot
+from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import (
+    Bye,
+    CommandLaunched,
     Disconnected,
     LauncherExited,
     LaunchersSeen,
@@ -26,7 +30,7 @@ from governor.core.money.charges import UNALLOCATED
 from governor.core.views.status import run_status
 from tests.unit.core.engine.test_budgeting import set_live
 from tests.unit.core.engine.test_launched_command import COMMAND, STREAMED, launched, pass_time, stream, terms
-from tests.unit.core.engine.test_step import a_step, at, hello, peer, play, rule, tick
+from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, rule, tick
 
 EXPECTED_S = ATTACH_EXPECTED_NS // NS_PER_S
 
@@ -230,3 +234,42 @@ def test_of_two_holds_the_longer_stands() -> None:
         play(node, hello(0, 53, run="first", attempt="c", world_size=1, peer=peer(400)))
         assert node.runs["first"].history.hold_until == at(52 + left)
         assert node.runs["first"].history.hold_reason == ("by hand" if left == own else "loading")
+
+
+def fails(before: Node, when: int, *, completes: bool = False) -> tuple[Node, set[str]]:
+    """Another launch: its rank trains a step, and its launcher ends after it. Returns whom the rule has ended."""
+    kept = [run_snapshot(before, managed, at(when)) for managed in before.runs.values()]
+    node = make_node(*before.policies.policies[0].rules, cloud="none", exclusive=True, boot=when)
+    restore_runs(node, kept, BootNs(at(when)), at(when))
+    link, whose = ConnectionId(when), peer(200 + when)
+    effects = play(
+        node,
+        CommandLaunched(at(when), "job", 1000, (ProcessId(4321, when, "boot-1"),), ("x",)),
+        tick(when),
+        hello(0, when + 1, run="job", world_size=1, connection=link, peer=whose, attempt=f"a{when}"),
+        a_step(1, run="job", when=when + 2, connection=link),
+        tick(when + 3),
+        *([Bye(at(when + 3), link, "job", 0, 5, completed=True)] if completes else []),
+        Disconnected(at(when + 4), link),
+        TrainerExited(at(when + 4), "job", None),
+        tick(when + 5),
+        LauncherExited(at(when + 6)),
+        TrainerExited(at(when + 6), "job", 1),
+    )
+    return node, set(terms(effects))
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_launch_that_failed_counts_once_though_its_launcher_went_on_without_it(attempts: int) -> None:
+    node = make_node(rule("restart_loop", params={"attempts": attempts}))
+    for number in range(attempts):
+        node, ended = fails(node, 10 + 20 * number)
+        assert ended == set()
+    assert fails(node, 90)[1] == {"job"}
+
+
+def test_a_launch_that_trained_to_its_end_is_no_failure_because_its_command_went_on() -> None:
+    node, _ = fails(make_node(rule("restart_loop", params={"attempts": 1})), 10, completes=True)
+    node, ended = fails(node, 30)
+    assert ended == set()
+    assert fails(node, 50)[1] == {"job"}

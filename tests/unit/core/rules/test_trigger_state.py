@@ -70,7 +70,7 @@ KEYS = {
     "node_idle": "",
     "nonfinite": "ranks",
     "overflow_storm": "rank step updates well is_found scale scale_highest skipped_steps overflows",
-    "restart_loop": "furthest first reached is_complete began_at barren",
+    "restart_loop": "furthest first reached is_complete began_at counted barren",
     "runtime": "run_age_ns attempt_age_ns boot",
     "silence": "",
     "spot_notice": "",

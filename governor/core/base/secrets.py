@@ -49,6 +49,7 @@ _REFERENCE: Final = re.compile(r"\$([A-Za-z_]\w*|\{[A-Za-z_]\w*\})")
 _SHELL: Final = re.compile(r"(.*/)?((ba|da|z|k|c|tc|fi|a)?sh|python[\d.]*|perl|ruby|node|su|runuser|flock|xonsh)")
 _SCRIPT: Final = re.compile(r"-[a-zA-Z]*[ce]|--command")
 _DATABASE: Final = re.compile(r"(.*/)?(mysql\w*|mariadb[\w-]*|sshpass)")
+_SSHPASS: Final = re.compile(r"(.*/)?sshpass")
 _SCHEMES: Final = frozenset({"bearer", "basic", "token", "digest", "apikey"})
 _NO_WORDS: Final = frozenset({"=", ":", ":=", "==", ""})
 
@@ -78,7 +79,7 @@ class _Earlier:
     """What the words before one say of it."""
 
     last: str = ""
-    is_database: bool = False  # The first word.
+    has_password: bool = False  # The value of -p is one: a database is the first word, or sshpass any word.
     has_database: bool = False
     has_shell: bool = False
     has_login: bool = False
@@ -86,7 +87,7 @@ class _Earlier:
     def add(self, word: str, is_first: bool) -> None:
         is_database = _DATABASE.fullmatch(word) is not None
         self.last = word
-        self.is_database |= is_first and is_database
+        self.has_password |= _SSHPASS.fullmatch(word) is not None or (is_first and is_database)
         self.has_database |= is_database
         self.has_shell |= _SHELL.fullmatch(word) is not None
         self.has_login |= word == "login"
@@ -127,7 +128,7 @@ def _name_before(earlier: _Earlier, word: str) -> str:
     if earlier.last.endswith("wandb") and word == "login":
         return "--password"
     if word == "-p":
-        return "--password" if earlier.has_login or earlier.is_database else ""
+        return "--password" if earlier.has_login or earlier.has_password else ""
     named = _LAST_NAME.search(word)
     if named is not None:
         return named[1] or named[2]

@@ -67,6 +67,7 @@ def test_the_copied_command_has_the_old_ceiling_and_as_much_again_and_says_so(
         ("costgov run --ceiling", {}),
         ("costgov run --ceiling much -- python t.py", {}),
         ("costgov run --price 2 -- python t.py --ceiling 25", {}),
+        ("costgov run --price 2 -- ./train.sh --ceiling 25", {}),
         ("python t.py --ceiling 25", {}),
     ],
 )

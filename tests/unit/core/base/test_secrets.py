@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from governor.core.base.secrets import command_text, redacted
+from governor.core.base.secrets import NESTED_MAX, command_text, redacted
 from governor.core.base.shell_words import REDACTED
 from tests.sweeps import share_of
 
@@ -102,6 +102,11 @@ HIDDEN = [
     ["sh", "-c", f"curl -u user:{CANARY} h"],
     ["sh", "-c", f"curl -H 'Authorization: token {CANARY}' h"],
     ["sh", "-c", f"wandb login {CANARY}; sshpass -p {CANARY} ssh h; mysql -p{CANARY}"],
+    ["sh", "-c", f"docker login reg.io -u me -p {CANARY}"],
+    ["docker", "login", "reg.io", "-u", "me", "-p", CANARY],
+    ["sudo", "mysql", f"-p{CANARY}"],
+    ["sudo", "sshpass", "-p", CANARY, "ssh", "h"],
+    ["sh", "-c", f"sudo mysql -u me -p{CANARY} db"],
     ["sh", "-c", f"t.py --token '${CANARY}'"],
     ["srun", f"--export=ALL,WANDB_API_KEY={CANARY},A=1"],
     ["sbatch", "--wrap", f"export WANDB_API_KEY={CANARY}; srun t.py"],
@@ -130,6 +135,7 @@ LEFT = [
     ["--signal", "TERM", "--sigma", "0.1", "--design=x", "--pat", "*.bin", "--passes", "3", "--compass", "north"],
     ["--pass", "2", "PWD=/home/ada", "--token-file", "/run/token", "--secretary=eve", "--authority", "x"],
     ["python", "-m", "torch.distributed.run", "--nproc_per_node=8", "--rdzv-endpoint=host:29500", "t.py"],
+    ["docker", "run", "--name", "mysql", "-p", "3306:3306", "img"],
     ["docker", "run", "-p", "8080:80", "-u", "1000:1000", "img@sha256:abc", "-v", "/a:/b:ro"],
     ["deepspeed", "--include", "localhost:0,1", "t.py", "--deepspeed", "ds.json", "--fp16_opt_level=O2"],
     ["git@github.com:org/repo.git", "ssh://git@host/repo", "s3://bucket/key/part-0", "gs://b/tokens/x?a=1&b=2"],
@@ -218,6 +224,19 @@ def test_a_long_text_takes_no_long_time() -> None:
         began = time.process_time()
         redacted(["sh", "-c", part * (8192 // len(part))])
         assert time.process_time() - began < 2, part
+
+
+def test_a_script_within_too_many_others_is_hidden_as_a_whole() -> None:
+    """Each is a level, however it is quoted: none is read without end."""
+    argv = ["t.py", "plain"]
+    for _ in range(NESTED_MAX):
+        argv = ["sh", "-c", shlex.join(argv)]
+    assert "plain" in " ".join(redacted(argv))
+    for _ in range(2):
+        argv = ["sh", "-c", shlex.join(argv)]
+    shown = " ".join(redacted(argv))
+    assert "plain" not in shown
+    assert REDACTED in shown
 
 
 def test_keys_of_ones_own_are_names_or_patterns() -> None:

@@ -258,14 +258,25 @@ def test_where_the_newest_is_not_finite_the_one_before_is_the_last_good_and_says
     assert run.last_good == replace(saved_by_itself(10), passed_over=tuple(refused)) == incident.last_good
     assert run.last_good_at is None, "more work is unsaved than was thought"
     alarms = [effect for effect in effects if isinstance(effect, Alarm)]
-    assert [(alarm.name, "of step 30" in alarm.text) for alarm in alarms] == [
-        ("checkpoint_nonfinite", True), ("checkpoint_nonfinite", False),
-    ]  # fmt: skip
+    assert [(alarm.name, alarm.text.partition(", is")[0]) for alarm in alarms] == [
+        ("checkpoint_nonfinite", "the last good checkpoint, of step 30"),
+        ("checkpoint_nonfinite", "a checkpoint that was named as good, of step 20"),
+    ]
     assert incident_snapshot(node, incident)["last_good"] == incident.last_good.row()
     play(node, hello(when=34, last_good=said(30)))
     assert run.last_good == incident.last_good, "a rank that repeats itself"
     play(node, hello(when=35, last_good=said(30, after=4)))
     assert run.last_good == saved_by_itself(30, after=4).pending(), "saved again since then"
+
+
+def test_a_look_alarms_of_what_was_not_known_before_it_alone() -> None:
+    node, _ = named(10, 20, 30)
+    play(node, looks(s30=HARM, s20=None))
+    alarms = [effect for effect in play(node, looks(s20=HARM, s10=None)) if isinstance(effect, Alarm)]
+    run = node.runs["llama"].run
+    assert run.last_good is not None
+    assert [one.step for one in run.last_good.passed_over] == [20, 30]
+    assert ["of step 20" in alarm.text for alarm in alarms] == [True]
 
 
 def test_where_none_is_finite_the_newest_is_named_as_what_it_is() -> None:

@@ -32,7 +32,7 @@ from governor.cli.common import (
     show_line,
     sockets,
 )
-from governor.core.base.units import NS_PER_S, format_usd
+from governor.core.base.units import NS_PER_S
 from governor.text.screen import Styled, screen_of
 from governor.wire import control_client
 from governor.wire.control_client import INCIDENTS_MAX, Snapshot, matching
@@ -72,7 +72,7 @@ def list_incidents(last: int, config: Path | None, control: str | None, as_json:
     from governor.text.table import Head, render_rows
 
     heads = [Head(title, may_wrap=title == "WHY") for title in _HEAD]
-    rows = [_row(snapshot) for snapshot in found]
+    rows = [row(snapshot) for snapshot in found]
     click.echo(render_rows(heads, rows, total=False, screen=screen_of(sys.stdout)), nl=False)
 
 
@@ -115,18 +115,17 @@ _STYLES: Final = {"HALTED": "green", "NEEDS_HUMAN": "bold red"}
 _HEAD: Final = ("INCIDENT", "OPENED (UTC)", "RUN", "STEP", "WHY", "STAGE", "CHECKPOINT", "SPENT")
 
 
-def _row(snapshot: Snapshot) -> tuple[str, ...]:
+def row(snapshot: Snapshot) -> tuple[str, ...]:
+    from governor.text.moments import spent_amount
     from governor.text.table import plain
 
     stage = plain(snapshot["halt_stage"])
     opened = datetime.fromtimestamp(snapshot["opened_wall_ns"] / NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M:%S")
     checkpoint = snapshot.get("checkpoint") or {}
     saved = f"{checkpoint.get('kind')} by {checkpoint.get('verified_by')}" if checkpoint else "none"
-    known = snapshot.get("spend_rate_usd_micros_per_hour") is not None
-    spent = format_usd(snapshot["spend_usd_micros"]) if known else "unknown"
     step = "-" if snapshot.get("step") is None else str(snapshot["step"])
     texts = (snapshot["incident_id"], opened, snapshot["run"], step, snapshot["reason"])
-    return (*map(plain, texts), Styled(stage, _STYLES.get(stage, "yellow")), plain(saved), spent)
+    return (*map(plain, texts), Styled(stage, _STYLES.get(stage, "yellow")), plain(saved), spent_amount(snapshot))
 
 
 def _find(incident_id: str, found: list[Snapshot]) -> Snapshot:

@@ -28,6 +28,7 @@ from governor.reports.resume_text import (
 from governor.reports.terminal import live_line, loss_text, timeline_lines
 from governor.text.moments import (
     Snapshot,
+    is_unpriced,
     last_good_text,
     moments,
     none_is_left,
@@ -154,7 +155,7 @@ def not_observed(snapshot: Snapshot) -> list[str]:
     lines = [*_unseen_checkpoint(snapshot, seen), *unseen_last_good(snapshot), *_unseen_end(snapshot, seen)]
     if snapshot.get("undurable"):
         lines.append("Some records were not on disk when they were acted upon (full or frozen disk).")
-    if snapshot.get("spend_rate_usd_micros_per_hour") is None:
+    if is_unpriced(snapshot):
         lines.append("The price of this machine is unknown, so what was spent is unknown.")
     lost = [str(rank["rank"]) for rank in snapshot["ranks"] if not rank.get("connected", True)]
     if lost:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from governor.core.engine.idle.messages import ABANDONED
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.resume import SUPERSEDED
-from governor.text.moments import Snapshot, moments, since_text, when
+from governor.text.moments import Snapshot, is_unpriced, moments, since_text, when
 from governor.text.table import plain
 
 
@@ -55,7 +55,7 @@ def node_not_observed(snapshot: Snapshot) -> list[str]:
         lines.append(f"The stop is not finished: stage {snapshot['halt_stage']}.")
     if snapshot.get("undurable"):
         lines.append("Some records were not on disk when they were acted upon (full or frozen disk).")
-    if snapshot.get("spend_rate_usd_micros_per_hour") is None:
+    if is_unpriced(snapshot):
         lines.append("The price of this machine is unknown, so what its idle time has cost is unknown.")
     return lines
 

@@ -335,14 +335,27 @@ def since_text(since_ns: int) -> str:
     return sign + format_duration(magnitude)
 
 
+def is_unpriced(snapshot: Snapshot) -> bool:
+    """Whether what was spent is unknown. A run for which another one pays has spent nothing of its own."""
+    return snapshot.get("spend_rate_usd_micros_per_hour") is None and snapshot.get("paid_by") is None
+
+
+def spent_amount(snapshot: Snapshot) -> str:
+    """The run's spend as a cell of a table."""
+    if is_unpriced(snapshot):
+        return "unknown"
+    is_own = snapshot.get("spend_rate_usd_micros_per_hour") is not None or snapshot["spend_usd_micros"]
+    return format_usd(int(snapshot["spend_usd_micros"])) if is_own else "-"
+
+
 def spent_text(snapshot: Snapshot) -> str:
     """The run's spend, the part of it after the verdict, and the source of the price."""
-    rate = snapshot.get("spend_rate_usd_micros_per_hour")
-    if rate is None and snapshot.get("paid_by") is not None:
-        return f"nothing of its own: {plain(snapshot['paid_by'])} pays for the command"
-    if rate is None:
+    if is_unpriced(snapshot):
         return "unknown: no price is known for this machine"
-    spent = int(snapshot["spend_usd_micros"])
+    rate, spent = snapshot.get("spend_rate_usd_micros_per_hour"), int(snapshot["spend_usd_micros"])
+    if rate is None:
+        own = f"{format_usd(spent)} of its own, before" if spent else "nothing of its own"
+        return f"{own}: {plain(snapshot['paid_by'])} pays for the command"
     after = spent - int(snapshot.get("spend_at_verdict_usd_micros", spent))
     all_in = snapshot.get("usd_micros_per_mtok_all_in")
     tokens = f", {format_usd(all_in)}/1M tokens all-in" if all_in is not None else ""

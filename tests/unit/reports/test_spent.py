@@ -1,0 +1,40 @@
+"""What a run has spent, as every view of its halt tells it: known, unknown, or paid by another run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from governor.cli.incident import row as listed
+from governor.reports.incident import incident_document, incident_markdown, timeline_lines
+from governor.text.moments import spent_text
+from tests.golden.report_cases import hang_deaf, nan_halt
+
+
+def test_an_unknown_price_is_not_zero() -> None:
+    assert incident_document(hang_deaf())["spend_usd"] is None
+    assert "$0" not in "\n".join(timeline_lines(hang_deaf()))
+
+
+def test_a_halt_that_was_over_before_the_next_tick_does_not_say_that_it_cost_nothing() -> None:
+    halted = nan_halt() | {"spend_at_verdict_usd_micros": 2_000_000, "spend_usd_micros": 2_000_000}
+    assert spent_text(halted).startswith("$2.00 (charged up to the tick before the verdict) at ")
+
+
+@pytest.mark.parametrize(
+    ("over", "text", "cell", "is_unknown"),
+    [
+        ({"paid_by": None}, "unknown: no price is known for this machine", "unknown", True),
+        ({"paid_by": "a", "spend_usd_micros": 0}, "nothing of its own: a pays for the command", "-", False),
+        ({"paid_by": "a", "spend_usd_micros": 250_000}, "$0.2500 of its own, before: a pays", "$0.2500", False),
+    ],
+)
+def test_what_another_run_pays_is_not_unknown_in_any_view(
+    over: dict[str, Any], text: str, cell: str, is_unknown: bool
+) -> None:
+    halted = nan_halt() | {"spend_rate_usd_micros_per_hour": None} | over
+    assert spent_text(halted).startswith(text)
+    assert listed(halted)[-1] == cell
+    for told in (incident_markdown(halted), "\n".join(incident_document(halted)["not_observed"])):
+        assert ("The price of this machine is unknown" in told) == is_unknown

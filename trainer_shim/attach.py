@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, TypeVar, cast
 from weakref import ref
 
 from . import launch, tokens
@@ -105,6 +106,24 @@ class Shim:
             self.finish("exit", self._reached_the_end())
 
 
+_Attach = TypeVar("_Attach", bound=Callable[..., Shim])
+
+
+def _taking_any_call(function: _Attach) -> _Attach:
+    """A call that the signature refuses trains on unwatched, like any other that cannot be attached."""
+
+    @functools.wraps(function)
+    def take(*args: Any, **kwargs: Any) -> Shim:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            by_place = TypeError("one object is given by its place, all else by name, as in optimizer=optimizer")
+            return _unwatched(_handle(), by_place if len(args) > 1 else error)
+
+    return cast(_Attach, take)
+
+
+@_taking_any_call
 def attach(
     engine: Any,
     *,
@@ -149,9 +168,8 @@ def attach(
             return known
         known.close()
     options = Options(checkpoint_dir, optimizer, stateful or {}, save_fn, load_fn)
-    progress = Progress(threading.get_ident())
-    meter = StepMeter(progress, tokens.TokenCount(tokens_per_step, tokens_fn, 1))
-    shim = Shim(meter, total_steps)
+    shim = _handle(total_steps, tokens_per_step, tokens_fn)
+    meter = shim._meter
     overrides = {"run": run, "stage": stage, "tokens_per_step": tokens_per_step, "total_steps": total_steps}
     _, error = attempt(_start, shim, meter, engine, options, overrides, labels or {}, signal, make_watch)
     if error is not None:
@@ -161,6 +179,15 @@ def attach(
     CURRENT.meter = meter
     atexit.register(shim._at_exit)
     return shim
+
+
+def _handle(
+    total_steps: Optional[int] = None,
+    tokens_per_step: Optional[int] = None,
+    tokens_fn: Optional[Callable[..., int]] = None,
+) -> Shim:
+    progress = Progress(threading.get_ident())
+    return Shim(StepMeter(progress, tokens.TokenCount(tokens_per_step, tokens_fn, 1)), total_steps)
 
 
 _ATTACHED: List[Shim] = []

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,34 @@ def test_a_wrong_object_costs_one_clear_line_and_gives_a_handle_that_does_nothin
     assert (shim.step, shim.tokens_total) == (0, 0)
     shim.finish()
     shim.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "told"),
+    [
+        (("model", "optimizer"), {"checkpoint_dir": "ck"}, "all else by name, as in optimizer=optimizer"),
+        (("model",), {"checkpoints_dir": "ck"}, "unexpected keyword argument 'checkpoints_dir'"),
+        ((), {}, "missing 1 required positional argument: 'engine'"),
+    ],
+)
+def test_a_call_that_the_signature_refuses_costs_one_line_too(
+    given: tuple[str, ...], named: dict[str, str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attach: Any = trainer_shim.attach
+    shim = attach(*given, **named)
+    said = capsys.readouterr().err
+    assert said.startswith("costgov: attach() failed, training goes on unwatched: TypeError: ")
+    assert told in said
+    assert said.count("\n") == 1
+    assert not shim.watching
+    assert shim.loss(2.5) == 2.5
+
+
+def test_required_refuses_a_call_that_watches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COSTGOV_REQUIRED", "1")
+    attach: Any = trainer_shim.attach
+    with pytest.raises(SystemExit, match="refuses to train unwatched"):
+        attach("model", "optimizer")
 
 
 @pytest.mark.parametrize("word", ["1", "true", "YES", " on "])

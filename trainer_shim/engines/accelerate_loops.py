@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from trainer_shim.guard import guarded
@@ -20,7 +19,7 @@ from . import base, hooks, plain
 from .base import Options
 from .deepspeed_engine import DeepSpeedKind
 from .hf import through_backward
-from .own_checkpoints import OwnCheckpoint, is_finite, manifest, manifests
+from .own_checkpoints import manifest
 
 _NUMBERED = re.compile(r"^checkpoint_(\d+)$")
 
@@ -72,17 +71,16 @@ class AccelerateSaver(base.PositionSaver):
 
     def own_checkpoints(self, directory: str) -> List[Dict[str, Any]]:
         """Return those that the script saved by itself and of which this rank noted its part."""
-        return manifests(directory, self._own(directory))
+        return list(self._own(directory))
 
-    def _own(self, directory: str) -> Iterator[OwnCheckpoint]:
+    def _own(self, directory: str) -> Iterator[Dict[str, Any]]:
         rank = int(self._accelerator.process_index)
         for path in (path for folder in {directory, self._numbered or directory} for path in _below(folder)):
             if os.path.lexists(os.path.join(path, checkpoint.MANIFEST)):
                 continue
             step = ((checkpoint.read_rank_file(path, rank) or {}).get("position") or {}).get("step")
             if isinstance(step, int):
-                part = os.path.join(path, checkpoint.rank_file(rank))
-                yield OwnCheckpoint(step, path, part, partial(is_finite, path))
+                yield manifest(step, path, os.path.join(path, checkpoint.rank_file(rank)))
 
     def named_checkpoint(self, path: str) -> Optional[Dict[str, Any]]:
         """Return one that the script saved by itself and of which this rank noted its part."""

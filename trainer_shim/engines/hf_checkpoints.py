@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from trainer_shim.guard import print_line
@@ -18,7 +17,7 @@ from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, publish
 
 from . import base, hooks
-from .own_checkpoints import OwnCheckpoint, is_finite, manifest, manifests
+from .own_checkpoints import manifest
 
 _OWN = re.compile(r"^checkpoint-(\d+)$")  # What transformers' get_last_checkpoint() looks for.
 _STATE = "trainer_state.json"  # The last file that the Trainer writes.
@@ -92,21 +91,21 @@ class TrainerSaver(base.PositionSaver):
 
     def own_checkpoints(self, directory: str) -> List[Dict[str, Any]]:
         """Return the whole ones that the Trainer saved without us: they have no manifest of ours."""
-        return manifests(directory, self._own(directory))
+        return list(self._own(directory))
 
     def named_checkpoint(self, path: str) -> Optional[Dict[str, Any]]:
         """Return a checkpoint of the Trainer's own, whatever it is named."""
         step = _step_in(path)
         return None if step is None else manifest(step, path, os.path.join(path, _STATE))
 
-    def _own(self, directory: str) -> Iterator[OwnCheckpoint]:
+    def _own(self, directory: str) -> Iterator[Dict[str, Any]]:
         for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:
             path = os.path.join(directory, name)
             if _OWN.match(name) is None or os.path.lexists(os.path.join(path, checkpoint.MANIFEST)):
                 continue
             step = _step_of(path)
             if step is not None:
-                yield OwnCheckpoint(step, path, os.path.join(path, _STATE), partial(is_finite, path))
+                yield manifest(step, path, os.path.join(path, _STATE))
 
 
 def _returns(value: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

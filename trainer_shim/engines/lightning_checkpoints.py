@@ -6,7 +6,6 @@ import glob
 import hashlib
 import json
 import os
-from functools import partial
 from typing import Any, Dict, Iterator, List, Optional
 
 from trainer_shim import launch
@@ -15,7 +14,7 @@ from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, rng
 
 from . import base, hooks
-from .own_checkpoints import OwnCheckpoint, manifest, manifests
+from .own_checkpoints import manifest
 
 CHECKPOINT_FILE = "trainer.ckpt"
 STATE_KEY = "costgov"  # Of our callback's state in a checkpoint.
@@ -78,7 +77,7 @@ class LightningSaver(base.PositionSaver):
         Loggers number their directories at every launch and for every script: there, only what the same command has
         saved is taken.
         """
-        return manifests(directory, self._own())
+        return list(self._own())
 
     def named_checkpoint(self, path: str) -> Optional[Dict[str, Any]]:
         """Return a file of Lightning's own, or the directory of a strategy that shards."""
@@ -94,7 +93,7 @@ class LightningSaver(base.PositionSaver):
             raise ValueError("holds weights alone, and no state of a training to go on from")
         return manifest(step, path, file)
 
-    def _own(self) -> Iterator[OwnCheckpoint]:
+    def _own(self) -> Iterator[Dict[str, Any]]:
         files = dict.fromkeys(self._files("*", "*", "checkpoints"), False)
         files.update((path, True) for path in self._files("checkpoints"))
         for one in self._trainer.checkpoint_callbacks:
@@ -109,7 +108,7 @@ class LightningSaver(base.PositionSaver):
             ours = loaded.get("callbacks", {}).get(STATE_KEY, {})
             if ours.get("sound") is False or (not files[path] and ours.get("command") != _command()):
                 continue
-            yield OwnCheckpoint(step, path, path, partial(_is_finite, path, loaded))
+            yield manifest(step, path, path)
 
     def _files(self, *below: str) -> List[str]:
         trainer = self._trainer
@@ -137,13 +136,3 @@ def _read(path: str) -> Dict[str, Any]:
     import torch
 
     return dict(torch.load(path, map_location="cpu", mmap=True, weights_only=True))
-
-
-def _is_finite(path: str, loaded: Dict[str, Any]) -> bool:
-    import torch
-
-    tensors = [value for value in loaded.get("state_dict", {}).values() if torch.is_tensor(value)]
-    if all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
-        return True
-    print_line("passing over %s: its weights are not finite" % path)
-    return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,8 @@ from tests.drills.shim.fake_governor import FakeGovernor
 from trainer_shim.engines.hf_checkpoints import TrainerSaver
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint
+from trainer_shim.saving.resuming import resume_from
+from trainer_shim.saving.store import MemoryStore
 
 needs("transformers", "accelerate")
 
@@ -69,17 +72,34 @@ def test_beside_a_suspect_checkpoint_the_trainers_own_are_looked_into(tmp_path: 
     for step, weight in ((30, 1.0), (40, float("nan")), (70, 1.0)):
         path = tmp_path / f"checkpoint-{step}"
         path.mkdir()
-        save_file({"weight": torch.tensor([0.5, weight])}, path / "model.safetensors")
+        mask = torch.full((16, 16), float("-inf")).triu(1)
+        save_file({"weight": torch.full((100,), weight), "mask": mask}, path / "model.safetensors")
         (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
-    suspect = tmp_path / "costgov-suspect-42"
+    suspect = tmp_path / "costgov-suspect-72"
     suspect.mkdir()
-    (suspect / checkpoint.MANIFEST).write_text(json.dumps({"kind": "suspect", "step": 42, "files": []}))
-    trainer = SimpleNamespace(args=SimpleNamespace(output_dir=str(tmp_path)))
+    (suspect / checkpoint.MANIFEST).write_text(json.dumps({"kind": "suspect", "step": 72, "files": []}))
+    trainer = Trainer(str(tmp_path))
     saver = TrainerSaver(cast(StepMeter, SimpleNamespace(teach_directory=lambda _: None)), trainer)
-    with (tmp_path / "checkpoint-30" / "model.safetensors").open("r+b") as weights:
-        assert [found["step"] for found in saver.own_checkpoints(str(tmp_path))] == [30, 70]
-        weights.truncate(20)
-    assert [found["step"] for found in saver.own_checkpoints(str(tmp_path))] == [70], "torn: passed over, not raised"
+    steps = []
+    for _ in range(2):
+        resumed = resume_from(saver, str(tmp_path), 0, MemoryStore(), 1)
+        assert resumed is not None
+        steps.append(resumed.step)
+        os.truncate(tmp_path / f"checkpoint-{resumed.step}" / "model.safetensors", 20)
+    assert steps == [70, 30], "torn: passed over, not raised"
+
+
+class Trainer:
+    """As far as a checkpoint is chosen for it."""
+
+    def __init__(self, output_dir: str) -> None:
+        self.args = SimpleNamespace(output_dir=output_dir)
+
+    def train(self) -> None:
+        raise NotImplementedError
+
+    def is_world_process_zero(self) -> bool:
+        return True
 
 
 def test_a_resumed_trainer_goes_on_at_its_step(run_ranks, tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ def safetensors(path: Path, tensors: dict[str, tuple[str, bytes]]) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     data = b""
     for name, (dtype, raw) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": [len(raw)], "data_offsets": [len(data), len(data) + len(raw)]}
+        count = len(raw) // len(ONE.get(dtype, b"1"))
+        header[name] = {"dtype": dtype, "shape": [count], "data_offsets": [len(data), len(data) + len(raw)]}
         data += raw
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)

@@ -1,4 +1,4 @@
-"""Which checkpoints that a Trainer has saved by itself are trusted. Its files are made here, without transformers."""
+"""Which checkpoints that a framework has saved by itself are gone on from. Its files are made here, without it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,26 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.unit.shim.weights_files import COUNT, NAN, ONE, torch_zip
+from tests.unit.shim.weights_files import COUNT, MINUS_INF, NAN, ONE, safetensors, torch_zip
 from trainer_shim.engines.hf_checkpoints import TrainerSaver
-from trainer_shim.engines.own_checkpoints import OwnCheckpoint, manifests
+from trainer_shim.interfaces import Resumed
 from trainer_shim.meter import StepMeter
 from trainer_shim.progress import Progress
 from trainer_shim.saving import checkpoint
+from trainer_shim.saving.resuming import resume_from
+from trainer_shim.saving.store import MemoryStore
 from trainer_shim.tokens import TokenCount
 
 
 @pytest.fixture
 def saver(tmp_path: Path) -> TrainerSaver:
     meter = StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
-    return TrainerSaver(meter, SimpleNamespace(args=SimpleNamespace(output_dir=str(tmp_path))))
+    args = SimpleNamespace(output_dir=str(tmp_path))
+    return TrainerSaver(meter, SimpleNamespace(args=args, train=lambda: None, is_world_process_zero=lambda: True))
+
+
+def resume(saver: TrainerSaver, directory: Path) -> Resumed | None:
+    return resume_from(saver, str(directory), 0, MemoryStore(), 1)
 
 
 def own(directory: Path, step: int, raw: bytes) -> None:
@@ -40,42 +47,78 @@ def suspect(directory: Path, step: int) -> None:
     checkpoint.commit(str(path), [], {"step": step, "kind": "suspect"}, move_latest=False)
 
 
+def own_weights(directory: Path, step: int, *tensors: tuple[str, bytes]) -> None:
+    """As a Trainer saves alone."""
+    path = directory / f"checkpoint-{step}"
+    path.mkdir()
+    named = {f"tensor_{index}": tensor for index, tensor in enumerate(tensors)}
+    safetensors(path / "model.safetensors", {"weight": ("F32", ONE["F32"] * COUNT), **named})
+    torch_zip(path / "optimizer.pt", "F32", ONE["F32"] * COUNT)
+    (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+
+
 def test_beside_a_suspect_one_partitions_of_zero3_with_a_nan_are_not_trusted(
     saver: TrainerSaver, tmp_path: Path, capfd: pytest.CaptureFixture
 ) -> None:
     own(tmp_path, 10, ONE["F32"] * COUNT)
     own(tmp_path, 20, NAN["F32"] * COUNT)
     suspect(tmp_path, 21)
-    assert [found["step"] for found in saver.own_checkpoints(str(tmp_path))] == [10]
+    resumed = resume(saver, tmp_path)
+    assert resumed is not None
+    assert resumed.step == 10
     said = capfd.readouterr().err
     assert f"passing over {tmp_path}/checkpoint-20: not finite: global_step20/bf16_zero_pp_rank_1_" in said
 
 
-@pytest.mark.parametrize(
-    ("later", "step", "is_finite", "is_taken", "is_looked_into"),
-    [
-        (None, 10, False, True, False),  # No NaN was ever seen: nothing is read that may be terabytes.
-        (9, 10, False, True, False),
-        (10, 10, True, True, True),
-        (21, 10, True, True, True),
-        (21, 10, False, False, True),
-    ],
-)
-def test_a_framework_s_own_one_is_looked_into_where_a_later_one_of_ours_is_suspect(
-    tmp_path: Path, later: int | None, step: int, is_finite: bool, is_taken: bool, is_looked_into: bool
+@pytest.mark.parametrize("later", [None, 9, 20, 21])
+@pytest.mark.parametrize("is_finite", [True, False])
+def test_a_suspect_one_of_ours_beside_them_changes_nothing_in_how_they_are_judged(
+    saver: TrainerSaver, tmp_path: Path, later: int | None, is_finite: bool
 ) -> None:
+    own_weights(tmp_path, 10)
+    own_weights(tmp_path, 20, ("F32", (ONE if is_finite else NAN)["F32"] * COUNT))
     if later is not None:
         suspect(tmp_path, later)
-    (last_file := tmp_path / "last").touch()
-    looked: list[int] = []
+    resumed = resume(saver, tmp_path)
+    assert resumed is not None
+    assert resumed.step == (20 if is_finite else 10)
 
-    def look() -> bool:
-        looked.append(step)
-        return is_finite
 
-    found = manifests(str(tmp_path), [OwnCheckpoint(step, str(tmp_path / "own"), str(last_file), look)])
-    told = {"step": step, "path": str(tmp_path / "own"), "kind": "good", "created_unix_s": last_file.stat().st_mtime}
-    assert (found, bool(looked)) == ([told] if is_taken else [], is_looked_into)
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        ("F32", (MINUS_INF["F32"] + ONE["F32"]) * COUNT),
+        ("BF16", MINUS_INF["BF16"] * COUNT),
+        ("F32", NAN["F32"]),
+        ("F8_E4M3", b"\x7f" * COUNT),
+    ],
+    ids=["a causal mask", "a mask in bfloat16", "a best loss so far", "a type that nobody samples"],
+)
+def test_what_the_governor_calls_good_is_gone_on_from(
+    saver: TrainerSaver, tmp_path: Path, healthy: tuple[str, bytes], capfd: pytest.CaptureFixture
+) -> None:
+    """After a NaN elsewhere. To begin anew would train over all of them."""
+    for step in (10, 20):
+        own_weights(tmp_path, step, healthy)
+    suspect(tmp_path, 21)
+    resumed = resume(saver, tmp_path)
+    assert resumed is not None
+    assert (resumed.step, resumed.path) == (20, str(tmp_path / "checkpoint-20"))
+    assert "passing over" not in capfd.readouterr().err
+
+
+def test_where_all_are_harmed_it_says_so_and_does_not_begin_anew_over_them(
+    saver: TrainerSaver, tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    for step in (10, 20):
+        own_weights(tmp_path, step, ("F32", NAN["F32"] * COUNT))
+    suspect(tmp_path, 21)
+    resumed = resume(saver, tmp_path)
+    assert resumed is not None
+    assert resumed.step == 20
+    said = capfd.readouterr().err
+    assert said.count("passing over") == 2
+    assert f"nothing older is finite and whole: going on from {tmp_path}/checkpoint-20 all the same" in said
 
 
 def test_one_that_is_named_is_known_by_its_state_whatever_its_directory_is_called(

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import glob
 import os
-from typing import Any, Callable, Dict, List, Optional
+import re
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from trainer_shim import device_timing
-from trainer_shim.guard import attempt, guarded
+from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.interfaces import Saver
 from trainer_shim.meter import StepMeter
+from trainer_shim.saving import checkpoint
+from trainer_shim.saving.pickled_values import values_of
 from trainer_shim.scalars import EngineFacts
 
 from . import base, hooks, own_checkpoints
@@ -86,8 +89,24 @@ class DeepSpeedSaver(base.PositionSaver):
 
     def named_checkpoint(self, path: str) -> Optional[Dict[str, Any]]:
         """Return one that the script saved by itself. Its step is known once it is loaded."""
-        states = sorted(glob.glob(os.path.join(glob.escape(path), "*model_states.pt")))
-        return own_checkpoints.manifest(None, path, states[0]) if states else None
+        states = _states_in(path)
+        return own_checkpoints.manifest(_step_in(states), path, states[0]) if states else None
+
+    def own_checkpoints(self, directory: str) -> List[Dict[str, Any]]:
+        """Return those that the script saved by itself below `directory`, by whatever tag."""
+        return list(self._own(directory))
+
+    def _own(self, directory: str) -> Iterator[Dict[str, Any]]:
+        for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:
+            path = os.path.join(directory, name)
+            states = _states_in(path)
+            if not states or os.path.lexists(os.path.join(path, checkpoint.MANIFEST)):
+                continue
+            step = _step_in(states)
+            if step is not None:
+                yield own_checkpoints.manifest(step, path, states[0])
+            elif int(self._engine.global_rank) == 0:
+                print_line("passing over %s: no global_steps can be read in its model states" % path)
 
     def load(self, directory: str, tag: str) -> Dict[str, Any]:
         # The hooked method: it reports the phase and takes the counters over.
@@ -95,6 +114,27 @@ class DeepSpeedSaver(base.PositionSaver):
         if path is None:
             raise FileNotFoundError("no checkpoint %r in %s" % (tag, directory))
         return dict(client_state or {})
+
+
+def _states_in(path: str) -> List[str]:
+    """Return the files with the engine's counters. A pipeline's layers end in the same words, and have none."""
+    found = glob.glob(os.path.join(glob.escape(path), "*model_states.pt"))
+    return sorted(one for one in found if not os.path.basename(one).startswith(_LAYER))
+
+
+def _step_in(states: List[str]) -> Optional[int]:
+    """Return the step that the first readable one has, or that DeepSpeed named the directory after."""
+    for file in states:
+        values, _ = attempt(values_of, file)
+        step = (values or {}).get("global_steps")
+        if isinstance(step, int):
+            return step
+    named = _TAG.match(os.path.basename(os.path.dirname(states[0])))
+    return None if named is None else int(named[1])
+
+
+_LAYER = "layer_"
+_TAG = re.compile(r"global_step(\d+)\Z")
 
 
 def _hold_write_errors(engine: Any, undo: hooks.Undo) -> List[Exception]:

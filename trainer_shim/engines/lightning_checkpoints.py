@@ -12,6 +12,7 @@ from trainer_shim import launch
 from trainer_shim.guard import attempt, print_line
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, rng
+from trainer_shim.saving.pickled_values import values_of
 
 from . import base, hooks
 from .own_checkpoints import manifest
@@ -65,6 +66,11 @@ class LightningSaver(base.PositionSaver):
         hooks.give_once(self._resuming, self._trainer, "fit", _CKPT_PATH, "ckpt_path", path)
         if self._trainer.global_rank == 0:
             print_line("trainer.fit() continues from %s, unless it is told ckpt_path=" % path)
+            objects, _ = attempt(_objects_in, _file_of(path))
+            if objects:
+                print_line(
+                    "it holds objects (%s): where torch refuses them, pass weights_only=False to fit()" % objects
+                )
         return {}
 
     def forget_resume(self) -> None:
@@ -81,17 +87,14 @@ class LightningSaver(base.PositionSaver):
 
     def named_checkpoint(self, path: str) -> Optional[Dict[str, Any]]:
         """Return a file of Lightning's own, or the directory of a strategy that shards."""
-        file = os.path.join(path, _SHARDS_META) if os.path.isdir(path) else path
+        file = _file_of(path)
         if not os.path.isfile(file):
             return None
-        loaded, error = attempt(_read, file)
-        if loaded is None:
-            line = "%.200s" % (str(error).splitlines() or [""])[0]
-            raise ValueError("cannot be read without running its code (%s): pass it to fit(ckpt_path=)" % line)
-        step = loaded.get("global_step")
-        if not isinstance(step, int) or (file == path and "optimizer_states" not in loaded):
-            raise ValueError("holds weights alone, and no state of a training to go on from")
-        return manifest(step, path, file)
+        loaded, error = attempt(values_of, file)
+        unfit = _unfit(loaded, error, is_alone=file == path)
+        if loaded is None or unfit is not None:
+            raise ValueError(unfit)
+        return manifest(loaded["global_step"], path, file)
 
     def _own(self) -> Iterator[Dict[str, Any]]:
         files = dict.fromkeys(self._files("*", "*", "checkpoints"), False)
@@ -99,16 +102,20 @@ class LightningSaver(base.PositionSaver):
         for one in self._trainer.checkpoint_callbacks:
             if getattr(one, "dirpath", None):
                 files.update((path, True) for path in glob.glob(os.path.join(glob.escape(str(one.dirpath)), "*.ckpt")))
-        newest = sorted((path for path in files if os.path.isfile(path)), key=os.path.getmtime, reverse=True)
+        there = {path: _file_of(path) for path in files if os.path.isfile(_file_of(path))}
+        newest = sorted(there, key=lambda path: os.path.getmtime(there[path]), reverse=True)
         for path in newest[:_OWN_MAX]:
-            loaded, _ = attempt(_read, path)
-            step = (loaded or {}).get("global_step")
-            if not isinstance(step, int) or "optimizer_states" not in loaded:
-                continue  # Weights alone, cut short, or with objects in it that only running its code would load.
-            ours = loaded.get("callbacks", {}).get(STATE_KEY, {})
-            if ours.get("sound") is False or (not files[path] and ours.get("command") != _command()):
-                continue
-            yield manifest(step, path, path)
+            loaded, error = attempt(values_of, there[path])
+            ours = _ours(loaded or {})
+            if loaded is not None and not files[path] and ours.get("command") != _command():
+                continue  # Another script's.
+            unfit = _unfit(loaded, error, is_alone=there[path] == path)
+            if ours.get("sound") is False:
+                unfit = "was saved after a loss that was not finite"
+            if loaded is not None and unfit is None:
+                yield manifest(loaded["global_step"], path, there[path])
+            elif self._trainer.global_rank == 0:
+                print_line("passing over %s: it %s" % (path, unfit))
 
     def _files(self, *below: str) -> List[str]:
         trainer = self._trainer
@@ -131,8 +138,29 @@ def _command() -> str:
     return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _read(path: str) -> Dict[str, Any]:
-    """Tensors stay in the file until they are looked at. Raises what torch raises."""
+def _file_of(path: str) -> str:
+    """Return the file that says of which step it is."""
+    return os.path.join(path, _SHARDS_META) if os.path.isdir(path) else path
+
+
+def _ours(loaded: Dict[str, Any]) -> Dict[str, Any]:
+    """Return what our callback has put into a file of Lightning's."""
+    callbacks = loaded.get("callbacks")
+    ours = callbacks.get(STATE_KEY) if isinstance(callbacks, dict) else None
+    return ours if isinstance(ours, dict) else {}
+
+
+def _unfit(loaded: Optional[Dict[str, Any]], error: Optional[BaseException], is_alone: bool) -> Optional[str]:
+    """Why nobody can go on from it, by its plain values. `is_alone`: no shards are beside it."""
+    if loaded is None:
+        return "cannot be read (%.200s)" % error
+    if not isinstance(loaded.get("global_step"), int) or (is_alone and "optimizer_states" not in loaded):
+        return "holds weights alone, and no state of a training to go on from"
+    return None
+
+
+def _objects_in(path: str) -> str:
+    """Name the classes that torch makes with code of theirs alone. Nothing of it is run."""
     import torch
 
-    return dict(torch.load(path, map_location="cpu", mmap=True, weights_only=True))
+    return ", ".join(sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))[:3])

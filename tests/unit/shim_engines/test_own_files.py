@@ -1,0 +1,145 @@
+"""Files that Lightning and DeepSpeed have saved by themselves, as resume() finds them. They are made here."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.unit.shim.weights_files import COUNT, NAN, ONE, torch_zip
+from trainer_shim.engines.deepspeed_engine import DeepSpeedSaver
+from trainer_shim.engines.lightning_checkpoints import LightningSaver
+from trainer_shim.interfaces import OwnCheckpoints, Resumed
+from trainer_shim.meter import StepMeter
+from trainer_shim.progress import Progress
+from trainer_shim.saving.resuming import resume_from
+from trainer_shim.saving.store import MemoryStore
+from trainer_shim.tokens import TokenCount
+
+
+def meter() -> StepMeter:
+    return StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
+
+
+class Engine:
+    """A DeepSpeedEngine as far as a checkpoint is chosen for it."""
+
+    global_rank = 0
+
+    def __init__(self) -> None:
+        self.loaded: list[tuple[str, str]] = []
+
+    def save_checkpoint(self) -> None:
+        raise NotImplementedError
+
+    def load_checkpoint(self, directory: str, tag: str) -> tuple[str, dict[str, Any]]:
+        self.loaded.append((directory, tag))
+        return directory, {}
+
+
+def trainer(root: Path) -> SimpleNamespace:
+    return SimpleNamespace(
+        default_root_dir=str(root), loggers=[], checkpoint_callbacks=[], global_rank=0, fit=lambda *_, **__: None
+    )
+
+
+def saved(path: Path, values: dict[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(values, 2))
+    return path
+
+
+def by_deepspeed(directory: Path, tag: str, step: int, partition: bytes = ONE["F32"] * COUNT) -> None:
+    """As ZeRO saves: counters beside the weights of rank 0, and each rank's partition."""
+    saved(directory / tag / "mp_rank_00_model_states.pt", {"global_steps": step, "ds_config": Path("/c")})
+    saved(directory / tag / "layer_00-model_00-model_states.pt", {})
+    torch_zip(directory / tag / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", "F32", partition)
+
+
+def resume(saver: Any, directory: Path) -> Resumed | None:
+    assert isinstance(saver, OwnCheckpoints)
+    return resume_from(saver, str(directory), 0, MemoryStore(), 1)
+
+
+def test_what_a_script_saved_by_deepspeed_is_gone_on_from(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The report names it as the last good one, and its command calls resume()."""
+    by_deepspeed(tmp_path, "global_step20", 20)
+    by_deepspeed(tmp_path, "epoch-one", 40)
+    by_deepspeed(tmp_path, "global_step60", 60, NAN["F32"] * COUNT)
+    (tmp_path / "latest").write_text("global_step60")
+    engine = Engine()
+    resumed = resume(DeepSpeedSaver(engine, meter(), str(tmp_path)), tmp_path)
+    assert resumed is not None
+    assert (resumed.step, resumed.path) == (40, str(tmp_path / "epoch-one"))
+    assert engine.loaded == [(str(tmp_path), "epoch-one")]
+    assert f"passing over {tmp_path}/global_step60: not finite: bf16_zero_pp_rank_0_" in capfd.readouterr().err
+
+
+def test_one_of_deepspeed_s_whose_step_nobody_can_read_is_passed_over_aloud(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for tag in ("mine", "global_step20"):
+        (tmp_path / tag).mkdir()
+        (tmp_path / tag / "mp_rank_00_model_states.pt").write_bytes(b"of a writer that is not torch")
+    resumed = resume(DeepSpeedSaver(Engine(), meter(), str(tmp_path)), tmp_path)
+    assert resumed is not None
+    assert resumed.step == 20, "by its name"
+    assert f"passing over {tmp_path}/mine: " in capfd.readouterr().err
+
+
+def test_nothing_of_deepspeed_s_is_nothing(tmp_path: Path) -> None:
+    assert resume(DeepSpeedSaver(Engine(), meter(), str(tmp_path)), tmp_path / "none") is None
+
+
+def by_lightning(path: Path, step: int, **more: Any) -> None:
+    whole = {"epoch": 0, "global_step": step, "state_dict": {}, "callbacks": {}, "optimizer_states": [{"state": {}}]}
+    saved(path, {**whole, **more})
+
+
+def test_one_of_lightning_s_with_objects_of_its_script_is_gone_on_from(tmp_path: Path) -> None:
+    """save_hyperparameters() kept a path. fit() may want weights_only=False for it; step 0 says nothing."""
+    by_lightning(tmp_path / "checkpoints" / "epoch=0-step=20.ckpt", 20)
+    by_lightning(tmp_path / "checkpoints" / "epoch=0-step=30.ckpt", 30, hyper_parameters={"data_dir": Path("/data")})
+    resumed = resume(LightningSaver(meter(), str(tmp_path / "costgov"), trainer(tmp_path)), tmp_path / "costgov")
+    assert resumed is not None
+    assert (resumed.step, resumed.path) == (30, str(tmp_path / "checkpoints" / "epoch=0-step=30.ckpt"))
+
+
+def test_shards_that_lightning_saved_unasked_are_gone_on_from(tmp_path: Path) -> None:
+    saved(tmp_path / "checkpoints" / "epoch=0-step=30.ckpt" / "meta.pt", {"global_step": 30, "callbacks": {}})
+    resumed = resume(LightningSaver(meter(), str(tmp_path / "costgov"), trainer(tmp_path)), tmp_path / "costgov")
+    assert resumed is not None
+    assert resumed.step == 30
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"global_step": 30, "state_dict": {}}, "holds weights alone"),
+        ({"callbacks": {"costgov": {"sound": False}}}, "was saved after a loss that was not finite"),
+        (None, "cannot be read"),
+    ],
+)
+def test_none_of_lightning_s_is_passed_over_in_silence(
+    tmp_path: Path, values: dict[str, Any] | None, why: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "checkpoints" / "epoch=0-step=30.ckpt"
+    if values is None:
+        path.parent.mkdir()
+        path.write_bytes(b"PK cut")
+    elif "state_dict" in values:
+        saved(path, values)
+    else:
+        by_lightning(path, 30, **values)
+    saver = LightningSaver(meter(), str(tmp_path / "costgov"), trainer(tmp_path))
+    assert resume(saver, tmp_path / "costgov") is None
+    assert f"passing over {path}: it {why}" in capfd.readouterr().err
+    if why != "was saved after a loss that was not finite":
+        with pytest.raises(ValueError, match=why):
+            saver.named_checkpoint(str(path))

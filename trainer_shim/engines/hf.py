@@ -144,6 +144,7 @@ class TrainerRun:
         limits, meter = self._trainer.args, self._meter
         if meter.announces_saves:
             self._spared = 0 if meter.progress.sound else self._spared + 1
+            attempt(self._saver.forget, int(self._trainer.state.global_step))
         spares = meter.announces_saves and 0 < self._spared <= base.SPARED_MAX
         before = limits.save_total_limit
         try:

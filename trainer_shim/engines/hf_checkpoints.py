@@ -76,6 +76,18 @@ class TrainerSaver(base.PositionSaver):
             return self.path_of(step)
         return os.path.join(self.resume_directory(), "%s%d" % (publish.SUSPECT, step))
 
+    def forget(self, step: int) -> None:
+        """The Trainer writes `checkpoint-STEP` itself, and perhaps over ours: what we noted there is not of its files.
+
+        Nor is an older last file. Without it a save that breaks off counts as none.
+        """
+        path, noted = self.path_of(step), [checkpoint.rank_file(self._trainer.args.process_index)]
+        if self._trainer.is_world_process_zero() and os.path.lexists(os.path.join(path, checkpoint.MANIFEST)):
+            noted += [_STATE, checkpoint.MANIFEST]
+        for name in noted:
+            if os.path.lexists(os.path.join(path, name)):
+                os.unlink(os.path.join(path, name))
+
     def load(self, directory: str, tag: str) -> Dict[str, Any]:
         """Let the next train() continue from there, unless the script names another checkpoint itself."""
         path = os.path.join(directory, tag)

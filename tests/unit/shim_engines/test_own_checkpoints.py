@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from tests.unit.shim.weights_files import COUNT, MINUS_INF, NAN, ONE, safetensors, torch_zip
+from trainer_shim.engines.hf import TrainerRun
 from trainer_shim.engines.hf_checkpoints import TrainerSaver
 from trainer_shim.interfaces import Resumed
 from trainer_shim.meter import StepMeter
@@ -130,3 +132,30 @@ def test_one_that_is_named_is_known_by_its_state_whatever_its_directory_is_calle
     assert found is not None
     assert (found["step"], found["path"]) == (70, str(moved))
     assert saver.named_checkpoint(str(tmp_path)) is None
+
+
+def test_what_the_trainer_saves_over_one_of_ours_is_its_own(tmp_path: Path) -> None:
+    """A new training in the same directory. The manifest is of files that are no longer there, or vouches for these."""
+    path = tmp_path / "checkpoint-20"
+    own_weights(tmp_path, 20)
+    checkpoint.write_rank_file(str(path), 0, {"v": 1, "position": {"tokens_total": 9}})
+    parts = checkpoint.secure(str(path), 0, 1, 0, 1, time.monotonic_ns() + 10**12)
+    checkpoint.commit(str(path), parts, {"step": 20, "kind": "good"}, move_latest=False)
+    own_weights(tmp_path, 10)
+    trainer = SimpleNamespace(
+        args=SimpleNamespace(output_dir=str(tmp_path), save_total_limit=None, process_index=0),
+        state=SimpleNamespace(global_step=20),
+        is_world_process_zero=lambda: True,
+        train=lambda: None,
+    )
+    meter = StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
+    own_saver = TrainerSaver(meter, trainer)
+    seen = []
+
+    def save() -> None:
+        seen.append(resume(own_saver, tmp_path))
+        (path / "trainer_state.json").write_text(json.dumps({"global_step": 20, "log_history": []}))
+
+    TrainerRun(trainer, meter, own_saver)._save_checkpoint(save)
+    seen.append(resume(own_saver, tmp_path))
+    assert [one and (one.step, one.position) for one in seen] == [(10, None), (20, None)]

@@ -112,7 +112,7 @@ class Calls:
                 return CheckpointRead(self.clock.mono(), effect.incident_id, look)
             case FindLastGood():
                 looks = self.checkpoints.find(effect.paths, uid=effect.uid, gid=effect.gid)
-                return LastGoodSeen(self.clock.mono(), effect.run, tuple(looks))
+                return LastGoodSeen(self.clock.mono(), effect.run, effect.asked, tuple(looks))
             case _:
                 raise AssertionError(f"{effect} does not block")
 
@@ -127,4 +127,4 @@ class Calls:
                 self.post(CheckpointRead(at, effect.incident_id, CheckpointLook(None, 0, 0, "calls_in_flight")))
             case FindLastGood():
                 unseen = CheckpointSeen(effect.paths[0], None, "calls_in_flight")
-                self.post(LastGoodSeen(at, effect.run, (unseen,)))
+                self.post(LastGoodSeen(at, effect.run, effect.asked, (unseen,)))

@@ -112,7 +112,7 @@ def open_incident(
         incident.note(at, wall, "save_failed", reason=in_vain)
     longest = run.save_longest_ns
     fact = table.verdict_fact(plan, DurationNs(longest) if longest is not None else None)
-    looks = [*ask_while_it_runs(node, incident), *saved_checkpoint.find_last_good(managed)]
+    looks = [*ask_while_it_runs(node, incident), *saved_checkpoint.find_last_good(managed, at)]
     return [*feed(node, managed, fact, at), *looks]
 
 
@@ -302,7 +302,7 @@ def _pay_for_checkpoint(node: Node, managed: ManagedRun, ack: Ack) -> list[Effec
 
 def on_checkpoint_read(node: Node, managed: ManagedRun, read: CheckpointRead) -> list[Effect]:
     alarms = saved_checkpoint.judge(managed, read, node.wall(read.at))
-    finds = saved_checkpoint.find_last_good(managed) if alarms else []
+    finds = saved_checkpoint.find_last_good(managed, read.at) if alarms else []
     return [persist_incident(node, managed), *alarms, *finds]
 
 

@@ -89,7 +89,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     managed.rules.observe(hello)
     effects.append(Confirm(hello.connection, hello.seq))
     if managed.incident is not None and not managed.incident.is_closed:
-        effects.extend(saved_checkpoint.take_finished(managed))
+        effects.extend(saved_checkpoint.take_finished(managed, hello.at))
         effects.extend(_rejoin(node, managed, rank, hello.at))
     return effects
 

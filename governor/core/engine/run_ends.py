@@ -65,7 +65,7 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
         launched_command.over(node, managed)
     managed.run.move(LifeFact.GONE, event.at)
     finished = limit.on_ended(node, managed, event.at)
-    finds = saved_checkpoint.find_last_good(managed)  # The alarm says that the look has not ended.
+    finds = saved_checkpoint.find_last_good(managed, event.at)  # The alarm says that the look has not ended.
     run, alarms = managed.run, settle(node, managed, event.exit_code)
     cause = run.end.cause if alarms is not None and run.end is not None else None
     data = {"completed": run.completed, "exit_code": event.exit_code, "step": run.step, "cause": cause}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from governor.core.base.units import DurationNs, MonoNs, WallNs
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen, NamedCheckpoint
+from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen, LookedFor, NamedCheckpoint
 from governor.core.events.effects import Alarm, FindLastGood, ReadCheckpoint
 from governor.core.events.inputs import Ack
 from governor.core.halt.incident import Incident
@@ -33,14 +33,14 @@ def take(managed: ManagedRun, ack: Ack) -> list[ReadCheckpoint | FindLastGood]:
         incident.take_last_good(managed.run.last_good)
     # A framework that saves by its own means may have removed the last good one to make room.
     if saved.path is None or saved.manifest is None:
-        return [*find_last_good(managed)]
+        return [*find_last_good(managed, ack.at)]
     gid = next((rank.peer.gid for rank in managed.run.ranks.values() if rank.connection == ack.connection), None)
-    finds = find_last_good(managed, but=saved.path)
+    finds = find_last_good(managed, ack.at, but=saved.path)
     read = ReadCheckpoint(incident.incident_id, incident.run, saved.path, saved.manifest, managed.run.uid, gid)
     return [read, *finds]
 
 
-def take_finished(managed: ManagedRun) -> list[FindLastGood]:
+def take_finished(managed: ManagedRun, at: MonoNs) -> list[FindLastGood]:
     """A save from before the verdict may become whole after it: large files take a minute to be durable.
 
     One of a later step is the last good one of nothing: its weights are those of the finding.
@@ -52,10 +52,10 @@ def take_finished(managed: ManagedRun) -> list[FindLastGood]:
     if step is None or incident.step is None or not (known or -1) < step <= incident.step:
         return []
     incident.take_last_good(managed.run.last_good)
-    return find_last_good(managed)
+    return find_last_good(managed, at)
 
 
-def find_last_good(managed: ManagedRun, *, but: str | None = None) -> list[FindLastGood]:
+def find_last_good(managed: ManagedRun, at: MonoNs, *, but: str | None = None) -> list[FindLastGood]:
     """It is about to be told: look whether it is still there and finite. `but`: that one is read anyway."""
     run, incident = managed.run, managed.incident
     gid = next((rank.peer.gid for rank in run.ranks.values()), None)
@@ -65,7 +65,8 @@ def find_last_good(managed: ManagedRun, *, but: str | None = None) -> list[FindL
     told = [one for one in told if one is not None and one.path not in (None, but, _read_unfit(incident))]
     chains = [(one, *_older(run, one)) for one in told if one is not None]
     _note_pending(managed, told)
-    return [FindLastGood(run.run, tuple(one.path for one in chain if one.path), run.uid, gid) for chain in chains]
+    asked = [LookedFor(at, tuple(one.as_named for one in chain if one.path)) for chain in chains]
+    return [FindLastGood(run.run, one, run.uid, gid) for one in asked]
 
 
 def _read_unfit(incident: Incident | None) -> str | None:
@@ -87,14 +88,13 @@ def note_last_good(managed: ManagedRun, seen: LastGoodSeen) -> list[Alarm]:
     """Take what the looks have left, for whoever tells of it."""
     run, incident = managed.run, managed.incident
     known, told = run.last_good, incident.last_good if incident is not None else None
-    looked = {look.path for look in seen.looks}
     alarms: list[Alarm] = []
-    if incident is not None and told is not None and told.path in looked:
+    if incident is not None and told is not None and seen.look_at(told.as_named) is not None:
         found = after_looks(told, _older(run, told), seen)
         incident.take_last_good(found)
         alarms = _alarms(run.run, told, found)
-    if known is None or known.path not in looked:
-        return alarms  # There is a newer one.
+    if known is None or seen.look_at(known.as_named) is None:
+        return alarms  # There is a newer one, perhaps in the same place.
     found = after_looks(known, run.named_before, seen)
     # When an older one was saved is not remembered, so that more work counts as unsaved, and none of it as saved.
     at = run.last_good_at if found.is_fit and found.path == known.path else None

@@ -74,6 +74,22 @@ class CheckpointSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class LookedFor:
+    """Which checkpoints are looked at, the newest first, and when that was asked for: a path may be saved to again."""
+
+    at: MonoNs
+    named: tuple[NamedCheckpoint, ...]
+
+    def is_of(self, checkpoint: NamedCheckpoint) -> bool:
+        """Whether a look at its path shows it, and nothing that was there before it or is half written."""
+        for one in self.named:
+            if (one.path, one.step) == (checkpoint.path, checkpoint.step):
+                saved = checkpoint.mono_ns
+                return saved == one.mono_ns or (saved is not None and saved <= self.at)
+        return False
+
+
+@dataclass(frozen=True, slots=True)
 class LastGoodSeen:
     """Looks at a run's last good checkpoint and, where nothing can go on from it, at those that were named before.
 
@@ -82,7 +98,13 @@ class LastGoodSeen:
 
     at: MonoNs
     run: str
+    asked: LookedFor
     looks: tuple[CheckpointSeen, ...]
+
+    def look_at(self, checkpoint: NamedCheckpoint) -> CheckpointSeen | None:
+        """None: nobody has looked at it, but perhaps at its path before it was saved."""
+        found = next((look for look in self.looks if look.path == checkpoint.path), None)
+        return found if found is not None and self.asked.is_of(checkpoint) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import MonoNs
+from governor.core.events.checkpoints import LookedFor
 from governor.core.money.charges import Charge
 
 
@@ -103,9 +104,13 @@ class FindLastGood:
     """Look whether the run's last good checkpoint is still where it was saved, and finite: with its user's rights."""
 
     run: str
-    paths: tuple[str, ...]  # The newest first. An older one is looked at where none before it is fit.
+    asked: LookedFor  # An older one is looked at where none before it is fit.
     uid: int
     gid: int | None
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(one.path for one in self.asked.named if one.path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ class LastGood:
     nonfinite: str | None = None
     unseen: str | None = None
     unsampled: str | None = None
-    refused_mono_ns: int | None = None  # When it was found to be gone, torn or not finite, in this boot.
+    # When the look was asked for that found it to be gone, torn or not finite, in this boot.
+    refused_mono_ns: int | None = None
     passed_over: tuple[LastGood, ...] = ()  # In favour of this one, since they are gone, torn or not finite.
 
     @property
@@ -36,12 +37,12 @@ class LastGood:
         """Whether nothing is known against it. What cannot be seen, or was not looked into, may be fit."""
         return self.gone is None and self.torn is None and self.nonfinite is None
 
-    def seen(self, look: CheckpointSeen, at: MonoNs) -> LastGood:
+    def seen(self, look: CheckpointSeen, asked_at: MonoNs) -> LastGood:
         gone = look.reason if look.there is False else None
         unseen = look.reason if look.there is None else None
         return replace(
             self, gone=gone, torn=look.torn, nonfinite=look.nonfinite, unseen=unseen, unsampled=look.unsampled,
-            refused_mono_ns=None if look.is_fit else at,
+            refused_mono_ns=None if look.is_fit else asked_at,
         )  # fmt: skip
 
     def pending(self) -> LastGood:
@@ -52,11 +53,15 @@ class LastGood:
         """`older` takes the place of this one, which is not fit."""
         return replace(older, passed_over=_bounded((self, *self.passed_over)))
 
+    @property
+    def as_named(self) -> NamedCheckpoint:
+        return NamedCheckpoint(self.step, self.path, self.tokens_total, self.mono_ns)
+
     def is_same(self, named: NamedCheckpoint) -> bool:
         return (self.path, self.step, self.mono_ns) == (named.path, named.step, named.mono_ns)
 
     def refuses(self, named: NamedCheckpoint) -> bool:
-        """Whether it was found not to be fit after `named` was saved: a rank repeats what it said before."""
+        """Whether it was found not to be fit by a look that `named` was there for: a rank repeats what it said."""
         known = next((one for one in (self, *self.passed_over) if one.path == named.path and not one.is_fit), None)
         if known is None or known.refused_mono_ns is None or named.mono_ns is None:
             return False
@@ -124,11 +129,10 @@ def _is_path(path: str | None) -> bool:
 
 def after_looks(known: LastGood, before: tuple[LastGood, ...], seen: LastGoodSeen) -> LastGood:
     """The newest that is fit. Where none is, the newest as it was found, with the others as passed over."""
-    looks = {look.path: look for look in seen.looks}
     unfit: list[LastGood] = []
     for one in (known, *before):
-        look = looks.get(one.path or "")
-        found = replace(one, unseen="not looked at") if look is None else one.seen(look, seen.at)
+        look = seen.look_at(one.as_named)
+        found = replace(one, unseen="not looked at") if look is None else one.seen(look, seen.asked.at)
         if found.is_fit:
             return replace(found, passed_over=_bounded((*unfit, *known.passed_over)))
         unfit.append(found)

@@ -16,6 +16,7 @@ from governor.core.events.checkpoints import (
     CheckpointRead,
     CheckpointSeen,
     LastGoodSeen,
+    LookedFor,
     NamedCheckpoint,
 )
 from governor.core.events.effects import Alarm, Effect, FindLastGood, ReadCheckpoint
@@ -177,7 +178,8 @@ def finds(effects: list[Effect]) -> list[str]:
 
 
 def seen(there: bool | None, reason: str = "is no longer there") -> LastGoodSeen:
-    return LastGoodSeen(at(33), "llama", (CheckpointSeen("/ck/cg_20", there, reason),))
+    asked = LookedFor(at(33), (BEFORE.as_named,))
+    return LastGoodSeen(at(33.5), "llama", asked, (CheckpointSeen("/ck/cg_20", there, reason),))
 
 
 def test_it_is_looked_for_at_the_verdict_after_a_save_beside_it_and_at_the_end_of_the_run() -> None:
@@ -245,7 +247,12 @@ def saved_by_itself(step: int, after: float = 0.0) -> LastGood:
 def looks(**harms: str | None) -> LastGoodSeen:
     """By step: what is not finite in it. None: nothing was seen."""
     found = [CheckpointSeen(f"/ck/checkpoint-{name[1:]}", True, "is there", harm) for name, harm in harms.items()]
-    return LastGoodSeen(at(33), "llama", tuple(found))
+    return answer(*found)
+
+
+def answer(*found: CheckpointSeen) -> LastGoodSeen:
+    asked = LookedFor(at(33), tuple(said(int(one.path.rpartition("-")[2])) for one in found))
+    return LastGoodSeen(at(33.5), "llama", asked, found)
 
 
 def test_where_the_newest_is_not_finite_the_one_before_is_the_last_good_and_says_what_was_passed_over() -> None:
@@ -295,9 +302,7 @@ def test_where_none_is_finite_the_newest_is_named_as_what_it_is() -> None:
 
 def test_what_was_not_looked_at_or_not_looked_into_is_said_so_and_not_passed_over() -> None:
     node, _ = named(10, 20)
-    play(
-        node, LastGoodSeen(at(33), "llama", (CheckpointSeen("/ck/checkpoint-20", True, "is there", None, "model.npz"),))
-    )
+    play(node, answer(CheckpointSeen("/ck/checkpoint-20", True, "is there", None, "model.npz")))
     run = node.runs["llama"].run
     assert run.last_good == replace(saved_by_itself(20), unsampled="model.npz")
     play(node, hello(when=34, last_good=said(20)))
@@ -340,7 +345,7 @@ def test_one_that_is_torn_is_passed_over_and_said() -> None:
     run, incident = node.runs["llama"].run, node.runs["llama"].incident
     assert incident is not None
     torn = CheckpointSeen("/ck/checkpoint-20", True, "is there", torn="model.safetensors is empty")
-    seen = LastGoodSeen(at(33), "llama", (torn, CheckpointSeen("/ck/checkpoint-10", True, "is there")))
+    seen = answer(torn, CheckpointSeen("/ck/checkpoint-10", True, "is there"))
     alarms = [effect for effect in play(node, seen) if isinstance(effect, Alarm)]
     assert run.last_good is not None
     assert (run.last_good.step, [one.torn for one in run.last_good.passed_over]) == (10, ["model.safetensors is empty"])

@@ -59,7 +59,6 @@ def indexed(path: str, names: Sequence[str], step: Callable[[], None]) -> Tuple[
     first = {index for index in faults if index.endswith(_FIRST + _INDEX)}
     whole = {os.path.dirname(name) for name in named if name.endswith(_FIRST)}
     whole |= {os.path.dirname(name) for name in known if os.path.basename(name) == _FIRST_ALONE}
-    whole -= {os.path.dirname(index) for index in first}
     torn = (fault for index, fault in faults.items() if index in first or os.path.dirname(index) not in whole)
     return named, next(torn, None)
 

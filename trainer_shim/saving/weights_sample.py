@@ -41,10 +41,14 @@ _FLOATS: Final = {"F64": "d", "F32": "f", "BF16": "f", "F16": "e"}  # BF16 is th
 _ANYTHING: Final = ".bin"
 _MODEL: Final = re.compile(r"(?:\b|_)(?:model|weights)(?:\b|_)")  # pytorch_model-00001-of-00002, adapter_model, ...
 _WEIGHTS: Final = (*PIECES_OF, ".npz", ".h5", ".msgpack", ".gguf")
-# What a framework saves beside the weights, in files that are called as weights are.
-_LOADED: Final = re.compile(r"(optimizer|scheduler|scaler|rng_state|random_states|sampler)")  # With the weights.
-_STATE: Final = re.compile(r"(%s|training_args|tokenizer|vocab|%s)" % (_LOADED.pattern, OWN_FILES))
-_OPTIMIZER: Final = "optimizer"
+# What a framework saves beside the weights, in files that are called as weights are. As it is spelled and no further:
+# sampler_net.safetensors and tokenizer.safetensors are models, and optimizer_and_model.pt holds one.
+_LOADED: Final = re.compile(  # With the weights.
+    r"((optimizer|(lr_)?scheduler|scaler|sampler)(_\d+)?\.(pt|pth|bin)|rng_state(_\d+)?\.pth|random_states_\d+\.pkl)\Z"
+)
+_WORDS: Final = r"(tokenizer|vocab).*(?<!\.safetensors)(?<!\.pt)(?<!\.pth)(?<!\.ckpt)\Z"
+_STATE: Final = re.compile(r"(%s|training_args\.bin\Z|%s|%s)" % (_LOADED.pattern, _WORDS, OWN_FILES), re.DOTALL)
+_OPTIMIZER: Final = re.compile(r"optimizer(_\d+)?\.(pt|pth|bin)\Z")
 # Of a checkpoint: text, and pickles of generators.
 _NO_WEIGHTS: Final = (".json", ".jsonl", ".txt", ".md", ".yaml", ".yml", ".jinja", ".py", ".csv", ".log")
 # What reading made-up files raises. RuntimeError: zipfile's for what is encrypted or unknown to it, and deep JSON.
@@ -105,8 +109,9 @@ def _harm(
                     if _is_harmed(file, piece, SAMPLES_PER_FILE // len(chosen), budget):
                         return "%s: %s" % (name, piece.name)
                 known = sum(piece.size for piece in large)
-                # The pieces of a .distcp file are those of some of its archives.
-                is_most = bool(chosen) if pieces_of is of_distcp else known + OVERHEAD_BYTES >= (blind or 0)
+                is_most = known + OVERHEAD_BYTES >= (blind or 0)
+                if pieces_of is of_distcp:  # Its pieces are those of some of its archives: perhaps none with a weight.
+                    is_most = is_most and bool(chosen)
                 if blind is not None and is_most:
                     into.append(name)
         except _MADE_UP:
@@ -193,7 +198,7 @@ def sample(
     ]  # fmt: skip
     # What it names has all of its zips, so what follows is none.
     cut = [one for one in seen.torn if one != (one[0], CUT_IN_A_ZIP) or one[0] not in parts.named]
-    torn = torn or parts.torn or _empty(own) or _cut(cut, {name for name, _ in own})
+    torn = torn or parts.torn or _empty(own, sizes) or _cut(cut, {name for name, _ in own})
     if are_all:
         torn = torn or _without_weights(path, sizes, weights)
     if torn is not None or seen.harm is not None:
@@ -256,13 +261,17 @@ def _is_distcp(name: str) -> bool:
 
 
 def _is_optimizer(name: str) -> bool:
-    return os.path.basename(name).startswith(_OPTIMIZER)
+    return _OPTIMIZER.match(os.path.basename(name)) is not None
 
 
-def _empty(weights: Sequence[Tuple[str, int]]) -> Optional[str]:
-    """The first that is empty. A rank that has nothing to save leaves an empty .distcp file beside the others'."""
+def _empty(weights: Sequence[Tuple[str, int]], sizes: Sequence[Tuple[str, int]]) -> Optional[str]:
+    """The first that is empty of the weights, or of the states that are loaded with them.
+
+    A rank that has nothing to save leaves an empty .distcp file beside the others'.
+    """
     shared = any(size and _is_distcp(name) for name, size in weights)
-    empty = (name for name, size in weights if not size and not (shared and _is_distcp(name)))
+    needed = [*weights, *(one for one in sizes if _LOADED.match(os.path.basename(one[0])))]
+    empty = (name for name, size in needed if not size and not (shared and _is_distcp(name)))
     return next(("%s is empty" % name for name in empty), None)
 
 

@@ -30,7 +30,8 @@ class LastGood:
     unsampled: str | None = None
     # When the look was asked for that found it to be gone, torn or not finite, in this boot.
     refused_mono_ns: int | None = None
-    passed_over: tuple[LastGood, ...] = ()  # In favour of this one, since they are gone, torn or not finite.
+    # In favour of this one, since they are gone, torn or not finite: the newest first.
+    passed_over: tuple[LastGood, ...] = ()
 
     @property
     def is_fit(self) -> bool:
@@ -98,8 +99,11 @@ _WHERE_KNOWN: Final = ("tokens_total", "mono_ns", *_FOUND, "refused_mono_ns")
 
 
 def _bounded(passed: tuple[LastGood, ...]) -> tuple[LastGood, ...]:
-    newest = {one.path: replace(one, passed_over=()) for one in reversed(passed)}
-    return tuple(reversed(newest.values()))[:NAMED_BEFORE_MAX]
+    """The newest of them, by steps as trainers count them. Of one place, what was found there last stands first."""
+    found: dict[str | None, LastGood] = {}
+    for one in passed:
+        found.setdefault(one.path, replace(one, passed_over=()))
+    return tuple(sorted(found.values(), key=lambda one: one.step or 0, reverse=True))[:NAMED_BEFORE_MAX]
 
 
 def is_news(known: LastGood | None, named: NamedCheckpoint, *, is_timed: bool) -> bool:
@@ -120,7 +124,7 @@ def after_naming(
     newer = tuple(one for one in passed if one.path != named.path and (one.step or 0) > (named.step or 0))
     chain = before if known is None or not known.is_fit else (replace(known, passed_over=()), *before)
     older = tuple(one for one in chain if one.path != named.path and _is_path(one.path))
-    return replace(LastGood.named(named), passed_over=newer), older[:NAMED_BEFORE_MAX]
+    return replace(LastGood.named(named), passed_over=_bounded(newer)), older[:NAMED_BEFORE_MAX]
 
 
 def _is_path(path: str | None) -> bool:

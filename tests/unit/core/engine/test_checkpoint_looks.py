@@ -93,3 +93,21 @@ def test_where_nobody_says_when_it_was_saved_another_step_is_another_save() -> N
     run.name_last_good(NamedCheckpoint(30, PLACE), at(31.1))
     play(node, answer(asked, 31.4, TORN))
     assert run.last_good == LastGood(30, PLACE)
+
+
+def test_each_is_said_once_and_by_what_it_was() -> None:
+    node = make_node(rule())
+    training(node)
+    for step in (10, 20, 30):
+        play(node, hello(when=30 + step / 1000, last_good=NamedCheckpoint(step, f"/ck/{step}")))
+    asked = only(play(node, a_step(31, 1, loss=float("nan"))), FindLastGood)
+    torn = {step: CheckpointSeen(f"/ck/{step}", True, "is there", torn="cut") for step in (10, 20, 30)}
+
+    def said(*looks: CheckpointSeen) -> list[str]:
+        effects = play(node, LastGoodSeen(at(32), "llama", asked.asked, looks))
+        return [effect.text.partition(",")[0] for effect in effects if isinstance(effect, Alarm)]
+
+    both = ["the last good checkpoint", "a checkpoint that was named as good"]
+    assert said(torn[30], torn[20], CheckpointSeen("/ck/10", True, "is there")) == both
+    asked = replace(asked, asked=replace(asked.asked, named=asked.asked.named[2:]))
+    assert said(torn[10]) == ["the last good checkpoint"], "the others are known"

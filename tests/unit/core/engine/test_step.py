@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -46,6 +46,8 @@ from governor.core.events.inputs import (
 )
 from governor.core.events.machine import GpuProcessesSeen
 from governor.core.halt.table import HaltState, StopTarget
+
+E = TypeVar("E", bound=Effect)
 
 PRICE = UsdMicros(98_320_000)  # An 8×H100 node on demand, $98.32/h.
 
@@ -125,7 +127,7 @@ def training(node: Node, steps: int = 30) -> None:
         play(node, a_step(number, 0), a_step(number, 1), tick(number))
 
 
-def only(effects: list[Effect], kind: type) -> Effect:
+def only(effects: list[Effect], kind: type[E]) -> E:
     found = [effect for effect in effects if isinstance(effect, kind)]
     assert len(found) == 1, effects
     return found[0]

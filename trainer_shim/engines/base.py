@@ -89,12 +89,19 @@ class PositionSaver:
 
 def report_last_good(meter: StepMeter, step: int, path: str) -> None:
     """Announce a whole checkpoint that the script saved by itself. One saved after a NaN is no good one."""
+    record = good_record(meter, step, path)
+    if record is not None:
+        meter.watch.hello_field("last_good", record)
+
+
+def good_record(meter: StepMeter, step: int, path: str) -> Optional[Dict[str, Any]]:
+    """Return what is announced of what the script saves now; None for what is no good one."""
     if not meter.announces_saves or not meter.progress.sound:
-        return
+        return None
     record: Dict[str, Any] = {"step": step, "path": path, "mono_ns": time.monotonic_ns()}
     if meter.tokens_total and meter.tokens_known:
         record["tokens_total"] = meter.tokens_total
-    meter.watch.hello_field("last_good", record)
+    return record
 
 
 def counted(parameters: Iterable[Any], optimizers: Iterable[Any]) -> Dict[str, Any]:

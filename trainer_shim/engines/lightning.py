@@ -6,12 +6,13 @@ training_step(): nothing calls the module itself. Lightning's checkpoints hold n
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from trainer_shim import timing
-from trainer_shim.guard import guarded, print_line
+from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.launch import is_required
 from trainer_shim.loader import WrappedLoader
 from trainer_shim.meter import StepMeter
@@ -19,6 +20,7 @@ from trainer_shim.saving import checkpoint, rng
 from trainer_shim.scalars import EngineFacts
 
 from . import base, deepspeed_engine, hooks, plain, torch_calls
+from .background import Write
 from .base import Options
 from .lightning_checkpoints import CHECKPOINT_FILE, STATE_KEY, LightningSaver, state_of
 
@@ -138,6 +140,17 @@ def fit_state(meter: StepMeter) -> Dict[str, Any]:
     return {**state_of(meter.tokens_total if meter.tokens_known else None), "sound": meter.progress.sound}
 
 
+# On a node that does not see what rank 0 writes none of them ever comes.
+ANNOUNCEMENTS_MAX = 15
+
+
+class Announcement(NamedTuple):
+    """A good checkpoint of Lightning's, which is told when it is there."""
+
+    write: Write
+    record: Dict[str, Any]
+
+
 class LightningFit:
     """One call of trainer.fit()."""
 
@@ -149,6 +162,7 @@ class LightningFit:
         self._eval_parts: List[Optional[int]] = []
         self.loaded: Dict[str, Any] = {}  # The callback's state in the checkpoint that fit() began with.
         self._good = ""  # What the script or Lightning saved last, unless after a NaN.
+        self._announcements: List[Announcement] = []  # What Lightning has saved and is perhaps not there yet.
         self._generators: Optional[Dict[str, Any]] = None  # As they were when it was saved: for the first batch.
 
     @guarded()
@@ -195,12 +209,13 @@ class LightningFit:
         if not meter.announces_saves:
             return original(filepath, *args, **kwargs)
         part = meter.enter_phase("checkpoint")
+        write, _ = attempt(Write, self._trainer, str(filepath))
         try:
             result = original(filepath, *args, **kwargs)
         finally:
             meter.exit_phase(part, False)
-        if not (args[0] if args else kwargs.get("weights_only")):
-            self._announce(str(filepath))
+        if write is not None and not (args[0] if args else kwargs.get("weights_only")):
+            self._saved(str(filepath), write)
         return result
 
     def _remove(self, original: Callable[..., Any], filepath: Any, *args: Any, **kwargs: Any) -> Any:
@@ -210,12 +225,27 @@ class LightningFit:
         return original(filepath, *args, **kwargs)
 
     @guarded()
-    def _announce(self, path: str) -> None:
-        if self._meter.progress.sound:
-            self._good = os.path.abspath(path)
-        base.report_last_good(
-            self._meter, int(self._trainer.global_step), path if "://" in path else os.path.abspath(path)
-        )
+    def _saved(self, path: str, write: Write) -> None:
+        path = path if "://" in path else os.path.abspath(path)
+        record = base.good_record(self._meter, int(self._trainer.global_step), path)
+        write.returned()
+        if record is not None:
+            self._announcements = [*self._announcements[-ANNOUNCEMENTS_MAX:], Announcement(write, record)]
+            if not write.when_over(self._announce):
+                self._announce()
+
+    @guarded()
+    def _announce(self) -> None:
+        """Announce what is there by now, and forget what failed. On the thread that writes, too."""
+        for one in list(self._announcements):
+            is_over, error = attempt(one.write.is_over)
+            if not is_over and error is None:
+                continue
+            with contextlib.suppress(ValueError):  # The other thread has done it.
+                self._announcements.remove(one)
+                if error is None:
+                    self._good = os.path.abspath(one.record["path"])
+                    self._meter.watch.hello_field("last_good", one.record)
 
     @guarded()
     def begin_batch(self, batch: Any) -> None:
@@ -235,6 +265,8 @@ class LightningFit:
     def end_batch(self) -> None:
         """An optimizer step may have been made in it."""
         self._meter.exit_optimizer()
+        if self._announcements:
+            self._announce()
         if self._end_step():
             self._meter.boundary()
 
@@ -264,6 +296,9 @@ class LightningFit:
     def end(self) -> None:
         """fit() has come to its end: it was not broken off."""
         self.loaded = {}
+        for one in self._announcements:
+            one.write.wait()  # As Lightning does, next.
+        self._announce()
         self._meter.watch.finish("train_end", True)
         self.unhook()
 

@@ -15,6 +15,7 @@ from trainer_shim.saving import checkpoint, rng
 from trainer_shim.saving.pickled_values import values_of
 
 from . import base, hooks
+from .background import Write
 from .own_checkpoints import manifest
 
 CHECKPOINT_FILE = "trainer.ckpt"
@@ -35,6 +36,7 @@ class LightningSaver(base.PositionSaver):
         self.directory = directory
         self._trainer = trainer
         self._resuming = hooks.Undo()
+        self._write: Optional[Write] = None
 
     def contents(self) -> Dict[str, Any]:
         return base.counted(self._trainer.lightning_module.parameters(), self._trainer.optimizers)
@@ -43,8 +45,18 @@ class LightningSaver(base.PositionSaver):
         self.begin_save()
         path = os.path.join(directory, tag)
         os.makedirs(path, exist_ok=True)
+        file = os.path.join(path, CHECKPOINT_FILE)
+        self._write = None
+        write = Write(self._trainer, file)
         with self._meter.unannounced():
-            self._trainer.save_checkpoint(os.path.join(path, CHECKPOINT_FILE))
+            self._trainer.save_checkpoint(file)
+        write.returned()
+        self._write = write
+
+    def pending(self) -> bool:
+        if self._write is None or not self._trainer.is_global_zero:
+            return False  # Where all ranks write, they have.
+        return not self._write.is_over()
 
     def final_path(self, path: str, step: int, kind: str) -> str:
         """It is written where it stays."""

@@ -179,7 +179,12 @@ class SaveAtStep:
 
     def _drain(self, order: Order, result: Result) -> None:
         """Report a save once its files are written. An asynchronous engine needs further steps for that."""
-        while result.error is None and self._pending():
+        while result.error is None:
+            pending, failure = self._pending()
+            if failure is not None:
+                result = Result(None, failure)
+            if not pending:
+                break
             # A parked rank takes no further step: it waits here.
             if not order.park:
                 self._draining = (order, result)
@@ -212,11 +217,12 @@ class SaveAtStep:
         os.makedirs(path, exist_ok=True)
         checkpoint.write_rank_file(path, self._rank, self._rank_state())
 
-    def _pending(self) -> bool:
+    def _pending(self) -> Tuple[bool, Optional[str]]:
+        """Whether it is still being written, or what has become of the writing."""
         if self._saver is None:
-            return False
+            return False, None
         pending, error = attempt(self._saver.pending)
-        return error is None and bool(pending)
+        return bool(pending), None if error is None else _worded(error)
 
     def _park(self, order: Order) -> None:
         """Stand still until somebody ends this process. When nobody comes, end it: nothing trains on after a halt."""

@@ -30,6 +30,7 @@ class Progress:
         "progress_seq",
         "sound",
         "step",
+        "weights_finite",
     )
 
     def __init__(self, main_thread_id: int) -> None:
@@ -45,6 +46,7 @@ class Progress:
         self.phase = "init"
         self.phase_since_ns = now
         self.sound = True  # The last step that was reported had a finite loss and gradient, as far as they are known.
+        self.weights_finite = True  # As they were when the framework last saved: a sample of them.
         self.collectives_total = 0
         # (op, entered_ns, done): replaced as a whole so that a reader never sees half of it.
         self.collective: Optional[Tuple[str, int, bool]] = None
@@ -52,6 +54,15 @@ class Progress:
         # Only for the first batch after a loader was started: how often that loader had been started before.
         self.fetch_starts: Optional[int] = None
         self.fetch_longest_ns = 0
+
+    @property
+    def is_good(self) -> bool:
+        """Whether what the framework saves now, or has just saved, is worth going on from, as far as it is known."""
+        return self.sound and self.weights_finite
+
+    def saw_weights(self, are_finite: bool) -> None:
+        """Note what a sample of the weights has shown where the framework saves."""
+        self.weights_finite = are_finite
 
     def bump(self, hook: str) -> None:
         """Note that the training thread passed a hook."""

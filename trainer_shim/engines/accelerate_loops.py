@@ -14,6 +14,7 @@ from trainer_shim.guard import guarded
 from trainer_shim.interfaces import Saver
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, rng
+from trainer_shim.sight import weights
 
 from . import base, hooks, plain
 from .base import Options
@@ -102,7 +103,8 @@ class AccelerateSaver(base.PositionSaver):
             return original(*args, **kwargs)
         naming: Any = getattr(self._accelerator, "project_configuration", None)
         part = meter.enter_phase("checkpoint")
-        self._spared = 0 if meter.progress.sound else self._spared + 1
+        weights.look(meter.progress, *self._accelerator._models)
+        self._spared = 0 if meter.progress.is_good else self._spared + 1
         spares = naming is not None and 0 < self._spared <= base.SPARED_MAX
         limit = getattr(naming, "total_limit", None)
         try:
@@ -115,7 +117,7 @@ class AccelerateSaver(base.PositionSaver):
             if spares:
                 naming.total_limit = limit
             meter.exit_phase(part, False)
-        if meter.progress.sound:
+        if meter.progress.is_good:
             self._note_part(path)
         return path
 

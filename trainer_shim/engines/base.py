@@ -96,7 +96,7 @@ def report_last_good(meter: StepMeter, step: int, path: str) -> None:
 
 def good_record(meter: StepMeter, step: int, path: str) -> Optional[Dict[str, Any]]:
     """Return what is announced of what the script saves now; None for what is no good one."""
-    if not meter.announces_saves or not meter.progress.sound:
+    if not meter.announces_saves or not meter.progress.is_good:
         return None
     record: Dict[str, Any] = {"step": step, "path": path, "mono_ns": time.monotonic_ns()}
     if meter.tokens_total and meter.tokens_known:

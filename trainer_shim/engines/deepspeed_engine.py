@@ -19,6 +19,7 @@ from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint
 from trainer_shim.saving.pickled_values import values_of
 from trainer_shim.scalars import EngineFacts
+from trainer_shim.sight import weights
 
 from . import base, hooks, own_checkpoints
 from .deepspeed_comm import wrap_backend
@@ -315,6 +316,8 @@ def _eval(meter: StepMeter, original: Callable[..., Any], *args: Any, **kwargs: 
 
 def _save_checkpoint(engine: Any, meter: StepMeter, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     part = meter.enter_phase("checkpoint")
+    if meter.announces_saves:
+        weights.look(meter.progress, engine.module)
     try:
         saved = original(*args, **kwargs)
     finally:

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, Optional
 from trainer_shim import timing
 from trainer_shim.guard import attempt, guarded
 from trainer_shim.meter import StepMeter
+from trainer_shim.sight import weights
 
 from . import base, deepspeed_engine, hooks, plain
 from .hf_checkpoints import TrainerSaver
@@ -143,7 +144,8 @@ class TrainerRun:
         """The Trainer saves, or we have it save. After a NaN its own saves delete no older one for a while."""
         limits, meter = self._trainer.args, self._meter
         if meter.announces_saves:
-            self._spared = 0 if meter.progress.sound else self._spared + 1
+            weights.look(meter.progress, self._trainer.model_wrapped)
+            self._spared = 0 if meter.progress.is_good else self._spared + 1
             attempt(self._saver.forget, int(self._trainer.state.global_step))
         spares = meter.announces_saves and 0 < self._spared <= base.SPARED_MAX
         before = limits.save_total_limit

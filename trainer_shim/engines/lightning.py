@@ -18,6 +18,7 @@ from trainer_shim.loader import WrappedLoader
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, rng
 from trainer_shim.scalars import EngineFacts
+from trainer_shim.sight import weights
 
 from . import base, deepspeed_engine, hooks, plain, torch_calls
 from .background import Write
@@ -137,7 +138,7 @@ def _callback_class(trainer: Any) -> Any:
 @guarded(fallback={})
 def fit_state(meter: StepMeter) -> Dict[str, Any]:
     """Return what a checkpoint of Lightning's own lacks. {}: nothing is added to it."""
-    return {**state_of(meter.tokens_total if meter.tokens_known else None), "sound": meter.progress.sound}
+    return {**state_of(meter.tokens_total if meter.tokens_known else None), "sound": meter.progress.is_good}
 
 
 # On a node that does not see what rank 0 writes none of them ever comes.
@@ -209,6 +210,7 @@ class LightningFit:
         if not meter.announces_saves:
             return original(filepath, *args, **kwargs)
         part = meter.enter_phase("checkpoint")
+        weights.look(meter.progress, self._trainer.lightning_module)
         write, _ = attempt(Write, self._trainer, str(filepath))
         try:
             result = original(filepath, *args, **kwargs)
@@ -220,7 +222,7 @@ class LightningFit:
 
     def _remove(self, original: Callable[..., Any], filepath: Any, *args: Any, **kwargs: Any) -> Any:
         """A ModelCheckpoint makes room. After a NaN the last good one stays."""
-        if not self._meter.progress.sound and os.path.abspath(str(filepath)) == self._good:
+        if not self._meter.progress.is_good and os.path.abspath(str(filepath)) == self._good:
             return None
         return original(filepath, *args, **kwargs)
 

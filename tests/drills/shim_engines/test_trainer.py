@@ -17,11 +17,14 @@ import pytest
 from tests.drills.components import needs
 from tests.drills.shim.conftest import free_port
 from tests.drills.shim.fake_governor import FakeGovernor
+from trainer_shim.engines.hf import TrainerRun
 from trainer_shim.engines.hf_checkpoints import TrainerSaver
 from trainer_shim.meter import StepMeter
+from trainer_shim.progress import Progress
 from trainer_shim.saving import checkpoint
 from trainer_shim.saving.resuming import resume_from
 from trainer_shim.saving.store import MemoryStore
+from trainer_shim.tokens import TokenCount
 
 needs("transformers", "accelerate")
 
@@ -100,6 +103,37 @@ class Trainer:
 
     def is_world_process_zero(self) -> bool:
         return True
+
+
+@pytest.mark.parametrize(
+    ("harm", "is_good"), [(float("nan"), False), (float("inf"), False), (float("-inf"), True), (1.0, True)]
+)
+def test_what_is_saved_of_broken_weights_deletes_nothing_and_is_not_announced(harm: float, is_good: bool) -> None:
+    """The loss of the step was finite, and the update broke the weights."""
+    import torch
+
+    announced: list[int] = []
+    limits: list[int | None] = []
+    meter = StepMeter(Progress(1), TokenCount(None, None, 1))
+    meter.watch.hello_field = lambda _, record: announced.append(record["step"])  # type: ignore[method-assign]
+    model = torch.nn.Sequential(torch.nn.Embedding(500, 32), torch.nn.Linear(32, 500, bias=False))
+    args = SimpleNamespace(output_dir="out", save_total_limit=1)
+    trainer = SimpleNamespace(args=args, model_wrapped=model)
+    run = TrainerRun(trainer, meter, TrainerSaver(meter, trainer))
+
+    def save(step: int) -> None:
+        run._save_checkpoint(lambda: limits.append(args.save_total_limit))
+        run.saved(SimpleNamespace(global_step=step))
+
+    save(10)
+    with torch.no_grad():
+        model[1].weight[100:].fill_(harm)
+    save(20)
+    with torch.no_grad():
+        model[1].weight.fill_(0.5)
+    save(30)
+    assert limits == [1, 1 if is_good else None, 1]
+    assert announced == ([10, 20, 30] if is_good else [10, 30])
 
 
 def test_a_resumed_trainer_goes_on_at_its_step(run_ranks, tmp_path: Path) -> None:

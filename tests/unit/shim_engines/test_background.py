@@ -64,6 +64,7 @@ class Trainer:
 
     global_step = 40
     is_global_zero = True
+    lightning_module = None
 
     def __init__(self, checkpoint_io: Any) -> None:
         self.strategy = Strategy(checkpoint_io)

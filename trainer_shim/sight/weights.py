@@ -1,0 +1,55 @@
+"""Are the weights finite that a framework is about to save? A sample of them, on the training thread.
+
+It waits for the device once, as the save does next. A loss that is still finite says nothing of the weights after the
+update: the next step's would, when the save has cost the last finite checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any, Dict, Iterable, List, Tuple
+
+from trainer_shim.guard import guarded, print_line
+from trainer_shim.progress import Progress
+
+TENSORS_MAX = 1_024
+ELEMENTS = 1_024  # Of each tensor, from all over it. In all 4 MB.
+
+
+@guarded()
+def look(progress: Progress, *models: Any) -> None:
+    """Call before the framework saves by itself: what is saved of broken weights is no good checkpoint."""
+    progress.saw_weights(True)  # Also where they cannot be looked into.
+    progress.saw_weights(are_finite(one for model in models if model is not None for one in model.parameters()))
+    if not progress.weights_finite and os.environ.get("RANK", "0") == "0":
+        print_line("step %d: the weights are not finite: what is saved here is no good checkpoint" % progress.step)
+
+
+def are_finite(parameters: Iterable[Any]) -> bool:
+    """Whether no sampled element of a trained parameter is NaN or +inf, in this rank's part. -inf may be meant."""
+    import torch
+
+    samples: Dict[Tuple[Any, Any], List[Any]] = {}
+    with torch.no_grad():
+        trained = [one for one in parameters if one.requires_grad]
+        for parameter in trained[:: -(-len(trained) // TENSORS_MAX) or 1]:
+            value = _local(parameter)
+            if value.numel() and value.is_floating_point() and value.device.type != "meta":
+                samples.setdefault((value.device, value.dtype), []).append(_sample(value))
+        largest = [float(torch.cat(values).float().max()) for values in samples.values()]
+    return all(not math.isnan(one) and one != math.inf for one in largest)
+
+
+def _local(parameter: Any) -> Any:
+    """This rank's part, as ZeRO-3 or FSDP has it."""
+    part = getattr(parameter, "ds_tensor", None)
+    value = (parameter if part is None else part).detach()
+    return value.to_local() if hasattr(value, "to_local") else value
+
+
+def _sample(value: Any) -> Any:
+    while not value.is_contiguous():
+        value = value[0]
+    flat = value.reshape(-1)
+    return flat[:: -(-flat.numel() // ELEMENTS)]

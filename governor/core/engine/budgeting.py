@@ -111,6 +111,8 @@ def _covers(scope: Scope, managed: ManagedRun) -> bool:
 
 
 def _spends(managed: ManagedRun) -> bool:
+    if managed.is_strangers:  # It pays nothing, and no budget is held for its halt.
+        return False
     return managed.run.alive and not (managed.incident is not None and managed.incident.is_closed)
 
 

@@ -1,0 +1,68 @@
+"""Beside the command of `costgov run`: what another user says is billed to nobody, and no ceiling is held for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from governor.core.base.identity import ConnectionId
+from governor.core.base.units import BootNs, usd
+from governor.core.engine.node import Node
+from governor.core.engine.node_journal import run_snapshot
+from governor.core.engine.resume import restore_runs
+from governor.core.events.checkpoints import SavedCheckpoint
+from governor.core.events.effects import Alarm
+from governor.core.events.inputs import Ack, OperatorHalt
+from governor.core.money.budgets import by_scope
+from governor.core.money.lines import Lines
+from tests.unit.billed import LAUNCH, UPLOAD
+from tests.unit.core.engine.test_budgeting import budget
+from tests.unit.core.engine.test_launched_command import launched, pass_time
+from tests.unit.core.engine.test_step import at, hello, peer, play, tick
+
+STRANGER = 12345
+LINK = ConnectionId(50)
+TEN_TB = SavedCheckpoint(path="/nowhere", manifest="m", kind="good", bytes=10**13)
+
+
+def said_hello() -> Node:
+    """A command of $1 a second, and beside it a run of another user. Checkpoints and launches have a price here."""
+    node = launched(ceiling=None)
+    node.facts = replace(node.facts, lines=Lines((), (LAUNCH,), (UPLOAD,)))
+    node.budgets.configured = by_scope([budget("node", 500), budget("label:team=a", 400)])
+    play(node, hello(0, 1, run="x", world_size=1, connection=LINK, peer=peer(900, STRANGER), labels={"team": "a"}))
+    return node
+
+
+def saved(when: float, incident_id: str = "none") -> Ack:
+    return Ack(at(when), LINK, "x", 0, 2, incident_id, "saved", step=3, checkpoint=TEN_TB)
+
+
+def test_a_strangers_launch_and_its_checkpoints_are_charged_to_nobody_and_end_nobody() -> None:
+    node = said_hello()
+    assert (node.ledger.spend("x"), node.ledger.groups.node_usd_micros) == (0, 0), "a hello is no launch of the command"
+    play(node, saved(2))
+    pass_time(node, 10)
+    assert (node.ledger.spend("x"), node.ledger.groups.node_usd_micros) == (0, usd(10))
+    assert [managed.incident for managed in node.runs.values()] == [None, None]
+
+
+def test_nor_is_what_it_saves_in_its_own_halt() -> None:
+    node = said_hello()
+    play(node, tick(1), OperatorHalt(at(2), "x", "enough", 0))
+    incident = node.runs["x"].incident
+    assert incident is not None
+    play(node, saved(2, incident.incident_id))
+    pass_time(node, 5, 3)
+    assert (node.ledger.spend("x"), node.ledger.groups.node_usd_micros) == (0, usd(5))
+
+
+def test_no_budget_reserves_for_a_strangers_halt_what_it_has_paid_in_a_service() -> None:
+    node = said_hello()
+    kept = run_snapshot(node, node.runs["x"], at(1))
+    node.runs.pop("x")
+    restore_runs(node, [{**kept, "checkpoint_bytes_max": 10**13}], BootNs(at(1)), at(1))
+    alarms = [effect.name for effect in pass_time(node, 10, 2) if isinstance(effect, Alarm)]
+    caps = {cap.scope: cap.reserve_usd_micros for cap in node.budgets.caps}
+    assert (node.runs["x"].is_strangers, caps["label:team=a"], caps["node"] < usd(100)) == (True, 0, True)
+    assert not any(name.startswith("budget_") for name in alarms)
+    assert node.runs["job"].incident is None

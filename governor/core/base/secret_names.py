@@ -18,7 +18,7 @@ _OF_TOKENS: Final = (
 _ENDING: Final = r"(_?\d+|_(b64|base64|hex|pem|raw|value|string|str))?$"
 _NAME: Final = re.compile(
     r"(^|_)(secret|secrets|credential|credentials|bearer|jwt|cookie|cookies|apikey|apikeys|mnemonic|webhook)(_|$)"
-    r"|password|passwd|passphrase|passcode"
+    r"|password|passwd|passphrase|passcode|requirepass|masterauth"
     rf"|(^|_)(auth|authorization|token|signature|sig){_ENDING}"
     rf"|(^|_){_OF_KEYS}_?keys?{_ENDING}"
     rf"|(^|_){_OF_TOKENS}_?tokens?{_ENDING}"

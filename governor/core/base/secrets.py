@@ -50,6 +50,22 @@ _SHELL: Final = re.compile(r"(.*/)?((ba|da|z|k|c|tc|fi|a)?sh|python[\d.]*|perl|r
 _SCRIPT: Final = re.compile(r"-[a-zA-Z]*[ce]|--command")
 _DATABASE: Final = re.compile(r"(.*/)?(mysql\w*|mariadb[\w-]*|sshpass)")
 _SSHPASS: Final = re.compile(r"(.*/)?sshpass")
+# Programs that take a password behind a short option, and the option. Elsewhere it means something else.
+_SHORT_OPTIONS: Final = tuple(
+    (re.compile(rf"(.*/)?({programs})"), option)
+    for programs, option in (
+        (r"(redis|valkey|keydb|dragonfly)-cli", "-a"),
+        (r"mongo\w*|cqlsh", "-p"),
+        (r"ldap\w+", "-w"),
+        (r"sqlcmd|bcp|mosquitto_\w+|zip|unzip", "-P"),
+    )
+)
+# `aws configure set NAME VALUE`: the name stands alone. A sentence may say so too, of no program.
+_SETTER: Final = re.compile(
+    r"(.*/)?(aws|git|npm|pnpm|yarn|pip3?|poetry|conda|gcloud|az|dotenv|airflow|fly|flyctl|redis-cli|setenv)"
+)
+_SETS: Final = frozenset({"set", "config", "configure", "variables", "setenv"})
+_NAME_ALONE: Final = re.compile(r"[A-Za-z_/][\w.+:/@-]{1,255}")
 _SCHEMES: Final = frozenset({"bearer", "basic", "token", "digest", "apikey"})
 _NO_WORDS: Final = frozenset({"=", ":", ":=", "==", ""})
 
@@ -83,6 +99,9 @@ class _Earlier:
     has_database: bool = False
     has_shell: bool = False
     has_login: bool = False
+    has_setter: bool = False
+    sets: bool = False
+    short_options: frozenset[str] = frozenset()
 
     def add(self, word: str, is_first: bool) -> None:
         is_database = _DATABASE.fullmatch(word) is not None
@@ -91,6 +110,9 @@ class _Earlier:
         self.has_database |= is_database
         self.has_shell |= _SHELL.fullmatch(word) is not None
         self.has_login |= word == "login"
+        self.has_setter |= _SETTER.fullmatch(word) is not None
+        self.sets |= self.has_setter and word.lower() in _SETS
+        self.short_options |= {option for program, option in _SHORT_OPTIONS if program.fullmatch(word)}
 
 
 def _words(words: Sequence[Piece], keys: Sequence[str], depth: int) -> list[str]:
@@ -127,11 +149,15 @@ def _name_before(earlier: _Earlier, word: str) -> str:
     """The name in this word, if its value is in the next one."""
     if earlier.last.endswith("wandb") and word == "login":
         return "--password"
+    if word in earlier.short_options or (word.lower() == "auth" and "-a" in earlier.short_options):
+        return "--password"
     if word == "-p":
         return "--password" if earlier.has_login or earlier.has_password else ""
     named = _LAST_NAME.search(word)
     if named is not None:
         return named[1] or named[2]
+    if earlier.sets and _NAME_ALONE.fullmatch(word):
+        return word.rpartition(":")[2]
     return word if word.startswith("-") and "=" not in word else ""
 
 

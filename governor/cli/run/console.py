@@ -71,6 +71,7 @@ class Console:
             self.print_line(f"{name}{live_line(run_status(managed, at), max(columns - width(name), 1))}")
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
+        snapshot = self._to_show(snapshot)
         stage = str(snapshot["halt_stage"])
         is_over = stage in ("HALTED", "NEEDS_HUMAN", ABANDONED)
         if not self._is_news(stage, is_over, snapshot):
@@ -87,6 +88,11 @@ class Console:
                 if line not in self._shown_lines:
                     self.print_line(line)
             self._shown_lines = lines
+
+    def _to_show(self, snapshot: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Without the command to paste, where another user wrote it."""
+        managed = self.node.runs.get(str(snapshot["run"])) if self.node is not None else None
+        return {**snapshot, "resume": None} if managed is not None and managed.is_strangers else snapshot
 
     def _is_news(self, stage: str, is_over: bool, snapshot: Mapping[str, Any]) -> bool:
         """Whether the halt is in another stage, or a look at a checkpoint has ended after it."""
@@ -142,6 +148,7 @@ class JsonConsole(Console):
             self._object("run", run_status(managed, at))
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
+        snapshot = self._to_show(snapshot)
         stage = str(snapshot["halt_stage"])
         if self._is_news(stage, snapshot.get("closed_wall_ns") is not None, snapshot):
             self._stage = stage

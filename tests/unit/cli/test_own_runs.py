@@ -200,6 +200,34 @@ def test_a_stranger_that_said_the_commands_name_and_trains_on_is_told_at_the_end
     assert left_unwatched(beside.governor, beside.command) == []
 
 
+def test_whoever_says_the_commands_name_first_pushes_nobody_out_of_what_is_told_at_the_end(beside: Beside) -> None:
+    for number in range(12):
+        whose, link = peer(700 + number, 3000 + number), ConnectionId(700 + number)
+        play(beside.node, hello(0, 1, run="run-1", world_size=1, connection=link, peer=whose))
+        beside.processes.add(700 + number, uid=3000 + number, start_ticks=7_000 + 10 * number)
+    says_hello(beside, STRANGER, "run-1")
+    *lines, also = left_unwatched(beside.governor, beside.command)
+    assert [line.partition(" still")[0] for line in lines] == [f"pid {700 + n} of uid {3000 + n}" for n in range(8)]
+    assert also == (
+        "so do pid 708 of uid 3008, pid 709 of uid 3009, pid 710 of uid 3010, pid 711 of uid 3011, "
+        f"pid 900 of uid {STRANGER}, UNWATCHED too"
+    )
+
+
+def test_nor_do_those_that_were_refused_and_are_gone_or_are_another_users_below_the_command(beside: Beside) -> None:
+    refused(beside, OWN, 700)
+    for pid in range(701, 711):
+        refused(beside, OWN, pid)
+        beside.processes.end(pid)
+    for pid in range(711, 721):
+        refused(beside, STRANGER, pid)
+        facts = beside.processes.by_pid[pid].facts
+        beside.processes.by_pid[pid].facts = replace(facts, sid=beside.command.process.pid)
+    first, *_, also = left_unwatched(beside.governor, beside.command)
+    assert first.startswith("pid 700 still runs, UNWATCHED: ")
+    assert also == "so do pid 718, pid 719, pid 720, UNWATCHED too"
+
+
 @pytest.mark.parametrize("uid", [OWN, STRANGER])
 def test_what_is_shown_of_a_run_that_is_not_the_commands_says_whose_it_is(beside: Beside, uid: int) -> None:
     says_hello(beside, uid, "other")

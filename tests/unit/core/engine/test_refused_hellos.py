@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from governor.core.base.identity import ConnectionId, ProcessId
+from governor.core.base.shares import UidRange
 from governor.core.engine.alarms import REFUSALS_REMEMBERED_MAX
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Effect, Refuse
@@ -38,6 +39,16 @@ def test_who_was_refused_is_remembered_up_to_a_bound() -> None:
     for pid in range(REFUSALS_REMEMBERED_MAX + 10):
         refused(node, pid)
     assert len(node.refusals) == REFUSALS_REMEMBERED_MAX
+
+
+def test_a_flood_of_one_user_makes_nobody_else_forgotten() -> None:
+    node = make_node()
+    node.uid_ranges = (UidRange(100_000, 65_536, 2001),)
+    refused(node, 1)
+    for pid in range(2, REFUSALS_REMEMBERED_MAX + 100):
+        play(node, BadHello(at(0), ConnectionId(1), peer(pid, 100_000 + pid), "not a name"))
+    assert len(node.refusals) == REFUSALS_REMEMBERED_MAX
+    assert peer(1).process in node.refusals
 
 
 @pytest.mark.parametrize("before_any_tick", [True, False])

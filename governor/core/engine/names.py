@@ -41,7 +41,7 @@ def named(node: Node, hello: Hello) -> tuple[Hello, list[Effect]] | RecallRun:
         return hello, []
     owner = owner_of(node, hello.run)
     if owner is None:
-        owner = _reserved_for(node, hello.run)
+        owner = _reserved_for(node, hello.run, hello)
     whose = f"belongs to uid {owner}"
     if owner == uid:  # Of which one process is the command's, and one is not.
         whose = "is outside of the command" if launched_command.speaks_for_it(node, hello) else "is the command's"
@@ -58,9 +58,10 @@ def own_run(node: Node, name: str, uid: int) -> str | None:
     return next((own for own in names_of(name, uid) if owner_of(node, own) == uid), None)
 
 
-def _reserved_for(node: Node, name: str) -> int | None:
-    """The uid whose own name this would be, where several users' runs are watched."""
-    return None if node.facts.exclusive or name in node.facts.streams else reserved_for(name)
+def _reserved_for(node: Node, name: str, hello: Hello) -> int | None:
+    """The uid whose own name this would be. A launched command and its ranks are called whatever their user likes."""
+    is_commands = node.facts.exclusive and launched_command.speaks_for_it(node, hello)
+    return None if is_commands or name in node.facts.streams else reserved_for(name)
 
 
 def _may_use(node: Node, name: str, hello: Hello) -> bool:
@@ -68,7 +69,7 @@ def _may_use(node: Node, name: str, hello: Hello) -> bool:
     if not launched_command.may_join(node, name, hello):
         return False
     is_unattached = known is not None and known.is_unattached and launched_command.speaks_for_it(node, hello)
-    if owner != uid and not is_unattached and _reserved_for(node, name) not in (None, uid):
+    if owner != uid and not is_unattached and _reserved_for(node, name, hello) not in (None, uid):
         return False
     if owner in (None, uid) or is_unattached:
         is_commands = node.facts.exclusive and launched_command.speaks_for_it(node, hello)

@@ -188,6 +188,26 @@ def test_a_commands_end_is_told_of_no_strangers_run_of_its_name() -> None:
     assert (effects, node.runs["job"].run.end) == ([], None)
 
 
+def test_no_stranger_takes_the_name_that_a_rank_of_the_command_falls_back_to() -> None:
+    """Five hellos of its were enough: the trainer was refused, and its NaN never judged."""
+    node = launched()
+    for number, name in enumerate(names_of("exp", 1000)):
+        said = {"run": name, "world_size": 1, "connection": ConnectionId(50 + number)}
+        play(node, hello(0, 1, **said, peer=peer(900 + number, STRANGER)))
+    effects = play(node, hello(0, 2, run="exp", world_size=1), a_step(5, run="exp", when=3, loss=float("nan")))
+    assert [e.text for e in effects if isinstance(e, Alarm) and e.name == "hello_refused"] == []
+    own = node.runs["exp@1000"]
+    assert (own.run.uid, own.is_strangers, own.incident is not None) == (1000, False, True)
+
+
+def test_the_commands_own_names_may_end_in_any_number() -> None:
+    node = launched()
+    play(node, hello(0, 1, run=f"exp@{STRANGER}", world_size=1))
+    assert not node.runs[f"exp@{STRANGER}"].is_strangers
+    play(node, hello(0, 2, run=f"exp@{STRANGER}", world_size=1, connection=ConnectionId(9), peer=peer(9, STRANGER)))
+    assert node.runs[f"exp@{STRANGER}@{STRANGER}"].is_strangers
+
+
 # What the command has made another user's, and what that user has outside of it.
 def of_trainers_user(rank: int, *, tied: bool, attempt: str = "a1", run: str = "job") -> Hello:
     whose = peer(800 + rank + 10 * (not tied), STRANGER)

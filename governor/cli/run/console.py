@@ -91,8 +91,7 @@ class Console:
 
     def _to_show(self, snapshot: Mapping[str, Any]) -> Mapping[str, Any]:
         """Without the command to paste, where another user wrote it."""
-        managed = self.node.runs.get(str(snapshot["run"])) if self.node is not None else None
-        return {**snapshot, "resume": None} if managed is not None and managed.is_strangers else snapshot
+        return {**snapshot, "resume": None} if snapshot.get("strangers") else snapshot
 
     def _is_news(self, stage: str, is_over: bool, snapshot: Mapping[str, Any]) -> bool:
         """Whether the halt is in another stage, or a look at a checkpoint has ended after it."""

@@ -13,6 +13,7 @@ from governor.core.engine.managed_run import ManagedRun, SupersededRank
 from governor.core.engine.node import Node, Refusal
 from governor.core.events.effects import Alarm, Effect, Refuse
 from governor.core.events.inputs import BadHello, Hello, Step
+from governor.core.runs.life import LifeFact
 from governor.core.runs.state import Rank, is_nonfinite
 
 # Four times the inbox's connections. A retry every 30 s gives no second alarm.
@@ -38,6 +39,17 @@ def refuse(node: Node, connection: ConnectionId, peer: Peer, reason: str, at: Mo
         payers = {process: Claim(payer_of(node.uid_ranges, one.uid), 1) for process, one in node.refusals.items()}
         del node.refusals[first_to_go(payers)]
     return effects
+
+
+def displace(node: Node, managed: ManagedRun, reason: str, at: MonoNs) -> list[Effect]:
+    """Watch the run no longer, to make room for another. It is said, and its ranks are told."""
+    run = managed.run
+    gone = [rank.connection for rank in run.connected_ranks() if rank.connection is not None]
+    for connection in gone:
+        node.connections.pop(connection, None)
+    run.move(LifeFact.GONE, at)
+    text = f"run {run.run} of uid {run.uid} trains UNWATCHED: {reason}"
+    return [*(Refuse(connection, reason) for connection in gone), Alarm("run_displaced", run.run, text)]
 
 
 # --- superseded ranks: connected, while another attempt has taken over their run's name -----------------------

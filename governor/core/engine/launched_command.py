@@ -23,8 +23,9 @@ from governor.core.base.identity import ProcessId
 from governor.core.base.policy import Mode
 from governor.core.base.run_names import names_of
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, format_duration, format_usd
+from governor.core.engine import alarms
 from governor.core.engine.managed_run import ManagedRun, PreviousCommand
-from governor.core.engine.node import RUNS_MAX, Node, manage
+from governor.core.engine.node import RUNS_MAX, Node, manage, newest_of_most
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import CommandLaunched, Hello, LauncherExited
 from governor.core.events.streams import StreamOpened
@@ -211,16 +212,17 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
         return []
     standing = next((managed for managed in node.runs.values() if managed.is_unattached), None)
     if standing is None:
-        _stand_in(node, launched, at)
-    elif at - standing.stands_in_since >= ATTACH_EXPECTED_NS and not standing.reported.nobody_attached:
+        return _stand_in(node, launched, at)
+    if at - standing.stands_in_since >= ATTACH_EXPECTED_NS and not standing.reported.nobody_attached:
         standing.reported.nobody_attached = True
         return [Alarm("nobody_attached", standing.run.run, _line(node, standing, at))]
     return []
 
 
-def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> None:
+def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> list[Effect]:
     if any(_reports_for_command(managed) or _has_ended(managed, launched) for managed in node.runs.values()):
-        return
+        return []
+    displaced: list[Effect] = []
     heir = _payer_before(node, launched) if node.account.run is None else None
     account = node.account.run
     managed = node.runs.get(account) if account is not None else None
@@ -228,9 +230,9 @@ def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> None:
     if managed is None or managed.incident is not None or (managed.run.alive and managed.is_separate):
         name = heir or (account if account is not None and managed is None else launched.run)
         fact, is_known = LifeFact.COMMAND_BEGINS, name in node.runs
-        managed = _named(node, launched, name)
+        managed, displaced = _named(node, launched, name, at)
         if managed is None:
-            return
+            return []
     if managed.run.move(fact, at).begins:
         _begin(managed, launched.at, is_known=is_known)
     else:
@@ -244,6 +246,7 @@ def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> None:
     managed.launch.command = launched.command
     managed.launch.learn(launched.marks, launched.cgroups)
     managed.reported.nobody_attached = False
+    return displaced
 
 
 def _payer_before(node: Node, launched: CommandLaunched) -> str | None:
@@ -271,14 +274,28 @@ def _go_on(managed: ManagedRun) -> None:
     intake.drop_ranks(managed.run)
 
 
-def _named(node: Node, launched: CommandLaunched, name: str) -> ManagedRun | None:
-    """The run of this name, or a new one. None while there is no room for one more run."""
-    managed = node.runs.get(name)
+def _named(
+    node: Node, launched: CommandLaunched, name: str, at: MonoNs
+) -> tuple[ManagedRun | None, list[Effect]]:  # fmt: skip
+    """The run of this name, or a new one. None while there is no room for one more run, and no stranger's to give way.
+
+    Nothing else holds a silent command to its ceiling.
+    """
+    managed, displaced = node.runs.get(name), list[Effect]()
     if managed is not None:
-        return managed
+        return managed, displaced
     if len(node.runs) >= RUNS_MAX and all(known.run.alive for known in node.runs.values()):
-        return None
-    return manage(node, name, launched.uid, None, {}, launched.at)
+        strangers = gives_way(node)
+        if strangers is None:
+            return None, displaced
+        reason = f"{RUNS_MAX} runs are alive on this node: the newest of uid {strangers.run.uid} gives way to {name}"
+        displaced = alarms.displace(node, strangers, reason, at)
+    return manage(node, name, launched.uid, None, {}, launched.at), displaced
+
+
+def gives_way(node: Node) -> ManagedRun | None:
+    """The stranger's run that makes room for one of the command's."""
+    return newest_of_most(node, [managed for managed in node.runs.values() if managed.is_strangers])
 
 
 def _begin(managed: ManagedRun, at: MonoNs, *, is_known: bool) -> None:

@@ -13,17 +13,25 @@ from dataclasses import replace
 from governor.core.base.run_names import names_of, reserved_for
 from governor.core.base.shares import NOBODY, Claim, payer_of
 from governor.core.base.units import MonoNs, UsdMicros
-from governor.core.engine import launched_command
+from governor.core.engine import alarms, launched_command
 from governor.core.engine.managed_run import ManagedRun, RunHistory
-from governor.core.engine.node import PROTECTED, RUNS_MAX, SPENT_USD_MICROS, Node, make_past, manage, owner_of
+from governor.core.engine.node import (
+    PROTECTED,
+    RUNS_MAX,
+    SPENT_USD_MICROS,
+    Node,
+    make_past,
+    manage,
+    newest_of_most,
+    owner_of,
+)
 from governor.core.engine.node_journal import persist
 from governor.core.engine.resume import managed_of, unreadable
-from governor.core.events.effects import Alarm, Effect, RecallRun, Record, Refuse
+from governor.core.events.effects import Alarm, Effect, RecallRun, Record
 from governor.core.events.inputs import CommandLaunched, Hello, OperatorForget
 from governor.core.events.machine import RunRecalled, UidRangesSeen
 from governor.core.events.streams import StreamOpened
 from governor.core.money.budgets import TORN
-from governor.core.runs.life import LifeFact
 from governor.core.runs.state import Trained
 
 
@@ -129,8 +137,9 @@ def release(node: Node, name: str) -> UsdMicros:
 # --- room for one more run that lives -----------------------------------------------------------------------------
 
 
-def has_room(node: Node, uid: int) -> bool:
-    return len(node.runs) < RUNS_MAX or any(not t.run.alive for t in node.runs.values()) or bool(_surplus(node, uid))
+def has_room(node: Node, uid: int, *, of_command: bool = True) -> bool:
+    is_full = len(node.runs) >= RUNS_MAX and all(t.run.alive for t in node.runs.values())
+    return not is_full or _surplus(node, uid, of_command=of_command) is not None
 
 
 def on_uid_ranges(node: Node, event: UidRangesSeen) -> list[Effect]:
@@ -144,38 +153,34 @@ def alive_of(node: Node, uid: int) -> int:
     return sum(t.run.alive and payer_of(node.uid_ranges, t.run.uid) == payer for t in node.runs.values())
 
 
-def _surplus(node: Node, uid: int) -> ManagedRun | None:
-    """The live run that gives way to one of this uid: the newest of who has most, first one without a step."""
-    payers = {name: payer_of(node.uid_ranges, t.run.uid) for name, t in node.runs.items()}
-    held = Counter(payers.values())
-    most = max(held.values())
-    if held[payer_of(node.uid_ranges, uid)] + 1 >= most:
+def _surplus(node: Node, uid: int, *, of_command: bool) -> ManagedRun | None:
+    """The live run that gives way to one of this uid: of who has most. Beside a command, strangers' alone do."""
+    if node.facts.exclusive and of_command and (strangers := launched_command.gives_way(node)) is not None:
+        return strangers
+    runs = [t for t in node.runs.values() if of_command or t.is_strangers]
+    held = Counter(payer_of(node.uid_ranges, managed.run.uid) for managed in runs)
+    if held[payer_of(node.uid_ranges, uid)] + 1 >= max(held.values(), default=0):
         return None
-    its = [t for name, t in node.runs.items() if held[payers[name]] == most and not in_halt(t) and not t.is_unattached]
-    return min(its, key=lambda t: (t.run.step is not None, -t.run.attempt_at), default=None)
+    return newest_of_most(node, runs)
 
 
-def make_room(node: Node, uid: int, at: MonoNs) -> list[Effect]:
-    """Watch a run of the uid that has most no longer, if that alone makes room. It is said, and its ranks are told."""
+def make_room(node: Node, uid: int, at: MonoNs, *, of_command: bool) -> list[Effect]:
+    """Watch a run of the uid that has most no longer, if that alone makes room."""
     if len(node.runs) < RUNS_MAX or any(not t.run.alive for t in node.runs.values()):
         return []
-    managed = _surplus(node, uid)
+    managed = _surplus(node, uid, of_command=of_command)
     assert managed is not None, "the caller has asked has_room()"
-    run = managed.run
-    reason = f"{RUNS_MAX} runs are alive on this node, most of them of uid {run.uid}: its newest gives way to uid {uid}"
-    gone = [rank.connection for rank in run.connected_ranks() if rank.connection is not None]
-    for connection in gone:
-        node.connections.pop(connection, None)
-    run.move(LifeFact.GONE, at)
-    text = f"run {run.run} of uid {run.uid} trains UNWATCHED: {reason}"
-    return [*(Refuse(connection, reason) for connection in gone), Alarm("run_displaced", run.run, text)]
+    its = managed.run.uid
+    reason = f"{RUNS_MAX} runs are alive on this node, most of them of uid {its}: its newest gives way to uid {uid}"
+    return alarms.displace(node, managed, reason, at)
 
 
 def enter(
-    node: Node, name: str, uid: int, stage: str | None, labels: Mapping[str, str], at: MonoNs
-) -> tuple[ManagedRun, list[Effect]]:
+    node: Node, name: str, uid: int, stage: str | None, labels: Mapping[str, str], at: MonoNs,
+    *, of_command: bool = True,
+) -> tuple[ManagedRun, list[Effect]]:  # fmt: skip
     """Manage a run that is not managed. The caller has asked has_room()."""
-    displaced = make_room(node, uid, at)
+    displaced = make_room(node, uid, at, of_command=of_command)
     return manage(node, name, uid, stage, labels, at), displaced
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.policy import Policy, PolicySet
 from governor.core.base.run_names import announced_as
 from governor.core.base.shares import NOTHING, Claim, UidRange
+from governor.core.base.shares import payer_of as payer_of_uid
 from governor.core.base.units import MICROS_PER_USD, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.idle_state import NODE, IdleState
 from governor.core.engine.managed_run import ManagedRun, PastRun, PreviousCommand, SupersededRank
@@ -326,6 +328,16 @@ def claim_of(node: Node, managed: ManagedRun) -> Claim:
         return Claim(run.uid, PROTECTED)
     has_used = run.step is not None or node.ledger.spend(run.run) > SPENT_USD_MICROS
     return Claim(run.uid, TRAINED if has_used else NOTHING)
+
+
+def newest_of_most(node: Node, among: Iterable[ManagedRun]) -> ManagedRun | None:
+    """Which of these live runs gives way: the newest of the user who has most of them, first one without a step."""
+    its = {managed.run.run: payer_of_uid(node.uid_ranges, managed.run.uid) for managed in among}
+    held = Counter(its.values())
+    most = max(held.values(), default=0)
+    runs = [node.runs[name] for name, payer in its.items() if held[payer] == most]
+    may_go = [t for t in runs if not t.is_unattached and (t.incident is None or t.incident.is_closed)]
+    return min(may_go, key=lambda t: (t.run.step is not None, -t.run.attempt_at), default=None)
 
 
 def make_past(node: Node, managed: ManagedRun, claim: Claim | None = None) -> None:

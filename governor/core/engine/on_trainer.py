@@ -56,7 +56,10 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     managed = node.runs.get(hello.run)
     close_gap(node, managed)
     if managed is None:
-        managed, displaced = names.enter(node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at)
+        is_its = launched_command.speaks_for_it(node, hello)
+        managed, displaced = names.enter(
+            node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at, of_command=is_its
+        )
         effects.extend(displaced)
     stood_in = managed.is_unattached
     if stood_in:
@@ -108,7 +111,7 @@ def _refusal(node: Node, hello: Hello) -> str | None:
         where = "outside of" if launched_command.speaks_for_it(node, hello) else "of"
         return f"run {hello.run} is {where} the command, and this rank is not; choose another name"
     if known is None:
-        if not names.has_room(node, hello.peer.uid):
+        if not names.has_room(node, hello.peer.uid, of_command=launched_command.speaks_for_it(node, hello)):
             return f"{RUNS_MAX} runs are alive on this node already"
         if names.alive_of(node, hello.peer.uid) >= RUNS_PER_UID_MAX:
             return f"uid {hello.peer.uid} has {RUNS_PER_UID_MAX} runs alive on this node already"

@@ -1,0 +1,77 @@
+"""Beside the command of `costgov run`: other users may hold every place on the node, and the command has one still."""
+
+from __future__ import annotations
+
+from governor.core.base.identity import ConnectionId
+from governor.core.base.policy import Budget
+from governor.core.base.units import BootNs, UsdMicros
+from governor.core.engine.node import RUNS_MAX, Node
+from governor.core.engine.node_journal import run_snapshot
+from governor.core.engine.resume import restore_runs
+from governor.core.events.effects import Alarm, Effect, Refuse
+from governor.core.events.inputs import CommandLaunched, LauncherExited, OperatorHalt, TrainerExited
+from tests.unit.core.engine.test_launched_command import CEILING, COMMAND, launched, terms
+from tests.unit.core.engine.test_step import at, hello, make_node, peer, play, rule, tick
+
+
+def strangers(node: Node, count: int, *, first_uid: int = 3000, uids: int = RUNS_MAX) -> None:
+    for number in range(count):
+        link, whose = ConnectionId(50 + number), peer(900 + number, first_uid + number % uids)
+        play(node, hello(0, number / 100, run=f"o{number}", world_size=1, connection=link, peer=whose))
+
+
+def displaced(effects: list[Effect]) -> list[str | None]:
+    return [effect.run for effect in effects if isinstance(effect, Alarm) and effect.name == "run_displaced"]
+
+
+def full_at_a_launch(*, uids: int) -> tuple[Node, list[Effect]]:
+    """The command is over when the strangers come, and another governor launches it again among them."""
+    node = launched()
+    play(node, LauncherExited(at(0.1)), TrainerExited(at(0.1), "job", 0))
+    strangers(node, RUNS_MAX, uids=uids)
+    kept = [run_snapshot(node, managed, at(1)) for managed in node.runs.values()]
+    price, ceiling = UsdMicros(3_600_000_000), Budget(ceiling_usd_micros=CEILING)
+    again = make_node(
+        rule(), rule("budget"), budget=ceiling, cloud="none", exclusive=True, boot=1, price_usd_micros_per_hour=price
+    )
+    restore_runs(again, kept, BootNs(at(1)), at(1))
+    return again, play(again, CommandLaunched(at(2), "job", 1000, (COMMAND,)), tick(2))
+
+
+def test_a_silent_command_that_is_launched_among_strangers_is_held_to_its_ceiling() -> None:
+    for uids in (3, RUNS_MAX):
+        node, effects = full_at_a_launch(uids=uids)
+        assert len(node.runs) == RUNS_MAX
+        assert len(displaced(effects)) == 1
+        assert node.runs["job"].is_unattached
+        (ended_at,) = [second for second in range(3, 700) if terms(play(node, tick(second)))]
+        assert ended_at * 1_000_000 < CEILING, "at $1 a second"
+
+
+def test_a_rank_of_the_command_has_a_place_among_strangers_of_as_many_users() -> None:
+    node = launched()
+    play(node, hello(0, 0, run="own", world_size=1))
+    strangers(node, RUNS_MAX - 1)
+    effects = play(node, hello(0, 3, run="second", world_size=1, connection=ConnectionId(7), peer=peer(7)))
+    assert displaced(effects) == [f"o{RUNS_MAX - 2}"]
+    assert node.runs["second"].run.ranks
+
+
+def test_no_stranger_takes_the_place_of_a_run_of_the_commands_user() -> None:
+    node = launched()
+    for number in range(30):
+        link, whose = ConnectionId(500 + number), peer(500 + number)
+        play(node, hello(0, 1, run=f"own{number}", world_size=1, connection=link, peer=whose))
+    strangers(node, RUNS_MAX - len(node.runs))
+    effects = play(node, hello(0, 3, run="last", world_size=1, connection=ConnectionId(7), peer=peer(7, 2001)))
+    assert [type(effect) for effect in effects if isinstance(effect, Refuse)] == [Refuse]
+    assert displaced(effects) == []
+
+
+def test_a_strangers_halt_is_seen_to_its_end_whoever_needs_its_place() -> None:
+    node = launched()
+    play(node, hello(0, 0, run="own", world_size=1))
+    strangers(node, RUNS_MAX - 1)
+    play(node, OperatorHalt(at(2), f"o{RUNS_MAX - 2}", "enough", 0))
+    effects = play(node, hello(0, 3, run="second", world_size=1, connection=ConnectionId(7), peer=peer(7)))
+    assert displaced(effects) == [f"o{RUNS_MAX - 3}"]

@@ -282,7 +282,7 @@ def test_a_look_alarms_of_what_was_not_known_before_it_alone() -> None:
     alarms = [effect for effect in play(node, looks(s20=HARM, s10=None)) if isinstance(effect, Alarm)]
     run = node.runs["llama"].run
     assert run.last_good is not None
-    assert [one.step for one in run.last_good.passed_over] == [20, 30]
+    assert [one.step for one in run.last_good.passed_over] == [30, 20]
     assert ["of step 20" in alarm.text for alarm in alarms] == [True]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from governor.core.base.units import MICROS_PER_USD, NS_PER_DAY, NS_PER_HOUR, MonoNs, UsdMicros, format_usd, utc_text
+from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, MonoNs, UsdMicros, format_usd, utc_text
 from governor.core.engine.halt_plan import reserve_grows_ns
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
@@ -16,11 +16,13 @@ from governor.core.money.forecast import (
     CeilingReport,
     ExpectedCost,
     Forecast,
+    Interval,
     burn_rate,
     ceiling_hit,
     drift,
     forecast,
     per_mtok,
+    rate_of,
 )
 from governor.core.money.token_windows import TokenPrices, Window, whole_per_mtok
 
@@ -60,6 +62,7 @@ class Outlook:
 
     tokens_goal: int | None
     left: Forecast | None
+    cost_left: Interval | None  # In dollars, at the present rate.
     ceiling: CeilingHit | None  # When the binding ceiling is met.
     binding: Binding | None
     plan: ExpectedCost
@@ -73,9 +76,11 @@ def outlook(managed: ManagedRun, at: MonoNs) -> Outlook:
     goal, plan = tokens_goal(managed), plan_of(managed)
     bound = binding_ceiling(managed, at)
     last = managed.money.windows[-1] if managed.money.windows else None
+    left, rate = forecast_of(managed, goal), managed.run.spend_rate_usd_micros_per_hour
     return Outlook(
         tokens_goal=goal,
-        left=forecast_of(managed, goal),
+        left=left,
+        cost_left=left.cost_left(rate) if left is not None and rate is not None else None,
         ceiling=hit_of(managed, bound, goal) if bound is not None else None,
         binding=bound,
         plan=plan,
@@ -234,7 +239,7 @@ def warn_of_ceiling(node: Node, managed: ManagedRun, at: MonoNs) -> list[Alarm]:
 
 @dataclass(frozen=True, slots=True)
 class _Landing:
-    """What the run will have spent at its goal, in micro-dollars, without its reserve. 90 % of runs lie inside."""
+    """What the run will have spent at its goal, in micro-dollars, without its reserve. 80 % of runs lie inside."""
 
     tokens_goal: int
     low: float
@@ -243,28 +248,23 @@ class _Landing:
 
 
 def _landing(managed: ManagedRun, bound: Binding, goal: int | None) -> _Landing | None:
-    """Forecast from the windows' cost, and from their time at the present rate. The interval spans both.
+    """Forecast from the windows' time, at the present rate. None without an interval.
 
-    A price that has just changed is in the rate and not yet in the windows. A share of the node that changes for a
-    minute is only in the rate. None without an interval.
+    The lower end waits for a window at that rate: what a neighbour paid for a minute ago may be the run's for a minute.
     """
     left, meter = forecast_of(managed, goal), managed.history.meter
     if goal is None or left is None or meter is None:
         return None
-    hours, cost = left.hours_left, left.cost_left
-    if hours.low is None or hours.high is None or cost.low is None or cost.high is None:
+    hours = left.hours_left
+    if hours.low is None or hours.high is None:
         return None
-    rate = bound.rate_usd_micros_per_hour
-    low, mid, high = hours.low * rate, hours.mid * rate, hours.high * rate
-    # Both are as of the last window's end, so the spend since then is subtracted.
-    since = meter.spent_ns * rate / NS_PER_HOUR
-    if bound.is_own:  # For a group, these windows show only the speed.
-        since = bound.spend_usd_micros - meter.from_usd_micros
-        low, high = min(low, cost.low * MICROS_PER_USD), max(high, cost.high * MICROS_PER_USD)
-        mid = cost.mid * MICROS_PER_USD
-    low, mid, high = (max(0.0, amount - since) for amount in (low, mid, high))
-    spent = bound.spend_usd_micros
-    return _Landing(goal, spent + low, spent + mid, spent + high)
+    rate, spent = bound.rate_usd_micros_per_hour, bound.spend_usd_micros
+    # It is as of the last window's end, so the time since then is subtracted.
+    since = meter.spent_ns / NS_PER_HOUR
+    low, mid, high = (max(0.0, value - since) for value in (hours.low, hours.mid, hours.high))
+    seen = rate_of(managed.money.windows[-1]) if bound.is_own else None
+    low_rate = rate if seen is None else min(rate, seen)
+    return _Landing(goal, spent + low * low_rate, spent + mid * rate, spent + high * rate)
 
 
 def _is_due(bound: Binding, hit: CeilingHit, landing: _Landing | None) -> bool:

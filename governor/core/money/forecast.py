@@ -13,7 +13,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Final
 
-from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, DurationNs, UsdMicros
+from governor.core.base.units import MICROS_PER_USD, MTOK, NS_PER_HOUR, NS_PER_S, DurationNs, UsdMicros
 from governor.core.money.token_windows import Window
 
 
@@ -39,6 +39,11 @@ class ExpectedCost:
 def per_mtok(usd_micros: int, tokens: int) -> Fraction | None:
     """Micro-dollars per million tokens. None without tokens, and for zero spend: the price was unknown then."""
     return Fraction(usd_micros * MTOK, tokens) if tokens > 0 and usd_micros > 0 else None
+
+
+def rate_of(window: Window) -> float | None:
+    """Micro-dollars an hour, as the window was charged. None for one that took no time."""
+    return window.usd_micros * NS_PER_HOUR / window.duration_ns if window.duration_ns else None
 
 
 def drift(usd_micros: int, tokens: int, expected_usd_micros_per_mtok: int | None) -> Fraction | None:
@@ -120,9 +125,10 @@ def row_of(data: Mapping[str, Any]) -> WindowRow:
 # The forecast: what is left of a run, in hours and dollars, with an interval; and when it meets its ceiling.
 #
 # The remaining tokens are counted as more windows like the recent ones (core.money.token_windows). The interval is
-# Student's t for the mean of that many future windows, 90 % two-sided. Neighbouring windows resemble each other, so
+# Student's t for the mean of that many future windows, 80 % two-sided. Neighbouring windows resemble each other, so
 # past and future windows count for n(1-r)/(1+r) independent ones (r: lag-1 correlation; the usual first-order
-# correction).
+# correction). Ten windows or fewer show too small an r, and then about 70 % lie inside (simulated). Dollars
+# are the hours at the present rate: a price that has changed counts at once.
 
 
 # A run's speed of yesterday says little about the next hour; its last 50M tokens say more.
@@ -132,29 +138,36 @@ WINDOWS_MIN: Final = 3  # Two windows give no spread, so only the middle is give
 CORRELATION_MAX: Final = 0.95
 # The most that a frame can carry. A run of a million tokens per second needs 290,000 years for it.
 TOKENS_MAX: Final = 2**63
-# Student's t, 95th percentile, by degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2). Between two rows, the lower
+# Student's t, 90th percentile, by degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2). Between two rows, the lower
 # one holds.
-_T_95: Final = (
-    (1, 6.314), (2, 2.920), (3, 2.353), (4, 2.132), (5, 2.015), (6, 1.943), (7, 1.895), (8, 1.860), (9, 1.833),
-    (10, 1.812), (12, 1.782), (15, 1.753), (20, 1.725), (30, 1.697), (60, 1.671), (120, 1.658),
+_T_90: Final = (
+    (1, 3.078), (2, 1.886), (3, 1.638), (4, 1.533), (5, 1.476), (6, 1.440), (7, 1.415), (8, 1.397), (9, 1.383),
+    (10, 1.372), (12, 1.356), (15, 1.341), (20, 1.325), (30, 1.310), (60, 1.296), (120, 1.289),
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """`low` to `high` with 90 % confidence; both None while there are too few windows."""
+    """`low` to `high` with 80 % confidence; both None while there are too few windows."""
 
     mid: float
     low: float | None = None
     high: float | None = None
+
+    def times(self, factor: float) -> Interval:
+        low, high = (None if value is None else value * factor for value in (self.low, self.high))
+        return Interval(self.mid * factor, low, high)
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
     tokens_left: int
     hours_left: Interval
-    cost_left: Interval
     windows: int  # The number of windows that it is made from.
+
+    def cost_left(self, usd_micros_per_hour: int) -> Interval:
+        """In dollars, at this rate."""
+        return self.hours_left.times(usd_micros_per_hour / MICROS_PER_USD)
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -205,8 +218,7 @@ def forecast(recent: Sequence[Window], tokens_left: int) -> Forecast | None:
     size = sum(window.tokens for window in windows) / len(windows)
     future = max(0, tokens_left) / size
     hours = [window.duration_ns / NS_PER_HOUR / window.tokens * size for window in windows]
-    dollars = [window.usd_micros / 1e6 / window.tokens * size for window in windows]
-    return Forecast(max(0, tokens_left), _total(hours, future), _total(dollars, future), len(windows))
+    return Forecast(max(0, tokens_left), _total(hours, future), len(windows))
 
 
 def _total(per_window: Sequence[float], future: float) -> Interval:
@@ -217,7 +229,7 @@ def _total(per_window: Sequence[float], future: float) -> Interval:
         return Interval(mean * future, *((0.0, 0.0) if future == 0 else (None, None)))
     kept = _independent_share(per_window)
     past, ahead = max(2.0, known * kept), max(1.0, future * kept)
-    spread = statistics.stdev(per_window) * math.sqrt(1 / past + 1 / ahead) * _t_95(past - 1)
+    spread = statistics.stdev(per_window) * math.sqrt(1 / past + 1 / ahead) * _t_90(past - 1)
     return Interval(mean * future, max(0.0, mean - spread) * future, (mean + spread) * future)
 
 
@@ -232,8 +244,8 @@ def _independent_share(values: Sequence[float]) -> float:
     return (1 - correlation) / (1 + correlation)
 
 
-def _t_95(freedom: float) -> float:
-    return next((t for degrees, t in reversed(_T_95) if degrees <= freedom), _T_95[0][1])
+def _t_90(freedom: float) -> float:
+    return next((t for degrees, t in reversed(_T_90) if degrees <= freedom), _T_90[0][1])
 
 
 def ceiling_hit(

@@ -12,7 +12,7 @@ from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import Pace, outlook
 from governor.core.money.budgets import Cap
 from governor.core.money.charges import UNALLOCATED
-from governor.core.money.forecast import CeilingHit, ExpectedCost, Forecast
+from governor.core.money.forecast import CeilingHit, ExpectedCost, Forecast, Interval
 from governor.core.money.token_windows import TokenPrices
 from governor.core.views.status import node_status
 
@@ -97,6 +97,7 @@ class RunReading:
     ceiling_usd_micros: int | None = None
     tokens_wasted: int | None = None
     left: Forecast | None = None
+    cost_left: Interval | None = None
     ceiling: CeilingHit | None = None
     plan: ExpectedCost = ExpectedCost()
     last_pace: Pace | None = None
@@ -195,6 +196,7 @@ def _run_reading(managed: ManagedRun, at: MonoNs, scheduler_job: str) -> RunRead
         ceiling_usd_micros=managed.policy.budget.ceiling_usd_micros,
         tokens_wasted=managed.history.meter.wasted_tokens if managed.history.meter is not None else None,
         left=ahead.left,
+        cost_left=ahead.cost_left,
         ceiling=ahead.ceiling,
         plan=ahead.plan,
         last_pace=ahead.last_pace,

@@ -215,15 +215,11 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
 def _outlook(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
     """Intervals are [low, middle, high]; low and high are null while there are too few windows for them."""
     ahead = outlook(managed, at)
-    left, hit = ahead.left, ahead.ceiling
+    left, cost, hit = ahead.left, ahead.cost_left, ahead.ceiling
     return {
         "tokens_goal": ahead.tokens_goal,
         "hours_left": [left.hours_left.low, left.hours_left.mid, left.hours_left.high] if left is not None else None,
-        "cost_left_usd": (
-            [left.cost_left.low, left.cost_left.mid, left.cost_left.high]
-            if left is not None and managed.run.spend_rate_usd_micros_per_hour is not None
-            else None
-        ),
+        "cost_left_usd": [cost.low, cost.mid, cost.high] if cost is not None else None,
         "binding": _binding(ahead.binding),
         "runway_s": _runway_s(ahead.binding),
         "ceiling_in_s": hit.after_ns / NS_PER_S if hit is not None else None,

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
-from governor.core.base.units import MICROS_PER_USD, MTOK, NS_PER_S
+from governor.core.base.units import MTOK, NS_PER_S
 from governor.core.money.charges import UNALLOCATED, LineKind, Unit
-from governor.core.money.forecast import RECENT_WINDOWS, ExpectedCost, WindowRow, forecast, per_mtok
+from governor.core.money.forecast import RECENT_WINDOWS, ExpectedCost, WindowRow, forecast, per_mtok, rate_of
 from governor.core.money.reports.cost import Sum
 from governor.core.money.token_windows import TokenMeter, Window
 
@@ -250,7 +250,8 @@ def _landing(shares: Iterable[_Share]) -> int | None:
             return None
         left = forecast(share.recent, goal - share.to_tokens)
         assert left is not None, "a plan comes with a window"
-        total += round(left.cost_left.mid * MICROS_PER_USD)
+        # As the newest window was charged: after a price change the older ones say nothing.
+        total += round(left.hours_left.mid * (rate_of(share.recent[-1]) or 0.0))
     return total if trains else None
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from governor.core.base.policy import Budget, PolicySet
-from governor.core.base.units import MTOK, NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs, parse_utc, usd
+from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs, parse_utc, usd
 from governor.core.engine import step as engine
 from governor.core.engine.node import Node, new_node
 from governor.core.engine.node_journal import run_snapshot
@@ -65,7 +65,7 @@ def test_a_run_that_will_not_make_it_says_where_when_and_how_much() -> None:
     [text] = trained(node, range(12, 13), 11)
     assert text == (
         "at this rate the ceiling $0.3000 is hit at step 250, 2026-11-21 12:04 UTC, "
-        "before the goal of 100,000,000 tokens, by which $0.4000 would be spent"
+        "before the goal of 100,000,000 tokens, by which $0.4002 would be spent"
     )
     assert node.runs["llama"].run.reserve_usd_micros == 30_250
 
@@ -97,19 +97,18 @@ def test_a_lasting_slowness_is() -> None:
 
 @given(st.integers(3, 50), st.integers(0, 10**9), st.integers(1, 10**5), st.data())
 def test_no_single_window_lifts_the_lower_end_above_the_others(
-    count: int, others_usd_micros: int, future: int, data: st.DataObject
+    count: int, others_ns: int, future: int, data: st.DataObject
 ) -> None:
-    """Whatever it cost, wherever it lies: among windows that are all alike the interval grows faster than the mean."""
-    costs = [others_usd_micros] * count
-    costs[data.draw(st.integers(0, count - 1))] = data.draw(st.integers(others_usd_micros, 10**12))
+    """Whatever it took, wherever it lies: among windows that are all alike the interval grows faster than the mean."""
+    costs = [others_ns] * count
+    costs[data.draw(st.integers(0, count - 1))] = data.draw(st.integers(others_ns, 10**12))
     windows = [
-        Window(index * MTOK, (index + 1) * MTOK, DurationNs(NS_PER_S), UsdMicros(cost), 0)
-        for index, cost in enumerate(costs)
+        Window(index * MTOK, (index + 1) * MTOK, DurationNs(cost), UsdMicros(0), 0) for index, cost in enumerate(costs)
     ]
     told = forecast(windows, future * MTOK)
     assert told is not None
-    assert told.cost_left.low is not None
-    assert told.cost_left.low <= others_usd_micros / 1e6 * future * (1 + 1e-9)
+    assert told.hours_left.low is not None
+    assert told.hours_left.low <= others_ns / NS_PER_HOUR * future * (1 + 1e-9)
 
 
 def test_a_raised_ceiling_is_news_where_it_does_not_suffice_either() -> None:
@@ -135,7 +134,7 @@ def test_another_goal_counts_at_once() -> None:
     policy = node.policies.policies[0]
     engine.reload(node, PolicySet((replace(policy, budget=replace(policy.budget, tokens=70 * MTOK)),), "d"))
     [text] = said(play(node, a_tick(40.5)))
-    assert "the goal of 70,000,000 tokens, by which $0.2800 would be spent" in text
+    assert "the goal of 70,000,000 tokens, by which $0.2805 would be spent" in text
 
 
 def with_price(node: Node, when: float, usd_micros_per_hour: int) -> None:

@@ -25,7 +25,15 @@ def test_a_steady_run_is_forecast_exactly() -> None:
     assert told is not None
     assert told.hours_left.mid == pytest.approx(1.0)
     assert told.hours_left.low == pytest.approx(1.0) == told.hours_left.high
-    assert told.cost_left.mid == pytest.approx(36.0)  # $0.01/s for an hour.
+    assert told.cost_left(36_000_000).mid == pytest.approx(36.0)  # $36/h for an hour.
+
+
+def test_a_price_that_has_changed_counts_at_once() -> None:
+    """The windows were paid four times as much for: an hour is left, at today's $9."""
+    told = forecast(windows([36.0] * 10, usd_micros_per_s=10_000), 100 * MTOK)
+    assert told is not None
+    assert told.cost_left(9_000_000) == told.hours_left.times(9.0)
+    assert told.cost_left(9_000_000).mid == pytest.approx(9.0)
 
 
 def test_too_few_windows_give_a_middle_and_no_interval() -> None:
@@ -49,14 +57,14 @@ def test_nothing_left_takes_nothing() -> None:
 
 @pytest.mark.parametrize(("correlation", "future"), [(0.0, 20), (0.0, 200), (0.6, 20), (0.6, 200)])
 def test_the_interval_holds_what_it_promises(correlation: float, future: int) -> None:
-    """Simulated runs, seeded: nine in ten totals lie inside, also where neighbouring windows resemble each other.
+    """Simulated runs, seeded: eight in ten totals lie inside, also where neighbouring windows resemble each other.
 
     The estimated correlation is biased low in short series, so a little less is accepted than is promised there; and
     never all of them: an interval that holds whatever happens says nothing.
     """
     dice = random.Random(7)
     inside = 0
-    trials = 400
+    trials = 1_000
     for _ in range(trials):
         level, seconds = dice.gauss(0, 3 / (1 - correlation**2) ** 0.5), []
         for _ in range(RECENT_WINDOWS + future):
@@ -68,7 +76,7 @@ def test_the_interval_holds_what_it_promises(correlation: float, future: int) ->
         assert told.hours_left.high is not None
         truth = sum(seconds[RECENT_WINDOWS:]) / 3600
         inside += told.hours_left.low <= truth <= told.hours_left.high
-    assert 0.85 <= inside / trials <= 0.96
+    assert 0.75 <= inside / trials <= 0.85
 
 
 def hit(**change: object) -> object:

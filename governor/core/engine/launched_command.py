@@ -4,9 +4,9 @@ No run reports for the command before its first rank has sent a hello. The same 
 it has ended and the command goes on: a second training that never attaches, an evaluation, an upload.
 
 Charges leave the command's time unallocated until it is handed over. The next run that reports for the command takes
-it, under any name. When the command is halted or ends first, the stand-in takes it. The stand-in is the run named after
-the command, or the one that took over the time of its launch before; later the run that took the time over last. Its
-budget goes on.
+it, under any name. When the command is halted or ends first, the stand-in takes it. The stand-in is the run that took
+the time over last, in this launch or in the one before; if none has, the run named after the command. Its budget goes
+on. A run takes the time over when it begins to report and no other run does.
 
 A JSONL stream reports for the command under one of these names, with a process of the command, or, where nobody is
 named as its writer, from its first line on. A stream whose named processes are others' is a run of its own.
@@ -250,9 +250,14 @@ def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> list[Effect]
 
 
 def _payer_before(node: Node, launched: CommandLaunched) -> str | None:
-    """The run that took over the time of the command's launches before: its budget goes on. None of several does."""
-    its = [t.run for t in node.runs.values() if t.history.command == launched.run]
-    return its[0].run if len(its) == 1 and not its[0].alive else None
+    """The run that took over the time of the command's launches before, last of several: its budget goes on.
+
+    An older journal does not say which was the last. None of several does then.
+    """
+    known = [t for t in node.runs.values() if t.history.command == launched.run]
+    turn = max((t.history.turn for t in known), default=0)
+    its = [t.run.run for t in known if t.history.turn == turn]
+    return its[0] if len(its) == 1 else None
 
 
 def _reports_for_command(managed: ManagedRun) -> bool:

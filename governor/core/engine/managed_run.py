@@ -36,15 +36,16 @@ class RunHistory:
     paid_before: UsdMicros = UsdMicros(0)  # Spend before `paid_from`, which no window contains.
     meter: TokenMeter | None = None  # From the first step whose tokens are known.
     command: str | None = None  # The launched command whose time it has taken over last.
+    turn: int = 0  # Which take-over of that command's time this was: the highest of its runs is the last.
 
     def note_halt(self, wall: WallNs) -> None:
         """Count a halt, and remember it for a day."""
         self.incidents_total += 1
         self.halts_wall = [*(then for then in self.halts_wall if wall - then < NS_PER_DAY), wall]
 
-    def take_over(self, command: str | None) -> None:
-        """Note that it pays for this launched command. The command's next launch goes on with its budget."""
-        self.command = command if command is not None else self.command
+    def take_over(self, command: str | None, turn: int) -> None:
+        """Note that it pays for this launched command. The command's next launch goes on with the last one's budget."""
+        self.command, self.turn = command, turn
 
     def hold(self, until: MonoNs | None, reason: str) -> None:
         """Let no rule halt the run before `until`."""

@@ -110,8 +110,11 @@ def _leave_out(node: Node, holders: Mapping[str, int]) -> None:
 # --- the command's time: see CommandAccount ------------------------------------------------------------------
 
 
-def hand_over(node: Node, managed: ManagedRun, at: MonoNs) -> None:
-    """Charge the command's waiting time to this run, which reports for the command or halts or ends as its stand-in."""
+def hand_over(node: Node, managed: ManagedRun, at: MonoNs, *, begins: bool = False) -> None:
+    """Charge the command's waiting time to this run, which reports for the command or halts or ends as its stand-in.
+
+    `begins`: it begins to report.
+    """
     if managed.is_separate:
         return
     for other in [other for other in node.runs.values() if other.is_unattached]:
@@ -119,12 +122,31 @@ def hand_over(node: Node, managed: ManagedRun, at: MonoNs) -> None:
             other.run.move(LifeFact.RUN_REPORTS, at)
         else:
             _make_way(node, other, managed, at)
-    if not node.facts.exclusive or not node.account.run_reports(managed.run.run):
+    if not node.facts.exclusive:
+        return
+    before = node.account.run
+    takes = node.account.run_reports(managed.run.run, follows=begins and _has_account_ended(node, managed))
+    if node.launched is not None and (takes or (before is not None and before != node.account.run)):
+        managed.history.take_over(node.launched.run, _turns(node, node.launched.run) + 1)
+    if not takes:
         return
     if managed.history.meter is None:
         managed.history.paid_from = node.account.since
-    managed.history.take_over(node.launched.run if node.launched is not None else None)
     node.ledger.hand_over(payer_of(managed))
+
+
+def _has_account_ended(node: Node, managed: ManagedRun) -> bool:
+    """Whether the run that has the command's account is another than this one, and reports no more."""
+    its = node.runs.get(node.account.run) if node.account.run is not None else None
+    if node.account.run in (None, managed.run.run):
+        return False
+    return its is None or not its.run.alive or (its.incident is not None and its.incident.is_closed)
+
+
+def _turns(node: Node, command: str) -> int:
+    """How often a run that is known has taken the time of this command over."""
+    histories = [*(managed.history for managed in node.runs.values()), *(past.history for past in node.past.values())]
+    return max((history.turn for history in histories if history.command == command), default=0)
 
 
 def _make_way(node: Node, other: ManagedRun, managed: ManagedRun, at: MonoNs) -> None:

@@ -63,6 +63,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "paid_from": managed.history.paid_from,
         "paid_before_usd_micros": managed.history.paid_before,
         "command": managed.history.command,
+        **({"command_turn": managed.history.turn} if managed.history.turn else {}),
         "tokens_total": run.tokens_total,
         "counted_step": run.counted_step,
         "furthest": list(run.furthest) if run.furthest is not None else None,

@@ -148,7 +148,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
         intake.begin_attempt(managed.run, "stream", event.at)
         managed.rules.new_attempt()
     launched_command.on_log(node, managed, event)
-    hand_over(node, managed, event.at)
+    hand_over(node, managed, event.at, begins=begins)
     if begins and not managed.awaits_line:
         charging.charge_launch(node, managed, event.at)
         node.request_persist()  # From here on it holds the node.
@@ -182,7 +182,7 @@ def on_line(node: Node, managed: ManagedRun, at: MonoNs) -> None:
         managed.rules.new_attempt()
     if is_taken:
         launched_command.take(node, managed)
-        hand_over(node, managed, at)
+        hand_over(node, managed, at, begins=True)
     if begins if not is_taken else node.account.run == managed.run.run:  # One launch, however many logs.
         charging.charge_launch(node, managed, at)
     node.request_persist()

@@ -84,7 +84,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
         budgeting.refit(node, managed)  # With other labels, other budgets cover it.
     launched_command.on_rank(node, managed, hello, stood_in=stood_in)
     managed.was_announced = True
-    hand_over(node, managed, hello.at)  # After attempt, stage and labels are set: its charges bear them.
+    hand_over(node, managed, hello.at, begins=begins)  # After attempt, stage and labels are set: its charges bear them.
     if begins:
         charging.charge_launch(node, managed, hello.at)
     intake.set_jsonl_only(managed.run, only=False)  # Also when a stream of this name was opened first.

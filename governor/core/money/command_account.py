@@ -1,9 +1,12 @@
-"""Who pays for the time of a command that `costgov run` launched. Two owners, four facts, one complete table.
+"""Who pays for the time of a command that `costgov run` launched. Two owners, six facts, one complete table.
 
 The command begins before any run reports: it imports, it reads data. The charges of that time are unallocated. They
 wait for the first run that reports, which takes them over under the same charge ids (ChargeBook.hand_over). When that
 run has ended and the command continues, its time is unallocated again and waits for the next run. Meanwhile a run
 stands in for the command, and the waiting charges count towards its ceiling (engine.launched_command).
+
+The account has the run that took the time over last: it began to report when no other run of the command did. Its
+budget goes on while it stands in, and at the command's next launch.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ class Owner(Enum):
 class Fact(Enum):
     # A run reports for the command, or is halted or has ended in its place.
     RUN_REPORTS = "run reports"
+    RUN_FOLLOWS = "run follows"  # A run begins to report, and the one that has the account has ended.
+    RUN_INHERITS = "run inherits"  # A run that took over the time of the command's launch before stands in for it.
     NODE_HELD = "node held"  # Time has passed while a run of the command held the node.
     # No run reports for the command any more, and a run begins to stand in for it.
     RUN_STANDS_IN = "run stands in"
@@ -35,19 +40,24 @@ class Fact(Enum):
 class Act(Enum):
     STAY = "stay"
     TAKE = "take"  # The waiting charges move to the run.
-    # Nothing waits. The account takes the run's name, if it has none.
+    # The account takes the run's name, if it has none.
     NAME = "name"
+    MOVE = "move"  # Nothing waits. The account takes the run's name.
     BEGIN = "begin"  # Unallocated charges from now on wait.
     RESUME = "resume"  # The account and its beginning come from the journal.
 
 
 TABLE: Final[dict[tuple[Owner, Fact], tuple[Owner, Act]]] = {
     (Owner.UNALLOCATED, Fact.RUN_REPORTS): (Owner.RUN, Act.TAKE),
+    (Owner.UNALLOCATED, Fact.RUN_FOLLOWS): (Owner.RUN, Act.TAKE),
+    (Owner.UNALLOCATED, Fact.RUN_INHERITS): (Owner.UNALLOCATED, Act.NAME),
     # Restored from the journal: the run has taken the earlier charges already.
     (Owner.UNALLOCATED, Fact.NODE_HELD): (Owner.RUN, Act.STAY),
     (Owner.UNALLOCATED, Fact.RUN_STANDS_IN): (Owner.UNALLOCATED, Act.STAY),  # No run has reported since the launch.
     (Owner.UNALLOCATED, Fact.RESTORED): (Owner.UNALLOCATED, Act.RESUME),
     (Owner.RUN, Fact.RUN_REPORTS): (Owner.RUN, Act.NAME),  # A second run beside the first pays only its share.
+    (Owner.RUN, Fact.RUN_FOLLOWS): (Owner.RUN, Act.MOVE),  # No tick fell between the two.
+    (Owner.RUN, Fact.RUN_INHERITS): (Owner.RUN, Act.NAME),
     (Owner.RUN, Fact.NODE_HELD): (Owner.RUN, Act.STAY),
     (Owner.RUN, Fact.RUN_STANDS_IN): (Owner.UNALLOCATED, Act.BEGIN),
     (Owner.RUN, Fact.RESTORED): (Owner.RUN, Act.RESUME),
@@ -70,17 +80,16 @@ class CommandAccount:
     def is_held(self) -> bool:
         return self.owner is Owner.RUN
 
-    def run_reports(self, run: str) -> bool:
-        """A run reports for the command. Returns whether it takes over the waiting charges."""
-        act = self._next(Fact.RUN_REPORTS)
-        if act is Act.TAKE or self.run is None:
-            self.run = run
-        return act is Act.TAKE
+    def run_reports(self, run: str, *, follows: bool = False) -> bool:
+        """A run reports for the command. Returns whether it takes over the waiting charges.
+
+        `follows`: it begins to, and the run that has the account has ended.
+        """
+        return self._name(run, Fact.RUN_FOLLOWS if follows else Fact.RUN_REPORTS) is Act.TAKE
 
     def inherit(self, run: str) -> None:
         """No run reports yet, and this one took over the time of the command's launch before: its budget goes on."""
-        if self.run is None:
-            self.run = run
+        self._name(run, Fact.RUN_INHERITS)
 
     def node_held(self) -> None:
         """Time has passed while a run of the command held the node."""
@@ -97,6 +106,12 @@ class CommandAccount:
         """The governor restarted while the command went on: restore the account from the journal."""
         self._next(Fact.RESTORED)
         self.run, self.since, self.goes_on = run, since, True
+
+    def _name(self, run: str, fact: Fact) -> Act:
+        act = self._next(fact)
+        if act in (Act.TAKE, Act.MOVE) or self.run is None:
+            self.run = run
+        return act
 
     def _next(self, fact: Fact) -> Act:
         self.owner, act = TABLE[self.owner, fact]

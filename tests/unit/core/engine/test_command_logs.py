@@ -26,7 +26,7 @@ from tests.unit.core.engine.test_launched_command import (
     terms,
 )
 from tests.unit.core.engine.test_metering import World
-from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, rule, tick
+from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, rule, tick
 
 DOLLAR = 1_000_000
 AGAIN = ProcessId(4322, 2, "boot-1")
@@ -226,14 +226,38 @@ def test_the_next_launch_of_a_command_goes_on_with_the_budget_of_the_run_that_pa
     assert world.node.runs["log"].launch.launchers == (AGAIN,)
 
 
-def test_of_several_runs_of_the_command_none_stands_in_for_its_next_launch() -> None:
+def trains_twice(gap: int) -> World:
+    """Two trainings of one launch, and so many seconds between the end of the first and the second's hello."""
     world = World(launched())
-    for run, until in (("first", 50), ("second", 100)):
-        world.play(hello(0, until - 40, run=run, world_size=1, connection=ConnectionId(until)))
-        world.at(until)
-        world.play(TrainerExited(at(until), run, 0))
-        world.tick()
+    for run, begins in (("first", 10), ("second", 50 + gap)):
+        world.at(begins)
+        world.play(hello(0, begins, run=run, world_size=1, connection=ConnectionId(begins), peer=peer(begins)))
+        world.at(begins + 40)
+        world.play(Disconnected(at(begins + 40), ConnectionId(begins)))
+        world.play(TrainerExited(at(begins + 40), run, 0))
+    return world
+
+
+@pytest.mark.parametrize("gap", [0, 3])
+def test_of_several_runs_of_the_command_the_last_stands_in_for_what_follows_and_for_its_next_launch(gap: int) -> None:
+    world = trains_twice(gap)
+    world.at(100)
+    assert [name for name, managed in world.node.runs.items() if managed.is_unattached] == ["second"]
     world.play(LauncherExited(at(100)))
+    world.play(TrainerExited(at(100), "second", 0))
+    world.restart()
+    world.play(CommandLaunched(MonoNs(world.mono), "job", 1000, (AGAIN,)))
+    world.at(130)
+    assert [name for name, managed in world.node.runs.items() if managed.is_unattached] == ["second"]
+
+
+def test_of_several_runs_none_does_where_an_older_journal_does_not_say_which_was_the_last() -> None:
+    world = trains_twice(3)
+    world.play(LauncherExited(at(100)))
+    world.play(TrainerExited(at(100), "second", 0))
+    turns = [row["command_turn"] for row in map(dict, world.runs.values()) if row.get("command") == "job"]
+    assert sorted(turns) == [1, 2]
+    world.runs = {name: {**row, "command_turn": 0} for name, row in world.runs.items()}
     world.restart()
     world.play(CommandLaunched(MonoNs(world.mono), "job", 1000, (AGAIN,)))
     world.at(130)

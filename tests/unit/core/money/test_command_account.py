@@ -47,6 +47,23 @@ def test_what_waits_begins_anew_when_the_run_has_ended_and_its_command_goes_on()
     assert one.run == "second"
 
 
+@pytest.mark.parametrize(("owner", "takes"), [(Owner.UNALLOCATED, True), (Owner.RUN, False)])
+def test_a_run_that_begins_when_the_one_before_has_ended_has_the_account_whether_or_not_anything_waits(
+    owner: Owner, takes: bool
+) -> None:
+    one = account(owner, "pretrain")
+    assert one.run_reports("sft", follows=True) is takes
+    assert (one.owner, one.run) == (Owner.RUN, "sft")
+
+
+@pytest.mark.parametrize("owner", Owner)
+def test_a_run_of_the_launch_before_is_the_account_of_a_command_that_has_none_and_takes_nothing(owner: Owner) -> None:
+    one = account(owner)
+    one.inherit("before")
+    one.inherit("another")
+    assert (one.owner, one.run, one.since) == (owner, "before", SINCE)
+
+
 def test_before_anybody_has_spoken_what_waits_goes_on_from_the_launch() -> None:
     one = account(Owner.UNALLOCATED)
     assert not one.run_stands_in(NOW)

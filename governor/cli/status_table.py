@@ -145,7 +145,8 @@ def _notes(run: Mapping[str, Any]) -> list[Styled]:
         notes.append(Styled(_saves(run["saves"])))
     notes += _bound_by_a_group(run)
     if run.get("paid_by") is not None and not is_spend_known(run):
-        notes.append(Styled(f"{plain(run['paid_by'])} pays for the command, which writes this log too"))
+        beside = "beside which this run is watched" if run.get("is_strangers") else "which writes this log too"
+        notes.append(Styled(f"{plain(run['paid_by'])} pays for the command, {beside}"))
     if run.get("ceiling_before_end"):
         notes.append(Styled(f"at this rate the ceiling is met first, {_ceiling(run)}", "yellow"))
     if run.get("mode") == "observe":

@@ -93,7 +93,7 @@ def open_incident(
         last_good=run.last_good,
         spend_at_verdict_usd_micros=node.ledger.spend(run.run),
         prices=token_prices(managed),
-        spend_rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
+        spend_rate_usd_micros_per_hour=None if managed.is_strangers else run.spend_rate_usd_micros_per_hour,
         paid_by=payer_for(node, managed, node.holders()),
         resume=_resume_command(node, managed),
         framework=run.framework,

@@ -53,8 +53,9 @@ def named(node: Node, hello: Hello) -> tuple[Hello, list[Effect]] | RecallRun:
     whose = f"belongs to uid {owner}"
     if owner == uid:  # Of which one process is the command's, and one is not.
         whose = "is outside of the command" if launched_command.speaks_for_it(node, hello) else "is the command's"
+    pays = "with a spend of its own" if launched_command.speaks_for_it(node, hello) else "and pays nothing"
     text = (
-        f"run {hello.run} {whose}; the run of uid {uid} is watched as {name}, with a spend of its own "
+        f"run {hello.run} {whose}; the run of uid {uid} is watched as {name}, {pays} "
         f"(`costgov forget {hello.run}` releases a name whose run is gone)"
     )
     is_new = name not in node.runs

@@ -160,7 +160,7 @@ def _budget(budget: ScopedBudget, cap: Cap) -> dict[str, Any]:
 
 def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
     run = managed.run
-    rate = run.spend_rate_usd_micros_per_hour
+    rate = None if managed.is_strangers else run.spend_rate_usd_micros_per_hour
     ceiling = managed.policy.budget.ceiling_usd_micros
     incident = managed.incident
     findings = managed.rules.findings
@@ -184,6 +184,7 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "spend_usd": run.spend_usd_micros / MICROS_PER_USD,
         "spend_rate_usd_per_hour": _usd(rate),
         "paid_by": managed.money.paid_by,
+        "is_strangers": managed.is_strangers,
         "ceiling_usd": _usd(ceiling),
         "tokens_wasted": managed.history.meter.wasted_tokens if managed.history.meter is not None else None,
         **_outlook(managed, at),

@@ -221,7 +221,7 @@ def test_no_process_outside_of_the_command_joins_its_run_though_it_is_of_the_tra
     play(node, of_trainers_user(0, tied=True))
     effects = play(node, of_trainers_user(1, tied=False, attempt=attempt))
     assert [e.text.partition(" (")[0] for e in effects if isinstance(e, Alarm)] == [
-        f"run job is the command's; the run of uid {STRANGER} is watched as job@{STRANGER}, with a spend of its own"
+        f"run job is the command's; the run of uid {STRANGER} is watched as job@{STRANGER}, and pays nothing"
     ]
     play(node, tick(2))
     assert (list(node.runs["job"].run.ranks), node.runs["job"].is_separate) == ([0], False)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from governor.cli.status_table import render_status
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import BootNs, usd
+from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
@@ -14,6 +18,10 @@ from governor.core.events.effects import Alarm
 from governor.core.events.inputs import Ack, OperatorHalt
 from governor.core.money.budgets import by_scope
 from governor.core.money.lines import Lines
+from governor.core.views.status import run_status
+from governor.reports.terminal import live_line
+from governor.text.moments import spent_amount, spent_text
+from governor.text.screen import FILE
 from tests.unit.billed import LAUNCH, UPLOAD
 from tests.unit.core.engine.test_budgeting import budget
 from tests.unit.core.engine.test_launched_command import launched, pass_time
@@ -66,3 +74,24 @@ def test_no_budget_reserves_for_a_strangers_halt_what_it_has_paid_in_a_service()
     assert (node.runs["x"].is_strangers, caps["label:team=a"], caps["node"] < usd(100)) == (True, 0, True)
     assert not any(name.startswith("budget_") for name in alarms)
     assert node.runs["job"].incident is None
+
+
+@pytest.mark.parametrize("has_attached", [False, True])
+def test_every_view_tells_that_a_stranger_pays_nothing_and_who_does(has_attached: bool) -> None:
+    node = said_hello()
+    if has_attached:
+        play(node, hello(0, 1, run="own", world_size=1))
+    payer = "own" if has_attached else "job"
+    play(node, tick(2))
+    told = run_status(node.runs["x"], at(2))
+    assert (told["paid_by"], told["spend_rate_usd_per_hour"], told["spend_usd"]) == (payer, None, 0)
+    shown = render_status({"governor": {"node": "n"}, "runs": [told]}, FILE)
+    assert f"x: {payer} pays for the command, beside which this run is watched" in shown
+    assert "$0.00" not in shown
+    assert f"$ - (paid by {payer})" in live_line(told)
+    play(node, OperatorHalt(at(3), "x", "enough", 0))
+    incident = node.runs["x"].incident
+    assert incident is not None
+    snapshot = incident_snapshot(node, incident)
+    assert spent_text(snapshot) == f"nothing of its own: {payer} pays for the command"
+    assert (spent_amount(snapshot), snapshot["strangers"]) == ("-", True)

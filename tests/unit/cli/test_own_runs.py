@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import subprocess
 from dataclasses import replace
 
 import pytest
 
-from governor.adapters.command.child import Command
+from governor.adapters.command.child import Command, living
 from governor.cli.run.console import Console, JsonConsole
 from governor.cli.run.own_runs import of_command
 from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched
 from governor.cli.run.signal_answers import SignalAnswers
 from governor.cli.run.supervise import HELLO_NS, Outcome, closing_lines, is_over
-from governor.core.base.identity import ConnectionId, ProcessId
+from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import BootNs, WallNs
 from governor.core.engine.alarms import refuse
 from governor.core.engine.incident_json import incident_snapshot
@@ -30,6 +31,7 @@ from governor.core.events.inputs import (
     LauncherExited,
     LaunchersSeen,
     OperatorHalt,
+    ProcessesSeen,
     TrainerExited,
 )
 from tests.contract.fakes import FakeProcesses
@@ -306,3 +308,68 @@ def test_no_strangers_halt_holds_back_a_signal_to_the_command() -> None:
         assert SignalAnswers(Command(sleeper), said.append).pass_on(beside.governor, signal.SIGTERM)
         assert sleeper.wait(10) == -signal.SIGTERM
     assert said == []
+
+
+def test_no_strangers_halt_nor_one_that_is_over_is_said_to_end_what_is_left_of_a_launch(beside: Beside) -> None:
+    mine = ProcessId(700, 7_000, "boot-1")
+    beside.processes.add(700, start_ticks=7_000)
+    play(beside.node, hello(0, 1, run="run-1", world_size=1, peer=Peer(mine, OWN)))
+    for uid in (STRANGER, OWN):
+        says_hello(beside, uid, f"of-{uid}", attempt=f"a{uid}")
+        play(beside.node, LaunchersSeen(at(1), f"of-{uid}", (mine,)), OperatorHalt(at(2), f"of-{uid}", "enough", 0))
+        if uid == STRANGER:
+            assert "pid 700" in (launched_before(beside.governor, "run-1") or ""), "a stranger says who launched it"
+    assert launched_before(beside.governor, "run-1") is None
+    incident = beside.node.runs[f"of-{OWN}"].incident
+    assert incident is not None
+    play(beside.node, tick(300), tick(400), tick(500))
+    play(beside.node, ProcessesSeen(at(500), incident.incident_id, ()))
+    assert incident.is_closed
+    assert "pid 700" in (launched_before(beside.governor, "run-1") or ""), "that halt is over"
+
+
+def test_what_a_halt_has_known_since_its_begin_it_ends_though_its_run_has_new_ranks(beside: Beside) -> None:
+    mine = ProcessId(700, 7_000, "boot-1")
+    beside.processes.add(700, start_ticks=7_000)
+    play(beside.node, hello(0, 1, run="run-1", world_size=1, peer=Peer(mine, OWN)))
+    says_hello(beside, OWN)
+    play(beside.node, OperatorHalt(at(2), "other", "enough", 0))
+    incident = beside.node.runs["other"].incident
+    assert incident is not None
+    assert launched_before(beside.governor, "run-1") is not None
+    incident.add_processes((mine,))
+    assert launched_before(beside.governor, "run-1") is None
+
+
+def test_of_two_runs_of_the_command_the_one_of_its_name_says_how_it_goes_on(beside: Beside) -> None:
+    beside.command.exit_code = 3
+    says_hello(beside, OWN, "named-by-the-script", resumes="never")
+    play(beside.node, LaunchersSeen(at(1), "named-by-the-script", (COMMAND,)))
+    said = hello(0, 1, run="run-1", world_size=1, connection=ConnectionId(8), peer=peer(901, OWN), resumes="never")
+    play(beside.node, said)
+    for run in ("named-by-the-script", "run-1"):
+        beside.node.runs[run].run.name_last_good(NamedCheckpoint(900, f"/data/{run}"), at(2))
+    beside.node.runs["run-1"] = beside.node.runs.pop("run-1")  # Which one came first does not count.
+    told = "\n".join(how_to_resume(beside.governor, beside.command, "run-1", ["sleep", "4"], is_halted=False))
+    assert "/data/run-1" in told
+    assert "named-by-the-script" not in told
+
+
+class MadeGroup:
+    path, is_populated = "/run-1.scope", True
+
+    def kill(self) -> bool:
+        return True
+
+    def remove(self) -> None:
+        pass
+
+
+def test_what_dropped_the_mark_in_the_group_of_the_command_is_left_of_it(beside: Beside) -> None:
+    beside.command.mark, beside.command.group = 0x9ABCDEF012, MadeGroup()
+    for pid, cgroup, ppid in ((500_001, "/run-1.scope", os.getpid()), (500_002, "/fake", os.getpid())):
+        beside.processes.add(pid, sid=pid, ppid=ppid)
+        beside.processes.by_pid[pid].facts = replace(beside.processes.by_pid[pid].facts, cgroup=cgroup)
+    left = living(beside.processes, beside.command)
+    assert left is not None
+    assert [facts.process.pid for facts in left] == [500_001]

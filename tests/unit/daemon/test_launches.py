@@ -201,3 +201,16 @@ def test_orphans_of_the_time_before_the_hello_are_unsure() -> None:
     seen = launch_seen(processes.table(), hello(rank, MARK), OWN, NO_COMMAND)
     assert seen is not None
     assert seen.unsure == (orphan,)
+
+
+def test_a_session_whose_number_another_process_has_now_ties_nobody() -> None:
+    processes, said, command = strangers(12346, 12346)
+    launcher = processes.by_pid[200].facts
+    processes.by_pid[200].facts = replace(launcher, process=replace(launcher.process, start_ticks=9_999))
+    processes.by_pid[100].facts = replace(processes.by_pid[100].facts, mark=0, ppid=OWN, sid=200)
+    assert not is_of_command(processes.facts, said.peer.process, replace(command, group=None), 12346)
+
+
+def test_who_says_hello_as_the_commands_user_has_its_mark_only_as_long_as_it_is_that_user() -> None:
+    processes, said, command = strangers(0, 12346)
+    assert not is_of_command(processes.facts, said.peer.process, command, 0)

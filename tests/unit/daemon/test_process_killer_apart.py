@@ -268,3 +268,16 @@ def test_an_orphan_that_dropped_the_mark_may_be_either_runs_where_the_command_ha
     (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
     assert seen.unsure == ((200, "python train.py"),)
     assert {200, other.pid} <= set(processes.table())
+
+
+def test_a_strangers_setuid_program_with_a_copied_mark_keeps_nothing_of_the_run_alive() -> None:
+    """It said hello as the stranger: the table shows the uid of the run, which is root's, and a mark of the run."""
+    processes = FakeProcesses()
+    rank = processes.add(100, mark=MARK)
+    left = processes.add(201, sid=201, argv=["httpd"], mark=MARK)
+    became_su = processes.add(301, sid=301, argv=["su"], mark=MARK)
+    process_killer = ProcessKiller(processes, OWN)
+    process_killer.begin(
+        "i", [rank], [], 1000, signal.SIGKILL, marks=[MARK], others=lambda: [became_su], strangers=lambda: [became_su]
+    )  # fmt: skip
+    assert (left.pid in processes.table(), set(processes.table())) == (False, {301})

@@ -262,3 +262,30 @@ def test_of_several_runs_none_does_where_an_older_journal_does_not_say_which_was
     world.play(CommandLaunched(MonoNs(world.mono), "job", 1000, (AGAIN,)))
     world.at(130)
     assert world.node.runs["job"].is_unattached
+
+
+def test_who_pays_for_the_command_in_a_logs_place_is_no_run_beside_it() -> None:
+    node = launched()
+    log(node, 0, STREAMED, run="beside", of_command=False)
+    for run in ("a", "b"):
+        log(node, 0, run=run)
+        line(node, 1, 1, run=run)
+    pass_time(node, 3)
+    assert (node.runs["beside"].is_separate, "beside" in node.holders()) == (True, True)
+    assert {name: managed.money.paid_by for name, managed in node.runs.items() if managed.run.alive} == {
+        "beside": None, "a": None, "b": "a",
+    }  # fmt: skip
+
+
+def test_a_log_whose_pidfile_named_others_at_last_is_the_commands_again_when_it_stands_in_for_it() -> None:
+    node = launched()
+    log(node, 0)
+    line(node, 1, 1)
+    pass_time(node, 3)
+    log(node, 4, STREAMED, of_command=False)
+    assert node.runs["log"].is_separate
+    play(node, TrainerExited(at(4), "log", None), tick(5))
+    own = node.runs["log"]
+    assert (own.is_unattached, own.is_separate) == (True, False)
+    pass_time(node, 10, 6)
+    assert own.run.spend_usd_micros == 10 * DOLLAR

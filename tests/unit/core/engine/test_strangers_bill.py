@@ -8,14 +8,14 @@ import pytest
 
 from governor.cli.status_table import render_status
 from governor.core.base.identity import ConnectionId
-from governor.core.base.units import BootNs, usd
+from governor.core.base.units import BootNs, MonoNs, usd
 from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.checkpoints import SavedCheckpoint
 from governor.core.events.effects import Alarm
-from governor.core.events.inputs import Ack, OperatorHalt
+from governor.core.events.inputs import Ack, CommandLaunched, LaunchersSeen, OperatorHalt
 from governor.core.money.budgets import by_scope
 from governor.core.money.lines import Lines
 from governor.core.views.status import run_status
@@ -24,7 +24,8 @@ from governor.text.moments import spent_amount, spent_text
 from governor.text.screen import FILE
 from tests.unit.billed import LAUNCH, UPLOAD
 from tests.unit.core.engine.test_budgeting import budget
-from tests.unit.core.engine.test_launched_command import launched, pass_time
+from tests.unit.core.engine.test_launched_command import COMMAND, STREAMED, launched, pass_time, stream
+from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import at, hello, peer, play, tick
 
 STRANGER = 12345
@@ -79,6 +80,7 @@ def test_no_budget_reserves_for_a_strangers_halt_what_it_has_paid_in_a_service()
 @pytest.mark.parametrize("has_attached", [False, True])
 def test_every_view_tells_that_a_stranger_pays_nothing_and_who_does(has_attached: bool) -> None:
     node = said_hello()
+    stream(node, "beside", 1, STREAMED)  # It pays for itself.
     if has_attached:
         play(node, hello(0, 1, run="own", world_size=1))
     payer = "own" if has_attached else "job"
@@ -95,3 +97,32 @@ def test_every_view_tells_that_a_stranger_pays_nothing_and_who_does(has_attached
     snapshot = incident_snapshot(node, incident)
     assert spent_text(snapshot) == f"nothing of its own: {payer} pays for the command"
     assert (spent_amount(snapshot), snapshot["strangers"]) == ("-", True)
+
+
+def test_of_what_a_killed_governor_had_metered_a_stranger_pays_nothing() -> None:
+    world = World(launched(ceiling=None))
+    world.play(hello(0, 1, run="x", world_size=1, connection=LINK, peer=peer(900, STRANGER)))
+    for second in range(1, 16):
+        world.at(second)
+    world.restart()
+    world.play(CommandLaunched(MonoNs(world.mono), "job", 1000, (COMMAND,)))
+    world.at(16)
+    assert (world.node.ledger.spend("x"), world.charged("x")) == (0, 0)
+    assert world.node.ledger.total() == usd(16)
+
+
+def test_a_log_of_the_name_of_a_strangers_run_makes_it_not_the_commands() -> None:
+    node = said_hello()
+    stream(node, "x", 2, STREAMED)
+    pass_time(node, 10, 2)
+    assert node.runs["x"].is_strangers
+    assert (node.ledger.spend("x"), node.runs["job"].is_unattached) == (0, True)
+
+
+def test_a_halt_of_the_commands_run_ends_its_ranks_as_ranks_and_the_stand_ins_process_as_their_launcher() -> None:
+    node = launched(ceiling=None)
+    play(node, hello(0, 1, run="job", world_size=1), LaunchersSeen(at(1), "job", (COMMAND,)), tick(2))
+    play(node, OperatorHalt(at(3), "job", "enough", 0))
+    incident = node.runs["job"].incident
+    assert incident is not None
+    assert (incident.rank_processes, incident.launchers) == ((peer(100).process,), (COMMAND,))

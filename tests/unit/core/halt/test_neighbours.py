@@ -53,6 +53,9 @@ def test_runs_of_one_scope_whose_shell_is_gone_are_one_anothers_neighbours(tree:
     assert pids(made.members) == [201, 204]
     assert pids(ties.shared(tree.table, [USER])) == [201, 204, 205], "what neither run is known to have is named"
     assert sorted(pids(halted(tree, ranks[0], cgroups=(SCOPE,))[0].members)) == [201, 202, 203, 204, 205]
+    tree.add(206, 1, ("httpd",), session=True)
+    tree.table[206] = replace(tree.table[206], cgroup=SCOPE, uid=USER + 1)
+    assert pids(ties.shared(tree.table, [USER])) == [201, 204, 205], "another user's is no halt's of this run"
     tree.table[205] = replace(tree.table[205], state="Z")
     assert pids(ties.shared(tree.table, [USER])) == [201, 204], "and not what is dead"
 

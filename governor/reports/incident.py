@@ -18,6 +18,7 @@ from governor.reports.node_stop import is_of_node, last_runs, node_not_observed,
 from governor.reports.resume_text import (
     BEGINS_ANEW,
     command_to_copy,
+    none_known,
     refused,
     resume_command,
     resume_from,
@@ -217,7 +218,7 @@ def _facts(snapshot: Snapshot) -> list[str]:
         "Last known": f"step {snapshot.get('step')}, loss {loss_text(snapshot.get('loss'))}, "
         f"tokens {_tokens(snapshot.get('tokens_total'))}",
         "Checkpoint": f"`{_inline(checkpoint.get('path'))}`" if checkpoint else "none",
-        "Last good": _last_good(last_good) if last_good else "none known",
+        "Last good": _last_good(last_good) if last_good else none_known(snapshot) or "none known",
         "Ended": f"{_inline(processes_text(snapshot) or 'no process was known')}; "
         f"plan: {plan.get(stop_target(snapshot), '?')}",
     }
@@ -277,8 +278,12 @@ def _resumes_from(snapshot: Snapshot) -> str:
     if checkpoint.get("nonfinite"):
         place, what = _inline(checkpoint.get("path")), _inline(checkpoint["nonfinite"])
         return f"Weights in {place} are not finite ({what}), and `latest` may name it: resume from another one."
-    if checkpoint.get("kind") == "suspect" and not snapshot.get("last_good"):
-        return "The checkpoint of this halt is suspect and `latest` was not moved; no good one before it is known."
+    unknown = none_known(snapshot)
+    if unknown is not None:
+        known = unknown.removeprefix("none ")
+        if not checkpoint:
+            return f"No good checkpoint is {known}."
+        return f"The checkpoint of this halt is suspect and `latest` was not moved; no good one before it is {known}."
     if checkpoint.get("kind") == "suspect" and (snapshot.get("last_good") or {}).get("gone"):
         return "The checkpoint of this halt is suspect, and the last good one is gone: nothing is known to resume from."
     if checkpoint.get("kind") == "suspect":

@@ -18,6 +18,7 @@ FLAGS: Final = ("--observe", "--json")  # Options of `costgov run` without a val
 BEGINS_ANEW: Final = (
     "add shim.resume() after attach(); the script has not called it, and begins at step 0 unless it loads this itself"
 )
+_NONE_KNOWN: Final = "none known"
 
 
 def resume_command(snapshot: Snapshot) -> str | None:
@@ -46,6 +47,19 @@ def command_to_copy(snapshot: Snapshot) -> str | None:
     if command is None or higher is None or option is None:
         return command
     return f"{command[: option.start]}{option.before}{_amount(higher)}{command[option.end :]}"
+
+
+def none_known(snapshot: Snapshot) -> str | None:
+    """What stands in the place of the last good checkpoint where nobody has named one. None: one is known.
+
+    A script that has called resume() was told that there is nothing. Any other may load what nobody here has seen.
+    """
+    if snapshot.get("last_good") or (snapshot.get("checkpoint") or {}).get("kind") == "good":
+        return None
+    if command_to_copy(snapshot) is None:
+        return _NONE_KNOWN
+    unless = "" if snapshot.get("resumes") == "called" else " unless the script loads one itself"
+    return f"{_NONE_KNOWN}: this begins at step 0{unless}"
 
 
 def resume_from(snapshot: Snapshot) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
 from governor.core.engine.idle_state import NODE
-from governor.reports.resume_text import refused, resume_rows
+from governor.reports.resume_text import none_known, refused, resume_rows
 from governor.text.moments import (
     Moment,
     Snapshot,
@@ -194,9 +194,16 @@ def _foot(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
         left = "NONE IS LEFT; " if none_is_left(last_good) else ""
         text = f"{left}step {last_good.get('step', '?')}: {last_good_text(last_good)}"
         rows.append(("last good", plain(text), False))
+    elif snapshot["run"] != NODE:
+        rows += _none_known(snapshot)
     rows += _resume(snapshot)
     rows.append(("report", f"costgov incident show {plain(snapshot['incident_id'])}", False))
     return rows
+
+
+def _none_known(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
+    known = none_known(snapshot)
+    return [] if known is None else [("last good", known, False)]
 
 
 def _resume(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
@@ -211,7 +218,10 @@ def _resume(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
 
 def resume_lines(snapshot: Snapshot) -> list[str]:
     """How a run goes on that has ended badly without a halt, in the words of a halt. Nothing is cut."""
-    return [f"{label:<{_FOOT_COLUMNS}} {text}" for label, text, _ in _resume(snapshot)]
+    rows = _resume(snapshot)
+    if rows and snapshot.get("resumes") is not None:  # Of a command that nobody has attached nothing is expected.
+        rows = [*_none_known(snapshot), *rows]
+    return [f"{label:<{_FOOT_COLUMNS}} {text}" for label, text, _ in rows]
 
 
 def _cut(line: str, columns: int = COLUMNS_MAX) -> str:

@@ -8,6 +8,7 @@ import pytest
 from governor.cli.run.command import run
 from governor.reports.incident import incident_document, incident_markdown, timeline_lines
 from governor.reports.resume_text import BEGINS_ANEW, FLAGS, command_to_copy, resume_command, resume_with
+from governor.reports.terminal import resume_lines
 from tests.golden.report_cases import ceiling_of_a_trainer, nan_halt
 
 OURS = ceiling_of_a_trainer()["evidence"]
@@ -155,3 +156,33 @@ def test_no_words_in_a_path_decide_what_a_checkpoint_lacks() -> None:
     assert [line for line in lines if line.startswith("resume ")] == [
         "resume        not shown: no known checkpoint is whole, and the command might take one that is not"
     ]
+
+
+@pytest.mark.parametrize(
+    ("resumes", "unless"),
+    [
+        ("called", ""),
+        ("never", " unless the script loads one itself"),
+        ("loaded", " unless the script loads one itself"),
+        (None, " unless the script loads one itself"),
+    ],
+)
+def test_a_command_that_begins_at_step_0_says_so_in_all_views(resumes: str | None, unless: str) -> None:
+    halted = nan_halt() | {"last_good": None, "resumes": resumes}
+    told = f"none known: this begins at step 0{unless}"
+    assert f"last good     {told}" in timeline_lines(halted)
+    report = incident_markdown(halted)
+    assert f"| Last good | {told} |" in report
+    assert f"no good one before it is {told.removeprefix('none ')}." in report
+    unsaved = incident_markdown(halted | {"checkpoint": None})
+    assert f"No good checkpoint is {told.removeprefix('none ')}." in unsaved
+    assert "whatever `latest` names" not in unsaved
+    crashed = [line for line in resume_lines(halted) if line.startswith("last good")]
+    assert crashed == ([] if resumes is None else [f"last good     {told}"])
+
+
+def test_without_a_command_nothing_begins() -> None:
+    halted = nan_halt() | {"last_good": None, "resumes": "called", "resume": None}
+    assert "last good     none known" in timeline_lines(halted)
+    assert "| Last good | none known |" in incident_markdown(halted)
+    assert not [line for line in timeline_lines(nan_halt() | {"resumes": "called"}) if "none known" in line]

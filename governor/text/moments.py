@@ -141,7 +141,9 @@ def none_is_left(last_good: Mapping[str, Any]) -> bool:
 
 def _remark(checkpoint: Mapping[str, Any]) -> str:
     mark = next((mark for mark in _REMARKS if checkpoint.get(mark)), None)
-    return "" if mark is None else f" ({_REMARKS[mark].format(checkpoint[mark])})"
+    told = [] if mark is None else [_REMARKS[mark].format(checkpoint[mark])]
+    told += [str(checkpoint["lacks"])] if checkpoint.get("lacks") and mark not in _UNFIT else []
+    return f" ({'; '.join(told)})" if told else ""
 
 
 def _weights(detail: Detail) -> str:

@@ -18,7 +18,7 @@ from trainer_shim.interfaces import NamedCheckpoints, OwnCheckpoints, OwnMeans, 
 from . import checkpoint, rng
 from .manifest import Entry
 from .store import KeyStore
-from .weights_sample import sample
+from .weights_sample import lacking, sample
 
 CANDIDATES_MAX = 32  # Going back further costs so much training that a person should decide.
 _WAIT_S = 300.0  # Ranks reach resume() minutes apart when their images or imports load slowly.
@@ -103,6 +103,9 @@ def _named(saver: Saver, path: str, is_home: bool) -> Tuple[Optional[Dict[str, A
 
 def _load(saver: Saver, directory: str, manifest: Dict[str, Any], rank: int) -> Resumed:
     path = manifest["path"]
+    lacks = lacking(path, [name for name, _ in checkpoint.listing(path)]) if rank == 0 else None
+    if lacks is not None:
+        print_line("%s: %s, so optimizer and schedule begin anew" % (path, lacks))
     saver.load(directory, manifest["tag"])
     step = manifest["step"]
     if step is None:  # The framework knows it once it is loaded.

@@ -49,6 +49,9 @@ _LOADED: Final = re.compile(  # With the weights.
 _WORDS: Final = r"(tokenizer|vocab).*(?<!\.safetensors)(?<!\.pt)(?<!\.pth)(?<!\.ckpt)\Z"
 _STATE: Final = re.compile(r"(%s|training_args\.bin\Z|%s|%s)" % (_LOADED.pattern, _WORDS, OWN_FILES), re.DOTALL)
 _OPTIMIZER: Final = re.compile(r"optimizer(_\d+)?\.(pt|pth|bin)\Z")
+_TRAINER_STATE: Final = "trainer_state.json"
+# Of DCP nobody knows by the names what is in it.
+_BESIDE_WEIGHTS: Final = re.compile(r"%s|global_step\d|.*(?:optim_states\.pt|\.distcp)\Z" % _LOADED.pattern, re.DOTALL)
 # Of a checkpoint: text, and pickles of generators.
 _NO_WEIGHTS: Final = (".json", ".jsonl", ".txt", ".md", ".yaml", ".yml", ".jinja", ".py", ".csv", ".log")
 # What reading made-up files raises. RuntimeError: zipfile's for what is encrypted or unknown to it, and deep JSON.
@@ -173,6 +176,7 @@ class Sampled(NamedTuple):
     harm: Optional[str]  # The first tensor with a NaN or an infinity, as "FILE: TENSOR". None: none was seen.
     unsampled: Optional[str]  # What was not looked into. None: all that looks like weights was, and most bytes.
     torn: Optional[str] = None  # The first file that is missing or cut short.
+    lacks: Optional[str] = None  # What a training that goes on from it begins anew.
 
 
 def sample(
@@ -203,11 +207,12 @@ def sample(
         torn = torn or _without_weights(path, sizes, weights)
     if torn is not None or seen.harm is not None:
         return Sampled(seen.harm, None, torn)
+    lacks = lacking(path, names) if are_all else None
     blind = _blind_indexes(parts.unread, sizes)
     # Generators and positions are ours, and no weights: of a small model they are most of its bytes, as indexes are.
     looked_for.difference_update(parts.read, blind)
     sizes = [one for one in sizes if one[0] in looked_for and not os.path.basename(one[0]).startswith(OWN_FILES)]
-    return Sampled(None, _unsampled(path, sizes, weights, seen, blind))
+    return Sampled(None, _unsampled(path, sizes, weights, seen, blind), None, lacks)
 
 
 def _blind_indexes(unread: Sequence[str], sizes: Sequence[Tuple[str, int]]) -> List[str]:
@@ -289,10 +294,23 @@ def _without_weights(path: str, sizes: Sequence[Tuple[str, int]], weights: Seque
         size and not name.endswith(_NO_WEIGHTS) and not _STATE.match(os.path.basename(name)) for name, size in sizes
     ):
         return None
+    return None if _is_partly_elsewhere(path) else "no weights are beside %s" % optimizer
+
+
+def lacking(path: str, names: Sequence[str]) -> Optional[str]:
+    """What of a whole checkpoint its framework was told to leave out: the Trainer by save_only_model.
+
+    It saves the weights and its own state then, and nothing of an optimizer, a schedule or generators.
+    """
+    if _TRAINER_STATE not in names or any(_BESIDE_WEIGHTS.match(name) for name in names) or _is_partly_elsewhere(path):
+        return None
+    return "no optimizer in it"
+
+
+def _is_partly_elsewhere(path: str) -> bool:
+    """Whether a linked directory holds what nobody has listed."""
     try:
         with os.scandir(path) as entries:
-            if any(entry.is_symlink() and entry.is_dir() for entry in entries):
-                return None
+            return any(entry.is_symlink() and entry.is_dir() for entry in entries)
     except OSError:
-        return None
-    return "no weights are beside %s" % optimizer
+        return True

@@ -86,6 +86,7 @@ class FindAnswer:
     nonfinite: str | None = None
     unsampled: str | None = None
     torn: str | None = None  # What of it is missing or cut short.
+    lacks: str | None = None  # What a training that goes on from it begins anew.
 
 
 def line_of(answer: Answer | FindAnswer) -> bytes:
@@ -342,7 +343,7 @@ def _with_sample(
     seen = sample(path, [*files, *elsewhere], progress.step, are_all=unlisted is None, mine=mine)
     harm, torn = (None if text is None else _short(text) for text in (seen.harm, seen.torn))
     left = None if harm or torn else seen.unsampled or unlisted
-    return FindAnswer(True, "is there", harm, None if left is None else _short(left), torn)
+    return FindAnswer(True, "is there", harm, None if left is None else _short(left), torn, seen.lacks)
 
 
 def list_files(path: str, progress: Progress) -> tuple[list[tuple[str, int]], str | None]:

@@ -66,6 +66,7 @@ class CheckpointSeen:
     nonfinite: str | None = None  # The file and the tensor in which a sample has a NaN or an infinity.
     unsampled: str | None = None  # What of its weights was not looked into.
     torn: str | None = None  # What of it is missing or cut short.
+    lacks: str | None = None  # What a training that goes on from it begins anew.
 
     @property
     def is_fit(self) -> bool:

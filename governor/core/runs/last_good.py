@@ -28,6 +28,7 @@ class LastGood:
     nonfinite: str | None = None
     unseen: str | None = None
     unsampled: str | None = None
+    lacks: str | None = None
     # When the look was asked for that found it to be gone, torn or not finite, in this boot.
     refused_mono_ns: int | None = None
     # In favour of this one, since they are gone, torn or not finite: the newest first.
@@ -43,7 +44,7 @@ class LastGood:
         unseen = look.reason if look.there is None else None
         return replace(
             self, gone=gone, torn=look.torn, nonfinite=look.nonfinite, unseen=unseen, unsampled=look.unsampled,
-            refused_mono_ns=None if look.is_fit else asked_at,
+            lacks=look.lacks, refused_mono_ns=None if look.is_fit else asked_at,
         )  # fmt: skip
 
     def pending(self) -> LastGood:
@@ -92,7 +93,7 @@ class LastGood:
         return cls(named.step, named.path, named.tokens_total, named.mono_ns)
 
 
-_FOUND: Final = ("gone", "torn", "nonfinite", "unseen", "unsampled")
+_FOUND: Final = ("gone", "torn", "nonfinite", "unseen", "unsampled", "lacks")
 _COUNTS: Final = ("step", "tokens_total", "mono_ns", "refused_mono_ns")
 _TEXTS: Final = ("path", *_FOUND)
 _WHERE_KNOWN: Final = ("tokens_total", "mono_ns", *_FOUND, "refused_mono_ns")

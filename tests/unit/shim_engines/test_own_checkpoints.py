@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -10,6 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from governor.adapters.trainers.checkpoints import DiskCheckpoints
+from governor.core.base.units import MonoNs
+from governor.core.runs.last_good import LastGood
+from governor.text.moments import last_good_text
 from tests.unit.shim.weights_files import COUNT, MINUS_INF, NAN, ONE, safetensors, torch_zip
 from trainer_shim.engines.hf import TrainerRun
 from trainer_shim.engines.hf_checkpoints import TrainerSaver
@@ -147,6 +152,7 @@ def test_what_the_trainer_saves_over_one_of_ours_is_its_own(tmp_path: Path) -> N
         state=SimpleNamespace(global_step=20),
         is_world_process_zero=lambda: True,
         train=lambda: None,
+        model_wrapped=None,
     )
     meter = StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
     own_saver = TrainerSaver(meter, trainer)
@@ -159,3 +165,29 @@ def test_what_the_trainer_saves_over_one_of_ours_is_its_own(tmp_path: Path) -> N
     TrainerRun(trainer, meter, own_saver)._save_checkpoint(save)
     seen.append(resume(own_saver, tmp_path))
     assert [one and (one.step, one.position) for one in seen] == [(10, None), (20, None)]
+
+
+@pytest.mark.parametrize("beside", [None, "optimizer.pt", "scheduler.pt", "optimizer_0/__0_0.distcp", "rng_state.pth"])
+def test_one_that_the_trainer_saved_without_its_optimizer_is_gone_on_from_and_that_is_said(
+    saver: TrainerSaver, tmp_path: Path, beside: str | None, capfd: pytest.CaptureFixture
+) -> None:
+    """save_only_model=True. The governor's look and resume() ask the same."""
+    path = tmp_path / "checkpoint-20"
+    own_weights(tmp_path, 20)
+    (path / "optimizer.pt").unlink()
+    if beside is not None:
+        (path / beside).parent.mkdir(exist_ok=True)
+        torch_zip(path / beside, "F32", ONE["F32"] * COUNT)
+    resumed = resume(saver, tmp_path)
+    assert resumed is not None
+    assert resumed.step == 20
+    lacks = "no optimizer in it" if beside is None else None
+    assert (f"{path}: {lacks}, so optimizer and schedule begin anew" in capfd.readouterr().err) == (lacks is not None)
+    (look,) = DiskCheckpoints().find([str(path)], uid=os.getuid(), gid=None)
+    assert look.lacks == lacks
+    named = LastGood(20, str(path)).seen(look, MonoNs(0))
+    assert named.is_fit
+    assert last_good_text(named.row()) == (f"{path} ({lacks})" if lacks is not None else str(path))
+    more = {"unsampled": "ema.bin"} if lacks is not None else {"gone": "is no longer there", "lacks": "all"}
+    told = "its weights were not looked into: ema.bin; no optimizer in it" if lacks else "GONE: it is no longer there"
+    assert last_good_text(named.row() | more) == f"{path} ({told})"

@@ -16,6 +16,7 @@ ROWS: list[dict[str, Any]] = [
     {"step": 20, "path": "/ck/20", "tokens_total": 5, "mono_ns": 7},
     {"step": 20, "path": "/ck/20", "mono_ns": 7, "gone": "is no longer there"},
     {"step": 20, "path": "/ck/20", "unseen": "not visible here"},
+    {"step": 20, "path": "/ck/20", "unsampled": "ema.bin", "lacks": "no optimizer in it"},
 ]
 
 

@@ -18,6 +18,7 @@ from .launch import Place, is_required
 from .listener import Listener
 from .mark import mark_this_process
 from .progress import Progress
+from .saving import checkpoint
 from .saving.agreement_thread import AgreementThread
 from .saving.open_requests import OWN, CheckpointRequest, OpenRequests
 from .saving.resuming import resume_at, resume_from
@@ -189,6 +190,9 @@ class Watcher:
         else:
             if not isinstance(saver, OwnMeans):  # These say themselves what their next training begins with.
                 self._say("resume(): goes on from step %d: %s" % (resumed.step, resumed.path))
+            saved_by = (checkpoint.read_manifest(resumed.path) or {}).get("run")
+            if isinstance(saved_by, str) and saved_by not in ("", place.run):
+                self._say("resume(): that one was saved by run %.100r, and this is run %.100r" % (saved_by, place.run))
             self._gate.reach(resumed.step)
             self._progress.step = resumed.step
             if resumed.tokens_total is not None:

@@ -16,9 +16,11 @@ import pytest
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import BadHello
 from governor.wire.frames import FrameReader, refuse_packet
+from tests.unit.shim.test_resuming import Loader, write
 from tests.unit.wire.test_frames import Parcel
 from trainer_shim import wire
 from trainer_shim.progress import Progress
+from trainer_shim.saving import checkpoint
 from trainer_shim.watcher import Watcher
 
 
@@ -94,3 +96,25 @@ def test_a_script_that_asks_at_every_step_opens_one_incident(listener: socket.so
         started.close()
         frames = [json.loads(packet) for packet in iter(lambda: peer.recv(wire.FRAME_BYTES_MAX), b"")]
     assert {frame["incident"] for frame in frames if frame["kind"] == "ack"} == {"own.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("saved_by", "is_told"), [("alpha", True), ("alp\x1bha", True), ("beta", False), (None, False)]
+)
+def test_one_run_goes_on_from_what_another_has_saved_and_says_so(
+    listener: socket.socket, tmp_path: Path, saved_by: str | None, is_told: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Two runs, one after the other, with one checkpoint_dir."""
+    file = write(tmp_path, 41) / checkpoint.MANIFEST
+    file.write_text(json.dumps({**json.loads(file.read_text()), **({"run": saved_by} if saved_by else {})}))
+    saver = Loader()
+    saver.directory = str(tmp_path)
+    environ = {"COSTGOV_SOCKET": listener.getsockname()}
+    watch = Watcher({"run": "beta", "attempt": "a"}, Progress(threading.get_ident()), saver, environ=environ)
+    resumed = watch.resume()
+    watch._let_go()
+    assert resumed is not None
+    assert resumed.step == 41
+    said = capfd.readouterr().err
+    assert (f"that one was saved by run {saved_by!r}, and this is run 'beta'" in said) == is_told
+    assert ("that one was saved" in said) == is_told

@@ -166,7 +166,6 @@ class Watcher:
 
         Call on every rank after attach() and before the first step. None when there is nothing to continue from.
         """
-        self.hello_field("resume_called", True)
         place, saver = self._place, self._saver
         own = saver.resume_directory() if isinstance(saver, OwnMeans) else None
         home = own or self._save_at_step.directory()
@@ -174,6 +173,7 @@ class Watcher:
         if saver is None or where is None:
             self._say("resume(): no directory is known, so nothing is resumed; pass checkpoint_dir= to attach()")
             return None
+        self.hello_field("resume_called", True)
         store = self._connect()
         if store is None and hasattr(saver, "join_ranks"):
             saver.join_ranks()

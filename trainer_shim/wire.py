@@ -72,7 +72,9 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         shim_version=Field("str"),
         started_mono_ns=Field("int"),  # attach() was called then: start of the attempt as the rank knows it.
         resumed_step=Field("int"),
-        resume_called=Field("bool"),  # Whether the script has called resume(), with or without success.
+        resume_called=Field(
+            "bool"
+        ),  # Whether the script has called resume() where a directory was known, with or without success.
         last_good=Field("record"),  # {"step", "tokens_total", "path", "mono_ns"} of the newest whole checkpoint.
         mark=Field("int"),  # mark.py: believed if the kernel says the same of the sender.
         open_incident=Field("record"),  # On reconnect: {"incident", "what", "step"} as the rank knows it.

@@ -16,7 +16,8 @@ FLAGS: Final = ("--observe", "--json")  # Options of `costgov run` without a val
 
 
 BEGINS_ANEW: Final = (
-    "add shim.resume() after attach(); the script has not called it, and begins at step 0 unless it loads this itself"
+    "call shim.resume() after attach(…, checkpoint_dir=…); the script has not called it where a directory was known, "
+    "and begins at step 0 unless it loads this itself"
 )
 _NONE_KNOWN: Final = "none known"
 

@@ -10,7 +10,7 @@ import os
 import re
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
-from trainer_shim.guard import guarded
+from trainer_shim.guard import guarded, print_line
 from trainer_shim.interfaces import Saver
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, rng
@@ -22,6 +22,7 @@ from .deepspeed_engine import DeepSpeedKind
 from .hf import through_backward
 from .own_checkpoints import manifest
 
+_GENERATORS = "random_states_%d.pkl"  # What save_state() writes for each rank.
 _NUMBERED = re.compile(r"^checkpoint_(\d+)$")
 
 
@@ -82,6 +83,8 @@ class AccelerateSaver(base.PositionSaver):
             step = ((checkpoint.read_rank_file(path, rank) or {}).get("position") or {}).get("step")
             if isinstance(step, int):
                 yield manifest(step, path, os.path.join(path, checkpoint.rank_file(rank)))
+            elif rank == 0 and os.path.isfile(os.path.join(path, _GENERATORS % rank)):
+                print_line("passing over %s: it was saved without costgov, or after a loss that was not finite" % path)
 
     def named_checkpoint(self, path: str) -> Optional[Dict[str, Any]]:
         """Return one that the script saved by itself and of which this rank noted its part."""
@@ -89,7 +92,7 @@ class AccelerateSaver(base.PositionSaver):
         step = ((checkpoint.read_rank_file(path, rank) or {}).get("position") or {}).get("step")
         if isinstance(step, int):
             return manifest(step, path, os.path.join(path, checkpoint.rank_file(rank)))
-        if os.path.isfile(os.path.join(path, "random_states_%d.pkl" % rank)):
+        if os.path.isfile(os.path.join(path, _GENERATORS % rank)):
             raise ValueError("was saved without costgov, and its step is not known: accelerator.load_state() loads it")
         return None
 

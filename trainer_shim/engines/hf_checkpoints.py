@@ -118,6 +118,8 @@ class TrainerSaver(base.PositionSaver):
             step = _step_of(path)
             if step is not None:
                 yield manifest(step, path, os.path.join(path, _STATE))
+            elif self._trainer.is_world_process_zero():
+                print_line("passing over %s: %s is missing, or of another step" % (path, _STATE))
 
 
 def _returns(value: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

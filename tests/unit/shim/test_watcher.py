@@ -118,3 +118,18 @@ def test_one_run_goes_on_from_what_another_has_saved_and_says_so(
     said = capfd.readouterr().err
     assert (f"that one was saved by run {saved_by!r}, and this is run 'beta'" in said) == is_told
     assert ("that one was saved" in said) == is_told
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_who_calls_resume_where_no_directory_is_known_is_told_again_after_a_halt(
+    listener: socket.socket, tmp_path: Path, is_known: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """DeepSpeed learns the directory at the script's first save: the next launch does not know it either."""
+    saver = Loader()
+    environ = {"COSTGOV_SOCKET": listener.getsockname()}
+    watch = Watcher({"run": "beta"}, Progress(threading.get_ident()), saver, environ=environ)
+    saver.directory = str(tmp_path) if is_known else None
+    assert watch.resume() is None
+    watch._let_go()
+    assert watch._hello_fields()["resume_called"] is is_known
+    assert ("resume(): no directory is known" in capfd.readouterr().err) is not is_known

@@ -139,7 +139,7 @@ def test_one_that_is_named_is_known_by_its_state_whatever_its_directory_is_calle
     assert saver.named_checkpoint(str(tmp_path)) is None
 
 
-def test_what_the_trainer_saves_over_one_of_ours_is_its_own(tmp_path: Path) -> None:
+def test_what_the_trainer_saves_over_one_of_ours_is_its_own(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     """A new training in the same directory. The manifest is of files that are no longer there, or vouches for these."""
     path = tmp_path / "checkpoint-20"
     own_weights(tmp_path, 20)
@@ -160,6 +160,7 @@ def test_what_the_trainer_saves_over_one_of_ours_is_its_own(tmp_path: Path) -> N
 
     def save() -> None:
         seen.append(resume(own_saver, tmp_path))
+        assert f"passing over {path}: trainer_state.json is missing" in capfd.readouterr().err
         (path / "trainer_state.json").write_text(json.dumps({"global_step": 20, "log_history": []}))
 
     TrainerRun(trainer, meter, own_saver)._save_checkpoint(save)

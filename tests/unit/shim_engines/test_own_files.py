@@ -1,4 +1,4 @@
-"""Files that Lightning and DeepSpeed have saved by themselves, as resume() finds them. They are made here."""
+"""What Lightning, DeepSpeed and Accelerate have saved unasked, as resume() finds it. The files are made here."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from tests.unit.shim.weights_files import COUNT, NAN, ONE, torch_zip
+from trainer_shim.engines.accelerate_loops import AccelerateSaver
+from trainer_shim.engines.base import Options
 from trainer_shim.engines.deepspeed_engine import DeepSpeedSaver
 from trainer_shim.engines.lightning_checkpoints import LightningSaver
 from trainer_shim.interfaces import OwnCheckpoints, Resumed
@@ -143,3 +145,17 @@ def test_none_of_lightning_s_is_passed_over_in_silence(
     if why != "was saved after a loss that was not finite":
         with pytest.raises(ValueError, match=why):
             saver.named_checkpoint(str(path))
+
+
+def test_one_of_accelerate_s_that_was_saved_without_us_is_passed_over_aloud(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its step is not known: the first launch under costgov would begin anew over it without a word."""
+    (tmp_path / "mine_30").mkdir()
+    (tmp_path / "mine_30" / "random_states_0.pkl").touch()
+    (tmp_path / "logs").mkdir()
+    saver = AccelerateSaver(meter(), str(tmp_path), SimpleNamespace(process_index=0), Options())
+    assert resume(saver, tmp_path) is None
+    said = capfd.readouterr().err
+    assert said.count("passing over") == 1
+    assert f"passing over {tmp_path}/mine_30: it was saved without costgov, or after a loss that was not" in said

@@ -23,6 +23,7 @@ _REMARKS: Final = {
     "torn": "NOT WHOLE: {}",
     "nonfinite": "NOT FINITE: {}",
     "unseen": "not seen by the governor: {}",
+    "nonfinite_in_all": "not finite in all: {}",
     "unsampled": "its weights were not looked into: {}",
 }
 _UNFIT: Final = ("gone", "torn", "nonfinite")
@@ -149,6 +150,8 @@ def _remark(checkpoint: Mapping[str, Any]) -> str:
 def _weights(detail: Detail) -> str:
     if detail.get("nonfinite"):
         return f"; NOT FINITE: {detail['nonfinite']}"
+    if detail.get("few_nonfinite"):
+        return f"; a few tensors are not finite: {detail['few_nonfinite']}"
     if "counted" not in detail:  # An older governor did not count.
         return ""
     return f"; {detail['counted']}" if detail["counted"] else "; its weights were not counted"

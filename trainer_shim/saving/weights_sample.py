@@ -12,6 +12,7 @@ import re
 import struct
 import time
 import zipfile
+from hashlib import sha256
 from typing import IO, Callable, Final, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .manifest import OPEN_FLAGS, OWN_FILES, TornError
@@ -37,6 +38,7 @@ NAMED_TOLD_MAX: Final = 3
 OVERHEAD_BYTES: Final = 1 << 16  # States of generators, counters and tables of a file with few weights.
 # Counters, scales and the best loss so far are no weights, and some of them begin as NaN.
 ELEMENTS_MIN: Final = 64
+HARMED_MAX: Final = 64  # Of so many harmed tensors no buffers are the reason: the rest is not looked at.
 _FLOATS: Final = {"F64": "d", "F32": "f", "BF16": "f", "F16": "e"}  # BF16 is the upper half of an F32.
 _ANYTHING: Final = ".bin"
 _MODEL: Final = re.compile(r"(?:\b|_)(?:model|weights)(?:\b|_)")  # pytorch_model-00001-of-00002, adapter_model, ...
@@ -75,6 +77,7 @@ class Looked(NamedTuple):
     into: Sequence[str]  # Those most of which was sampled.
     torn: Sequence[Tuple[str, str]]  # Those that are cut short, and how.
     is_cut: bool  # The time or the bytes of a look were over before its end.
+    few_harmed: Optional[str]  # As in Sampled.
 
 
 def look_into(path: str, names: Sequence[str], step: Callable[[], None], time_s: float = TIME_MAX_S) -> Looked:
@@ -82,8 +85,10 @@ def look_into(path: str, names: Sequence[str], step: Callable[[], None], time_s:
     budget, wanted = Budget(step, until=time.monotonic() + time_s), _wanted(names)
     into: List[str] = []
     torn: List[Tuple[str, str]] = []
-    harm = _harm(path, wanted, budget, into, torn)
-    return Looked(harm, wanted, into, torn, budget.is_spent and len(into) < len(wanted))
+    found = _harms(path, wanted, budget, into, torn)
+    harm = "%s: %s" % found.harmed[0] if found.harmed else None
+    few = None if budget.is_spent else _few(found, len(names) > 1)
+    return Looked(harm, wanted, into, torn, budget.is_spent and len(into) < len(wanted), few)
 
 
 def _wanted(names: Sequence[str]) -> Sequence[str]:
@@ -94,10 +99,26 @@ def is_sampled(name: str) -> bool:
     return name.endswith(tuple(PIECES_OF))
 
 
-def _harm(
-    path: str, wanted: Sequence[str], budget: Budget, into: List[str], torn: List[Tuple[str, str]]
-) -> Optional[str]:
+class _Found:
+    """What samples of pieces have shown."""
+
+    def __init__(self) -> None:
+        self.looked = 0
+        self.harmed: List[Tuple[str, str]] = []  # File and tensor.
+        self.is_over = False  # As many are harmed as are counted, or there is no memory for the rest.
+
+
+def _few(found: _Found, is_by_file: bool) -> Optional[str]:
+    """A digest of which are harmed, unless they are most. A single file may be called by its step."""
+    if found.is_over or not 0 < 2 * len(found.harmed) <= found.looked:
+        return None
+    lines = ["%s: %s" % one if is_by_file else one[1] for one in found.harmed]
+    return sha256("\n".join(sorted(lines)).encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+def _harms(path: str, wanted: Sequence[str], budget: Budget, into: List[str], torn: List[Tuple[str, str]]) -> _Found:
     """Sample the files. `into` takes those most of which can be sampled, and was; `torn` those that are cut short."""
+    found = _Found()
     for name in wanted:
         pieces_of = next(read for ending, read in PIECES_OF.items() if name.endswith(ending))
         try:
@@ -108,9 +129,13 @@ def _harm(
                 chosen = spread(large, TENSORS_PER_FILE_MAX)
                 for piece in chosen:
                     if budget.is_spent:
-                        return None
+                        return found
+                    found.looked += 1
                     if _is_harmed(file, piece, SAMPLES_PER_FILE // len(chosen), budget):
-                        return "%s: %s" % (name, piece.name)
+                        found.harmed.append((name, piece.name))
+                        found.is_over = len(found.harmed) >= HARMED_MAX
+                    if found.is_over:
+                        return found
                 known = sum(piece.size for piece in large)
                 is_most = known + OVERHEAD_BYTES >= (blind or 0)
                 if pieces_of is of_distcp:  # Its pieces are those of some of its archives: perhaps none with a weight.
@@ -120,8 +145,9 @@ def _harm(
         except _MADE_UP:
             continue  # Not what its name says, or not to be read.
         except MemoryError:
-            return None
-    return None
+            found.is_over = True
+            break
+    return found
 
 
 def _take(large: List[Piece], pieces: Iterator[Piece], torn: List[Tuple[str, str]], name: str) -> Optional[int]:
@@ -177,6 +203,8 @@ class Sampled(NamedTuple):
     unsampled: Optional[str]  # What was not looked into. None: all that looks like weights was, and most bytes.
     torn: Optional[str] = None  # The first file that is missing or cut short.
     lacks: Optional[str] = None  # What a training that goes on from it begins anew.
+    # A digest of which tensors are harmed, where they are few of those that were looked at, and all were.
+    few_harmed: Optional[str] = None
 
 
 def sample(
@@ -206,7 +234,7 @@ def sample(
     if are_all:
         torn = torn or _without_weights(path, sizes, weights)
     if torn is not None or seen.harm is not None:
-        return Sampled(seen.harm, None, torn)
+        return Sampled(seen.harm, None, torn, None, seen.few_harmed)
     lacks = lacking(path, names) if are_all else None
     blind = _blind_indexes(parts.unread, sizes)
     # Generators and positions are ours, and no weights: of a small model they are most of its bytes, as indexes are.

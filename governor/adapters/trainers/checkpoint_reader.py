@@ -75,6 +75,7 @@ class Answer:
     counted: str | None = None  # What its files hold and what its parameters need. None: the manifest does not count.
     nonfinite: str | None = None  # The file and the tensor in which a sample has a NaN or an infinity.
     unsampled: str | None = None  # What of its weights was not looked into.
+    few_harmed: str | None = None  # As in weights_sample.Sampled.
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,7 @@ class FindAnswer:
     unsampled: str | None = None
     torn: str | None = None  # What of it is missing or cut short.
     lacks: str | None = None  # What a training that goes on from it begins anew.
+    few_harmed: str | None = None
 
 
 def line_of(answer: Answer | FindAnswer) -> bytes:
@@ -282,9 +284,10 @@ def look(path: str, progress: Progress, hash_s: float = HASH_TIME_MAX_S) -> Answ
     except MemoryError:
         return Answer(None, files, 0, f"a reader has {MEMORY_BYTES_MAX >> 20} MiB, and this needs more")
     if hashed == sum(entry.sha256 is not None for entry in entries):
-        return Answer(True, files, hashed, "every file is there with its size and hash", counted, harm, left)
+        text = "every file is there with its size and hash"
+        return Answer(True, files, hashed, text, counted, harm, left, seen.few_harmed)
     reason = f"every file is there with its size; {hashed} hashes were compared in time"
-    return Answer(True, files, hashed, reason, counted, harm, left)
+    return Answer(True, files, hashed, reason, counted, harm, left, seen.few_harmed)
 
 
 def find(path: str, progress: Progress) -> FindAnswer:
@@ -343,7 +346,7 @@ def _with_sample(
     seen = sample(path, [*files, *elsewhere], progress.step, are_all=unlisted is None, mine=mine)
     harm, torn = (None if text is None else _short(text) for text in (seen.harm, seen.torn))
     left = None if harm or torn else seen.unsampled or unlisted
-    return FindAnswer(True, "is there", harm, None if left is None else _short(left), torn, seen.lacks)
+    return FindAnswer(True, "is there", harm, None if left is None else _short(left), torn, seen.lacks, seen.few_harmed)
 
 
 def list_files(path: str, progress: Progress) -> tuple[list[tuple[str, int]], str | None]:

@@ -301,9 +301,8 @@ def _pay_for_checkpoint(node: Node, managed: ManagedRun, ack: Ack) -> list[Effec
 
 
 def on_checkpoint_read(node: Node, managed: ManagedRun, read: CheckpointRead) -> list[Effect]:
-    alarms = saved_checkpoint.judge(managed, read, node.wall(read.at))
-    finds = saved_checkpoint.find_last_good(managed, read.at) if alarms else []
-    return [persist_incident(node, managed), *alarms, *finds]
+    found = saved_checkpoint.judge(managed, read, node.wall(read.at))
+    return [persist_incident(node, managed), *found]
 
 
 def on_last_good_seen(node: Node, seen: LastGoodSeen) -> list[Effect]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from governor.core.base.units import DurationNs, MonoNs, WallNs
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen, LookedFor, NamedCheckpoint
+from governor.core.events.checkpoints import CheckpointLook, CheckpointRead, LastGoodSeen, LookedFor, NamedCheckpoint
 from governor.core.events.effects import Alarm, FindLastGood, ReadCheckpoint
 from governor.core.events.inputs import Ack
 from governor.core.halt.incident import Incident
 from governor.core.runs.last_good import LastGood, after_looks
-from governor.core.runs.state import Run
+from governor.core.runs.state import Run, is_nonfinite
 
 
 def take(managed: ManagedRun, ack: Ack) -> list[ReadCheckpoint | FindLastGood]:
@@ -90,16 +91,36 @@ def note_last_good(managed: ManagedRun, seen: LastGoodSeen) -> list[Alarm]:
     known, told = run.last_good, incident.last_good if incident is not None else None
     alarms: list[Alarm] = []
     if incident is not None and told is not None and seen.look_at(told.as_named) is not None:
-        found = after_looks(told, _older(run, told), seen)
+        found = after_looks(told, _older(run, told), seen, _finite_step(managed))
         incident.take_last_good(found)
+        _suspect_own(incident, found)
         alarms = _alarms(run.run, told, found)
     if known is None or seen.look_at(known.as_named) is None:
         return alarms  # There is a newer one, perhaps in the same place.
-    found = after_looks(known, run.named_before, seen)
+    found = after_looks(known, run.named_before, seen, _finite_step(managed))
     # When an older one was saved is not remembered, so that more work counts as unsaved, and none of it as saved.
     at = run.last_good_at if found.is_fit and found.path == known.path else None
     run.take_last_good(found, at, _older(run, found))
     return alarms or _alarms(run.run, known, found)
+
+
+def _suspect_own(incident: Incident, found: LastGood) -> None:
+    """If looks have shown that what this halt saved is not finite, it was not good."""
+    own = next((one for one in (found, *found.passed_over) if one.path == _saved_path(incident)), None)
+    if own is not None and own.nonfinite is not None and (incident.checkpoint or {}).get("kind") == "good":
+        incident.verify_checkpoint({"kind": "suspect", "nonfinite": own.nonfinite})
+
+
+# Their verdicts say that the loss, or what makes it, is not finite. Of a joined one nobody here knows the reason.
+_DOUBTS: Final = ("nonfinite", "overflow_storm", "loss_vanished", "join")
+
+
+def _finite_step(managed: ManagedRun) -> int | None:
+    """The run's last step, if its loss was finite and no verdict doubts it."""
+    run, incident = managed.run, managed.incident
+    if run.loss is None or any(is_nonfinite(loss) for loss in (run.loss, *(rank.loss for rank in run.ranks.values()))):
+        return None
+    return None if incident is not None and incident.trigger in _DOUBTS else run.step
 
 
 def _alarms(run: str, known: LastGood, found: LastGood) -> list[Alarm]:
@@ -131,17 +152,18 @@ def _older(run: Run, checkpoint: LastGood) -> tuple[LastGood, ...]:
     return run.named_before[paths.index(checkpoint.path) :] if checkpoint.path in paths else ()
 
 
-def judge(managed: ManagedRun, read: CheckpointRead, wall: WallNs) -> list[Alarm]:
+def judge(managed: ManagedRun, read: CheckpointRead, wall: WallNs) -> list[Alarm | FindLastGood]:
     """Note what was found. One that is not whole, or not finite, is not the last good one."""
     incident, look = managed.incident, read.look
     assert incident is not None
+    is_open = _is_open(managed, look)
     incident.note(
         read.at, wall, "checkpoint_read",
         whole=look.whole, files=look.files, hashed=look.hashed, reason=look.reason,
         **({"counted": look.counted} if look.whole else {}),
-        **({"nonfinite": look.nonfinite} if look.nonfinite else {}),
+        **({"few_nonfinite" if is_open else "nonfinite": look.nonfinite} if look.nonfinite else {}),
     )  # fmt: skip
-    alarms: list[Alarm] = []
+    alarms: list[Alarm | FindLastGood] = []
     is_withdrawn = False
     if incident.checkpoint is not None:
         if look.whole:
@@ -149,7 +171,7 @@ def judge(managed: ManagedRun, read: CheckpointRead, wall: WallNs) -> list[Alarm
         elif look.whole is False:
             incident.verify_checkpoint({"verified_by": "nobody", "torn": look.reason})
             is_withdrawn = True
-        if look.nonfinite and incident.checkpoint.get("kind") == "good":
+        if look.nonfinite and not is_open and incident.checkpoint.get("kind") == "good":
             incident.verify_checkpoint({"kind": "suspect", "nonfinite": look.nonfinite})
             is_withdrawn = True
             text = f"checkpoint of incident {incident.incident_id} was saved as good and its weights are not finite"
@@ -162,7 +184,14 @@ def judge(managed: ManagedRun, read: CheckpointRead, wall: WallNs) -> list[Alarm
     if look.whole is False:
         text = f"checkpoint of incident {incident.incident_id} is not whole: {look.reason}"
         alarms.append(Alarm("checkpoint_torn", incident.run, text))
-    return alarms
+    return [*alarms, *(find_last_good(managed, read.at) if alarms or is_open else [])]
+
+
+def _is_open(managed: ManagedRun, look: CheckpointLook) -> bool:
+    """Whether looks at those before it decide what a few tensors that are not finite mean."""
+    last, checkpoint = managed.run.last_good, managed.incident.checkpoint if managed.incident is not None else None
+    is_last = checkpoint is not None and last is not None and last.path == checkpoint.get("path")
+    return bool(look.whole and look.few_harmed and is_last) and _finite_step(managed) is not None
 
 
 def _note_unsampled(managed: ManagedRun, unsampled: str | None) -> None:

@@ -67,6 +67,7 @@ class CheckpointSeen:
     unsampled: str | None = None  # What of its weights was not looked into.
     torn: str | None = None  # What of it is missing or cut short.
     lacks: str | None = None  # What a training that goes on from it begins anew.
+    few_harmed: str | None = None  # A digest of which tensors are not finite, where they are few.
 
     @property
     def is_fit(self) -> bool:
@@ -119,6 +120,7 @@ class CheckpointLook:
     counted: str | None = None  # What its files hold and what its parameters need. None: the manifest does not count.
     nonfinite: str | None = None  # The file and the tensor in which a sample has a NaN or an infinity.
     unsampled: str | None = None  # What of its weights was not looked into.
+    few_harmed: str | None = None  # A digest of which tensors are not finite, where they are few.
 
 
 @dataclass(frozen=True, slots=True)

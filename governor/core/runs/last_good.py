@@ -29,6 +29,7 @@ class LastGood:
     unseen: str | None = None
     unsampled: str | None = None
     lacks: str | None = None
+    nonfinite_in_all: str | None = None  # A tensor that is not finite in all, while the loss went on finite.
     # When the look was asked for that found it to be gone, torn or not finite, in this boot.
     refused_mono_ns: int | None = None
     # In favour of this one, since they are gone, torn or not finite: the newest first.
@@ -44,8 +45,12 @@ class LastGood:
         unseen = look.reason if look.there is None else None
         return replace(
             self, gone=gone, torn=look.torn, nonfinite=look.nonfinite, unseen=unseen, unsampled=look.unsampled,
-            lacks=look.lacks, refused_mono_ns=None if look.is_fit else asked_at,
+            lacks=look.lacks, nonfinite_in_all=None, refused_mono_ns=None if look.is_fit else asked_at,
         )  # fmt: skip
+
+    def remarked(self) -> LastGood:
+        """It is not finite in a tensor that the loss does not need."""
+        return replace(self, nonfinite=None, nonfinite_in_all=self.nonfinite, refused_mono_ns=None)
 
     def pending(self) -> LastGood:
         """While a look is under way. What was found before stands until it has ended."""
@@ -93,7 +98,7 @@ class LastGood:
         return cls(named.step, named.path, named.tokens_total, named.mono_ns)
 
 
-_FOUND: Final = ("gone", "torn", "nonfinite", "unseen", "unsampled", "lacks")
+_FOUND: Final = ("gone", "torn", "nonfinite", "unseen", "unsampled", "lacks", "nonfinite_in_all")
 _COUNTS: Final = ("step", "tokens_total", "mono_ns", "refused_mono_ns")
 _TEXTS: Final = ("path", *_FOUND)
 _WHERE_KNOWN: Final = ("tokens_total", "mono_ns", *_FOUND, "refused_mono_ns")
@@ -132,12 +137,39 @@ def _is_path(path: str | None) -> bool:
     return bool(path) and len(str(path).encode("utf-8", "replace")) <= PATH_BYTES_MAX
 
 
-def after_looks(known: LastGood, before: tuple[LastGood, ...], seen: LastGoodSeen) -> LastGood:
-    """The newest that is fit. Where none is, the newest as it was found, with the others as passed over."""
+def _is_needless(chain: tuple[LastGood, ...], seen: LastGoodSeen, finite_step: int | None) -> bool:
+    """Whether the same few tensors are not finite in all that were looked at and whole, and the loss needs none.
+
+    The loss of `finite_step` was finite, and was computed after one of those checkpoints: a tensor that was not finite
+    in that one did not enter it. NaN that matters spreads to most tensors within a step or two, and those are no few.
+    A mask, an observer's range or the history of a scheduler stay as they are.
+    """
+    looks = [(one, look) for one in chain if (look := seen.look_at(one.as_named)) is not None]
+    whole = [(one, look) for one, look in looks if look.there and look.torn is None]
+    kinds = {look.few_harmed for _, look in whole}
+    steps = [one.step for one, _ in whole if one.step is not None]
+    return (
+        len(kinds) == 1
+        and None not in kinds
+        and finite_step is not None
+        and min(steps, default=finite_step) < finite_step
+    )
+
+
+def after_looks(
+    known: LastGood, before: tuple[LastGood, ...], seen: LastGoodSeen, finite_step: int | None = None
+) -> LastGood:
+    """The newest that is fit. Where none is, the newest as it was found, with the others as passed over.
+
+    `finite_step`: the last step, where its loss was finite and no verdict doubts it.
+    """
+    is_needless = _is_needless((known, *before), seen, finite_step)
     unfit: list[LastGood] = []
     for one in (known, *before):
         look = seen.look_at(one.as_named)
         found = replace(one, unseen="not looked at") if look is None else one.seen(look, seen.asked.at)
+        if is_needless and found.nonfinite is not None and found.torn is None:
+            found = found.remarked()
         if found.is_fit:
             return replace(found, passed_over=_bounded((*unfit, *known.passed_over)))
         unfit.append(found)

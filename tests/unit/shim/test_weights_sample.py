@@ -157,3 +157,74 @@ def test_its_time_is_bounded(tmp_path: Path) -> None:
         opcodes = archive.read("archive/data.pkl")
     assert list(storages(opcodes, Budget(lambda: None, until=time.monotonic() + 3_600))) == [("0", "F32")]
     assert list(storages(opcodes, Budget(lambda: None, until=time.monotonic() - 1))) == []
+
+
+# --- which tensors are harmed, where they are few ---------------------------------------------------------------------
+
+
+def few_harmed(folder: Path) -> str | None:
+    sizes = [(one.name, one.stat().st_size) for one in sorted(folder.iterdir())]
+    return sample(str(folder), sizes, lambda: None).few_harmed
+
+
+def saved(folder: Path, *harmed: str, of: int = 8, name: str = "model.safetensors") -> Path:
+    folder.mkdir(exist_ok=True)
+    tensors = {f"w{number}": ("F32", (NAN if f"w{number}" in harmed else ONE)["F32"] * COUNT) for number in range(of)}
+    if name.endswith(".safetensors"):
+        safetensors(folder / name, tensors)
+    else:
+        torch_zip(folder / name, "F32", *(raw for _, raw in tensors.values()))
+    return folder
+
+
+def test_the_same_few_have_one_digest_and_others_another(tmp_path: Path) -> None:
+    found = few_harmed(saved(tmp_path / "1", "w1"))
+    assert found is not None
+    assert few_harmed(saved(tmp_path / "2", "w1")) == found
+    assert few_harmed(saved(tmp_path / "3", "w1", "w2")) not in (None, found), "the first is the same"
+    assert few_harmed(saved(tmp_path / "4", "w2")) not in (None, found)
+    assert few_harmed(saved(tmp_path / "5")) is None, "nothing is harmed"
+
+
+def test_most_have_none(tmp_path: Path) -> None:
+    half = [f"w{number}" for number in range(4)]
+    assert few_harmed(saved(tmp_path / "half", *half)) is not None
+    assert few_harmed(saved(tmp_path / "more", *half, "w4")) is None
+    assert few_harmed(saved(tmp_path / "all", "w0", of=1)) is None
+    shards = tmp_path / "shards"
+    for number in range(9):
+        saved(shards, *(f"w{harmed}" for harmed in range(8)), name=f"model-{number}.safetensors")
+    for number in range(9, 39):
+        saved(shards, name=f"model-{number}.safetensors")
+    assert few_harmed(shards) is None, "64 are harmed: no more are counted"
+
+
+def test_a_single_file_may_be_called_by_its_step(tmp_path: Path) -> None:
+    found = few_harmed(saved(tmp_path / "1", "w1", name="epoch=0-step=10.ckpt"))
+    assert found is not None
+    assert few_harmed(saved(tmp_path / "2", "w1", name="epoch=0-step=20.ckpt")) == found
+    saved(tmp_path / "2", name="other.ckpt")
+    assert few_harmed(tmp_path / "2") not in (None, found)
+
+
+def test_a_name_of_half_a_character_is_no_end(tmp_path: Path) -> None:
+    tensors = {"\ud800": ("F32", NAN["F32"] * COUNT), "w": ("F32", ONE["F32"] * COUNT)}
+    safetensors(tmp_path / "model.safetensors", tensors)
+    assert few_harmed(tmp_path) is not None
+
+
+def test_nothing_is_said_of_what_the_time_did_not_reach(tmp_path: Path) -> None:
+    saved(tmp_path / "1", "w1")
+
+    sizes = [("model.safetensors", (tmp_path / "1" / "model.safetensors").stat().st_size)]
+    until = time.monotonic() + 1.1
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        while steps == 30 and time.monotonic() < until:
+            pass  # A disk that hesitates.
+
+    seen = sample(str(tmp_path / "1"), sizes, step, time_s=1.0)
+    assert (seen.harm, seen.few_harmed) == ("model.safetensors: w1", None)

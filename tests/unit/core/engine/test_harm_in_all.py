@@ -1,0 +1,207 @@
+"""A tensor that is not finite in all checkpoints, while the loss went on finite, is a remark and takes nothing away."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from governor.core.base.policy import Mode
+from governor.core.engine.incident_json import incident_snapshot
+from governor.core.engine.node import Node
+from governor.core.engine.node_journal import run_snapshot
+from governor.core.events.checkpoints import (
+    CheckpointLook,
+    CheckpointRead,
+    CheckpointSeen,
+    LastGoodSeen,
+    NamedCheckpoint,
+)
+from governor.core.events.effects import Alarm, Effect, FindLastGood
+from governor.core.events.inputs import OperatorHalt, TrainerExited
+from governor.core.runs import intake
+from governor.reports.incident import incident_markdown
+from governor.reports.resume_text import refused, resume_command
+from governor.text.moments import last_good_text, moments
+from tests.unit.core.engine.test_step import a_step, ack, at, hello, make_node, only, play, rule, training
+
+MASK = "model.safetensors: amin"
+FEW = "0123456789abcdef"
+STEPS = (10, 20, 28)
+LAST = 31
+
+
+def named(step: int) -> NamedCheckpoint:
+    return NamedCheckpoint(step, f"/ck/{step}", mono_ns=at(30 + step / 1000))
+
+
+def trained(loss: float | None = 2.0) -> Node:
+    """A run whose framework has saved by itself, and has gone on for a step."""
+    node = make_node(rule(checkpoint="good"))
+    training(node)
+    for step in STEPS:
+        play(node, hello(when=30 + step / 1000, last_good=named(step)))
+    play(node, a_step(LAST, 0, when=30.5, loss=loss))
+    return node
+
+
+def harmed(step: int, few: str | None = FEW, **found: Any) -> CheckpointSeen:
+    return replace(CheckpointSeen(f"/ck/{step}", True, "is there", nonfinite=MASK, few_harmed=few), **found)
+
+
+def answer(asked: FindLastGood, *looks: CheckpointSeen) -> LastGoodSeen:
+    return LastGoodSeen(at(33), asked.run, asked.asked, looks)
+
+
+def ended(node: Node, *looks: CheckpointSeen) -> list[Effect]:
+    asked = only(play(node, TrainerExited(at(31), "llama", 1)), FindLastGood)
+    return play(node, answer(asked, *looks))
+
+
+def halted(node: Node) -> FindLastGood:
+    return only(play(node, OperatorHalt(at(31), "llama", "enough", 0)), FindLastGood)
+
+
+def alarms(effects: list[Effect]) -> list[str]:
+    return [effect.name for effect in effects if isinstance(effect, Alarm)]
+
+
+def test_the_newest_stays_the_last_good_one_with_a_remark() -> None:
+    node = trained()
+    assert alarms(ended(node, harmed(28), harmed(20), harmed(10))) == []
+    run = node.runs["llama"].run
+    assert run.last_good is not None
+    assert (run.last_good.step, run.last_good.is_fit, run.last_good.passed_over) == (28, True, ())
+    assert last_good_text(run.last_good.row()) == f"/ck/28 (not finite in all: {MASK})"
+    row = json.loads(json.dumps(run_snapshot(node, node.runs["llama"], at(34))))
+    assert intake.restored(row, at(35), same_boot=True).last_good == run.last_good
+
+
+def test_one_that_is_cut_short_is_passed_over_as_ever() -> None:
+    node = trained()
+    assert alarms(ended(node, harmed(28, torn="cut"), harmed(20), harmed(10))) == ["checkpoint_torn"]
+    run = node.runs["llama"].run
+    assert run.last_good is not None
+    assert (run.last_good.step, run.last_good.nonfinite_in_all) == (20, MASK)
+    assert [(one.step, one.torn, one.nonfinite) for one in run.last_good.passed_over] == [(28, "cut", MASK)]
+
+
+@pytest.mark.parametrize(
+    ("looks", "step"),
+    [
+        ((harmed(28), harmed(20), harmed(10, nonfinite=None, few_harmed=None)), 10),
+        ((harmed(28, "fedcba9876543210"), harmed(20), harmed(10)), 28),
+        ((harmed(28, None), harmed(20), harmed(10)), 28),
+        ((harmed(28, None), harmed(20, None), harmed(10, None)), 28),
+    ],
+    ids=["an older one is finite", "more are harmed than before", "most are harmed", "most in all"],
+)
+def test_where_they_differ_or_most_is_harmed_they_are_withdrawn(looks: tuple[CheckpointSeen, ...], step: int) -> None:
+    node = trained()
+    assert set(alarms(ended(node, *looks))) == {"checkpoint_nonfinite"}
+    run = node.runs["llama"].run
+    assert run.last_good is not None
+    assert (run.last_good.step, run.last_good.is_fit, run.last_good.nonfinite_in_all) == (step, step == 10, None)
+
+
+def test_a_loss_that_nobody_knows_proves_nothing() -> None:
+    assert alarms(ended(trained(loss=None), harmed(28), harmed(20), harmed(10))) == ["checkpoint_nonfinite"] * 3
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_verdict_on_the_loss_is_believed_whatever_the_loss_is_after_it(loss: float, rank: int) -> None:
+    node = trained()
+    asked = only(play(node, a_step(LAST, rank, when=30.7, loss=loss)), FindLastGood)
+    play(node, a_step(LAST + 1, 0, when=30.8), a_step(LAST + 1, 1, when=30.8))
+    effects = play(node, answer(asked, harmed(28), harmed(20), harmed(10)))
+    assert alarms(effects) == ["checkpoint_nonfinite"] * 3
+
+
+def test_the_loss_of_each_rank_counts_where_no_rule_halts() -> None:
+    node = make_node(rule(mode=Mode.OBSERVE))
+    training(node)
+    play(node, hello(when=30.1, last_good=named(30)), a_step(LAST, 1, loss=float("nan")), a_step(LAST, 0))
+    assert node.runs["llama"].incident is None
+    assert alarms(ended(node, harmed(30))) == ["checkpoint_nonfinite"]
+
+
+@pytest.mark.parametrize(("steps_after", "is_withdrawn"), [(0, True), (1, False)])
+def test_of_the_only_one_a_later_step_decides(steps_after: int, is_withdrawn: bool) -> None:
+    node = make_node(rule())
+    training(node)
+    play(node, hello(when=30.2, last_good=named(31)), a_step(31 + steps_after, 0, when=30.1))
+    assert alarms(ended(node, harmed(31))) == ["checkpoint_nonfinite"] * is_withdrawn
+
+
+# --- the checkpoint that a halt saves --------------------------------------------------------------------------------
+
+OWN = "/ck/cg_33"
+
+
+def saved(node: Node, few: str | None = FEW) -> list[Effect]:
+    """A halt has saved as good, and that was read before the looks at the others have ended."""
+    play(node, ack("received", 31.1))
+    record = {"path": OWN, "manifest": f"{OWN}/manifest.json", "files": 4, "kind": "good"}
+    play(node, ack("saved", 33.5, step=33, checkpoint=record))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    incident.resume = "costgov run -- python t.py"
+    look = CheckpointLook(True, 4, 4, "as found", "it holds enough", nonfinite=MASK, few_harmed=few)
+    return play(node, CheckpointRead(at(34), incident.incident_id, look))
+
+
+def own(few: str | None = FEW) -> CheckpointSeen:
+    return replace(harmed(33, few), path=OWN)
+
+
+def test_that_of_a_halt_is_judged_with_those_before_it_and_stays_good() -> None:
+    node = trained()
+    halted(node)
+    effects = saved(node)
+    assert alarms(effects) == []
+    asked = only(effects, FindLastGood)
+    assert asked.paths == (OWN, "/ck/28", "/ck/20", "/ck/10")
+    incident, run = node.runs["llama"].incident, node.runs["llama"].run
+    assert incident is not None
+    assert last_good_text(incident_snapshot(node, incident)["last_good"]) == (
+        f"{OWN} (not seen by the governor: the look has not ended)"
+    )
+    assert alarms(play(node, answer(asked, own(), harmed(28), harmed(20), harmed(10)))) == []
+    assert run.last_good is not None
+    assert (run.last_good.step, run.last_good.nonfinite_in_all) == (33, MASK)
+    assert incident.last_good == run.last_good
+    shown = incident_snapshot(node, incident)
+    assert (shown["checkpoint"]["kind"], resume_command(shown), refused(shown)) == ("good", incident.resume, None)
+    (read,) = (moment.text for moment in moments(shown) if moment.what == "checkpoint_read")
+    assert read.endswith(f"; a few tensors are not finite: {MASK}")
+    assert f"(not finite in all: {MASK})" in incident_markdown(shown)
+
+
+@pytest.mark.parametrize("harm", [None, MASK])
+def test_that_of_a_halt_is_withdrawn_where_those_before_it_are_not_so(harm: str | None) -> None:
+    node = trained()
+    halted(node)
+    asked = only(saved(node), FindLastGood)
+    before = harmed(28, nonfinite=harm, few_harmed="fedcba9876543210" if harm else None)
+    assert alarms(play(node, answer(asked, own(), before))) == ["checkpoint_nonfinite"] * (2 if harm else 1)
+    incident, run = node.runs["llama"].incident, node.runs["llama"].run
+    assert incident is not None
+    assert run.last_good is not None
+    assert run.last_good.step == (20 if harm else 28)
+    shown = incident_snapshot(node, incident)
+    assert (shown["checkpoint"]["kind"], shown["checkpoint"]["nonfinite"]) == ("suspect", MASK)
+    harmed_own = refused(shown)
+    assert harmed_own is not None
+    assert harmed_own.path == OWN
+
+
+def test_most_of_it_is_a_verdict_at_once_and_so_is_any_after_a_verdict_on_the_loss() -> None:
+    node = trained()
+    halted(node)
+    assert alarms(saved(node, None)) == ["checkpoint_nonfinite"]
+    node = trained()
+    play(node, a_step(LAST, 0, when=30.7, loss=float("nan")))
+    assert alarms(saved(node)) == ["checkpoint_nonfinite"]

@@ -1,7 +1,8 @@
 """What indexes of weights name: which files a checkpoint must have, and how long those of DCP must be at least.
 
 Frameworks write two kinds: JSON beside the shards of transformers, and the .metadata of torch.distributed.checkpoint.
-That is a pickle. Its opcodes are read and nothing of it is run: an index that cannot be read says nothing.
+That is a pickle. Its opcodes are read and nothing of it is run: an index that cannot be read says nothing. ZeRO has
+none, and counts in the names of its files.
 """
 
 from __future__ import annotations
@@ -198,3 +199,55 @@ def needed(pickled: bytes, step: Callable[[], None], until: float) -> Optional[D
 
 def _is_place(file: object, offset: object, length: object) -> bool:
     return isinstance(file, str) and is_inside(file) and is_count(offset) and is_count(length)
+
+
+# --- ZeRO of DeepSpeed has no index, but counts its ranks in names ---------------------------------------------------
+
+
+class Partitions(NamedTuple):
+    """What the names of ZeRO's partitions say."""
+
+    torn: Optional[str]  # The first file that is missing.
+    elsewhere: List[str]  # Of what another node may have, or nobody: the first of each.
+
+
+_ZERO: Final = re.compile(r"((?:bf16_)?zero_pp_rank_)(\d{1,6})(_mp_rank_(\d+))_?(optim|model)_states\.pt\Z")
+
+
+def partitions(path: str, names: Sequence[str]) -> Partitions:
+    """Rank 0 saves the model too, unless ZeRO-3 partitions it: then each rank has a file of both kinds.
+
+    The ranks of one node follow one another. That the last ones are missing cannot be seen.
+    """
+    known = set(names)
+    found: Dict[Tuple[str, str], Dict[str, Dict[int, str]]] = {}
+    for name in sorted(known):
+        folder, base = os.path.split(name)
+        match = _ZERO.match(base)
+        if match is not None:
+            kinds = found.setdefault((folder, match.group(4)), {"optim": {}, "model": {}})
+            kinds[match.group(5)][int(match.group(2))] = base
+    elsewhere: List[str] = []
+    for (folder, model_rank), kinds in found.items():
+        first = kinds["optim"].get(0)
+        needed = [("mp_rank_%s_model_states.pt" % model_rank, first)] if first and not kinds["model"] else []
+        ranks = sorted({rank for by_rank in kinds.values() for rank in by_rank})
+        # Of nodes with equally many ranks each: another one has those before.
+        may_be_apart = ranks[0] % len(ranks) == 0 and ranks[-1] - ranks[0] == len(ranks) - 1
+        for by_rank in filter(None, kinds.values()):
+            like = next(iter(by_rank.values()))
+            lowest = ranks[0] if may_be_apart else 0
+            if lowest:
+                elsewhere.append(os.path.join(folder, _of_rank(like, 0)))
+            missing = next((rank for rank in range(lowest, ranks[-1] + 1) if rank not in by_rank), None)
+            if missing is not None:
+                needed.append((_of_rank(like, missing), like))
+        for base, beside in needed:
+            name = os.path.join(folder, base)
+            if name not in known and not os.path.exists(os.path.join(path, name)):
+                return Partitions("%s is missing beside %s" % (name, beside), [])
+    return Partitions(None, elsewhere)
+
+
+def _of_rank(like: str, rank: int) -> str:
+    return _ZERO.sub(lambda match: match.group(1) + str(rank) + like[match.end(2) :], like)

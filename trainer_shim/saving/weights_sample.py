@@ -28,7 +28,7 @@ from .weights_formats import (
     spread,
     width_of,
 )
-from .weights_indexes import indexed, stored
+from .weights_indexes import Partitions, indexed, partitions, stored
 
 TIME_MAX_S: Final = 2.0
 FILES_MAX: Final = 64
@@ -231,12 +231,13 @@ def sample(
     # What it names has all of its zips, so what follows is none.
     cut = [one for one in seen.torn if one != (one[0], CUT_IN_A_ZIP) or one[0] not in parts.named]
     torn = torn or parts.torn or _empty(own, sizes) or _cut(cut, {name for name, _ in own})
+    ranks = partitions(path, names) if are_all else Partitions(None, [])
     if are_all:
-        torn = torn or _without_weights(path, sizes, weights)
+        torn = torn or ranks.torn or _without_weights(path, sizes, weights)
     if torn is not None or seen.harm is not None:
         return Sampled(seen.harm, None, torn, None, seen.few_harmed)
     lacks = lacking(path, names) if are_all else None
-    blind = _blind_indexes(parts.unread, sizes)
+    blind = [*_blind_indexes(parts.unread, sizes), *ranks.elsewhere]
     # Generators and positions are ours, and no weights: of a small model they are most of its bytes, as indexes are.
     looked_for.difference_update(parts.read, blind)
     sizes = [one for one in sizes if one[0] in looked_for and not os.path.basename(one[0]).startswith(OWN_FILES)]

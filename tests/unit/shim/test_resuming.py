@@ -54,7 +54,7 @@ class Loader:
         raise NotImplementedError
 
 
-# As DeepSpeed names the partitions of ZeRO-3, which are all that it saves of the weights, and as DCP names its files.
+# As DeepSpeed names the partitions of ZeRO-3, which have all that it saves of the weights, and as DCP names its files.
 SHARDS = ("zero_pp_rank_%d_mp_rank_00_optim_states.pt", "__%d_0.distcp")
 
 
@@ -64,6 +64,8 @@ def write(directory: Path, step: int, kind: str = "good", shards: dict[str, byte
     (path / "shard").write_bytes(bytes(10))
     for name, raw in (shards or {}).items():
         (torch_zip if name.endswith(".pt") else distcp)(path / name, "F32", raw)
+        if name.startswith("zero_pp_"):  # Beside each stands one with the names of the parameters.
+            torch_zip(path / name.replace("optim", "model"), "F32")
     for rank in range(RANKS):
         state = {"v": 1, "rng": rng.capture(), "position": {"rank": rank, "step": step}}
         checkpoint.write_rank_file(str(path), rank, state)

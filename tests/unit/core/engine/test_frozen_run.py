@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from governor.core.base.identity import ConnectionId
+from governor.core.base.units import NS_PER_S
 from governor.core.engine.node import Node
 from governor.core.events.inputs import PhaseChange, StreamOpened
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
@@ -22,8 +23,8 @@ def speeds(node: Node, when: float) -> tuple[bool, bool, float | None]:
     return shown["tokens_per_s"] is not None, metric.tokens_per_s is not None, shown["stepless_s"]
 
 
-@pytest.mark.parametrize(("step_s", "limit_s"), [(1.0, 60.0), (30.0, 90.0)])
-def test_a_speed_is_shown_for_three_steps_and_a_minute(step_s: float, limit_s: float) -> None:
+@pytest.mark.parametrize(("step_s", "limit_s"), [(0.25, 5.0), (1.0, 5.0), (2.0, 6.0), (30.0, 90.0)])
+def test_a_speed_is_shown_for_three_steps_and_five_seconds(step_s: float, limit_s: float) -> None:
     node = make_node()
     play(node, hello(0, world_size=1), PhaseChange(at(0), ConnectionId(1), "llama", 0, "train"))
     for number in range(1, 11):
@@ -33,6 +34,14 @@ def test_a_speed_is_shown_for_three_steps_and_a_minute(step_s: float, limit_s: f
     assert speeds(node, last + limit_s + 1) == (False, False, limit_s + 1)
     play(node, a_step(11, when=last + 300.0, step_s=step_s))
     assert speeds(node, last + 301.0) == (True, True, None)
+
+
+def test_before_a_rhythm_is_known_the_first_steps_are_given_a_minute() -> None:
+    node = make_node()
+    play(node, hello(0, world_size=1), a_step(1, when=10.0))
+    run = node.runs["llama"].run
+    assert run.stepless_ns(at(70.0)) is None
+    assert run.stepless_ns(at(71.0)) == 61 * NS_PER_S
 
 
 def test_a_log_that_shows_ten_steps_every_two_minutes_is_not_frozen_between() -> None:

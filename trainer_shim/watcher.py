@@ -33,6 +33,7 @@ REQUIRED_WAIT_S = 10.0  # COSTGOV_REQUIRED: the service may be starting beside u
 BYE_WAIT_S = 0.5  # At exit, for the last acks and bye to be confirmed.
 LINGER_S = 60.0  # At exit, for a checkpoint that every rank has written to become durable.
 _WATCHERS = [0]  # Constructed in this process.
+DATA_ANEW = "resume(): the checkpoint knows no place in the data, which begins anew: shim.wrap_loader(loader) keeps it"
 OWN_REQUEST_NS = 600_000_000_000  # As the default grace: a 70B checkpoint to shared storage takes minutes.
 
 
@@ -190,6 +191,8 @@ class Watcher:
         else:
             if not isinstance(saver, OwnMeans):  # These say themselves what their next training begins with.
                 self._say("resume(): goes on from step %d: %s" % (resumed.step, resumed.path))
+                if resumed.position is not None and not resumed.position.get("loaders"):
+                    self._say(DATA_ANEW)
             saved_by = (checkpoint.read_manifest(resumed.path) or {}).get("run")
             if isinstance(saved_by, str) and saved_by not in ("", place.run):
                 self._say("resume(): that one was saved by run %.100r, and this is run %.100r" % (saved_by, place.run))

@@ -342,8 +342,7 @@ def _with_sample(
     path: str, files: Sequence[tuple[str, int]], progress: Progress, unlisted: str | None = None,
     elsewhere: Sequence[tuple[str, int]] = (),
 ) -> FindAnswer:  # fmt: skip
-    mine = [name for name, _ in files]
-    seen = sample(path, [*files, *elsewhere], progress.step, are_all=unlisted is None, mine=mine)
+    seen = sample(path, [*files, *elsewhere], progress.step, are_all=unlisted is None, mine=[name for name, _ in files])
     harm, torn = (None if text is None else _short(text) for text in (seen.harm, seen.torn))
     left = None if harm or torn else seen.unsampled or unlisted
     return FindAnswer(True, "is there", harm, None if left is None else _short(left), torn, seen.lacks, seen.few_harmed)

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from tests.unit.shim.test_resuming import Loader, write
 from tests.unit.wire.test_frames import Parcel
 from trainer_shim import wire
 from trainer_shim.progress import Progress
-from trainer_shim.saving import checkpoint
-from trainer_shim.watcher import Watcher
+from trainer_shim.saving import checkpoint, rng
+from trainer_shim.watcher import DATA_ANEW, Watcher
 
 
 @pytest.fixture
@@ -61,6 +62,32 @@ def test_a_count_that_nobody_knows_any_more_is_in_no_checkpoint(listener: socket
     watch.step_frame({"step": 41, "tokens": 10})
     assert watch._save_at_step.tokens_total is None
     watch._let_go()
+
+
+@pytest.mark.parametrize(
+    ("position", "says"),
+    [({"step": 3, "loaders": []}, True), ({"step": 3, "loaders": [{"epoch": 0, "batches": 3}]}, False), (None, False)],
+    ids=["no loader", "a loader", "unknown"],
+)
+def test_a_resumed_loop_learns_that_its_data_begins_anew(
+    position: dict[str, Any] | None,
+    says: bool,
+    listener: socket.socket,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    path = write(tmp_path, 3)
+    checkpoint.write_rank_file(str(path), 0, {"v": 1, "rng": rng.capture(), "position": position})
+    parts = checkpoint.secure(str(path), 0, 1, 0, 1, time.monotonic_ns() + 10**12)
+    checkpoint.commit(str(path), parts, {"step": 3, "kind": "good"}, move_latest=True)
+    loader = Loader()
+    loader.directory = str(tmp_path)
+    environ = {"COSTGOV_SOCKET": listener.getsockname()}
+    watch = Watcher({"run": "r", "attempt": "a"}, Progress(threading.get_ident()), loader, environ=environ)
+    resumed = watch.resume()
+    watch._let_go()
+    assert resumed is not None
+    assert (DATA_ANEW in capfd.readouterr().err) is says
 
 
 @pytest.mark.parametrize(

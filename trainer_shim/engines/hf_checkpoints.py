@@ -12,7 +12,7 @@ import os
 import re
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
-from trainer_shim.guard import print_line
+from trainer_shim.guard import attempt, print_line
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, publish
 
@@ -55,6 +55,8 @@ class TrainerSaver(base.PositionSaver):
         staging = publish.staging_directory(self.resume_directory(), step)
         path = os.path.join(staging, "checkpoint-%d" % step)
         os.makedirs(path, exist_ok=True)
+        if trainer.is_local_process_zero():
+            attempt(publish.sign, staging)  # All ranks go on into the save, or all would wait.
         if trainer.is_world_process_zero():
             checkpoint.discard_manifest(path)  # An attempt that died here may have left one.
         undo = hooks.Undo()

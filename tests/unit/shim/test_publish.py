@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from trainer_shim.saving.publish import publish, staging_directory
+from trainer_shim.saving.publish import publish, sign, staging_directory
 
 
 def staged(directory: Path, step: int, content: str) -> Path:
     path = Path(staging_directory(str(directory), step)) / f"checkpoint-{step}"
     path.mkdir(parents=True)
+    sign(str(path.parent))
     (path / "weights").write_text(content)
     return path
 
@@ -44,3 +45,17 @@ def test_what_earlier_saves_left_unfinished_goes(tmp_path: Path) -> None:
     staged(tmp_path, 5, "torn")
     publish(str(staged(tmp_path, 7, "new")), str(tmp_path / "costgov-suspect-7"))
     assert [path.name for path in tmp_path.iterdir()] == ["costgov-suspect-7"]
+
+
+@pytest.mark.parametrize("other", ["named", "unnamed", "strange"])
+def test_what_another_run_is_writing_there_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str) -> None:
+    monkeypatch.setenv("COSTGOV_RUN", "beta")
+    theirs = staged(tmp_path, 200, "half")
+    if other == "unnamed":
+        (theirs.parent / "owner").unlink()
+    elif other == "strange":
+        (theirs.parent / "owner").write_bytes(b"\xff" * 4096)
+    monkeypatch.setenv("COSTGOV_RUN", "alpha")
+    publish(str(staged(tmp_path, 100, "new")), str(tmp_path / "checkpoint-100"))
+    assert (theirs / "weights").read_text() == "half"
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-100", "costgov-saving-200"}

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from governor.cli.common import ExitCode, ask, control_option, exits, json_option, print_json, refuse, sockets
+from governor.cli.common import ExitCode, Failed, ask, control_option, exits, json_option, print_json, refuse, sockets
+from governor.cli.ended import is_of_ended
 from governor.core.base.units import NS_PER_HOUR, format_duration, parse_duration
 from governor.core.engine.idle_state import NODE
 from governor.wire import control_client
@@ -117,7 +118,13 @@ def forget(run: str, control: str | None, as_json: bool) -> None:
     stay under their ids; a hold ends. Allowed to root, to the governor's own user, to members of the socket's group,
     and to the owner of the name.
     """
-    data = ask(control, {"cmd": "forget", "run": run})
+    try:
+        data = ask(control, {"cmd": "forget", "run": run})
+    except Failed as error:
+        if error.code in (ExitCode.UNKNOWN, ExitCode.NO_GOVERNOR) and control is None and is_of_ended(run):
+            text = f"{run} is the name of a `costgov run` that is over: nobody else can have it, and the next run of it"
+            raise Failed(f"{text} goes on with its budget; another --name has one of its own", error.code) from error
+        raise
     if as_json:
         print_json(data)
         return

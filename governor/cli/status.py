@@ -21,9 +21,11 @@ from governor.cli.common import (
     json_option,
     print_json,
     refuse,
+    remark,
     sockets,
 )
 from governor.text.screen import screen_of, shown_lines, styled
+from governor.text.table import plain
 from governor.wire import control_client
 from governor.wire.control_client import Answer, nobody
 
@@ -32,30 +34,40 @@ if TYPE_CHECKING:
 
     from governor.app.doctor import Check
 
+KNOWN_SHOWN_MAX: Final = 5
 WATCH_PERIOD_S: Final = 1.0  # About the time of a step. A shorter period only flickers.
 
 
 @click.command(
-    short_help="Show every run: progress, dollars, findings.", epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED)
+    short_help="Show every run, or one: progress, dollars, findings.",
+    epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN),
 )
+@click.argument("run", required=False)
 @click.option(
     "--watch", is_flag=True, help="Refresh every second until Ctrl-C; one line per run where there is no terminal."
 )
 @control_option
 @json_option
-def status(watch: bool, control: str | None, as_json: bool) -> None:
+def status(run: str | None, watch: bool, control: str | None, as_json: bool) -> None:
     """Show every run: progress, dollars, $ per 1M tokens, runway, what rules say, and what a halt would do.
 
-    Every governor that answers is asked: the service, and each `costgov run`.
+    Every governor that answers is asked: the service, and each `costgov run`. With RUN, only what watches that one is
+    shown; of a `costgov run` that is over, how it ended.
 
     \b
     costgov status --watch     again every second, until Ctrl-C
+    costgov status llama       one run, also when its terminal has closed
     costgov status --json      the same for programs
     """
     if watch:
-        _watch(control, as_json)
+        _watch(control, as_json, run)
         return
-    documents = _ask(control)
+    try:
+        documents = _ask(control, run)
+    except Failed as error:
+        if control is not None or as_json or not _told_ended(run, error):
+            raise
+        return
     if as_json:
         # A node usually has one governor. Others (`costgov run` beside a service) are a list under "beside".
         print_json({**documents[0], "beside": documents[1:]})
@@ -67,31 +79,54 @@ def status(watch: bool, control: str | None, as_json: bool) -> None:
         click.echo(render_status(document, screen), nl=False)
 
 
-def _ask(control: str | None) -> list[Any]:
-    """The status of every governor that answers. Fails when none does."""
+def _ask(control: str | None, run: str | None = None) -> list[Any]:
+    """The status of every governor that answers, and watches `run` if one is named. Fails when none does."""
     paths = sockets(control)
     answers = control_client.ask_each(paths, {"cmd": "status"})
     good = [answer.data for answer in answers if answer.ok]
     if not good:
         refuse(answers[0] if answers else Answer(False, error=nobody(paths), code="no_governor"))
-    return good
+    if run is None:
+        return good
+    of_run = [{**one, "runs": [each for each in one["runs"] if each["run"] == run]} for one in good]
+    watching = [one for one in of_run if one["runs"]]
+    if not watching:
+        known = ", ".join([each["run"] for one in good for each in one["runs"]][:KNOWN_SHOWN_MAX]) or "none"
+        raise Failed(f'no governor watches a run "{run}"; watched: {plain(known)}', ExitCode.UNKNOWN)
+    return watching
 
 
-def _watch(control: str | None, as_json: bool) -> None:
+def _told_ended(run: str | None, error: Failed) -> bool:
+    """Say how the run ended, from its journal. Where none was named, which ended last: its terminal may have closed."""
+    from governor.cli.ended import ended_run, newest_ended
+
+    if run is None:
+        newest = newest_ended() if error.code is ExitCode.NO_GOVERNOR else None
+        if newest is not None:
+            remark(f"the last `costgov run` here: `costgov status {newest}` says how it ended")
+        return False
+    told = ended_run(run)
+    if told is not None:
+        remark("no governor watches it any more; from its journal:")
+        click.echo(told)
+    return told is not None
+
+
+def _watch(control: str | None, as_json: bool, run: str | None) -> None:
     """Repeat until Ctrl-C. It waits for a governor that restarts. A governor that was never there is an error."""
-    documents: list[Any] | None = _ask(control)
+    documents: list[Any] | None = _ask(control, run)
     in_place = sys.stdout.isatty() and not as_json
     try:
         while True:
             if documents is None:
-                complain("no governor answers; still asking")
+                complain("no governor answers; still asking" if run is None else f"nobody watches {run}; still asking")
             elif in_place:
                 _draw(documents)
             else:
                 _print_lines(documents, as_json)
             time.sleep(WATCH_PERIOD_S)
             try:
-                documents = _ask(control)
+                documents = _ask(control, run)
             except Failed:
                 documents = None
     except KeyboardInterrupt:
@@ -110,7 +145,6 @@ def _draw(documents: list[Any]) -> None:
 def _print_lines(documents: list[Any], as_json: bool) -> None:
     from governor.cli.status_table import who
     from governor.reports.terminal import live_line
-    from governor.text.table import plain
 
     for document in documents:
         if as_json:

@@ -111,7 +111,7 @@ def _cells(run: Mapping[str, Any]) -> tuple[str, ...]:
         _spent(run),
         _usd(run.get("usd_per_mtok")),
         _seconds(run.get("runway_s")),
-        f"{run['ranks_connected']}/{run['world_size']}",
+        "-" if _is_unannounced(run) else f"{run['ranks_connected']}/{run['world_size']}",
         _age(run),
     )
 
@@ -130,13 +130,18 @@ def _fitting(rows: Sequence[Sequence[str]], screen: Screen) -> tuple[Sequence[He
 def _unshown(run: Mapping[str, Any], shown: Collection[str]) -> list[Styled]:
     """What a column would have shown in colour, or as less than it should be."""
     notes = []
-    is_over = run["state"] in ("finished", "halted")
-    if "RANKS" not in shown and run["ranks_connected"] < run["world_size"] and not is_over:
+    is_known = run["state"] not in ("finished", "halted") and not _is_unannounced(run)
+    if "RANKS" not in shown and run["ranks_connected"] < run["world_size"] and is_known:
         notes.append(Styled(f"{run['ranks_connected']} of {run['world_size']} ranks are connected", "yellow"))
     age = _age(run)
     if "LAST FRAME" not in shown and age.style:
         notes.append(Styled(f"its last frame came {age} ago", age.style))
     return notes
+
+
+def _is_unannounced(run: Mapping[str, Any]) -> bool:
+    """Whether nobody has said yet how many ranks there are."""
+    return run["ranks_connected"] == 0 and run.get("last_frame_age_s") is None
 
 
 def _notes(run: Mapping[str, Any]) -> list[Styled]:

@@ -109,7 +109,7 @@ def summary(snapshot: Snapshot) -> str:
         if snapshot.get("operator_uid") is not None
         else f'rule "{plain(snapshot["rule"])}" of policy "{plain(snapshot["policy"])}" fired'
     )
-    step = f" at step {snapshot['step']}" if snapshot.get("step") is not None else " before its first step"
+    step = f" after step {snapshot['step']}" if snapshot.get("step") is not None else " before its first step"
     why = plain(snapshot.get("text") or snapshot.get("reason") or "")
     what = f'Run "{plain(snapshot["run"])}" on node {plain(snapshot["node"])} {_halted(snapshot)}{step}'
     parts = [

@@ -9,6 +9,7 @@ from typing import Any, Final
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_MS, NS_PER_S, format_duration, format_usd
 from governor.core.engine.idle.messages import ABANDONED, given_up
 from governor.core.engine.idle_state import NODE
+from governor.core.runs.last_good import PENDING
 from governor.text.table import plain
 
 Snapshot = Mapping[str, Any]
@@ -118,7 +119,10 @@ def _checkpoint_read(detail: Detail, _snapshot: Snapshot) -> str:
     if detail.get("whole") is True:
         hashed = detail.get("hashed")
         hashes = f"{hashed} hashes recomputed and equal" if hashed else "saved without hashes"
-        return f"all {detail.get('files')} files are there in full size; {hashes}{_weights(detail)}"
+        found = f"all {detail.get('files')} files are there in full size; {hashes}"
+        # First what nobody may miss: a line of a file is cut at its end.
+        harm = f"NOT FINITE: {detail['nonfinite']}; " if detail.get("nonfinite") else ""
+        return harm + found + ("" if harm else _weights(detail))
     reason = detail.get("reason") or "no reason given"
     return f"NOT WHOLE: {reason}" if detail.get("whole") is False else f"not readable by the governor: {reason}"
 
@@ -142,14 +146,14 @@ def none_is_left(last_good: Mapping[str, Any]) -> bool:
 
 def _remark(checkpoint: Mapping[str, Any]) -> str:
     mark = next((mark for mark in _REMARKS if checkpoint.get(mark)), None)
+    if mark == "unseen" and checkpoint["unseen"] == PENDING:
+        return " (it is still being looked at)"
     told = [] if mark is None else [_REMARKS[mark].format(checkpoint[mark])]
     told += [str(checkpoint["lacks"])] if checkpoint.get("lacks") and mark not in _UNFIT else []
     return f" ({'; '.join(told)})" if told else ""
 
 
 def _weights(detail: Detail) -> str:
-    if detail.get("nonfinite"):
-        return f"; NOT FINITE: {detail['nonfinite']}"
     if detail.get("few_nonfinite"):
         return f"; a few tensors are not finite: {detail['few_nonfinite']}"
     if "counted" not in detail:  # An older governor did not count.

@@ -16,7 +16,11 @@ class JournalUnavailable(Exception):  # noqa: N818 - the condition is the name.
 
 
 class JournalLocked(JournalUnavailable):
-    """Another governor holds this journal."""
+    """Another governor holds this journal. `holder` is its pid, or "unknown"."""
+
+    def __init__(self, journal: str, holder: str) -> None:
+        super().__init__(f"{journal}: another governor (pid {holder}) uses this journal; stop it first")
+        self.holder = holder
 
 
 class JournalLock:
@@ -69,8 +73,7 @@ class JournalLock:
             os.makedirs(os.path.dirname(self._journal) or ".", mode=0o700, exist_ok=True)
             return lock_file.take(self._path)
         except lock_file.LockHeld as held:
-            text = f"{self._journal}: another governor (pid {held}) uses this journal; stop it first"
-            raise JournalLocked(text) from None
+            raise JournalLocked(self._journal, str(held)) from None
         except OSError as error:
             text = f"{self._path}: {error.strerror}; make the state directory writable for us"
             raise JournalUnavailable(text) from error

@@ -15,6 +15,7 @@ from governor.adapters.command.child import Command, CommandEnd, end_command, li
 from governor.adapters.command.orphans import BeforeChildren, Reaper
 from governor.adapters.command.surroundings import Surroundings, here
 from governor.adapters.journal.ended_runs import prune
+from governor.adapters.journal.writer import JournalLocked
 from governor.app.node_facts import CannotStart
 from governor.app.settings_file import paths_of_run
 from governor.app.wiring import Governor
@@ -107,6 +108,17 @@ def run_command(
     return code
 
 
+def is_running(error: CannotStart, name: str, paths: Paths) -> str | None:
+    """What to do where another `costgov run` of this name is alive: its journal is this run's own. None elsewhere."""
+    held = error.__cause__
+    if not isinstance(held, JournalLocked) or made_for(name, paths)[0] is None:
+        return None
+    return (
+        f"not launched: the run {name} is running already, under costgov run (pid {held.holder}); wait for its end, "
+        "or launch under another --name"
+    )
+
+
 def made_for(name: str, paths: Paths, environ: Mapping[str, str] | None = None) -> tuple[Path | None, Path | None]:
     """The state and the runtime directory for `prune`. None for one that `costgov run` did not create for `name`.
 
@@ -134,7 +146,7 @@ def _run_governed(
                 settings, policy_paths, ceiling=ceiling, price=price, exclusive=True, watchers=(outcome, console)
             )
         except CannotStart as error:
-            sys.stderr.write(f"costgov: {error}\n")
+            sys.stderr.write(f"costgov: {is_running(error, name, settings.paths) or error}\n")
             if command is None:
                 return 1
             break

@@ -13,6 +13,7 @@ import pytest
 from governor.cli.status_table import render_status
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import TrainerExited
+from governor.core.runs.last_good import PENDING
 from governor.core.views.status import run_status
 from governor.reports.incident import incident_document, incident_json, incident_markdown, live_line, timeline_lines
 from governor.reports.terminal import COLUMNS_MAX, LINES_MAX, LIVE_COLUMNS_MAX, closing_line
@@ -209,6 +210,20 @@ def test_a_narrow_live_line_leaves_out_what_matters_least() -> None:
     assert [len(live_line(halting, columns)) <= columns for columns in (20, 40, 60, 79)] == [True] * 4
 
 
+def test_a_line_of_a_file_is_not_cut_before_what_is_not_finite() -> None:
+    harm = entry(2 * S, "checkpoint_read", whole=True, files=7, hashed=7, reason="", nonfinite="model.safetensors: lm")
+    lines = timeline_lines(nan_halt() | {"timeline": [*without("checkpoint_read")["timeline"], harm]})
+    [told] = [line for line in lines if "checked" in line]
+    assert "checked    NOT FINITE: model.safetensors: lm; all 7 files are there in full size" in told
+
+
+def test_a_look_that_goes_on_is_no_doubt_of_the_checkpoint() -> None:
+    """Its end is the next line of the same label on the terminal of `costgov run`."""
+    good = {"step": 20, "path": "/ck/20", "unseen": PENDING}
+    [line] = [line for line in timeline_lines(nan_halt() | {"last_good": good}) if line.startswith("last good")]
+    assert line == "last good     step 20: /ck/20 (it is still being looked at)"
+
+
 def test_on_a_terminal_a_moment_goes_on_below_its_text_and_a_command_stays_whole() -> None:
     snapshot = nan_halt() | {"resume": "costgov run -- " + "x" * 100}
     lines = timeline_lines(snapshot, screen=Screen(60, False))
@@ -232,56 +247,6 @@ def test_the_live_line_shows_no_speed_of_a_run_that_makes_no_step_and_names_what
     frozen = live_line(RUN | {"tokens_per_s": None, "stepless_s": 244.2, "loss_unseen_steps": 41})
     told = "training    step 41/200   loss 3.2103  no step for 4m 4s  $0.0123  $0.1194/1M now  NO LOSS SEEN"
     assert frozen == told
-
-
-def table_of(columns: int, **changed: object) -> list[str]:
-    """The table of `status` and what stands below it, of one run."""
-    world = World(make_node(cloud="none"))
-    world.tick()
-    world.hear()
-    run = run_status(world.node.runs["llama"], MonoNs(world.mono)) | {"step": 150, "total_steps": 150}
-    governor = {"node": "n", "mode": "enforce", "policies": [], "alerts": {}, "cloud": {}}
-    lines = render_status({"governor": governor, "runs": [run | changed]}, Screen(columns, False)).splitlines()
-    return lines[next(at for at, line in enumerate(lines) if line.startswith("RUN")) :]
-
-
-QUIET = {"last_frame_age_s": 0.1, "findings": [], "stepless_s": None, "loss_unseen_steps": None, "saves": None}
-FIGURES = {
-    "step": 25, "total_steps": 3000, "loss": 4.1932, "tokens_per_s": 2549.0, "usd_per_mtok": 2.2,
-    "spend_usd": 0.0518, "spend_rate_usd_per_hour": 22.0, "ceiling_usd": 300.0, "runway_s": 49_080.0,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "columns"), [("ab", 80), ("plain-1123-083517-21261", 100)])
-def test_a_run_has_one_line_where_ranks_and_last_frame_make_room_for_it(name: str, columns: int) -> None:
-    head, row = table_of(columns, run=name, **QUIET, **FIGURES)
-    assert " ".join(head.split()) == "RUN STATE STEP LOSS TOK/S SPENT $/1M NOW RUNWAY"
-    assert row.startswith(f"{name}  ")
-
-
-@pytest.mark.parametrize(("name", "columns"), [("ab", 60), ("plain-1123-083517-21261", 80)])
-def test_no_figure_is_left_out_for_a_long_name(name: str, columns: int) -> None:
-    shown = " ".join(table_of(columns, run=name, **QUIET, **FIGURES)).split()
-    assert {"2,549", "$2.20", "13h", "1/1", "100ms", name} <= {*shown}
-
-
-def test_a_name_that_leaves_no_room_for_a_line_of_its_own_is_wrapped() -> None:
-    head, row, more, *_ = table_of(100, run="a-script-of-32-1123-083517-21261", **QUIET, **FIGURES)
-    assert head.split()[-1] == "RANKS"
-    assert (row.split()[0], more.split()) == ("a-script-of-32-", ["1123-083517-21261"])
-
-
-def test_a_narrow_table_has_one_line_a_run_and_says_below_it_what_a_column_would_have_shown() -> None:
-    shown = table_of
-    assert shown(120)[0].endswith("RANKS  LAST FRAME")
-    head, row, *notes = shown(80, last_frame_age_s=2.0)
-    assert head.split()[-1] == "RANKS"
-    assert row.startswith("llama ")
-    assert not any("frame" in note for note in notes)
-    assert "llama: its last frame came 42.0s ago" in shown(80, last_frame_age_s=42.0)
-    narrower = shown(68, ranks_connected=1, world_size=2, last_frame_age_s=2.0)
-    assert narrower[0].split()[-1] == "RUNWAY"
-    assert "llama: 1 of 2 ranks are connected" in narrower
 
 
 def test_what_a_run_spent_before_the_governor_started_is_known_in_every_view() -> None:

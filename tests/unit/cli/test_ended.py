@@ -1,0 +1,112 @@
+"""A run that no governor watches any more is still told of: how it ended, and what its name is good for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from governor.adapters.journal.lock import JournalLocked
+from governor.adapters.journal.writer import open_journal
+from governor.app.node_facts import CannotStart
+from governor.app.settings_file import paths_of_run
+from governor.cli.common import ExitCode, Failed
+from governor.cli.main import cli
+from governor.cli.run.supervise import is_running
+from governor.settings.model import Paths
+from tests.golden.report_cases import nan_halt
+
+RAN: dict[str, Any] = {
+    "run": "gpt", "attempt": "a1", "wall_ns": 1_780_000_000 * 10**9, "alive": False, "step": 60, "completed": False,
+    "tokens_total": 61_440, "spend_usd_micros": 2_500_000, "last_good": {"step": 40, "path": "/ck/40"},
+    "end": {"exit_code": 1, "cause": "rank 0 raised ValueError: no"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, value in (("STATE_DIR", "state"), ("RUNTIME_DIR", "run")):
+        monkeypatch.setenv(f"COSTGOV_PATHS__{name}", str(tmp_path / value))
+    monkeypatch.setenv("COSTGOV_CONTROL", str(tmp_path / "run" / "control.sock"))
+    return tmp_path
+
+
+def leave(home: Path, *halts: dict[str, Any], **over: Any) -> None:
+    """The journal of a `costgov run` of the name gpt."""
+    path = home / "state" / "runs" / "gpt"
+    path.mkdir(parents=True)
+    journal, problem = open_journal(str(path / "costgov.db"), str(path))
+    assert problem is None
+    for halt in halts:
+        assert journal.close_incident(str(halt["incident_id"]), halt)
+    assert journal.save_runs({"gpt": RAN | over}, full=True)
+    journal.close()
+
+
+def call(*words: str) -> tuple[int, str, str]:
+    """Exit code, standard output, and what is told beside it."""
+    result = CliRunner().invoke(cli, words, standalone_mode=False)
+    failed = result.exception
+    if isinstance(failed, Failed):
+        return failed.code, result.stdout, result.stderr + failed.message
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_how_a_run_ended_is_told_when_its_terminal_is_gone(home: Path) -> None:
+    leave(home)
+    code, told, _ = call("status", "gpt")
+    assert (code, told) == (
+        0,
+        "gpt: ended with exit code 1: rank 0 raised ValueError: no; step 60; 61,440 tokens; spent $2.50; "
+        "last checkpoint: step 40, /ck/40; as of 2026-05-28 20:26:40 UTC\n",
+    )
+    code, _, remark = call("status")
+    assert code == ExitCode.NO_GOVERNOR
+    assert "the last `costgov run` here: `costgov status gpt` says how it ended" in remark
+
+
+@pytest.mark.parametrize(
+    ("over", "how"),
+    [
+        ({"end": None}, "gpt: halted: loss is NaN at step 41 (costgov incident show run7.gpu-17.1)"),
+        ({"end": None, "attempt": "a2"}, "gpt: ended"),
+        ({"end": None, "attempt": "a2", "alive": True}, "gpt: its end was not seen"),
+    ],
+)
+def test_a_halt_is_named_of_its_own_attempt_alone(home: Path, over: dict[str, Any], how: str) -> None:
+    leave(home, nan_halt() | {"run": "gpt"}, **over)
+    assert call("status", "gpt")[1].startswith(f"{how}; step 60; ")
+
+
+def test_a_name_that_left_nothing_or_nothing_readable_is_answered_as_by_no_governor(home: Path) -> None:
+    (home / "state" / "runs" / "torn").mkdir(parents=True)
+    (home / "state" / "runs" / "torn" / "costgov.db").write_bytes(b"no database, whatever its name says" * 100)
+    for name in ("none", "torn", "../runs/torn"):
+        assert call("status", name)[:2] == (ExitCode.NO_GOVERNOR, ""), name
+
+
+def test_forget_says_what_the_name_of_an_ended_run_is_good_for(home: Path) -> None:
+    leave(home)
+    code, _, told = call("forget", "gpt")
+    assert code == ExitCode.NO_GOVERNOR
+    assert "gpt is the name of a `costgov run` that is over" in told
+    assert "another --name has one of its own" in told
+    assert "that is over" not in call("forget", "none")[2]
+
+
+def test_a_name_that_runs_already_is_told_as_a_name_and_not_as_a_journal(home: Path) -> None:
+    def fails(paths: Paths) -> str | None:
+        try:
+            raise CannotStart("x") from JournalLocked("/s/costgov.db", "4711")
+        except CannotStart as error:
+            return is_running(error, "gpt", paths)
+
+    own = Paths(**paths_of_run(os.environ, "gpt"))
+    told = fails(own)
+    assert told is not None
+    assert "gpt is running already, under costgov run (pid 4711)" in told
+    assert "--name" in told
+    assert fails(own.model_copy(update={"state_dir": home})) is None, "the holder may be any governor"

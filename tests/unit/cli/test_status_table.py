@@ -1,0 +1,66 @@
+"""The table of `costgov status` on screens of every width."""
+
+from __future__ import annotations
+
+import pytest
+
+from governor.cli.status_table import render_status
+from governor.core.base.units import MonoNs
+from governor.core.views.status import run_status
+from governor.text.screen import Screen
+from tests.unit.core.engine.test_metering import World
+from tests.unit.core.engine.test_step import make_node
+
+
+def table_of(columns: int, **changed: object) -> list[str]:
+    """The table of `status` and what stands below it, of one run."""
+    world = World(make_node(cloud="none"))
+    world.tick()
+    world.hear()
+    run = run_status(world.node.runs["llama"], MonoNs(world.mono)) | {"step": 150, "total_steps": 150}
+    governor = {"node": "n", "mode": "enforce", "policies": [], "alerts": {}, "cloud": {}}
+    lines = render_status({"governor": governor, "runs": [run | changed]}, Screen(columns, False)).splitlines()
+    return lines[next(at for at, line in enumerate(lines) if line.startswith("RUN")) :]
+
+
+QUIET = {"last_frame_age_s": 0.1, "findings": [], "stepless_s": None, "loss_unseen_steps": None, "saves": None}
+FIGURES = {
+    "step": 25, "total_steps": 3000, "loss": 4.1932, "tokens_per_s": 2549.0, "usd_per_mtok": 2.2,
+    "spend_usd": 0.0518, "spend_rate_usd_per_hour": 22.0, "ceiling_usd": 300.0, "runway_s": 49_080.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "columns"), [("ab", 80), ("plain-1123-083517-21261", 100)])
+def test_a_run_has_one_line_where_ranks_and_last_frame_make_room_for_it(name: str, columns: int) -> None:
+    head, row = table_of(columns, run=name, **QUIET, **FIGURES)
+    assert " ".join(head.split()) == "RUN STATE STEP LOSS TOK/S SPENT $/1M NOW RUNWAY"
+    assert row.startswith(f"{name}  ")
+
+
+@pytest.mark.parametrize(("name", "columns"), [("ab", 60), ("plain-1123-083517-21261", 80)])
+def test_no_figure_is_left_out_for_a_long_name(name: str, columns: int) -> None:
+    shown = " ".join(table_of(columns, run=name, **QUIET, **FIGURES)).split()
+    assert {"2,549", "$2.20", "13h", "1/1", "100ms", name} <= {*shown}
+
+
+def test_a_name_that_leaves_no_room_for_a_line_of_its_own_is_wrapped() -> None:
+    head, row, more, *_ = table_of(100, run="a-script-of-32-1123-083517-21261", **QUIET, **FIGURES)
+    assert head.split()[-1] == "RANKS"
+    assert (row.split()[0], more.split()) == ("a-script-of-32-", ["1123-083517-21261"])
+
+
+def test_a_narrow_table_has_one_line_a_run_and_says_below_it_what_a_column_would_have_shown() -> None:
+    shown = table_of
+    assert shown(120)[0].endswith("RANKS  LAST FRAME")
+    head, row, *notes = shown(80, last_frame_age_s=2.0)
+    assert head.split()[-1] == "RANKS"
+    assert row.startswith("llama ")
+    assert not any("frame" in note for note in notes)
+    assert "llama: its last frame came 42.0s ago" in shown(80, last_frame_age_s=42.0)
+    narrower = shown(68, ranks_connected=1, world_size=2, last_frame_age_s=2.0)
+    assert narrower[0].split()[-1] == "RUNWAY"
+    assert "llama: 1 of 2 ranks are connected" in narrower
+    for columns in (68, 100):  # Nobody has said yet that there are two.
+        starting = "\n".join(shown(columns, state="starting", ranks_connected=0, world_size=1, last_frame_age_s=None))
+        assert "ranks are connected" not in starting
+        assert "0/1" not in starting.split()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import codecs
 import ctypes
 import errno
-import hashlib
 import json
 import os
 import resource
@@ -21,8 +20,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from governor.core.base.printable import storable
 from trainer_shim.saving.manifest import (
@@ -64,8 +62,7 @@ class UnreadError(Exception):
     """It cannot be said whether the checkpoint is whole: its text is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """Of look()."""
 
     whole: bool | None  # None: it cannot be said.
@@ -78,8 +75,7 @@ class Answer:
     few_harmed: str | None = None  # As in weights_sample.Sampled.
 
 
-@dataclass(frozen=True, slots=True)
-class FindAnswer:
+class FindAnswer(NamedTuple):
     """Of find()."""
 
     there: bool | None  # None: it cannot be said.
@@ -92,7 +88,7 @@ class FindAnswer:
 
 
 def line_of(answer: Answer | FindAnswer) -> bytes:
-    return b"\n" + json.dumps(asdict(answer)).encode() + b"\n"
+    return b"\n" + json.dumps(answer._asdict()).encode() + b"\n"
 
 
 # --- what this process may do ---------------------------------------------------------------------------------
@@ -241,6 +237,8 @@ def check_hashes(path: str, entries: Sequence[Entry], progress: Progress, hash_s
 
 def _has_hash(full: str, entry: Entry, progress: Progress, until: float) -> bool | None:
     """Whether the file's contents are the manifest's. None: time is up."""
+    import hashlib  # OpenSSL's. See main().
+
     digest = hashlib.sha256()
     try:
         fd, _ = open_regular(full)
@@ -383,6 +381,9 @@ def main() -> int:
         return 0  # The governor has no use for it any more.
     request = json.loads(line)
     is_find = request["look"] == "find"
+    if not is_find:
+        # Nothing needs it before, and it is 4 MiB; afterwards the user may not read Python's folders. It takes 3 ms.
+        import hashlib  # noqa: F401
     answer: Answer | FindAnswer
     try:
         become(int(request["uid"]), int(request["gid"]))

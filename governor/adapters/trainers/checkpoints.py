@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -42,8 +41,11 @@ _STATM_BYTES_MAX: Final = 256
 _READY_MAX: Final = READERS_MAX
 _DOTS_MAX: Final = 2 * round(WALL_MAX_S)
 _NOBODY: Final = 65534
+# Of the shim only what reads: attach() and all that it needs would be loaded with it.
 _BOOT: Final = (
-    "import sys; sys.path += sys.argv[1:]; "
+    "import sys, types; sys.path += sys.argv[1:]; "
+    "shim = sys.modules['trainer_shim'] = types.ModuleType('trainer_shim'); "
+    "shim.__path__ = [sys.argv[-1] + '/trainer_shim']; "
     "from governor.adapters.trainers.checkpoint_reader import main; sys.exit(main())"
 )
 
@@ -93,14 +95,14 @@ class DiskCheckpoints:
 
     def read(self, path: str, manifest: str, *, uid: int, gid: int | None) -> CheckpointLook:
         found = self._have_read(Answer, path, uid, gid)
-        return CheckpointLook(None, 0, 0, found) if isinstance(found, str) else CheckpointLook(**asdict(found))
+        return CheckpointLook(None, 0, 0, found) if isinstance(found, str) else CheckpointLook(**found._asdict())
 
     def find(self, paths: Sequence[str], *, uid: int, gid: int | None) -> list[CheckpointSeen]:
         looks: list[CheckpointSeen] = []
         until = time.monotonic() + FIND_MAX_S
         for path in paths:
             found = self._have_read(FindAnswer, path, uid, gid)
-            known = {"there": None, "reason": found} if isinstance(found, str) else asdict(found)
+            known = {"there": None, "reason": found} if isinstance(found, str) else found._asdict()
             looks.append(CheckpointSeen(path, **known))
             if looks[-1].is_fit or time.monotonic() > until:
                 break

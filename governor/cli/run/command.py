@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -20,7 +21,7 @@ from governor.core.base.units import UsdMicros
 from governor.policies.files import PACKAGED_POLICY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from governor.app.settings_file import Settings
 
@@ -51,6 +52,19 @@ def policies_option(command: Any) -> Any:
     )(command)  # fmt: skip
 
 
+@contextlib.contextmanager
+def without_rich() -> Iterator[None]:
+    """structlog imports rich where it finds it, for tracebacks that no daemon draws: 4 MiB for as long as it lives."""
+    if "rich" in sys.modules:
+        yield
+        return
+    sys.modules["rich"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["rich"]
+
+
 def observe_option(command: Any) -> Any:
     return click.option("--observe", is_flag=True, help="Decide and record, touch nothing, whatever the policies say.")(
         command
@@ -70,7 +84,8 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
     """
     sys.excepthook = sys.__excepthook__  # Tracebacks belong in the service's journal.
     settings = settings_from(find_config(config), {"observe": True} if observe else {})
-    from governor.app.wiring import run_daemon
+    with without_rich():
+        from governor.app.wiring import run_daemon
 
     code = run_daemon(settings, list(policies) or None)
     exit_code_stands()
@@ -154,7 +169,8 @@ def run(
         allowed = f"letters, digits, dot, dash and underscore, 1 to {NAME_CHARS_MAX} of them"
         raise click.BadParameter(f'"{chosen}" cannot name a run: {allowed}', param_hint=given_by)
     settings = settings_from(config, {"observe": True} if observe else {}, run=chosen)
-    from governor.cli.run.supervise import run_command
+    with without_rich():
+        from governor.cli.run.supervise import run_command
 
     code = run_command(
         settings,

@@ -16,7 +16,7 @@ import pytest
 
 from governor.adapters.trainers import checkpoint_reader
 from governor.adapters.trainers.checkpoint_reader import Answer, Progress
-from governor.adapters.trainers.checkpoints import DiskCheckpoints
+from governor.adapters.trainers.checkpoints import _BOOT, DiskCheckpoints
 from governor.adapters.trainers.reader_places import (
     ANSWERED_MAX,
     HUNG_BYTES_MAX,
@@ -145,6 +145,17 @@ def test_a_reader_loads_nothing_but_the_standard_library_and_our_own() -> None:
     )  # fmt: skip
     loaded = {name.partition(".")[0] for name in shown.stdout.split()}
     assert loaded <= sys.stdlib_module_names | {"__main__", "governor", "trainer_shim"}
+
+
+def test_one_that_stands_ready_holds_no_more_than_it_reads_with() -> None:
+    """It waits on every node for all time. What only hashes need comes with the request."""
+    shown = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _BOOT.replace("sys.exit(main())", "print(*sys.modules)"), str(Path.cwd())],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    loaded = set(shown.stdout.split())
+    assert "trainer_shim.saving.weights_sample" in loaded
+    assert not loaded & {"trainer_shim.attach", "dataclasses", "inspect", "hashlib", "_hashlib", "socket"}
 
 
 # --- the weights are in it ---

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from governor.core.base.identity import ProcessId
+from governor.core.base.units import MonoNs
 from governor.core.engine.launched_command import is_its, is_tied
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
@@ -42,6 +43,18 @@ def is_halt_of_command(snapshot: Mapping[str, Any], name: str, processes: Collec
     """Whether this halt is of a run of the command."""
     launchers = [process_of(row) for row in snapshot["launchers"]]
     return is_tied(snapshot["run"], launchers, name, processes, is_strangers=bool(snapshot.get("strangers")))
+
+
+def is_of_earlier_launch(snapshot: Mapping[str, Any], processes: Collection[ProcessId], began_at: MonoNs) -> bool:
+    """Whether this halt was decided before the command began, and ends nothing as young as the command.
+
+    A rank of the new launch that says hello under a name whose halt goes on is ended by it, and the command too.
+    """
+    if int(snapshot["opened_mono_ns"]) >= began_at:
+        return False
+    ended = [process_of(row) for row in (*snapshot["rank_processes"], *snapshot["launchers"])]
+    first = min((process.start_ticks for process in processes), default=None)
+    return first is None or all(process.start_ticks < first for process in ended)
 
 
 def ended_by_halts(node: Node) -> set[ProcessId]:

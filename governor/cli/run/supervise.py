@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from governor.app.settings_file import paths_of_run
 from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
 from governor.cli.run.console import Console
-from governor.cli.run.own_runs import is_halt_of_command, of_command, watched
+from governor.cli.run.own_runs import is_halt_of_command, is_of_earlier_launch, of_command, watched
 from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched, own_argv
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
 from governor.core.base.identity import ProcessId
@@ -57,12 +57,16 @@ NAMED_NS: Final = 10 * NS_PER_S
 class Outcome:
     """`ports.Observer`: remembers how the halts of this command ended.
 
-    Another run of this user may use our socket. Its halt does not end our command and does not set its exit code.
+    Another run of this user may use our socket. Its halt does not end our command and does not set its exit code. Nor
+    does the halt of an earlier launch, which may end now, or that of a second run below the command, which outlives it.
     """
 
     run: str
     processes: tuple[ProcessId, ...] = ()  # Of the command.
+    began_at: MonoNs = MonoNs(0)  # The command.
+    lives: Callable[[], bool] = lambda: False  # The command.
     stages: dict[str, str] = field(default_factory=dict)
+    outlived: set[str] = field(default_factory=set)  # Halts of runs below the command that have spared it.
 
     @property
     def is_unfinished(self) -> bool:
@@ -76,9 +80,16 @@ class Outcome:
         pass
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
+        incident_id, stage = str(snapshot["incident_id"]), str(snapshot["halt_stage"])
         is_ours = is_halt_of_command(snapshot, self.run, self.processes)
-        if snapshot["halt_stage"] != SUPERSEDED and is_ours:  # A superseded halt is of an earlier boot.
-            self.stages[str(snapshot["incident_id"])] = str(snapshot["halt_stage"])
+        # A superseded halt is of an earlier boot.
+        if stage == SUPERSEDED or not is_ours or is_of_earlier_launch(snapshot, self.processes, self.began_at):
+            return
+        if stage == "HALTED" and snapshot["run"] != self.run and self.lives():
+            self.outlived.add(incident_id)
+            self.stages.pop(incident_id, None)
+        if incident_id not in self.outlived:
+            self.stages[incident_id] = stage
 
 
 def run_command(
@@ -159,6 +170,7 @@ def _run_governed(
                     sys.stderr.write(f"costgov: {refusal}\n")
                     return ExitCode.FAILED
                 _introduce(governor, name, console)
+                outcome.began_at = governor.clock.mono()
                 try:
                     command = start_command(
                         argv, str(governor.trainer_socket), name, sink, signals.as_found(), before
@@ -167,6 +179,7 @@ def _run_governed(
                     sys.stderr.write(f"costgov: {argv[0]}: cannot be run: {error.strerror}\n")
                     return 127 if isinstance(error, FileNotFoundError) else 126
                 answers = SignalAnswers(command, console.print_line)
+                outcome.lives = partial(_lives, command)
                 if command.group is not None:
                     at_end.callback(command.group.remove)
             outcome.processes = outcome.processes or command.identity(governor.processes)
@@ -188,6 +201,10 @@ def _run_governed(
         for line in how_to_resume(governor, command, name, argv, is_halted=bool(outcome.stages)):
             console.print_line(line)
     return _exit_code(command, outcome)
+
+
+def _lives(command: Command) -> bool:
+    return command.poll() is None
 
 
 def _introduce(governor: Governor, name: str, console: Console) -> None:
@@ -363,8 +380,13 @@ def closing_lines(governor: Governor, command: Command, outcome: Outcome) -> lis
         for t in followed
     ]
     if ours:
-        return [*lines, *(closing_line(run_status(managed, at), _with_cause(managed, code, ended)) for managed in ours)]
+        told = {t.run.run: _with_cause(t, code, "was halted" if _was_outlived(t, outcome) else ended) for t in ours}
+        return [*lines, *(closing_line(run_status(managed, at), told[managed.run.run]) for managed in ours)]
     return [*lines, f"{outcome.run}: {ended}" + ("" if followed else "; no step was seen")]
+
+
+def _was_outlived(managed: ManagedRun, outcome: Outcome) -> bool:
+    return managed.incident is not None and managed.incident.incident_id in outcome.outlived
 
 
 def _with_cause(managed: ManagedRun, code: int, ended: str) -> str:

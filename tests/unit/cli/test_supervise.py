@@ -40,7 +40,6 @@ from governor.core.events.effects import Alarm
 from governor.core.events.inputs import CommandLaunched, Disconnected, OperatorHalt, StopAnswer, TrainerExited
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.adopted import Adoption
-from governor.core.halt.incident import process_row
 from governor.reports.resume_text import BEGINS_ANEW
 from tests.contract.fakes import FakeClock, FakeProcesses
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick, training
@@ -284,19 +283,6 @@ def test_the_commands_own_log_closes_with_the_commands_end_also_without_a_step()
     play(beside.node, StreamOpened(at(1), "log", 1000, None, {}, (process,)), tick(10))
     (line,) = closing_lines(beside.governor, beside.command, Outcome("run-1", (process,)))
     assert line.startswith(f"log: ended with exit code {beside.command.exit_code}; no step was seen; spent $")
-
-
-@pytest.mark.parametrize(
-    ("run", "launcher", "counts"), [("mine", 999, True), ("named-by-the-script", 4321, True), ("another", 999, False)]
-)
-def test_a_halt_of_another_run_is_neither_our_exit_code_nor_our_commands_end(
-    run: str, launcher: int, counts: bool
-) -> None:
-    outcome = Outcome("mine", (ProcessId(4321, 1, "boot-1"),))
-    launchers = [process_row(ProcessId(launcher, 1, "boot-1"))]
-    snapshot = {"incident_id": "i", "run": run, "halt_stage": "NEEDS_HUMAN", "launchers": launchers}
-    outcome.incident(snapshot)
-    assert outcome.is_unfinished is counts
 
 
 def test_a_signal_while_a_halt_saves_is_held_back_once() -> None:

@@ -40,7 +40,8 @@ def named(node: Node, hello: Hello) -> tuple[Hello, list[Effect]] | RecallRun:
     uid = hello.peer.uid
     name = hello.run
     hello = launched_command.as_known(node, hello)
-    for name in names_of(hello.run, uid):
+    kept = _kept(node, hello)
+    for name in (kept,) if kept is not None else names_of(hello.run, uid):
         if _must_recall(node, name):
             return RecallRun(name)
         if _may_use(node, name, hello):
@@ -50,7 +51,7 @@ def named(node: Node, hello: Hello) -> tuple[Hello, list[Effect]] | RecallRun:
     owner = owner_of(node, hello.run)
     if owner is None:
         owner = _reserved_for(node, hello.run, hello)
-    whose = f"belongs to uid {owner}"
+    whose = f"belongs to uid {owner}" if owner is not None else "was another user's when this one's began"
     if owner == uid:  # Of which one process is the command's, and one is not.
         whose = "is outside of the command" if launched_command.speaks_for_it(node, hello) else "is the command's"
     pays = "with a spend of its own" if launched_command.speaks_for_it(node, hello) else "and pays nothing"
@@ -60,6 +61,22 @@ def named(node: Node, hello: Hello) -> tuple[Hello, list[Effect]] | RecallRun:
     )
     is_new = name not in node.runs
     return replace(hello, run=name), [Alarm("name_taken", name, text)] if is_new else []
+
+
+def _kept(node: Node, hello: Hello) -> str | None:
+    """The name under which the uid's run has trained or paid, where that was not the name that it says.
+
+    Whoever has the said name may leave. With it, the run's next attempt would begin its ceiling anew. Beside a command
+    nobody is asked to release a name, so there it is kept though the said one is nobody's.
+    """
+    uid, owner, known = hello.peer.uid, owner_of(node, hello.run), node.runs.get(hello.run)
+    is_unattached = known is not None and known.is_unattached
+    if is_unattached or owner == uid or (owner is None and not node.facts.exclusive):
+        return None
+    own = own_run(node, hello.run, uid)
+    if own is None or is_idle_name(node, own) or not _may_use(node, own, hello):
+        return None
+    return own
 
 
 def own_run(node: Node, name: str, uid: int) -> str | None:

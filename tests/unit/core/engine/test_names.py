@@ -17,7 +17,14 @@ from governor.core.engine.node import NUMBERS_MAX, RUNS_MAX, Node, know_incident
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Confirm, Effect, PersistIncident, PersistRuns, RecallRun, Refuse
-from governor.core.events.inputs import CommandLaunched, OperatorHalt, OperatorHold, ProcessesSeen
+from governor.core.events.inputs import (
+    CommandLaunched,
+    Disconnected,
+    OperatorForget,
+    OperatorHalt,
+    OperatorHold,
+    ProcessesSeen,
+)
 from governor.core.events.machine import RunRecalled, UidRangesSeen
 from governor.core.events.streams import StreamOpened
 from governor.core.money.budgets import Scope, ScopedBudget, ScopeKind
@@ -173,6 +180,22 @@ def test_a_name_that_is_in_use_refuses_nobody_and_both_runs_are_watched(steps: i
     ]
     assert halts[-1].incident_id == "llama-70b@0.node-a.1"
     assert not [e for e in says_hello(node, "llama-70b", 0, 10) if isinstance(e, Alarm) and e.name == "name_taken"]
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_who_has_trained_under_a_name_of_its_own_keeps_it_until_a_person_releases_the_other(is_forgotten: bool) -> None:
+    """A visitor has the name and leaves: the next attempt would begin its ceiling anew."""
+    node = make_node(cloud="none")
+    squatted(node)
+    says_hello(node, "llama-70b", 0, 1)
+    link = next(link for link, held in node.connections.items() if held[0] == "llama-70b@0")
+    play(node, a_step(1, run="llama-70b", connection=link, when=2), Disconnected(at(3), link))
+    for name in ("llama-70b", "llama-70b@0"):
+        node.runs[name].run.move(LifeFact.GONE, at(3))
+    if is_forgotten:
+        play(node, OperatorForget(at(4), "llama-70b", 0))
+    says_hello(node, "llama-70b", 0, 5)
+    assert node.runs["llama-70b@0"].run.alive is not is_forgotten
 
 
 def test_the_name_that_another_user_would_need_is_not_to_be_had() -> None:

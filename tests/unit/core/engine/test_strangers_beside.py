@@ -9,6 +9,7 @@ import pytest
 from governor.core.base.identity import ConnectionId
 from governor.core.base.run_names import names_of
 from governor.core.base.units import BootNs
+from governor.core.engine.names import release
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
@@ -144,6 +145,27 @@ def test_a_command_whose_name_a_stranger_has_had_begins_without_anything_of_its_
     assert (run.uid, run.last_good, run.step, again.runs["next"].is_unattached) == (1000, None, None, True)
     play(again, hello(0, 11, **said))
     assert again.runs[f"next@{STRANGER}"].is_strangers
+
+
+@pytest.mark.parametrize("how", ["its name is idle", "its name is nobody's", "a second rank of the attempt"])
+def test_a_visit_under_the_scripts_name_does_not_begin_its_ceiling_anew(how: str) -> None:
+    """A stranger holds the name, leaves it, and the next attempt of the command's run says it again."""
+    node = launched()
+    play(node, hello(0, 1, run="exp", world_size=1, connection=ConnectionId(50), peer=peer(900, STRANGER)))
+    play(node, hello(0, 2, run="exp", world_size=2), a_step(1, run="exp", when=3))
+    pass_time(node, 12, 3)
+    assert node.ledger.spend("exp@1000") == 12_000_000
+    play(node, Disconnected(at(13), ConnectionId(50)), TrainerExited(at(13), "exp", None))
+    if how != "a second rank of the attempt":
+        play(node, Disconnected(at(13), ConnectionId(1)), TrainerExited(at(13), "exp@1000", None), tick(13))
+    if how == "its name is nobody's":
+        release(node, "exp")
+    attempt = "a1" if how == "a second rank of the attempt" else "a2"
+    effects = play(node, hello(1, 14, run="exp", world_size=2, attempt=attempt, connection=ConnectionId(2)))
+    pass_time(node, 20, 14)
+    assert "exp" not in node.runs or not node.runs["exp"].run.alive
+    assert node.ledger.spend("exp@1000") == node.ledger.total() == 20_000_000
+    assert [effect.name for effect in effects if isinstance(effect, Alarm)] == []
 
 
 def after_its_launcher() -> Node:

@@ -98,6 +98,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "socket_gone": Severity.CRITICAL,
         "spot_notice": Severity.CRITICAL,
         "still_billed": Severity.CRITICAL,
+        "stranger_not_ended": Severity.WARNING,
         "stream_refused": Severity.WARNING,
         "stream_unanswered": Severity.WARNING,
         "stream_untrusted": Severity.WARNING,

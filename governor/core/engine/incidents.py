@@ -11,7 +11,7 @@ from governor.core.engine import budgeting, charging, node_journal, saved_checkp
 from governor.core.engine.halt_plan import checkpoint_obstacle, plan_for
 from governor.core.engine.incident_json import incident_snapshot, stays_billed
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.metering import hand_over, payer_for
+from governor.core.engine.metering import hand_over, last_rate, payer_for
 from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import token_prices
 from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
@@ -93,7 +93,7 @@ def open_incident(
         last_good=run.last_good,
         spend_at_verdict_usd_micros=node.ledger.spend(run.run),
         prices=token_prices(managed),
-        spend_rate_usd_micros_per_hour=None if managed.is_strangers else run.spend_rate_usd_micros_per_hour,
+        spend_rate_usd_micros_per_hour=None if managed.is_strangers else last_rate(node, managed),
         paid_by=payer_for(node, managed, node.holders()),
         resume=_resume_command(node, managed),
         framework=run.framework,
@@ -170,17 +170,25 @@ def feed(node: Node, managed: ManagedRun, fact: Fact, at: MonoNs) -> list[Effect
     before = incident.halt
     halt, ordered = _in_truth(incident, *table.step(before, fact, at, incident.plan))
     incident.move(halt)
+    effects: list[Effect] = []
+    if managed.is_strangers:  # Nobody is called for it: the machine is the command's.
+        effects = [_not_ended(managed, effect) for effect in ordered if isinstance(effect, Page)]
+        ordered = tuple(effect for effect in ordered if not isinstance(effect, Page))
     if incident.halt == before and not ordered:
         return []
     _note_effects(node, incident, ordered, at)
-    effects: list[Effect] = []
     if incident.halt.stage is not before.stage:
         data = {"from": before.stage.name, "to": incident.halt.stage.name, "fact": fact.name}
         effects.append(Record("transition", incident.run, incident.incident_id, data, durable=True))
     if incident.is_closed:
         _close(node, managed, at)
-        effects.extend(_still_billed(node, incident))
+        effects.extend(_still_billed(node, incident) if not managed.is_strangers else ())
     return [persist_incident(node, managed), *effects, *ordered]
+
+
+def _not_ended(managed: ManagedRun, page: Page) -> Alarm:
+    text = f"run {page.run} of uid {managed.run.uid} is not ended: {page.reason}; still trying ({page.incident_id})"
+    return Alarm("stranger_not_ended", page.run, text)
 
 
 def _in_truth(incident: Incident, halt: Halt, ordered: tuple[HaltEffect, ...]) -> tuple[Halt, tuple[HaltEffect, ...]]:

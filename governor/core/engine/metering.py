@@ -47,6 +47,21 @@ def charge_until(node: Node, at: MonoNs) -> None:
         _charge(node, BootNs(at + node.boot_offset_ns), node.wall(at), node.holders())
 
 
+def rate_of(node: Node, managed: ManagedRun, holders: Mapping[str, int]) -> UsdMicros | None:
+    """What an hour costs the run at present, or did when it last held the node. None: no price is known."""
+    if managed.is_unattached:
+        return node.ledger.rate(UNALLOCATED, {UNALLOCATED: 1, **holders})
+    if managed.run.run in holders:
+        return node.ledger.rate(managed.run.run, holders)
+    return UsdMicros(0) if managed.is_strangers else managed.run.spend_rate_usd_micros_per_hour
+
+
+def last_rate(node: Node, managed: ManagedRun) -> UsdMicros | None:
+    """As of the last tick, or of now if there was none for this run yet."""
+    known = managed.run.spend_rate_usd_micros_per_hour
+    return known if known is not None else rate_of(node, managed, node.holders())
+
+
 # --- a gap: time in which no governor ran --------------------------------------------------------------------
 
 

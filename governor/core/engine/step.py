@@ -74,7 +74,6 @@ from governor.core.events.machine import (
 )
 from governor.core.events.streams import StreamOpened, StreamRead, StreamState
 from governor.core.halt.table import Fact
-from governor.core.money.charges import UNALLOCATED
 from governor.core.money.ledger import reserve
 
 
@@ -121,14 +120,7 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
 
 
 def _meter(node: Node, managed: ManagedRun, holders: dict[str, int], at: MonoNs) -> None:
-    run = managed.run
-    rate = run.spend_rate_usd_micros_per_hour
-    if managed.is_unattached:
-        rate = node.ledger.rate(UNALLOCATED, {UNALLOCATED: 1} | holders)
-    elif run.run in holders:
-        rate = node.ledger.rate(run.run, holders)
-    elif managed.is_strangers:
-        rate = UsdMicros(0)
+    run, rate = managed.run, metering.rate_of(node, managed, holders)
     held = run.reserve_usd_micros
     if rate is not None:
         run.set_money(run.spend_usd_micros, rate, held)

@@ -14,8 +14,9 @@ from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.checkpoints import SavedCheckpoint
-from governor.core.events.effects import Alarm
-from governor.core.events.inputs import Ack, CommandLaunched, LaunchersSeen, OperatorHalt
+from governor.core.events.effects import Alarm, Kill, Page, Term
+from governor.core.events.inputs import Ack, CommandLaunched, LaunchersSeen, OperatorHalt, ProcessesSeen
+from governor.core.halt.table import HaltState
 from governor.core.money.budgets import by_scope
 from governor.core.money.lines import Lines
 from governor.core.views.status import run_status
@@ -24,11 +25,12 @@ from governor.text.moments import spent_amount, spent_text
 from governor.text.screen import FILE
 from tests.unit.billed import LAUNCH, UPLOAD
 from tests.unit.core.engine.test_budgeting import budget
-from tests.unit.core.engine.test_launched_command import COMMAND, STREAMED, launched, pass_time, stream
+from tests.unit.core.engine.test_launched_command import COMMAND, PRICE, STREAMED, launched, pass_time, stream
 from tests.unit.core.engine.test_metering import World
-from tests.unit.core.engine.test_step import at, hello, peer, play, tick
+from tests.unit.core.engine.test_step import a_step, at, hello, peer, play, tick
 
 STRANGER = 12345
+NAN = float("nan")
 LINK = ConnectionId(50)
 TEN_TB = SavedCheckpoint(path="/nowhere", manifest="m", kind="good", bytes=10**13)
 
@@ -126,3 +128,35 @@ def test_a_halt_of_the_commands_run_ends_its_ranks_as_ranks_and_the_stand_ins_pr
     incident = node.runs["job"].incident
     assert incident is not None
     assert (incident.rank_processes, incident.launchers) == ((peer(100).process,), (COMMAND,))
+
+
+def test_what_a_stranger_is_halted_with_calls_nobody_and_a_price_that_is_known_is_not_called_unknown() -> None:
+    """Without root, another user's process cannot be signalled."""
+    node = said_hello()
+    effects = play(
+        node, a_step(1, run="x", when=1, connection=LINK), a_step(2, run="x", when=1, connection=LINK, loss=NAN)
+    )
+    incident = node.runs["x"].incident
+    assert incident is not None
+    assert (incident.spend_rate_usd_micros_per_hour, incident.uid) == (None, STRANGER)
+    for second in range(2, 200):
+        effects += play(node, tick(second))
+        if any(isinstance(effect, Term | Kill) for effect in effects):
+            incident.mark_unsent("kill", "not permitted")
+    assert incident.halt.stage is HaltState.NEEDS_HUMAN
+    effects += play(node, ProcessesSeen(at(300), incident.incident_id, ()))
+    assert incident.is_closed
+    alarms = [effect.name for effect in effects if isinstance(effect, Alarm)]
+    assert [effect for effect in effects if isinstance(effect, Page)] == []
+    assert alarms.count("stranger_not_ended") == 1
+    assert "still_billed" not in alarms
+
+
+def test_nor_is_that_of_the_commands_own_run_before_its_first_tick() -> None:
+    node = launched(ceiling=None)
+    play(node, hello(0, 0.5, run="job", world_size=1), a_step(1, run="job", when=0.6))
+    node.runs["job"].run.set_money(usd(0), None, usd(0))  # As a run that is new to this governor.
+    play(node, a_step(2, run="job", when=0.7, loss=NAN))
+    incident = node.runs["job"].incident
+    assert incident is not None
+    assert incident.spend_rate_usd_micros_per_hour == PRICE

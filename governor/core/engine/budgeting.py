@@ -69,7 +69,7 @@ def standing(node: Node, budget: ScopedBudget, at: MonoNs) -> Cap:
 
 def _standing(node: Node, budget: ScopedBudget, covered: Iterable[ManagedRun], at: MonoNs) -> Cap:
     scope = budget.scope
-    members = [managed for managed in covered if _spends(managed)]
+    members = [managed for managed in covered if _spends(managed) and not node.pays_nothing(managed)]
     known = node.ledger.usd_micros_per_hour
     rate = known if scope.kind in _WHOLE_NODE else _together(members)
     if known is None:
@@ -111,8 +111,6 @@ def _covers(scope: Scope, managed: ManagedRun) -> bool:
 
 
 def _spends(managed: ManagedRun) -> bool:
-    if managed.is_strangers:  # It pays nothing, and no budget is held for its halt.
-        return False
     return managed.run.alive and not (managed.incident is not None and managed.incident.is_closed)
 
 

@@ -23,7 +23,7 @@ CHECKPOINTS_REMEMBERED_MAX: Final = 16
 
 def charge_launch(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     """Charge what each attempt of a run costs. The hello is applied first: the charge bears its stage and labels."""
-    for line in node.facts.lines.per_launch if not managed.is_strangers else ():
+    for line in node.facts.lines.per_launch if not node.pays_nothing(managed) else ():
         _charge_one_off(node, managed, line, 1, at)
 
 
@@ -33,7 +33,7 @@ def charge_checkpoint(node: Node, managed: ManagedRun, ack: Ack) -> UsdMicros | 
     Returns the amount, which the caller persists at once; None: nothing was charged.
     """
     # An ended run is not persisted any more. Of a stranger's words nothing is billed.
-    lines = node.facts.lines.per_gb if managed.run.alive and not managed.is_strangers else ()
+    lines = node.facts.lines.per_gb if managed.run.alive and not node.pays_nothing(managed) else ()
     size = ack.checkpoint.bytes if ack.checkpoint is not None else None
     if not lines or size is None or not 0 < size <= CHECKPOINT_BYTES_MAX:
         return None
@@ -50,7 +50,7 @@ def charge_checkpoint(node: Node, managed: ManagedRun, ack: Ack) -> UsdMicros | 
 
 def checkpoint_reserve(node: Node, managed: ManagedRun) -> UsdMicros:
     """What uploading a halt's checkpoint may cost, by the run's largest checkpoint so far. 0 before the first."""
-    if managed.is_strangers:  # It may have paid before: in a journal of the service, or of another version.
+    if node.pays_nothing(managed):  # It may have paid before.
         return UsdMicros(0)
     units = (
         (line.price_usd_micros * managed.money.checkpoint_bytes_max, line.unit.base_units)

@@ -53,7 +53,7 @@ def rate_of(node: Node, managed: ManagedRun, holders: Mapping[str, int]) -> UsdM
         return node.ledger.rate(UNALLOCATED, {UNALLOCATED: 1, **holders})
     if managed.run.run in holders:
         return node.ledger.rate(managed.run.run, holders)
-    return UsdMicros(0) if managed.is_strangers else managed.run.spend_rate_usd_micros_per_hour
+    return UsdMicros(0) if node.pays_nothing(managed) else managed.run.spend_rate_usd_micros_per_hour
 
 
 def last_rate(node: Node, managed: ManagedRun) -> UsdMicros | None:
@@ -196,7 +196,7 @@ def settle(node: Node, at: MonoNs) -> list[Effect]:
 
 def payer_for(node: Node, managed: ManagedRun, holders: Mapping[str, int]) -> str | None:
     """Who pays for the command in the place of this log's run, or of a stranger's, now or until its end."""
-    if managed.is_strangers:
+    if node.pays_nothing(managed):
         return _payer_of_command(node, holders) or managed.money.paid_by
     if managed.is_unattached or managed.run.run in holders or not managed.follows_command:
         return None

@@ -168,7 +168,7 @@ class Node:
         has_unattached = False
         for name, managed in self.runs.items():
             # Under `costgov run` the command is the tenant, and its ceiling is its only shield.
-            if not managed.run.alive or managed.is_strangers:
+            if not managed.run.alive or self.pays_nothing(managed):
                 continue
             if managed.is_unattached:
                 has_unattached = True
@@ -181,6 +181,19 @@ class Node:
         if held and has_unattached:
             held[UNALLOCATED] = 1
         return held
+
+    def pays_nothing(self, managed: ManagedRun) -> bool:
+        """Whether it is a stranger's, or another user's below the command (a sandbox) while the command's user trains.
+
+        Where the command itself has become that user, nobody trains beside it, and it pays.
+        """
+        command = self.command
+        if managed.is_strangers or command is None:
+            return managed.is_strangers
+        if managed.is_separate or not managed.run.ranks or managed.run.uid == command.uid:
+            return False
+        own = [t for t in self.runs.values() if t.run.uid == command.uid and t.run.ranks and not t.is_separate]
+        return any(t.run.alive and (t.incident is None or not t.incident.is_closed) for t in own)
 
     def _pays_for_command(self, log: str) -> bool:
         """Whether this log's run pays for the command. One run does, however many logs the command writes.

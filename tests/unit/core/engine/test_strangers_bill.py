@@ -15,7 +15,16 @@ from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.checkpoints import SavedCheckpoint
 from governor.core.events.effects import Alarm, Kill, Page, Term
-from governor.core.events.inputs import Ack, CommandLaunched, LaunchersSeen, OperatorHalt, ProcessesSeen
+from governor.core.events.inputs import (
+    Ack,
+    CommandLaunched,
+    Disconnected,
+    Hello,
+    LaunchersSeen,
+    OperatorHalt,
+    ProcessesSeen,
+    TrainerExited,
+)
 from governor.core.halt.table import HaltState
 from governor.core.money.budgets import by_scope
 from governor.core.money.lines import Lines
@@ -160,3 +169,36 @@ def test_nor_is_that_of_the_commands_own_run_before_its_first_tick() -> None:
     incident = node.runs["job"].incident
     assert incident is not None
     assert incident.spend_rate_usd_micros_per_hour == PRICE
+
+
+def of_sandbox(when: float, **changes: object) -> Hello:
+    """Another user's process below the command, as one that runs what the model writes."""
+    said = {"run": "box", "world_size": 1, "connection": LINK, "peer": peer(900, STRANGER), "of_command": True}
+    return hello(0, when, **(said | changes))
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_another_users_run_below_the_command_pays_nothing_while_the_commands_own_user_trains(is_first: bool) -> None:
+    node = launched(ceiling=None)
+    node.facts = replace(node.facts, lines=Lines((), (), (UPLOAD,)))
+    node.budgets.configured = by_scope([budget("node", 500)])
+    own = hello(0, 1, run="own", world_size=1)
+    play(node, *((of_sandbox(1), own) if is_first else (own, of_sandbox(1))), tick(1))
+    play(node, replace(saved(2), run="box"))
+    pass_time(node, 100, 2)
+    assert (node.ledger.spend("box"), node.ledger.groups.node_usd_micros) == (0, usd(100))
+    assert node.runs["own"].incident is None
+    told = run_status(node.runs["box"], at(100))
+    assert (told["paid_by"], told["spend_rate_usd_per_hour"]) == ("own", 0)
+
+
+def test_it_pays_where_nobody_of_the_commands_own_user_trains_or_that_run_is_over() -> None:
+    node = launched(ceiling=None)
+    play(node, of_sandbox(1), tick(1))
+    pass_time(node, 10, 2)
+    assert node.ledger.spend("box") == usd(10), "the command may have become that user"
+    play(node, hello(0, 10, run="own", world_size=1), tick(11))
+    pass_time(node, 20, 12)
+    play(node, Disconnected(at(20), ConnectionId(1)), TrainerExited(at(20), "own", None))
+    pass_time(node, 30, 21)
+    assert (node.ledger.spend("own"), node.ledger.spend("box")) == (usd(10), usd(20))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -18,6 +19,7 @@ from governor.adapters.trainers.deciders import read_pidfile
 from tests.fuzz import mutate
 from trainer_shim.saving import checkpoint, weights_sample
 from trainer_shim.saving.manifest import MANIFEST
+from trainer_shim.saving.pickled_values import values_of
 from trainer_shim.saving.resuming import harm_of
 
 SAMPLE: dict[str, Any] = {
@@ -130,6 +132,8 @@ class Weights:
         seen = weights_sample.sample(str(self._work), [(name, len(data))], lambda: None, time_s=0.5)
         assert seen.harm == found
         assert seen.unsampled is None or len(seen.unsampled) <= SAID_MAX
+        with contextlib.suppress(OSError, ValueError):  # What resume() asks of a file that its framework wrote.
+            assert all(isinstance(key, str) for key in values_of(str(self._work / name)))
 
     def end(self) -> None: ...
 

@@ -24,6 +24,7 @@ from governor.core.engine.node import (
     manage,
     newest_of_most,
     owner_of,
+    recall,
 )
 from governor.core.engine.node_journal import persist
 from governor.core.engine.resume import managed_of, unreadable
@@ -120,10 +121,24 @@ def free_for_stream(node: Node, event: StreamOpened) -> None:
 
 
 def free_for_command(node: Node, event: CommandLaunched) -> None:
-    """Release the name of a launched command that a stranger's run has. Nothing of that run is the command's."""
+    """Release the name of a launched command that a stranger's run has. Nothing of that run is the command's.
+
+    Its halt goes on under a name of its own, as its ranks do when they come again.
+    """
     managed = node.runs.get(event.run)
-    if managed is not None and managed.is_strangers:
-        release(node, event.run)
+    if managed is None or not managed.is_strangers:
+        return
+    release(node, event.run)
+    names = (name for name in names_of(event.run, managed.run.uid) if name != event.run)
+    own = next((name for name in names if owner_of(node, name) is None), None)
+    if own is None or not in_halt(managed):
+        return
+    assert managed.incident is not None, "it is in halt"
+    managed.run.rename(own)
+    managed.incident.rename(own)
+    recall(node, managed)
+    node.enter(managed.incident)
+    node.request_persist()
 
 
 def is_idle_name(node: Node, name: str) -> bool:

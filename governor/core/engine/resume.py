@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from governor.core.base.run_names import names_of
 from governor.core.base.units import (
     NS_PER_HOUR,
     NS_PER_S,
@@ -296,7 +297,8 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
             if incident.run == NODE:
                 effects.extend(resume_stop(node, incident, at))
                 continue
-            managed = node.runs.get(incident.run) or _run_of_incident(node, snapshot, at)
+            incident.rename(_watched_as(node, snapshot))
+            managed = node.runs.get(incident.run) or _run_of_incident(node, {**snapshot, "run": incident.run}, at)
         except (*TORN, AssertionError) as error:
             # It stays open in the journal for a version that can read it. Meanwhile its run is judged anew.
             effects.append(unreadable("incident", str(snapshot.get("incident_id")), error))
@@ -317,6 +319,17 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
         effects.append(persist_incident(node, managed))
         effects.extend(repeated)
     return effects
+
+
+def _watched_as(node: Node, snapshot: Mapping[str, Any]) -> str:
+    """The name of the incident's run. A command that was launched since may have taken it from a stranger."""
+    name = str(snapshot["run"])
+    known = node.runs.get(name)
+    if not snapshot.get("strangers") or not node.facts.exclusive or known is None or known.is_strangers:
+        return name
+    names = [own for own in names_of(name, int(snapshot["uid"])) if own != name]
+    theirs = (own for own in names if own not in node.runs or node.runs[own].is_strangers)
+    return next(theirs, names[-1])
 
 
 def _run_of_incident(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRun:

@@ -79,6 +79,10 @@ class Incident:
         """Set the state of the halt that the table returned."""
         self.halt = halt
 
+    def rename(self, run: str) -> None:
+        """Its run is watched under another name now. The id stays."""
+        self.run = run
+
     def close(self, wall: WallNs) -> None:
         self.closed_wall = wall
 

@@ -186,6 +186,10 @@ class Run:
     def trained(self) -> Trained:
         return Trained(self.step, self.tokens_total, self.counted_step, self.furthest)
 
+    def rename(self, name: str) -> None:
+        """Watch it under another name: another run has its own now."""
+        self.run = name
+
     def take_up(self, trained: Trained) -> None:
         self.step, self.tokens_total = trained.step, trained.tokens_total
         self.counted_step, self.furthest = trained.counted_step, trained.furthest

@@ -8,13 +8,14 @@ import pytest
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.run_names import names_of
-from governor.core.base.units import BootNs
+from governor.core.base.units import BootNs, WallNs
+from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.names import release
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
-from governor.core.engine.resume import restore_runs
+from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.checkpoints import NamedCheckpoint
-from governor.core.events.effects import Alarm, Refuse
+from governor.core.events.effects import Alarm, Kill, Refuse
 from governor.core.events.ends import CommandEndSeen
 from governor.core.events.inputs import (
     CommandExited,
@@ -324,3 +325,32 @@ def test_a_strangers_only_rank_that_is_seen_to_be_the_commands_brings_its_run_al
     assert node.runs["o"].is_strangers
     play(node, replace(said, connection=ConnectionId(52), of_command=True))
     assert (node.runs["o"].is_strangers, f"o@{STRANGER}" in node.runs) == (False, False)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_strangers_halt_goes_on_when_a_command_of_its_runs_name_is_launched_and_is_none_of_the_commands(
+    is_late: bool,
+) -> None:
+    node = make_node(cloud="none", exclusive=True)
+    said = {"run": "next", "world_size": 1, "connection": ConnectionId(50), "peer": peer(900, STRANGER)}
+    play(node, CommandLaunched(at(0), "job", 1000, (COMMAND,)), tick(0), hello(0, 1, **said))
+    play(node, OperatorHalt(at(2), "next", "enough", 0), tick(3))
+    incident = node.runs["next"].incident
+    assert incident is not None
+    for second in (4, 9):  # The governor that launches the next command, and one that goes on after its failure.
+        kept = [run_snapshot(node, managed, at(second)) for managed in node.runs.values()]
+        halt = incident_snapshot(node, incident)
+        halt["run"] = "next" if is_late else halt["run"]  # Its row was not written again yet.
+        node = make_node(cloud="none", exclusive=True, boot=second)
+        restore_runs(node, kept, BootNs(at(second)), at(second))
+        restore_incidents(node, [halt], at(second), WallNs(at(second)))
+        play(node, CommandLaunched(at(second), "next", 1000, (COMMAND,)), tick(second))
+        own = node.runs[f"next@{STRANGER}"]
+        assert (node.runs["next"].is_unattached, node.runs["next"].incident, own.is_strangers) == (True, None, True)
+        assert own.incident is not None
+        incident = own.incident
+        assert (incident.incident_id, incident.run) == (halt["incident_id"], f"next@{STRANGER}")
+    killed = [e for second in range(10, 400) for e in play(node, tick(second)) if isinstance(e, Kill)]
+    assert {effect.incident_id for effect in killed} == {incident.incident_id}
+    play(node, hello(0, 400, **said))
+    assert [rank.peer.process.pid for rank in own.run.ranks.values()] == [900]

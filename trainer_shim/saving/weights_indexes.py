@@ -31,18 +31,31 @@ _NAME: Final = re.compile(r"[\w.-]+\Z")
 # --- JSON: model.safetensors.index.json, pytorch_model.bin.index.json ------------------------------------------------
 
 
-def indexed(path: str, names: Sequence[str], step: Callable[[], None]) -> Tuple[Set[str], Optional[str]]:
+class Indexed(NamedTuple):
+    """What JSON indexes of a checkpoint have said."""
+
+    named: Set[str]
+    torn: Optional[str]  # The first file that is missing.
+    unread: List[str]  # For which no time was left.
+
+
+def indexed(path: str, names: Sequence[str], step: Callable[[], None], time_s: float) -> Indexed:
     """The files that indexes of weights name, and what of them is missing. `names`: of files that are somewhere.
 
     Where safetensors are whole, nobody reads the .bin files beside them: some of those may not have been fetched.
     """
+    until = time.monotonic() + time_s
     named: Set[str] = set()
+    unread: List[str] = []
     faults: Dict[str, str] = {}
     known = set(names)
     for index in (name for name in names if name.endswith(_INDEX)):
         step()
         if os.path.isfile(os.path.join(path, index[: -len(_INDEX)])):
             continue  # All in one file: that is what is loaded.
+        if time.monotonic() > until:
+            unread.append(index)
+            continue
         try:
             files = _files_of(os.path.join(path, index))
         except ValueError:
@@ -52,6 +65,9 @@ def indexed(path: str, names: Sequence[str], step: Callable[[], None]) -> Tuple[
             continue
         for file in sorted(files):
             step()
+            if time.monotonic() > until:
+                unread.append(index)
+                break
             name = os.path.join(os.path.dirname(index), file)
             if name not in known and not os.path.isfile(os.path.join(path, name)):
                 faults[index] = _missing(path, name, index)
@@ -61,7 +77,7 @@ def indexed(path: str, names: Sequence[str], step: Callable[[], None]) -> Tuple[
     whole = {os.path.dirname(name) for name in named if name.endswith(_FIRST)}
     whole |= {os.path.dirname(name) for name in known if os.path.basename(name) == _FIRST_ALONE}
     torn = (fault for index, fault in faults.items() if index in first or os.path.dirname(index) not in whole)
-    return named, next(torn, None)
+    return Indexed(named, next(torn, None), unread)
 
 
 def _missing(path: str, name: str, index: str) -> str:

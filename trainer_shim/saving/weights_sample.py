@@ -217,9 +217,9 @@ def sample(
     looked into; others look into the rest, which may be on another node.
     """
     names = [name for name, _ in sizes]
-    named, torn = indexed(path, names, step)
+    indexes = indexed(path, names, step, time_s)
     parts = stored(path, sizes, step, time_s)
-    named |= parts.named
+    named, torn = indexes.named | parts.named, indexes.torn
     weights = [(name, size) for name, size in sizes if name in named or _is_weights(name)]
     looked_for = set(names if mine is None else mine)
     seen = look_into(path, names if mine is None else mine, step, time_s)
@@ -237,7 +237,7 @@ def sample(
     if torn is not None or seen.harm is not None:
         return Sampled(seen.harm, None, torn, None, seen.few_harmed)
     lacks = lacking(path, names) if are_all else None
-    blind = [*_blind_indexes(parts.unread, sizes), *ranks.elsewhere]
+    blind = [*_blind_indexes(parts.unread, sizes), *indexes.unread, *ranks.elsewhere]
     # Generators and positions are ours, and no weights: of a small model they are most of its bytes, as indexes are.
     looked_for.difference_update(parts.read, blind)
     sizes = [one for one in sizes if one[0] in looked_for and not os.path.basename(one[0]).startswith(OWN_FILES)]

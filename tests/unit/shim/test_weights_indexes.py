@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.unit.shim.weights_files import Places, dcp_metadata, text
-from trainer_shim.saving.weights_indexes import METADATA_BYTES_MAX, OPCODES_PER_STEP, Stored, needed, stored
+from tests.unit.shim.weights_files import COUNT, ONE, Places, dcp_metadata, safetensors, text
+from trainer_shim.saving.weights_indexes import METADATA_BYTES_MAX, OPCODES_PER_STEP, Stored, indexed, needed, stored
+from trainer_shim.saving.weights_sample import sample
 
 # What torch 2.13 has written for {"w": torch.ones(80), "step": 3}.
 OF_TORCH = (
@@ -144,3 +146,27 @@ def test_ranks_that_save_alone_have_one_each_which_counts_where_none_is_of_all(t
     assert told(tmp_path, sizes).torn == "__1_0.distcp has 3 bytes of the 9 that __1.metadata names"
     (tmp_path / ".metadata").write_bytes(dcp_metadata({"__1_0.distcp": [(0, 3)]}))
     assert told(tmp_path, {**sizes, ".metadata": 1}).torn is None, "a later save to the same place"
+
+
+def test_json_indexes_are_read_no_longer_than_a_look_may_take(tmp_path: Path) -> None:
+    """Forty of 7 MB took fifteen seconds."""
+    safetensors(tmp_path / "model.safetensors", {"w": ("F32", ONE["F32"] * COUNT)})
+    for name in "abcde":
+        (tmp_path / f"{name}.index.json").write_text(json.dumps({"weight_map": {"w": "model.safetensors"}}))
+    sizes = [(one.name, one.stat().st_size) for one in sorted(tmp_path.iterdir())]
+    names = [name for name, _ in sizes]
+    assert indexed(str(tmp_path), names, lambda: None, 3_600.0) == ({"model.safetensors"}, None, [])
+    until = time.monotonic() + 1.1
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        while steps == 5 and time.monotonic() < until:
+            pass  # The third takes very long.
+
+    found = indexed(str(tmp_path), names, step, 1.0)
+    assert found == ({"model.safetensors"}, None, ["c.index.json", "d.index.json", "e.index.json"])
+    steps, until = 0, time.monotonic() + 1.1
+    seen = sample(str(tmp_path), sizes, step, 1.0)
+    assert (seen.harm, seen.torn, seen.unsampled) == (None, None, "c.index.json, d.index.json, e.index.json")

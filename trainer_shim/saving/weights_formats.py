@@ -65,9 +65,10 @@ class Piece(NamedTuple):
 class Budget:
     """What a look at one checkpoint may cost."""
 
-    def __init__(self, step: Callable[[], None], until: float) -> None:
+    def __init__(self, step: Callable[[], None], until: float, tensors_per_file: int = TENSORS_PER_FILE_MAX) -> None:
         self._step = step
         self.until = until
+        self.tensors_per_file = tensors_per_file
         self._bytes_left = READ_BYTES_MAX
 
     @property
@@ -256,10 +257,10 @@ def of_distcp(file: IO[bytes], budget: Budget) -> Iterator[Piece]:
     if start is not None:
         yield from _of_safetensors(file, budget, start)
         return
-    if len(archives) > TENSORS_PER_FILE_MAX:
+    if len(archives) > budget.tensors_per_file:
         # A third or more are step counts. What is larger is a weight, or what its optimizer knows of it.
         archives = [archive for archive in archives if archive[1] - archive[0] > NUMBER_BYTES_MAX] or archives
-    for begin, end in spread(archives, TENSORS_PER_FILE_MAX):
+    for begin, end in spread(archives, budget.tensors_per_file):
         try:
             for piece in _of_archive(file, begin, end, budget):
                 yield piece._replace(name="archive at byte %d" % begin)

@@ -31,8 +31,11 @@ from .weights_formats import (
 from .weights_indexes import Partitions, indexed, partitions, stored
 
 TIME_MAX_S: Final = 2.0
-FILES_MAX: Final = 64
-SAMPLES_PER_FILE: Final = 3 * TENSORS_PER_FILE_MAX
+FILES_MAX: Final = 1024
+FILES_FIRST: Final = 64  # Over the whole length: where the time ends early, they stand for the others.
+TENSORS_MAX: Final = FILES_FIRST * TENSORS_PER_FILE_MAX
+TENSORS_PER_FILE_MIN: Final = TENSORS_MAX // FILES_MAX
+SAMPLES_PER_TENSOR: Final = 3  # More where a file has few tensors.
 SAMPLE_BYTES: Final = 4096
 NAMED_TOLD_MAX: Final = 3
 OVERHEAD_BYTES: Final = 1 << 16  # States of generators, counters and tables of a file with few weights.
@@ -73,7 +76,7 @@ class Looked(NamedTuple):
     """What a look at a checkpoint has come to."""
 
     harm: Optional[str]
-    wanted: Sequence[str]  # Some stand for the others, where there are very many.
+    wanted: Sequence[str]  # Not all, where there are very many.
     into: Sequence[str]  # Those most of which was sampled.
     torn: Sequence[Tuple[str, str]]  # Those that are cut short, and how.
     is_cut: bool  # The time or the bytes of a look were over before its end.
@@ -82,7 +85,9 @@ class Looked(NamedTuple):
 
 def look_into(path: str, names: Sequence[str], step: Callable[[], None], time_s: float = TIME_MAX_S) -> Looked:
     """As nonfinite(), and what was looked into. Never raises."""
-    budget, wanted = Budget(step, until=time.monotonic() + time_s), _wanted(names)
+    wanted = _wanted(names)
+    most = min(TENSORS_PER_FILE_MAX, max(TENSORS_PER_FILE_MIN, TENSORS_MAX // max(1, len(wanted))))
+    budget = Budget(step, until=time.monotonic() + time_s, tensors_per_file=most)
     into: List[str] = []
     torn: List[Tuple[str, str]] = []
     found = _harms(path, wanted, budget, into, torn)
@@ -92,7 +97,9 @@ def look_into(path: str, names: Sequence[str], step: Callable[[], None], time_s:
 
 
 def _wanted(names: Sequence[str]) -> Sequence[str]:
-    return spread([name for name in names if is_sampled(name)], FILES_MAX)
+    sampled = [name for name in names if is_sampled(name)]
+    first = dict.fromkeys(spread(sampled, FILES_FIRST))
+    return [*first, *spread([name for name in sampled if name not in first], FILES_MAX - FILES_FIRST)]
 
 
 def is_sampled(name: str) -> bool:
@@ -126,12 +133,12 @@ def _harms(path: str, wanted: Sequence[str], budget: Budget, into: List[str], to
             with open(os.open(os.path.join(path, name), flags), "rb", buffering=0) as file:
                 large: List[Piece] = []
                 blind = _take(large, pieces_of(file, budget), torn, name)
-                chosen = spread(large, TENSORS_PER_FILE_MAX)
+                chosen = spread(large, budget.tensors_per_file)
                 for piece in chosen:
                     if budget.is_spent:
                         return found
                     found.looked += 1
-                    if _is_harmed(file, piece, SAMPLES_PER_FILE // len(chosen), budget):
+                    if _is_harmed(file, piece, SAMPLES_PER_TENSOR * budget.tensors_per_file // len(chosen), budget):
                         found.harmed.append((name, piece.name))
                         found.is_over = len(found.harmed) >= HARMED_MAX
                     if found.is_over:
@@ -257,7 +264,9 @@ def _unsampled(
         return "no file of a format that is sampled"
     if seen.is_cut:
         return "%d of %d files in the time and the bytes of a look" % (len(seen.into), len(seen.wanted))
-    # Of very many files of one format some stand for the others.
+    others = {name for name, _ in sizes if is_sampled(name)}.difference(seen.wanted)
+    if others:
+        return "%d of %d files, of which a look takes no more" % (len(others), len(others) + len(seen.wanted))
     missed = {one for one in sizes if one[0] not in seen.into and (one[0] in seen.wanted or not is_sampled(one[0]))}
     vouching = sum(size for name, size in sizes if name in seen.into and not _is_optimizer(name))
     if missed and (not vouching or sum(size for _, size in missed) > vouching):

@@ -11,7 +11,15 @@ import pytest
 
 from tests.unit.shim.weights_files import COUNT, INF, MINUS_INF, NAN, ONE, distcp, safetensors, text, torch_zip
 from trainer_shim.saving.weights_formats import NUMBER_BYTES_MAX, Budget, of_distcp, storages
-from trainer_shim.saving.weights_sample import SAMPLE_BYTES, Sampled, look_into, nonfinite, sample
+from trainer_shim.saving.weights_sample import (
+    FILES_FIRST,
+    FILES_MAX,
+    SAMPLE_BYTES,
+    Sampled,
+    look_into,
+    nonfinite,
+    sample,
+)
 
 
 def sampled(path: Path) -> str | None:
@@ -228,3 +236,33 @@ def test_nothing_is_said_of_what_the_time_did_not_reach(tmp_path: Path) -> None:
 
     seen = sample(str(tmp_path / "1"), sizes, step, time_s=1.0)
     assert (seen.harm, seen.few_harmed) == ("model.safetensors: w1", None)
+
+
+# --- very many files --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", [0, 101, 198, 199])
+def test_one_harmed_shard_of_two_hundred_is_found(tmp_path: Path, place: int) -> None:
+    names = [f"model-{number:05}-of-00200.safetensors" for number in range(200)]
+    for number, name in enumerate(names):
+        safetensors(tmp_path / name, {"w": ("F32", (NAN if number == place else ONE)["F32"] * 200)})
+    seen = sample(str(tmp_path), [(name, 999) for name in names], lambda: None, time_s=60.0)
+    assert seen.harm == f"{names[place]}: w"
+
+
+def test_where_a_look_takes_no_more_files_the_others_are_counted(tmp_path: Path) -> None:
+    names = [f"model-{number:05}.safetensors" for number in range(FILES_MAX + 3)]
+    for name in names:
+        safetensors(tmp_path / name, {"w": ("F32", ONE["F32"] * 200)})
+    seen = sample(str(tmp_path), [(name, 999) for name in names], lambda: None, time_s=60.0)
+    assert (seen.harm, seen.torn) == (None, None)
+    assert seen.unsampled == f"3 of {FILES_MAX + 3} files, of which a look takes no more"
+    seen = sample(str(tmp_path), [(name, 999) for name in names[:FILES_MAX]], lambda: None, time_s=60.0)
+    assert seen.unsampled is None
+
+
+def test_where_the_time_ends_early_the_first_that_are_looked_into_stand_for_all(tmp_path: Path) -> None:
+    names = [f"{number:03}.safetensors" for number in range(500)]
+    wanted = look_into(str(tmp_path), names, lambda: None).wanted
+    assert sorted(wanted) == names
+    assert (wanted[0], wanted[FILES_FIRST - 1]) == (names[0], names[-1])

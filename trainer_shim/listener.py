@@ -182,6 +182,9 @@ class Listener:
                 "entered_ns": entered_ns,
                 "done": done,
             }
+        if progress.is_stepless:
+            seen_outputs = {"seen": progress.outputs_seen, "nonfinite": progress.outputs_nonfinite}
+            fields["forwards"] = {"count": progress.forwards, **seen_outputs}
         fetch = fetch_fields(progress)
         if fetch is not None:
             fields["fetch"] = fetch

@@ -15,6 +15,7 @@ from .progress import Progress
 from .scalars import ELSEWHERE, EngineFacts, host_number, put_memory, put_scalars, readable
 from .sight.gradients import Gradients
 from .sight.losses import LossSource
+from .sight.outputs import Outputs
 
 MEMORY_PERIOD_NS = 5_000_000_000  # Memory moves over minutes; reading the allocator's statistics costs ~50 us.
 
@@ -44,6 +45,7 @@ class StepMeter:
         self._lossless = 0  # Backward calls without a readable loss.
         self._loss_ever = False
         self.losses = LossSource()
+        self.outputs = Outputs(progress)
         self.gradients: Optional[Gradients] = None
         self._blind_steps_max = 0
         self._defers_boundary = False
@@ -103,6 +105,7 @@ class StepMeter:
             self._boundary()
         self._begin_step()
         self._forward_seen = True
+        self.progress.forwards += 1
         if self.losses.holds:
             self._take_candidate()
         self.count.add(args, kwargs)
@@ -116,6 +119,7 @@ class StepMeter:
         self._mark("forward", timing.AFTER_FORWARD)
         if not self.losses.told:
             self.losses.after_forward(output)
+        self.outputs.after_forward(output)
 
     @guarded()
     def enter_backward(self, loss: Any, is_share: bool = False) -> None:
@@ -126,6 +130,7 @@ class StepMeter:
         self.loss_is_share = is_share
         self.note_loss(loss)
         self._mark("backward", timing.BACKWARD)
+        self.outputs.told(loss)
 
     @guarded()
     def exit_backward(self) -> None:
@@ -184,6 +189,7 @@ class StepMeter:
         progress.step = facts.step
         progress.attempt_step += 1
         progress.in_step = False
+        progress.end_passes()
         fields = self._fields(facts, times)
         loss, norm = self._mean_loss(), facts.grad_norm
         if norm is None and self.gradients is not None:

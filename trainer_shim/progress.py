@@ -9,6 +9,9 @@ from __future__ import annotations
 import time
 from typing import List, Optional, Tuple
 
+PASSES_MIN = 16
+STEPS_OF_PASSES = 4
+
 
 class Progress:
     """The training thread's position. `bump` costs well under a microsecond."""
@@ -20,10 +23,14 @@ class Progress:
         "fetch_longest_ns",
         "fetch_ns",
         "fetch_starts",
+        "forwards",
+        "forwards_longest",
         "in_step",
         "last_hook",
         "last_hook_ns",
         "main_thread_id",
+        "outputs_nonfinite",
+        "outputs_seen",
         "phase",
         "phase_since_ns",
         "phases",
@@ -54,6 +61,25 @@ class Progress:
         # Only for the first batch after a loader was started: how often that loader had been started before.
         self.fetch_starts: Optional[int] = None
         self.fetch_longest_ns = 0
+        self.forwards = 0  # Forward passes in training since the last optimizer step.
+        self.forwards_longest = 0  # The most that a step has taken.
+        self.outputs_seen = self.outputs_nonfinite = 0  # Of those passes, where no step comes: sight/outputs.py.
+
+    @property
+    def is_stepless(self) -> bool:
+        """Whether more forward passes went by since the last step than several of the longest steps take."""
+        return self.forwards > max(PASSES_MIN, STEPS_OF_PASSES * self.forwards_longest)
+
+    def saw_output(self, is_finite: bool) -> None:
+        """Note whether an output, or a loss, of a forward pass without a step is finite."""
+        self.outputs_seen += 1
+        self.outputs_nonfinite += not is_finite
+
+    def end_passes(self) -> None:
+        """An optimizer step was made of the forward passes since the last one."""
+        if self.forwards > self.forwards_longest:
+            self.forwards_longest = self.forwards
+        self.forwards = self.outputs_seen = self.outputs_nonfinite = 0
 
     @property
     def is_good(self) -> bool:

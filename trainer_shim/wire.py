@@ -131,6 +131,9 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         # Data that the main thread fetched: {"longest_ns", "since_ns", "starts"}. `since_ns` only while it is inside a
         # fetch, `starts` only for a loader's first batch: how often that loader was started before. Absent: unknown.
         fetch=Field("record"),
+        # Forward passes since the last optimizer step, where several steps would have been made of so many: {"count",
+        # "seen", "nonfinite"}: at how many outputs, or told losses, the shim has looked, and how many are not finite.
+        forwards=Field("record"),
         main_cpu_ns=Field("int"),
     ),
     "ack": dict(

@@ -16,6 +16,7 @@ from governor.core.base.units import MonoNs
 from governor.core.events.checkpoints import NamedCheckpoint, SavedCheckpoint
 from governor.core.events.ends import RankFailed
 from governor.core.events.fetch import Fetch
+from governor.core.events.forwards import Forwards
 from governor.core.events.inputs import Ack, BadHello, Beat, Bye, Event, FramesLost, Hello, PhaseChange, Step
 from governor.wire.last_output import failed
 from governor.wire.step_values import step_values
@@ -313,6 +314,7 @@ def _beat(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> Beat 
         collective=frame.get("collective"),
         main_cpu_ns=_count(frame.get("main_cpu_ns")),
         fetch=Fetch.read(frame.get("fetch"), at),
+        forwards=Forwards.read(frame.get("forwards")),
     )
 
 

@@ -74,6 +74,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "needs_human": Severity.CRITICAL,
         "no_loss": Severity.WARNING,
         "no_policy": Severity.WARNING,
+        "no_step": Severity.CRITICAL,
         "node_came_late": Severity.CRITICAL,
         "node_idle": Severity.WARNING,
         "node_kept": Severity.WARNING,

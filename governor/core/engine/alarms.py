@@ -8,10 +8,11 @@ from typing import Final
 from governor.core.base.findings import Reading
 from governor.core.base.identity import ConnectionId, Peer
 from governor.core.base.shares import Claim, first_to_go, payer_of
-from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.engine.managed_run import ManagedRun, SupersededRank
 from governor.core.engine.node import Node, Refusal
 from governor.core.events.effects import Alarm, Effect, Refuse
+from governor.core.events.forwards import Forwards
 from governor.core.events.inputs import BadHello, Hello, Step
 from governor.core.runs.life import LifeFact
 from governor.core.runs.state import Rank, is_nonfinite
@@ -149,3 +150,46 @@ def no_loss_alarms(managed: ManagedRun) -> list[Effect]:
         "return its loss, or pass it through `shim.loss(loss)` before backward()"
     )
     return [Alarm("no_loss", run.run, text)]
+
+
+# --- a run that computes and trains nothing: forward passes, and no optimizer step of them ---------------------------
+
+
+# The shim tells of passes only when there are several steps' worth. A loop may look for a learning rate or a batch size
+# meanwhile, which takes seconds.
+STEPLESS_NS: Final = DurationNs(30 * NS_PER_S)
+FIRST_STEPLESS_NS: Final = DurationNs(300 * NS_PER_S)  # How many passes the first step takes nobody knows.
+STEPLESS_STEPS: Final = 3
+_MAY_STEP: Final = frozenset({"train", "compile"})
+
+
+def no_step_alarms(managed: ManagedRun, at: MonoNs) -> list[Effect]:
+    """Report once that forward passes go on after a step and no step is made of them."""
+    run = managed.run
+    ranks = [rank for rank in run.connected_ranks() if rank.forwards is not None and rank.phase in _MAY_STEP]
+    about = (run.attempt, run.attempt_at, run.step)
+    if not ranks or managed.reported.no_step == about:
+        return []
+    rank = max(ranks, key=lambda one: one.forwards.count if one.forwards is not None else 0)
+    forwards = rank.forwards
+    since = rank.step_at if rank.step_at is not None else rank.hello_at
+    if forwards is None:
+        return []
+    least_ns = STEPLESS_NS if rank.step_at is not None or forwards.is_broken else FIRST_STEPLESS_NS
+    if at - since < max(least_ns, int(STEPLESS_STEPS * (run.step_times.median() or 0.0) * NS_PER_S)):
+        return []
+    managed.reported.no_step = about
+    text = (
+        f"{forwards.count:,} forward passes since step {run.step or 0} and no optimizer step for "
+        f"{format_duration(at - since)}: {_why_stepless(forwards)}; run {run.run} is paid for and does not train"
+    )
+    return [Alarm("no_step", run.run, text)]
+
+
+def _why_stepless(forwards: Forwards) -> str:
+    if not forwards.seen:
+        return "the loop drops its loss, probably because that is not finite"
+    if forwards.nonfinite == forwards.seen:
+        return f"none of the {forwards.seen} outputs that were looked at is finite, and the loop drops them"
+    finite = f"{forwards.seen - forwards.nonfinite} of the {forwards.seen} outputs that were looked at are finite"
+    return f"the loop drops its loss, probably because that is not finite; {finite}"

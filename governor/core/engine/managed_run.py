@@ -74,6 +74,7 @@ class Reported:
 
     nobody_attached: bool = False
     no_loss: tuple[str, MonoNs] | None = None  # The attempt that was reported to show no loss.
+    no_step: tuple[str, MonoNs, int | None] | None = None  # The attempt and its step that no other follows.
     unwatched: bool = False
     superseded_at: MonoNs | None = None
     price: bool = False

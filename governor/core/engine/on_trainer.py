@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from governor.core.base.findings import Finding, Reading
@@ -207,11 +208,17 @@ def on_beat(node: Node, event: Beat) -> list[Effect]:
         return []
     managed, rank = found
     node.frames_total += 1
+    was_broken = rank.forwards is not None and rank.forwards.is_broken
     intake.apply_beat(managed.run, rank, event)
     intake.note_frame_wall(managed.run, node.wall(event.at))
     managed.rules.observe(event)
-    # A beat can only meet conditions about time, and the next tick judges those.
-    return []
+    if was_broken or rank.forwards is None or not rank.forwards.is_broken:
+        # Such a beat can only meet conditions about time, and the next tick judges those.
+        return []
+    # The loop drops what is not finite and makes no step of it: the rules see the step that does not come.
+    step = 1 + (rank.step if rank.step is not None else event.step or 0)
+    missing = Step(event.at, event.connection, event.run, rank.rank, step, loss=math.nan, loss_expected=True)
+    return verdicts.judge(node, managed, event.at, missing) if managed.rules.observe(missing) else []
 
 
 def on_phase(node: Node, event: PhaseChange) -> list[Effect]:

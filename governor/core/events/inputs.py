@@ -15,6 +15,7 @@ from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, Wall
 from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen, NamedCheckpoint, SavedCheckpoint
 from governor.core.events.ends import EndEvent
 from governor.core.events.fetch import Fetch
+from governor.core.events.forwards import Forwards
 from governor.core.events.machine import (
     FilesLost,
     GovernorsSeen,
@@ -136,6 +137,7 @@ class Beat:
     collective: Mapping[str, Any] | None = None
     main_cpu_ns: int | None = None
     fetch: Fetch | None = None
+    forwards: Forwards | None = None
 
 
 @dataclass(frozen=True, slots=True)

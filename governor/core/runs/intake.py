@@ -239,6 +239,7 @@ def apply_beat(run: Run, rank: Rank, beat: Beat) -> None:
     rank.stack = beat.stack
     rank.collective = beat.collective
     rank.fetch = beat.fetch
+    rank.forwards = beat.forwards
     run.last_frame_at = beat.at
 
 
@@ -298,6 +299,7 @@ def apply_step(run: Run, rank: Rank | None, step: Step) -> bool:
         note_frame(rank, step.at, step.progress_seq)
         rank.step = step.step
         rank.step_at = step.at
+        rank.forwards = None
         rank.loss = step.loss
         rank.skipped_steps = step.skipped_steps
     run.last_frame_at = step.at

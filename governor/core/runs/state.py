@@ -17,6 +17,7 @@ from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, UsdMicros
 from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.ends import Failure, RunEnd
 from governor.core.events.fetch import Fetch
+from governor.core.events.forwards import Forwards
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.core.money.budgets import Cap
 from governor.core.runs.last_good import LastGood, after_naming
@@ -63,6 +64,7 @@ class Rank:
     stack: tuple[str, ...] = ()
     collective: Mapping[str, Any] | None = None
     fetch: Fetch | None = None
+    forwards: Forwards | None = None  # As the last beat said; None once a step came.
     step: int | None = None
     step_at: MonoNs | None = None
     loss: float | None = None

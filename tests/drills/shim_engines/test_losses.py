@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from trainer_shim.progress import PASSES_MIN, Progress
+from trainer_shim.sight.outputs import Outputs
+
 WARM = ("torch",)
 STEPS, NEVER = 20, 99
 BROKEN = 10
@@ -71,3 +74,31 @@ def test_a_loop_of_which_nothing_is_seen_is_ended_only_where_that_was_asked_for(
     if seen["ended"]:
         assert seen["ended"].startswith("costgov: neither loss nor gradient is seen in 20 steps")
         assert "\n" not in seen["ended"]
+
+
+@pytest.mark.parametrize("kind", ["logits", "tuple", "loss", "padded"])
+def test_outputs_are_looked_at_where_no_step_comes_of_them(kind: str) -> None:
+    import torch
+
+    def output(value: float) -> Any:
+        logits = torch.full((4, 50), value)
+        if kind == "tuple":
+            return torch.zeros(4, dtype=torch.int64), logits
+        if kind == "loss":  # The states have a mask, the loss has none.
+            return {"states": torch.full((9,), math.inf), "loss": logits.mean()}
+        if kind == "padded":
+            logits[-1] = math.nan
+        return logits
+
+    progress = Progress(1)
+    outputs = Outputs(progress)
+    progress.forwards = 1
+    outputs.after_forward(output(-math.inf))
+    progress.end_passes()
+    progress.forwards = PASSES_MIN
+    outputs.after_forward(output(math.nan))
+    assert progress.outputs_seen == 0
+    progress.forwards += 1
+    outputs.after_forward(output(math.nan))
+    # What holds a NaN in health tells nothing by another one.
+    assert (progress.outputs_seen, progress.outputs_nonfinite) == ((0, 0) if kind == "padded" else (1, 1))

@@ -110,7 +110,10 @@ def _backward(calls: TorchCalls) -> _Make:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if tracing() or compiler._is_compiling_flag or not losses.seeks or not calls.is_ours():
+            if tracing() or compiler._is_compiling_flag:
+                return original(*args, **kwargs)
+            losses.begin_backward()
+            if not losses.seeks or not calls.is_ours():
                 return original(*args, **kwargs)
             return calls.backward(original, args, kwargs)
 

@@ -26,6 +26,9 @@ class LossSource:
     A scalar that the model returns under the name `loss`, or alone, is the loss. One among other outputs may as well
     be a part of it: it is the loss if backward() starts from it, by a factor. Else the loss is what backward() starts
     from, before a gradient scaler; the sum, where it is called more than once between two forward passes.
+
+    A loop may drop a micro-step whose loss it does not like: what the model returned is no loss where backward() never
+    starts. That can be told where it has started after each forward pass before.
     """
 
     def __init__(self) -> None:
@@ -37,6 +40,8 @@ class LossSource:
         self._unnamed: List[_Known] = []
         self._scaled: Optional[_Known] = None
         self._started: Any = None
+        self._began = False  # A backward pass, since the last forward pass.
+        self._pairs: Optional[bool] = None  # The first forward pass had one of its own. None: there was none.
 
     def after_forward(self, output: Any) -> None:
         """Look for a loss in what the model returned."""
@@ -54,6 +59,10 @@ class LossSource:
         """A gradient scaler is about to multiply `loss`."""
         if self.seeks:
             self._scaled, self.holds = _known(loss), True
+
+    def begin_backward(self) -> None:
+        """backward() starts, from wherever."""
+        self._began = True
 
     def before_backward(self, root: Any) -> None:
         """backward() starts from `root`."""
@@ -79,6 +88,7 @@ class LossSource:
 
     def take(self) -> Any:
         """Return the loss, or None, and forget it."""
+        is_dropped = self._is_dropped()
         loss = self._named
         if loss is None:
             loss = self._started
@@ -88,7 +98,16 @@ class LossSource:
             self._unnamed = []
         self._named = self._started = self._scaled = None
         self.seeks, self.holds = not self.told, False
-        return loss
+        self._began = False
+        return None if is_dropped else loss
+
+    def _is_dropped(self) -> bool:
+        """Whether the loop has made no backward pass of what the model returned, as it did the first time."""
+        if self._named is None and not self._unnamed:
+            return False
+        if self._pairs is None:
+            self._pairs = self._began
+        return self._pairs and not self._began
 
 
 def is_scalar(value: Any) -> bool:

@@ -6,6 +6,8 @@ import dataclasses
 import math
 from typing import Any
 
+import pytest
+
 from trainer_shim.sight.gradients import Gradients
 from trainer_shim.sight.losses import UNNAMED_MAX, VALUES_MAX, LossSource, scalars_in
 
@@ -116,6 +118,30 @@ def test_what_is_missing_means_something_only_where_the_loop_has_said_what_its_l
     assert not source.is_certain
     source.after_forward(loss())
     assert source.is_certain
+
+
+@pytest.mark.parametrize("returns", ["named", "unnamed"])
+@pytest.mark.parametrize(("alone", "taken_of"), [(0, [3.0, None, 3.0]), (1, [3.0, 9.0, 3.0])])
+def test_a_loss_that_the_loop_drops_is_none(returns: str, alone: int, taken_of: list[float | None]) -> None:
+    """The first forward pass of a loop shows whether each has a backward pass of its own."""
+    source = LossSource()
+
+    def forward(value: float) -> Scalar:
+        made = loss(value)
+        source.after_forward({"loss": made} if returns == "named" else (made,))
+        return made
+
+    for _ in range(alone):
+        forward(1.0)
+        assert taken(source) == 1.0
+    found = []
+    for value in (3.0, 9.0, 3.0):
+        made = forward(value)
+        if value != 9.0:
+            source.begin_backward()
+            source.before_backward(made)
+        found.append(taken(source))
+    assert found == taken_of
 
 
 def test_the_search_ends_in_any_output() -> None:

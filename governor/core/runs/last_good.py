@@ -142,7 +142,8 @@ def _is_needless(chain: tuple[LastGood, ...], seen: LastGoodSeen, finite_step: i
 
     The loss of `finite_step` was finite, and was computed after one of those checkpoints: a tensor that was not finite
     in that one did not enter it. NaN that matters spreads to most tensors within a step or two, and those are no few.
-    A mask, an observer's range or the history of a scheduler stay as they are.
+    A mask, an observer's range or the history of a scheduler stay as they are. What was once refused stays so: a later
+    attempt may have begun anew, and its loss says nothing of those weights.
     """
     looks = [(one, look) for one in chain if (look := seen.look_at(one.as_named)) is not None]
     whole = [(one, look) for one, look in looks if look.there and look.torn is None]
@@ -151,6 +152,7 @@ def _is_needless(chain: tuple[LastGood, ...], seen: LastGoodSeen, finite_step: i
     return (
         len(kinds) == 1
         and None not in kinds
+        and not any(one.nonfinite for one, _ in whole)
         and finite_step is not None
         and min(steps, default=finite_step) < finite_step
     )

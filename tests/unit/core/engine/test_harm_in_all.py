@@ -22,6 +22,7 @@ from governor.core.events.checkpoints import (
 from governor.core.events.effects import Alarm, Effect, FindLastGood
 from governor.core.events.inputs import OperatorHalt, TrainerExited
 from governor.core.runs import intake
+from governor.core.runs.last_good import LastGood, after_looks
 from governor.reports.incident import incident_markdown
 from governor.reports.resume_text import refused, resume_command
 from governor.text.moments import last_good_text, moments
@@ -126,6 +127,21 @@ def test_the_loss_of_each_rank_counts_where_no_rule_halts() -> None:
     play(node, hello(when=30.1, last_good=named(30)), a_step(LAST, 1, loss=float("nan")), a_step(LAST, 0))
     assert node.runs["llama"].incident is None
     assert alarms(ended(node, harmed(30))) == ["checkpoint_nonfinite"]
+
+
+def test_what_was_refused_is_not_pardoned_by_the_loss_of_a_later_attempt() -> None:
+    node = make_node(rule())
+    training(node)
+    play(node, hello(when=30.2, last_good=named(30)))
+    asked = only(play(node, a_step(31, 0, when=30.5, loss=float("nan"))), FindLastGood)
+    assert alarms(play(node, answer(asked, harmed(30)))) == ["checkpoint_nonfinite"]
+    run = node.runs["llama"].run
+    refused_before = run.last_good
+    assert refused_before is not None
+    assert not refused_before.is_fit
+    seen = answer(asked, harmed(30))
+    assert after_looks(refused_before, (), seen, finite_step=99).nonfinite == MASK
+    assert after_looks(LastGood.named(named(30)), (), seen, finite_step=99).nonfinite_in_all == MASK
 
 
 @pytest.mark.parametrize(("steps_after", "is_withdrawn"), [(0, True), (1, False)])

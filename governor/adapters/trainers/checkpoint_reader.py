@@ -380,8 +380,7 @@ def main() -> int:
     if not line:
         return 0  # The governor has no use for it any more.
     request = json.loads(line)
-    is_find = request["look"] == "find"
-    if not is_find:
+    if not (is_find := request["look"] == "find"):
         # Nothing needs it before, and it is 4 MiB; afterwards the user may not read Python's folders. It takes 3 ms.
         import hashlib  # noqa: F401
     answer: Answer | FindAnswer

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from governor.adapters.command.child import Command, living
 from governor.adapters.command.surroundings import here
+from governor.adapters.journal.writer import JournalLocked
+from governor.app.node_facts import CannotStart
+from governor.app.settings_file import paths_of_run
 from governor.app.wiring import Governor
 from governor.cli.run.own_runs import ended_by_halts, of_command, watched
 from governor.core.base.identity import Peer, ProcessFacts, ProcessId
@@ -17,6 +21,7 @@ from governor.core.base.secrets import command_text, redacted
 from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.node import RUNS_MAX
 from governor.reports.terminal import resume_lines
+from governor.settings.model import Paths
 from governor.text.table import plain
 
 COMMAND_CHARS_MAX: Final = 80
@@ -135,4 +140,27 @@ def how_to_resume(
             "framework": ours.run.framework if ours is not None else None,
             "resumes": ours.run.resumes if ours is not None else None,
         }
+    )
+
+
+def is_running(error: CannotStart, name: str, paths: Paths) -> str | None:
+    """What to do where another `costgov run` of this name is alive: its journal is this run's own. None elsewhere."""
+    held = error.__cause__
+    if not isinstance(held, JournalLocked) or made_for(name, paths)[0] is None:
+        return None
+    return (
+        f"not launched: the run {name} is running already, under costgov run (pid {held.holder}); wait for its end, "
+        "or launch under another --name"
+    )
+
+
+def made_for(name: str, paths: Paths, environ: Mapping[str, str] | None = None) -> tuple[Path | None, Path | None]:
+    """The state and the runtime directory for `prune`. None for one that `costgov run` did not create for `name`.
+
+    Directories beside a configured directory belong to its owner, whatever their names are.
+    """
+    made = paths_of_run(os.environ if environ is None else environ, name)
+    return (
+        paths.state_dir if paths.state_dir == Path(made["state_dir"]) else None,
+        paths.runtime_dir if paths.runtime_dir == Path(made["runtime_dir"]) else None,
     )

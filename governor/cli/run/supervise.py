@@ -15,14 +15,12 @@ from governor.adapters.command.child import Command, CommandEnd, end_command, li
 from governor.adapters.command.orphans import BeforeChildren, Reaper
 from governor.adapters.command.surroundings import Surroundings, here
 from governor.adapters.journal.ended_runs import prune
-from governor.adapters.journal.writer import JournalLocked
 from governor.app.node_facts import CannotStart
-from governor.app.settings_file import paths_of_run
 from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
 from governor.cli.run.console import Console
 from governor.cli.run.own_runs import is_halt_of_command, is_of_earlier_launch, of_command, watched
-from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched, own_argv
+from governor.cli.run.relaunch import how_to_resume, is_running, launched_before, left_unwatched, made_for, own_argv
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, format_usd
@@ -40,7 +38,7 @@ from governor.daemon import signals
 from governor.daemon.launches import NO_COMMAND, SupervisedCommand
 from governor.daemon.logs import configure
 from governor.reports.terminal import closing_line
-from governor.settings.model import Paths, Settings
+from governor.settings.model import Settings
 from trainer_shim.wire import HALT_EXIT_CODE
 
 # The first governor, and three that resume after a failure. A governor that fails four times does not recover.
@@ -117,29 +115,6 @@ def run_command(
         )  # fmt: skip
     prune(*made_for(name, settings.paths))
     return code
-
-
-def is_running(error: CannotStart, name: str, paths: Paths) -> str | None:
-    """What to do where another `costgov run` of this name is alive: its journal is this run's own. None elsewhere."""
-    held = error.__cause__
-    if not isinstance(held, JournalLocked) or made_for(name, paths)[0] is None:
-        return None
-    return (
-        f"not launched: the run {name} is running already, under costgov run (pid {held.holder}); wait for its end, "
-        "or launch under another --name"
-    )
-
-
-def made_for(name: str, paths: Paths, environ: Mapping[str, str] | None = None) -> tuple[Path | None, Path | None]:
-    """The state and the runtime directory for `prune`. None for one that `costgov run` did not create for `name`.
-
-    Directories beside a configured directory belong to its owner, whatever their names are.
-    """
-    made = paths_of_run(os.environ if environ is None else environ, name)
-    return (
-        paths.state_dir if paths.state_dir == Path(made["state_dir"]) else None,
-        paths.runtime_dir if paths.runtime_dir == Path(made["runtime_dir"]) else None,
-    )
 
 
 def _run_governed(

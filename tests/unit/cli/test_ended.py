@@ -15,7 +15,7 @@ from governor.app.node_facts import CannotStart
 from governor.app.settings_file import paths_of_run
 from governor.cli.common import ExitCode, Failed
 from governor.cli.main import cli
-from governor.cli.run.supervise import is_running
+from governor.cli.run.relaunch import is_running
 from governor.settings.model import Paths
 from tests.golden.report_cases import nan_halt
 

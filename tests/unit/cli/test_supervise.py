@@ -16,7 +16,7 @@ import pytest
 
 from governor.adapters.command.child import Command
 from governor.app.settings_file import load_settings
-from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched
+from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched, made_for
 from governor.cli.run.signal_answers import SignalAnswers
 from governor.cli.run.supervise import (
     HELLO_NS,
@@ -26,7 +26,6 @@ from governor.cli.run.supervise import (
     closing_lines,
     is_over,
     left_behind,
-    made_for,
 )
 from governor.core.base.identity import ConnectionId, ProcessFacts, ProcessId
 from governor.core.base.policy import Policy

@@ -233,7 +233,7 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
         node.request_persist()
     then_tokens = managed.policy.budget.window_tokens
     window = managed.history.meter.add(run.tokens_total, step.tokens or 0, spent, boot, then_tokens)
-    is_unpriced = node.ledger.compute.metered is None
+    is_unpriced = node.ledger.compute.metered is None or managed.is_strangers
     run.set_token_price(None if is_unpriced else managed.history.meter.usd_micros_per_mtok(spent))
     if window is None:
         return

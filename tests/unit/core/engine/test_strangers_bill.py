@@ -95,8 +95,9 @@ def test_every_view_tells_that_a_stranger_pays_nothing_and_who_does(has_attached
     if has_attached:
         play(node, hello(0, 1, run="own", world_size=1))
     payer = "own" if has_attached else "job"
-    play(node, tick(2))
+    play(node, a_step(1, run="x", connection=LINK, when=1.5), tick(2), a_step(2, run="x", connection=LINK, when=2))
     told = run_status(node.runs["x"], at(2))
+    assert {told[f"usd_per_mtok{of}"] for of in ("", "_all_in", "_useful")} == {None}
     assert (told["paid_by"], told["spend_rate_usd_per_hour"], told["spend_usd"]) == (payer, None, 0)
     shown = render_status({"governor": {"node": "n"}, "runs": [told]}, FILE)
     assert f"x: {payer} pays for the command, beside which this run is watched" in shown

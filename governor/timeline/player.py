@@ -126,8 +126,9 @@ class Player:
         """Launch the run again. A previous halt is over."""
         self._attempt += 1
         self._managed.drop_latch()
+        intake.begin_attempt(self.run, str(self._attempt), MonoNs(self.now))
+        self.rules.new_attempt()  # As the engine has it: the rules hear the new rank after that.
         self.hello()
-        self.rules.new_attempt()
 
     def one_step(
         self, dt_ns: int, fields: Mapping[str, Any], *, micro: int = 1, stride: int = 1,

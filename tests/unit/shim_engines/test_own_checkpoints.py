@@ -44,6 +44,7 @@ def own(directory: Path, step: int, raw: bytes) -> None:
     partitions.mkdir(parents=True)
     for rank in range(2):
         torch_zip(partitions / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt", "F32", ONE["F32"] * COUNT)
+        torch_zip(partitions / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt", "F32", ONE["F32"])
     torch_zip(partitions / "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt", "F32", raw)
     (directory / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps({"global_step": step}))
 

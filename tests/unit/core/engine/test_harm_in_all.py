@@ -182,9 +182,7 @@ def test_that_of_a_halt_is_judged_with_those_before_it_and_stays_good() -> None:
     assert asked.paths == (OWN, "/ck/28", "/ck/20", "/ck/10")
     incident, run = node.runs["llama"].incident, node.runs["llama"].run
     assert incident is not None
-    assert last_good_text(incident_snapshot(node, incident)["last_good"]) == (
-        f"{OWN} (it is still being looked at)"
-    )
+    assert last_good_text(incident_snapshot(node, incident)["last_good"]) == (f"{OWN} (it is still being looked at)")
     assert alarms(play(node, answer(asked, own(), harmed(28), harmed(20), harmed(10)))) == []
     assert run.last_good is not None
     assert (run.last_good.step, run.last_good.nonfinite_in_all) == (33, MASK)

@@ -14,6 +14,7 @@ from weakref import ref
 from . import launch, tokens
 from .engines import data_loader, hooks
 from .engines.base import Kind, Options
+from .engines.replicas import HINT, is_rehearsal
 from .engines.select import kind_of
 from .guard import attempt, print_line
 from .interfaces import Resumed, Saver, Watch
@@ -133,6 +134,7 @@ def attach(
     checkpoint_dir: Optional[str] = None,
     tokens_per_step: Optional[int] = None,
     tokens_fn: Optional[Callable[..., int]] = None,
+    data_parallel_size: Optional[int] = None,
     total_steps: Optional[int] = None,
     signal: Optional[int] = None,
     optimizer: Any = None,
@@ -150,8 +152,9 @@ def attach(
     Everything else is optional. `run`, `stage`, `labels` default to COSTGOV_RUN, COSTGOV_STAGE and COSTGOV_LABELS
     ("a=b,c=d"); without a run name one is derived from the script and its directories. `tokens_per_step` is for the
     whole global batch; `tokens_fn` gets the forward pass's arguments and returns this rank's micro-batch tokens;
-    with neither, tokens are counted from the first [batch, sequence] integer tensor. `signal` overrides SIGUSR1
-    (0 = none). Plain loops are saved as model, optimizer and `stateful` (name -> anything with state_dict);
+    with neither, tokens are counted from the first [batch, sequence] integer tensor. `data_parallel_size`: how many
+    ranks see different tokens, where neither engine nor model shows it. `signal` overrides SIGUSR1 (0 = none).
+    Plain loops are saved as model, optimizer and `stateful` (name -> anything with state_dict);
     `save_fn(directory, tag, client_state)` and `load_fn(directory, tag)` replace that, and Accelerate's save_state.
     A sharded (FSDP) model needs them: what cannot be saved is said on rank 0's terminal, once.
     `make_watch` makes another transport than ours: see interfaces.Watch.
@@ -171,6 +174,7 @@ def attach(
     shim = _handle(total_steps, tokens_per_step, tokens_fn)
     meter = shim._meter
     overrides = {"run": run, "stage": stage, "tokens_per_step": tokens_per_step, "total_steps": total_steps}
+    overrides["data_parallel_size"] = data_parallel_size
     _, error = attempt(_start, shim, meter, engine, options, overrides, labels or {}, signal, make_watch)
     if error is not None:
         return _unwatched(shim, error)
@@ -225,7 +229,7 @@ def _start(
     meter.count.per_step = overrides.get("tokens_per_step")
     launched = launch.Launch(environ, directory)
     hello = _hello(launched, kind, overrides, labels, saver, environ)
-    meter.count.count_for(kind.token_replicas())
+    meter.count.ask(functools.partial(_replicas, kind, meter, launched.rank, overrides.get("data_parallel_size")))
     meter.progress.step = kind.step()
     undo = hooks.Undo()
     undo.add(kind.instrument(meter))
@@ -243,6 +247,25 @@ def _watcher(*args: Any, **kwargs: Any) -> Watch:
     from .watcher import Watcher
 
     return Watcher(*args, **kwargs)
+
+
+def _replicas(kind: Kind, meter: StepMeter, rank: int, given: Optional[int], batch: Any) -> Optional[tokens.Replicas]:
+    """Return how many ranks see different tokens: the user's word, else what the engine shows. Tell the governor."""
+    if is_rehearsal():
+        return None
+    asked, error = attempt(kind.replicas, batch)
+    found: tokens.Replicas = asked if asked is not None else tokens.Replicas(None, "")
+    if error is not None:
+        found = tokens.Replicas(None, "%s: %s; %s" % (type(error).__name__, error, HINT))
+    if given:
+        found = tokens.Replicas(given, "data_parallel_size=", found.place if found.ranks == given else None)
+    if found.ranks is None:
+        if rank == 0:
+            print_line("tokens are not counted: %.300s" % found.why)
+    elif found.ranks > 1 and found.place is not None:
+        meter.watch.hello_field("data_parallel_size", found.ranks)
+        meter.watch.hello_field("data_parallel_rank", found.place)
+    return found
 
 
 def _hello(

@@ -32,6 +32,7 @@ class StepMeter:
         self._directory_learner: Callable[[str], None] = _forget  # The saver's method, once there is a saver.
         self._reports_comm = False
         self.tokens_total = 0
+        self.own_tokens = 0  # This rank's, since attach() or the last resume.
         self.tokens_known = True  # False: a checkpoint was loaded that does not say how many tokens went before it.
         self.announces_saves = True  # Only unannounced() clears it.
         self._loader_timed = False
@@ -287,6 +288,7 @@ class StepMeter:
         self.tokens_known = tokens_total is not None or step == 0
         if tokens_total is not None:
             self.tokens_total = tokens_total
+        self.own_tokens = 0
         self.watch.hello_field("resumed_step", step)
 
     @guarded()
@@ -374,6 +376,10 @@ class StepMeter:
             fields["tokens"] = step_tokens
             if self.tokens_known:  # Else the governor, which heard the attempts before, counts on by step.
                 fields["tokens_total"] = self.tokens_total
+            own = self.count.own
+            if own is not None:
+                self.own_tokens += own
+                fields["tokens_own_total"] = self.own_tokens
         self._loss_ever = self._loss_ever or (self._losses > 0 and self.losses.is_certain)
         fields["loss_expected"] = self._loss_ever or self._lossless > 0
         if facts.lr is not None:

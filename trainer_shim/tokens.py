@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional
 
 _INTEGER_DTYPES = frozenset(("torch.int64", "torch.int32", "torch.int16", "torch.uint8", "torch.int8"))
 _is_integer: Dict[Any, bool] = {}  # By dtype: asking one for its name costs as much as all the rest here.
 _USUAL_NAMES = ("input_ids", "tokens", "idx", "x", "inputs")
+
+
+class Replicas(NamedTuple):
+    """How many ranks see different tokens. None: nothing shows it."""
+
+    ranks: Optional[int]
+    why: str  # What shows it, or what to pass instead.
+    place: Optional[int] = None  # This rank's among them. Ranks that see the same tokens have the same one.
+
+
+Finder = Callable[[Any], Optional[Replicas]]  # None: that is no batch to train on. The next one may be.
 
 
 class TokenCount:
@@ -14,54 +25,70 @@ class TokenCount:
 
     In order: a constant per step, the user's function of the forward pass's arguments (tokens of this rank's
     micro-batch), or the size of the first [batch, sequence] integer tensor found there. Absent, never guessed,
-    when none of them answers. `replicas` = ranks that see different tokens.
+    when none of them answers. `replicas` = ranks that see different tokens; None: not known.
     """
 
-    def __init__(self, per_step: Optional[int], function: Optional[Callable[..., int]], replicas: int) -> None:
+    def __init__(
+        self, per_step: Optional[int], function: Optional[Callable[..., int]], replicas: Optional[int]
+    ) -> None:
         self.per_step = per_step
+        self.own: Optional[int] = None  # Of the last step taken: this rank's, where other ranks see others.
         self._replicas = replicas
+        self._is_shared = False
+        self._find: Optional[Finder] = None
         self._function = function
         self._micro = 0
         self._counted = False
 
-    def count_for(self, replicas: int) -> None:
-        """So many ranks see different tokens."""
-        self._replicas = replicas
+    def ask(self, find: Finder) -> None:
+        """Ask `find` when the first batch is here: groups and wrappers may come after attach()."""
+        self._find = find
 
     def add(self, args: Any, kwargs: Any) -> None:
         """Count one micro-step's arguments."""
         if self.per_step is not None:
             return
+        batch = None if self._function is not None and self._find is None else find_batch(args, kwargs)
         if self._function is not None:
             found: Optional[int] = int(self._function(*args, **kwargs))
         else:
-            found = count_elements(args, kwargs)
-        if found is not None:
-            self._micro += found
-            self._counted = True
+            found = None if batch is None else int(batch.shape[0]) * int(batch.shape[1])
+        if found is None:
+            return
+        if self._find is not None:
+            replicas = self._find(batch)
+            if replicas is None:
+                return
+            self._find = None
+            self._replicas = replicas.ranks
+            self._is_shared = (replicas.ranks or 1) > 1 and replicas.place is not None
+        self._micro += found
+        self._counted = True
 
     def take(self) -> Optional[int]:
         """Return the step's tokens and start the next step."""
         if self.per_step is not None:
             return self.per_step
-        counted = self._micro * self._replicas if self._counted else None
+        is_known = self._counted and self._replicas is not None
+        counted = self._micro * (self._replicas or 0) if is_known else None
+        self.own = self._micro if is_known and self._is_shared else None
         self._micro = 0
         self._counted = False
         return counted
 
 
-def count_elements(args: Any, kwargs: Any) -> Optional[int]:
-    """Return B*T of the first [B, T] integer tensor among `args`, `kwargs` and one level of mapping, list or tuple."""
+def find_batch(args: Any, kwargs: Any) -> Any:
+    """Return the first [B, T] integer tensor among `args`, `kwargs` and one level of mapping, list or tuple."""
     for value in args:
-        found = _size(value)
-        if found is None:
-            found = _inside(value)
+        if _is_batch(value):
+            return value
+        found = _inside(value)
         if found is not None:
             return found
     return _inside(kwargs)
 
 
-def _inside(value: Any) -> Optional[int]:
+def _inside(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         candidates = list(value[:4])
     elif hasattr(value, "keys"):
@@ -70,18 +97,17 @@ def _inside(value: Any) -> Optional[int]:
     else:
         return None
     for candidate in candidates:
-        found = _size(candidate)
-        if found is not None:
-            return found
+        if _is_batch(candidate):
+            return candidate
     return None
 
 
-def _size(value: Any) -> Optional[int]:
+def _is_batch(value: Any) -> bool:
     shape = getattr(value, "shape", None)
     if shape is None or len(shape) != 2:
-        return None
+        return False
     dtype = value.dtype
     known = _is_integer.get(dtype)
     if known is None:
         known = _is_integer[dtype] = str(dtype) in _INTEGER_DTYPES
-    return int(shape[0]) * int(shape[1]) if known else None
+    return known and not getattr(value, "is_meta", False)  # Without data: somebody asks for shapes only.

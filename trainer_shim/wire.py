@@ -63,6 +63,10 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         zero_stage=Field("int"),
         parameters=Field("int"),
         tokens_per_step=Field("int"),  # Whole global batch; absent where it varies (then `step.tokens`).
+        # Of ranks that see different tokens: how many there are, and this one's number among them. Ranks of one number
+        # see the same tokens. Known with the first batch: then hello comes again.
+        data_parallel_size=Field("int"),
+        data_parallel_rank=Field("int"),
         total_steps=Field("int"),
         checkpoint_dir=Field("path"),
         resume_argv=Field("texts"),  # Command line of this rank, for the resume command.
@@ -85,6 +89,8 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         attempt_step=Field("int", True),
         tokens=Field("int"),  # Of this step's whole global batch, counted once whatever the parallelism.
         tokens_total=Field("int"),  # Absolute over the run, from the checkpoint's count on resume.
+        # This rank's own, since attach() or its last resume. `tokens` are such a rank's times data_parallel_size.
+        tokens_own_total=Field("int"),
         loss=Field("num"),  # This rank's, taken at backward.
         loss_expected=Field("bool"),  # True when a loss should be there: then null means it vanished.
         grad_norm=Field("num"),  # Absent when the engine's value is known to be stale (overflow).

@@ -15,8 +15,9 @@ from trainer_shim.interfaces import Saver
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, rng
 from trainer_shim.sight import weights
+from trainer_shim.tokens import Replicas
 
-from . import base, hooks, plain
+from . import base, hooks, plain, replicas
 from .base import Options
 from .deepspeed_engine import DeepSpeedKind
 from .hf import through_backward
@@ -168,6 +169,14 @@ class AcceleratePlainKind(_OverAccelerator, plain.PlainKind):
 
     def cannot_save(self, directory: Optional[str]) -> Optional[str]:
         return None if directory else "no directory is known; pass checkpoint_dir=, or project_dir= to the Accelerator"
+
+    def replicas(self, batch: Any) -> Replicas:
+        """By the mesh of its parallelism configuration, else by what prepare() wrapped the model in."""
+        parallel = getattr(self._accelerator, "parallelism_config", None)
+        mesh = getattr(self._accelerator, "torch_device_mesh", None) if parallel is not None else None
+        if mesh is None:
+            return super().replicas(batch)
+        return replicas.of_mesh(mesh, batch, int(self._accelerator.num_processes))
 
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
         meter.defer_boundary()

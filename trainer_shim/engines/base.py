@@ -11,6 +11,7 @@ from trainer_shim.interfaces import Saver
 from trainer_shim.loader import load_loader_states, loader_states
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint
+from trainer_shim.tokens import Replicas
 
 # So many of a framework's own saves after a NaN delete no older checkpoint to make room: until a halt is there.
 SPARED_MAX = 3
@@ -41,8 +42,8 @@ class Kind(Protocol):
     def hello_fields(self) -> Dict[str, Any]:
         """Return hello fields: framework, zero_stage, parameters."""
 
-    def token_replicas(self) -> int:
-        """Return how many ranks see different tokens."""
+    def replicas(self, batch: Any) -> Replicas:
+        """Return how many ranks see different tokens. Asked once, with the first batch (None: tokens_fn counts)."""
 
     def step(self) -> int:
         """Return the absolute step it stands at."""

@@ -20,8 +20,9 @@ from trainer_shim.saving import checkpoint
 from trainer_shim.saving.pickled_values import values_of
 from trainer_shim.scalars import EngineFacts
 from trainer_shim.sight import weights
+from trainer_shim.tokens import Replicas
 
-from . import base, hooks, own_checkpoints
+from . import base, hooks, own_checkpoints, replicas
 from .deepspeed_comm import wrap_backend
 
 
@@ -44,8 +45,8 @@ class DeepSpeedKind:
     def hello_fields(self) -> Dict[str, Any]:
         return hello_fields(self._engine)
 
-    def token_replicas(self) -> int:
-        return token_replicas(self._engine)
+    def replicas(self, batch: Any) -> Replicas:
+        return replicas_of(self._engine)
 
     def step(self) -> int:
         return int(self._engine.global_steps)
@@ -241,9 +242,22 @@ def hello_fields(engine: Any) -> Dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def token_replicas(engine: Any) -> int:
-    """Return how many ranks see different tokens: data parallel times sequence parallel."""
-    return int(getattr(engine, "dp_world_size", 1)) * int(getattr(engine, "sequence_parallel_size", 1) or 1)
+def replicas_of(engine: Any) -> Replicas:
+    """Ranks of its data groups, those of sequence parallelism included: its loaders cut the sequences for these.
+
+    Tensor, pipeline and expert-parallel ranks have no part in that group, or are data-parallel ranks at once.
+    """
+    import torch.distributed as distributed
+
+    is_automatic = getattr(engine, "compile_autosp", None)
+    if is_automatic is not None and is_automatic():
+        return replicas.unknown(distributed.get_world_size(), "AutoSP cuts sequences in the graph, or not at all")
+    size, parts = engine.dp_world_size, int(getattr(engine, "sequence_parallel_size", 1) or 1)
+    if parts == 1 or size is None:  # One with sequence parallelism alone has no data group of its own.
+        return replicas.of_group(distributed, engine.seq_data_parallel_group, "DeepSpeed's groups")
+    place = int(distributed.get_rank(engine.data_parallel_group)) * parts
+    place += int(distributed.get_rank(engine.seq_parallel_group))
+    return Replicas(int(size) * parts, "DeepSpeed's groups", place)
 
 
 def count_parameters(module: Any) -> Optional[int]:

@@ -14,8 +14,9 @@ from trainer_shim import timing
 from trainer_shim.guard import attempt, guarded
 from trainer_shim.meter import StepMeter
 from trainer_shim.sight import weights
+from trainer_shim.tokens import Replicas
 
-from . import base, deepspeed_engine, hooks, plain
+from . import base, deepspeed_engine, hooks, plain, replicas
 from .hf_checkpoints import TrainerSaver
 
 
@@ -44,8 +45,12 @@ class TrainerKind:
         }
         return {name: value for name, value in fields.items() if value is not None}
 
-    def token_replicas(self) -> int:
-        return int(self._trainer.args.world_size)
+    def replicas(self, batch: Any) -> Replicas:
+        trainer = self._trainer
+        wrapped = trainer.model_wrapped
+        if getattr(trainer, "is_deepspeed_enabled", False) and hasattr(wrapped, "global_steps"):
+            return deepspeed_engine.replicas_of(wrapped)
+        return _replicas(trainer)
 
     def step(self) -> int:
         return int(self._trainer.state.global_step)
@@ -108,7 +113,6 @@ class TrainerRun:
         self._is_deepspeed = bool(getattr(trainer, "is_deepspeed_enabled", False)) and hasattr(wrapped, "global_steps")
         if self._is_deepspeed:
             self._undo = deepspeed_engine.instrument(wrapped, meter, _nothing)
-            meter.count.count_for(deepspeed_engine.token_replicas(wrapped))
             for name, value in deepspeed_engine.hello_fields(wrapped).items():
                 if name != "framework":
                     meter.watch.hello_field(name, value)
@@ -196,6 +200,21 @@ def innermost(optimizer: Any) -> Any:
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     return optimizer
+
+
+def _replicas(trainer: Any) -> Replicas:
+    """All ranks but those of tensor parallelism: the Trainer feeds parts of sequences under context parallelism."""
+    world, place = int(trainer.args.world_size), int(trainer.args.process_index)
+    parallel = getattr(trainer.accelerator, "parallelism_config", None)
+    asked = getattr(trainer, "get_tp_size", None)
+    told = asked() if asked is not None else getattr(trainer.model, "_tp_size", None)
+    split = int(told or getattr(parallel, "tp_size", None) or 1)
+    if split == 1:
+        return Replicas(world, "the Trainer's world size", place)
+    mesh = getattr(trainer.accelerator, "torch_device_mesh", None) or getattr(trainer.model, "_device_mesh", None)
+    found = None if mesh is None else replicas.of_mesh(mesh, None, world, is_cut=True)
+    place_known = found.place if found is not None and found.ranks == world // split else None
+    return Replicas(world // split, "the Trainer's world size and tensor parallelism", place_known)
 
 
 def _nothing() -> None:

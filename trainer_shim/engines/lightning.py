@@ -19,8 +19,9 @@ from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, rng
 from trainer_shim.scalars import EngineFacts
 from trainer_shim.sight import weights
+from trainer_shim.tokens import Replicas
 
-from . import base, deepspeed_engine, hooks, plain, torch_calls
+from . import base, deepspeed_engine, hooks, plain, replicas, torch_calls
 from .background import Write
 from .base import Options
 from .lightning_checkpoints import CHECKPOINT_FILE, STATE_KEY, LightningSaver, state_of
@@ -50,8 +51,15 @@ class LightningKind:
     def hello_fields(self) -> Dict[str, Any]:
         return {"framework": "lightning"}
 
-    def token_replicas(self) -> int:
-        return int(self._trainer.world_size)
+    def replicas(self, batch: Any) -> Replicas:
+        """As Lightning deals samples out."""
+        world = int(self._trainer.world_size)
+        if world == 1:
+            return replicas.ALONE
+        dealt = getattr(self._trainer.strategy, "distributed_sampler_kwargs", None)
+        if not dealt or "num_replicas" not in dealt:
+            return replicas.unknown(world)
+        return Replicas(int(dealt["num_replicas"]), "the strategy's sampler", dealt.get("rank"))
 
     def step(self) -> int:
         return int(self._trainer.global_step)

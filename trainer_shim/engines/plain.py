@@ -16,8 +16,9 @@ from trainer_shim.interfaces import Saver
 from trainer_shim.launch import is_required
 from trainer_shim.meter import StepMeter
 from trainer_shim.scalars import EngineFacts
+from trainer_shim.tokens import Replicas
 
-from . import base, compiling, hooks, torch_calls
+from . import base, compiling, hooks, replicas, torch_calls
 from .base import Options
 
 STATE_FILE = "state.pt"
@@ -54,11 +55,8 @@ class PlainKind:
             fields["parameters"] = sum(p.numel() for p in self._model.parameters())
         return fields
 
-    def token_replicas(self) -> int:
-        """Without a framework to say otherwise, every rank sees different tokens."""
-        import torch.distributed
-
-        return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    def replicas(self, batch: Any) -> Replicas:
+        return replicas.of_module(self._model, batch)
 
     def step(self) -> int:
         return 0

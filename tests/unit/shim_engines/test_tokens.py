@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_shim.tokens import TokenCount, count_elements
+from trainer_shim.tokens import Replicas, TokenCount, find_batch
 
 
 class Batch:
@@ -13,6 +13,7 @@ class Batch:
     def __init__(self, *shape: int, dtype: str = "torch.int64") -> None:
         self.shape = shape
         self.dtype = dtype
+        self.is_meta = False
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,8 @@ class Batch:
     ],
 )
 def test_the_first_integer_matrix_is_the_batch(args: tuple, kwargs: dict, tokens: int | None) -> None:
-    assert count_elements(args, kwargs) == tokens
+    batch = find_batch(args, kwargs)
+    assert (None if batch is None else batch.shape[0] * batch.shape[1]) == tokens
 
 
 def test_micro_steps_add_up_and_replicas_multiply() -> None:
@@ -49,3 +51,44 @@ def test_a_constant_wins_and_a_function_comes_next() -> None:
     function = TokenCount(None, lambda batch, scale: batch.shape[0] * scale, replicas=2)
     function.add((Batch(2, 100),), {"scale": 7})
     assert function.take() == 28
+
+
+def test_who_sees_what_is_asked_with_the_first_batch_and_once() -> None:
+    asked = []
+
+    def find(batch: object) -> Replicas | None:
+        asked.append(batch)
+        return None if len(asked) == 1 else Replicas(4, "the drill", 3)
+
+    count, batch = TokenCount(None, None, None), Batch(2, 100)
+    count.ask(find)
+    count.add((Batch(2, 16, 32),), {})
+    assert not asked, "there is nothing to count yet"
+    count.add((batch,), {})
+    assert count.take() is None, "that was no batch to train on"
+    for _ in range(3):
+        count.add((batch,), {})
+        assert (count.take(), count.own) == (800, 200)
+    assert asked == [batch, batch]
+
+
+def test_tokens_are_absent_where_nothing_shows_who_sees_what() -> None:
+    for function in (None, lambda batch: batch.shape[0]):
+        count = TokenCount(None, function, None)
+        count.ask(lambda _: Replicas(None, "pass data_parallel_size="))
+        count.add((Batch(2, 100),), {})
+        assert (count.take(), count.own) == (None, None)
+
+
+@pytest.mark.parametrize("found", [Replicas(1, "one rank", 0), Replicas(4, "data_parallel_size=")])
+def test_a_rank_tells_its_own_only_where_others_see_others_and_it_knows_its_place(found: Replicas) -> None:
+    count = TokenCount(None, None, None)
+    count.ask(lambda _: found)
+    count.add((Batch(2, 100),), {})
+    assert (count.take(), count.own) == (200 * (found.ranks or 0), None)
+
+
+def test_a_tensor_without_data_is_no_batch() -> None:
+    empty = Batch(2, 100)
+    empty.is_meta = True
+    assert find_batch((empty,), {}) is None

@@ -89,8 +89,10 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         attempt_step=Field("int", True),
         tokens=Field("int"),  # Of this step's whole global batch, counted once whatever the parallelism.
         tokens_total=Field("int"),  # Absolute over the run, from the checkpoint's count on resume.
+        tokens_nonpad=Field("int"),  # Those of `tokens` that are no padding, where an attention mask tells.
         # This rank's own, since attach() or its last resume. `tokens` are such a rank's times data_parallel_size.
         tokens_own_total=Field("int"),
+        nonpad_own_total=Field("int"),
         loss=Field("num"),  # This rank's, taken at backward.
         loss_expected=Field("bool"),  # True when a loss should be there: then null means it vanished.
         grad_norm=Field("num"),  # Absent when the engine's value is known to be stale (overflow).

@@ -229,6 +229,7 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
     if found:
         return found
     started = frame.get("started_mono_ns")
+    shares = _shares(frame)
     return Hello(
         at=at,
         connection=packet.connection,
@@ -246,6 +247,8 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
         zero_stage=_count(frame.get("zero_stage")),
         parameters=_count(frame.get("parameters")),
         tokens_per_step=_count(frame.get("tokens_per_step")),
+        data_parallel_size=shares[0],
+        data_parallel_rank=shares[1],
         total_steps=_count(frame.get("total_steps")),
         checkpoint_dir=frame.get("checkpoint_dir"),
         resume_argv=tuple(frame.get("resume_argv") or ()),
@@ -260,6 +263,14 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
         mark=_count(frame.get("mark")),
         open_incident=frame.get("open_incident"),
     )
+
+
+def _shares(frame: Frame) -> tuple[int, int] | tuple[None, None]:
+    """Of how many ranks that see different tokens this is which. None where that cannot be."""
+    size, place = _count(frame.get("data_parallel_size")), _count(frame.get("data_parallel_rank"))
+    if size is None or place is None or not place < size <= frame["world_size"]:
+        return None, None
+    return size, place
 
 
 def _resumes(frame: Frame) -> str | None:

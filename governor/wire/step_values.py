@@ -13,8 +13,8 @@ _STEP_DURATIONS = (
     "step_s", "data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s", "comm_s",
 )  # fmt: skip
 _STEP_COUNTS = (
-    "attempt_step", "tokens", "tokens_total", "skipped_steps", "mem_allocated_bytes", "mem_reserved_bytes",
-    "rss_bytes", "progress_seq",
+    "attempt_step", "tokens", "tokens_total", "tokens_nonpad", "tokens_own_total", "nonpad_own_total", "skipped_steps",
+    "mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes", "progress_seq",
 )  # fmt: skip
 
 

@@ -196,9 +196,9 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     if event.connection is None and (managed.awaits_line or not run.alive):
         on_sources.on_line(node, managed, event.at)
     intake.note_frame_wall(run, event.at + node.wall_offset_ns)
-    leads = intake.apply_step(run, rank, event)
-    if leads and run.tokens_total is not None:
-        meter_tokens(node, managed, event)
+    counted = intake.apply_step(run, rank, event)
+    if counted is not None and run.tokens_total is not None:
+        meter_tokens(node, managed, counted)
     return verdicts.judge(node, managed, event.at, event) if managed.rules.observe(event) else []
 
 

@@ -49,6 +49,8 @@ class Hello:
     zero_stage: int | None = None
     parameters: int | None = None
     tokens_per_step: int | None = None
+    data_parallel_size: int | None = None
+    data_parallel_rank: int | None = None
     total_steps: int | None = None
     checkpoint_dir: str | None = None
     resume_argv: tuple[str, ...] = ()
@@ -78,6 +80,9 @@ class Step:
     attempt_step: int | None = None
     tokens: int | None = None
     tokens_total: int | None = None
+    tokens_nonpad: int | None = None
+    tokens_own_total: int | None = None  # This rank's own, since it attached or resumed.
+    nonpad_own_total: int | None = None
     loss: float | None = None
     loss_expected: bool | None = None
     grad_norm: float | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,12 +10,12 @@ from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.ends import Failure, RunEnd
 from governor.core.events.inputs import Beat, Hello, PhaseChange, Step
 from governor.core.events.machine import GpuSample, HostMemory, MachineEvent
+from governor.core.runs.counting import count_step
 from governor.core.runs.last_good import LastGood, is_news
 from governor.core.runs.life import LifeFact
+from governor.core.runs.rank_tokens import RankTokens
 from governor.core.runs.state import Rank, Run, Trained
 
-# Tokens/s is a mean over so many last steps: calm enough to read, quick enough to show a collapse.
-RATE_STEPS = 20
 # Thirty years. A longer duration is a broken clock, and in nanoseconds no longer an integer.
 DURATION_MAX_S = 1e9
 # Phases in which a rank does not train. Step times around them do not show its speed.
@@ -75,6 +74,7 @@ def drop_ranks(run: Run) -> None:
 
 def _forget_ranks(run: Run) -> None:
     run.ranks.clear()
+    run.rank_tokens = RankTokens()
     run.ranks_before = frozenset()
 
 
@@ -181,6 +181,7 @@ def apply_hello(run: Run, hello: Hello) -> Rank:
     run.checkpoint_dir = hello.checkpoint_dir or run.checkpoint_dir
     run.tokens_per_step = hello.tokens_per_step or run.tokens_per_step
     run.total_steps = hello.total_steps or run.total_steps
+    run.data_parallel_size = hello.data_parallel_size or run.data_parallel_size
     if hello.rank == 0 or not run.resume_argv:
         run.resume_argv = hello.resume_argv
         run.cwd = hello.cwd or run.cwd
@@ -209,6 +210,7 @@ def apply_hello(run: Run, hello: Hello) -> Rank:
             phase_at=hello.at,
         )
         run.ranks[hello.rank] = rank
+    rank.data_parallel_rank = hello.data_parallel_rank
     named = hello.last_good
     if named is not None and is_news(run.last_good, named, is_timed=run.last_good_at is not None):
         run.name_last_good(named, hello.at)
@@ -293,8 +295,11 @@ def apply_machine(run: Run, event: MachineEvent) -> None:
         run.group_memory = event
 
 
-def apply_step(run: Run, rank: Rank | None, step: Step) -> bool:
-    """Enter one optimizer step. Return whether it has run-wide figures: a step of the lead rank or of a log has."""
+def apply_step(run: Run, rank: Rank | None, step: Step) -> Step | None:
+    """Enter one optimizer step. Return the step whose tokens count by now: of the lead rank or of a log.
+
+    Where ranks count tokens for themselves, that is the lead rank's step once they all have told.
+    """
     if rank is not None:
         note_frame(rank, step.at, step.progress_seq)
         rank.step = step.step
@@ -307,13 +312,14 @@ def apply_step(run: Run, rank: Rank | None, step: Step) -> bool:
     paused = run.stream.paused if rank is None else rank.paused or rank.phase in PAUSES
     if rank is not None:
         rank.paused = False
-        if not is_lead(run, rank):
-            return False
     else:
         # A step ends a phase that a mark began: many logs write no second mark.
         run.stream.phase, run.stream.paused, run.stream.has_record = "train", False, True
-    _apply_lead_step(run, step, paused)
-    return True
+    leads = rank is None or is_lead(run, rank)
+    is_first = run.first_step_at is None
+    if leads:
+        _apply_lead_step(run, step, paused)
+    return count_step(run, rank, step, leads=leads, is_first=is_first)
 
 
 def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
@@ -333,7 +339,6 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
     if run.step_at is not None:
         run.step_gap_ns = max(step.at - run.step_at, run.step_gap_ns - run.step_gap_ns // 64)
     run.step_at = step.at
-    is_first = run.first_step_at is None
     if run.first_step_at is None:
         run.first_step_at = step.at
         # The governor may have come hours after the training began. Then all work since attach() is unsaved.
@@ -344,40 +349,6 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
     run.lr = step.lr if step.lr is not None else run.lr
     run.loss_scale = step.loss_scale
     run.skipped_steps = step.skipped_steps if step.skipped_steps is not None else run.skipped_steps
-    tokens = step.tokens if step.tokens is not None else run.tokens_per_step
-    if step.tokens_total is not None:
-        run.tokens_total = step.tokens_total
-    elif tokens is not None:
-        run.tokens_total = _counted_on(run, step, tokens, is_first=is_first)
-    run.counted_step = step.step
-    if run.furthest is None or step.step >= run.furthest[0]:
-        run.furthest = step.step, run.tokens_total or 0
-    run.step_tokens = tokens
-    run.tokens_per_s = _tokens_per_s(run, tokens) if tokens is not None else None
-
-
-def _counted_on(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:
-    """The token total at a step that does not report it, for example after a script loaded its own checkpoint.
-
-    A rank takes every step, so the step's number decides. Steps before the last counted one were trained before. Steps
-    in between were trained unheard, but at most as many as this attempt can have trained: its checkpoint may be another
-    run's. A log's lines may be any steps, so each line counts once. `is_first`: the first step of its attempt.
-    """
-    known, last = run.tokens_total or 0, run.counted_step
-    if step.connection is None or last is None:
-        return known + tokens
-    if is_first and step.step > last and run.furthest is not None and run.furthest[1] > known:
-        # The previous attempt began further back than where this one goes on.
-        last, known = run.furthest
-    return max(tokens, known + min(step.step - last, run.attempt_step) * tokens)
-
-
-def _tokens_per_s(run: Run, tokens: int) -> float | None:
-    recent = run.step_times.newest(RATE_STEPS)
-    if not recent:
-        return None
-    rate = tokens * len(recent) / sum(recent, 0.0)
-    return rate if math.isfinite(rate) else None  # Step times may be as small as a float can be.
 
 
 def is_lead(run: Run, rank: Rank) -> bool:

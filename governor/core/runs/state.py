@@ -22,6 +22,7 @@ from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.core.money.budgets import Cap
 from governor.core.runs.last_good import LastGood, after_naming
 from governor.core.runs.life import TRANSITIONS, Cell, Life, LifeFact
+from governor.core.runs.rank_tokens import RankTokens
 
 # Ranks of one run on one node: twice the widest node sold (DGX GH200 trays).
 RANKS_MAX = 64
@@ -69,6 +70,7 @@ class Rank:
     step_at: MonoNs | None = None
     loss: float | None = None
     skipped_steps: int | None = None
+    data_parallel_rank: int | None = None  # Its number among the ranks that see different tokens.
     # The longest time in this attempt without a change of progress_seq inside a step that went on.
     silence_longest_ns: int = 0
 
@@ -145,6 +147,10 @@ class Run:
     # Step times of this attempt, seconds; the first steps after init, resume and eval are left out.
     step_times: Reservoir = field(default_factory=lambda: Reservoir(512))
     step_tokens: int | None = None  # Of the last step.
+    data_parallel_size: int | None = None  # Ranks that see different tokens, on all nodes.
+    rank_tokens: RankTokens = field(default_factory=RankTokens)
+    nonpad_tokens: int | None = None  # Of all steps heard that told it: tokens that are no padding.
+    nonpad_of_tokens: int = 0  # All tokens of those steps.
     tokens_per_s: float | None = None  # Over the recent window.
     # The machine under it.
     gpus: GpuSample | None = None  # Its own GPUs, as last shown.

@@ -68,7 +68,9 @@ def train(model, optimizer, place, module=None, after=lambda: None, length_of=la
 
 def end():
     kept = KEPT[0]
-    frames = [{key: value for key, value in frame.items() if "token" in key} for frame in kept.frames]
+    frames = [
+        {key: value for key, value in frame.items() if "token" in key or "nonpad" in key} for frame in kept.frames
+    ]
     hello = {key: value for key, value in kept.hello.items() if "data_parallel" in key}
     write_report({"eaten": EATEN, "frames": frames, "hello": hello, "rank": RANK, "world": WORLD})
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 
+from governor.wire.step_values import step_values
 from tests.drills.shim_engines.conftest import ROOT, RunRanks
+from tests.unit.core.engine.test_step import a_step, hello, make_node, play
 
 WARM = ("torch", "deepspeed", "transformers.trainer", "transformers.models.llama.modeling_llama", "lightning.pytorch")
 HERE = ROOT / "tests" / "drills" / "tokens"
 EXACT, ABSENT = "exact", "absent"
+SUMMED = "summed"  # A rank's times their number is not exact; the governor's sum over all ranks is.
 
 ROWS = (
     ("torch_loops.py", "ddp", 2, "", EXACT),
     ("torch_loops.py", "ddp_of_attached", 2, "", EXACT),
+    ("torch_loops.py", "ddp_uneven", 2, "", SUMMED),
     ("torch_loops.py", "fsdp1", 2, "", EXACT),
     ("torch_loops.py", "fsdp2", 2, "", EXACT),
     ("torch_loops.py", "fsdp2_tp", 4, "", EXACT),
@@ -35,6 +40,9 @@ ROWS = (
     ("deepspeed_loops.py", "ulysses", 2, "", EXACT),
     ("deepspeed_loops.py", "autotp", 2, "", EXACT),
     ("deepspeed_loops.py", "pipeline", 2, "", EXACT),
+    ("framework_loops.py", "hf_padded", 2, "", SUMMED),
+    ("framework_loops.py", "hf_accumulated", 2, "", SUMMED),
+    ("framework_loops.py", "hf_packed", 2, "", SUMMED),
     ("framework_loops.py", "accelerate", 2, "", EXACT),
     ("framework_loops.py", "lightning", 2, "", EXACT),
 )
@@ -47,8 +55,23 @@ def test_tokens_are_those_of_the_script(
     reports = run_ranks(str(HERE / script), which, *([given] if given else []), ranks=ranks)
     truth = trained(reports)
     told = [frame.get("tokens") for frame in reports[0]["frames"]]
-    assert told == (truth if wanted == EXACT else [None] * len(truth))
+    assert (told == truth) == (wanted == EXACT)
+    assert (told == [None] * len(truth)) == (wanted == ABSENT)
+    assert counted(reports) == ([None] * len(truth) if wanted == ABSENT else list(itertools.accumulate(truth)))
     assert ("tokens are not counted" in reports[0]["log"]) == (wanted == ABSENT)
+
+
+def counted(reports: list[dict[str, Any]]) -> list[int | None]:
+    """The run's total after each step, by a governor that hears all ranks."""
+    node, totals = make_node(), []
+    for report in reports:
+        play(node, hello(report["rank"], tokens_per_step=None, world_size=report["world"], **report["hello"]))
+    for frames in zip(*(report["frames"] for report in reports), strict=True):
+        number = len(totals) + 1
+        for report, frame in zip(reports, frames, strict=True):
+            play(node, a_step(number, report["rank"], **step_values(frame)))
+        totals.append(node.runs["llama"].run.tokens_total)
+    return totals
 
 
 def trained(reports: list[dict[str, Any]]) -> list[int]:

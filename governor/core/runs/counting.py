@@ -1,0 +1,89 @@
+"""Count the tokens of steps: by the total that a rank or a log tells, by the ranks' own totals, or by the step."""
+
+from __future__ import annotations
+
+import math
+
+from governor.core.events.inputs import Step
+from governor.core.runs.rank_tokens import Counted
+from governor.core.runs.state import Rank, Run
+
+# Tokens/s is a mean over so many last steps: calm enough to read, quick enough to show a collapse.
+RATE_STEPS = 20
+
+
+def count_step(run: Run, rank: Rank | None, step: Step, *, leads: bool, is_first: bool) -> Step | None:
+    """Enter the tokens of a step. Return the lead's step whose figures count by now, with the tokens that it has.
+
+    `is_first`: the first step of its attempt.
+    """
+    size, place = run.data_parallel_size, rank.data_parallel_rank if rank is not None else None
+    if step.tokens_own_total is None or size is None or place is None:
+        if leads:
+            _count_alone(run, step, is_first=is_first)
+        return step if leads else None
+    run.rank_tokens.tell(step, place)
+    if leads and step.tokens_total is None:  # It has loaded a checkpoint that does not say what went before.
+        _count_alone(run, step, is_first=is_first)
+        return step
+    if leads:
+        run.rank_tokens.wait(step)
+    others = (one.data_parallel_rank for one in run.ranks.values() if one.connection is not None)
+    counted = run.rank_tokens.settle(step.step, (one for one in others if one is not None), size)
+    return None if counted is None else _count_together(run, counted)
+
+
+def _count_together(run: Run, counted: Counted) -> Step:
+    run.tokens_total = counted.total
+    if counted.nonpad is not None and counted.tokens is not None:
+        _count_nonpad(run, counted.nonpad, counted.tokens)
+    _note(run, counted.step, counted.step.tokens)
+    return counted.step
+
+
+def _count_alone(run: Run, step: Step, *, is_first: bool) -> None:
+    tokens = step.tokens if step.tokens is not None else run.tokens_per_step
+    if step.tokens_total is not None:
+        run.tokens_total = step.tokens_total
+    elif tokens is not None:
+        run.tokens_total = _counted_on(run, step, tokens, is_first=is_first)
+    if step.tokens_nonpad is not None and step.tokens is not None:
+        _count_nonpad(run, step.tokens_nonpad, step.tokens)
+    _note(run, step, tokens)
+
+
+def _count_nonpad(run: Run, nonpad: int, tokens: int) -> None:
+    run.nonpad_tokens = (run.nonpad_tokens or 0) + min(nonpad, tokens)
+    run.nonpad_of_tokens += tokens
+
+
+def _note(run: Run, step: Step, tokens: int | None) -> None:
+    run.counted_step = step.step
+    if run.furthest is None or step.step >= run.furthest[0]:
+        run.furthest = step.step, run.tokens_total or 0
+    run.step_tokens = tokens
+    run.tokens_per_s = _tokens_per_s(run, tokens) if tokens is not None else None
+
+
+def _counted_on(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:
+    """The token total at a step that does not report it, for example after a script loaded its own checkpoint.
+
+    A rank takes every step, so the step's number decides. Steps before the last counted one were trained before. Steps
+    in between were trained unheard, but at most as many as this attempt can have trained: its checkpoint may be another
+    run's. A log's lines may be any steps, so each line counts once. `is_first`: the first step of its attempt.
+    """
+    known, last = run.tokens_total or 0, run.counted_step
+    if step.connection is None or last is None:
+        return known + tokens
+    if is_first and step.step > last and run.furthest is not None and run.furthest[1] > known:
+        # The previous attempt began further back than where this one goes on.
+        last, known = run.furthest
+    return max(tokens, known + min(step.step - last, run.attempt_step) * tokens)
+
+
+def _tokens_per_s(run: Run, tokens: int) -> float | None:
+    recent = run.step_times.newest(RATE_STEPS)
+    if not recent:
+        return None
+    rate = tokens * len(recent) / sum(recent, 0.0)
+    return rate if math.isfinite(rate) else None  # Step times may be as small as a float can be.

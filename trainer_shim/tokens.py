@@ -33,8 +33,8 @@ class TokenCount:
     ) -> None:
         self.per_step = per_step
         self.own: Optional[int] = None  # Of the last step taken: this rank's, where other ranks see others.
+        self.share: Optional[Replicas] = None  # Where other ranks see others: how many, and this one's place.
         self._replicas = replicas
-        self._is_shared = False
         self._find: Optional[Finder] = None
         self._function = function
         self._micro = 0
@@ -61,7 +61,8 @@ class TokenCount:
                 return
             self._find = None
             self._replicas = replicas.ranks
-            self._is_shared = (replicas.ranks or 1) > 1 and replicas.place is not None
+            if replicas.ranks is not None and replicas.ranks > 1 and replicas.place is not None:
+                self.share = replicas
         self._micro += found
         self._counted = True
 
@@ -71,7 +72,7 @@ class TokenCount:
             return self.per_step
         is_known = self._counted and self._replicas is not None
         counted = self._micro * (self._replicas or 0) if is_known else None
-        self.own = self._micro if is_known and self._is_shared else None
+        self.own = self._micro if is_known and self.share is not None else None
         self._micro = 0
         self._counted = False
         return counted

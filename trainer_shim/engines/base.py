@@ -77,7 +77,15 @@ class PositionSaver:
     def position(self) -> Dict[str, Any]:
         meter = self._meter
         tokens_total = meter.tokens_total if meter.tokens_known else None
-        return {"step": meter.progress.step, "tokens_total": tokens_total, "loaders": loader_states()}
+        position: Dict[str, Any] = {
+            "step": meter.progress.step,
+            "tokens_total": tokens_total,
+            "loaders": loader_states(),
+        }
+        share = meter.count.share
+        if share is not None:
+            position["tokens_own"] = {"total": meter.own_tokens, "place": share.place, "size": share.ranks}
+        return position
 
     def contents(self) -> Dict[str, Any]:
         """Return facts for the manifest: `parameters`, and `bytes_min`, what its files hold at least. {}: not known."""
@@ -125,7 +133,13 @@ def counted(parameters: Iterable[Any], optimizers: Iterable[Any]) -> Dict[str, A
 
 
 def tokens_before(path: str, rank: int) -> Optional[int]:
-    """Return how many tokens went before checkpoint directory `path`, None where it is not one of ours."""
+    """Return how many tokens went before checkpoint directory `path`, None where it is not one of ours.
+
+    Its manifest has what all ranks counted. A rank's own file has what that one counted, times their number.
+    """
+    told = (checkpoint.read_manifest(path) or {}).get("tokens_total")
+    if isinstance(told, int):
+        return told
     position = (checkpoint.read_rank_file(path, rank) or {}).get("position") or {}
     tokens_total = position.get("tokens_total")
     return tokens_total if isinstance(tokens_total, int) else None

@@ -17,7 +17,7 @@ from trainer_shim.launch import Place, boot_id
 from trainer_shim.signal_wakeup import ReentrantEvent
 
 from . import checkpoint
-from .agreement import LIVE_PHASES, MARGIN_STEPS, Phase, Round
+from .agreement import LIVE_PHASES, MARGIN_STEPS, Phase, Round, all_tokens
 from .open_requests import CheckpointRequest, OpenRequests, notice_of, request_of_notice
 from .save_at_step import SaveAtStep
 from .step_gate import Order, Result, StepGate
@@ -224,7 +224,7 @@ class AgreementThread:
         if not error:
             kind = "suspect" if round_.hardened(self._request).checkpoint == "suspect" else "good"
             error = self._save_at_step.try_disk(target, kind, arrived["rank_state"])
-        round_.post(Phase.READY, {"error": error})
+        round_.post(Phase.READY, {"error": error, "tokens": _position(arrived).get("tokens_own")})
         verdict = self._await_verdict(round_, lambda: self._request.deadline_ns, late)
         if "abort" in verdict:
             self._save_at_step.clear_trial(target)
@@ -297,7 +297,7 @@ class AgreementThread:
         kind = "suspect" if "suspect" in (request.checkpoint, order.kind) else "good"
         facts: Dict[str, Any] = {
             "step": order.step,
-            "tokens_total": (self._gate.arrived or {}).get("tokens_total"),  # As of that step: training goes on.
+            "tokens_total": _tokens_total(self._gate.arrived or {}, round_),
             "created_unix_s": int(time.time()),
             "kind": kind,
             "world_size": self._place.world_size,
@@ -348,6 +348,18 @@ class AgreementThread:
     def _pause(self, round_: Round) -> None:
         self._share(round_)
         self._wake.wait(self.poll_s)
+
+
+def _position(arrived: Dict[str, Any]) -> Dict[str, Any]:
+    return (arrived.get("rank_state") or {}).get("position") or {}
+
+
+def _tokens_total(arrived: Dict[str, Any], round_: Round) -> Optional[int]:
+    """Return the run's tokens as of the step that is saved: training goes on meanwhile."""
+    posts = [(post or {}).get("tokens") for post in round_.posted(Phase.READY)]
+    position = _position(arrived)
+    total = all_tokens(position.get("tokens_total"), position.get("tokens_own"), posts)
+    return arrived.get("tokens_total") if total is None else total
 
 
 def _order(request: CheckpointRequest, step: int, kind: str, *, save: bool, park: bool) -> Order:

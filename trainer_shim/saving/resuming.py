@@ -120,6 +120,8 @@ def _load(saver: Saver, directory: str, manifest: Dict[str, Any], rank: int) -> 
         rng.restore(state["rng"])
         position = state.get("position")
         if position is not None:
+            if "tokens_own" in position and manifest.get("tokens_total") is not None:  # Of all ranks together.
+                position = dict(position, tokens_total=manifest["tokens_total"])
             saver.restore_position(position)
     age_s = max(0.0, time.time() - manifest.get("created_unix_s", time.time()))
     return Resumed(step, manifest.get("tokens_total"), path, position, age_s)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,3 +83,17 @@ def trained(reports: list[dict[str, Any]]) -> list[int]:
         parts = {name: tokens for eaten in of_ranks for name, (tokens, _) in eaten.items()}
         truth.append(sum(parts.values()))
     return truth
+
+
+def test_a_resumed_run_counts_on_from_what_all_ranks_had_trained(run_ranks: RunRanks, tmp_path: Path) -> None:
+    first = run_ranks(str(HERE / "torch_loops.py"), "saved_and_resumed", ranks=2)
+    [manifest] = (tmp_path / "saved").glob("*/costgov_manifest.json")
+    saved = json.loads(manifest.read_text())
+    truth = sum(trained(first)[: saved["step"]])
+    assert saved["tokens_total"] == truth
+    again = run_ranks(str(HERE / "torch_loops.py"), "saved_and_resumed", ranks=2)
+    for report in again:
+        step, _, resumed = report["told"]
+        assert (step, resumed) == (saved["step"] + 30, [saved["step"], truth])
+    own = [sum(tokens for eaten in report["eaten"] for tokens, _ in eaten.values()) for report in again]
+    assert [report["told"][1] - truth for report in again] == [2 * tokens for tokens in own]

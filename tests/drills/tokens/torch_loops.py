@@ -3,6 +3,7 @@
 import torch
 from eaten import (
     BATCH,
+    EATEN,
     LENGTH,
     RANK,
     STEPS,
@@ -17,6 +18,7 @@ from eaten import (
     make_watch,
     told,
     train,
+    write_report,
 )
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -61,6 +63,26 @@ def ddp_uneven():
     optimizer = adamw()
     attach(wrapped, optimizer=optimizer, make_watch=make_watch, **given)
     train(wrapped, optimizer, RANK, length_of=lambda step: 3 + 5 * ((step + RANK) % 3))
+
+
+def saved_and_resumed():
+    """Of various lengths, and the shim's own watch. Started again, it goes on from what it has saved."""
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    optimizer = adamw()
+    shim = attach(wrapped, optimizer=optimizer, checkpoint_dir="saved")
+    resumed = shim.resume()
+    began = shim.step
+    for step in range(began, began + 30):
+        if step == 2:
+            shim.checkpoint()
+        ids, labels, names = batch(step, RANK, 3 + 5 * ((step + RANK) % 3))
+        eat(step, names, ids)
+        wrapped(ids, labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    told = [shim.step, shim.tokens_total, resumed and [resumed.step, resumed.tokens_total]]
+    shim.close()
+    write_report({"eaten": EATEN, "told": told})
 
 
 def fsdp1():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_shim.saving.agreement import LIVE_PHASES, MARGIN_STEPS, NEXT, Answer, Phase, Round
+from trainer_shim.saving.agreement import LIVE_PHASES, MARGIN_STEPS, NEXT, Answer, Phase, Round, all_tokens
 from trainer_shim.saving.open_requests import CheckpointRequest, merged, notice_of, request_of, request_of_notice
 from trainer_shim.saving.store import MemoryStore
 
@@ -209,3 +210,28 @@ def test_in_every_interleaving_all_ranks_read_one_verdict_that_nobody_has_passed
     assert verdicts[0] is not None
     if "target" in verdicts[0]:
         assert all(trainer.step <= verdicts[0]["target"] for trainer in trainers)
+
+
+def told(place: int, total: int, size: int = 2) -> dict[str, int]:
+    return {"place": place, "total": total, "size": size}
+
+
+@pytest.mark.parametrize(
+    ("posts", "tokens"),
+    [
+        ([told(0, 30), told(1, 70)], 1_100),
+        ([told(0, 30), told(0, 30), told(1, 70), told(1, 70)], 1_100),
+        ([told(0, 30), None, told(1, 70)], 1_100),
+        ([told(0, 30), None], None),
+        ([told(0, 30), told(0, 30)], None),
+        ([told(0, 30), told(1, 70, size=3)], None),
+    ],
+)
+def test_a_checkpoint_has_the_tokens_that_each_rank_has_counted(posts: list[Any], tokens: int | None) -> None:
+    """1,000 went before; rank 0 has counted 30 of its own, and of two such ranks."""
+    assert all_tokens(1_060, told(0, 30), posts) == tokens
+
+
+def test_where_this_rank_does_not_know_neither_does_the_checkpoint() -> None:
+    assert all_tokens(None, told(0, 30), [told(0, 30), told(1, 70)]) is None
+    assert all_tokens(1_060, None, [told(0, 30), told(1, 70)]) is None

@@ -28,12 +28,12 @@ class Event(Protocol):
 
 
 class Scalars(Protocol):
-    """Carries loss and norm from the device to the host without blocking."""
+    """Carries loss, norm and the tokens that are no padding from the device to the host without blocking."""
 
-    def put(self, slot: int, loss: Any, norm: Any) -> None:
+    def put(self, slot: int, loss: Any, norm: Any, nonpad: Any) -> None:
         """Start copying; None = absent."""
 
-    def get(self, slot: int) -> Tuple[Optional[float], Optional[float]]:
+    def get(self, slot: int) -> Tuple[Optional[float], Optional[float], Optional[float]]:
         """Read what was put, once the event recorded after put() is complete."""
 
 
@@ -46,6 +46,7 @@ class LateTimes(NamedTuple):
     parts_ns: Optional[List[int]] = None
     loss: Optional[float] = None
     norm: Optional[float] = None
+    nonpad: Optional[float] = None
 
 
 class _Open(NamedTuple):
@@ -74,6 +75,10 @@ class DeviceTimer:
         """Closed steps whose values have not arrived."""
         return len(self._open)
 
+    def may_record(self) -> bool:
+        """Whether the device may get work of ours: not inside a graph capture."""
+        return not self._capturing()
+
     def mark(self, part: int) -> None:
         """From here on the device works on `part`. Records one event; does nothing inside a graph capture."""
         if self._capturing():
@@ -84,11 +89,11 @@ class DeviceTimer:
             return
         self._marks.append((part, self._record()))
 
-    def close_step(self, fields: Dict[str, Any], loss: Any, norm: Any) -> None:
+    def close_step(self, fields: Dict[str, Any], loss: Any, norm: Any, nonpad: Any = None) -> None:
         """End the step: its `fields` come back from `arrived()` once the device has caught up."""
         slot = self._slot
         self._slot = (slot + 1) % (STEPS_IN_FLIGHT_MAX + 1)
-        self._scalars.put(slot, loss, norm)
+        self._scalars.put(slot, loss, norm, nonpad)
         end = self._record()
         marks = [] if self._overfull else self._marks
         if self._overfull:
@@ -112,13 +117,13 @@ class DeviceTimer:
         return late
 
     def _finish(self, step: _Open) -> LateTimes:
-        loss, norm = self._scalars.get(step.slot)
+        loss, norm, nonpad = self._scalars.get(step.slot)
         if not step.marks or not all(event.query() for _, event in step.marks):
-            return LateTimes(step.fields, True, None, None, loss, norm)
+            return LateTimes(step.fields, True, None, None, loss, norm, nonpad)
         parts, total = split(step.marks, step.end)
         # step.end lives on as the next step's first mark; all others are free again.
         self._free.extend(event for _, event in step.marks)
-        return LateTimes(step.fields, True, total, parts, loss, norm)
+        return LateTimes(step.fields, True, total, parts, loss, norm, nonpad)
 
     def _record(self) -> Event:
         event = self._free.pop() if self._free else self._new_event()
@@ -144,29 +149,29 @@ def felt_data_wait(parts_ns: List[int], host_data_ns: int) -> int:
 
 
 class CudaScalars:
-    """Loss and norm in host memory, one row per step in flight; only into pinned memory do copies not wait."""
+    """Loss, norm and tokens in host memory, one row per step in flight; only into pinned memory do copies not wait."""
 
     def __init__(self, torch: Any, pinned: bool) -> None:
         self._torch = torch
-        self._rows = torch.zeros((STEPS_IN_FLIGHT_MAX + 1, 2), dtype=torch.float64, pin_memory=pinned)
-        self._present: List[Tuple[bool, bool]] = [(False, False)] * (STEPS_IN_FLIGHT_MAX + 1)
+        self._rows = torch.zeros((STEPS_IN_FLIGHT_MAX + 1, 3), dtype=torch.float64, pin_memory=pinned)
+        self._present: List[Tuple[bool, ...]] = [(False, False, False)] * (STEPS_IN_FLIGHT_MAX + 1)
 
-    def put(self, slot: int, loss: Any, norm: Any) -> None:
+    def put(self, slot: int, loss: Any, norm: Any, nonpad: Any = None) -> None:
         """Start the copies on the current stream."""
         row = self._rows[slot]
-        for column, value in enumerate((loss, norm)):
+        for column, value in enumerate((loss, norm, nonpad)):
             if self._torch.is_tensor(value):
                 # Converted on its device: between two dtypes copy_() goes through pageable memory, and that waits.
                 row[column].copy_(value.detach().reshape(()).to(row.dtype), non_blocking=True)
             elif value is not None:
                 row[column] = value
-        self._present[slot] = (loss is not None, norm is not None)
+        self._present[slot] = (loss is not None, norm is not None, nonpad is not None)
 
-    def get(self, slot: int) -> Tuple[Optional[float], Optional[float]]:
+    def get(self, slot: int) -> Tuple[Optional[float], Optional[float], Optional[float]]:
         """Read host memory."""
-        loss, norm = self._rows[slot].tolist()
-        has_loss, has_norm = self._present[slot]
-        return (loss if has_loss else None, norm if has_norm else None)
+        loss, norm, nonpad = self._rows[slot].tolist()
+        has_loss, has_norm, has_nonpad = self._present[slot]
+        return (loss if has_loss else None, norm if has_norm else None, nonpad if has_nonpad else None)
 
 
 def for_device(torch: Any, device_type: str) -> Optional[DeviceTimer]:

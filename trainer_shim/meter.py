@@ -32,7 +32,6 @@ class StepMeter:
         self._directory_learner: Callable[[str], None] = _forget  # The saver's method, once there is a saver.
         self._reports_comm = False
         self.tokens_total = 0
-        self.own_tokens = 0  # This rank's, since attach() or the last resume.
         self.tokens_known = True  # False: a checkpoint was loaded that does not say how many tokens went before it.
         self.announces_saves = True  # Only unannounced() clears it.
         self._loader_timed = False
@@ -63,6 +62,7 @@ class StepMeter:
     def time_device(self, device: Optional[device_timing.DeviceTimer]) -> None:
         """The model's device runs behind the host, and `device` times it. None: it does not."""
         self.device = device
+        self.count.may_sum = None if device is None else device.may_record
 
     def time_loader(self) -> None:
         """The hooks time each wait for data exactly."""
@@ -199,10 +199,10 @@ class StepMeter:
                 norm, fields["grad_finite"] = sample, True  # It says no more than that.
         if device is None:
             norm = None if norm is None else host_number(norm)
-            self._send(fields, loss, norm)
+            self._send(fields, loss, norm, self.count.nonpad)
         else:
             device.captured = False
-            device.close_step(fields, loss, norm)
+            device.close_step(fields, loss, norm, self.count.nonpad)
             self.send_arrived()
         if self._blind_steps_max:
             self._insist(loss is not None or norm is not None)
@@ -238,9 +238,12 @@ class StepMeter:
         """Send the frames whose device values are on the host by now."""
         assert self.device is not None, "only devices run late"
         for late in self.device.arrived():
-            self._send(device_timing.completed(late), late.loss, late.norm)
+            self._send(device_timing.completed(late), late.loss, late.norm, late.nonpad)
 
-    def _send(self, fields: Dict[str, Any], loss: Optional[float], norm: Optional[float]) -> None:
+    def _send(
+        self, fields: Dict[str, Any], loss: Optional[float], norm: Optional[float], nonpad: Optional[float]
+    ) -> None:
+        self.count.put_nonpad(fields, nonpad)
         if put_scalars(fields, loss, norm) is False and self.gradients is not None:
             self.gradients.doubt()
         self.watch.step_frame(fields)
@@ -288,7 +291,7 @@ class StepMeter:
         self.tokens_known = tokens_total is not None or step == 0
         if tokens_total is not None:
             self.tokens_total = tokens_total
-        self.own_tokens = 0
+        self.count.restart()
         self.watch.hello_field("resumed_step", step)
 
     @guarded()
@@ -376,10 +379,8 @@ class StepMeter:
             fields["tokens"] = step_tokens
             if self.tokens_known:  # Else the governor, which heard the attempts before, counts on by step.
                 fields["tokens_total"] = self.tokens_total
-            own = self.count.own
-            if own is not None:
-                self.own_tokens += own
-                fields["tokens_own_total"] = self.own_tokens
+            if self.count.share is not None:
+                fields["tokens_own_total"] = self.count.own_total
         self._loss_ever = self._loss_ever or (self._losses > 0 and self.losses.is_certain)
         fields["loss_expected"] = self._loss_ever or self._lossless > 0
         if facts.lr is not None:

@@ -32,13 +32,19 @@ class TokenCount:
         self, per_step: Optional[int], function: Optional[Callable[..., int]], replicas: Optional[int]
     ) -> None:
         self.per_step = per_step
-        self.own: Optional[int] = None  # Of the last step taken: this rank's, where other ranks see others.
+        self.own_total = 0  # This rank's, since attach() or the last resume.
         self.share: Optional[Replicas] = None  # Where other ranks see others: how many, and this one's place.
-        self._replicas = replicas
+        self.ranks = replicas
+        # Of the last step taken, this rank's tokens that are no padding: a count, or a tensor of it. None: unknown.
+        self.nonpad: Any = None
+        # Whether a tensor on a device may be summed now; None: what is summed there cannot be read without waiting.
+        self.may_sum: Optional[Callable[[], bool]] = None
         self._find: Optional[Finder] = None
         self._function = function
         self._micro = 0
         self._counted = False
+        self._nonpad: Any = 0
+        self._own_nonpad: Optional[int] = 0  # As `own_total`; None: in some step of these it was not known.
 
     def ask(self, find: Finder) -> None:
         """Ask `find` when the first batch is here: groups and wrappers may come after attach()."""
@@ -60,22 +66,54 @@ class TokenCount:
             if replicas is None:
                 return
             self._find = None
-            self._replicas = replicas.ranks
+            self.ranks = replicas.ranks
             if replicas.ranks is not None and replicas.ranks > 1 and replicas.place is not None:
                 self.share = replicas
         self._micro += found
         self._counted = True
+        if self._nonpad is not None:
+            real = None if batch is None or self._function is not None else self._real(args, kwargs, batch)
+            self._nonpad = None if real is None else self._nonpad + real
 
     def take(self) -> Optional[int]:
         """Return the step's tokens and start the next step."""
         if self.per_step is not None:
             return self.per_step
-        is_known = self._counted and self._replicas is not None
-        counted = self._micro * (self._replicas or 0) if is_known else None
-        self.own = self._micro if is_known and self.share is not None else None
-        self._micro = 0
+        is_known = self._counted and self.ranks is not None
+        counted = self._micro * (self.ranks or 0) if is_known else None
+        self.own_total += self._micro if is_known else 0
+        self.nonpad = self._nonpad if is_known else None
+        self._micro = self._nonpad = 0
         self._counted = False
         return counted
+
+    def put_nonpad(self, fields: Dict[str, Any], nonpad: Optional[float]) -> None:
+        """Add what `nonpad` has become, by now on the host, to its step's frame. Steps come in order."""
+        if nonpad is None:
+            self._own_nonpad = None
+            return
+        fields["tokens_nonpad"] = int(nonpad) * (self.ranks or 1)
+        if self._own_nonpad is not None:
+            self._own_nonpad += int(nonpad)
+            if self.share is not None:
+                fields["nonpad_own_total"] = self._own_nonpad
+
+    def restart(self) -> None:
+        """Training goes on from a checkpoint, which knows what all ranks trained before it."""
+        self.own_total = self._own_nonpad = 0
+
+    def _real(self, args: Any, kwargs: Any, batch: Any) -> Any:
+        """Return the tokens of `batch` that are no padding: a count, or a tensor of it. None: nothing tells."""
+        mask = find_beside("attention_mask", args, kwargs)
+        if mask is None:
+            # Packed: all sequences in one row, told apart by their positions.
+            packed = int(batch.shape[0]) == 1 and find_beside("position_ids", args, kwargs) is not None
+            return int(batch.shape[1]) if packed else None
+        if getattr(mask, "shape", None) != batch.shape:
+            return None
+        if getattr(mask, "is_cpu", True):
+            return int(mask.count_nonzero())
+        return mask.count_nonzero() if self.may_sum is not None and self.may_sum() else None
 
 
 def find_batch(args: Any, kwargs: Any) -> Any:
@@ -87,6 +125,16 @@ def find_batch(args: Any, kwargs: Any) -> Any:
         if found is not None:
             return found
     return _inside(kwargs)
+
+
+def find_beside(name: str, args: Any, kwargs: Any) -> Any:
+    """Return what is called `name` in `kwargs` or in a mapping among `args`."""
+    found = kwargs.get(name)
+    if found is None:
+        for value in args:
+            if hasattr(value, "keys") and name in value:
+                return value[name]
+    return found
 
 
 def _inside(value: Any) -> Any:

@@ -25,6 +25,7 @@ _HEADS: Final = (
 # On a narrow screen, the first one first. What both would show of a run that is not well is said below the table.
 _SPARED: Final = ("LAST FRAME", "RANKS")
 REFUSED_SHOWN_MAX: Final = 4  # The newest. All that the governor remembers are in --json.
+PAD_FRAC_MIN: Final = 0.005  # Less is no news.
 
 
 def render_status(status: Mapping[str, Any], screen: Screen) -> str:
@@ -145,7 +146,7 @@ def _is_unannounced(run: Mapping[str, Any]) -> bool:
 
 
 def _notes(run: Mapping[str, Any]) -> list[Styled]:
-    notes = [Styled(line) for line in (*_ahead(run), *(_pace(run) or token_prices_text(run)))]
+    notes = [Styled(line) for line in (*_ahead(run), *(_pace(run) or token_prices_text(run)), *_padding(run))]
     if run.get("saves") and run["state"] not in ("finished", "halted"):
         notes.append(Styled(_saves(run["saves"])))
     notes += _bound_by_a_group(run)
@@ -220,6 +221,12 @@ def _pace(run: Mapping[str, Any]) -> list[str]:
     so_far = _against({"drift_frac": run.get("drift_frac"), "burn_rate": run.get("burn_rate")})
     so_far = [*token_prices_text(run), *so_far]
     return [f"{', '.join([*parts, *_against(window)])}; the run so far: {', '.join(so_far)}"]
+
+
+def _padding(run: Mapping[str, Any]) -> list[str]:
+    """How much is padding. Empty where nothing tells it, and below one in two hundred."""
+    padded = run.get("pad_frac") or 0.0
+    return [f"pad {100 * padded:.0f}%: so much of its tokens is padding"] if padded >= PAD_FRAC_MIN else []
 
 
 def _against(figures: Mapping[str, Any]) -> list[str]:

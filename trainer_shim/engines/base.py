@@ -84,7 +84,7 @@ class PositionSaver:
         }
         share = meter.count.share
         if share is not None:
-            position["tokens_own"] = {"total": meter.own_tokens, "place": share.place, "size": share.ranks}
+            position["tokens_own"] = {"total": meter.count.own_total, "place": share.place, "size": share.ranks}
         return position
 
     def contents(self) -> Dict[str, Any]:

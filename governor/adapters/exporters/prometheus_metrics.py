@@ -58,6 +58,7 @@ def _summed(others: list[RunReading]) -> RunReading:
         run=OTHER_RUNS,
         spend_usd_micros=UsdMicros(sum(run.spend_usd_micros for run in others)),
         tokens_total=sum(run.tokens_total or 0 for run in others),
+        tokens_nonpad=sum(run.tokens_nonpad or 0 for run in others),
         tokens_wasted=sum(run.tokens_wasted or 0 for run in others),
         ranks_connected=sum(run.ranks_connected for run in others),
         world_size=sum(run.world_size for run in others),
@@ -214,6 +215,10 @@ METRICS: Final = (
          "governor starts again; increase() takes that for a reset: use "
          "`clamp_min(delta(costgov_run_tokens_total[1h]), 0)`.",
          lambda run: run.tokens_total),
+    _run("costgov_run_nonpad_tokens_total", "counter",
+         "Tokens that are no padding, of the steps whose attention masks tell it; absent where none does. "
+         "What is trained again counts again.",
+         lambda run: run.tokens_nonpad),
     _run("costgov_run_tokens_per_second", "gauge",
          "Tokens per second over the recent window; absent while no step comes.",
          lambda run: run.tokens_per_s),

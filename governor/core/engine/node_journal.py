@@ -66,6 +66,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         **({"command_turn": managed.history.turn} if managed.history.turn else {}),
         "tokens_total": run.tokens_total,
         "counted_step": run.counted_step,
+        "nonpad": [run.nonpad_tokens, run.nonpad_of_tokens] if run.nonpad_tokens is not None else None,
         "furthest": list(run.furthest) if run.furthest is not None else None,
         "step": run.step,
         "completed": run.ended_well,

@@ -150,6 +150,9 @@ def restored(snapshot: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Run
             furthest=furthest,
         )
     )
+    nonpad = snapshot.get("nonpad")  # An older journal has none.
+    if nonpad is not None:
+        run.nonpad_tokens, run.nonpad_of_tokens = (int(tokens) for tokens in nonpad)
     run.stream.has_record = run.step is not None
     run.completed = bool(snapshot.get("completed", False))  # An older journal has none.
     run.save_longest_ns = snapshot["save_longest_ns"]

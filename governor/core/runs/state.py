@@ -181,6 +181,13 @@ class Run:
     oom_kill_at: MonoNs | None = None  # When the last one was seen.
     end: RunEnd | None = None  # How the last attempt ended. None: not yet, or well.
 
+    @property
+    def pad_frac(self) -> float | None:
+        """How much of the tokens was padding, in the steps that told it."""
+        if self.nonpad_tokens is None or self.nonpad_of_tokens == 0:
+            return None
+        return 1.0 - self.nonpad_tokens / self.nonpad_of_tokens
+
     def move(self, fact: LifeFact, at: MonoNs) -> Cell:
         """Put one fact to the table of its life. The caller begins the attempt where the cell says that one begins."""
         cell = TRANSITIONS[self.life, fact]

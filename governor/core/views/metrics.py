@@ -86,6 +86,7 @@ class RunReading:
     step: int | None = None
     skipped_steps: int | None = None
     tokens_total: int | None = None
+    tokens_nonpad: int | None = None
     tokens_per_s: float | None = None
     step_s: float | None = None
     loss: float | None = None
@@ -185,6 +186,7 @@ def _run_reading(managed: ManagedRun, at: MonoNs, scheduler_job: str) -> RunRead
         step=run.step,
         skipped_steps=run.skipped_steps,
         tokens_total=run.tokens_total,
+        tokens_nonpad=run.nonpad_tokens,
         tokens_per_s=run.tokens_per_s if run.stepless_ns(at) is None else None,
         step_s=run.step_times.median(),
         loss=run.loss,

@@ -177,6 +177,8 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "total_steps": run.total_steps,
         "loss": run.loss,
         "tokens_total": run.tokens_total,
+        "tokens_nonpad": run.nonpad_tokens,
+        "pad_frac": run.pad_frac,
         "tokens_per_s": run.tokens_per_s if stepless_ns is None else None,
         "stepless_s": stepless_ns / NS_PER_S if stepless_ns is not None else None,
         "loss_unseen_steps": run.attempt_step if managed.shows_no_loss else None,

@@ -36,9 +36,9 @@ def test_no_copy_to_the_host_changes_the_dtype_on_its_way(dtype: str) -> None:
     scalars = CudaScalars(torch, pinned=False)
     kind = getattr(torch, dtype)
     with copies() as seen:
-        scalars.put(3, torch.tensor(2.5, dtype=kind), torch.tensor([0.5], dtype=kind))
-    assert seen.dtypes == [(torch.float64, torch.float64)] * 2
-    assert scalars.get(3) == (2.5, 0.5)
+        scalars.put(3, torch.tensor(2.5, dtype=kind), torch.tensor([0.5], dtype=kind), torch.tensor(7))
+    assert seen.dtypes == [(torch.float64, torch.float64)] * 3
+    assert scalars.get(3) == (2.5, 0.5, 7)
 
 
 def test_numbers_of_the_host_and_absent_ones_come_back_as_they_are() -> None:
@@ -46,7 +46,7 @@ def test_numbers_of_the_host_and_absent_ones_come_back_as_they_are() -> None:
 
     scalars = CudaScalars(torch, pinned=False)
     scalars.put(0, 1.25, None)
-    assert scalars.get(0) == (1.25, None)
+    assert scalars.get(0) == (1.25, None, None)
 
 
 def reads():
@@ -92,11 +92,11 @@ class Kept:
     def __init__(self) -> None:
         self.put_in: list[tuple] = []
 
-    def put(self, slot: int, loss: object, norm: object) -> None:
-        self.put_in.append((loss, norm))
+    def put(self, slot: int, loss: object, norm: object, nonpad: object) -> None:
+        self.put_in.append((loss, norm, nonpad))
 
-    def get(self, slot: int) -> tuple[float, float]:
-        return 2.5, 0.5
+    def get(self, slot: int) -> tuple[float, float, None]:
+        return 2.5, 0.5, None
 
 
 @pytest.mark.parametrize("is_timed", [False, True])
@@ -145,7 +145,7 @@ def test_nothing_on_a_device_is_read_by_the_training_thread(how: str, is_timed: 
     assert guard.faults == faults
     assert len(frames) == 17
     if is_timed:  # Nothing was read, and yet everything is known.
-        assert all(loss.is_meta for loss, _ in scalars.put_in)
-        norms = {index for index, (_, norm) in enumerate(scalars.put_in) if norm is not None}
+        assert all(loss.is_meta for loss, _, _ in scalars.put_in)
+        norms = {index for index, (_, norm, _) in enumerate(scalars.put_in) if norm is not None}
         assert norms == set(range(17)) if how == "clipped" else 0 in norms <= {0, 8, 16}
         assert all(frame["loss"] == 2.5 for frame in frames)

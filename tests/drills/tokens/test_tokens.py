@@ -59,13 +59,16 @@ def test_tokens_are_those_of_the_script(
     told = [frame.get("tokens") for frame in reports[0]["frames"]]
     assert (told == truth) == (wanted == EXACT)
     assert (told == [None] * len(truth)) == (wanted == ABSENT)
-    assert counted(reports) == ([None] * len(truth) if wanted == ABSENT else list(itertools.accumulate(truth)))
+    totals, nonpad = counted(reports)
+    assert totals == ([None] * len(truth) if wanted == ABSENT else list(itertools.accumulate(truth)))
+    assert nonpad == (sum(trained(reports, real=True)) if which.startswith("hf_") else None)
     assert ("tokens are not counted" in reports[0]["log"]) == (wanted == ABSENT)
 
 
-def counted(reports: list[dict[str, Any]]) -> list[int | None]:
-    """The run's total after each step, by a governor that hears all ranks."""
-    node, totals = make_node(), []
+def counted(reports: list[dict[str, Any]]) -> tuple[list[int | None], int | None]:
+    """The run's total after each step, and its tokens without padding, by a governor that hears all ranks."""
+    node = make_node()
+    totals: list[int | None] = []
     for report in reports:
         play(node, hello(report["rank"], tokens_per_step=None, world_size=report["world"], **report["hello"]))
     for frames in zip(*(report["frames"] for report in reports), strict=True):
@@ -73,14 +76,14 @@ def counted(reports: list[dict[str, Any]]) -> list[int | None]:
         for report, frame in zip(reports, frames, strict=True):
             play(node, a_step(number, report["rank"], **step_values(frame)))
         totals.append(node.runs["llama"].run.tokens_total)
-    return totals
+    return totals, node.runs["llama"].run.nonpad_tokens
 
 
-def trained(reports: list[dict[str, Any]]) -> list[int]:
-    """Tokens of each step: what ranks were fed alike counts once."""
+def trained(reports: list[dict[str, Any]], *, real: bool = False) -> list[int]:
+    """Tokens of each step: what ranks were fed alike counts once. `real`: without padding."""
     truth = []
     for of_ranks in zip(*(report["eaten"] for report in reports), strict=True):
-        parts = {name: tokens for eaten in of_ranks for name, (tokens, _) in eaten.items()}
+        parts = {name: tokens[real] for eaten in of_ranks for name, tokens in eaten.items()}
         truth.append(sum(parts.values()))
     return truth
 

@@ -35,8 +35,8 @@ class Device:
     def timer(self) -> DeviceTimer:
         return DeviceTimer(lambda: DeviceEvent(self), self, lambda: self.capturing)
 
-    def put(self, slot, loss, norm) -> None:
-        self.values[slot] = (loss, norm)
+    def put(self, slot, loss, norm, nonpad) -> None:
+        self.values[slot] = (loss, norm, nonpad)
 
     def get(self, slot):
         return self.values[slot]
@@ -287,3 +287,37 @@ def test_a_graph_capture_makes_the_step_compile_until_it_ends() -> None:
     train_step(meter, device, 2, 1.0)
 
     assert meter.watch.phases == ["compile", "train", "compile", "train"]
+
+
+class DeviceMask:
+    """An attention mask whose sum is known when the device has caught up."""
+
+    is_cpu = False
+    is_meta = False
+    dtype = "torch.int64"
+
+    def __init__(self, nonzero: int) -> None:
+        self.shape = (2, 100)
+        self.nonzero = nonzero
+
+    def count_nonzero(self) -> int:
+        return self.nonzero
+
+
+def test_what_is_no_padding_comes_home_with_the_loss_and_not_out_of_a_capture() -> None:
+    device = Device()
+    meter = metered(device)
+    meter.count = TokenCount(None, None, 2)
+    meter.time_device(device.timer())
+    batch = {"input_ids": DeviceMask(200), "attention_mask": DeviceMask(150)}
+    for step, device.capturing in ((1, False), (2, True), (3, False)):
+        device.work(1.0)
+        meter.enter_forward(True, (), batch)
+        meter.exit_forward(None)
+        meter.end_step(EngineFacts(step))
+        assert len(meter.watch.frames) == 0
+    device.catch_up()
+    device.capturing = False
+    meter.enter_forward(True, (), {})
+    assert [frame["tokens"] for frame in meter.watch.frames] == [400, 400, 400]
+    assert [frame.get("tokens_nonpad") for frame in meter.watch.frames] == [300, None, 300]

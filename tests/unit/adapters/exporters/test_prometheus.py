@@ -47,6 +47,7 @@ FULL = RunReading(
     step=120,
     skipped_steps=1,
     tokens_total=5_000_000,
+    tokens_nonpad=3_850_000,
     tokens_per_s=41_000.5,
     step_s=1.25,
     loss=math.nan,
@@ -118,6 +119,7 @@ def test_a_run_shows_every_known_value_under_its_labels(exporter: PrometheusExpo
     expected = {
         "costgov_run_step": 120,
         "costgov_run_tokens_total": 5_000_000,
+        "costgov_run_nonpad_tokens_total": 3_850_000,
         "costgov_run_tokens_per_second": 41_000.5,
         "costgov_run_step_duration_seconds": 1.25,
         "costgov_run_spend_usd_total": 12.345678,

@@ -7,11 +7,16 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from governor.cli.status_table import render_status
 from governor.core.engine.node import Node
+from governor.core.engine.node_journal import run_snapshot
 from governor.core.events.inputs import Disconnected, Hello, Step
+from governor.core.runs import intake
 from governor.core.runs.rank_tokens import LATE_STEPS_MAX, STEPS_MAX
 from governor.core.runs.state import Run
-from tests.unit.core.engine.test_step import a_step, hello, make_node, play, tick
+from governor.core.views.status import run_status
+from governor.text.screen import FILE
+from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick
 
 
 class Ranks:
@@ -189,6 +194,13 @@ def test_tokens_that_are_no_padding_are_summed_too() -> None:
     play(alone, a_step(2, tokens=100, tokens_total=200))
     run = alone.runs["llama"].run
     assert (run.tokens_total, run.nonpad_tokens, run.nonpad_of_tokens) == (200, 77, 100)
+    assert run.pad_frac == pytest.approx(0.23)
+    told = run_status(alone.runs["llama"], at(2))
+    assert (told["tokens_nonpad"], told["pad_frac"]) == (77, run.pad_frac)
+    governor = {"node": "node-a", "mode": "enforce", "price_usd_per_hour": 98.32, "policies": ["p"]}
+    assert "pad 23%" in render_status({"governor": governor, "runs": [told]}, FILE)
+    again = intake.restored(run_snapshot(alone, alone.runs["llama"], at(2)), at(2), same_boot=True)
+    assert (again.nonpad_tokens, again.nonpad_of_tokens) == (77, 100)
 
 
 def test_absurd_totals_stay_integers_of_the_wire() -> None:

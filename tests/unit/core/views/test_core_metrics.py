@@ -87,6 +87,9 @@ def test_a_training_node_as_scrapers_see_it() -> None:
     assert run.ceiling_usd_micros == 300_000_000
     assert run.loss == 2.0
     assert run.scheduler_job == "slurm:4711"
+    assert run.tokens_nonpad is None
+    play(node, a_step(31, tokens=1000, tokens_nonpad=770))
+    assert take_snapshot(node, at(31), health, LagReading(), "").runs[0].tokens_nonpad == 770
     assert run.last_frame_wall == at(30) + 10**18
     assert (run.incidents_total, run.halt_stage) == (0, None)
 

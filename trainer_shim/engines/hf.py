@@ -205,6 +205,9 @@ def innermost(optimizer: Any) -> Any:
 def _replicas(trainer: Any) -> Replicas:
     """All ranks but those of tensor parallelism: the Trainer feeds parts of sequences under context parallelism."""
     world, place = int(trainer.args.world_size), int(trainer.args.process_index)
+    split_at_loading = getattr(getattr(trainer.model, "config", None), "distributed_config", None)
+    if (getattr(split_at_loading, "pp_size", None) or 1) > 1:
+        return replicas.unknown(world, "the Trainer does not say what its pipeline's stages see")
     parallel = getattr(trainer.accelerator, "parallelism_config", None)
     asked = getattr(trainer, "get_tp_size", None)
     told = asked() if asked is not None else getattr(trainer.model, "_tp_size", None)

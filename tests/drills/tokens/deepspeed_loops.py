@@ -19,9 +19,9 @@ CONFIG = {
 }
 
 
-def engine_of(model, parameters=None, **config):
+def engine_of(model, parameters=None, mpu=None, **config):
     parameters = parameters or list(model.parameters())
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=parameters, config={**CONFIG, **config})
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=parameters, mpu=mpu, config={**CONFIG, **config})
     attach(engine, make_watch=make_watch, **given)
     return engine
 
@@ -74,6 +74,14 @@ def ulysses():
     """Sequence parallel: each rank is fed its part, as DeepSpeed's loaders cut it."""
     sizes = {"data_parallel_size": 1, "sequence_parallel_size": 2}
     steps(engine_of(TinyModel(), **sizes), 0, RANK, 2)
+
+
+def ulysses_of_transformers():
+    """As UlyssesSPAttentionHF sets it up: its groups know no data parallelism."""
+    from deepspeed.runtime.sequence_parallel import parallel_state_sp
+
+    parallel_state_sp.initialize_sequence_parallel(sequence_parallel_size=2)
+    steps(engine_of(TinyModel(), mpu=parallel_state_sp), 0, RANK, 2)
 
 
 def autotp():

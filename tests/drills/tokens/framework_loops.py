@@ -4,7 +4,7 @@ import os
 import tempfile
 
 import torch
-from eaten import BATCH, EATEN, RANK, STEPS, VOCAB, TinyModel, eat, end, init, make_watch, sample, told, train
+from eaten import BATCH, EATEN, RANK, STEPS, VOCAB, TinyModel, batch, eat, end, init, make_watch, sample, told, train
 
 from trainer_shim import attach
 
@@ -36,8 +36,23 @@ def padded(rows):
     return {"input_ids": ids, "labels": fill("labels", -100), "attention_mask": real}
 
 
+def llama(**split):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=VOCAB, max_position_embeddings=64, **SHAPE))
+    if not split:
+        return model
+    from transformers.distributed import DistributedConfig
+
+    place = f"{os.environ['DRILL_RENDEZVOUS']}.model"
+    if RANK == 0:
+        model.save_pretrained(place)
+    torch.distributed.barrier()
+    return LlamaForCausalLM.from_pretrained(place, distributed_config=DistributedConfig(**split)).train()
+
+
 def hf(collate, gas=1, **extra):
-    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+    from transformers import Trainer, TrainingArguments
 
     class Watched(Trainer):
         def compute_loss(self, model, inputs, *args, **kwargs):
@@ -46,13 +61,12 @@ def hf(collate, gas=1, **extra):
             eat(self.state.global_step, [",".join(map(str, row)) for row in ids.tolist()], ids, real=real)
             return super().compute_loss(model, inputs, *args, **kwargs)
 
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=VOCAB, max_position_embeddings=64, **SHAPE))
     arguments = TrainingArguments(
         output_dir=tempfile.mkdtemp(dir=os.getcwd()), max_steps=STEPS, per_device_train_batch_size=BATCH,
         gradient_accumulation_steps=gas, save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True,
         optim="adamw_torch", seed=3, remove_unused_columns=False, **extra,
     )  # fmt: skip
-    trainer = Watched(model=model, args=arguments, train_dataset=Rows(), data_collator=collate)
+    trainer = Watched(model=llama(), args=arguments, train_dataset=Rows(), data_collator=collate)
     attach(trainer, make_watch=make_watch, **given)
     trainer.train()
 
@@ -63,6 +77,28 @@ def hf_padded():
 
 def hf_accumulated():
     hf(padded, gas=2)
+
+
+def model_tp():
+    """A model that transformers has split at loading, in a loop of one's own."""
+    own_loop({"tp_size": 2}, 0)
+
+
+def model_tp_fsdp():
+    """2 x 2."""
+    own_loop({"tp_size": 2, "fsdp_size": 2}, RANK // 2)
+
+
+def own_loop(split, place):
+    model = llama(**split)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
+    attach(model, optimizer=optimizer, make_watch=make_watch, **given)
+    for step in range(STEPS):
+        ids, labels, names = batch(step, place)
+        eat(step, names, ids)
+        model(input_ids=ids, labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def hf_packed():

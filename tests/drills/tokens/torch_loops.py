@@ -115,6 +115,25 @@ def fsdp2_tp():
     train(model, optimizer, RANK // 2)
 
 
+def hsdp():
+    """2 x 2, all of them data-parallel."""
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model, mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_replicate", "dp_shard")))
+    optimizer = adamw()
+    attach(model, optimizer=optimizer, make_watch=make_watch, **given)
+    train(model, optimizer, RANK)
+
+
+def ddp_tp():
+    """2 x 2 of named dimensions and no wrapper: the loop adds gradients up along "dp"."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    tensor_parallel(mesh["tp"])
+    optimizer = adamw()
+    attach(model, optimizer=optimizer, make_watch=make_watch, **given)
+    train(model, optimizer, RANK // 2)
+
+
 def fsdp2_cp():
     """2 x 2 as torchtitan has it: sharded over both, and each rank is fed its part of a sequence."""
     from torch.distributed.fsdp import fully_shard

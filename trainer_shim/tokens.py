@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 _INTEGER_DTYPES = frozenset(("torch.int64", "torch.int32", "torch.int16", "torch.uint8", "torch.int8"))
 _is_integer: Dict[Any, bool] = {}  # By dtype: asking one for its name costs as much as all the rest here.
@@ -54,15 +54,16 @@ class TokenCount:
         """Count one micro-step's arguments."""
         if self.per_step is not None:
             return
-        batch = None if self._function is not None and self._find is None else find_batch(args, kwargs)
-        if self._function is not None:
-            found: Optional[int] = int(self._function(*args, **kwargs))
+        if self._function is None:
+            batch, beside = find_batch(args, kwargs)
+            if batch is None:
+                return
+            found = int(batch.shape[0]) * int(batch.shape[1])
         else:
-            found = None if batch is None else int(batch.shape[0]) * int(batch.shape[1])
-        if found is None:
-            return
+            batch, beside = None, {}
+            found = int(self._function(*args, **kwargs))
         if self._find is not None:
-            replicas = self._find(batch)
+            replicas = self._find(batch if batch is not None else find_batch(args, kwargs)[0])
             if replicas is None:
                 return
             self._find = None
@@ -72,7 +73,7 @@ class TokenCount:
         self._micro += found
         self._counted = True
         if self._nonpad is not None:
-            real = None if batch is None or self._function is not None else self._real(args, kwargs, batch)
+            real = self._real(batch, beside) if beside else None
             self._nonpad = None if real is None else self._nonpad + real
 
     def take(self) -> Optional[int]:
@@ -102,13 +103,13 @@ class TokenCount:
         """Training goes on from a checkpoint, which knows what all ranks trained before it."""
         self.own_total = self._own_nonpad = 0
 
-    def _real(self, args: Any, kwargs: Any, batch: Any) -> Any:
+    def _real(self, batch: Any, beside: Any) -> Any:
         """Return the tokens of `batch` that are no padding: a count, or a tensor of it. None: nothing tells."""
-        mask = find_beside("attention_mask", args, kwargs)
-        if mask is None:
+        if "attention_mask" not in beside or beside["attention_mask"] is None:
             # Packed: all sequences in one row, told apart by their positions.
-            packed = int(batch.shape[0]) == 1 and find_beside("position_ids", args, kwargs) is not None
+            packed = int(batch.shape[0]) == 1 and "position_ids" in beside and beside["position_ids"] is not None
             return int(batch.shape[1]) if packed else None
+        mask = beside["attention_mask"]
         if getattr(mask, "shape", None) != batch.shape:
             return None
         if getattr(mask, "is_cpu", True):
@@ -116,25 +117,18 @@ class TokenCount:
         return mask.count_nonzero() if self.may_sum is not None and self.may_sum() else None
 
 
-def find_batch(args: Any, kwargs: Any) -> Any:
-    """Return the first [B, T] integer tensor among `args`, `kwargs` and one level of mapping, list or tuple."""
+def find_batch(args: Any, kwargs: Any) -> Tuple[Any, Any]:
+    """Return the first [B, T] integer tensor among `args`, `kwargs` and one level of mapping, list or tuple.
+
+    With it comes the mapping in which what belongs to it has names.
+    """
     for value in args:
         if _is_batch(value):
-            return value
+            return value, kwargs
         found = _inside(value)
         if found is not None:
-            return found
-    return _inside(kwargs)
-
-
-def find_beside(name: str, args: Any, kwargs: Any) -> Any:
-    """Return what is called `name` in `kwargs` or in a mapping among `args`."""
-    found = kwargs.get(name)
-    if found is None:
-        for value in args:
-            if hasattr(value, "keys") and name in value:
-                return value[name]
-    return found
+            return found, value if hasattr(value, "keys") else kwargs
+    return _inside(kwargs), kwargs
 
 
 def _inside(value: Any) -> Any:

@@ -35,7 +35,7 @@ class Batch:
     ],
 )
 def test_the_first_integer_matrix_is_the_batch(args: tuple, kwargs: dict, tokens: int | None) -> None:
-    batch = find_batch(args, kwargs)
+    batch, _ = find_batch(args, kwargs)
     assert (None if batch is None else batch.shape[0] * batch.shape[1]) == tokens
 
 
@@ -99,7 +99,7 @@ def test_a_rank_tells_its_own_only_where_others_see_others_and_it_knows_its_plac
 def test_a_tensor_without_data_is_no_batch() -> None:
     empty = Batch(2, 100)
     empty.is_meta = True
-    assert find_batch((empty,), {}) is None
+    assert find_batch((empty,), {}) == (None, {})
 
 
 def test_an_attention_mask_tells_what_is_no_padding() -> None:

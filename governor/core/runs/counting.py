@@ -18,19 +18,24 @@ def count_step(run: Run, rank: Rank | None, step: Step, *, leads: bool, is_first
     `is_first`: the first step of its attempt.
     """
     size, place = run.data_parallel_size, rank.data_parallel_rank if rank is not None else None
-    if step.tokens_own_total is None or size is None or place is None:
+    if rank is None or step.tokens_own_total is None or size is None or place is None:
         if leads:
             _count_alone(run, step, is_first=is_first)
         return step if leads else None
-    run.rank_tokens.tell(step, place)
+    shares = run.rank_tokens
+    told = shares.tell(step, rank.rank, place, step.tokens_own_total)
     if leads and step.tokens_total is None:  # It has loaded a checkpoint that does not say what went before.
         _count_alone(run, step, is_first=is_first)
         return step
     if leads:
-        run.rank_tokens.wait(step)
-    others = (one.data_parallel_rank for one in run.ranks.values() if one.connection is not None)
-    counted = run.rank_tokens.settle(step.step, (one for one in others if one is not None), size)
-    return None if counted is None else _count_together(run, counted)
+        shares.wait(step)
+    elif step.step not in shares.waiting:
+        return None
+    for one in run.ranks.values():
+        if one.data_parallel_rank not in told and one.data_parallel_rank is not None and one.connection is not None:
+            late = shares.late()
+            return None if late is None else _count_together(run, late)
+    return _count_together(run, shares.settle(step.step, told, size))
 
 
 def _count_together(run: Run, counted: Counted) -> Step:

@@ -319,6 +319,8 @@ def apply_step(run: Run, rank: Rank | None, step: Step) -> Step | None:
         # A step ends a phase that a mark began: many logs write no second mark.
         run.stream.phase, run.stream.paused, run.stream.has_record = "train", False, True
     leads = rank is None or is_lead(run, rank)
+    if not leads and step.tokens_own_total is None:
+        return None
     is_first = run.first_step_at is None
     if leads:
         _apply_lead_step(run, step, paused)

@@ -8,23 +8,21 @@ nodes are not heard: the sum stands for them too, by their number.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from governor.core.events.inputs import Step
 
 STEPS_MAX = 32  # Ranks of one run train at most a step or two apart. Further steps are not waited for.
+PLACES_MAX = 64  # As ranks of one run on one node.
 LATE_STEPS_MAX = 8  # So many steps of the lead rank without the others' totals: its own estimate counts.
 
 COUNT_MAX = 2**63 - 1  # As the wire's integers.
 
 
-class Own(NamedTuple):
-    """A rank's totals since it attached or resumed. None: it does not know how many are padding."""
-
-    tokens: int
-    nonpad: int | None
+# A rank's totals since it attached or resumed: its tokens, and those that are no padding; None: it does not know.
+Own = tuple[int, int | None]
 
 
 class Counted(NamedTuple):
@@ -50,16 +48,21 @@ class RankTokens:
     settled: tuple[int, Own] | None = None  # The last counted step, and the sum over all places as of it.
     correction: int = 0  # What that sum had over the lead rank's estimate.
 
-    def tell(self, step: Step, place: int) -> None:
-        """Enter a rank's own totals."""
-        assert step.tokens_own_total is not None, "the caller looked"
-        if step.step <= self.newest.get(step.rank, -1):  # It went back, and counts from zero again.
+    def tell(self, step: Step, rank: int, place: int, tokens: int) -> dict[int, Own]:
+        """Enter a rank's own totals. Return what is known of its step, by place."""
+        number = step.step
+        if number <= self.newest.get(rank, -1):  # It went back, and counts from zero again.
             for places in self.told.values():
                 places.pop(place, None)
-        self.newest[step.rank] = step.step
-        self.told.setdefault(step.step, {})[place] = Own(step.tokens_own_total, step.nonpad_own_total)
-        if len(self.told) > STEPS_MAX:
-            del self.told[min(self.told)]
+        self.newest[rank] = number
+        told = self.told.get(number)
+        if told is None:
+            told = self.told[number] = {}
+            if len(self.told) > STEPS_MAX:
+                del self.told[min(self.told)]
+        if len(told) < PLACES_MAX or place in told:
+            told[place] = tokens, step.nonpad_own_total
+        return told
 
     def wait(self, step: Step) -> None:
         """Enter a step of the lead rank."""
@@ -69,28 +72,26 @@ class RankTokens:
             self.settled, self.correction = None, 0
         self.waiting[step.step] = step
 
-    def settle(self, number: int, places: Iterable[int], size: int) -> Counted | None:
-        """Count step `number` if it waits and all of `places` have told. `size`: places on all nodes."""
-        step, told = self.waiting.get(number), self.told.get(number)
-        if step is None or told is None or any(place not in told for place in places):
-            return self._late()
+    def settle(self, number: int, told: Mapping[int, Own], size: int) -> Counted:
+        """Count step `number`, which waits, by what all have told. `size`: places on all nodes."""
+        step = self.waiting[number]
         now, own = _sum(told.values(), size), step.tokens_own_total
         assert own is not None, "as wait() and its caller have it"
         before = self.settled
         if before is None and step.tokens == own * size:  # Its first since it attached or resumed.
-            before = number - 1, Own(0, 0)
+            before = number - 1, (0, 0)
         tokens = nonpad = None
         if before is not None:
-            tokens, nonpad = max(0, now.tokens - before[1].tokens), _difference(now.nonpad, before[1].nonpad)
-            if before[0] == number - 1:
+            tokens, nonpad = max(0, now[0] - before[1][0]), _difference(now[1], before[1][1])
+            if before[0] == number - 1 and step.tokens != tokens:
                 step = replace(step, tokens=tokens)
-        self.correction = now.tokens - own * size
+        self.correction = now[0] - own * size
         self.settled = number, now
         self.told = {one: places for one, places in self.told.items() if one > number}
         self.waiting = {one: waits for one, waits in self.waiting.items() if one > number}
         return Counted(step, self._total(step), tokens, nonpad)
 
-    def _late(self) -> Counted | None:
+    def late(self) -> Counted | None:
         """The lead rank's estimate, where the others' totals do not come."""
         if len(self.waiting) <= LATE_STEPS_MAX:
             return None
@@ -105,9 +106,9 @@ class RankTokens:
 
 def _sum(told: Collection[Own], size: int) -> Own:
     """What all places have, those of other nodes like the mean of these."""
-    known = [own.nonpad for own in told if own.nonpad is not None]
+    known = [nonpad for _, nonpad in told if nonpad is not None]
     nonpad = min(sum(known) * size // len(told), COUNT_MAX) if len(known) == len(told) else None
-    return Own(min(sum(own.tokens for own in told) * size // len(told), COUNT_MAX), nonpad)
+    return min(sum([tokens for tokens, _ in told]) * size // len(told), COUNT_MAX), nonpad
 
 
 def _difference(now: int | None, before: int | None) -> int | None:

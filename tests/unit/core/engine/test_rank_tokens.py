@@ -12,7 +12,7 @@ from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.events.inputs import Disconnected, Hello, Step
 from governor.core.runs import intake
-from governor.core.runs.rank_tokens import LATE_STEPS_MAX, STEPS_MAX
+from governor.core.runs.rank_tokens import LATE_STEPS_MAX, PLACES_MAX, STEPS_MAX
 from governor.core.runs.state import Run
 from governor.core.views.status import run_status
 from governor.text.screen import FILE
@@ -210,3 +210,12 @@ def test_absurd_totals_stay_integers_of_the_wire() -> None:
     play(node, *(a_step(1, rank, tokens=huge, tokens_total=huge, tokens_own_total=huge) for rank in (0, 1)))
     assert run.tokens_total is not None
     assert 0 <= run.tokens_total <= huge
+
+
+def test_a_rank_that_says_other_places_all_the_time_fills_no_memory() -> None:
+    ranks = Ranks(0, 1, size=60_000)
+    node, run = begin(ranks)
+    for place in range(2, 1_000):
+        shares = {"data_parallel_size": 60_000, "data_parallel_rank": place, "world_size": 60_000}
+        play(node, hello(1, tokens_per_step=None, **shares), a_step(1, 1, tokens=1, tokens_own_total=1))
+    assert sum(map(len, run.rank_tokens.told.values())) <= PLACES_MAX

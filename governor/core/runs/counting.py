@@ -31,9 +31,12 @@ def count_step(run: Run, rank: Rank | None, step: Step, *, leads: bool, is_first
         shares.wait(step)
     elif step.step not in shares.waiting:
         return None
+    # A rank tells its place with its first batch. Stages of a pipeline that get no tokens never do.
+    may_be_told = shares.is_patient and len(told) < size
     for one in run.ranks.values():
-        if one.data_parallel_rank not in told and one.data_parallel_rank is not None and one.connection is not None:
-            late = shares.late()
+        other = one.data_parallel_rank
+        if one.connection is not None and other not in told and (other is not None or may_be_told):
+            late = shares.late(size)
             return None if late is None else _count_together(run, late)
     return _count_together(run, shares.settle(step.step, told, size))
 

@@ -46,6 +46,7 @@ class RankTokens:
     told: dict[int, dict[int, Own]] = field(default_factory=dict)  # By step, and by place.
     newest: dict[int, int] = field(default_factory=dict)  # By rank: the last step that it told.
     settled: tuple[int, Own] | None = None  # The last counted step, and the sum over all places as of it.
+    is_patient: bool = True  # Ranks whose place is not known yet are waited for.
     correction: int = 0  # What that sum had over the lead rank's estimate.
 
     def tell(self, step: Step, rank: int, place: int, tokens: int) -> dict[int, Own]:
@@ -91,12 +92,15 @@ class RankTokens:
         self.waiting = {one: waits for one, waits in self.waiting.items() if one > number}
         return Counted(step, self._total(step), tokens, nonpad)
 
-    def late(self) -> Counted | None:
+    def late(self, size: int) -> Counted | None:
         """The lead rank's estimate, where the others' totals do not come."""
         if len(self.waiting) <= LATE_STEPS_MAX:
             return None
-        step = self.waiting[max(self.waiting)]
+        first, step = self.waiting[min(self.waiting)], self.waiting[max(self.waiting)]
+        if self.settled is None and first.tokens == (first.tokens_own_total or 0) * size:
+            step = replace(step, tokens=(step.tokens_own_total or 0) * size)  # All since it attached: none counted yet.
         self.waiting.clear()
+        self.is_patient = False
         return Counted(step, self._total(step), None, None)
 
     def _total(self, step: Step) -> int:

@@ -219,3 +219,35 @@ def test_a_rank_that_says_other_places_all_the_time_fills_no_memory() -> None:
         shares = {"data_parallel_size": 60_000, "data_parallel_rank": place, "world_size": 60_000}
         play(node, hello(1, tokens_per_step=None, **shares), a_step(1, 1, tokens=1, tokens_own_total=1))
     assert sum(map(len, run.rank_tokens.told.values())) <= PLACES_MAX
+
+
+def test_places_are_told_with_the_first_batch_and_waited_for() -> None:
+    """The shim asks who sees what when the first batch is here, and says hello again."""
+    ranks = Ranks(0, 1)
+    node = make_node()
+    play(node, tick(0), *(ranks.hello(rank, data_parallel_size=None, data_parallel_rank=None) for rank in (0, 1)))
+    first, second = ranks.step(1, (1_000, 10))
+    play(node, ranks.hello(0), first)
+    run = node.runs["llama"].run
+    assert run.tokens_total is None
+    play(node, ranks.hello(1), second)
+    assert (run.tokens_total, metered(node)) == (1_010, (1_010, 0))
+    play(node, *ranks.step(2, (10, 10)))
+    assert (run.tokens_total, metered(node)) == (1_030, (1_030, 0))
+
+
+def test_ranks_that_never_tell_a_place_are_not_waited_for_again() -> None:
+    """One of two nodes; its second rank is a stage of a pipeline that gets no tokens."""
+    ranks = Ranks(0, size=2)
+    node = make_node()
+    play(node, tick(0), ranks.hello(0), hello(1, tokens_per_step=None, world_size=64))
+    run = node.runs["llama"].run
+    for number in range(1, LATE_STEPS_MAX + 2):
+        assert run.tokens_total is None
+        play(node, *ranks.step(number, (50, 50)))
+    assert (run.tokens_total, metered(node)) == (100 * (LATE_STEPS_MAX + 1), (100 * (LATE_STEPS_MAX + 1), 0))
+    meter = node.runs["llama"].history.meter
+    assert meter is not None
+    assert meter.began_tokens == 0
+    play(node, *ranks.step(LATE_STEPS_MAX + 2, (50, 50)))
+    assert run.tokens_total == 100 * (LATE_STEPS_MAX + 2)

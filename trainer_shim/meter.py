@@ -17,6 +17,7 @@ from .sight.gradients import Gradients
 from .sight.losses import LossSource
 from .sight.outputs import Outputs
 
+_Known = Optional[float]
 MEMORY_PERIOD_NS = 5_000_000_000  # Memory moves over minutes; reading the allocator's statistics costs ~50 us.
 
 
@@ -240,9 +241,7 @@ class StepMeter:
         for late in self.device.arrived():
             self._send(device_timing.completed(late), late.loss, late.norm, late.nonpad)
 
-    def _send(
-        self, fields: Dict[str, Any], loss: Optional[float], norm: Optional[float], nonpad: Optional[float]
-    ) -> None:
+    def _send(self, fields: Dict[str, Any], loss: _Known, norm: _Known, nonpad: _Known) -> None:
         self.count.put_nonpad(fields, nonpad)
         if put_scalars(fields, loss, norm) is False and self.gradients is not None:
             self.gradients.doubt()
@@ -363,10 +362,7 @@ class StepMeter:
     # -- the frame ------------------------------------------------------------------------------------------------
 
     def _mean_loss(self) -> Any:
-        if self._losses == 0:
-            return None
-        # A micro-step whose loss vanished would hide in the mean of the others.
-        if self._lossless:
+        if self._losses == 0 or self._lossless:  # A micro-step whose loss vanished would hide in the others' mean.
             return None
         return self._loss if self.loss_is_share else self._loss / self._losses
 
@@ -379,8 +375,7 @@ class StepMeter:
             fields["tokens"] = step_tokens
             if self.tokens_known:  # Else the governor, which heard the attempts before, counts on by step.
                 fields["tokens_total"] = self.tokens_total
-            if self.count.share is not None:
-                fields["tokens_own_total"] = self.count.own_total
+            self.count.put_own(fields)
         self._loss_ever = self._loss_ever or (self._losses > 0 and self.losses.is_certain)
         fields["loss_expected"] = self._loss_ever or self._lossless > 0
         if facts.lr is not None:

@@ -88,6 +88,11 @@ class TokenCount:
         self._counted = False
         return counted
 
+    def put_own(self, fields: Dict[str, Any]) -> None:
+        """Add this rank's own total to a step's frame, where other ranks see others."""
+        if self.share is not None:
+            fields["tokens_own_total"] = self.own_total
+
     def put_nonpad(self, fields: Dict[str, Any], nonpad: Optional[float]) -> None:
         """Add what `nonpad` has become, by now on the host, to its step's frame. Steps come in order."""
         if nonpad is None:

@@ -50,7 +50,8 @@ STEP_FIELDS: Final = frozenset({field.name for field in fields(Step)} - {"at", "
 # Fields by their type. A field that is neither whole nor a flag is any number, NaN and infinities included. The sets
 # are explicit; a test compares both with the annotations of a step.
 WHOLE_FIELDS: Final = frozenset(
-    {"attempt_step", "tokens", "tokens_total", "skipped_steps", "progress_seq"}
+    {"attempt_step", "tokens", "tokens_total", "tokens_own_total", "tokens_nonpad", "nonpad_own_total"}
+    | {"skipped_steps", "progress_seq"}
     | {"mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes"}
 )
 FLAG_FIELDS: Final = frozenset({"loss_expected", "grad_finite", "applied"})

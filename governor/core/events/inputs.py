@@ -102,8 +102,7 @@ class Step:
     mem_reserved_bytes: int | None = None
     rss_bytes: int | None = None
     progress_seq: int | None = None
-    # Where no norm is known: whether a sample of the rank's gradient is finite.
-    grad_finite: bool | None = None
+    grad_finite: bool | None = None  # Of a sample of the rank's gradient, where no norm is known.
 
     @property
     def reports_training(self) -> bool:

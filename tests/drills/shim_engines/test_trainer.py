@@ -118,7 +118,8 @@ def test_what_is_saved_of_broken_weights_deletes_nothing_and_is_not_announced(ha
     meter.watch.hello_field = lambda _, record: announced.append(record["step"])  # type: ignore[method-assign]
     model = torch.nn.Sequential(torch.nn.Embedding(500, 32), torch.nn.Linear(32, 500, bias=False))
     args = SimpleNamespace(output_dir="out", save_total_limit=1)
-    trainer = SimpleNamespace(args=args, model_wrapped=model)
+    state = SimpleNamespace(global_step=0)
+    trainer = SimpleNamespace(args=args, model_wrapped=model, state=state, is_world_process_zero=lambda: True)
     run = TrainerRun(trainer, meter, TrainerSaver(meter, trainer))
 
     def save(step: int) -> None:

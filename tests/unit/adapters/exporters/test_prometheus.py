@@ -195,12 +195,10 @@ def test_every_declared_metric_appears_when_everything_is_known(exporter: Promet
     assert declared <= rendered, f"not shown, give FULL or `known` their values: {declared - rendered}"
     ours = {sample for sample in rendered if sample[0].startswith("costgov_") and sample[0] != "costgov_build_info"}
     assert ours <= declared, f"shown and not declared: {ours - declared}"
-    of_stage = {"scope": "stage:s1", "node": "gpu-17"}
     names = [f"costgov_budget_{what}_usd" for what in ("ceiling", "spend", "reserve")]
-    assert [value(exporter, name, **of_stage) for name in names] == [9, 4.5, 0.25]
+    assert [value(exporter, name, scope="stage:s1", node="gpu-17") for name in names] == [9, 4.5, 0.25]
     here = {"node": "gpu-17", "cloud_instance": "i-0abc"}
-    assert value(exporter, "costgov_node_idle_seconds", **here) == 600
-    assert value(exporter, "costgov_node_idle_stop_seconds", **here) == 300
+    assert [value(exporter, f"costgov_node_idle{what}_seconds", **here) for what in ("", "_stop")] == [600, 300]
     assert value(exporter, "costgov_node_stop_stage", **here, stage="verifying") == 1
     assert value(exporter, "costgov_unallocated_usd_total", **here) == 2.5
 

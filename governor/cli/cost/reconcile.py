@@ -46,9 +46,9 @@ def reconcile(
     plain or gzipped. The time compared is the bill's own billing periods. Every difference of a cent and more is
     named with its likely cause; together they are exactly what the totals differ by.
 
-    Exits with 0 when all that differs is below a cent or of a line that costgov does not meter (tax, credits, disks,
-    traffic, plans and reservations), with 6 when more than that differs; with 1 when a part of the ledger cannot be
-    read.
+    Exits with 0 when all that differs is below a cent in all or no use of a resource (tax, credits, refunds, plans and
+    reservations), with 6 when more than that differs, as a disk that nobody meters; with 1 when a part of the ledger
+    cannot be read.
     """
     from governor.core.money.reports.reconcile import reconcile as compare
 
@@ -154,14 +154,15 @@ def _print(result: Reconciliation, path: str, bill: Bill) -> None:
 
 def _verdict(result: Reconciliation) -> str:
     if result.agrees:
-        return "agrees: what differs is below a cent or of lines that are not metered"
+        return "agrees: what differs is below a cent in all, or tax, credits and the like"
     count = sum(not difference.is_explained for difference in result.differences)
-    return f"differs: {count} difference{'s' if count > 1 else ''} beyond what is not metered"
+    return f"differs: {count} difference{'s' if count > 1 else ''} beyond a cent, tax, credits and the like"
 
 
 def _cells(one: Difference) -> list[str]:
     hours = "" if one.hours is None else f"{'+' if one.hours > 0 else ''}{_decimal(one.hours, 3)}"
-    return [one.cause.value, one.resource, one.what, _short(one.from_wall), _short(one.to_wall), hours]
+    resource = f"{one.resources:,} smaller ones" if one.resources else one.resource
+    return [one.cause.value, resource, one.what, _short(one.from_wall), _short(one.to_wall), hours]
 
 
 def _short(wall: int) -> str:
@@ -171,6 +172,11 @@ def _short(wall: int) -> str:
 
 
 def _why(one: Difference) -> str:
+    times = f", {one.times} times below a cent" if one.times > 1 else ""
+    return f"{_reason(one)}{times}"
+
+
+def _reason(one: Difference) -> str:
     from governor.core.money.reports.bill import Cause
 
     if one.cause is Cause.PRICE:
@@ -178,12 +184,14 @@ def _why(one: Difference) -> str:
             return "the amounts differ; one side has no hours"
         return f"ours ${_prices(one.our_prices)}/h, theirs ${_prices(one.their_prices)}/h"
     return {
+        Cause.TOO_MANY_HOURS: "more hours than there were: billed twice, or in another unit",
         Cause.OURS_MISSING: "no governor was installed, or it was down",
         Cause.THEIRS_MISSING: "metered here and not billed",
         Cause.NOT_FINAL: "the bill ends within this time",
         Cause.GRANULARITY: "billed in full hours or minutes",
         Cause.LOST: "one sum for hours that the bill has as missing here",
         Cause.OTHER_TIME: "billed in this period for a time outside it",
+        Cause.RESOURCE_NOT_METERED: "no line of the ledger: is it still needed?",
         Cause.UNKNOWN_TO_US: "no ledger here has charged it",
         Cause.UNKNOWN_TO_THEM: "the bill has no such line",
     }.get(one.cause, "")
@@ -249,4 +257,6 @@ def _record(one: Difference, usd: str) -> dict[str, Any]:
         "hours": None if one.hours is None else _decimal(one.hours, 6),
         "our_prices_usd": None if one.our_prices is None else [_decimal(price, 6) for price in one.our_prices],
         "their_prices_usd": None if one.their_prices is None else [_decimal(price, 6) for price in one.their_prices],
+        "times": one.times,
+        "resources": one.resources or None,
     }

@@ -14,6 +14,7 @@ from governor.core.money.reports.focus import COLUMNS
 from tests.golden.cost.conftest import AsAgreed, Call
 
 HERE = Path(__file__).parent
+AGREES = "agrees: what differs is below a cent in all, or tax, credits and the like"
 BILLS = ("bill_cur.csv", "bill_cur2.csv", "bill_focus.csv")
 
 
@@ -53,14 +54,15 @@ def test_the_document_reads_as_agreed(ledger: Path, costgov: Call, as_agreed: As
 
 def test_one_resource_of_a_large_bill(ledger: Path, costgov: Call) -> None:
     code, text = compared(costgov, "bill_cur.csv", "--resource", "vol-0bbb")
-    assert (code, text.splitlines()[-1]) == (0, "agrees: what differs is below a cent or of lines that are not metered")
+    assert (code, text.splitlines()[-1]) == (0, AGREES)
 
 
 def test_a_part_of_the_time(ledger: Path, costgov: Call) -> None:
     words = ("--resource", "i-0aaa", "--since", "2026-11-02T10:00", "--until", "2026-11-02T12:00", "--json")
     document = json.loads(compared(costgov, "bill_cur.csv", *words)[1])
-    assert (document["ledger_usd"], document["agrees"]) == ("110.080000", True)
-    assert [one["kind"] for one in document["differences"]] == ["egress"]
+    assert (document["ledger_usd"], document["agrees"]) == ("110.080000", False)
+    told = [(one["cause"], one["resource"], one["kind"]) for one in document["differences"]]
+    assert told == [("resource_not_metered", "i-0aaa", "egress")]
     done = costgov("reconcile", str(HERE / "bill_cur.csv"), "--since", "2027-01-01")
     assert done.code == ExitCode.FAILED
     assert "is about 2026-11-01T00:00:00Z to 2026-12-01T00:00:00Z, and nothing of that is asked for" in done.err
@@ -107,4 +109,6 @@ def test_an_empty_ledger_lacks_all_that_is_billed(state_dir: Path, costgov: Call
     done = costgov("reconcile", str(HERE / "bill_cur.csv"), "--json")
     asks = f"costgov: {state_dir}: nothing was charged in that time; is it the right ledger (--config)?\n"
     assert (done.code, done.err) == (ExitCode.DIFFERS, asks)
-    assert {one["cause"] for one in json.loads(done.out)["differences"]} == {"unknown_to_us", "not_metered"}
+    assert {one["cause"] for one in json.loads(done.out)["differences"]} == {
+        *("unknown_to_us", "not_metered", "resource_not_metered")
+    }

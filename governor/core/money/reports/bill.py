@@ -55,6 +55,7 @@ class BillLine:
     hours: Fraction | None = None
     # A reservation or a plan pays for these hours, in part or in full.
     committed: bool = False
+    gpu_hours: Fraction | None = None  # Its quantity, if that is in hours of one GPU.
 
     @property
     def billed_at(self) -> int:
@@ -70,17 +71,18 @@ class BillLine:
             return None
         share = Fraction(last - first, self.to_wall - self.from_wall)
         hours = None if self.hours is None else self.hours * share
-        return replace(self, from_wall=first, to_wall=last, usd=self.usd * share, hours=hours)
+        gpu_hours = None if self.gpu_hours is None else self.gpu_hours * share
+        return replace(self, from_wall=first, to_wall=last, usd=self.usd * share, hours=hours, gpu_hours=gpu_hours)
 
-
-@dataclass(frozen=True, slots=True)
-class Bill:
-    """`since` and `until` bound the billing periods of the bill."""
-
-    form: str  # "FOCUS", "AWS CUR".
-    lines: tuple[BillLine, ...]
-    since: int
-    until: int
+    def moved(self, by_ns: int) -> BillLine:
+        """The line at another time, with its billing period."""
+        return replace(
+            self,
+            from_wall=self.from_wall + by_ns,
+            to_wall=self.to_wall + by_ns,
+            billed_from=self.billed_from + by_ns,
+            billed_to=self.billed_to + by_ns,
+        )
 
 
 def short_resource(resource: str) -> str:
@@ -92,17 +94,21 @@ def short_resource(resource: str) -> str:
 
 
 CENT_USD: Final = Fraction(1, 100)
+# The resources that one kind of difference names, the largest first. The rest is one sum.
+NAMED_MAX: Final = 1_000
 
 
 class Cause(Enum):
     """The value is the text for people."""
 
     PRICE = "price differs"
+    TOO_MANY_HOURS = "billed more than the clock has"
     OURS_MISSING = "hours missing on our side"
     THEIRS_MISSING = "hours missing on theirs"
     NOT_FINAL = "bill not final yet"
     GRANULARITY = "billing granularity"
     NOT_METERED = "not metered"
+    RESOURCE_NOT_METERED = "resource not metered"
     UNKNOWN_TO_US = "resource unknown to us"
     UNKNOWN_TO_THEM = "not in the bill"
     LOST = "hours lost in a damaged journal"
@@ -110,12 +116,13 @@ class Cause(Enum):
     BELOW_A_CENT = "below a cent each"
 
 
-EXPLAINED: Final = frozenset({Cause.NOT_METERED, Cause.BELOW_A_CENT})
 # For these causes one stretch of time is one entry. For the others all times are one entry.
-_BY_STRETCH: Final = frozenset({Cause.OURS_MISSING, Cause.THEIRS_MISSING, Cause.NOT_FINAL})
+_BY_STRETCH: Final = frozenset({Cause.OURS_MISSING, Cause.THEIRS_MISSING, Cause.NOT_FINAL, Cause.TOO_MANY_HOURS})
+_MANY_RESOURCES: Final = frozenset({Cause.UNKNOWN_TO_US, Cause.RESOURCE_NOT_METERED})
 
 
 Prices = tuple[Fraction, Fraction]  # The lowest and the highest, in dollars per hour.
+_Key = tuple[Cause, str, str]
 
 
 @dataclass(slots=True)
@@ -131,45 +138,122 @@ class Difference:
     hours: Fraction | None = None  # Theirs minus ours, if the hours differ.
     our_prices: Prices | None = None
     their_prices: Prices | None = None
+    times: int = 1  # More: that many stretches, each below a cent.
+    resources: int = 0  # More than 0: the sum of so many that are not named.
 
     @property
     def is_explained(self) -> bool:
-        return self.cause in EXPLAINED
+        """Whether nobody needs to look at it: no use of a resource, or less than a cent in all."""
+        if self.cause is Cause.BELOW_A_CENT:
+            return abs(self.usd) < CENT_USD
+        return self.cause is Cause.NOT_METERED
+
+    @property
+    def key(self) -> _Key:
+        return self.cause, self.resource, self.what
+
+    def join(self, part: Difference) -> None:
+        """Take in another difference of the same key."""
+        self.our_prices = _spanned(self.our_prices, part.our_prices)
+        self.their_prices = _spanned(self.their_prices, part.their_prices)
+        if part.hours is not None:
+            self.hours = part.hours if self.hours is None else self.hours + part.hours
+        self.usd += part.usd
+        self.from_wall = min(self.from_wall, part.from_wall)
+        self.to_wall = max(self.to_wall, part.to_wall)
 
 
-def joined(parts: Iterable[Difference]) -> list[Difference]:
-    """One entry per cause, resource and (for hours) stretch of time. All entries below a cent become one."""
+def joined(parts: Iterable[Difference], named_max: int = NAMED_MAX) -> list[Difference]:
+    """One entry per cause, resource and (for hours) stretch of time, the largest first.
+
+    Entries below a cent that have a cause and a resource in common are one entry. What is still below a cent is one
+    sum of all causes.
+    """
     entries: list[Difference] = []
-    last: dict[tuple[Cause, str, str], Difference] = {}
+    last: dict[_Key, Difference] = {}
     for part in sorted(parts, key=lambda one: (one.resource, one.what, one.from_wall)):
-        key = (part.cause, part.resource, part.what)
-        known = last.get(key)
+        known = last.get(part.key)
         if known is None or (part.cause in _BY_STRETCH and known.to_wall != part.from_wall):
-            last[key] = part
+            last[part.key] = part
             entries.append(part)
         else:
-            _join(known, part)
-    large = [one for one in entries if abs(one.usd) >= CENT_USD and one.cause is not Cause.BELOW_A_CENT]
-    small = [one for one in entries if abs(one.usd) < CENT_USD or one.cause is Cause.BELOW_A_CENT]
-    large.sort(key=lambda one: (one.is_explained, -abs(one.usd), one.resource, one.from_wall))
-    rest = sum((one.usd for one in small), Fraction(0))
-    if rest:
-        start, end = min(one.from_wall for one in small), max(one.to_wall for one in small)
-        large.append(Difference(Cause.BELOW_A_CENT, "", "", start, end, rest))
+            known.join(part)
+    large = [one for one in entries if not _is_small(one)]
+    small = _together(one for one in entries if _is_small(one))
+    large = _named(sorted([*large, *(one for one in small if not _is_small(one))], key=_by_size), named_max)
+    rest = [one for one in small if _is_small(one)]
+    total = sum((one.usd for one in rest), Fraction(0))
+    if total:
+        start, end = min(one.from_wall for one in rest), max(one.to_wall for one in rest)
+        large.append(Difference(Cause.BELOW_A_CENT, "", "", start, end, total))
     return large
 
 
-def _join(known: Difference, part: Difference) -> None:
-    known.our_prices = _spanned(known.our_prices, part.our_prices)
-    known.their_prices = _spanned(known.their_prices, part.their_prices)
-    if part.hours is not None:
-        known.hours = part.hours if known.hours is None else known.hours + part.hours
-    known.usd += part.usd
-    known.from_wall = min(known.from_wall, part.from_wall)
-    known.to_wall = max(known.to_wall, part.to_wall)
+def _is_small(one: Difference) -> bool:
+    return abs(one.usd) < CENT_USD or one.cause is Cause.BELOW_A_CENT
+
+
+def _by_size(one: Difference) -> tuple[bool, Fraction, str, int]:
+    return one.is_explained, -abs(one.usd), one.resource, one.from_wall
+
+
+def _together(small: Iterable[Difference]) -> list[Difference]:
+    """The stretches of one cause and resource as one entry."""
+    by_key: dict[_Key, Difference] = {}
+    for one in small:
+        known = by_key.setdefault(one.key, one)
+        if known is not one:
+            known.times += 1
+            known.join(one)
+    return list(by_key.values())
+
+
+def _named(ordered: Iterable[Difference], named_max: int) -> list[Difference]:
+    """As many resources as a list may name; of each kind of line the rest as one sum."""
+    named: list[Difference] = []
+    sums: dict[_Key, Difference] = {}
+    count = 0
+    for one in ordered:
+        count += one.cause in _MANY_RESOURCES
+        if one.cause not in _MANY_RESOURCES or (count <= named_max and not one.resources):
+            named.append(one)
+            continue
+        one.resource, one.resources = "", max(one.resources, 1)
+        known = sums.setdefault(one.key, one)
+        if known is not one:
+            known.resources += one.resources
+            known.join(one)
+    return sorted([*named, *sums.values()], key=_by_size) if sums else named
 
 
 def _spanned(known: Prices | None, more: Prices | None) -> Prices | None:
     if known is None or more is None:
         return known or more
     return min(known[0], more[0]), max(known[1], more[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """`since` and `until` bound the billing periods of the bill."""
+
+    form: str  # "FOCUS", "AWS CUR".
+    lines: tuple[BillLine, ...]
+    since: int
+    until: int
+    rows: int = 0  # Of the file, those that `apart` sums included.
+    apart: tuple[Difference, ...] = ()  # Sums of the rows of resources that the ledger does not know.
+    spans: tuple[Span, ...] = ()  # Of those rows.
+
+    def moved(self, by_ns: int) -> Bill:
+        """The bill at another time. What stands apart has no time that matters."""
+        lines = tuple(line.moved(by_ns) for line in self.lines)
+        return replace(self, lines=lines, since=self.since + by_ns, until=self.until + by_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Of one kind of line: the length of its longest row, and when its last one ends."""
+
+    kind: LineKind
+    longest_ns: int
+    until: int

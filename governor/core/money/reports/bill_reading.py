@@ -1,0 +1,125 @@
+"""What the lines of a bill mean for machines of the ledger: their kind, hours of one GPU, and hours of another zone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Final
+
+from governor.core.base.units import NS_PER_HOUR, hour_of
+from governor.core.money.charges import Charge, LineKind, Unit
+from governor.core.money.prices import GPUS_MAX
+from governor.core.money.reports.bill import Bill, BillKind, BillLine, short_resource
+from governor.core.money.reports.cost import slices
+from governor.core.money.reports.focus import resource_id
+
+# Zones of the world lie within 14 hours of UTC.
+SHIFT_HOURS_MAX: Final = 14
+# A start and an end that lie elsewhere: less is no shift.
+_SHIFTED_HOURS_MIN: Final = 2.0
+# Of the ratio of GPU-hours to hours: what a start and an end within an hour are rounded by.
+_RATIO_SLACK: Final = Fraction(1, 50)
+
+Hours = Mapping[str, Mapping[int, int]]  # Of each machine: the full hour -> nanoseconds of it.
+
+
+def metered_hours(charges: Iterable[Charge]) -> Hours:
+    """The metered compute of each machine, by the clock's hour."""
+    hours: dict[str, Counter[int]] = {}
+    for charge in charges:
+        if charge.line.kind is LineKind.COMPUTE and charge.line.unit is Unit.HOUR:
+            machine = hours.setdefault(short_resource(resource_id(charge)), Counter())
+            for part in slices(charge, hour_of):
+                machine[part.from_wall // NS_PER_HOUR] += part.quantity
+    return hours
+
+
+def read_as_ours(bill: Bill, ours: Hours, gpus: int | None = None) -> Bill:
+    """The bill with lines of our machines' time as hours of compute, whatever category and unit they are in.
+
+    `gpus`: of the machine, where that is known. Else it is how many times the metered hours the GPU-hours are.
+    """
+    machines = {line.resource for line in bill.lines if line.kind is BillKind.COMPUTE}
+    lines = [_as_compute(line) if line.resource not in machines else line for line in bill.lines]
+    lines = [line if line.resource in ours else old for line, old in zip(lines, bill.lines, strict=True)]
+    by_gpu: dict[str, list[BillLine]] = {resource: [] for resource in ours}
+    for line in lines:
+        if line.resource in by_gpu and line.kind is BillKind.COMPUTE and line.gpu_hours:
+            by_gpu[line.resource].append(line)
+    counts = {resource: gpus or _gpus(of_it, ours[resource]) for resource, of_it in by_gpu.items()}
+    return replace(bill, lines=tuple(_in_hours(line, counts.get(line.resource)) for line in lines))
+
+
+def _as_compute(line: BillLine) -> BillLine:
+    """A machine without a line of compute is billed in another category: what is by time is its compute."""
+    by_time = line.hours is not None or line.gpu_hours is not None
+    return replace(line, kind=BillKind.COMPUTE) if line.kind is BillKind.OTHER and by_time else line
+
+
+def _in_hours(line: BillLine, gpus: int | None) -> BillLine:
+    if line.kind is not BillKind.COMPUTE or line.gpu_hours is None or gpus is None:
+        return line
+    return replace(line, hours=line.gpu_hours / gpus, gpu_hours=None)
+
+
+def _gpus(lines: Iterable[BillLine], metered: Mapping[int, int]) -> int | None:
+    """The whole number that most lines agree on; None where there is none, and the amounts are compared instead."""
+    votes: Counter[int] = Counter()
+    count = 0
+    for line in lines:
+        assert line.gpu_hours is not None, "only these lines are asked"
+        first, last = line.from_wall // NS_PER_HOUR, -(-line.to_wall // NS_PER_HOUR)
+        hours = Fraction(sum(metered.get(hour, 0) for hour in range(first, last)), NS_PER_HOUR)
+        if not hours:
+            continue
+        count += 1
+        ratio = line.gpu_hours / hours
+        whole = round(ratio)
+        if 1 <= whole <= GPUS_MAX and abs(ratio - whole) <= _RATIO_SLACK * whole:
+            votes[whole] += 1
+    [(found, most)] = votes.most_common(1) or [(0, 0)]
+    return found if 2 * most > count else None
+
+
+def shift_of(bill: Bill, ours: Hours) -> int:
+    """By how many whole hours the bill lies later than the ledger, as a bill in local time does; else 0.
+
+    It is a shift if all machines fit better with it, and what fits no longer is less than half of before.
+    """
+    theirs = _billed_hours(bill.lines, ours)
+    if not theirs:
+        return 0
+    off = {shift: [_off(theirs[name], ours[name], shift) for name in theirs] for shift in _shifts()}
+    now = off[0]
+    ordered = sorted(_shifts(), key=lambda shift: (sum(off[shift]), abs(shift)))
+    best, second = ordered[0], ordered[1]
+    is_clear = sum(off[best]) < sum(off[second]) - 1
+    fits = all(moved <= before for moved, before in zip(off[best], now, strict=True))
+    less = sum(now) - sum(off[best])
+    return best if is_clear and fits and less >= max(_SHIFTED_HOURS_MIN, sum(now) / 2) else 0
+
+
+def _shifts() -> Sequence[int]:
+    return range(-SHIFT_HOURS_MAX, SHIFT_HOURS_MAX + 1)
+
+
+def _billed_hours(lines: Iterable[BillLine], ours: Hours) -> dict[str, dict[int, float]]:
+    """Of the machines that both sides have, by the clock's hour. Empty where the bill is coarser than hours."""
+    hours: dict[str, dict[int, float]] = {}
+    for line in lines:
+        if line.kind is not BillKind.COMPUTE or line.resource not in ours or line.hours is None:
+            continue
+        if line.to_wall - line.from_wall > NS_PER_HOUR:
+            return {}
+        machine = hours.setdefault(line.resource, {})
+        at = line.from_wall // NS_PER_HOUR
+        machine[at] = machine.get(at, 0.0) + float(line.hours)
+    return hours
+
+
+def _off(theirs: Mapping[int, float], ours: Mapping[int, int], shift: int) -> float:
+    """The hours that do not fit. An hour that is billed twice is no sign of a shift."""
+    hours = ours.keys() | {at - shift for at in theirs}
+    return sum(abs(min(theirs.get(at + shift, 0.0), 1.0) - ours.get(at, 0) / NS_PER_HOUR) for at in hours)

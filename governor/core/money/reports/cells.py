@@ -1,0 +1,261 @@
+"""Ledger and bill side by side, in cells of (resource, kind of line, period).
+
+In a cell with both sides the difference is split:
+
+    theirs - ours = (their hours - our hours) x price + the rest, which is due to the price
+
+So the parts sum to the difference of the two totals, whatever their causes are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Final
+
+from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S
+from governor.core.money.charges import LOST, Charge, LineKind, Unit
+from governor.core.money.reports.bill import BillKind, BillLine, Cause, Difference, short_resource
+from governor.core.money.reports.cost import Period, slices
+from governor.core.money.reports.focus import resource_id
+
+# Providers bill by the second with a minimum of a minute, from a moment that only they know.
+GRANULARITY_HOURS: Final = Fraction(1, 60)
+# A shorter gap in our time is a governor that started again. A machine that was stopped is away for longer.
+GAP_NS: Final = 5 * NS_PER_MINUTE
+# Some bills end a row a second early: 10:59:59.
+ROW_END_HOURS: Final = Fraction(NS_PER_S, NS_PER_HOUR)
+# What rounding to micro-dollars loses in a cell. A smaller difference is no difference of price.
+NO_PRICE_USD: Final = Fraction(1, 100_000)
+
+
+@dataclass(slots=True)
+class _Side:
+    usd: Fraction = Fraction(0)
+    hours: Fraction = Fraction(0)
+    rows: int = 0
+    lost_usd: Fraction = Fraction(0)  # Ours: charges whose time is no longer known.
+    without_hours: bool = False
+    in_whole_hours: bool = True  # Each of the rows.
+    committed: bool = False
+    prices: set[int] = field(default_factory=set)  # Ours, in micro-dollars.
+    times: list[tuple[int, int]] = field(default_factory=list)  # Theirs, of each row.
+
+    @property
+    def price_usd(self) -> Fraction | None:
+        """Per hour: the charged price if there is only one, else the average."""
+        if len(self.prices) == 1:
+            return Fraction(next(iter(self.prices)), MICROS_PER_USD)
+        return self.usd / self.hours if self.hours and not self.without_hours else None
+
+    @property
+    def covered_hours(self) -> Fraction:
+        """The time that at least one of the rows is about."""
+        total = 0
+        end = 0
+        for first, last in sorted(self.times):
+            total += max(0, last - max(first, end))
+            end = max(end, last)
+        return Fraction(total, NS_PER_HOUR)
+
+
+@dataclass(slots=True)
+class _Cell:
+    resource: str
+    kind: LineKind
+    from_wall: int
+    to_wall: int
+    ours: _Side = field(default_factory=_Side)
+    theirs: _Side = field(default_factory=_Side)
+
+
+class Cells:
+    """The cells of a comparison over [since, until). `periods`: how long a cell of each kind of line is."""
+
+    def __init__(self, periods: dict[LineKind, Period], since: int, until: int) -> None:
+        self._periods = periods
+        self._since, self._until = since, until
+        self._cells: dict[tuple[str, LineKind, int], _Cell] = {}
+        self._metered: dict[str, list[tuple[int, int]]] = {}  # Of each machine.
+
+    def _cell(self, resource: str, kind: LineKind, at: int) -> _Cell:
+        start, end = self._periods[kind](at)
+        key = (resource, kind, start)
+        known = self._cells.get(key)
+        if known is None:
+            known = self._cells[key] = _Cell(resource, kind, start, end)
+        return known
+
+    def enter_ours(self, charge: Charge) -> None:
+        resource, kind = short_resource(resource_id(charge)), charge.line.kind
+        if kind is LineKind.COMPUTE and charge.line.name != LOST:
+            self._metered.setdefault(resource, []).append((charge.from_wall, charge.to_wall))
+        for part in slices(charge, self._periods[kind]):
+            side = self._cell(resource, kind, part.from_wall).ours
+            if charge.line.name == LOST:
+                side.lost_usd += Fraction(part.usd_micros, MICROS_PER_USD)
+                continue
+            side.rows += 1
+            side.usd += Fraction(part.usd_micros, MICROS_PER_USD)
+            if charge.line.unit is Unit.HOUR:
+                side.hours += Fraction(part.quantity, NS_PER_HOUR)
+                side.prices.add(charge.line.price_usd_micros)
+            elif not (kind is LineKind.COMPUTE and charge.line.unit is Unit.PIECE):  # A PIECE corrects a late price.
+                side.without_hours = True
+
+    def enter_theirs(self, line: BillLine) -> None:
+        kind = line.kind.metered_as
+        assert kind is not None, "what is not metered has no cell"
+        at, period = line.from_wall, self._periods[kind]
+        while True:
+            start, end = period(at)
+            part = line.clip(start, end)
+            assert part is not None, "a line touches the period that it begins in"
+            side = self._cell(line.resource, kind, at).theirs
+            side.rows += 1
+            side.usd += part.usd
+            side.committed |= line.committed
+            side.times.append((part.from_wall, part.to_wall))
+            if part.hours is None:
+                side.without_hours = True
+            else:
+                side.hours += part.hours
+                side.in_whole_hours &= part.hours.denominator == 1
+            at = end
+            if at >= line.to_wall:
+                return
+
+    def differences(self, open_ends: dict[LineKind, int]) -> Iterator[Difference]:
+        """Yield the differences of the cells. `open_ends`: from when on the bill of a kind of line is not final."""
+        order = sorted(self._cells.values(), key=lambda cell: (cell.resource, cell.kind.value, cell.from_wall))
+        billed = {(cell.resource, cell.kind) for cell in order if cell.theirs.rows}
+        whole_hours = _in_whole_hours(order)
+        edges = self._edges()
+        for cell in order:
+            if cell.ours.lost_usd:
+                yield _difference(Cause.LOST, cell, -cell.ours.lost_usd)
+            if (cell.resource, cell.kind) not in billed:
+                hours = None if cell.ours.without_hours else -cell.ours.hours
+                yield _difference(Cause.UNKNOWN_TO_THEM, cell, -cell.ours.usd, hours=hours)
+                continue
+            is_final = cell.from_wall < open_ends.get(cell.kind, cell.to_wall)
+            rounded_up = whole_hours and cell.ours.rows > 0 and not self._inside(cell)
+            slack = GRANULARITY_HOURS * edges[cell.resource, cell.from_wall]
+            excess = self._excess(cell, slack, rounded_up=rounded_up)
+            yield from _parts(cell, excess, slack, is_final=is_final, rounded_up=rounded_up)
+
+    def _inside(self, cell: _Cell) -> bool:
+        """Whether we metered right before and right after: then nothing began or ended here that could be rounded."""
+
+        def metered(at: int) -> bool:
+            beside = self._cells.get((cell.resource, cell.kind, self._periods[cell.kind](at)[0]))
+            return beside is not None and beside.ours.rows > 0
+
+        return metered(cell.from_wall - 1) and metered(cell.to_wall)
+
+    def _edges(self) -> Counter[tuple[str, int]]:
+        """How often our time of a machine begins or ends in a cell or within a minute of it: the larger of the two."""
+        period = self._periods[LineKind.COMPUTE]
+        begins: Counter[tuple[str, int]] = Counter()
+        ends: Counter[tuple[str, int]] = Counter()
+        for resource, times in self._metered.items():
+            for first, last in _stretches(times):
+                for at, found, bound in ((first, begins, self._since), (last, ends, self._until)):
+                    if at == bound:
+                        continue  # Cut by what is compared: the machine went on.
+                    beside = (at - NS_PER_MINUTE, at - 1, at, at + NS_PER_MINUTE)
+                    found.update({(resource, period(one)[0]) for one in beside})
+        return begins | ends
+
+    def _excess(self, cell: _Cell, slack: Fraction, *, rounded_up: bool) -> Fraction:
+        """The billed hours for which there is no time."""
+        if cell.kind is not LineKind.COMPUTE or cell.theirs.without_hours:
+            return Fraction(0)
+        first, last = max(cell.from_wall, self._since), min(cell.to_wall, self._until)
+        clock = Fraction(max(0, last - first), NS_PER_HOUR)
+        covered = cell.theirs.covered_hours
+        beyond = max(Fraction(0), cell.theirs.hours - clock)
+        if rounded_up or not covered:  # A row may be a moment that stands for an hour.
+            return beyond
+        over = cell.theirs.hours - covered
+        return over if over > slack + cell.theirs.rows * ROW_END_HOURS else beyond
+
+
+def _stretches(times: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    begin = end = None
+    for first, last in sorted(times):
+        if begin is None or end is None:
+            begin, end = first, last
+        elif first - end > GAP_NS:
+            yield begin, end
+            begin, end = first, last
+        else:
+            end = max(end, last)
+    if begin is not None and end is not None:
+        yield begin, end
+
+
+def _in_whole_hours(order: Sequence[_Cell]) -> bool:
+    """Whether the bill has only whole hours, although we have parts of hours: it rounds up."""
+    both = [cell for cell in order if cell.kind is LineKind.COMPUTE and cell.theirs.rows and cell.ours.rows]
+    return bool(both) and all(not cell.theirs.without_hours and cell.theirs.in_whole_hours for cell in both)
+
+
+def _parts(cell: _Cell, excess: Fraction, slack: Fraction, *, is_final: bool, rounded_up: bool) -> Iterator[Difference]:
+    ours, theirs = cell.ours, cell.theirs
+    whole = theirs.usd - ours.usd
+    if ours.without_hours or theirs.without_hours:
+        yield _of_amounts(cell, whole, is_final=is_final)
+        return
+    hours = theirs.hours - ours.hours - excess
+    price = ours.price_usd if ours.price_usd is not None else theirs.price_usd
+    if price is not None and theirs.rows and (ours.rows or excess):
+        of_excess, of_hours = excess * price, hours * price
+    else:
+        of_excess, of_hours = Fraction(0), whole if hours else Fraction(0)
+    if of_excess:
+        yield _difference(Cause.TOO_MANY_HOURS, cell, of_excess, hours=excess)
+    if of_hours:
+        cause = _cause_of_hours(hours, slack, is_final=is_final, rounded_up=rounded_up)
+        yield _difference(cause, cell, of_hours, hours=hours)
+    of_price = whole - of_hours - of_excess
+    if abs(of_price) < NO_PRICE_USD:
+        yield _difference(Cause.BELOW_A_CENT, cell, of_price)
+    elif theirs.committed:
+        yield _difference(Cause.NOT_METERED, cell, of_price, what=BillKind.COMMITMENT.value)
+    else:
+        their_price = theirs.usd / theirs.hours if theirs.hours else None
+        yield _difference(Cause.PRICE, cell, of_price, prices=(ours.price_usd, their_price))
+
+
+def _of_amounts(cell: _Cell, whole: Fraction, *, is_final: bool) -> Difference:
+    """If a side has no hours, only its presence says more than the amount."""
+    if not cell.theirs.rows:
+        return _difference(Cause.THEIRS_MISSING if is_final else Cause.NOT_FINAL, cell, whole)
+    if not cell.ours.rows:
+        return _difference(Cause.OURS_MISSING, cell, whole)
+    return _difference(Cause.BELOW_A_CENT if abs(whole) < NO_PRICE_USD else Cause.PRICE, cell, whole)
+
+
+def _cause_of_hours(hours: Fraction, slack: Fraction, *, is_final: bool, rounded_up: bool) -> Cause:
+    if abs(hours) <= slack or (rounded_up and 0 < hours < 1):
+        return Cause.GRANULARITY
+    if hours > 0:
+        return Cause.OURS_MISSING
+    return Cause.THEIRS_MISSING if is_final else Cause.NOT_FINAL
+
+
+def _difference(
+    cause: Cause,
+    cell: _Cell,
+    usd: Fraction,
+    *,
+    what: str | None = None,
+    hours: Fraction | None = None,
+    prices: tuple[Fraction | None, Fraction | None] = (None, None),
+) -> Difference:
+    named = cell.kind.value if what is None else what
+    ours, theirs = (None if price is None else (price, price) for price in prices)
+    return Difference(cause, cell.resource, named, cell.from_wall, cell.to_wall, usd, hours, ours, theirs)

@@ -22,7 +22,8 @@ from governor.planner.keys import PlanUnreadableError, from_toml
 from governor.policies.loading import ceiling_fault
 from governor.policies.parse import load_policies
 from governor.replay.user_tests import run_file
-from governor.wire.bills import TableError, read_bill
+from governor.wire.bills import read_bill
+from governor.wire.csv_table import TableError
 from governor.wire.price_table import PriceTableError, parse_table
 from governor.wire.records import RecordReader
 from tests.fuzz import mutate

@@ -104,7 +104,7 @@ def _opened(file: str) -> Iterator[TextIO]:
 def _check(path: str) -> None:
     from governor.core.money.reports.focus import VERSION
     from governor.core.money.reports.focus_rules import check_header, check_row
-    from governor.wire.bills import TableError, opened_csv
+    from governor.wire.csv_table import TableError, opened_csv
 
     found = rows = 0
     try:

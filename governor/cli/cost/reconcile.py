@@ -3,101 +3,89 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from governor.cli.common import ExitCode, Failed, config_option, exits, json_option, print_json
-from governor.cli.cost.charges import Unread, charges_in, scope_of, state_dir_of, time_options
-from governor.core.base.units import utc_text
+from governor.cli.common import ExitCode, Failed, config_option, exits, json_option, print_json, settings_from
+from governor.cli.cost.bill_file import bill_options, is_of, read_bill_file
+from governor.cli.cost.charges import Unread, charges_in, scope_of, time_options
+from governor.core.base.units import NS_PER_HOUR, utc_text
 from governor.core.money.reports.cost import decimal_text, rounded_together
 from governor.text.screen import screen_of
 
 if TYPE_CHECKING:
-    from governor.core.money.reports.bill import Bill, Difference
+    from governor.core.money.charges import Charge
+    from governor.core.money.reports.bill import Bill, Cause, Difference
     from governor.core.money.reports.reconcile import Reconciliation
+    from governor.wire.bill_map import BillMap
 
 ROWS_SHOWN: Final = 50  # One or two screens, largest first. --json has all.
+OTHERS_SHOWN: Final = 20  # Of each cause.
 _CENTS: Final = (100, 2)
 _MICROS: Final = (1_000_000, 6)
 
 
 @click.command(short_help="Compare the ledger with a provider's bill.", epilog=exits(ExitCode.DIFFERS))
 @click.argument("bill", metavar="BILL.csv", type=click.Path(dir_okay=False))
-@click.option(
-    "--format", "form", type=click.Choice(["auto", "focus", "cur"]), default="auto", show_default=True,
-    help="What kind of bill it is; auto looks at its columns.",
-)  # fmt: skip
-@click.option("--resource", "resources", multiple=True, metavar="ID", help="Only this instance or volume. Repeatable.")
+@bill_options
 @time_options
 @config_option
 @json_option
 def reconcile(
-    bill: str, form: str, resources: tuple[str, ...], since: int | None, until: int | None, config: Path | None,
-    as_json: bool,
+    bill: str, form: str, columns: BillMap | None, resources: tuple[str, ...], since: int | None, until: int | None,
+    config: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare the ledger with a bill, by resource and by the hour or the day, whichever the bill is in.
 
     Reads FOCUS rows (BilledCost) and AWS CUR rows (UnblendedCost, with resource ids, either spelling of the columns),
-    plain or gzipped. The time compared is the bill's own billing periods. Every difference of a cent and more is
-    named with its likely cause; together they are exactly what the totals differ by.
+    plain or gzipped; any other CSV by --map date=COLUMN --map amount=COLUMN and what else it has. The time compared is
+    the bill's own billing periods. Every difference of a cent and more is named with its likely cause; together they
+    are exactly what the totals differ by.
 
     Exits with 0 when all that differs is below a cent in all or no use of a resource (tax, credits, refunds, plans and
     reservations), with 6 when more than that differs, as a disk that nobody meters; with 1 when a part of the ledger
     cannot be read.
     """
+    from governor.core.money.reports.bill_reading import metered_hours, read_as_ours, shift_of
     from governor.core.money.reports.reconcile import reconcile as compare
 
-    found = _only(_read(bill, form), resources)
-    scope = scope_of(*_window(bill, found, since, until), ())
-    assert scope.since is not None, "the bill's own bounds stand in"
-    assert scope.until is not None, "and for both"
-    state_dir = state_dir_of(config)
-    unread = Unread(scope)
-    own = [charge for charge in charges_in(state_dir, scope, unread) if _is_of(charge, resources)]
+    settings = settings_from(config)
+    state_dir = settings.paths.state_dir
+    found = read_bill_file(bill, state_dir, form, columns, resources, since, until)
+    own, unread, window = _charged(state_dir, bill, found, resources, since, until)
+    shift_h = shift_of(read_as_ours(found, metered_hours(own), settings.price.gpus), metered_hours(own))
+    if shift_h:
+        found = found.moved(-shift_h * NS_PER_HOUR)
+        own, unread, window = _charged(state_dir, bill, found, resources, since, until)
     if not own and not unread.count:
         click.echo(
             f"costgov: {state_dir}: nothing was charged in that time; is it the right ledger (--config)?", err=True
         )
-    result = compare(own, found, scope.since, scope.until)
+    result = compare(own, found, *window, gpus=settings.price.gpus)
     if as_json:
-        print_json(_document(result, bill, found.form, unread.count))
+        print_json(_document(result, bill, found.form, unread.count, shift_h))
     else:
-        _print(result, bill, found)
+        _print(result, bill, found, shift_h)
     # Before the verdict, because missing charges may explain the difference.
     unread.end()
     if not result.agrees:
         raise click.exceptions.Exit(ExitCode.DIFFERS)
 
 
-def _read(path: str, form: str) -> Bill:
-    from governor.wire.bills import TableError, read_bill
-
-    try:
-        with open(path, "rb", buffering=0) as stream:
-            return read_bill(stream, path, form)
-    except TableError as error:
-        raise Failed(str(error)) from error
-    except OSError as error:
-        raise Failed(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _only(bill: Bill, resources: tuple[str, ...]) -> Bill:
-    from governor.core.money.reports.bill import short_resource
-
-    wanted = {short_resource(resource) for resource in resources}
-    return replace(bill, lines=tuple(line for line in bill.lines if line.resource in wanted)) if wanted else bill
-
-
-def _is_of(charge: Any, resources: tuple[str, ...]) -> bool:
-    from governor.core.money.reports.bill import short_resource
-    from governor.core.money.reports.focus import resource_id
-
-    return not resources or short_resource(resource_id(charge)) in {short_resource(resource) for resource in resources}
+def _charged(
+    state_dir: Path, path: str, bill: Bill, resources: tuple[str, ...], since: int | None, until: int | None
+) -> tuple[list[Charge], Unread, tuple[int, int]]:
+    """The charges of the bill's time, what of them cannot be read, and that time."""
+    window = _window(path, bill, since, until)
+    scope = scope_of(*window, ())
+    unread = Unread(scope)
+    own = [charge for charge in charges_in(state_dir, scope, unread) if is_of(charge, resources)]
+    return own, unread, window
 
 
 def _window(path: str, bill: Bill, since: int | None, until: int | None) -> tuple[int, int]:
@@ -126,17 +114,19 @@ def _half_up(value: Fraction) -> int:
 # --- for people
 
 
-def _print(result: Reconciliation, path: str, bill: Bill) -> None:
+def _print(result: Reconciliation, path: str, bill: Bill, shift_h: int) -> None:
     from governor.core.money.reports.bill import CENT_USD
     from governor.text.table import Head, render_rows
 
-    shown, rest = result.differences[:ROWS_SHOWN], result.differences[ROWS_SHOWN:]
+    shown, rest = _shown(result.differences)
     parts = [difference.usd for difference in shown]
     parts += [sum((difference.usd for difference in rest), Fraction(0))] if rest else []
     scale, digits = _CENTS
     ours, theirs, cents = _amounts(result, parts, scale)
     times = f"{_short(result.since)} to {_short(result.until)} UTC"
-    click.echo(f"{path}: {bill.form}, {len(bill.lines)} rows, {times}, by the {result.per}")
+    click.echo(f"{path}: {bill.form}, {bill.rows} rows, {times}, by the {result.per}")
+    if shift_h:
+        click.echo(f"its times lie {abs(shift_h)} h {'after' if shift_h > 0 else 'before'} ours: compared so moved")
     for name, amount in (("bill", theirs), ("ledger", ours), ("difference", theirs - ours)):
         click.echo(f"{name:<10}  {_dollars(amount, scale, digits):>14}")
     if result.differences:
@@ -150,6 +140,20 @@ def _print(result: Reconciliation, path: str, bill: Bill) -> None:
         rows.append(["total", "", "", "", "", "", _signed(theirs - ours), ""])
         click.echo(render_rows(heads, rows, total=True, screen=screen_of(sys.stdout)), nl=False)
     click.echo(_verdict(result))
+
+
+def _shown(differences: Sequence[Difference]) -> tuple[list[Difference], list[Difference]]:
+    """The largest, with room for those of our own machines beside a thousand machines of others."""
+    from governor.core.money.reports.bill import MANY_RESOURCES
+
+    shown: list[Difference] = []
+    rest: list[Difference] = []
+    count: Counter[Cause] = Counter()
+    for one in differences:
+        count[one.cause] += 1
+        is_one_too_many = one.cause in MANY_RESOURCES and count[one.cause] > OTHERS_SHOWN
+        (rest if is_one_too_many or len(shown) == ROWS_SHOWN else shown).append(one)
+    return shown, rest
 
 
 def _verdict(result: Reconciliation) -> str:
@@ -223,7 +227,7 @@ def _decimal(value: Fraction, digits: int) -> str:
 # --- for programs
 
 
-def _document(result: Reconciliation, path: str, form: str, unreadable: int) -> dict[str, Any]:
+def _document(result: Reconciliation, path: str, form: str, unreadable: int, shift_h: int) -> dict[str, Any]:
     """Amounts are decimal strings of micro-dollars. The printed amounts add up."""
     scale, digits = _MICROS
     ours, theirs, parts = _amounts(result, [one.usd for one in result.differences], scale)
@@ -233,6 +237,7 @@ def _document(result: Reconciliation, path: str, form: str, unreadable: int) -> 
         "since": utc_text(result.since),
         "until": utc_text(result.until),
         "per": result.per,
+        "shift_hours": shift_h,
         "currency": "USD",
         "ledger_usd": decimal_text(ours, scale, digits),
         "bill_usd": decimal_text(theirs, scale, digits),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import tracemalloc
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pytest
 
 from governor.core.base.units import NS_PER_HOUR, parse_utc
 from governor.core.money.reports.bill import Bill, BillKind
-from governor.wire.bills import TableError, read_bill
+from governor.wire.bills import Wanted, read_bill
+from governor.wire.csv_table import TableError
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "cost"
 FOCUS: dict[str, str] = {
@@ -35,7 +37,7 @@ def table(*rows: dict[str, str]) -> bytes:
 
 
 def read(data: bytes, form: str = "auto") -> Bill:
-    return read_bill(io.BytesIO(data), "bill.csv", form)
+    return read_bill(io.BytesIO(data), "bill.csv", Wanted(form))
 
 
 def refusal(data: bytes, form: str = "auto") -> str:
@@ -141,13 +143,15 @@ def test_the_same_item_in_another_hour_is_no_duplicate() -> None:
 WRONG: list[tuple[bytes, str]] = [
     (b"", "bill.csv: the file is empty"),
     (table(FOCUS).split(b"\n")[0] + b"\n", "bill.csv: a header and no row"),
-    (b"Date,Amount\n2026-11-02,5\n", "bill.csv:1: neither a FOCUS nor a CUR bill: no column of either"),
+    (b"Date,Amount\n2026-11-02,5\n",
+     "bill.csv:1: neither a FOCUS nor a CUR bill: say by --map which column is what: date=, amount=, hours=, "
+     "resource="),
     (b"BilledCost,ResourceId\n1,i-0aaa\n",
      "bill.csv:1: no bill in the form FOCUS: it lacks BillingCurrency, ChargeCategory, ChargePeriodStart, "
      "ChargePeriodEnd, ServiceCategory"),
     (table({name: cell for name, cell in CUR.items() if name != "lineItem/ResourceId"}),
      "bill.csv:1: no bill in the form AWS CUR: it lacks lineItem/ResourceId"),
-    (table(FOCUS, FOCUS), "bill.csv:3: row: this row is there twice"),
+    (table(CUR, CUR), "bill.csv:3: row: this row is there twice"),
     (table(FOCUS | {"BillingCurrency": "EUR"}),
      'bill.csv:2: BillingCurrency: "EUR": the ledger is in USD; take the bill in that currency'),
     (table(FOCUS | {"BilledCost": "5,5"}), "bill.csv:2: 15 cells under 14 columns"),
@@ -184,8 +188,66 @@ def test_a_form_that_was_named_is_not_guessed() -> None:
 
 def test_a_bill_of_more_rows_than_fit_is_refused() -> None:
     bill = io.BytesIO(table(*(CUR | {"lineItem/ResourceId": f"i-{number}"} for number in range(3))))
-    assert len(read_bill(bill, "bill.csv", rows_max=3).lines) == 3
+    assert len(read_bill(bill, "bill.csv", Wanted(lines_max=3)).lines) == 3
     bill = io.BytesIO(table(*(CUR | {"lineItem/ResourceId": f"i-{number}"} for number in range(4))))
     with pytest.raises(TableError) as raised:
-        read_bill(bill, "bill.csv", rows_max=3)
-    assert str(raised.value) == "bill.csv:5: more than 3 rows: keep those of the machines in question"
+        read_bill(bill, "bill.csv", Wanted(lines_max=3))
+    assert str(raised.value) == "bill.csv:5: more than 3 rows of machines of the ledger: take a part by --resource"
+
+
+def test_equal_rows_of_focus_are_two_rows() -> None:
+    tax = FOCUS | {"ChargeCategory": "Tax", "ResourceId": ""}
+    assert [line.usd for line in read(table(tax, tax)).lines] == [Fraction("55.04")] * 2
+
+
+@pytest.mark.parametrize(
+    ("unit", "quantity", "hours", "gpu_hours"),
+    [
+        ("Seconds", "3600", 1, None), ("Minutes", "60", 1, None), ("GPU-Hours", "8", None, 8),
+        ("vCPU-Hours", "96", None, None),
+    ],
+)  # fmt: skip
+def test_units_of_a_machines_time(unit: str, quantity: str, hours: int | None, gpu_hours: int | None) -> None:
+    for category in ("Compute", "AI and Machine Learning"):
+        [line] = read(
+            table(FOCUS | {"PricingUnit": unit, "PricingQuantity": quantity, "ServiceCategory": category})
+        ).lines
+        assert (line.hours, line.gpu_hours) == (hours, gpu_hours)
+        is_compute = category == "Compute" and unit != "vCPU-Hours"
+        assert (line.kind is BillKind.COMPUTE) == is_compute
+
+
+class _Rows(io.RawIOBase):
+    """A bill of so many rows, which are made while they are read."""
+
+    def __init__(self, rows: int, machines: int) -> None:
+        self._rows = (
+            ",".join((FOCUS | {"ResourceId": f"i-{number % machines}"}).values()) + "\n" for number in range(rows)
+        )
+        self._ahead = (",".join(FOCUS) + "\n").encode()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while len(self._ahead) < len(buffer) and (row := next(self._rows, "")):
+            self._ahead += row.encode()
+        part, self._ahead = self._ahead[: len(buffer)], self._ahead[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
+
+
+def test_the_rows_of_others_take_no_memory_and_no_limit_counts_them() -> None:
+    told: list[int] = []
+    wanted = Wanted(ours={"i-7"}, lines_max=300, progress=told.append)
+    tracemalloc.start()
+    try:
+        bill = read_bill(_Rows(20_000, 100), "bill.csv", wanted)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (bill.rows, len(bill.lines), len(bill.apart)) == (20_000, 200, 99)
+    assert sum((one.usd for one in bill.apart), Fraction(0)) == Fraction("55.04") * 19_800
+    assert peak < 2_000_000
+    only = Wanted(resources=("i-7",), lines_max=300)
+    assert len(read_bill(_Rows(20_000, 100), "bill.csv", only).lines) == 200

@@ -69,6 +69,8 @@ class BillLine:
         first, last = max(self.from_wall, since), min(self.to_wall, until)
         if first >= last:
             return None
+        if (first, last) == (self.from_wall, self.to_wall):
+            return self  # The usual case.
         share = Fraction(last - first, self.to_wall - self.from_wall)
         hours = None if self.hours is None else self.hours * share
         gpu_hours = None if self.gpu_hours is None else self.gpu_hours * share
@@ -118,7 +120,7 @@ class Cause(Enum):
 
 # For these causes one stretch of time is one entry. For the others all times are one entry.
 _BY_STRETCH: Final = frozenset({Cause.OURS_MISSING, Cause.THEIRS_MISSING, Cause.NOT_FINAL, Cause.TOO_MANY_HOURS})
-_MANY_RESOURCES: Final = frozenset({Cause.UNKNOWN_TO_US, Cause.RESOURCE_NOT_METERED})
+MANY_RESOURCES: Final = frozenset({Cause.UNKNOWN_TO_US, Cause.RESOURCE_NOT_METERED})
 
 
 Prices = tuple[Fraction, Fraction]  # The lowest and the highest, in dollars per hour.
@@ -193,8 +195,8 @@ def _is_small(one: Difference) -> bool:
     return abs(one.usd) < CENT_USD or one.cause is Cause.BELOW_A_CENT
 
 
-def _by_size(one: Difference) -> tuple[bool, Fraction, str, int]:
-    return one.is_explained, -abs(one.usd), one.resource, one.from_wall
+def _by_size(one: Difference) -> tuple[bool, bool, Fraction, str, int]:
+    return one.is_explained, one.resources > 0, -abs(one.usd), one.resource, one.from_wall
 
 
 def _together(small: Iterable[Difference]) -> list[Difference]:
@@ -214,8 +216,8 @@ def _named(ordered: Iterable[Difference], named_max: int) -> list[Difference]:
     sums: dict[_Key, Difference] = {}
     count = 0
     for one in ordered:
-        count += one.cause in _MANY_RESOURCES
-        if one.cause not in _MANY_RESOURCES or (count <= named_max and not one.resources):
+        count += one.cause in MANY_RESOURCES
+        if one.cause not in MANY_RESOURCES or (count <= named_max and not one.resources):
             named.append(one)
             continue
         one.resource, one.resources = "", max(one.resources, 1)

@@ -29,6 +29,8 @@ def taken(line: BillLine, since: int, until: int, known: Known) -> tuple[BillLin
         return None, alone(line, known) if as_a_whole else None
     inside = line.clip(line.billed_from, line.billed_to)
     part = None if inside is None else inside.clip(since, until)
+    if inside is line:
+        return part, None  # The usual case.
     rest = line.usd - (Fraction(0) if inside is None else inside.usd)
     if not (as_a_whole and rest):
         return part, None
@@ -75,6 +77,10 @@ class BillBook:
     @property
     def kept(self) -> int:
         return len(self._lines)
+
+    @property
+    def rows(self) -> int:
+        return self._rows
 
     def enter(self, line: BillLine) -> None:
         self._rows += 1

@@ -70,7 +70,7 @@ def test_taxes_and_credits_are_no_resource() -> None:
 def test_of_very_many_resources_the_largest_are_named_and_the_rest_is_a_sum() -> None:
     parts = [Difference(Cause.RESOURCE_NOT_METERED, f"vol-{n}", "storage", 0, 1, Fraction(n)) for n in range(1, 6)]
     named = joined(parts, named_max=2)
-    assert [(one.resource, one.usd, one.resources) for one in named] == [("", 6, 3), ("vol-5", 5, 0), ("vol-4", 4, 0)]
+    assert [(one.resource, one.usd, one.resources) for one in named] == [("vol-5", 5, 0), ("vol-4", 4, 0), ("", 6, 3)]
 
 
 # --- more than the clock has ---

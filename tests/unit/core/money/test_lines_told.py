@@ -95,4 +95,4 @@ def test_a_piece_that_makes_up_for_a_price_hides_no_missing_hours() -> None:
     )  # fmt: skip
     result = reconcile(ours, Bill("test", (line,), second, second + NS_PER_HOUR), second, second + NS_PER_HOUR)
     missing = {one.cause: one.hours for one in result.differences}
-    assert missing.get(Cause.OURS_MISSING) == Fraction(1, 2)
+    assert missing.get(Cause.TOO_MANY_HOURS) == Fraction(1, 2), "one and a half in one hour of the clock"

@@ -1,0 +1,144 @@
+"""Shared by the commands that take a provider's bill: its options, reading it, and the maps that were given before."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from governor.cli.common import Failed, complain, remark
+from governor.cli.cost.charges import Scope, Unread, charges_in
+
+if TYPE_CHECKING:
+    from governor.core.money.charges import Charge
+    from governor.core.money.reports.bill import Bill
+    from governor.wire.bill_map import BillMap
+
+MAPS_FILE: Final = "bill_maps.json"
+MAPS_MAX: Final = 100  # The newest. Each is one header of a file.
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _map(ctx: click.Context, param: click.Parameter, pairs: Sequence[str]) -> BillMap | None:
+    from governor.wire.bill_map import bill_map
+
+    try:
+        return bill_map(pairs) if pairs else None
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
+
+
+def bill_options(command: Command) -> Command:
+    """Adds --format, --map and --resource as `form`, `columns` and `resources`."""
+    for option in (
+        click.option(
+            "--resource", "resources", multiple=True, metavar="ID", help="Only this instance or volume. Repeatable."
+        ),
+        click.option(
+            "--map", "columns", multiple=True, callback=_map, metavar="FIELD=COLUMN",
+            help="Of a plain CSV: which column is date, amount, hours, resource, end, unit, kind; per=hour|day|month "
+            "and unit=gpu-hours are words. Repeatable; remembered for files with the same columns.",
+        ),
+        click.option(
+            "--format", "form", type=click.Choice(["auto", "focus", "cur", "plain"]), default="auto",
+            show_default=True, help="What kind of bill it is; auto looks at its columns.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def own_resources(state_dir: Path) -> frozenset[str]:
+    """What the ledger has ever charged. What of it cannot be read is told when it is compared."""
+    from governor.core.money.reports.bill import short_resource
+    from governor.core.money.reports.focus import resource_id
+
+    whole = Scope(None, None, ())
+    return frozenset(short_resource(resource_id(one)) for one in charges_in(state_dir, whole, Unread(whole)))
+
+
+def read_bill_file(
+    path: str,
+    state_dir: Path,
+    form: str,
+    columns: BillMap | None,
+    resources: tuple[str, ...],
+    since: int | None = None,
+    until: int | None = None,
+) -> Bill:
+    """Read a bill: rows of the ledger's own resources one by one, those of others as sums."""
+    from governor.wire.bills import Wanted, read_bill
+    from governor.wire.csv_table import TableError
+
+    if columns is not None and form not in ("auto", "plain"):
+        raise click.UsageError(f"--map is for plain CSV, and --format {form} has columns of its own")
+    maps = BillMaps(state_dir)
+    wanted = Wanted(
+        form, columns, resources, own_resources(state_dir), since, until,
+        progress=lambda rows: remark(f"{path}: {rows:,} rows are read"),
+    )  # fmt: skip
+    try:
+        with open(path, "rb", buffering=0) as stream:
+            bill = read_bill(stream, path, wanted, remembered=maps.of)
+    except TableError as error:
+        raise Failed(str(error)) from error
+    except OSError as error:
+        raise Failed(f"{path}: cannot be read: {error.strerror}") from error
+    if columns is not None:
+        maps.keep(columns)
+    return bill
+
+
+def is_of(charge: Charge, resources: tuple[str, ...]) -> bool:
+    from governor.core.money.reports.bill import short_resource
+    from governor.core.money.reports.focus import resource_id
+
+    return not resources or short_resource(resource_id(charge)) in {short_resource(resource) for resource in resources}
+
+
+class BillMaps:
+    """The maps that were given, by the columns of the file: the next bill of that provider needs none."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._path = state_dir / MAPS_FILE
+        self._asked: list[str] = []
+
+    def of(self, columns: list[str]) -> BillMap | None:
+        """The map of a file with these columns, which are the ones that `keep` is about."""
+        from governor.wire.bill_map import bill_map
+
+        self._asked = columns
+        for known in self._read():
+            if known["columns"] == columns:
+                with suppress(ValueError, AttributeError):
+                    return bill_map([f"{field}={name}" for field, name in known["map"].items()])
+        return None
+
+    def keep(self, given: BillMap) -> None:
+        """Remember the map. Where that fails a line says so: the bill is compared all the same."""
+        rest = [known for known in self._read() if known["columns"] != self._asked]
+        entry = {"columns": self._asked, "map": dict(given.columns)}
+        part = self._path.with_suffix(f".{os.getpid()}.part")
+        try:
+            part.write_text(json.dumps([entry, *rest[: MAPS_MAX - 1]], indent=1), encoding="utf-8")
+            os.replace(part, self._path)
+        except OSError as error:
+            complain(f"{self._path}: the map is not remembered: {error.strerror}")
+            with suppress(OSError):
+                part.unlink()
+
+    def _read(self) -> list[dict[str, Any]]:
+        try:
+            known = json.loads(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError) as error:
+            complain(f"{self._path}: cannot be read, so no map is remembered: {error}")
+            return []
+        return [one for one in known if isinstance(one, dict) and one.keys() >= {"columns", "map"}]

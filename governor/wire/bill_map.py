@@ -1,0 +1,215 @@
+"""Plain CSV bills, by a map of their columns: which one is the date, the amount, the hours, the resource."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain, islice
+from typing import Final
+
+from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, NS_PER_MS, NS_PER_S, day_of, month_of, read_amount
+from governor.core.money.prices import GPUS_MAX
+from governor.core.money.reports.bill import BillKind, BillLine, short_resource
+from governor.wire.bill_forms import TimeUnit, time_unit
+from governor.wire.csv_table import CsvTable, Row, TableError, checked, moment_of, number_of
+
+PLAIN: Final = "plain"
+# What a map names: columns, or (unit and per) a word.
+FIELDS: Final = ("date", "amount", "hours", "resource", "end", "unit", "kind", "per")
+_NEEDED: Final = ("date", "amount")
+PERIODS: Final = ("hour", "day", "month")
+# Rows that are read ahead: whether all begin at midnight or at a full hour says what they are about.
+_AHEAD: Final = 1_000
+# A row may bill an hour twice. One with more is about a longer time than its date says.
+_CLOCKS_MAX: Final = 3
+_HOURS: Final = TimeUnit(Fraction(1), of_a_gpu=False)
+_DATE_ONLY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
+_EPOCH: Final = re.compile(r"\d{10}(?:\.\d+)?|\d{13}")
+_NEGATIVE: Final = re.compile(r"\(\s*(.+?)\s*\)|[-−]\s*(.+)|([^-].*?)\s*[-−]")
+_WORDS: Final = (
+    (re.compile(r"\b(tax|vat|gst)\b", re.IGNORECASE), BillKind.TAX),
+    (re.compile(r"storage|disk|volume|file ?system", re.IGNORECASE), BillKind.STORAGE),
+    (re.compile(r"egress|bandwidth|transfer|traffic|upload|download", re.IGNORECASE), BillKind.EGRESS),
+    (re.compile(r"gpu|instance|compute|\bvm\b|\bpod\b|node|machine|server", re.IGNORECASE), BillKind.COMPUTE),
+)
+_LESS: Final = ((re.compile("refund|correction", re.IGNORECASE), BillKind.REFUND),
+                (re.compile("discount", re.IGNORECASE), BillKind.DISCOUNT))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BillMap:
+    """`columns`: the field -> its column in the file, or the word itself for `unit` and `per`."""
+
+    name: str
+    columns: Mapping[str, str]
+
+
+# Field names as the providers' own references have them, for rows that were written to CSV with these names:
+# docs.runpod.io/api-reference/billing/GET/billing/pods and docs.vast.ai/api-reference/billing/search-invoices, read
+# 2026-11-23. Nebius exports FOCUS 1.2, which needs no map. CoreWeave's FOCUS export has no amounts, and no columns of
+# an export of Lambda's are published.
+READY: Final = (
+    BillMap(
+        "RunPod billing records",
+        {"date": "time", "amount": "amount", "hours": "timeBilledMs", "resource": "podId", "unit": "ms"},
+    ),
+    BillMap(
+        "Vast charges",
+        {"date": "timestamp", "amount": "amount", "hours": "quantity", "resource": "instance_id",
+         "kind": "description"},
+    ),
+)  # fmt: skip
+
+
+def ready_map(columns: Sequence[str]) -> BillMap | None:
+    """The shipped map whose columns are all there."""
+    for known in READY:
+        if all(name in columns for field, name in known.columns.items() if field not in ("unit", "per")):
+            return known
+    return None
+
+
+def bill_map(pairs: Sequence[str]) -> BillMap:
+    """Read "date=Day", "amount=Cost ($)". ValueError says what is wrong."""
+    columns: dict[str, str] = {}
+    for pair in pairs:
+        field, equals, name = pair.partition("=")
+        if not equals or not name or field not in FIELDS:
+            raise ValueError(f'"{pair}" is not FIELD=COLUMN with one of {", ".join(FIELDS)}')
+        if field in columns:
+            raise ValueError(f"{field}= is there twice")
+        columns[field] = name
+    lacks = [field for field in _NEEDED if field not in columns]
+    if lacks:
+        raise ValueError(f"a map needs {' and '.join(f'{field}=COLUMN' for field in lacks)}")
+    if columns.get("per", PERIODS[0]) not in PERIODS:
+        raise ValueError(f"per={columns['per']} is none of {', '.join(PERIODS)}")
+    return BillMap("plain CSV", columns)
+
+
+def plain_lines(table: CsvTable, by: BillMap, wanted: Collection[str]) -> Iterator[tuple[int, BillLine]]:
+    """The rows as lines of a bill. Without a column of resources all are of the one that is wanted."""
+    names = {field: name for field, name in by.columns.items() if not _is_word(field, name, table)}
+    for name in names.values():
+        if name not in table.columns:
+            text = f"there is no such column, which the map names; it has {', '.join(table.columns)}"
+            raise TableError(table.file, text, row=1, column=name)
+    unit = _named_unit(table, by, names)
+    lone = next(iter(wanted)) if len(wanted) == 1 and "resource" not in names else ""
+    kept = frozenset(map(short_resource, wanted)) if "resource" in names else frozenset()
+    places = [(field, table.columns.index(name)) for field, name in names.items()]
+    rows = (
+        (number, Row(table.file, number, names, {field: cells[at].strip() for field, at in places}))
+        for number, cells in table.lists()
+    )
+    rows = ((number, row) for number, row in rows if not kept or short_resource(row.cells["resource"]) in kept)
+    ahead = list(islice(rows, _AHEAD))
+    per = by.columns.get("per") or _period_of(row for _, row in ahead)
+    for number, row in chain(ahead, rows):
+        yield number, _line(row, unit, per, lone)
+
+
+def _is_word(field: str, name: str, table: CsvTable) -> bool:
+    return field == "per" or (field == "unit" and (time_unit(name) is not None or name not in table.columns))
+
+
+def _named_unit(table: CsvTable, by: BillMap, names: Mapping[str, str]) -> TimeUnit | None:
+    """The unit of all rows; None where a column has it. Without one the column's own name says it, or it is hours."""
+    if "unit" in names:
+        return None
+    if "unit" in by.columns:
+        found = time_unit(by.columns["unit"])
+        if found is None:
+            text = f"unit={by.columns['unit']} is neither a column nor a unit of time, as hours or gpu-hours"
+            raise TableError(table.file, text, row=1)
+        return found
+    return time_unit(names.get("hours", "")) or _HOURS
+
+
+def _period_of(rows: Iterator[Row]) -> str | None:
+    """What a row is about: the day or the hour, where all of them begin with one. Else each lasts for its hours."""
+    begins = [_moment(row, "date") for row in rows]
+    for name, length in (("day", NS_PER_DAY), ("hour", NS_PER_HOUR)):
+        if all(at % length == 0 for at in begins):
+            return name
+    return None
+
+
+def _line(row: Row, unit: TimeUnit | None, per: str | None, lone: str) -> BillLine:
+    usd = _amount(row)
+    kind = _kind(row, usd)
+    in_unit = unit
+    if in_unit is None and (in_unit := time_unit(row.cells["unit"])) is None and kind is BillKind.COMPUTE:
+        kind = BillKind.OTHER
+    hours = gpu_hours = None
+    if row.cells.get("hours") and kind is BillKind.COMPUTE and in_unit is not None:
+        quantity = _quantity(row) * in_unit.hours
+        hours, gpu_hours = (None, quantity) if in_unit.of_a_gpu else (quantity, None)
+    start, end = _times(row, per, hours)
+    most = Fraction((end - start) * _CLOCKS_MAX, NS_PER_HOUR)
+    if (hours or 0) > most or (gpu_hours or 0) > most * GPUS_MAX:
+        text = f"{row.cells['hours']} is more than a {per or 'row'} has: name its end by end=, or say per=month"
+        raise row.error("hours", text)
+    resource = short_resource(row.cells.get("resource", "")) or lone
+    return BillLine(resource, kind, start, end, *month_of(start), usd, hours, False, gpu_hours)
+
+
+def _amount(row: Row) -> Fraction:
+    """Dollars as people write them. A minus or parentheses are a credit."""
+    text = row.cells["amount"]
+    found = _NEGATIVE.fullmatch(text.replace("$-", "-$"))
+    try:
+        size = checked(Fraction(read_amount(text if found is None else found[1] or found[2] or found[3])), text)
+    except ValueError as error:
+        raise row.error("amount", str(error)) from None
+    return size if found is None else -size
+
+
+def _kind(row: Row, usd: Fraction) -> BillKind:
+    words = row.cells.get("kind", "")
+    if usd < 0:
+        return next((kind for word, kind in _LESS if word.search(words)), BillKind.CREDIT)
+    for word, kind in _WORDS:
+        if word.search(words):
+            return kind
+    if not words and row.cells.get("resource", "").startswith("vol-"):
+        return BillKind.STORAGE
+    return BillKind.OTHER if words or not row.cells.get("hours") else BillKind.COMPUTE
+
+
+def _quantity(row: Row) -> Fraction:
+    text = row.cells["hours"]
+    try:
+        return number_of(read_amount(text) if "," in text else text)
+    except ValueError as error:
+        raise row.error("hours", str(error).replace(" in dollars", "")) from None
+
+
+def _times(row: Row, per: str | None, hours: Fraction | None) -> tuple[int, int]:
+    start = _moment(row, "date")
+    if row.cells.get("end"):
+        end = _moment(row, "end")
+        if end < start:
+            raise row.error("end", f"{row.cells['end']} is before {row.cells['date']}")
+        # "11-01 to 11-30" has the 30th in it; "11-01 to 11-02" and "11-01 to 12-01" are a day and a month.
+        is_day = _DATE_ONLY.fullmatch(row.cells["end"]) is not None
+        until = end == start or (end - start > NS_PER_DAY and month_of(end)[0] != end)
+        return start, end + NS_PER_DAY if is_day and until else end
+    if per == "month":
+        return month_of(start)
+    if per == "day":
+        return day_of(start)
+    lasts = Fraction(1) if hours is None or (per == "hour" and hours <= _CLOCKS_MAX) else max(Fraction(1), hours)
+    return start, start + round(lasts * NS_PER_HOUR)
+
+
+def _moment(row: Row, column: str) -> int:
+    text = row.cells[column]
+    if _EPOCH.fullmatch(text):
+        return round(Fraction(text) * NS_PER_S) if len(text.partition(".")[0]) == 10 else int(text) * NS_PER_MS
+    try:
+        return moment_of(text)
+    except ValueError as error:
+        raise row.error(column, str(error)) from None

@@ -1,0 +1,147 @@
+"""Reads CSV files with a header. Each error is one line that names the file, the row and the column."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from fractions import Fraction
+from functools import lru_cache
+from typing import IO, Final, TypeVar
+
+from governor.core.base.printable import printable
+from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, parse_utc
+
+T = TypeVar("T")
+GZIP_MAGIC: Final = b"\x1f\x8b"
+
+
+class TableError(Exception):
+    """The message is one line: file, row, column if known, what is wrong."""
+
+    def __init__(self, file: str, text: str, *, row: int | None = None, column: str | None = None) -> None:
+        place = f"{file}:{row}" if row is not None else file
+        # A cell that is repeated may hold anything.
+        super().__init__(printable(f"{place}: {column}: {text}" if column else f"{place}: {text}"))
+
+
+@contextmanager
+def opened_csv(stream: io.RawIOBase, file: str) -> Iterator[CsvTable]:
+    """The table in a raw stream, which is closed with it: UTF-8 with or without a byte order mark, or gzip."""
+    with io.BufferedReader(stream) as data:
+        is_packed = data.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)  # A pipe cannot be rewound.
+        plain = gzip.GzipFile(fileobj=data) if is_packed else data
+        with io.TextIOWrapper(plain, encoding="utf-8-sig", newline="") as text:
+            yield CsvTable(text, file)
+
+
+class CsvTable:
+    """`columns`, and `rows()`, which runs once. A row is the number of its last line and its cells by column."""
+
+    def __init__(self, text: IO[str], file: str) -> None:
+        """Read the header."""
+        self.file = file
+        self._reader = csv.reader(text, strict=True)
+        first = next(self._read(), None)
+        if first is None:
+            raise TableError(file, "the file is empty")
+        self.columns = [name.strip() for name in first[1]]
+        for name in self.columns:
+            if self.columns.count(name) > 1:
+                raise TableError(file, "this column stands there twice", row=1, column=name)
+
+    def rows(self) -> Iterator[tuple[int, dict[str, str]]]:
+        """Yield the rows. Raises `TableError` at the first malformed row, and at the end if there was no row."""
+        for number, cells in self.lists():
+            yield number, dict(zip(self.columns, cells, strict=True))
+
+    def lists(self) -> Iterator[tuple[int, list[str]]]:
+        """The rows as lists of cells, in the order of the columns. Raises as `rows` does."""
+        count = 0
+        for number, cells in self._read():
+            if len(cells) != len(self.columns):
+                text = f"{len(cells)} cells under {len(self.columns)} columns"
+                raise TableError(self.file, text, row=number)
+            count += 1
+            yield number, cells
+        if count == 0:
+            raise TableError(self.file, "a header and no row")
+
+    def _read(self) -> Iterator[tuple[int, list[str]]]:
+        """Rows that are not blank. The reader decodes ahead, so a bad byte lies in the named row or soon after it."""
+        try:
+            for cells in self._reader:
+                if cells:
+                    yield self._reader.line_num, cells
+        except UnicodeDecodeError as error:
+            text = f"not UTF-8 (byte 0x{error.object[error.start]:02x}, in this row or soon after)"
+            raise TableError(self.file, text, row=self._reader.line_num + 1) from None
+        except csv.Error as error:
+            raise TableError(self.file, str(error), row=self._reader.line_num) from None
+        except (OSError, EOFError, zlib.error) as error:
+            raise TableError(self.file, f"cannot be read: {error}") from None
+
+
+# Dollars or units. A larger number is of another kind.
+AMOUNT_MAX: Final = 10**15
+NUMBER_CHARS_MAX: Final = 100  # Python writes out and reads no integer of more than 4,300 digits.
+_NUMBER: Final = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2})?")
+_OFFSET: Final = re.compile(r"(.*\d:\d\d(?::\d\d(?:\.\d+)?)?)\s?([+-])(\d\d):?(\d\d)?")
+
+
+class Row:
+    """A row's cells under our names of the columns. A column that the file lacks is not there."""
+
+    __slots__ = ("_file", "_names", "_number", "cells")
+
+    def __init__(self, file: str, number: int, names: Mapping[str, str], cells: dict[str, str]) -> None:
+        self._file, self._number, self._names = file, number, names
+        self.cells = cells
+
+    def error(self, column: str, text: str) -> TableError:
+        return TableError(self._file, text, row=self._number, column=self._names.get(column, column))
+
+    def number(self, column: str) -> Fraction:
+        return self._read(column, number_of)
+
+    def moment(self, column: str) -> int:
+        return self._read(column, moment_of)
+
+    def _read(self, column: str, read: Callable[[str], T]) -> T:
+        try:
+            return read(self.cells[column])
+        except ValueError as error:
+            raise self.error(column, str(error)) from None
+
+
+# A bill repeats its amounts and times: an hour's price, an hour's begin.
+@lru_cache(maxsize=65_536)
+def number_of(text: str) -> Fraction:
+    """A plain number. ValueError says what is wrong with it."""
+    if len(text) > NUMBER_CHARS_MAX or not _NUMBER.fullmatch(text):
+        raise ValueError(f'"{text[:NUMBER_CHARS_MAX]}" is no number')
+    return checked(Fraction(text), text)
+
+
+def checked(number: Fraction, text: str) -> Fraction:
+    """The number, if a bill may have it. ValueError otherwise."""
+    if abs(number) > AMOUNT_MAX:
+        raise ValueError(f"{text} is more than any bill has: is this another column's?")
+    return number
+
+
+@lru_cache(maxsize=65_536)
+def moment_of(text: str) -> int:
+    """Wall nanoseconds of a UTC date or time, or of a time with its offset, as in "…T10:00:00+02:00"."""
+    found = _OFFSET.fullmatch(text)
+    if found is None:
+        return parse_utc(text)
+    hours, minutes = int(found[3]), int(found[4] or 0)
+    if hours > 14 or minutes > 59:
+        raise ValueError(f'"{text}" has an offset from UTC that no zone has')
+    offset = hours * NS_PER_HOUR + minutes * NS_PER_MINUTE
+    return parse_utc(found[1]) + (-offset if found[2] == "+" else offset)

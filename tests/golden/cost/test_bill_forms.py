@@ -1,0 +1,246 @@
+"""Bills of one machine's 72 hours, by hand in five forms, each with the same differences planted by the provider."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from governor.cli.common import ExitCode
+from governor.core.base.units import NS_PER_HOUR, parse_utc, utc_text
+from tests.golden.cost.conftest import Call
+from tests.unit.cost.ledger_file import charge, write_ledger
+
+BEGIN = parse_utc("2026-11-10T08:00:00Z")
+HOURS = 72
+PRICE = Decimal("55.04")
+PERIOD = "2026-11-01T00:00:00Z,2026-12-01T00:00:00Z"
+Row = tuple[str, str, Decimal, Decimal, str, str]  # Begin, end, hours, dollars, resource, what.
+
+
+def stamp(hour: int) -> str:
+    return utc_text(BEGIN + hour * NS_PER_HOUR)
+
+
+def plain_rows(shift: int = 0) -> list[Row]:
+    return [(stamp(n + shift), stamp(n + 1 + shift), Decimal(1), PRICE, "i-0aaa", "compute") for n in range(HOURS)]
+
+
+def planted(rows: list[Row]) -> list[Row]:
+    """A forgotten disk, an hour twice, and a credit."""
+    begin, end = stamp(0), stamp(1)
+    extra = (begin, end, Decimal(0), Decimal("412.33"), "vol-0forgotten", "storage")
+    credit = (begin, end, Decimal(0), Decimal("-40.00"), "", "credit")
+    return [*rows, rows[30], extra, credit]
+
+
+def focus(rows: list[Row], *, unit: str = "Hours", times: int = 1, category: str = "Compute") -> str:
+    head = (
+        "BilledCost,BillingCurrency,ChargeCategory,ChargePeriodStart,ChargePeriodEnd,ResourceId,ServiceCategory,"
+        "PricingQuantity,PricingUnit,BillingPeriodStart,BillingPeriodEnd\n"
+    )
+
+    def row(begin: str, end: str, hours: Decimal, usd: Decimal, resource: str, what: str) -> str:
+        kind = "Credit" if what == "credit" else "Usage"
+        service = "Storage" if what == "storage" else category
+        quantity = f"{hours * times},{unit}" if what == "compute" else "1,GB-Months"
+        return f"{usd},USD,{kind},{begin},{end},{resource},{service},{quantity},{PERIOD}\n"
+
+    return head + "".join(row(*one) for one in rows)
+
+
+def cur(rows: list[Row]) -> str:
+    head = (
+        "identity/LineItemId,lineItem/LineItemType,lineItem/UsageStartDate,lineItem/UsageEndDate,lineItem/UsageType,"
+        "lineItem/ResourceId,lineItem/UsageAmount,lineItem/CurrencyCode,lineItem/UnblendedCost,pricing/unit\n"
+    )
+    usage = {"compute": "BoxUsage:p5.48xlarge,", "storage": "EBS:VolumeUsage.gp3,", "credit": "BoxUsage:p5.48xlarge,"}
+    return head + "".join(
+        f"id{number},{'Credit' if what == 'credit' else 'Usage'},{begin},{end},{usage[what]}{resource},{hours},USD,"
+        f"{usd},{'Hrs' if what == 'compute' else 'GB-Mo'}\n"
+        for number, (begin, end, hours, usd, resource, what) in enumerate(rows)
+    )
+
+
+def hourly(rows: list[Row]) -> str:
+    return "Time (UTC),Machine,Hours,Cost,What\n" + "".join(
+        f'{begin.replace("T", " ").rstrip("Z")},{resource},{hours},"${usd}",{what}\n'
+        for begin, _, hours, usd, resource, what in rows
+    )
+
+
+def lambda_like(rows: list[Row]) -> str:
+    """By the day, as a list of an invoice: "(40.00)" is a credit."""
+    days: dict[tuple[str, str, str], list[Decimal]] = {}
+    for begin, _, hours, usd, resource, what in rows:
+        known = days.setdefault((begin[:10], resource, what), [Decimal(0), Decimal(0)])
+        known[0] += hours
+        known[1] += usd
+    return "date,instance,usage,hours,amount\n" + "".join(
+        f"{day},{resource},{what},{hours},{f'({-usd})' if usd < 0 else usd}\n"
+        for (day, resource, what), (hours, usd) in days.items()
+    )
+
+
+def invoice(rows: list[Row]) -> str:
+    """One line for all of it, in hours of one GPU."""
+    sums: dict[tuple[str, str], list[Decimal]] = {}
+    for _, _, hours, usd, resource, what in rows:
+        known = sums.setdefault((resource, what), [Decimal(0), Decimal(0)])
+        known[0] += 8 * hours
+        known[1] += usd
+    return "From,To,Item,Description,GPU-Hours,Total\n" + "".join(
+        f"2026-11-01,2026-11-30,{resource},{what},{hours},{'-' if usd < 0 else ''}${abs(usd)}\n"
+        for (resource, what), (hours, usd) in sums.items()
+    )
+
+
+MAPS = {
+    "hourly": ("date=Time (UTC)", "resource=Machine", "hours=Hours", "amount=Cost", "kind=What"),
+    "lambda": ("date=date", "resource=instance", "hours=hours", "amount=amount", "kind=usage"),
+    "invoice": ("date=From", "end=To", "resource=Item", "kind=Description", "hours=GPU-Hours", "amount=Total"),
+}
+FORMS: dict[str, Callable[[list[Row]], str]] = {
+    "focus": focus, "cur": cur, "hourly": hourly, "lambda": lambda_like, "invoice": invoice,
+}  # fmt: skip
+
+
+@pytest.fixture
+def machine(state_dir: Path) -> Path:
+    write_ledger(state_dir / "costgov.db", [charge(stamp(n)) for n in range(HOURS)])
+    return state_dir
+
+
+@pytest.fixture
+def compared(machine: Path, costgov: Call, tmp_path: Path) -> Callable[..., tuple[int, dict[str, Any]]]:
+    def compare(text: str, *words: str) -> tuple[int, dict[str, Any]]:
+        bill = tmp_path / "bill.csv"
+        bill.write_text(text)
+        done = costgov("reconcile", str(bill), "--json", *words)
+        assert done.err == ""
+        return done.code, json.loads(done.out)
+
+    return compare
+
+
+Compared = Callable[..., tuple[int, dict[str, Any]]]
+
+
+def map_words(form: str) -> Iterator[str]:
+    for pair in MAPS.get(form, ()):
+        yield from ("--map", pair)
+
+
+def told(document: dict[str, Any]) -> set[tuple[str, str | None, str]]:
+    return {(one["cause"], one["resource"], one["usd"]) for one in document["differences"]}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_bill_that_is_right_agrees(form: str, compared: Compared) -> None:
+    code, document = compared(FORMS[form](plain_rows()), *map_words(form))
+    assert (code, document["agrees"], told(document)) == (0, True, set())
+    assert document["bill_usd"] == document["ledger_usd"] == "3962.880000"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_planted_is_found_with_its_amount_and_resource(form: str, compared: Compared) -> None:
+    code, document = compared(FORMS[form](planted(plain_rows())), *map_words(form))
+    # A month has room for an hour that nobody metered.
+    double = "too_many_hours" if form != "invoice" else "ours_missing"
+    assert code == ExitCode.DIFFERS
+    assert told(document) == {
+        (double, "i-0aaa", "55.040000"),
+        ("resource_not_metered", "vol-0forgotten", "412.330000"),
+        ("not_metered", None, "-40.000000"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("unit", "times"), [("Seconds", 3600), ("Minutes", 60), ("GPU-Hours", 8), ("GPU Hours", 8), ("Hour", 1)]
+)
+@pytest.mark.parametrize("category", ["Compute", "AI and Machine Learning"])
+def test_another_unit_and_category_is_the_same_machine(
+    unit: str, times: int, category: str, compared: Compared
+) -> None:
+    code, document = compared(focus(plain_rows(), unit=unit, times=times, category=category))
+    assert (code, told(document)) == (0, set())
+
+
+@pytest.mark.parametrize("form", ["focus", "cur", "hourly"])
+@pytest.mark.parametrize("shift", [7, -5])
+def test_a_bill_in_local_time_agrees_and_says_its_shift(form: str, shift: int, compared: Compared) -> None:
+    code, document = compared(FORMS[form](plain_rows(shift)), *map_words(form))
+    assert (code, document["shift_hours"], told(document)) == (0, shift, set())
+
+
+def test_a_bill_in_local_time_says_so_to_people(machine: Path, costgov: Call, tmp_path: Path) -> None:
+    bill = tmp_path / "bill.csv"
+    bill.write_text(focus(planted(plain_rows(7))))
+    done = costgov("reconcile", str(bill))
+    assert done.out.splitlines()[1] == "its times lie 7 h after ours: compared so moved"
+    assert "billed more than the clock has" in done.out
+
+
+def test_times_with_an_offset_need_no_shift(compared: Compared) -> None:
+    text = focus([(b[:-1] + "+02:00", e[:-1] + "+02:00", *rest) for b, e, *rest in plain_rows(2)])  # type: ignore[misc]
+    code, document = compared(text)
+    assert (code, document["shift_hours"], told(document)) == (0, 0, set())
+
+
+def test_equal_lines_of_tax_are_both_counted(compared: Compared) -> None:
+    tax = focus(plain_rows()).splitlines()[1].replace("55.04,USD,Usage", "9.99,USD,Tax").replace("i-0aaa", "")
+    code, document = compared(f"{focus(plain_rows())}{tax}\n{tax}\n")
+    assert (code, told(document)) == (0, {("not_metered", None, "19.980000")})
+
+
+def test_one_machine_of_a_large_bill(compared: Compared) -> None:
+    others = [(*row[:4], f"i-{n}", row[5]) for n in range(40) for row in plain_rows()]
+    code, document = compared(focus([*others, *plain_rows()]), "--resource", "i-0aaa")
+    assert (code, told(document)) == (0, set())
+    code, document = compared(focus([*others, *plain_rows()]))
+    assert (code, len(told(document))) == (ExitCode.DIFFERS, 40)
+
+
+def test_our_own_differences_have_room_beside_many_of_others(machine: Path, costgov: Call, tmp_path: Path) -> None:
+    others = [(*row[:3], 10 * PRICE, f"i-{n}", row[5]) for n in range(60) for row in plain_rows()[:1]]
+    bill = tmp_path / "bill.csv"
+    bill.write_text(focus([*others, *planted(plain_rows())]))
+    lines = costgov("reconcile", str(bill)).out.splitlines()
+    assert sum("i-" in line and "unknown" in line for line in lines) == 20
+    assert any("billed more than the clock has" in line and "i-0aaa" in line for line in lines)
+    assert any("resource not metered" in line and "vol-0forgotten" in line for line in lines)
+    assert any(line.startswith("40 more") for line in lines)
+
+
+def test_a_map_is_remembered_for_files_with_the_same_columns(machine: Path, compared: Compared) -> None:
+    text = hourly(planted(plain_rows()))
+    first = compared(text, *map_words("hourly"))
+    assert compared(text) == first
+    [kept] = json.loads((machine / "bill_maps.json").read_text())
+    assert kept["columns"] == ["Time (UTC)", "Machine", "Hours", "Cost", "What"]
+
+
+def test_a_map_that_cannot_be_kept_is_told_and_the_bill_is_compared(
+    machine: Path, costgov: Call, tmp_path: Path
+) -> None:
+    (machine / "bill_maps.json").mkdir()
+    bill = tmp_path / "bill.csv"
+    bill.write_text(hourly(plain_rows()))
+    done = costgov("reconcile", str(bill), *map_words("hourly"))
+    assert done.code == 0
+    assert "agrees" in done.out
+    assert "cannot be read, so no map is remembered" in done.err
+
+
+def test_a_map_and_another_form_exclude_one_another(machine: Path, costgov: Call, tmp_path: Path) -> None:
+    bill = tmp_path / "bill.csv"
+    bill.write_text(focus(plain_rows()))
+    done = costgov("reconcile", str(bill), "--format", "focus", "--map", "date=A", "--map", "amount=B")
+    assert (done.code, done.err) == (
+        ExitCode.USAGE,
+        "--map is for plain CSV, and --format focus has columns of its own\n",
+    )

@@ -1,0 +1,190 @@
+"""A plain CSV is read as its map says: units, periods, credits, zones; what does not fit is one line with its place."""
+
+from __future__ import annotations
+
+import io
+from fractions import Fraction
+
+import pytest
+
+from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, parse_utc
+from governor.core.money.reports.bill import Bill, BillKind, BillLine
+from governor.wire.bill_map import READY, bill_map
+from governor.wire.bills import Wanted, read_bill
+from governor.wire.csv_table import TableError
+
+HOURLY = ("date=Time", "amount=Cost", "hours=Hours", "resource=Machine")
+
+
+def read(text: str, *pairs: str, resources: tuple[str, ...] = ()) -> Bill:
+    columns = bill_map(pairs) if pairs else None
+    return read_bill(io.BytesIO(text.encode()), "bill.csv", Wanted(columns=columns, resources=resources))  # type: ignore[arg-type]
+
+
+def one(text: str, *pairs: str, resources: tuple[str, ...] = ()) -> BillLine:
+    [line] = read(text, *pairs, resources=resources).lines
+    return line
+
+
+def hourly(time: str = "2026-11-02T10:00:00Z", cost: str = "55.04", hours: str = "1") -> str:
+    return f'Time,Cost,Hours,Machine\n{time},"{cost}","{hours}",i-0aaa\n'
+
+
+def test_an_hour() -> None:
+    line = one(hourly(), *HOURLY)
+    assert (line.resource, line.kind, line.usd, line.hours) == ("i-0aaa", BillKind.COMPUTE, Fraction("55.04"), 1)
+    assert (line.from_wall, line.to_wall) == (parse_utc("2026-11-02T10:00"), parse_utc("2026-11-02T11:00"))
+    assert (line.billed_from, line.billed_to) == (parse_utc("2026-11-01"), parse_utc("2026-12-01"))
+
+
+@pytest.mark.parametrize(
+    ("text", "usd", "kind"),
+    [
+        ("$1,234.50", "1234.50", BillKind.COMPUTE),
+        ("55.04 USD", "55.04", BillKind.COMPUTE),
+        ("-$5.00", "-5", BillKind.CREDIT),
+        ("$-5.00", "-5", BillKind.CREDIT),
+        ("($1,005.00)", "-1005", BillKind.CREDIT),
+        ("5.00-", "-5", BillKind.CREDIT),
+    ],
+)
+def test_amounts_as_invoices_have_them(text: str, usd: str, kind: BillKind) -> None:
+    line = one(hourly(cost=text), *HOURLY)
+    assert (line.usd, line.kind) == (Fraction(usd), kind)
+
+
+@pytest.mark.parametrize(
+    ("unit", "quantity", "hours", "gpu_hours"),
+    [
+        ("Hours", "1", 1, None), ("hrs", "1", 1, None), ("minutes", "60", 1, None), ("Seconds", "3600", 1, None),
+        ("ms", "3600000", 1, None), ("GPU-Hours", "8", None, 8), ("gpu hour", "8", None, 8),
+        ("GPU-minutes", "480", None, 8), ("instance-hours", "1", 1, None),
+    ],
+)  # fmt: skip
+def test_units_of_time(unit: str, quantity: str, hours: int | None, gpu_hours: int | None) -> None:
+    by_word = one(hourly(hours=quantity), *HOURLY, f"unit={unit}")
+    by_column = one(
+        f"Time,Cost,Hours,Machine,Unit\n2026-11-02T10:00,55.04,{quantity},i-0aaa,{unit}\n", *HOURLY, "unit=Unit"
+    )
+    by_header = one(
+        f"Time,Cost,{unit},Machine\n2026-11-02T10:00,55.04,{quantity},i-0aaa\n",
+        *("date=Time", "amount=Cost", f"hours={unit}", "resource=Machine"),
+    )
+    for line in (by_word, by_column, by_header):
+        assert (line.kind, line.hours, line.gpu_hours) == (BillKind.COMPUTE, hours, gpu_hours)
+
+
+def test_a_row_in_another_unit_is_no_compute() -> None:
+    text = "Time,Cost,Hours,Machine,Unit\n2026-11-02T10:00,5,100,i-0aaa,GB\n"
+    assert one(text, *HOURLY, "unit=Unit").kind is BillKind.OTHER
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("8x H100 instance", BillKind.COMPUTE), ("Storage charge", BillKind.STORAGE), ("Egress", BillKind.EGRESS),
+        ("Sales tax", BillKind.TAX), ("Support fee", BillKind.OTHER), ("Reserved plan", BillKind.OTHER),
+    ],
+)  # fmt: skip
+def test_kinds_by_their_words(words: str, kind: BillKind) -> None:
+    text = f"Time,Cost,Hours,Machine,What\n2026-11-02T10:00,5,1,i-0aaa,{words}\n"
+    assert one(text, *HOURLY, "kind=What").kind is kind
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "length"),
+    [
+        ("2026-11-02", "2026-11-02", NS_PER_DAY), ("2026-11-02", "2026-11-03", NS_PER_DAY),
+        ("2026-11-01", "2026-11-30", 30 * NS_PER_DAY), ("2026-11-01", "2026-12-01", 30 * NS_PER_DAY),
+        ("2026-11-02T10:00", "2026-11-02T10:30", NS_PER_HOUR // 2),
+    ],
+)  # fmt: skip
+def test_a_row_with_its_end(begin: str, end: str, length: int) -> None:
+    text = f"Time,End,Cost,Hours,Machine\n{begin},{end},5,0.5,i-0aaa\n"
+    line = one(text, *HOURLY, "end=End")
+    assert line.to_wall - line.from_wall == length
+
+
+def test_dates_alone_are_days_and_full_hours_hours_and_else_a_row_lasts_its_hours() -> None:
+    assert one(hourly("2026-11-02", hours="20"), *HOURLY).to_wall == parse_utc("2026-11-03")
+    assert one(hourly("2026-11-02T10:00", hours="2"), *HOURLY).to_wall == parse_utc("2026-11-02T11:00")
+    assert one(hourly("2026-11-02T10:20", hours="2"), *HOURLY).to_wall == parse_utc("2026-11-02T12:20")
+    assert one(hourly("2026-11-02", hours="576"), *HOURLY, "per=month").to_wall == parse_utc("2026-12-01")
+
+
+def test_times_with_an_offset_and_as_seconds() -> None:
+    wanted = parse_utc("2026-11-02T08:00:00Z")
+    for text in ("2026-11-02T10:00:00+02:00", "2026-11-02 10:00+0200", "2026-11-02T00:30:00-07:30", "1793606400"):
+        assert one(hourly(text), *HOURLY).from_wall == wanted
+    focus = (
+        "BilledCost,BillingCurrency,ChargeCategory,ChargePeriodStart,ChargePeriodEnd,ResourceId,ServiceCategory\n"
+        "5,USD,Usage,2026-11-02T10:00:00+02:00,2026-11-02T11:00:00+02:00,i-0aaa,Compute\n"
+    )
+    assert one(focus).from_wall == wanted
+
+
+def test_a_bill_without_resources_is_of_the_one_that_is_named() -> None:
+    text = "Day,Cost,Hours\n2026-11-02,100,24\n"
+    assert one(text, "date=Day", "amount=Cost", "hours=Hours", resources=("i-0aaa",)).resource == "i-0aaa"
+    assert one(text, "date=Day", "amount=Cost", "hours=Hours").resource == ""
+
+
+def test_only_the_resources_that_are_wanted_are_read_at_all() -> None:
+    text = f"{hourly()}2026-11-02T10:00:00Z,no amount,1,i-other\n"
+    assert len(read(text, *HOURLY, resources=("i-0aaa",)).lines) == 1
+    with pytest.raises(TableError, match="no row is about i-9"):
+        read(text, *HOURLY, resources=("i-9",))
+
+
+def test_the_providers_own_names_need_no_map() -> None:
+    runpod = "amount,diskSpaceBilledGb,podId,time,timeBilledMs\n19.92,0,pod1,2026-11-02T00:00:00Z,28800000\n"
+    line = one(runpod)
+    assert (line.resource, line.hours, line.usd, line.to_wall - line.from_wall) == (
+        *("pod1", 8, Fraction("19.92")),
+        NS_PER_DAY,
+    )
+    vast = (
+        "type,description,timestamp,quantity,rate,amount,instance_id\n"
+        "charge,Instance 123 GPU charge: hours * $/hr,1793606400,10.000,0.1000,1.000,123\n"
+        "charge,Instance 123 storage charge,1793606400,10.000,0.0100,0.100,123\n"
+    )
+    gpu, disk = read(vast).lines
+    assert (gpu.kind, gpu.hours, gpu.resource, gpu.usd) == (BillKind.COMPUTE, 10, "123", 1)
+    assert (disk.kind, disk.hours) == (BillKind.STORAGE, None)
+    assert {known.name for known in READY} == {"RunPod billing records", "Vast charges"}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        (("date",), '"date" is not FIELD=COLUMN with one of date, amount'),
+        (("when=Day",), '"when=Day" is not FIELD=COLUMN'),
+        (("date=Day",), "a map needs amount=COLUMN"),
+        (("date=Day", "date=Time", "amount=Cost"), "date= is there twice"),
+        (("date=Day", "amount=Cost", "per=week"), "per=week is none of hour, day, month"),
+    ],
+)
+def test_a_map_that_is_none(pairs: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ValueError, match=said.replace("(", r"\(")):
+        bill_map(pairs)
+
+
+WRONG = [
+    (hourly(cost="12,50"), HOURLY, 'bill.csv:2: Cost: "12,50" is not an amount in dollars; write 12.50 with a point'),
+    (hourly(cost="€5"), HOURLY, 'bill.csv:2: Cost: "€5" is in another currency; all amounts are US dollars'),
+    (hourly(cost="1e99"), HOURLY, "bill.csv:2: Cost: 1e99 is more than any bill has"),
+    (hourly(hours="8,5"), HOURLY, 'bill.csv:2: Hours: "8,5" is not an amount'),
+    (hourly("11/02/2026"), HOURLY, 'bill.csv:2: Time: "11/02/2026" is not a UTC date'),
+    (hourly("2026-11-02T10:00:00+22:00"), HOURLY, "bill.csv:2: Time: "),
+    (hourly("2026-11-02", hours="576"), HOURLY, "bill.csv:2: Hours: 576 is more than a day has: name its end by end="),
+    (hourly(), ("date=Day", "amount=Cost"), "bill.csv:1: Day: there is no such column"),
+    (hourly(), (*HOURLY, "unit=parsec"), "bill.csv:1: unit=parsec is neither a column nor a unit of time"),
+]
+
+
+@pytest.mark.parametrize(("text", "pairs", "said"), WRONG)
+def test_what_is_wrong_is_one_line_with_its_place(text: str, pairs: tuple[str, ...], said: str) -> None:
+    with pytest.raises(TableError) as raised:
+        read(text, *pairs)
+    assert str(raised.value).startswith(said)
+    assert "\n" not in str(raised.value)

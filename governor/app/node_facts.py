@@ -51,6 +51,7 @@ def node_facts(
         price_usd_micros_per_hour=price.usd_micros_per_hour,
         price_source=price.quote.source if price.quote is not None else None,
         price_as_of=price.quote.as_of if price.quote is not None else "",
+        price_kind=price.quote.kind.value if price.quote is not None else "",
         price_since_wall=price.quote.since if price.quote is not None else None,
         lines=lines,
         cloud=cloud.name if cloud is not None else "none",

@@ -298,6 +298,5 @@ class PriceWatch:
         quote = chosen.quote
         assert quote is not None, "the caller looked"
         boot, wall = self.clock.boot(), self.clock.wall()
-        return [
-            PriceRead(at, boot, wall, quote.usd_micros_per_hour, quote.source, quote.as_of, quote.since, tuple(alarms))
-        ]
+        price, kind = quote.usd_micros_per_hour, quote.kind.value
+        return [PriceRead(at, boot, wall, price, quote.source, quote.as_of, quote.since, tuple(alarms), kind)]

@@ -70,7 +70,7 @@ def on_price_read(node: Node, read: PriceRead) -> list[Effect]:
     """Charge up to now at the old price. The new price counts from the time at which it came into force."""
     effects: list[Effect] = [Alarm(name, None, text) for name, text in read.alarms]
     ledger = node.ledger
-    to = compute_line(read.usd_micros_per_hour, read.source, read.as_of)
+    to = compute_line(read.usd_micros_per_hour, read.source, read.as_of, read.kind)
     before = ledger.compute.metered
     assert to is not None, "a reading has a price"
     if before == to:

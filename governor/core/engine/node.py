@@ -48,6 +48,7 @@ class NodeFacts:
     price_usd_micros_per_hour: UsdMicros | None = None
     price_source: str | None = None
     price_as_of: str = ""  # The day (ISO 8601) on which the source stated the price.
+    price_kind: str = ""  # "spot", "on-demand".
     price_since_wall: WallNs | None = None  # When the price came into force, if the source states it.
     lines: Lines = Lines()  # What is billed beside the machine.
     cloud: str = "none"  # The provider's name.
@@ -298,7 +299,7 @@ def payer_of(managed: ManagedRun) -> Payer:
 def new_node(
     facts: NodeFacts, policies: PolicySet, boot: BootNs, wall: WallNs, budgets: Sequence[ScopedBudget] = ()
 ) -> Node:
-    compute = compute_line(facts.price_usd_micros_per_hour, facts.price_source, facts.price_as_of)
+    compute = compute_line(facts.price_usd_micros_per_hour, facts.price_source, facts.price_as_of, facts.price_kind)
     place = Place(facts.node, facts.cloud, facts.instance_id, facts.region)
     ledger = new_ledger(compute, boot, place, wall, facts.lines)
     if policies.typed_ceiling_usd_micros is not None:  # It overrides every file's budget of a run.

@@ -356,6 +356,7 @@ class PriceRead:
     # When it came into force; None: with this reading, as the source does not say.
     since: WallNs | None = None
     alarms: tuple[tuple[str, str], ...] = ()  # (name, text) of what a person should know about it.
+    kind: str = ""  # "spot", "on-demand".
 
 
 Event = (

@@ -64,6 +64,7 @@ class Line:
     price_usd_micros: int  # Per unit.
     source: str
     as_of: str
+    price_kind: str = ""  # How it is paid for: "spot", "on-demand". Unknown of other lines and of older charges.
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class Charge:
 def charge_row(charge: Charge) -> dict[str, Any]:
     """Return a charge as plain JSON, as the journal stores it."""
     place, payer, line = charge.place, charge.payer, charge.line
-    return {
+    row = {
         "charge_id": charge.charge_id,
         "node": place.node,
         "cloud": place.cloud,
@@ -155,6 +156,9 @@ def charge_row(charge: Charge) -> dict[str, Any]:
         "usd_micros": charge.usd_micros,
         "reconstructed": charge.reconstructed,
     }
+    if line.price_kind:
+        row["price_kind"] = line.price_kind
+    return row
 
 
 def charge_of(row: Mapping[str, Any]) -> Charge:
@@ -170,6 +174,7 @@ def charge_of(row: Mapping[str, Any]) -> Charge:
             _whole(row["price_usd_micros"]),
             row["price_source"],
             row["price_as_of"],
+            row.get("price_kind", ""),
         ),
         from_wall=WallNs(_whole(row["from_wall_ns"])),
         to_wall=WallNs(_whole(row["to_wall_ns"])),

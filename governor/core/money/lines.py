@@ -65,11 +65,11 @@ def _piece_text(line: Line, what: str) -> str:
     return f"{line.name}: {format_usd(line.price_usd_micros)} for {what} ({line.source}, {line.as_of})"
 
 
-def compute_line(price: UsdMicros | None, source: str | None, as_of: str) -> Metered | None:
+def compute_line(price: UsdMicros | None, source: str | None, as_of: str, kind: str = "") -> Metered | None:
     """The line of the node's compute hours; None while its price is unknown."""
     if price is None:
         return None
-    return Metered(Line(LineKind.COMPUTE, NODE_LINE, Unit.HOUR, price, source or "", as_of))
+    return Metered(Line(LineKind.COMPUTE, NODE_LINE, Unit.HOUR, price, source or "", as_of, kind))
 
 
 def price_row(metered: Metered | None) -> Mapping[str, Any] | None:
@@ -77,14 +77,17 @@ def price_row(metered: Metered | None) -> Mapping[str, Any] | None:
     if metered is None:
         return None
     line = metered.line
-    return {"usd_micros_per_hour": line.price_usd_micros, "source": line.source, "as_of": line.as_of}
+    row = {"usd_micros_per_hour": line.price_usd_micros, "source": line.source, "as_of": line.as_of}
+    return row | ({"kind": line.price_kind} if line.price_kind else {})
 
 
 def price_of(row: Mapping[str, Any] | None) -> Metered | None:
     """Rebuild the price of compute. KeyError, TypeError or ValueError when the row is not a price row."""
     if row is None:
         return None
-    return compute_line(UsdMicros(int(row["usd_micros_per_hour"])), str(row["source"]), str(row["as_of"]))
+    return compute_line(
+        UsdMicros(int(row["usd_micros_per_hour"])), str(row["source"]), str(row["as_of"]), str(row.get("kind", ""))
+    )
 
 
 @dataclass(frozen=True, slots=True)

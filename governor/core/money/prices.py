@@ -171,7 +171,8 @@ class Chosen:
         if self.quote is None:
             return None
         quote = self.quote
-        return Line(LineKind.COMPUTE, name, Unit.HOUR, quote.usd_micros_per_hour, quote.source, quote.as_of)
+        price = quote.usd_micros_per_hour
+        return Line(LineKind.COMPUTE, name, Unit.HOUR, price, quote.source, quote.as_of, quote.kind.value)
 
     def document(self) -> dict[str, Any]:
         """For programs: plain JSON."""

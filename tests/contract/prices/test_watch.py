@@ -114,7 +114,7 @@ def test_a_spot_price_is_asked_for_every_five_minutes_and_says_since_when(tmp_pa
     rig.costs(19.25)
     [event] = told.after(SPOT_PERIOD_NS)
     assert isinstance(event, PriceRead)
-    assert event.usd_micros_per_hour == 19_250_000
+    assert (event.usd_micros_per_hour, event.kind) == (19_250_000, "spot")
     assert event.since is not None
     assert event.since < event.wall, "in force before anybody asked"
     assert (event.boot, event.wall) == (told.clock.boot(), told.clock.wall())

@@ -49,7 +49,7 @@ def test_a_bad_file_is_named_row_by_row(ledger: Path, costgov: Call, tmp_path: P
     file.write_text(good.replace("AWS,AWS,27.520000,", "AWS,AWS,27.000000,", 1))
     done = costgov("export", "--check", str(file))
     assert (done.code, done.err) == (ExitCode.FAILED, f"{file}: 1 problem in 6 rows\n")
-    why = "27.000000 is not ListUnitPrice 55.040000 x PricingQuantity 0.500000000"
+    why = "27.000000 is not ListUnitPrice 55.040000 x PricingQuantity 0.5"
     assert done.out == f"{file}:4: ListCost: {why}\n"
     file.write_text(good.replace(",Hours,", ",Hours ,"))
     done = costgov("export", "--check", str(file))

@@ -12,7 +12,7 @@ from governor.core.money.charges import Charge, Line, LineKind, Payer, Place, Un
 
 NODE = Place("node-1", "aws", "i-0aaa", "eu-west-1")
 ON_DEMAND = Line(LineKind.COMPUTE, "p5.48xlarge on-demand", Unit.HOUR, 55_040_000, "table", "2026-06-01")
-SPOT = Line(LineKind.COMPUTE, "p5.48xlarge spot", Unit.HOUR, 20_123_457, "spot history", "2026-11-03")
+SPOT = Line(LineKind.COMPUTE, "p5.48xlarge spot", Unit.HOUR, 20_123_457, "spot history", "2026-11-03", "spot")
 DISK = Line(LineKind.STORAGE, "vol-0bbb gp3 500 GB", Unit.HOUR, 60_274, "config", "2026-11-01")
 ANNA = Payer("anna", "0", "stage1", (("team", "nlp"),))
 BEN = Payer("ben", "0", None, (("team", "vision"),))

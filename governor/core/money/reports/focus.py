@@ -9,14 +9,14 @@
 | ChargeClass | null: a closed month is never corrected |
 | ChargeDescription | the line, the node and the run |
 | ContractedUnitPrice, ListUnitPrice | the line's price: only one is known, and not which of the two it is |
-| PricingQuantity, PricingUnit | `quantity`, in Hours, GB-Months, GB or Units |
-| ConsumedQuantity, ConsumedUnit | the same, for Usage |
+| PricingQuantity, PricingUnit | `usd_micros` by the price, in Hours, GB-Months, GB or Units: what was charged |
+| ConsumedQuantity, ConsumedUnit | `quantity`, for Usage: what was metered, before whole micro-dollars at each tick |
 | ContractedCost, ListCost, EffectiveCost | `usd_micros` |
 | BilledCost | 0, which is required without an invoice. With `Issuer.billed` the amount |
 | HostProviderName, InvoiceIssuerName, ServiceProviderName | the cloud |
 | ServiceName, ServiceCategory, ServiceSubcategory, SkuMeter | the kind of line |
 | SkuId, SkuPriceId | the line's name |
-| PricingCategory | Dynamic for spot, else Standard |
+| PricingCategory | Dynamic where the price's kind is spot, else Standard |
 | RegionId, RegionName | the region; it has no other name here |
 | ResourceId, ResourceName, ResourceType | the instance or the volume, and the node |
 | Tags | the run's labels |
@@ -34,6 +34,7 @@ from typing import Final
 
 from governor.core.base.units import NS_PER_S, month_of, utc_text
 from governor.core.money.charges import UNALLOCATED, Charge, LineKind, Place, Unit
+from governor.core.money.prices import PriceKind
 from governor.core.money.reports.cost import decimal_text, exact_usd, slices
 
 VERSION: Final = "1.4"
@@ -41,6 +42,8 @@ OWN_ACCOUNT: Final = "costgov"
 OWN_MACHINES: Final = "self-hosted"
 # 3.6 microseconds of an hour, or a byte of a GB: either costs less than a micro-dollar.
 QUANTITY_DIGITS: Final = 9
+# With them price x quantity is off by half a billionth of a dollar at a million dollars an hour, which FOCUS allows.
+PRICED_DIGITS: Final = 15
 
 COLUMNS: Final = (
     *("BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd"),
@@ -114,7 +117,7 @@ def _who_and_what(charge: Charge, issuer: Issuer) -> FocusRow:
         "ChargeFrequency": "One-Time" if line.unit is Unit.PIECE else "Usage-Based",
         "HostProviderName": provider,
         "InvoiceIssuerName": provider,
-        "PricingCategory": "Dynamic" if "spot" in f"{line.name} {line.source}".lower() else "Standard",
+        "PricingCategory": "Dynamic" if line.price_kind == PriceKind.SPOT.value else "Standard",
         "RegionId": place.region or None,
         "RegionName": place.region or None,
         "ResourceId": resource_id(charge),
@@ -160,9 +163,19 @@ def _how_much(charge: Charge, issuer: Issuer) -> FocusRow:
         "EffectiveCost": amount,
         "ListCost": amount,
         "ListUnitPrice": exact_usd(line.price_usd_micros),
-        "PricingQuantity": quantity,
+        "PricingQuantity": _priced_quantity(charge),
         "PricingUnit": _UNITS[line.unit],
     }
+
+
+def _priced_quantity(charge: Charge) -> str:
+    """The quantity whose price is the amount, to the last digit: 1, 0.5, 0.333333327277616."""
+    line = charge.line
+    if line.price_usd_micros:
+        text = decimal_text(charge.usd_micros, line.price_usd_micros, PRICED_DIGITS)
+    else:
+        text = decimal_text(charge.quantity, line.unit.base_units, PRICED_DIGITS)
+    return text.rstrip("0").rstrip(".")
 
 
 def _trace(charge: Charge) -> FocusRow:

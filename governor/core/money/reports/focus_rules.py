@@ -143,8 +143,8 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
 
 
 Row = Mapping[str, str | None]
-# Issuers round, and so do we: a run's share of a node is whole micro-dollars four times a second, 1.44 cents an hour.
-COST_TOLERANCE_USD: Final = Fraction(3, 200)
+# As the FinOps Foundation's own validator compares a cost with its product: relative, and absolute below a dollar.
+COST_TOLERANCE: Final = Fraction(1, 10**9)
 
 _DECIMAL: Final = re.compile(r"-?\d+(\.\d+)?")
 _DATE_TIME: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z")
@@ -273,7 +273,7 @@ def _products(row: Row) -> Iterator[Problem]:
         price, cost = row.get(f"{kind}UnitPrice"), row.get(f"{kind}Cost")
         if price is not None and cost is not None:
             product = Fraction(price) * Fraction(quantity)
-            if abs(product - Fraction(cost)) > COST_TOLERANCE_USD:
+            if abs(product - Fraction(cost)) > COST_TOLERANCE * max(abs(Fraction(cost)), Fraction(1)):
                 yield Problem(f"{kind}Cost", f"{cost} is not {kind}UnitPrice {price} x PricingQuantity {quantity}")
 
 

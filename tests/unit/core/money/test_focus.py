@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from governor.core.base.units import NS_PER_HOUR, BootNs, UsdMicros, WallNs
-from governor.core.money.charges import Charge, Line, LineKind, Payer, Place, Unit
+from governor.core.money.charges import Charge, Line, LineKind, Payer, Place, Unit, charge_of, charge_row
 from governor.core.money.ledger import new_ledger
-from governor.core.money.lines import Metered
+from governor.core.money.lines import Metered, compute_line, price_of, price_row
 from governor.core.money.reports.focus import COLUMNS, FocusRow, Issuer, focus_rows
 from governor.core.money.reports.focus_rules import check_header, check_row
 from tests.unit.cost.ledger_file import ANNA, BEN, DISK, NODE, ON_DEMAND, SPOT, a_month, charge
@@ -58,7 +60,7 @@ def test_an_hour_of_compute() -> None:
         "BillingPeriodEnd": "2026-12-01T00:00:00Z",
         "ChargePeriodStart": "2026-11-02T10:00:00Z",
         "ChargePeriodEnd": "2026-11-02T11:00:00Z",
-        "PricingQuantity": "1.000000000",
+        "PricingQuantity": "1",
         "ContractedUnitPrice": "55.040000",
         "EffectiveCost": "55.040000",
         "BilledCost": "0.000000",
@@ -85,6 +87,36 @@ def test_a_volume_is_its_own_resource() -> None:
 def test_a_spot_price_is_dynamic() -> None:
     assert row_of(charge("2026-11-04T02:00:00Z", 0.5, BEN, SPOT))["PricingCategory"] == "Dynamic"
     assert row_of(charge("2026-11-04T02:00:00Z", 0.5, BEN, ON_DEMAND))["PricingCategory"] == "Standard"
+
+
+def test_what_a_price_is_called_makes_it_no_spot_price() -> None:
+    """Vast's interruptible machines have "spot" in no name; a contract with Hotspot has."""
+    named = replace(ON_DEMAND, name="hotspot", source="hotspot contract", price_kind="on-demand")
+    assert row_of(charge("2026-11-04T02:00:00Z", 0.5, BEN, named))["PricingCategory"] == "Standard"
+    bid = replace(ON_DEMAND, source="Vast API", price_kind="spot")
+    assert row_of(charge("2026-11-04T02:00:00Z", 0.5, BEN, bid))["PricingCategory"] == "Dynamic"
+
+
+def test_the_price_kind_goes_through_the_journal_and_older_rows_have_none() -> None:
+    spot, older = charge("2026-11-04", 0.5, BEN, SPOT), charge("2026-11-04", 0.5, BEN, ON_DEMAND)
+    assert [charge_of(charge_row(one)).line.price_kind for one in (spot, older)] == ["spot", ""]
+    assert "price_kind" not in charge_row(older)
+    metered = compute_line(UsdMicros(20_123_457), "spot history", "2026-11-03", "spot")
+    assert price_of(price_row(metered)) == metered
+    assert price_of({"usd_micros_per_hour": 1, "source": "s", "as_of": ""}) == compute_line(UsdMicros(1), "s", "")
+
+
+@pytest.mark.parametrize("price", [1, 999_983, 55_040_000, 3_600_000_000, 999_999_999_989])
+@pytest.mark.parametrize("quantity", [1, 12_664_526_400, NS_PER_HOUR // 3, NS_PER_HOUR, 31 * 24 * NS_PER_HOUR // 7])
+def test_costs_are_price_times_quantity_to_a_billionth(price: int, quantity: int) -> None:
+    row = row_of(of_quantity(replace(ON_DEMAND, price_usd_micros=price), quantity))
+    for kind in ("List", "Contracted"):
+        cost, product = (
+            Fraction(row[f"{kind}Cost"] or "x"),
+            Fraction(row[f"{kind}UnitPrice"] or "x") * Fraction(row["PricingQuantity"] or "x"),
+        )
+        assert abs(cost - product) <= max(abs(cost), Fraction(1)) / 10**9
+    assert row["EffectiveCost"] == row["ListCost"] == row["ContractedCost"]
 
 
 def test_what_is_bought_by_the_piece_is_a_purchase() -> None:

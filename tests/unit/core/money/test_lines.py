@@ -147,6 +147,15 @@ def test_an_unknown_price_that_becomes_known_is_charged_from_its_own_time() -> N
     assert {charge.reconstructed for charge in world.of(NODE_LINE)} == {True}
 
 
+def test_how_a_price_is_paid_for_stands_in_the_charges_from_then_on() -> None:
+    world = new_world()
+    world.at(1800)
+    now = MonoNs(world.mono), BootNs(world.boot), WallNs(world.wall)
+    world.play(PriceRead(*now, UsdMicros(PRICE // 2), "Vast API", "2026-11-21", kind="spot"))
+    world.at(3600)
+    assert {charge.line.price_kind for charge in world.of(NODE_LINE)} == {"", "spot"}
+
+
 def test_a_halt_reserves_for_the_upload_of_its_own_checkpoint() -> None:
     world = new_world()
     world.speak("run1", "a1", 100)

@@ -62,7 +62,7 @@ def list_incidents(last: int, config: Path | None, control: str | None, as_json:
 
     The id at the beginning of a line, or as much of it as no other has, is what `costgov incident show` takes.
     """
-    found = sorted(_incidents(last, config, control), key=_age)[-last:]
+    found = sorted(known_incidents(last, config, control), key=_age)[-last:]
     if as_json:
         print_json(found)
         return
@@ -96,7 +96,7 @@ def show(incident_id: str, markdown: bool, config: Path | None, control: str | N
 
     if markdown and as_json:
         raise click.UsageError("--markdown and --json exclude one another")
-    snapshot = _find(incident_id, _incidents(INCIDENTS_MAX, config, control, incident_id))
+    snapshot = _find(incident_id, known_incidents(INCIDENTS_MAX, config, control, incident_id))
     if as_json:
         click.echo(report.incident_json(snapshot), nl=False)
     elif markdown:
@@ -143,7 +143,7 @@ def _age(snapshot: Mapping[str, Any]) -> tuple[int, str]:
     return int(snapshot["opened_wall_ns"]), str(snapshot["incident_id"])
 
 
-def _incidents(last: int, config: Path | None, control: str | None, wanted: str | None = None) -> list[Snapshot]:
+def known_incidents(last: int, config: Path | None, control: str | None, wanted: str | None = None) -> list[Snapshot]:
     """The incidents of every governor that answers, and of the journals of ended governors.
 
     A governor reports only its own halts. Those of an ended `costgov run` are only in its journal. For an incident in

@@ -18,10 +18,11 @@ from governor.cli.common import ExitCode, Failed, LazyGroup, complain, exits
 assert interrupts.INTERRUPTED == ExitCode.INTERRUPTED, "two exit codes of Ctrl-C"
 # The output is the purpose of these commands: a closed stdout is an error, unlike `| head`. The other commands act, or
 # answer by exit code.
-_SHOWN: Final = ("status", "doctor", "incident", "prices", "cost", "plan", "alert", "completion")
+_SHOWN: Final = ("status", "doctor", "incident", "prices", "cost", "plan", "alert", "audit", "completion")
 # To add a command, add a file and its row here.
 _COMMANDS: Final = {
     "alert": "governor.cli.alert:alert",
+    "audit": "governor.cli.cost.audit:audit",
     "budget": "governor.cli.budget:budget",
     "cost": "governor.cli.cost.command:cost",
     "daemon": "governor.cli.run.command:daemon",

@@ -71,8 +71,9 @@ def read_bill_file(
     resources: tuple[str, ...],
     since: int | None = None,
     until: int | None = None,
+    also: frozenset[str] = frozenset(),
 ) -> Bill:
-    """Read a bill: rows of the ledger's own resources one by one, those of others as sums."""
+    """Read a bill: rows of the ledger's own resources and of `also` one by one, those of others as sums."""
     from governor.wire.bills import Wanted, read_bill
     from governor.wire.csv_table import TableError
 
@@ -80,7 +81,7 @@ def read_bill_file(
         raise click.UsageError(f"--map is for plain CSV, and --format {form} has columns of its own")
     maps = BillMaps(state_dir)
     wanted = Wanted(
-        form, columns, resources, own_resources(state_dir), since, until,
+        form, columns, resources, own_resources(state_dir) | also, since, until,
         progress=lambda rows: remark(f"{path}: {rows:,} rows are read"),
     )  # fmt: skip
     try:

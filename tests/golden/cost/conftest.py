@@ -58,11 +58,19 @@ def ledger(state_dir: Path) -> Path:
 
 
 @pytest.fixture
-def costgov(capsys: pytest.CaptureFixture[str]) -> Call:
+def costgov(anything: Call) -> Call:
+    """`costgov cost WORDS`."""
+    return lambda *words: anything("cost", *words)
+
+
+@pytest.fixture
+def anything(capsys: pytest.CaptureFixture[str]) -> Call:
+    """`costgov WORDS`."""
+
     def call(*words: str) -> Done:
         error = ""
         try:
-            code = cli.main(["cost", *words], prog_name="costgov", standalone_mode=False) or 0
+            code = cli.main([*words], prog_name="costgov", standalone_mode=False) or 0
         except Failed as failed:
             code, error = failed.code, failed.format_message() + "\n"
         except click.UsageError as wrong:

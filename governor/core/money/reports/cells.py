@@ -161,7 +161,7 @@ class Cells:
         begins: Counter[tuple[str, int]] = Counter()
         ends: Counter[tuple[str, int]] = Counter()
         for resource, times in self._metered.items():
-            for first, last in _stretches(times):
+            for first, last in stretches(times):
                 for at, found, bound in ((first, begins, self._since), (last, ends, self._until)):
                     if at == bound:
                         continue  # Cut by what is compared: the machine went on.
@@ -183,7 +183,8 @@ class Cells:
         return over if over > slack + cell.theirs.rows * ROW_END_HOURS else beyond
 
 
-def _stretches(times: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def stretches(times: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Begin and end of each stretch of time without a longer gap, in order."""
     begin = end = None
     for first, last in sorted(times):
         if begin is None or end is None:

@@ -22,7 +22,8 @@ from governor.planner.keys import PlanUnreadableError, from_toml
 from governor.policies.loading import ceiling_fault
 from governor.policies.parse import load_policies
 from governor.replay.user_tests import run_file
-from governor.wire.bills import read_bill
+from governor.wire.bill_map import bill_map
+from governor.wire.bills import Wanted, read_bill
 from governor.wire.csv_table import TableError
 from governor.wire.price_table import PriceTableError, parse_table
 from governor.wire.records import RecordReader
@@ -60,6 +61,15 @@ BILL = (
     "BilledCost,BillingCurrency,ChargeCategory,ChargePeriodStart,ChargePeriodEnd,ResourceId,ServiceCategory,PricingQuantity,"
     "PricingUnit\n2.5,USD,Usage,2026-11-01T00:00:00Z,2026-11-01T01:00:00Z,i-0a,Compute,1,Hours\n"
     "-1.0,USD,Credit,2026-11-01T00:00:00Z,2026-11-01T01:00:00Z,i-0a,Compute,,\n"
+)
+PLAIN_BILL = (
+    "Time,End,Cost,Hours,Machine,Unit,What\n"
+    "2026-11-02T10:00:00+02:00,2026-11-02T11:00:00+02:00,$55.04,1,i-0aaa,GPU-Hours,instance\n"
+    "2026-11-02,2026-11-30,(5.00),720,i-0aaa,Hours,credit\n"
+    "1793606400,,0.125,3600,vol-1,seconds,storage\n"
+)
+PLAIN_MAP = bill_map(
+    ("date=Time", "end=End", "amount=Cost", "hours=Hours", "resource=Machine", "unit=Unit", "kind=What")
 )
 CUR_BILL = (
     "identity/LineItemId,lineItem/LineItemType,lineItem/UsageStartDate,lineItem/UsageEndDate,lineItem/UnblendedCost,"
@@ -241,7 +251,7 @@ class Tables(_Files):
         kind = random.choice(("bill", "bill", "prices", "plan"))
         if kind == "plan":
             return kind, broken_toml(random, PLAN)
-        text = self._prices if kind == "prices" else random.choice((BILL, CUR_BILL))
+        text = self._prices if kind == "prices" else random.choice((BILL, CUR_BILL, PLAIN_BILL))
         rows = [line.split(",") for line in text.splitlines()]
         for _ in range(random.choice((1, 1, 3))):
             row = random.choice(rows)
@@ -259,7 +269,8 @@ class Tables(_Files):
                 path.write_bytes(data)
                 from_toml(path)
             elif kind == "bill":
-                read_bill(_Raw(data), "bill.csv")
+                is_plain = data.lstrip(b"\xef\xbb\xbf").startswith(PLAIN_BILL[:10].encode())
+                read_bill(_Raw(data), "bill.csv", Wanted(columns=PLAIN_MAP) if is_plain else Wanted())
             else:
                 parse_table(data.decode("utf-8", "replace"))
         except (TableError, PriceTableError, PlanUnreadableError) as error:

@@ -57,9 +57,8 @@ def audit(
     scope = Scope(found.since, None, ())
     unread = Unread(scope)
     own = [charge for charge in charges_in(state_dir, scope, unread) if is_of(charge, resources)]
-    hours = metered_hours(own)
-    found = read_as_ours(found, hours, settings.price.gpus)
-    shift_h = shift_of(found, hours)
+    found = read_as_ours(found, own, settings.price.gpus)
+    shift_h = shift_of(found, metered_hours(own))
     found = found.moved(-shift_h * NS_PER_HOUR)
     audited = beside(halts, found, own)
     agrees = all(one.agrees for one in audited)

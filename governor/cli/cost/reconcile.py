@@ -58,7 +58,7 @@ def reconcile(
     state_dir = settings.paths.state_dir
     found = read_bill_file(bill, state_dir, form, columns, resources, since, until)
     own, unread, window = _charged(state_dir, bill, found, resources, since, until)
-    shift_h = shift_of(read_as_ours(found, metered_hours(own), settings.price.gpus), metered_hours(own))
+    shift_h = shift_of(read_as_ours(found, own, settings.price.gpus), metered_hours(own))
     if shift_h:
         found = found.moved(-shift_h * NS_PER_HOUR)
         own, unread, window = _charged(state_dir, bill, found, resources, since, until)

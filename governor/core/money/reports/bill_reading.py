@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from governor.core.base.units import NS_PER_HOUR, hour_of
+from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, hour_of
 from governor.core.money.charges import Charge, LineKind, Unit
 from governor.core.money.prices import GPUS_MAX
 from governor.core.money.reports.bill import Bill, BillKind, BillLine, short_resource
@@ -21,6 +21,10 @@ SHIFT_HOURS_MAX: Final = 14
 _SHIFTED_HOURS_MIN: Final = 2.0
 # Of the ratio of GPU-hours to hours: what a start and an end within an hour are rounded by.
 _RATIO_SLACK: Final = Fraction(1, 50)
+# Of the ratio of prices: another price is not another number of GPUs.
+_PRICE_SLACK: Final = Fraction(1, 500)
+# An hour of the same machine that is more than this many times dearer or cheaper is another number of GPUs.
+_PRICES_APART: Final = Fraction(3, 2)
 
 Hours = Mapping[str, Mapping[int, int]]  # Of each machine: the full hour -> nanoseconds of it.
 
@@ -36,19 +40,33 @@ def metered_hours(charges: Iterable[Charge]) -> Hours:
     return hours
 
 
-def read_as_ours(bill: Bill, ours: Hours, gpus: int | None = None) -> Bill:
+def hourly_prices(charges: Iterable[Charge]) -> Mapping[str, Fraction]:
+    """What an hour of each machine has cost on average, in dollars."""
+    sums: dict[str, tuple[int, int]] = {}
+    for charge in charges:
+        if charge.line.kind is LineKind.COMPUTE and charge.line.unit is Unit.HOUR:
+            machine = short_resource(resource_id(charge))
+            usd_micros, ns = sums.get(machine, (0, 0))
+            sums[machine] = (usd_micros + charge.usd_micros, ns + charge.quantity)
+    return {name: Fraction(usd * NS_PER_HOUR, MICROS_PER_USD * ns) for name, (usd, ns) in sums.items() if ns}
+
+
+def read_as_ours(bill: Bill, charges: Sequence[Charge], gpus: int | None = None) -> Bill:
     """The bill with lines of our machines' time as hours of compute, whatever category and unit they are in.
 
-    `gpus`: of the machine, where that is known. Else it is how many times the metered hours the GPU-hours are.
+    `gpus`: of the machine, where that is known. Else GPU-hours tell it: by their price beside ours, or by how many
+    times the metered hours they are, where the price does not contradict that.
     """
+    prices, ours = hourly_prices(charges), metered_hours(charges)
     machines = {line.resource for line in bill.lines if line.kind is BillKind.COMPUTE}
-    lines = [_as_compute(line) if line.resource not in machines else line for line in bill.lines]
-    lines = [line if line.resource in ours else old for line, old in zip(lines, bill.lines, strict=True)]
+    lines = [
+        _as_compute(line) if line.resource in ours and line.resource not in machines else line for line in bill.lines
+    ]
     by_gpu: dict[str, list[BillLine]] = {resource: [] for resource in ours}
     for line in lines:
         if line.resource in by_gpu and line.kind is BillKind.COMPUTE and line.gpu_hours:
             by_gpu[line.resource].append(line)
-    counts = {resource: gpus or _gpus(of_it, ours[resource]) for resource, of_it in by_gpu.items()}
+    counts = {name: gpus or _gpus(of_it, ours[name], prices.get(name)) for name, of_it in by_gpu.items()}
     return replace(bill, lines=tuple(_in_hours(line, counts.get(line.resource)) for line in lines))
 
 
@@ -64,23 +82,36 @@ def _in_hours(line: BillLine, gpus: int | None) -> BillLine:
     return replace(line, hours=line.gpu_hours / gpus, gpu_hours=None)
 
 
-def _gpus(lines: Iterable[BillLine], metered: Mapping[int, int]) -> int | None:
+def _gpus(lines: Iterable[BillLine], metered: Mapping[int, int], price: Fraction | None) -> int | None:
     """The whole number that most lines agree on; None where there is none, and the amounts are compared instead."""
     votes: Counter[int] = Counter()
     count = 0
     for line in lines:
         assert line.gpu_hours is not None, "only these lines are asked"
-        first, last = line.from_wall // NS_PER_HOUR, -(-line.to_wall // NS_PER_HOUR)
-        hours = Fraction(sum(metered.get(hour, 0) for hour in range(first, last)), NS_PER_HOUR)
-        if not hours:
-            continue
         count += 1
-        ratio = line.gpu_hours / hours
-        whole = round(ratio)
-        if 1 <= whole <= GPUS_MAX and abs(ratio - whole) <= _RATIO_SLACK * whole:
-            votes[whole] += 1
+        votes.update(_gpus_of(line, line.gpu_hours, metered, price))
     [(found, most)] = votes.most_common(1) or [(0, 0)]
     return found if 2 * most > count else None
+
+
+def _gpus_of(
+    line: BillLine, gpu_hours: Fraction, metered: Mapping[int, int], price: Fraction | None
+) -> tuple[int, ...]:
+    if price and line.usd > 0 and (by_price := _whole(price * gpu_hours / line.usd, _PRICE_SLACK)):
+        return (by_price,)
+    first, last = line.from_wall // NS_PER_HOUR, -(-line.to_wall // NS_PER_HOUR)
+    ns = sum(spent for hour, spent in metered.items() if first <= hour < last)
+    by_hours = _whole(gpu_hours * NS_PER_HOUR / ns, _RATIO_SLACK) if ns else None
+    if by_hours is None:
+        return ()
+    told = line.usd * by_hours / gpu_hours
+    contradicts = price and line.usd > 0 and not price / _PRICES_APART <= told <= price * _PRICES_APART
+    return () if contradicts else (by_hours,)
+
+
+def _whole(ratio: Fraction, slack: Fraction) -> int | None:
+    whole = round(ratio)
+    return whole if 1 <= whole <= GPUS_MAX and abs(ratio - whole) <= slack * whole else None
 
 
 def shift_of(bill: Bill, ours: Hours) -> int:

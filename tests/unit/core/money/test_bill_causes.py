@@ -173,6 +173,17 @@ def test_gpu_hours_are_hours_of_the_machine(known: int | None) -> None:
     assert told(result) == [(Cause.TOO_MANY_HOURS, "i-0aaa", PRICE)]
 
 
+def test_gpu_hours_of_time_that_nobody_metered_make_no_other_number_of_gpus() -> None:
+    """One line of 72 hours; the governor was there for 36 of them, or for 65."""
+    whole = billed("2026-11-02", length=15 * NS_PER_DAY, hours=None, gpu_hours=Fraction(576), usd=72 * PRICE)
+    for hours in (36, 65):
+        result = compare(ours(hours), [whole])
+        assert told(result) == [(Cause.OURS_MISSING, "i-0aaa", (72 - hours) * PRICE)]
+    dearer = compare(ours(36), [replace(whole, usd=72 * (PRICE + 7))])
+    assert causes(dearer) == [(Cause.PRICE, "i-0aaa")], "neither price nor hours tell: amounts alone"
+    assert dearer.differences[0].our_prices is None
+
+
 def test_gpu_hours_that_no_number_of_gpus_explains_are_compared_by_their_amounts() -> None:
     lines = theirs(72, hours=None, gpu_hours=Fraction(37, 10), usd=PRICE + 1)
     result = compare(ours(72), lines)

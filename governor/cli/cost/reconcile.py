@@ -187,6 +187,8 @@ def _reason(one: Difference) -> str:
         if one.our_prices is None or one.their_prices is None:
             return "the amounts differ; one side has no hours"
         return f"ours ${_prices(one.our_prices)}/h, theirs ${_prices(one.their_prices)}/h"
+    if one.cause is Cause.NOT_METERED:
+        return "" if one.is_explained else "it costs money"
     return {
         Cause.TOO_MANY_HOURS: "more hours than there were: billed twice, or in another unit",
         Cause.OURS_MISSING: "no governor was installed, or it was down",

@@ -122,7 +122,7 @@ class Cause(Enum):
 _BY_STRETCH: Final = frozenset({Cause.OURS_MISSING, Cause.THEIRS_MISSING, Cause.NOT_FINAL, Cause.TOO_MANY_HOURS})
 MANY_RESOURCES: Final = frozenset({Cause.UNKNOWN_TO_US, Cause.RESOURCE_NOT_METERED})
 
-
+_MONEY_BACK: Final = frozenset(kind.value for kind in (BillKind.CREDIT, BillKind.REFUND, BillKind.DISCOUNT))
 Prices = tuple[Fraction, Fraction]  # The lowest and the highest, in dollars per hour.
 _Key = tuple[Cause, str, str]
 
@@ -148,7 +148,8 @@ class Difference:
         """Whether nobody needs to look at it: no use of a resource, or less than a cent in all."""
         if self.cause is Cause.BELOW_A_CENT:
             return abs(self.usd) < CENT_USD
-        return self.cause is Cause.NOT_METERED
+        # A credit that costs money is none.
+        return self.cause is Cause.NOT_METERED and not (self.usd > 0 and self.what in _MONEY_BACK)
 
     @property
     def key(self) -> _Key:

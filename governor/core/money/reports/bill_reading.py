@@ -145,8 +145,12 @@ def _billed_hours(lines: Iterable[BillLine], ours: Hours) -> dict[str, dict[int,
         if line.to_wall - line.from_wall > NS_PER_HOUR:
             return {}
         machine = hours.setdefault(line.resource, {})
-        at = line.from_wall // NS_PER_HOUR
-        machine[at] = machine.get(at, 0.0) + float(line.hours)
+        # A row that lies across two hours is no sign of a shift by whole ones.
+        at, after = line.from_wall // NS_PER_HOUR, line.from_wall % NS_PER_HOUR + line.to_wall - line.from_wall
+        late = max(0, after - NS_PER_HOUR) / (line.to_wall - line.from_wall or 1)
+        machine[at] = machine.get(at, 0.0) + float(line.hours) * (1 - late)
+        if late:
+            machine[at + 1] = machine.get(at + 1, 0.0) + float(line.hours) * late
     return hours
 
 

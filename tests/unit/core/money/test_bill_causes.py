@@ -67,6 +67,13 @@ def test_taxes_and_credits_are_no_resource() -> None:
     assert result.agrees
 
 
+@pytest.mark.parametrize("kind", [BillKind.CREDIT, BillKind.REFUND, BillKind.DISCOUNT])
+def test_a_credit_that_costs_money_is_no_credit(kind: BillKind) -> None:
+    line = billed("2026-11-02", kind=kind, resource="", usd=Fraction(40), hours=None)
+    result = compare(ours(72), [*theirs(72), line])
+    assert (told(result), result.agrees) == ([(Cause.NOT_METERED, "", Fraction(40))], False)
+
+
 def test_of_very_many_resources_the_largest_are_named_and_the_rest_is_a_sum() -> None:
     parts = [Difference(Cause.RESOURCE_NOT_METERED, f"vol-{n}", "storage", 0, 1, Fraction(n)) for n in range(1, 6)]
     named = joined(parts, named_max=2)
@@ -214,6 +221,8 @@ def _no_shifts() -> Iterator[tuple[str, list[Charge], list[BillLine]]]:
     other = replace(NODE, instance_id="i-0bbb", node="node-2")
     two = [*ours(72), *(replace(one, place=other, charge_id=f"b{one.charge_id}") for one in ours(72))]
     straight = [replace(line, resource="i-0bbb") for line in theirs(72)]
+    half = 11 * NS_PER_HOUR // 2
+    yield "half hours", ours(72), [line.moved(half) for line in theirs(72)]
     yield "one machine of two", two, [*theirs(72, begin=START + 7 * NS_PER_HOUR), *straight]
 
 

@@ -144,7 +144,7 @@ def _line(row: Row, unit: TimeUnit | None, per: str | None, lone: str) -> BillLi
     if in_unit is None and (in_unit := time_unit(row.cells["unit"])) is None and kind is BillKind.COMPUTE:
         kind = BillKind.OTHER
     hours = gpu_hours = None
-    if row.cells.get("hours") and kind is BillKind.COMPUTE and in_unit is not None:
+    if row.cells.get("hours") and kind in (BillKind.COMPUTE, BillKind.OTHER) and in_unit is not None:
         quantity = _quantity(row) * in_unit.hours
         hours, gpu_hours = (None, quantity) if in_unit.of_a_gpu else (quantity, None)
     start, end = _times(row, per, hours)

@@ -18,7 +18,7 @@ from governor.wire.csv_table import CsvTable, Row, TableError, opened_csv
 # Of the machines of the ledger, which are compared one by one: 35 machines' year of hours, about 150 MB. The rows of
 # other resources are sums, however many there are.
 LINES_MAX: Final = 300_000
-PROGRESS_ROWS: Final = 250_000  # Six to ten seconds, measured.
+PROGRESS_ROWS: Final = 250_000  # Three to eight seconds, measured.
 CURRENCY: Final = "USD"
 FORMS: Final = {"focus": FOCUS, "cur": CUR}
 

@@ -216,6 +216,14 @@ def test_our_own_differences_have_room_beside_many_of_others(machine: Path, cost
     assert any(line.startswith("40 more") for line in lines)
 
 
+def test_a_machine_by_another_word_is_our_machine(compared: Compared) -> None:
+    text = hourly(plain_rows()).replace(",compute", ",8x H100 SXM5")
+    assert compared(text, *map_words("hourly"))[0] == 0
+    fee = "2026-11-10 08:00:00,i-0aaa,,$9.00,Support fee\n"
+    code, document = compared(text + fee, *map_words("hourly"))
+    assert (code, told(document)) == (ExitCode.DIFFERS, {("resource_not_metered", "i-0aaa", "9.000000")})
+
+
 def test_a_map_is_remembered_for_files_with_the_same_columns(machine: Path, compared: Compared) -> None:
     text = hourly(planted(plain_rows()))
     first = compared(text, *map_words("hourly"))

@@ -131,7 +131,7 @@ def test_a_ceiling_that_cannot_hold_is_refused_with_the_numbers(costgov: Costgov
     config, policy, ran = tmp_path / "costgov.toml", tmp_path / "tight.toml", tmp_path / "ran"
     config.write_text("[node]\nprice_usd_per_hour = 98\n[metrics]\nenabled = false\n")
     policy.write_text(TIGHT)
-    wanted = "the ceiling $0.1000 is below $0.5989, which a halt itself may cost here"
+    wanted = "the ceiling $0.1000 is below $0.1089, which a halt itself may cost here"
     on = ["--config", str(config)]
     for words in (
         ["policy", "check", *on, str(policy)],

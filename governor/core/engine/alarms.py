@@ -160,13 +160,13 @@ def no_loss_alarms(managed: ManagedRun) -> list[Effect]:
 STEPLESS_NS: Final = DurationNs(30 * NS_PER_S)
 FIRST_STEPLESS_NS: Final = DurationNs(300 * NS_PER_S)  # How many passes the first step takes nobody knows.
 STEPLESS_STEPS: Final = 3
-_MAY_STEP: Final = frozenset({"train", "compile"})
+MAY_STEP: Final = frozenset({"train", "compile"})
 
 
 def no_step_alarms(managed: ManagedRun, at: MonoNs) -> list[Effect]:
     """Report once that forward passes go on after a step and no step is made of them."""
     run = managed.run
-    ranks = [rank for rank in run.connected_ranks() if rank.forwards is not None and rank.phase in _MAY_STEP]
+    ranks = [rank for rank in run.connected_ranks() if rank.forwards is not None and rank.phase in MAY_STEP]
     about = (run.attempt, run.attempt_at, run.step)
     if not ranks or managed.reported.no_step == about:
         return []

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from governor.core.base.findings import Verdict
+from governor.core.base.findings import Response, Verdict
 from governor.core.base.policy import Mode, Policy
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, TICK_NS, DurationNs, MonoNs, UsdMicros, format_duration
 from governor.core.engine.managed_run import ManagedRun
@@ -91,18 +91,42 @@ def lasts_ns(ceiling_usd_micros: int | None, rate_usd_micros_per_hour: int | Non
 
 def shortest_ns(managed: ManagedRun, *more: int | None) -> int | None:
     """How long the ceiling of the run lasts that lasts least, of its own, of its groups' and of `more`."""
-    run, policy = managed.run, managed.policy
-    ceiling = policy.budget.ceiling_usd_micros if policy.mode is Mode.ENFORCE else None
-    own = lasts_ns(ceiling, run.spend_rate_usd_micros_per_hour)
+    run = managed.run
+    own = lasts_ns(_own_ceiling(managed.policy), run.spend_rate_usd_micros_per_hour)
     groups = (lasts_ns(cap.ceiling_usd_micros, cap.rate_usd_micros_per_hour) for cap in run.caps)
     return min((lasts for lasts in (own, *groups, *more) if lasts is not None), default=None)
 
 
-def save_bound_ns(policy: Policy, longest_save_ns: int | None, lasts: int | None) -> DurationNs:
+def _own_ceiling(policy: Policy) -> int | None:
+    """The ceiling at which the policy halts; None for one that it only observes or warns of."""
+    halts = (
+        rule.mode is Mode.ENFORCE and rule.response is Response.HALT
+        for rule in policy.rules
+        if rule.trigger == "budget"
+    )
+    return policy.budget.ceiling_usd_micros if policy.mode is Mode.ENFORCE and any(halts) else None
+
+
+def _spare_ns(managed: ManagedRun) -> int:
+    """How long its own ceiling pays for beyond what is reserved for its halt. What a group has left is others' too."""
+    run, ceiling = managed.run, _own_ceiling(managed.policy)
+    rate = run.spend_rate_usd_micros_per_hour
+    if ceiling is None or run.caps or not rate:
+        return 0
+    room = ceiling - run.spend_usd_micros - (run.reserve_usd_micros or 0)
+    return max(0, room * NS_PER_HOUR // rate - TICK_NS)  # A frame's verdict comes after the last tick.
+
+
+def _longest_save_ns(run: Run) -> int:
+    """Of the saves that a halt asked for, and of the run's own."""
+    return max(run.save_longest_ns or 0, round((run.saves.took_s.median() or 0.0) * NS_PER_S))
+
+
+def save_bound_ns(policy: Policy, longest_save_ns: int, lasts: int | None) -> DurationNs:
     """The longest that a halt may wait for a checkpoint. `lasts`: of the shortest ceiling; None without one."""
     if lasts is None:
         return policy.halt.grace_ns
-    share = max(UNSAVED_MIN_NS, lasts * SAVE_PERCENT // 100, SAVES_TO_ALLOW * (longest_save_ns or 0))
+    share = max(UNSAVED_MIN_NS, lasts * SAVE_PERCENT // 100, SAVES_TO_ALLOW * longest_save_ns)
     return DurationNs(min(policy.halt.grace_ns, share))
 
 
@@ -111,7 +135,7 @@ def reserve_grows_ns(managed: ManagedRun, at: MonoNs) -> DurationNs:
     run, usual_s = managed.run, managed.run.saves.between_s.median()
     if run.working_since is None:
         return DurationNs(0)
-    bound = save_bound_ns(managed.policy, run.save_longest_ns, shortest_ns(managed))
+    bound = save_bound_ns(managed.policy, _longest_save_ns(run), shortest_ns(managed))
     most = bound if usual_s is None else min(bound, round(usual_s * NS_PER_S))
     return DurationNs(max(0, most - max(UNSAVED_MIN_NS, run.unsaved_ns(at))))
 
@@ -121,7 +145,7 @@ def halt_times(facts: NodeFacts, policy: Policy, lasts: int | None, run: Run | N
 
     It waits for a checkpoint no longer than the time of the work that a kill would lose.
     """
-    unsaved, longest = (run.unsaved_ns(at), run.save_longest_ns) if run is not None else (0, None)
+    unsaved, longest = (run.unsaved_ns(at), _longest_save_ns(run)) if run is not None else (0, 0)
     grace = min(save_bound_ns(policy, longest, lasts), max(UNSAVED_MIN_NS, unsaved))
     term, kill = policy.halt.term_grace_ns, policy.halt.kill_grace_ns
     if lasts is not None and term + kill > (share := lasts * ENDING_PERCENT // 100):
@@ -143,9 +167,17 @@ def least_ceiling(facts: NodeFacts, policy: Policy, ceiling_usd_micros: UsdMicro
 
 
 def plan_for(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs, *, in_vain: bool) -> HaltPlan:
-    """The plan of this halt, within halt_times(). `in_vain`: asking for a checkpoint cannot help."""
-    settings = managed.policy.halt
+    """The plan of this halt. `in_vain`: asking for a checkpoint cannot help.
+
+    It is as long as what was reserved for it. A halt that comes before the ceiling has more: what is left of that.
+    """
+    settings, spare = managed.policy.halt, _spare_ns(managed)
     times = halt_times(node.facts, managed.policy, shortest_ns(managed), managed.run, at)
+    longest = halt_times(node.facts, managed.policy, None, managed.run, at)
+    if spare >= longest.whole_ns - times.whole_ns:
+        times = longest
+    else:
+        times = replace(times, grace_ns=DurationNs(min(longest.grace_ns, times.grace_ns + spare)))
     someone = not in_vain and any("ask" in rank.capabilities for rank in managed.run.connected_ranks())
     return HaltPlan(
         checkpoint=verdict.checkpoint if someone else "none",

@@ -212,7 +212,8 @@ def on_beat(node: Node, event: Beat) -> list[Effect]:
     intake.apply_beat(managed.run, rank, event)
     intake.note_frame_wall(managed.run, node.wall(event.at))
     managed.rules.observe(event)
-    if was_broken or rank.forwards is None or not rank.forwards.is_broken:
+    # An evaluation's passes are no steps that do not come.
+    if was_broken or rank.forwards is None or not rank.forwards.is_broken or rank.phase not in alarms.MAY_STEP:
         # Such a beat can only meet conditions about time, and the next tick judges those.
         return []
     # The loop drops what is not finite and makes no step of it: the rules see the step that does not come.

@@ -20,7 +20,7 @@ from governor.core.events.inputs import OperatorHalt, PriceRead, TrainerExited
 from governor.core.money.budgets import ScopedBudget, parse_scope
 from governor.core.money.forecast import CeilingReport, ceiling_report_of, forecast
 from governor.core.money.token_windows import Window
-from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick
+from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, rule, tick
 
 # $3.60/h is a tenth of a cent a second; a million takes four seconds, $0.004. A halt takes 20 s to end the processes, a
 # second of ticks, and as much grace as there is unsaved work: from 1 s to the policy's 60.
@@ -30,7 +30,9 @@ START = parse_utc("2026-11-21T12:00:00Z")
 
 def started(ceiling: str, tokens: int | None = 100 * MTOK, **facts: object) -> Node:
     known = {"price_usd_micros_per_hour": PRICE, "cloud": "none", "can_stop": False} | facts
-    node = make_node(budget=Budget(ceiling_usd_micros=usd(ceiling), tokens=tokens), **known)
+    node = make_node(
+        rule("nonfinite"), rule("budget"), budget=Budget(ceiling_usd_micros=usd(ceiling), tokens=tokens), **known
+    )
     play(node, a_tick(0), hello(0, 0, world_size=1, tokens_per_step=None))
     return node
 

@@ -69,6 +69,14 @@ def test_a_finite_one_among_them_is_no_reason_to_halt(finite: int) -> None:
     assert node.runs["llama"].incident is None
 
 
+@pytest.mark.parametrize("phase", ["eval", "checkpoint", "init"])
+def test_what_is_not_finite_in_a_phase_without_steps_is_no_missing_step(phase: str) -> None:
+    node = trained()
+    many = range(1, 2 * BROKEN_MIN)
+    play(node, *(a_beat(LAST + second, Forwards(20 * second, second, second), phase) for second in many))
+    assert node.runs["llama"].incident is None
+
+
 def test_before_the_first_step_five_minutes_are_given() -> None:
     node = trained(0)
     assert said(node, 0, 299) == []

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from governor.core.base.policy import Budget, HaltSettings, PolicySet
+from governor.core.base.findings import Response
+from governor.core.base.policy import Budget, HaltSettings, Mode, PolicySet
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, DurationNs, UsdMicros, usd
 from governor.core.engine import step as engine
 from governor.core.engine.halt_plan import halt_times, least_ceiling
@@ -103,3 +104,38 @@ def test_what_a_ceiling_must_be_above_is_enough() -> None:
     assert needed > usd("0.01")
     above = UsdMicros(needed + 10_000)
     assert least_ceiling(node.facts, policy, above) < above
+
+
+def test_a_halt_that_is_not_about_money_has_what_the_ceiling_has_left() -> None:
+    """A save may take a tenth of the 1,000 s that $100 last, and $67 are left; of $40, 9 s more than the tenth are."""
+    for ceiling_usd, grace_s in ((1_000, 329), (100, 329), (40, 48)):
+        node = started(ceiling_usd)
+        policy = node.policies.policies[0]
+        rules = (*policy.rules, rule("nonfinite", checkpoint="suspect"))
+        engine.reload(node, PolicySet((replace(policy, rules=rules),), "d2"))
+        for second in range(1, 331):
+            play(node, a_step(second, when=second), tick(second))
+        play(node, a_step(331, when=330.1, loss=float("nan")))
+        incident = node.runs["llama"].incident
+        assert incident is not None
+        plan = incident.plan
+        assert plan.grace_ns // NS_PER_S == pytest.approx(grace_s, abs=2), ceiling_usd
+        longest = plan.grace_ns + plan.term_grace_ns + plan.kill_grace_ns + NS_PER_S
+        assert node.ledger.spend("llama") + PRICE * longest // NS_PER_HOUR <= usd(ceiling_usd)
+
+
+@pytest.mark.parametrize("how", ["no rule", "it warns", "it is observed"])
+def test_a_ceiling_that_halts_nothing_shortens_no_halt(how: str) -> None:
+    node = started(10)
+    policy = node.policies.policies[0]
+    told = {"it warns": {"response": Response.WARN}, "it is observed": {"mode": Mode.OBSERVE}}.get(how)
+    budgets = (rule("budget", **told),) if told is not None else ()
+    changed = replace(policy, rules=(*budgets, rule("nonfinite", checkpoint="suspect")))
+    engine.reload(node, PolicySet((changed,), "d2"))
+    for second in range(1, 50):
+        play(node, a_step(second, when=second), tick(second))
+    play(node, a_step(50, when=49.1, loss=float("nan")))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    assert incident.plan.grace_ns // NS_PER_S == 48
+    assert incident.plan.term_grace_ns == HaltSettings().term_grace_ns

@@ -353,8 +353,7 @@ class PriceRead:
     usd_micros_per_hour: UsdMicros
     source: str
     as_of: str  # The day (ISO 8601) on which the source stated the price.
-    # When it came into force; None: with this reading, as the source does not say.
-    since: WallNs | None = None
+    since: WallNs | None = None  # When it came into force; None: with this reading, as the source does not say.
     alarms: tuple[tuple[str, str], ...] = ()  # (name, text) of what a person should know about it.
     kind: str = ""  # "spot", "on-demand".
 

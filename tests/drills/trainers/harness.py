@@ -39,8 +39,8 @@ STEPS, FAULT_AT, NEXT = 200, 34, 5
 RUN_MAX_S = 300.0  # A run longer than this is reported as one that does not end.
 LOSS = r"^loss (\d+) (\S+)$"
 MARK = "COSTGOV_TABLE_CELL"  # In the environment of all that a cell starts.
-# $3,600 an hour is a dollar a second. With the grace below a halt reserves $23 at $2 unsaved, $31 at most.
-PRICE, RESERVE_S, RESERVE_MAX_S, PACE_S = 3600, 23.0, 33.0, 0.25
+# $3,600 an hour is a dollar a second. A halt reserves a tenth of the ceiling to save, a sixteenth to end, and a second.
+PRICE, RESERVED, CEILING_MIN_S, PACE_S = 3600, 0.17, 20.0, 0.25
 BROKEN_PACE_S = 0.02  # A save that is under way when the fault comes is the halt's, and good: of before the fault.
 
 # What differs from the packaged policy: a halt's grace that a ceiling of seconds can pay for, and limits of a hang that
@@ -206,7 +206,7 @@ class Bench:
     def _governed(self, work: Path, fault: str, limits: Mapping[str, str]) -> list[str]:
         words = [str(BIN / "costgov"), "run", "--name", "table"]
         if fault == "ceiling":
-            until_s = max(RESERVE_MAX_S, RESERVE_S + 1.5 * self.golden.first_loss_s + 8)
+            until_s = max(CEILING_MIN_S, (1.5 * self.golden.first_loss_s + 9) / (1 - RESERVED))
             words += ["--ceiling", f"{until_s:.0f}", "--price", str(PRICE)]
         if limits:
             text = DEFAULT_POLICY.read_text()

@@ -69,7 +69,7 @@ def _table() -> str:
     )
     text = (
         f"{len(table.rows)} public list prices, compiled {table.compiled_text}; every row has its source, and its date "
-        "in the source's own terms. The newest row of a kind counts; its age is from the last day its date can mean. "
+        "in the source's own terms. The newest row of a kind counts; its age is from the first day its date can mean. "
         "Rows of the kinds index, range and serverless are never used. `costgov prices --table` lists them all."
     )
     paragraphs = (textwrap.fill(paragraph, LINE_CHARS) for paragraph in (text, f"{listed}."))

@@ -46,7 +46,7 @@ def prices(
     unknown, never 0. Asking only reads, and takes some ten seconds at most.
 
     Of the table the newest row of a kind counts. Rows of the kinds index, range and serverless are never used. AGE is
-    from the last day that a date can mean.
+    from the first day that a date can mean.
     """
     from governor.core.money.prices import NS_PER_DAY, Day
     from governor.wire.price_table import PriceTableError, built_in, select
@@ -60,7 +60,7 @@ def prices(
     chosen = None if only_table else _chosen(config, today)
     if as_json:
         machine = chosen.document() if chosen is not None else None
-        listed = [_document(row, table, today) for row in rows]
+        listed = [_document(row, today) for row in rows]
         print_json({"this_machine": machine, "table": {"compiled": table.compiled_text, "rows": listed}})
         return
     if chosen is not None:
@@ -91,13 +91,13 @@ def _print_chosen(chosen: Chosen) -> None:
     click.echo()
 
 
-def _age(row: PriceRow, table: PriceTable, today: Day) -> int:
+def _age(row: PriceRow, today: Day) -> int:
     from governor.core.money.prices import age_of
 
-    return age_of(row.date, today, table.compiled)
+    return age_of(row.date, today)
 
 
-def _document(row: PriceRow, table: PriceTable, today: Day) -> dict[str, Any]:
+def _document(row: PriceRow, today: Day) -> dict[str, Any]:
     from governor.core.base.units import MICROS_PER_USD
 
     return {
@@ -110,7 +110,7 @@ def _document(row: PriceRow, table: PriceTable, today: Day) -> dict[str, Any]:
         "kind": row.kind_text,
         "used": row.kind is not None,
         "date": row.date,
-        "age_days": _age(row, table, today),
+        "age_days": _age(row, today),
         "source": row.source,
         "notes": row.notes,
     }
@@ -131,7 +131,7 @@ def _render(rows: Sequence[PriceRow], table: PriceTable, today: Day, screen: Scr
     for row in rows:
         cells = (
             row.provider, row.instance or "-", row.gpu, str(row.gpus), format_usd(row.usd_micros_per_hour),
-            format_usd(row.usd_micros_per_hour // row.gpus), row.kind_text, row.date, f"{_age(row, table, today)} d",
+            format_usd(row.usd_micros_per_hour // row.gpus), row.kind_text, row.date, f"{_age(row, today)} d",
             f"{row.source}; {row.notes}" if row.notes else row.source,
         )  # fmt: skip
         shown.append([Styled(cell, "dim" if row.kind is None else "") for cell in cells])

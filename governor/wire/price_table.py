@@ -165,29 +165,29 @@ def _last_digit(value: Decimal) -> Decimal:
 def look_up(table: PriceTable, machine: Machine) -> Quote | None:
     """The newest price of that kind: by instance type, else by the same number of such GPUs, else by another number.
 
-    "2026-05" is newer than "2026": the newest is the one that cannot be older. The highest of several
-    prices is taken, so that a ceiling holds.
+    A date counts by its first day: "2026-05" is newer than "2026", and "2026" than "2025-2026". The highest of several
+    prices of one day is taken, so that a ceiling holds.
     """
     kind = machine.kind or PriceKind.ON_DEMAND
     rows = [row for row in table.rows if row.kind is kind and key(row.provider) == key(machine.provider)]
     if machine.instance is not None:
         found = [row for row in rows if row.instance and key(row.instance) == key(machine.instance)]
         if found:
-            return _quote(table, _newest(found), None)
+            return _quote(_newest(found), None)
     if machine.gpu is None or machine.gpus is None:
         return None
     gpu = key(_NVML_NAMES.get(machine.gpu, machine.gpu))
     rows = [row for row in rows if key(row.gpu) == gpu]
     exact = [row for row in rows if row.gpus == machine.gpus]
     found = exact or rows
-    return _quote(table, _newest(found), machine.gpus) if found else None
+    return _quote(_newest(found), machine.gpus) if found else None
 
 
 def _newest(rows: list[PriceRow]) -> PriceRow:
-    return max(rows, key=lambda row: (*span_of(row.date), Fraction(row.usd_micros_per_hour, row.gpus)))
+    return max(rows, key=lambda row: (span_of(row.date)[0], Fraction(row.usd_micros_per_hour, row.gpus)))
 
 
-def _quote(table: PriceTable, row: PriceRow, gpus: int | None) -> Quote:
+def _quote(row: PriceRow, gpus: int | None) -> Quote:
     assert row.kind is not None, "a row that is no price was looked up"
     price, basis = row.usd_micros_per_hour, row.instance or f"{row.gpus} x {row.gpu}"
     if gpus is not None and gpus != row.gpus:
@@ -196,7 +196,7 @@ def _quote(table: PriceTable, row: PriceRow, gpus: int | None) -> Quote:
     notes = f" ({row.notes})" if row.notes else ""
     return Quote(
         price, f"built-in table: {row.provider}, {row.source}", row.date, row.kind, f"{basis}{notes}", Origin.TABLE,
-        gpus or row.gpus, table.compiled,
+        gpus or row.gpus,
     )  # fmt: skip
 
 

@@ -65,7 +65,6 @@ class Quote:
     basis: str  # What the price is for: "p5.48xlarge in us-east-1a".
     origin: Origin
     gpus: int | None = None  # Of the priced machine.
-    known_by: Day | None = None  # The source was read on that day or earlier.
     since: WallNs | None = None  # When the price came into force, if the source states it.
 
     def __post_init__(self) -> None:
@@ -142,7 +141,7 @@ class Chosen:
     """The price in force, or None, and all remarks about it."""
 
     quote: Quote | None
-    age_days: int | None  # Since the last day that `as_of` can mean; 0 for today.
+    age_days: int | None  # Since the first day that `as_of` can mean; 0 for today.
     is_stale: bool
     remarks: tuple[Remark, ...]
 
@@ -250,7 +249,7 @@ def _age(quote: Quote, today: Day, stale_after_days: int) -> tuple[int, Remark |
     if span_of(quote.as_of)[0] > today:
         text = f"the price of {quote.text} is of a day that has not come"
         return 0, Remark(RemarkKind.STALE, text, "correct its date or this machine's clock", (quote,))
-    age_days = age_of(quote.as_of, today, quote.known_by)
+    age_days = age_of(quote.as_of, today)
     if age_days <= stale_after_days:
         return age_days, None
     text = f"the price of {quote.text} is {age_days} days old: prices have changed by a third within a year"
@@ -303,11 +302,9 @@ def span_of(as_of: str) -> tuple[Day, Day]:
     return _day(year, month, day or 1), _day(year, month, day or _days_in(year, month))
 
 
-def age_of(as_of: str, today: Day, known_by: Day | None = None) -> int:
-    """Days since the last day that the date can mean, at most `known_by` and today."""
-    first, last = span_of(as_of)
-    bounds = [last, today, *([known_by] if known_by is not None else [])]
-    return max(0, today - max(first, min(bounds)))
+def age_of(as_of: str, today: Day) -> int:
+    """Days since the first day that the date can mean: "2025-2026" may have been read on 2025-01-01, and is as old."""
+    return max(0, today - span_of(as_of)[0])
 
 
 def day_text(day: Day) -> str:

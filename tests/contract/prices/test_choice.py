@@ -75,7 +75,7 @@ def test_what_is_stated_is_of_today_unless_it_has_a_date(tmp_path: Path) -> None
     dated = '[node]\nprice_usd_per_hour = 22.0\nprice_source = "contract"\n'
     dated += 'price_as_of = "2026-03"\nprice_kind = "reserved"\n'
     chosen = choice(tmp_path, dated)
-    assert chosen.text == "$22.00/h reserved (contract, as of 2026-03, 235 days ago)"
+    assert chosen.text == "$22.00/h reserved (contract, as of 2026-03, 265 days ago)"
     assert kinds(chosen) == [RemarkKind.STALE]
     assert choice(tmp_path, f"{dated}[price]\nstale_after_days = 365\n").remarks == ()
 

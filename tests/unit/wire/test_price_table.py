@@ -117,10 +117,22 @@ def test_one_gpu_of_many_costs_its_part_rounded_up() -> None:
     assert (quote.usd_micros_per_hour, quote.gpus) == (2_000_001, 1)
 
 
-def test_a_tables_age_goes_on_after_it_was_compiled() -> None:
+def test_a_row_is_as_old_as_the_first_day_of_its_range() -> None:
     quote = look_up(built_in(), Machine("verda", "1B300.30V"))
-    later = Day(built_in().compiled + 200)
-    assert choose([], None, quote, later).age_days == 200
+    assert quote is not None
+    assert quote.as_of == "2025-2026"
+    chosen = choose([], None, quote, Day(span_of("2026-11-20")[0]))
+    assert (chosen.age_days, chosen.is_stale) == (688, True)
+
+
+def test_a_range_is_no_newer_than_a_day_after_it_began() -> None:
+    rows = [
+        ROW.replace("2026-10-01", "2025-2026").replace("16.0,2.0", "32.0,4.0"),
+        ROW.replace("2026-10-01", "2025-06"),
+    ]
+    quote = look_up(table(*rows), Machine("acme", "big.8x"))
+    assert quote is not None
+    assert (quote.usd_micros_per_hour, quote.as_of) == (16_000_000, "2025-06")
 
 
 @pytest.mark.parametrize(("row", "told"), [

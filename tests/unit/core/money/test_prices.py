@@ -40,9 +40,9 @@ SOURCES = {
 
 def quote(
     usd: float, origin: Origin = Origin.CONFIG, as_of: str = "2026-11-21", kind: PriceKind = PriceKind.ON_DEMAND,
-    gpus: int | None = None, known_by: Day | None = None,
+    gpus: int | None = None,
 ) -> Quote:  # fmt: skip
-    return Quote(UsdMicros(round(usd * 1e6)), SOURCES[origin], as_of, kind, "", origin, gpus, known_by)
+    return Quote(UsdMicros(round(usd * 1e6)), SOURCES[origin], as_of, kind, "", origin, gpus)
 
 
 def kinds(chosen: Chosen) -> list[RemarkKind]:
@@ -141,20 +141,21 @@ def test_a_price_turns_stale_on_the_day_after_the_last_and_counts_all_the_same()
 
 @pytest.mark.parametrize(("as_of", "age_days"), [
     ("2026-11-21", 0),
-    ("2026-11", 0),  # The month is not over: it may be today's.
-    ("2026-10", 21),
-    ("2026", 0),
-    ("2025-2026", 0),
-    ("2025", 325),
+    ("2026-11", 20),  # Read on the first of the month, for all that is known.
+    ("2026-10", 51),
+    ("2026", 324),
+    ("2025-2026", 689),
+    ("2025", 689),
 ])  # fmt: skip
-def test_age_counts_from_the_last_day_that_a_date_can_mean(as_of: str, age_days: int) -> None:
-    assert choose([], quote(22, as_of=as_of), None, TODAY).age_days == age_days
+def test_a_price_is_as_old_as_the_first_day_that_its_date_can_mean(as_of: str, age_days: int) -> None:
+    chosen = choose([], quote(22, as_of=as_of), None, TODAY)
+    assert (chosen.age_days, chosen.is_stale) == (age_days, age_days > STALE_AFTER_DAYS)
 
 
-def test_a_source_cannot_be_younger_than_the_day_it_was_read() -> None:
-    later = Day(TODAY + 400)
-    table = quote(22, Origin.TABLE, as_of="2025-2026", known_by=TODAY)
-    assert choose([], None, table, later).age_days == 400
+def test_a_range_that_began_long_ago_is_stale_before_it_is_over() -> None:
+    chosen = choose([], None, quote(22, Origin.TABLE, as_of="2025-2026"), TODAY)
+    assert kinds(chosen) == [RemarkKind.STALE]
+    assert "is 689 days old" in chosen.remarks[0].text
 
 
 def test_a_day_that_has_not_come_is_said() -> None:

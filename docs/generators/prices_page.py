@@ -68,9 +68,10 @@ def _table() -> str:
         f"{provider} ({count})" for provider, count in sorted(counts.items(), key=lambda one: one[0].casefold())
     )
     text = (
-        f"{len(table.rows)} public list prices, compiled {table.compiled_text}; every row has its source, and its date "
-        "in the source's own terms. The newest row of a kind counts; its age is from the first day its date can mean. "
-        "Rows of the kinds index, range and serverless are never used. `costgov prices --table` lists them all."
+        f"{len(table.rows)} public list prices, compiled {table.compiled_text}; every row has its source, the address of the page "
+        "or file that was read, and its date in the source's own terms. The newest row of a kind counts; it is as old as the first "
+        "day its date can mean. Rows of the kinds index, range and serverless are never used. `costgov prices --table` lists "
+        'them all and marks with "!" what is stale.'
     )
     paragraphs = (textwrap.fill(paragraph, LINE_CHARS) for paragraph in (text, f"{listed}."))
     return "\n## The built-in table\n\n" + "\n\n".join(paragraphs) + "\n"

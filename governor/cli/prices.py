@@ -46,9 +46,10 @@ def prices(
     unknown, never 0. Asking only reads, and takes some ten seconds at most.
 
     Of the table the newest row of a kind counts. Rows of the kinds index, range and serverless are never used. AGE is
-    from the first day that a date can mean.
+    from the first day that a date can mean; "!" marks what is stale (older than half a year). The
+    number behind a source is that of its address below the table.
     """
-    from governor.core.money.prices import NS_PER_DAY, Day
+    from governor.core.money.prices import NS_PER_DAY, STALE_AFTER_DAYS, Day
     from governor.wire.price_table import PriceTableError, built_in, select
 
     today = Day(time.time_ns() // NS_PER_DAY)
@@ -61,7 +62,9 @@ def prices(
     if as_json:
         machine = chosen.document() if chosen is not None else None
         listed = [_document(row, today) for row in rows]
-        print_json({"this_machine": machine, "table": {"compiled": table.compiled_text, "rows": listed}})
+        stale = sum(row["stale"] for row in listed)
+        head = {"compiled": table.compiled_text, "stale": stale, "stale_after_days": STALE_AFTER_DAYS}
+        print_json({"this_machine": machine, "table": {**head, "rows": listed}})
         return
     if chosen is not None:
         _print_chosen(chosen)
@@ -91,15 +94,18 @@ def _print_chosen(chosen: Chosen) -> None:
     click.echo()
 
 
-def _age(row: PriceRow, today: Day) -> int:
-    from governor.core.money.prices import age_of
+def _age(row: PriceRow, today: Day) -> tuple[int, bool]:
+    """Its days, and whether it is stale."""
+    from governor.core.money.prices import STALE_AFTER_DAYS, age_of
 
-    return age_of(row.date, today)
+    age_days = age_of(row.date, today)
+    return age_days, age_days > STALE_AFTER_DAYS
 
 
 def _document(row: PriceRow, today: Day) -> dict[str, Any]:
     from governor.core.base.units import MICROS_PER_USD
 
+    age_days, is_stale = _age(row, today)
     return {
         "provider": row.provider,
         "instance": row.instance or None,
@@ -110,15 +116,18 @@ def _document(row: PriceRow, today: Day) -> dict[str, Any]:
         "kind": row.kind_text,
         "used": row.kind is not None,
         "date": row.date,
-        "age_days": _age(row, today),
+        "age_days": age_days,
+        "stale": is_stale,
         "source": row.source,
+        "url": row.url,
         "notes": row.notes,
     }
 
 
 def _render(rows: Sequence[PriceRow], table: PriceTable, today: Day, screen: Screen) -> str:
-    """The table as text that ends with a newline. A row that is never used is dim."""
+    """The table and its addresses as text that ends with a newline. A row that is never used is dim."""
     from governor.core.base.units import format_usd
+    from governor.core.money.prices import STALE_AFTER_DAYS
     from governor.text.screen import Styled
     from governor.text.table import Head, render_rows
 
@@ -127,13 +136,19 @@ def _render(rows: Sequence[PriceRow], table: PriceTable, today: Day, screen: Scr
         Head("$/H", True), Head("$/GPU-H", True), Head("KIND"), Head("DATE"), Head("AGE", True),
         Head("SOURCE", may_wrap=True),
     )  # fmt: skip
-    shown = []
+    addresses: dict[str, int] = {}
+    shown, stale = [], 0
     for row in rows:
+        age_days, is_stale = _age(row, today)
+        stale += is_stale
+        source = f"{row.source} [{addresses.setdefault(row.url, len(addresses) + 1)}]"
         cells = (
             row.provider, row.instance or "-", row.gpu, str(row.gpus), format_usd(row.usd_micros_per_hour),
-            format_usd(row.usd_micros_per_hour // row.gpus), row.kind_text, row.date, f"{_age(row, today)} d",
-            f"{row.source}; {row.notes}" if row.notes else row.source,
+            format_usd(row.usd_micros_per_hour // row.gpus), row.kind_text, row.date,
+            f"{'! ' if is_stale else ''}{age_days} d", f"{source}; {row.notes}" if row.notes else source,
         )  # fmt: skip
         shown.append([Styled(cell, "dim" if row.kind is None else "") for cell in cells])
-    title = f"built-in table, compiled {table.compiled_text}, {len(rows)} of {len(table.rows)} rows\n"
-    return title + render_rows(heads, shown, total=False, screen=screen)
+    told = f", {stale} stale (!): older than {STALE_AFTER_DAYS} days" if stale else ""
+    title = f"built-in table, compiled {table.compiled_text}, {len(rows)} of {len(table.rows)} rows{told}\n"
+    below = "".join(f"[{number}] {url}\n" for url, number in addresses.items())
+    return title + render_rows(heads, shown, total=False, screen=screen) + below

@@ -1,4 +1,4 @@
-"""The built-in price table, governor/data/prices.csv: every row has its date and source.
+"""The built-in price table, governor/data/prices.csv: every row has its date, its source and its address.
 
 A dated list price is the last resort: `governor.core.money.prices.choose` takes it only if neither the provider nor
 the user has stated one.
@@ -21,7 +21,7 @@ from governor.core.money.prices import GPUS_MAX, Day, Machine, Origin, PriceKind
 FILE: Final = "governor/data/prices.csv"
 COLUMNS: Final = (
     *("provider", "instance", "gpu", "gpus", "usd_per_instance_hour", "usd_per_gpu_hour"),
-    *("kind", "date", "source", "notes"),
+    *("kind", "date", "source", "url", "notes"),
 )
 # The last three are for orientation: an index and a range are not prices of a machine, and serverless is no machine.
 KINDS: Final[dict[str, PriceKind | None]] = {
@@ -39,10 +39,19 @@ _NVML_NAMES: Final = {
     "NVIDIA A100 80GB PCIe": "A100-PCIe-80GB",
     "NVIDIA H100 80GB HBM3": "H100-SXM-80GB",
     "NVIDIA H100 PCIe": "H100-PCIe-80GB",
+    "NVIDIA H100 NVL": "H100-NVL-94GB",
     "NVIDIA H200": "H200-SXM-141GB",
     "NVIDIA GH200 480GB": "GH200-96GB",
     "NVIDIA B200": "B200",
+    "NVIDIA B300 SXM6 AC": "B300",
     "NVIDIA GB200": "GB200",
+    "NVIDIA A10": "A10",
+    "NVIDIA A10G": "A10G",
+    "NVIDIA RTX A6000": "A6000",
+    "NVIDIA GeForce RTX 3090": "RTX3090",
+    "NVIDIA GeForce RTX 4090": "RTX4090",
+    "NVIDIA L4": "L4",
+    "NVIDIA L40": "L40",
     "NVIDIA L40S": "L40S",
 }
 
@@ -63,7 +72,8 @@ class PriceRow:
     kind_text: str
     kind: PriceKind | None  # None: never a machine's price.
     date: str  # The source's own words: "2026-11-09", "2025", "2025-2026".
-    source: str
+    source: str  # A short name.
+    url: str  # Of the page or the file that was read.
     notes: str
 
 
@@ -129,6 +139,8 @@ def _row(file: str, number: int, fields: Sequence[str], compiled: Day) -> PriceR
     each = _usd(value["usd_per_gpu_hour"], lambda why: wrong("usd_per_gpu_hour", why))
     if abs(whole - each * gpus) > _last_digit(each) * gpus / 2 + _last_digit(whole) / 2:
         wrong("usd_per_gpu_hour", f"{gpus} x {each} is not {whole}")
+    if not value["url"].startswith("https://"):
+        wrong("url", "must be the https:// address of the page or the file that was read")
     if value["kind"] not in KINDS:
         wrong("kind", f"must be one of {', '.join(KINDS)}")
     try:
@@ -142,7 +154,7 @@ def _row(file: str, number: int, fields: Sequence[str], compiled: Day) -> PriceR
         wrong("usd_per_instance_hour", "is finer than a micro-dollar")
     return PriceRow(
         number, value["provider"], value["instance"], value["gpu"], gpus, UsdMicros(int(micros)),
-        value["kind"], KINDS[value["kind"]], value["date"], value["source"], value["notes"],
+        value["kind"], KINDS[value["kind"]], value["date"], value["source"], value["url"], value["notes"],
     )  # fmt: skip
 
 

@@ -136,7 +136,10 @@ def test_a_provider_that_does_not_answer_leaves_the_users_price_and_an_alarm(
     assert "runpod does not say what this machine costs" in chosen.alarms[0].line
     rig.costs(2.99)
     chosen = choice(tmp_path, f"[node]\nprice_usd_per_hour = 2.69\n{text}", today=TOMORROW)
-    assert (chosen.usd_micros_per_hour, kinds(chosen)) == (2_990_000, [RemarkKind.CONTRADICTION])
+    assert (chosen.usd_micros_per_hour, kinds(chosen)) == (
+        2_990_000,
+        [RemarkKind.CONTRADICTION, RemarkKind.LISTED],
+    )
 
 
 def test_a_list_price_does_not_overrule_the_user(tmp_path: Path, server: Loopback) -> None:
@@ -150,8 +153,10 @@ def test_a_list_price_does_not_overrule_the_user(tmp_path: Path, server: Loopbac
 
 
 def test_where_no_look_up_exists_the_user_names_the_row(tmp_path: Path) -> None:
-    chosen = choice(tmp_path, '[price]\nprovider = "GCP"\ninstance = "a3-highgpu-8g"\nkind = "on-demand"\n')
-    assert (chosen.usd_micros_per_hour, chosen.remarks) == (88_490_000, ())
+    chosen = choice(tmp_path, '[price]\nprovider = "GCP"\ninstance = "a3-ultragpu-8g"\nkind = "on-demand"\n')
+    assert (chosen.usd_micros_per_hour, chosen.remarks) == (83_492_000, ())
+    chosen = choice(tmp_path, '[price]\nprovider = "GCP"\ninstance = "a2-highgpu-8g"\nkind = "on-demand"\n')
+    assert (chosen.usd_micros_per_hour, kinds(chosen)) == (29_387_080, [RemarkKind.STALE])
     chosen = choice(tmp_path, '[price]\nprovider = "CoreWeave"\ngpu = "NVIDIA H200"\ngpus = 8\n')
     assert (chosen.usd_micros_per_hour, kinds(chosen)) == (50_440_000, [RemarkKind.ASSUMED])
     chosen = choice(tmp_path, '[price]\nprovider = "GCP"\ninstance = "e2-micro"\n')
@@ -160,7 +165,7 @@ def test_where_no_look_up_exists_the_user_names_the_row(tmp_path: Path) -> None:
 
 def test_the_users_word_on_the_machine_counts_over_the_providers(tmp_path: Path, on_demand: Loopback) -> None:
     chosen = choice(tmp_path, f'{AWS.format(on_demand.url)}[price]\ninstance = "p4d.24xlarge"\n')
-    assert chosen.usd_micros_per_hour == 21_960_000
+    assert chosen.usd_micros_per_hour == 21_957_642
     chosen = choice(tmp_path, f'{AWS.format(on_demand.url)}[price]\nkind = "reserved"\n')
     assert (chosen.quote, kinds(chosen)) == (None, [RemarkKind.UNLISTED, RemarkKind.UNKNOWN])
 

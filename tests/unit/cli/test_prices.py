@@ -27,18 +27,32 @@ def test_every_row_is_listed_with_its_source_and_age() -> None:
     assert told["this_machine"] is None
     rows = told["table"]["rows"]
     assert len(rows) == len(built_in().rows)
+    assert all(row["url"].startswith("https://") for row in rows)
     assert all(row["source"] and row["age_days"] >= 0 and row["usd_micros_per_hour"] > 0 for row in rows)
+    assert {row["stale"] for row in rows if row["date"] == "2025-2026"} == {True}
+    assert told["table"]["stale"] == sum(row["stale"] for row in rows) > 0
+    assert all(row["stale"] is (row["age_days"] > told["table"]["stale_after_days"]) for row in rows)
     assert {row["kind"] for row in rows if not row["used"]} == {"index", "range", "serverless"}
 
 
 def test_rows_are_chosen_by_provider_and_type() -> None:
     text = run("--table", "--provider", "aws", "--instance", "p5.48")
-    assert "3 of 101 rows" in text
+    assert f"1 of {len(built_in().rows)} rows" in text
     assert "$55.04" in text
     assert "2026-11-09" in text
     nothing = run("--table", "--provider", "nobody")
     assert "no row is of that kind; providers: " in nothing
     assert "AWS" in nothing
+
+
+def test_what_is_stale_is_counted_and_marked_and_where_it_was_read_is_told() -> None:
+    text = run("--table", "--provider", "verda", "--instance", "1L40S.20V")
+    title, _, row, address = text.splitlines()
+    assert title.endswith(" rows, 1 stale (!): older than 180 days")
+    assert "  ! " in row
+    assert row.rstrip().endswith("[1]")
+    assert address.startswith("[1] https://")
+    assert address.endswith("/catalogs/v8/verda/vms.csv")
 
 
 def test_this_machines_price_and_who_disagrees(tmp_path: Path) -> None:

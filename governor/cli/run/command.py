@@ -170,6 +170,7 @@ def run(
         raise click.BadParameter(f'"{chosen}" cannot name a run: {allowed}', param_hint=given_by)
     settings = settings_from(config, {"observe": True} if observe else {}, run=chosen)
     with without_rich():
+        from governor.cli.run.limits import Limits
         from governor.cli.run.supervise import run_command
 
     code = run_command(
@@ -177,8 +178,7 @@ def run(
         _policy_paths(policies, ceiling, settings),
         command,
         name=chosen,
-        ceiling=ceiling,
-        price=price,
+        limits=Limits(ceiling, price),
         log_path=log,
         fault_mark=fault_mark,
         console=_json_console() if as_json else _console(progress),

@@ -19,11 +19,12 @@ from governor.app.node_facts import CannotStart
 from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
 from governor.cli.run.console import Console
+from governor.cli.run.limits import Limits, not_launched
 from governor.cli.run.own_runs import is_halt_of_command, is_of_earlier_launch, of_command, watched
-from governor.cli.run.relaunch import how_to_resume, is_running, launched_before, left_unwatched, made_for, own_argv
+from governor.cli.run.relaunch import how_to_resume, is_running, left_unwatched, made_for, own_argv
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
 from governor.core.base.identity import ProcessId
-from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, format_usd
+from governor.core.base.units import NS_PER_S, MonoNs, format_usd
 from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.resume import SUPERSEDED
@@ -92,8 +93,8 @@ class Outcome:
 
 def run_command(
     settings: Settings, policy_paths: Sequence[Path], argv: Sequence[str], *, name: str,
-    ceiling: UsdMicros | None = None, price: UsdMicros | None = None, log_path: Path | None = None,
-    fault_mark: Path | None = None, console: Console | None = None,
+    limits: Limits = Limits(), log_path: Path | None = None, fault_mark: Path | None = None,
+    console: Console | None = None,
 ) -> int:  # fmt: skip
     """Run `argv` under its own governor. Returns the command's exit code, or 86 when it was halted.
 
@@ -110,7 +111,7 @@ def run_command(
         return ExitCode.USAGE
     with sink or contextlib.nullcontext(), contextlib.ExitStack() as at_end:
         code = _run_governed(
-            settings, policy_paths, argv, sink, at_end, before, name=name, ceiling=ceiling, price=price,
+            settings, policy_paths, argv, sink, at_end, before, name=name, limits=limits,
             fault_mark=fault_mark, console=console or Console(),
         )  # fmt: skip
     prune(*made_for(name, settings.paths))
@@ -120,7 +121,7 @@ def run_command(
 def _run_governed(
     settings: Settings, policy_paths: Sequence[Path], argv: Sequence[str], sink: IO[bytes] | None,
     at_end: contextlib.ExitStack, before: BeforeChildren, *, name: str,
-    ceiling: UsdMicros | None, price: UsdMicros | None, fault_mark: Path | None, console: Console,
+    limits: Limits, fault_mark: Path | None, console: Console,
 ) -> int:  # fmt: skip
     outcome = Outcome(name)
     if fault_mark is not None:
@@ -129,8 +130,9 @@ def _run_governed(
     for _ in range(GOVERNORS_MAX):
         try:
             governor = Governor(
-                settings, policy_paths, ceiling=ceiling, price=price, exclusive=True, watchers=(outcome, console)
-            )
+                settings, policy_paths, ceiling=limits.ceiling, price=limits.price, exclusive=True,
+                watchers=(outcome, console),
+            )  # fmt: skip
         except CannotStart as error:
             sys.stderr.write(f"costgov: {is_running(error, name, settings.paths) or error}\n")
             if command is None:
@@ -140,7 +142,7 @@ def _run_governed(
             governor.daemon.install_signals()
             console.node = governor.node
             if command is None:
-                refusal = launched_before(governor, name)
+                refusal = not_launched(governor, name, limits)
                 if refusal is not None:
                     sys.stderr.write(f"costgov: {refusal}\n")
                     return ExitCode.FAILED

@@ -223,7 +223,7 @@ def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> list[Effect]
     if any(_reports_for_command(managed) or _has_ended(managed, launched) for managed in node.runs.values()):
         return []
     displaced: list[Effect] = []
-    heir = _payer_before(node, launched) if node.account.run is None else None
+    heir = payer_before(node, launched.run) if node.account.run is None else None
     account = node.account.run
     managed = node.runs.get(account) if account is not None else None
     fact, is_known = LifeFact.COMMAND_GOES_ON, True
@@ -249,12 +249,12 @@ def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> list[Effect]
     return displaced
 
 
-def _payer_before(node: Node, launched: CommandLaunched) -> str | None:
+def payer_before(node: Node, command: str) -> str | None:
     """The run that took over the time of the command's launches before, last of several: its budget goes on.
 
     An older journal does not say which was the last. None of several does then.
     """
-    known = [t for t in node.runs.values() if t.history.command == launched.run]
+    known = [t for t in node.runs.values() if t.history.command == command]
     turn = max((t.history.turn for t in known), default=0)
     its = [t.run.run for t in known if t.history.turn == turn]
     return its[0] if len(its) == 1 else None

@@ -85,6 +85,16 @@ def test_a_command_that_ends_by_itself_is_charged_and_keeps_its_code(costgov: Co
     assert "short" in costgov("cost", "--json").stdout
 
 
+def test_a_name_whose_ceiling_is_used_up_is_not_launched(costgov: Costgov, tmp_path: Path) -> None:
+    asked = ("--price", "100000", "--name", "again")  # $28 a second; a halt is reserved $111 of the second ceiling.
+    assert costgov("run", *asked, "--", "sleep", "1").returncode == 0
+    done = costgov("run", *asked, "--ceiling", "130", "--", "touch", str(tmp_path / "started"))
+    assert (done.returncode, (tmp_path / "started").exists()) == (1, False)
+    (line,) = done.stderr.splitlines()
+    assert "not launched: run:again has spent $" in line
+    assert "pass --ceiling above $" in line
+
+
 def test_a_crash_loop_of_short_lives_is_charged_for_each(costgov: Costgov) -> None:
     """Governor and command end by SIGKILL long before the journal's next commit, and a service starts them again."""
     asked = ("--price", "3600", "--name", "loop", "--")

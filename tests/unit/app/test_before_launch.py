@@ -1,0 +1,128 @@
+"""A command that its first tick would halt is not started, and one that it would not halt is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from governor.app.before_launch import refusal
+from governor.core.base.policy import Budget, HaltSettings, Mode, Policy, PolicySet
+from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs, usd
+from governor.core.engine.node import new_node
+from governor.core.engine.resume import restore_incidents, restore_runs
+from governor.core.events.inputs import CommandLaunched, OperatorHold, TrainerExited
+from governor.core.money.budgets import ScopedBudget, parse_scope
+from tests.unit.core.engine.test_launched_command import COMMAND
+from tests.unit.core.engine.test_metering import World
+from tests.unit.core.engine.test_step import at, make_node, rule
+
+PRICE = UsdMicros(3_600_000_000)  # $1 a second.
+SPENT_S = 100
+
+
+def policy_of(ceiling_usd: float | None, mode: Mode = Mode.ENFORCE) -> Policy:
+    budget = Budget(ceiling_usd_micros=usd(ceiling_usd) if ceiling_usd is not None else None)
+    rules = (rule("budget", mode=mode),) if ceiling_usd is not None else (rule(),)
+    return Policy(name="p", rules=rules, budget=budget, halt=HaltSettings(), mode=mode)
+
+
+def launched_again(
+    ceiling_usd: float | None, *budgets: ScopedBudget, mode: Mode = Mode.ENFORCE, trained: str = "job",
+    price: UsdMicros | None = PRICE, observe: bool = False,
+) -> World:  # fmt: skip
+    """A governor of the name "job", whose launch before this one has spent $100 and ended by itself."""
+    node = make_node(cloud="none", exclusive=True, price_usd_micros_per_hour=price, observe=observe)
+    world = World(replace(node, policies=PolicySet((policy_of(None),), "d")))
+    world.play(CommandLaunched(at(0), "job", 1000, (COMMAND,)))
+    world.tick()
+    world.hear(run=trained)
+    world.at(SPENT_S)
+    world.play(TrainerExited(at(SPENT_S), trained, 0))
+    world.at(SPENT_S + 1)
+    # As the journal has it, under what this launch is given.
+    wall = WallNs(world.boot + world.wall_offset)
+    policies = PolicySet((policy_of(ceiling_usd, mode),), "d")
+    world.node = new_node(node.facts, policies, BootNs(world.boot), wall, budgets)
+    runs, now = list(world.runs.values()), MonoNs(world.mono)
+    world.take(restore_runs(world.node, runs, BootNs(world.boot), now, world.metered))
+    world.take(restore_incidents(world.node, [], now, wall))
+    return world
+
+
+def refused(world: World) -> str | None:
+    return refusal(world.node, "job", 1000, BootNs(world.boot), MonoNs(world.mono))
+
+
+def is_halted_at_once(world: World) -> bool:
+    world.play(CommandLaunched(MonoNs(world.mono), "job", 1000, (replace(COMMAND, start_ticks=9),)))
+    world.tick()
+    return any(managed.incident is not None for managed in world.node.runs.values())
+
+
+def group(scope: str, ceiling_usd: float) -> ScopedBudget:
+    return ScopedBudget(parse_scope(scope), usd(ceiling_usd), "costgov.toml")
+
+
+@pytest.mark.parametrize("ceiling_usd", [50, 90, 99, 100, 101, 105, 108, 110, 112, 114, 115, 116, 120, 150, 2_000])
+@pytest.mark.parametrize("mode", Mode)
+def test_what_the_first_tick_would_halt_is_refused_and_nothing_else(ceiling_usd: float, mode: Mode) -> None:
+    world = launched_again(ceiling_usd, mode=mode)
+    said = refused(world)
+    assert (said is not None) == is_halted_at_once(world)
+
+
+@pytest.mark.parametrize("scope", ["node", "run:job", "day"])
+@pytest.mark.parametrize("ceiling_usd", [50, 100, 105, 110, 115, 120, 150])
+def test_so_is_what_a_budget_of_the_configuration_would_halt(scope: str, ceiling_usd: float) -> None:
+    world = launched_again(None, group(scope, ceiling_usd))
+    said = refused(world)
+    assert (said is not None) == is_halted_at_once(world)
+
+
+def test_the_line_says_the_least_ceiling_that_would_do() -> None:
+    said = refused(launched_again(101))
+    assert said is not None
+    assert said.startswith("not launched: run:job has spent $101.00 and its halt is reserved $8.06: ")
+    least = float(said.partition("--ceiling above $")[2].partition(",")[0])
+    assert 101 < least < 120
+    assert refused(launched_again(least - 0.05)) is not None
+    enough = launched_again(least + 0.01)
+    assert refused(enough) is None
+    assert not is_halted_at_once(enough)
+    assert "\n" not in said
+
+
+def test_the_budget_goes_on_under_the_name_that_the_script_chose() -> None:
+    said = refused(launched_again(50, trained="mine"))
+    assert said is not None
+    assert "run:mine" in said
+
+
+def test_a_group_is_told_where_it_stands_and_what_would_do() -> None:
+    said = refused(launched_again(None, group("day", 50)))
+    assert said is not None
+    for part in ("day has spent $10", "(costgov.toml), wait for 00:00 UTC, or launch under another --name"):
+        assert part in said
+
+
+def test_a_first_launch_an_observing_governor_and_an_unknown_price_refuse_nothing() -> None:
+    node = make_node(rule("budget"), budget=Budget(ceiling_usd_micros=usd(600)), cloud="none", exclusive=True)
+    assert refusal(node, "job", 0, BootNs(0), MonoNs(0)) is None
+    assert refused(launched_again(50, observe=True)) is None
+    assert refused(launched_again(50, price=None)) is None
+
+
+def test_a_held_run_is_launched() -> None:
+    world = launched_again(50)
+    world.play(OperatorHold(MonoNs(world.mono), "job", DurationNs(3600 * NS_PER_S), "look", 0))
+    assert refused(world) is None
+    assert not is_halted_at_once(world)
+
+
+def test_what_the_start_itself_has_cost_counts() -> None:
+    """At $1 a second a look-up of twenty seconds costs $20."""
+    world = launched_again(120)
+    assert refused(world) is None
+    world.boot += 20 * NS_PER_S
+    assert refused(world) is not None

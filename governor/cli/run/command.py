@@ -105,6 +105,10 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
 @click.option(
     "--price", type=UsdPerHour(), metavar="USD_PER_H", help="What this machine costs an hour, all GPUs together."
 )
+@click.option(
+    "--max-rate", type=UsdPerHour(), metavar="USD_PER_H",
+    help="Start nothing on a machine that costs more an hour, by whatever price is used, or whose price is unknown.",
+)  # fmt: skip
 @click.option("--name", metavar="NAME", help="Name of the run. One name is one budget, over every restart.")
 @observe_option
 @click.option(
@@ -128,9 +132,9 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
 @click.option("--fault-mark", type=click.Path(path_type=Path, dir_okay=False), hidden=True)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
-    policies: tuple[Path, ...], ceiling: UsdMicros | None, price: UsdMicros | None, name: str | None, observe: bool,
-    log: Path | None, progress: float | None, as_json: bool, config: Path | None, fault_mark: Path | None,
-    command: tuple[str, ...],
+    policies: tuple[Path, ...], ceiling: UsdMicros | None, price: UsdMicros | None, max_rate: UsdMicros | None,
+    name: str | None, observe: bool, log: Path | None, progress: float | None, as_json: bool, config: Path | None,
+    fault_mark: Path | None, command: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run COMMAND under a governor of its own. Needs no root, no service, no configuration.
 
@@ -178,7 +182,7 @@ def run(
         _policy_paths(policies, ceiling, settings),
         command,
         name=chosen,
-        limits=Limits(ceiling, price),
+        limits=Limits(ceiling, price, max_rate),
         log_path=log,
         fault_mark=fault_mark,
         console=_json_console() if as_json else _console(progress),

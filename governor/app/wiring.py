@@ -18,7 +18,7 @@ from governor.adapters.control_socket import ControlServer
 from governor.adapters.exporters.prometheus import MetricsUnavailable, PrometheusExporter
 from governor.adapters.exporters.report_files import ReportFiles
 from governor.adapters.journal.writer import JournalLocked, open_journal
-from governor.adapters.machine.clock import SystemClock
+from governor.adapters.machine.clock import SystemClock, boot_of_ticks
 from governor.adapters.machine.gpu_watch import GpuWatch
 from governor.adapters.machine.host_watch import GovernorWatch, MemoryWatch, NoticeWatch, OwnFileWatch, UidRangeWatch
 from governor.adapters.machine.nvml import NvmlSampler
@@ -35,9 +35,10 @@ from governor.app import pricing, requests
 from governor.app.node_facts import CannotStart, load_cloud, load_price_source, node_facts, today
 from governor.app.pricing import PriceWatch
 from governor.app.settings_file import second_place
-from governor.core.base.units import MICROS_PER_USD, TICK_NS, UsdMicros, WallNs, format_usd
+from governor.core.base.units import MICROS_PER_USD, TICK_NS, BootNs, UsdMicros, WallNs, format_usd
 from governor.core.engine.idle import limit
 from governor.core.engine.node import Node, know_incidents, new_node
+from governor.core.engine.node_journal import begins_at
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Alarm, Effect
 from governor.core.money.charges import UNALLOCATED
@@ -69,7 +70,9 @@ class Governor:
     def __init__(
         self, settings: Settings, policy_paths: Sequence[Path] | None, *, ceiling: UsdMicros | None = None,
         price: UsdMicros | None = None, exclusive: bool = False, watchers: Sequence[Observer] = (),
+        own_start: bool = False,
     ) -> None:  # fmt: skip
+        """`own_start`: the node's time is ours since our process began, and not since the meters did."""
         self.settings = settings
         _raise_descriptor_limit()
         self.clock = SystemClock()
@@ -104,7 +107,9 @@ class Governor:
         if policies is None:
             self.close()
             raise CannotStart("\n".join(problems))
-        self.node: Node = new_node(facts, policies, self.clock.boot(), self.clock.wall(), budgets)
+        now, wall = self.clock.boot(), self.clock.wall()
+        began = self._began(now) if own_start else now
+        self.node: Node = new_node(facts, policies, began, WallNs(wall - (now - began)), budgets)
         # A resumed halt acts first; alarms about the price follow.
         self.begin = [*self._restore(), *(Alarm(one.kind.value, None, one.line) for one in self.price.alarms)]
         # The service watches every user's trainers, `costgov run` only its own user's.
@@ -136,6 +141,11 @@ class Governor:
         self._closers.append(recordings.close)
         recordings.begin()
         return recordings
+
+    def _began(self, now: BootNs) -> BootNs:
+        own = self.processes.facts(os.getpid())
+        started = boot_of_ticks(own.process.start_ticks) if own is not None else now
+        return begins_at(now, started, self.clock.boot_id, self.journal.runs().values(), self.journal.metered())
 
     def _restore(self) -> list[Effect]:
         at, boot, wall = self.clock.mono(), self.clock.boot(), self.clock.wall()

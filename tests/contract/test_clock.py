@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
-from governor.adapters.machine.clock import SystemClock
+from governor.adapters.machine.clock import SystemClock, boot_of_ticks
+from governor.adapters.machine.processes import parse_stat
 from governor.core.base.units import NS_PER_S
 from governor.ports import Clock
 from tests.contract.fakes import FakeClock
@@ -25,6 +29,19 @@ def test_monotonic_and_boot_time_never_go_back(clock: Clock) -> None:
 def test_boot_time_is_never_behind_monotonic_time(clock: Clock) -> None:
     mono = clock.mono()
     assert clock.boot() >= mono
+
+
+def test_a_process_began_by_the_boot_clock_before_it_asks() -> None:
+    before = SystemClock().boot()
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    stat = parse_stat(Path(f"/proc/{child}/stat").read_bytes())  # A zombie has its start.
+    after = SystemClock().boot()
+    os.waitpid(child, 0)
+    assert stat is not None
+    tick = NS_PER_S // os.sysconf("SC_CLK_TCK")
+    assert before - tick <= boot_of_ticks(stat.start_ticks) <= after
 
 
 def test_wall_time_is_nanoseconds_since_the_epoch(clock: Clock) -> None:

@@ -131,7 +131,7 @@ def _run_governed(
         try:
             governor = Governor(
                 settings, policy_paths, ceiling=limits.ceiling, price=limits.price, exclusive=True,
-                watchers=(outcome, console),
+                watchers=(outcome, console), own_start=command is None,
             )  # fmt: skip
         except CannotStart as error:
             sys.stderr.write(f"costgov: {is_running(error, name, settings.paths) or error}\n")

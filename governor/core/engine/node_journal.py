@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, WallNs
@@ -16,6 +16,8 @@ from governor.core.money.lines import price_of
 
 # After a crash of the governor, at most this period's spend is reconstructed.
 PERSIST_PERIOD_NS: Final = 10 * NS_PER_S
+# From a process's start to its first look at the clock. Python's imports and a provider's answer take less.
+START_MAX_NS: Final = 60 * NS_PER_S
 # So many closed windows do not wait for the period: a log that is read in one go closes thousands.
 WINDOWS_UNCOMMITTED_MAX: Final = 64
 
@@ -114,6 +116,20 @@ def metered_until(row: Mapping[str, Any] | None, boot_id: str, committed: BootNs
     if type(since) is not int or type(until) is not int or since > committed:
         return committed
     return BootNs(max(until, committed))
+
+
+def begins_at(
+    now: BootNs, started: BootNs, boot_id: str, snapshots: Iterable[Mapping[str, Any]],
+    metered: Mapping[str, Any] | None,
+) -> BootNs:  # fmt: skip
+    """When the node's time becomes that of a governor whose process `started` then: with that process.
+
+    An odd clock costs no more than START_MAX_NS. What a governor before has metered is not charged twice.
+    """
+    own = (row.get("boot_ns") for row in snapshots if row.get("boot_id") == boot_id)
+    newest = max((BootNs(moment) for moment in own if type(moment) is int), default=None)
+    left = metered_until(metered, boot_id, newest) if newest is not None else BootNs(0)
+    return BootNs(min(now, max(started, now - START_MAX_NS, left)))
 
 
 def restore_node(node: Node, snapshot: Mapping[str, Any]) -> None:

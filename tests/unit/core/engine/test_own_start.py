@@ -1,0 +1,50 @@
+"""`costgov run` counts from its own first moment: what its start costs is the command's."""
+
+from __future__ import annotations
+
+import pytest
+
+from governor.core.base.identity import ProcessId
+from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.core.engine.node import new_node
+from governor.core.engine.node_journal import begins_at
+from governor.core.events.inputs import CommandLaunched
+from tests.unit.core.engine.test_metering import World
+from tests.unit.core.engine.test_step import make_node
+
+
+def begun(started: float, now: float, world: World | None = None) -> float:
+    kept = world or World()
+    at_boot = BootNs(round(now * NS_PER_S)), BootNs(round(started * NS_PER_S))
+    return begins_at(*at_boot, "boot-1", kept.runs.values(), kept.metered) / NS_PER_S
+
+
+def test_the_node_is_a_governors_since_its_process_began() -> None:
+    assert begun(96, 100) == 96
+    assert begun(0, 100) == 40, "an odd clock costs a minute at most"
+    assert begun(101, 100) == 100, "nor is any of the future charged"
+
+
+def test_what_the_governor_before_has_metered_is_not_charged_twice() -> None:
+    """A second `costgov run` begins, and imports Python, while the first one of its name ends."""
+    world = World()
+    world.tick()
+    world.hear()
+    world.at(98)
+    assert begun(96, 100, world) == 98
+    assert begun(99, 100, world) == 99
+    world.metered = None  # By the last commit then.
+    assert 90 <= begun(50, 100, world) <= 98
+
+
+@pytest.mark.parametrize("after_s", [0.25, 4])
+def test_the_command_pays_for_the_start_too(after_s: float) -> None:
+    """At $36,000/h four seconds of Python's start were lost: $40."""
+    price = UsdMicros(36_000_000_000)
+    node = make_node(cloud="none", exclusive=True, price_usd_micros_per_hour=price)
+    world = World(new_node(node.facts, node.policies, BootNs(96 * NS_PER_S), WallNs(0)))
+    world.boot = world.mono = 100 * NS_PER_S
+    world.play(CommandLaunched(MonoNs(world.mono), "llama", 1000, (ProcessId(4321, 1, "boot-1"),)))
+    world.at(100 + after_s)
+    world.hear()
+    assert world.node.ledger.spend("llama") == round((4 + after_s) * 10_000_000)

@@ -57,7 +57,8 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
         return incidents.on_processes(node, managed, ProcessesSeen(event.at, managed.incident.incident_id, ()))
     if not managed.run.alive or (event.exit_code is None and launched_command.is_other_launch(node, managed)):
         return []
-    if managed.is_unattached and node.boot_offset_ns is None and not node.ledger.returning:
+    is_gap_its = node.ledger.returning and node.account.goes_on  # Else another launch's was before it.
+    if managed.is_unattached and node.boot_offset_ns is None and not is_gap_its:
         return []  # The command was over before the first tick, which charges it. Its end is seen again after that.
     charge_until(node, event.at)
     if managed.is_unattached:  # No run ever reported for the command: the stand-in pays.

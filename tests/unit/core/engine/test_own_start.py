@@ -8,9 +8,11 @@ from governor.core.base.identity import ProcessId
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.node import new_node
 from governor.core.engine.node_journal import begins_at
-from governor.core.events.inputs import CommandLaunched
+from governor.core.events.inputs import CommandLaunched, LauncherExited, TrainerExited
+from governor.core.money.charges import UNALLOCATED
+from governor.core.views.status import run_status
 from tests.unit.core.engine.test_metering import World
-from tests.unit.core.engine.test_step import make_node
+from tests.unit.core.engine.test_step import at, make_node
 
 
 def begun(started: float, now: float, world: World | None = None) -> float:
@@ -48,3 +50,26 @@ def test_the_command_pays_for_the_start_too(after_s: float) -> None:
     world.at(100 + after_s)
     world.hear()
     assert world.node.ledger.spend("llama") == round((4 + after_s) * 10_000_000)
+
+
+def test_a_command_that_is_over_at_the_first_tick_pays_for_the_start_and_for_no_launch_before() -> None:
+    """Its time was nobody's where the journal had an earlier launch."""
+    node = make_node(cloud="none", exclusive=True, price_usd_micros_per_hour=UsdMicros(36_000_000_000))
+    world = World(node)
+    world.tick()
+    world.hear(run="before")
+    world.at(10)
+    world.play(TrainerExited(at(10), "before", 0))
+    world.tick()
+    world.boot = world.mono = 96 * NS_PER_S
+    world.restart()
+    world.boot = world.mono = 100 * NS_PER_S
+    world.play(CommandLaunched(MonoNs(world.mono), "llama", 1000, (ProcessId(4321, 1, "boot-1"),)))
+    over = TrainerExited(MonoNs(world.mono), "llama", None)
+    world.play(LauncherExited(MonoNs(world.mono)))
+    world.play(over)
+    world.tick()
+    world.play(over)
+    spent = {run: world.node.ledger.spend(run) for run in ("before", "llama", UNALLOCATED)}
+    assert spent == {"before": 100_000_000, "llama": 40_000_000, UNALLOCATED: 0}
+    assert run_status(world.node.runs["llama"], MonoNs(world.mono))["spend_usd"] == 40

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
-from governor.reports.terminal import is_spend_known, loss_text, no_step_text, token_prices_text
+from governor.reports.terminal import is_spend_known, loss_text, no_step_text, token_prices_text, wasted_text
 from governor.text.screen import Screen, Styled, flow, shown_lines
 from governor.text.table import Head, fits, plain, render_rows
 
@@ -146,7 +146,8 @@ def _is_unannounced(run: Mapping[str, Any]) -> bool:
 
 
 def _notes(run: Mapping[str, Any]) -> list[Styled]:
-    notes = [Styled(line) for line in (*_ahead(run), *(_pace(run) or token_prices_text(run)), *_padding(run))]
+    paced = _pace(run) or token_prices_text(run)
+    notes = [Styled(line) for line in (*_ahead(run), *paced, *wasted_text(run), *_padding(run))]
     if run.get("saves") and run["state"] not in ("finished", "halted"):
         notes.append(Styled(_saves(run["saves"])))
     notes += _bound_by_a_group(run)

@@ -30,6 +30,7 @@ _LIVE_LOSS, _LIVE_SPEED, _LIVE_PER_MTOK = 2, 3, 5  # Places in the live line.
 _LABEL_COLUMNS: Final = 10
 _SINCE_COLUMNS: Final = 9
 _FOOT_COLUMNS: Final = 13
+WASTE_TOLD_FRAC: Final = 0.05  # The closing line names a larger waste.
 _NOT_FINISHED: Final = "NOT FINISHED"
 
 
@@ -120,6 +121,7 @@ def closing_line(run_status: Mapping[str, Any], ended: str) -> str:
         *([f"{_count(tokens)} tokens"] if tokens else []),
         f"spent {spend if known else _unpaid(run_status)}",
         *token_prices_text(run_status),
+        *wasted_text(run_status, WASTE_TOLD_FRAC),
         f"last checkpoint: step {_count(saved.get('step'))}, {last_good_text(saved)}"
         if saved
         else "no checkpoint seen",
@@ -134,6 +136,24 @@ def token_prices_text(run_status: Mapping[str, Any]) -> list[str]:
         return []
     twice = f" ({_dollars(useful)} useful)" if useful is not None and useful != all_in else ""
     return [f"{_dollars(all_in)}/1M tokens all-in{twice}"]
+
+
+_CAUSES: Final = {
+    "start_up": "starting up",
+    "after_last_step": "after the last step",
+    "halt": "in a halt",
+    "trained_twice": "for tokens trained twice",
+}
+
+
+def wasted_text(run_status: Mapping[str, Any], above_frac: float = 0.0) -> list[str]:
+    """What bought no training that lasts, by cause. Empty where that is no larger part of the spend, or unknown."""
+    wasted, spent = run_status.get("wasted_usd"), run_status["spend_usd"]
+    if not wasted or wasted <= above_frac * spent:
+        return []
+    by_cause = run_status["wasted_usd_by_cause"]
+    parts = [f"{_dollars(amount)} {_CAUSES.get(cause, cause)}" for cause, amount in by_cause.items() if amount]
+    return [f"wasted {_dollars(wasted)} ({', '.join(parts)})"]
 
 
 def _dollars(amount: float) -> str:

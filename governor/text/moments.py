@@ -368,6 +368,8 @@ def spent_text(snapshot: Snapshot) -> str:
     after = spent - int(snapshot.get("spend_at_verdict_usd_micros", spent))
     all_in = snapshot.get("usd_micros_per_mtok_all_in")
     tokens = f", {format_usd(all_in)}/1M tokens all-in" if all_in is not None else ""
+    wasted = sum((snapshot.get("wasted_usd_micros") or {}).values())
+    tokens += f", {format_usd(wasted)} of it wasted" if wasted else ""
     source = f"; price: {snapshot['price_source']}" if snapshot.get("price_source") else ""
     # A halt that was over before the next tick charged anything.
     since = f"{format_usd(after)} since the verdict" if after else "charged up to the tick before the verdict"

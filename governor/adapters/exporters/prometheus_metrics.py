@@ -13,6 +13,7 @@ from typing import Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, UsdMicros
 from governor.core.halt.state import HaltState
+from governor.core.money.waste import WASTE
 from governor.core.views.metrics import AlertCounts, BudgetReading, MetricsSnapshot, RunReading
 
 RUNS_SHOWN_MAX: Final = 32  # A node holds a handful. 32 x 30 series is still a small scrape.
@@ -60,6 +61,9 @@ def _summed(others: list[RunReading]) -> RunReading:
         tokens_total=sum(run.tokens_total or 0 for run in others),
         tokens_nonpad=sum(run.tokens_nonpad or 0 for run in others),
         tokens_wasted=sum(run.tokens_wasted or 0 for run in others),
+        wasted_usd_micros={
+            cause.value: sum((run.wasted_usd_micros or {}).get(cause.value, 0) for run in others) for cause in WASTE
+        },
         ranks_connected=sum(run.ranks_connected for run in others),
         world_size=sum(run.world_size for run in others),
         incidents_total=sum(run.incidents_total for run in others),
@@ -130,6 +134,12 @@ def _halt_stages(snapshot: MetricsSnapshot) -> Iterable[Sample]:
         name, _, *rest = _run_labels(snapshot, run)
         for stage in HaltState if run.halt_stage is not None else ():
             yield (name, *rest, stage.value), float(stage.value == run.halt_stage)
+
+
+def _wasted(snapshot: MetricsSnapshot) -> Iterable[Sample]:
+    for run in snapshot.runs:
+        for cause, micros in (run.wasted_usd_micros or {}).items():
+            yield (*_run_labels(snapshot, run), cause), micros / MICROS_PER_USD
 
 
 def _lines(snapshot: MetricsSnapshot) -> Iterable[Sample]:
@@ -238,6 +248,14 @@ METRICS: Final = (
          lambda run: _usd(run.ceiling_usd_micros)),
     _run("costgov_run_wasted_tokens_total", "counter", "Tokens trained again after the run was set back.",
          lambda run: run.tokens_wasted),
+    Metric(
+        "costgov_run_wasted_usd_total",
+        "counter",
+        (*RUN_LABELS, "cause"),
+        "Spend that bought no training that lasts, by cause (start_up, after_last_step, halt, trained_twice); "
+        "absent where nobody reports for the run.",
+        _wasted,
+    ),
     _run("costgov_run_time_left_seconds", "gauge", "To the last token, from the recent windows; absent without a goal.",
          lambda run: run.left.hours_left.mid * 3600 if run.left is not None else None),
     _run("costgov_run_cost_left_usd", "gauge", "To the last token, at the present rate; absent without a price.",

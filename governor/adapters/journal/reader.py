@@ -22,6 +22,7 @@ from governor.core.money.charges import Charge, charge_of
 from governor.core.money.forecast import WindowRow, row_of
 from governor.core.money.reports.cost import exact_usd
 from governor.core.money.token_windows import TokenMeter, Window
+from governor.core.money.waste import SpendSplit
 
 JOURNAL_NAME: Final = "costgov.db"
 # One for each `costgov run` that ever had its own name. The newest come first.
@@ -292,10 +293,20 @@ def _window(figures: list[Any]) -> Window:
     return Window(start, end, DurationNs(duration), UsdMicros(usd_micros), wasted)
 
 
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A run's meters as they were persisted last."""
+
+    run: str
+    stage: str | None
+    meter: TokenMeter | None  # None: the run has reported no tokens.
+    split: SpendSplit | None  # None: nobody counted what its money has bought.
+
+
 def read_open(
     path: str, runs: Collection[str] = (), since: int | None = None, unread: Unreadables = refuse
-) -> Iterator[tuple[str, str | None, TokenMeter]]:
-    """Yield (run, stage, meter) from each run's last snapshot, if it is later than `since`.
+) -> Iterator[Open]:
+    """Yield what each run's last snapshot knows, if it is later than `since`.
 
     A run is persisted every ten seconds while it lives. Calls `unread` for each state that cannot be read. Raises
     `ChargesUnreadable`.
@@ -309,11 +320,13 @@ def read_open(
         try:
             found = json.loads(snapshot)
             wall, tokens = found.get("wall_ns"), found.get("tokens")
-            # None: the run has reported no tokens. A run last persisted before `since` ended before it.
-            if tokens is None or (since is not None and wall is not None and wall < since):
+            # A run last persisted before `since` ended before it.
+            if since is not None and wall is not None and wall < since:
                 continue
-            meter = TokenMeter.restored(tokens, same_boot=False)
+            meter = TokenMeter.restored(tokens, same_boot=False) if tokens is not None else None
+            row = found.get("spend_split")  # An older journal has none.
+            split = SpendSplit.restored(row) if row is not None else None
         except NOT_OURS as error:
             unread(Unreadable(path, "the state of its tokens", run, None, None, what_of(error)))
             continue
-        yield run, found.get("stage"), meter
+        yield Open(run, found.get("stage"), meter, split)

@@ -15,10 +15,9 @@ from governor.core.base.units import parse_utc, utc_text
 from governor.core.money.charges import Charge
 from governor.core.money.forecast import WindowRow
 from governor.core.money.reports.cost import Sum, clip
-from governor.core.money.token_windows import TokenMeter
 
 if TYPE_CHECKING:
-    from governor.adapters.journal.reader import ChargesUnreadable, Unreadable
+    from governor.adapters.journal.reader import ChargesUnreadable, Open, Unreadable
 
 NOTHING_YET: Final = (
     "nothing charged yet in {state_dir}: start a governor that knows its price, for example "
@@ -152,17 +151,17 @@ def windows_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[tuple[
             yield from read_windows(path, scope.runs, scope.since, scope.until, unread.row)
 
 
-def open_windows_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[tuple[str, str | None, TokenMeter]]:
-    """Yield (run, stage, meter) for each open window, from the journal in which the run was written last."""
+def open_windows_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[Open]:
+    """Yield each run's open window and what it has bought, from the journal in which the run was written last."""
     from governor.adapters.journal.reader import read_open
 
     seen: set[str] = set()
     for path in _journals(state_dir):
         with _noting_unreadable(unread, path):
-            for run, stage, meter in read_open(path, scope.runs, scope.since, unread.row):
-                if run not in seen:
-                    seen.add(run)
-                    yield run, stage, meter
+            for one in read_open(path, scope.runs, scope.since, unread.row):
+                if one.run not in seen and (one.meter is not None or one.split is not None):
+                    seen.add(one.run)
+                    yield one
 
 
 def _journals(state_dir: Path) -> list[str]:

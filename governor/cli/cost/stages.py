@@ -26,6 +26,7 @@ from governor.cli.cost.charges import (
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, utc_text
 from governor.core.money.reports.cost import RECONSTRUCTED, STAGE_OF_RUN, decimal_text, exact_usd, whole_cents
 from governor.core.money.reports.stage_table import UNALLOCATED_ROW, StageRow, StageTally, total_of
+from governor.core.money.waste import WASTE
 from governor.text.screen import Screen, screen_of, shown_lines
 
 _COLUMNS: Final = (
@@ -68,8 +69,11 @@ def stages(
         tally.enter_charges(one)
     for run, row in windows_in(state_dir, scope, unread):
         tally.enter_window(run, row)
-    for run, stage, meter in beginnings:
-        tally.enter_open(run, stage, meter)
+    for begun in beginnings:
+        if begun.meter is not None:
+            tally.enter_open(begun.run, begun.stage, begun.meter)
+        if begun.split is not None and scope.since is None:  # It is of all the run's time.
+            tally.enter_split(begun.run, begun.split)
     rows = tally.rows()
     if as_json:
         print_json(_document(rows, scope, unread.count))
@@ -111,8 +115,8 @@ def _figures(row: StageRow, cents: int) -> tuple[str, ...]:
         _percent(row.drift, signed=True),
         _speed(row.expected_tokens_per_s),
         _speed(row.tokens_per_s),
-        f"{row.wasted_tokens:,}" if row.tokens else "-",
-        _usd(row.wasted_usd_micros) if row.tokens else "-",
+        f"{row.wasted_tokens:,}" if row.tokens or row.wasted_tokens else "-",
+        _usd(row.wasted_usd_micros) if row.tokens or row.wasted_usd_micros else "-",
         _usd(row.ceiling_usd_micros),
         _percent(row.used),
         "-" if row.burn_rate is None else _ratio(row.burn_rate, 2),
@@ -278,6 +282,10 @@ def _record(row: StageRow) -> dict[str, Any]:
         "unplanned_tokens": row.unplanned_tokens,
         "unlimited_runs": row.unlimited_runs,
         "reconstructed_usd": exact_usd(row.reconstructed_usd_micros),
+        **{
+            f"wasted_{cause.value}_usd": amount(row.wasted_by_cause[cause.value] if row.wasted_by_cause else None)
+            for cause in WASTE
+        },
     }
 
 

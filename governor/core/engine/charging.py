@@ -23,8 +23,10 @@ CHECKPOINTS_REMEMBERED_MAX: Final = 16
 
 def charge_launch(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     """Charge what each attempt of a run costs. The hello is applied first: the charge bears its stage and labels."""
-    for line in node.facts.lines.per_launch if not node.pays_nothing(managed) else ():
-        _charge_one_off(node, managed, line, 1, at)
+    lines = node.facts.lines.per_launch if not node.pays_nothing(managed) else ()
+    amount = sum(_charge_one_off(node, managed, line, 1, at) for line in lines)
+    if amount:
+        managed.history.split.launch(amount, managed.run.stage)
 
 
 def charge_checkpoint(node: Node, managed: ManagedRun, ack: Ack) -> UsdMicros | None:

@@ -60,6 +60,7 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
         "usd_micros_per_mtok": incident.prices.last,
         "usd_micros_per_mtok_all_in": incident.prices.all_in,
         "usd_micros_per_mtok_useful": incident.prices.useful,
+        **({"wasted_usd_micros": dict(incident.wasted_usd_micros)} if incident.wasted_usd_micros is not None else {}),
         "last_good": incident.last_good.row() if incident.last_good is not None else None,
         "targets_unlisted": incident.targets_unlisted,
         "framework": incident.framework,
@@ -116,6 +117,7 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
         named_uids=tuple(int(uid) for uid in snapshot.get("named_uids", ())),
         paid_by=snapshot.get("paid_by"),
         prices=TokenPrices(*(snapshot.get(f"usd_micros_per_mtok{of}") for of in ("", "_all_in", "_useful"))),
+        wasted_usd_micros=snapshot.get("wasted_usd_micros"),
     )
 
 

@@ -11,7 +11,7 @@ from governor.core.engine import budgeting, charging, node_journal, saved_checkp
 from governor.core.engine.halt_plan import checkpoint_obstacle, plan_for
 from governor.core.engine.incident_json import incident_snapshot, stays_billed
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.metering import hand_over, last_rate, payer_for
+from governor.core.engine.metering import count_split, hand_over, last_rate, payer_for
 from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import token_prices
 from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
@@ -230,6 +230,7 @@ def _close(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     budgeting.note_overrun(node, managed, at)
     incident.note(at, node.wall(at), "halted")
     managed.run.move(LifeFact.HALTED, at)
+    count_split(node, managed)
 
 
 def _still_billed(node: Node, incident: Incident) -> list[Effect]:
@@ -243,7 +244,7 @@ def persist_incident(node: Node, managed: ManagedRun) -> PersistIncident:
     incident = managed.incident
     assert incident is not None
     spent = node.spent_by(incident.run)
-    incident.set_spend(spent, token_prices(managed, spent))
+    incident.set_spend(spent, token_prices(managed, spent), managed.history.split.wasted_usd_micros())
     return PersistIncident(incident.incident_id, incident_snapshot(node, incident), closed=incident.is_closed)
 
 

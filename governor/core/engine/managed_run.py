@@ -14,6 +14,7 @@ from governor.core.halt.incident import Incident
 from governor.core.money.charges import Charge
 from governor.core.money.forecast import RECENT_WINDOWS, CeilingReport, Forecast
 from governor.core.money.token_windows import TokenMeter, Window
+from governor.core.money.waste import SpendSplit
 from governor.core.rules.evaluate import Rules
 from governor.core.runs.life import Life
 from governor.core.runs.state import RANKS_MAX, Run, Trained
@@ -35,6 +36,7 @@ class RunHistory:
     paid_from: BootNs = BootNs(0)
     paid_before: UsdMicros = UsdMicros(0)  # Spend before `paid_from`, which no window contains.
     meter: TokenMeter | None = None  # From the first step whose tokens are known.
+    split: SpendSplit = field(default_factory=SpendSplit)  # What the run's spend has bought.
     command: str | None = None  # The launched command whose time it has taken over last.
     turn: int = 0  # Which take-over of that command's time this was: the highest of its runs is the last.
 

@@ -16,6 +16,7 @@ from governor.core.events.inputs import Step, Tick
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.forecast import WindowRow, forecast, window_row
 from governor.core.money.token_windows import TokenMeter
+from governor.core.money.waste import Seen
 from governor.core.runs.life import LifeFact
 
 # --- time: charged at each tick ------------------------------------------------------------------------------
@@ -60,6 +61,39 @@ def last_rate(node: Node, managed: ManagedRun) -> UsdMicros | None:
     """As of the last tick, or of now if there was none for this run yet."""
     known = managed.run.spend_rate_usd_micros_per_hour
     return known if known is not None else rate_of(node, managed, node.holders())
+
+
+def count_split(node: Node, managed: ManagedRun, holders: Mapping[str, int] | None = None) -> None:
+    """Count what the run's spend has bought since the last count. The ledger has charged all time until now.
+
+    A command for which no run has ever reported is not counted: nobody knows what it does.
+    """
+    run, split, meter, incident = managed.run, managed.history.split, managed.history.meter, managed.incident
+    if not split.has_begun and run.last_frame_at is None:
+        return
+    rate = rate_of(node, managed, node.holders() if holders is None else holders)
+    offset_ns, charged_to = node.boot_offset_ns, node.ledger.charged_to
+
+    def spent_at(moment: MonoNs) -> int:
+        boot = charged_to if offset_ns is None else BootNs(moment + offset_ns)
+        return node.ledger.spend_at(run.run, boot, rate)
+
+    is_halting = incident is not None and not incident.is_closed
+    has_let_go = not run.alive or (bool(run.ranks) and run.ended_well)
+    split.count(
+        Seen(
+            spent_usd_micros=node.ledger.spend(run.run),
+            spent_at=spent_at,
+            stage=run.stage,
+            attempt_at=run.attempt_at,
+            first_step_at=run.first_step_at,
+            step_at=run.step_at,
+            halting_since=incident.opened_at if incident is not None and is_halting else None,
+            has_ended=has_let_go and not is_halting,
+            trained_tokens=meter.trained_tokens if meter is not None else 0,
+            repeated_tokens=meter.wasted_tokens if meter is not None else 0,
+        )
+    )
 
 
 # --- a gap: time in which no governor ran --------------------------------------------------------------------

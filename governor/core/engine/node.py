@@ -373,6 +373,8 @@ def recall(node: Node, managed: ManagedRun) -> None:
     past = node.past.pop(run.run, None)
     if past is None:
         managed.history.paid_from, managed.history.paid_before = node.ledger.charged_to, node.ledger.spend(run.run)
+        if managed.history.paid_before:  # Of a journal that had lost all but the run's charges.
+            managed.history.split.begin_untold(managed.history.paid_before)
         return
     managed.history = past.history
     run.take_up(past.trained)

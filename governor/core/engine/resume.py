@@ -40,6 +40,7 @@ from governor.core.money.charges import UNALLOCATED
 from governor.core.money.forecast import ceiling_report_of
 from governor.core.money.lines import LineMeter
 from governor.core.money.token_windows import TokenMeter
+from governor.core.money.waste import SpendSplit
 from governor.core.rules.evaluate import Rules
 from governor.core.runs import intake
 from governor.core.runs.life import LifeFact
@@ -255,6 +256,7 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
     managed.history.paid_from = BootNs(int(snapshot.get("paid_from", node.began))) if same_boot else node.began
     managed.history.paid_before = UsdMicros(int(snapshot.get("paid_before_usd_micros", snapshot["spend_usd_micros"])))
     managed.history.take_over(snapshot.get("command"), int(snapshot.get("command_turn", 0)))  # An older one has none.
+    managed.history.split = _split_of(snapshot, managed.history.meter)
     launched_command.restore_stranger(node, managed, is_strangers=bool(snapshot.get("strangers")))
     if not same_boot:
         return managed
@@ -275,6 +277,16 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
     # It may be held back. A reported verdict that waits for a hold's end is not reported again.
     managed.is_held_back = True
     return managed
+
+
+def _split_of(snapshot: Mapping[str, Any], meter: TokenMeter | None) -> SpendSplit:
+    row = snapshot.get("spend_split")
+    if row is not None:
+        return SpendSplit.restored(row)
+    split, spent = SpendSplit(), int(snapshot["spend_usd_micros"])
+    if spent:  # An older journal has none. A run without spend had not begun to be counted, or has no price.
+        split.begin_untold(spent, *((meter.trained_tokens, meter.wasted_tokens) if meter is not None else ()))
+    return split
 
 
 def unreadable(kind: str, name: str, error: Exception) -> Alarm:

@@ -98,6 +98,8 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
     node.wall_offset_ns, node.boot_offset_ns = tick.wall - tick.at, tick.boot - tick.at
     holders = node.holders()
     metering.meter(node, tick, holders)
+    for managed in node.runs.values():
+        metering.count_split(node, managed, holders)
     # Persist before anything is decided: an incident must not have a spend that its run's snapshot does not have.
     effects: list[Effect] = [*launched_command.watch(node, tick.at), *node_journal.persist_due(node, tick.at)]
     for managed in node.runs.values():

@@ -57,6 +57,7 @@ class Incident:
     spend_at_verdict_usd_micros: int = 0
     spend_usd_micros: int = 0
     prices: TokenPrices = TokenPrices()
+    wasted_usd_micros: Mapping[str, int] | None = None  # By cause; None: unknown.
     spend_rate_usd_micros_per_hour: int | None = None
     paid_by: str | None = None  # The run that pays for the command in this one's place.
     resume: str | None = None
@@ -86,8 +87,10 @@ class Incident:
     def close(self, wall: WallNs) -> None:
         self.closed_wall = wall
 
-    def set_spend(self, usd_micros: int, prices: TokenPrices = TokenPrices()) -> None:
-        self.spend_usd_micros, self.prices = usd_micros, prices
+    def set_spend(
+        self, usd_micros: int, prices: TokenPrices = TokenPrices(), wasted: Mapping[str, int] | None = None
+    ) -> None:
+        self.spend_usd_micros, self.prices, self.wasted_usd_micros = usd_micros, prices, wasted
 
     def suspect(self) -> None:
         """Save a suspect checkpoint beside the good ones: a joined verdict says that the state may be bad."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -97,6 +98,7 @@ class RunReading:
     spend_rate_usd_micros_per_hour: int | None = None
     ceiling_usd_micros: int | None = None
     tokens_wasted: int | None = None
+    wasted_usd_micros: Mapping[str, int] | None = None  # By cause.
     left: Forecast | None = None
     cost_left: Interval | None = None
     ceiling: CeilingHit | None = None
@@ -197,6 +199,7 @@ def _run_reading(managed: ManagedRun, at: MonoNs, scheduler_job: str) -> RunRead
         spend_rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
         ceiling_usd_micros=managed.policy.budget.ceiling_usd_micros,
         tokens_wasted=managed.history.meter.wasted_tokens if managed.history.meter is not None else None,
+        wasted_usd_micros=managed.history.split.wasted_usd_micros(),
         left=ahead.left,
         cost_left=ahead.cost_left,
         ceiling=ahead.ceiling,

@@ -189,6 +189,7 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "is_strangers": managed.is_strangers,
         "ceiling_usd": _usd(ceiling),
         "tokens_wasted": managed.history.meter.wasted_tokens if managed.history.meter is not None else None,
+        **_wasted(managed),
         **_outlook(managed, at),
         "saves": _saves(managed),
         "world_size": run.world_size,
@@ -212,6 +213,17 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
             for rule in managed.policy.rules
             if (finding := findings.get(rule.name)) is not None
         ],
+    }
+
+
+def _wasted(managed: ManagedRun) -> dict[str, Any]:
+    """What bought no training that lasts, and by cause. None: nobody has reported for the run."""
+    by_cause = managed.history.split.wasted_usd_micros()
+    return {
+        "wasted_usd": _usd(sum(by_cause.values())) if by_cause is not None else None,
+        "wasted_usd_by_cause": {cause: _usd(amount) for cause, amount in by_cause.items()}
+        if by_cause is not None
+        else None,
     }
 
 

@@ -24,6 +24,7 @@ from governor.core.money.forecast import ExpectedCost
 from governor.core.money.reports.cost import STAGE_OF_RUN
 from governor.core.money.reports.stage_table import StageTally
 from governor.core.money.token_windows import TokenMeter
+from governor.core.money.waste import SpendSplit, SpentOn
 from governor.text.screen import Screen, without_colour
 from tests.golden.cost.conftest import AsAgreed, Call
 from tests.unit.cost.ledger_file import charge
@@ -85,6 +86,10 @@ def stages(state_dir: Path) -> Path:
     return state_dir
 
 
+# Of journals that say nothing of causes.
+UNTOLD = dict.fromkeys(f"wasted_{cause}_usd" for cause in ("start_up", "after_last_step", "halt", "trained_twice"))
+
+
 def test_the_figures_are_those_worked_out_by_hand(stages: Path, costgov: Call) -> None:
     document = json.loads(costgov("stages", "--json").out)
     by_name = {row["stage"]: row for row in document["stages"]}
@@ -96,7 +101,7 @@ def test_the_figures_are_those_worked_out_by_hand(stages: Path, costgov: Call) -
         "expected_tokens_per_s": "65900.0", "tokens_per_s": "69444.4", "wasted_tokens": 0, "wasted_usd": "0.000000",
         "ceiling_usd": "260.000000", "used_percent": "36.5385", "burn_rate": "0.769231", "lands_at_usd": "200.00",
         "untold_tokens": 0, "unpriced_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 0,
-        "reconstructed_usd": "0.000000",
+        "reconstructed_usd": "0.000000", **UNTOLD,
     }  # fmt: skip
     assert by_name["stage2"] == {
         "stage": "stage2", "runs": 3, "hours": "62.000000", "tokens": 6_200_000_000,
@@ -105,7 +110,7 @@ def test_the_figures_are_those_worked_out_by_hand(stages: Path, costgov: Call) -
         "expected_tokens_per_s": "49400.0", "tokens_per_s": "27777.8", "wasted_tokens": 50_000_000,
         "wasted_usd": "1.000000", "ceiling_usd": "1400.000000", "used_percent": "14.0000", "burn_rate": "2.800000",
         "lands_at_usd": "4920.00", "untold_tokens": 0, "unpriced_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 1,
-        "reconstructed_usd": "0.000000",
+        "reconstructed_usd": "0.000000", **UNTOLD,
     }  # fmt: skip
     whole = by_name["whole"]
     assert (whole["actual_usd"], whole["tokens"], whole["actual_usd_per_mtok"]) == (
@@ -217,7 +222,7 @@ def test_the_window_that_is_open_counts_too(state_dir: Path, costgov: Call) -> N
     [row] = json.loads(costgov("stages", "--json").out)["stages"]
     assert (row["tokens"], row["actual_usd"], row["actual_usd_per_mtok"]) == (2_500_000, "2.500000", "1.000000000")
     assert (row["expected_usd"], row["lands_at_usd"], row["tokens_per_s"]) == ("2.500000", "10.00", "277.8")
-    assert (row["burn_rate"], row["wasted_tokens"]) == ("0.500000", 0)
+    assert (row["burn_rate"], row["wasted_tokens"]) == ("0.500000", 9)
     [row] = json.loads(costgov("stages", "--until", "2026-11-03", "--json").out)["stages"]
     assert row["tokens"] == 2_000_000, "how far it was then, nobody knows"
     assert json.loads(costgov("stages", "--run", "q", "--json").out)["stages"] == []
@@ -281,6 +286,29 @@ def test_a_run_younger_than_a_window_has_a_price_already(state_dir: Path, costgo
     write_stages(state_dir / "costgov.db", spent("r", "s", "0.50", 1), [], {"r": half_open(0)})
     [row] = json.loads(costgov("stages", "--json").out)["stages"]
     assert (row["tokens"], row["actual_usd_per_mtok"], row["expected_usd"]) == (500_000, "1.000000000", None)
+
+
+def test_waste_is_what_the_run_says_of_itself(state_dir: Path, costgov: Call) -> None:
+    """Two dollars: 50,000 tokens and 30,000 of them again; and a run that ended before its first step, one dollar."""
+    meter = TokenMeter(progress_tokens=50_000, last_total=30_000, wasted_tokens=30_000, spent_ns=NS_PER_HOUR)
+    split = SpendSplit(
+        by_stage={"s": {SpentOn.START_UP: 250_000, SpentOn.TRAINING: 1_000_000, SpentOn.TRAINED_TWICE: 750_000}}
+    )
+    told = {"run": "r", "stage": "s", "tokens": meter.snapshot(), "spend_split": split.snapshot()}
+    never = SpendSplit(by_stage={"early": {SpentOn.START_UP: 600_000, SpentOn.AFTER_LAST_STEP: 400_000}})
+    young = {"run": "q", "stage": "early", "tokens": None, "spend_split": never.snapshot()}
+    charges = [*spent("r", "s", "1.00", 2), *spent("q", "early", "1.00", 1)]
+    write_stages(state_dir / "costgov.db", charges, [], {"r": told, "q": young})
+    document = json.loads(costgov("stages", "--json").out)
+    [early, row], total = document["stages"], document["total"]
+    assert (row["wasted_tokens"], row["wasted_usd"]) == (30_000, "1.000000")
+    assert (row["wasted_start_up_usd"], row["wasted_trained_twice_usd"]) == ("0.250000", "0.750000")
+    assert (early["wasted_tokens"], early["wasted_usd"], early["wasted_after_last_step_usd"]) == (
+        0, "1.000000", "0.400000",
+    )  # fmt: skip
+    assert (total["wasted_usd"], total["wasted_start_up_usd"]) == ("2.000000", "0.850000")
+    since = json.loads(costgov("stages", "--since", "2026-11-01", "--json").out)
+    assert since["total"]["wasted_start_up_usd"] is None, "causes are of all the run's time"
 
 
 def test_a_broken_meter_costs_its_window_alone(state_dir: Path, costgov: Call) -> None:

@@ -18,6 +18,7 @@ from governor.core.money.charges import UNALLOCATED, LineKind, Unit
 from governor.core.money.forecast import RECENT_WINDOWS, ExpectedCost, WindowRow, forecast, per_mtok, rate_of
 from governor.core.money.reports.cost import Sum
 from governor.core.money.token_windows import TokenMeter, Window
+from governor.core.money.waste import SpendSplit, SpentOn, wasted_of
 
 NO_STAGE: Final = "(no stage)"
 UNALLOCATED_ROW: Final = "(unallocated)"
@@ -33,7 +34,8 @@ class _Share:
     tokens: int = 0
     duration_ns: int = 0
     wasted_tokens: int = 0
-    wasted_usd_micros: int = 0
+    wasted_usd_micros: int = 0  # Of the windows, by their tokens; `split` knows more.
+    split: dict[SpentOn, int] | None = None  # None: nobody counted what this money bought.
     untold_tokens: int = 0  # Trained and paid for, in windows that are no longer stored.
     unpriced_tokens: int = 0  # Of windows that closed while the machine's price was unknown.
     planned_tokens: int = 0  # Of windows with a planned price.
@@ -73,7 +75,8 @@ class StageRow:
     expected_tokens_per_s: float | None
     tokens_per_s: float | None
     wasted_tokens: int
-    wasted_usd_micros: int
+    wasted_usd_micros: int  # In all. Where causes are unknown: of tokens trained twice alone.
+    wasted_by_cause: dict[str, int] | None  # None: unknown, of part of the money at least.
     ceiling_usd_micros: int | None
     used: Fraction | None  # Of the ceilings.
     burn_rate: Fraction | None
@@ -126,11 +129,14 @@ class StageTally:
         share.recent.append(window)
 
     def enter_open(self, run: str, stage: str | None, meter: TokenMeter) -> None:
-        """Enter the beginning of the open window. Its wasted tokens are counted when it has closed.
+        """Enter the beginning of the open window.
 
         The meter must be older than the windows, so that a window that closed in between is counted once.
         """
         tokens = meter.progress_tokens - max(meter.from_tokens, self._told_to.get(run, 0))
+        wasted = meter.wasted_tokens - meter.wasted_before
+        if wasted > 0 and self._told_to.get(run, 0) <= meter.from_tokens:
+            self._share(stage or NO_STAGE, run).wasted_tokens += wasted
         if tokens <= 0:
             return
         share = self._trains(stage, run)
@@ -140,6 +146,11 @@ class StageTally:
         share.to_tokens = meter.progress_tokens
         if share.plan is not None:
             share.expect(tokens, share.plan)
+
+    def enter_split(self, run: str, split: SpendSplit) -> None:
+        """Enter what the run's money has bought, of all its time and of every stage."""
+        for stage, by_cause in split.of_stages().items():
+            self._share(stage or NO_STAGE, run).split = dict(by_cause)
 
     def rows(self) -> list[StageRow]:
         """One row per stage, by name. Runs without a stage, and unallocated charges, come last."""
@@ -198,7 +209,8 @@ class StageTally:
             expected_tokens_per_s=timed_tokens / planned_s if planned_s else None,
             tokens_per_s=tokens * NS_PER_S / duration_ns if duration_ns else None,
             wasted_tokens=sum(share.wasted_tokens for share in shares),
-            wasted_usd_micros=sum(share.wasted_usd_micros for share in shares),
+            wasted_usd_micros=sum(_wasted_usd_micros(share) for share in shares),
+            wasted_by_cause=_by_cause(shares),
             ceiling_usd_micros=ceiling if limited else None,
             used=Fraction(counted, ceiling) if ceiling and whole else None,
             burn_rate=_burn_rate(limited) if not (untold or unpriced) else None,
@@ -213,6 +225,20 @@ class StageTally:
 
 def _ceiling(share: _Share) -> int | None:
     return share.plan.ceiling_usd_micros if share.plan is not None else None
+
+
+def _wasted_usd_micros(share: _Share) -> int:
+    return share.wasted_usd_micros if share.split is None else sum(wasted_of(share.split).values())
+
+
+def _by_cause(shares: Iterable[_Share]) -> dict[str, int] | None:
+    found = [share.split for share in shares if share.split is not None or share.usd_micros]
+    known = [wasted_of(split) for split in found if split is not None and SpentOn.UNTOLD not in split]
+    return _added(known) if known and len(known) == len(found) else None
+
+
+def _added(known: list[dict[str, int]]) -> dict[str, int]:
+    return {cause: sum(one[cause] for one in known) for cause in known[0]}
 
 
 def _burn_rate(limited: Iterable[_Share]) -> Fraction | None:
@@ -262,6 +288,8 @@ def total_of(rows: Iterable[StageRow]) -> StageRow:
     expected = [row.expected_usd_micros for row in trained if row.expected_usd_micros is not None]
     ceilings = [row.ceiling_usd_micros for row in found if row.ceiling_usd_micros is not None]
     landings = [row.lands_at_usd_micros for row in trained if row.lands_at_usd_micros is not None]
+    spending = [row for row in found if row.stage != UNALLOCATED_ROW]  # Of nobody's money nothing is asked.
+    told = [row.wasted_by_cause for row in spending if row.wasted_by_cause is not None]
     others = sum(row.actual_usd_micros for row in found if not row.tokens)
     return StageRow(
         stage="total",
@@ -277,6 +305,7 @@ def total_of(rows: Iterable[StageRow]) -> StageRow:
         tokens_per_s=None,
         wasted_tokens=sum(row.wasted_tokens for row in found),
         wasted_usd_micros=sum(row.wasted_usd_micros for row in found),
+        wasted_by_cause=_added(told) if told and len(told) == len(spending) else None,
         ceiling_usd_micros=sum(ceilings) if ceilings else None,
         used=None,
         burn_rate=None,

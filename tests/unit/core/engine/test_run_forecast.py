@@ -218,7 +218,7 @@ def test_a_step_that_took_no_time_at_all_stops_no_tick() -> None:
     assert node.runs["llama"].run.tokens_per_s is not None
     told = run_status(node.runs["llama"], at(5))
     assert (told["ceiling_at_tokens"], told["ceiling_before_end"]) == (None, False)
-    left, pace = shown(node, 5)
+    left, pace, _ = shown(node, 5)
     assert left == "llama: 6m 36s and $10.82 left to 100,000,000 tokens"
     assert pace.startswith("llama: the last 1,000,000 tokens took 4.0s, 250,000 tokens/s, $0.1")
     exporter = SnapshotCollector()
@@ -235,13 +235,14 @@ def shown(node: Node, seconds: float) -> list[str]:
 def test_a_person_reads_what_is_left() -> None:
     node = started()
     trained(node, 1, 40)
-    [line, pace] = shown(node, 40)
+    [line, pace, waste] = shown(node, 40)
     assert line == "llama: 6m 0s and $9.83 left to 100,000,000 tokens"  # 360 steps of a second at $98.32/h.
     # 4 s are $0.109244; the ceiling of $1,000 has $10 for each of its 100 millions.
     assert pace == (
         "llama: the last 1,000,000 tokens took 4.0s, 250,000 tokens/s, $0.109244 per 1M, burn rate 0.01; "
         "the run so far: $0.1092/1M tokens all-in, burn rate 0.01"
     )
+    assert waste == "llama: wasted $0.0273 ($0.0273 starting up)"  # A second, to the first step's end.
 
 
 def test_a_person_reads_how_sure_it_is_and_what_was_lost() -> None:

@@ -162,7 +162,9 @@ def test_a_person_reads_expected_and_actual() -> None:
     play(node, tick(12), a_step(8, when=12, tokens=MTOK // 4, tokens_total=2 * MTOK, attempt_step=8))
     governor = {"node": "node-a", "mode": "enforce", "price_usd_per_hour": 3.6, "policies": ["p"]}
     text = render_status({"governor": governor, "runs": [run_status(node.runs["llama"], at(12))]}, FILE)
-    assert text.splitlines()[-1] == (
+    *_, pace, waste = text.splitlines()
+    assert waste == "llama: wasted $0.0010 ($0.0010 starting up)"
+    assert pace == (
         "llama: the last 1,000,000 tokens took 8.0s, 125,000 tokens/s of 500,000 expected, $0.008000 per 1M of "
         "$0.004000 expected, drift +100.0%, burn rate 1.60; the run so far: $0.0060/1M tokens all-in, drift +50.0%, "
         "burn rate 1.20"

@@ -1,0 +1,217 @@
+"""What each run's dollars bought: training, or nothing that lasts, by cause. Sums are exact: each amount has one cause.
+
+The money is the ledger's. What is spent after the latest step has no cause yet: another step makes it training, and
+the end of the attempt makes it waste.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from governor.core.base.units import MonoNs
+
+# Stages of one run name. The earliest becomes part of the rest without a name: the run's own sums stay exact.
+STAGES_MAX: Final = 32
+NO_STAGE: Final = ""
+
+
+class SpentOn(Enum):
+    """Where a run's money went. All but training and untold is waste."""
+
+    TRAINING = "training"
+    START_UP = "start_up"  # Until an attempt's first step has ended.
+    AFTER_LAST_STEP = "after_last_step"  # Until the run lets go of the node.
+    HALT = "halt"  # From the verdict until the halt is closed.
+    TRAINED_TWICE = "trained_twice"  # Tokens of steps that were trained before: their share of the steps' money.
+    UNTOLD = "untold"  # Spent before anybody counted this: an older version's journal, or a damaged one.
+
+
+WASTE: Final = (SpentOn.START_UP, SpentOn.AFTER_LAST_STEP, SpentOn.HALT, SpentOn.TRAINED_TWICE)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a run shows at one moment. Times are on the governor's clock."""
+
+    spent_usd_micros: int
+    spent_at: Callable[[MonoNs], int]  # What it had spent at an earlier moment since the last count.
+    stage: str | None = None
+    attempt_at: MonoNs = MonoNs(0)
+    first_step_at: MonoNs | None = None  # Of this attempt.
+    step_at: MonoNs | None = None  # The latest.
+    halting_since: MonoNs | None = None  # None: no halt is open.
+    has_ended: bool = False  # The run has, or all of its ranks have trained to the end.
+    trained_tokens: int = 0  # Since metering began, repeated ones included.
+    repeated_tokens: int = 0
+
+
+@dataclass(slots=True)
+class SpendSplit:
+    """One run's spend by what it bought, over all attempts and restarts of the governor."""
+
+    by_stage: dict[str, dict[SpentOn, int]] = field(default_factory=dict)
+    # Since the latest step of the attempt: it has no cause yet.
+    open_usd_micros: int = 0
+    stage: str = NO_STAGE  # Of the open money.
+    counted_usd_micros: int = 0  # What the run had spent when it was last counted: the sum of all of the above.
+    first_step_at: int | None = None  # Of the counted attempt.
+    step_at: int | None = None  # The latest counted step.
+    trained_tokens: int = 0
+    repeated_tokens: int = 0
+    has_begun: bool = False
+
+    def begin_untold(self, usd_micros: int, trained_tokens: int = 0, repeated_tokens: int = 0) -> None:
+        """Count from here on. What was spent before has no known cause."""
+        self._put(SpentOn.UNTOLD, usd_micros)
+        self.counted_usd_micros, self.has_begun = usd_micros, True
+        self.trained_tokens, self.repeated_tokens = trained_tokens, repeated_tokens
+
+    def count(self, seen: Seen) -> None:
+        """Give what was spent since the last count its causes."""
+        self.has_begun = True
+        if self.first_step_at is not None and seen.first_step_at != self.first_step_at:
+            self.open_usd_micros += self._until(seen.attempt_at, seen)
+            self._end_attempt()
+        self.stage = seen.stage or NO_STAGE
+        if self.first_step_at is None and seen.first_step_at is not None:
+            self._put(SpentOn.START_UP, self._until(_first_of(seen.first_step_at, seen.halting_since), seen))
+            self.first_step_at = self.step_at = seen.first_step_at
+            if seen.step_at is None or seen.step_at <= seen.first_step_at:
+                self._take_tokens(seen)
+        if seen.step_at is not None and (self.step_at is None or seen.step_at > self.step_at):
+            self.open_usd_micros += self._until(_first_of(seen.step_at, seen.halting_since), seen)
+            self.step_at = seen.step_at
+            self._train(seen)
+        if seen.halting_since is not None:
+            self._pass(self._until(seen.halting_since, seen))
+            self._put(SpentOn.HALT, self._rest(seen))
+        else:
+            self._pass(self._rest(seen))
+        if seen.has_ended:
+            self._close_open(SpentOn.AFTER_LAST_STEP)
+
+    def launch(self, usd_micros: int, stage: str | None) -> None:
+        """Count what was charged for an attempt's launch."""
+        self._end_attempt()
+        self.stage, self.has_begun = stage or NO_STAGE, True
+        self._put(SpentOn.START_UP, usd_micros)
+        self.counted_usd_micros += usd_micros
+
+    def by_cause(self) -> dict[SpentOn, int]:
+        """The whole spend. What is spent since the latest step of an attempt that goes on counts as training."""
+        return _sum(self.of_stages().values())
+
+    def wasted_usd_micros(self) -> dict[str, int] | None:
+        """The waste alone, every cause by its name. None: nothing was counted yet."""
+        return wasted_of(self.by_cause()) if self.has_begun else None
+
+    def of_stages(self) -> dict[str, dict[SpentOn, int]]:
+        """As by_cause(), of each stage; NO_STAGE is none."""
+        told = {stage: dict(amounts) for stage, amounts in self.by_stage.items()}
+        if self.open_usd_micros:
+            mine = told.setdefault(self.stage, {})
+            mine[SpentOn.TRAINING] = mine.get(SpentOn.TRAINING, 0) + self.open_usd_micros
+        return told
+
+    def _until(self, at: MonoNs, seen: Seen) -> int:
+        """What was spent up to this moment and is not counted. Moments before the last count have nothing left."""
+        spent = min(max(seen.spent_at(at), self.counted_usd_micros), seen.spent_usd_micros)
+        amount = max(0, spent - self.counted_usd_micros)
+        self.counted_usd_micros += amount
+        return amount
+
+    def _rest(self, seen: Seen) -> int:
+        amount = seen.spent_usd_micros - self.counted_usd_micros
+        self.counted_usd_micros = seen.spent_usd_micros
+        return amount
+
+    def _pass(self, usd_micros: int) -> None:
+        if self.first_step_at is None:
+            self._put(SpentOn.START_UP, usd_micros)
+        else:
+            self.open_usd_micros += usd_micros
+
+    def _train(self, seen: Seen) -> None:
+        """Steps have ended: the open money was theirs, and a share of it trained what was trained before."""
+        trained = seen.trained_tokens - self.trained_tokens
+        repeated = min(seen.repeated_tokens - self.repeated_tokens, trained)
+        self._take_tokens(seen)
+        if trained > 0 and repeated > 0:
+            twice = self.open_usd_micros * repeated // trained
+            self._put(SpentOn.TRAINED_TWICE, twice)
+            self.open_usd_micros -= twice
+        self._close_open(SpentOn.TRAINING)
+
+    def _take_tokens(self, seen: Seen) -> None:
+        self.trained_tokens, self.repeated_tokens = seen.trained_tokens, seen.repeated_tokens
+
+    def _end_attempt(self) -> None:
+        self._close_open(SpentOn.AFTER_LAST_STEP)
+        self.first_step_at = self.step_at = None
+
+    def _close_open(self, cause: SpentOn) -> None:
+        self._put(cause, self.open_usd_micros)
+        self.open_usd_micros = 0
+
+    def _put(self, cause: SpentOn, usd_micros: int) -> None:
+        if not usd_micros:
+            return
+        mine = self.by_stage.setdefault(self.stage, {})
+        mine[cause] = mine.get(cause, 0) + usd_micros
+        while len(self.by_stage) > STAGES_MAX:
+            earliest = next(stage for stage in self.by_stage if stage not in (NO_STAGE, self.stage))
+            self.by_stage[NO_STAGE] = _sum((self.by_stage.get(NO_STAGE, {}), self.by_stage.pop(earliest)))
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "by_stage": {
+                stage: {cause.value: amount for cause, amount in told.items()} for stage, told in self.by_stage.items()
+            },
+            "open_usd_micros": self.open_usd_micros,
+            "stage": self.stage,
+            "counted_usd_micros": self.counted_usd_micros,
+            "first_step_at": self.first_step_at,
+            "step_at": self.step_at,
+            "trained_tokens": self.trained_tokens,
+            "repeated_tokens": self.repeated_tokens,
+        }
+
+    @classmethod
+    def restored(cls, snapshot: Mapping[str, Any]) -> SpendSplit:
+        """Restore a snapshot. KeyError, TypeError, ValueError or AttributeError when it is not one of ours."""
+        moments = (snapshot["first_step_at"], snapshot["step_at"])
+        first_step_at, step_at = (int(at) if at is not None else None for at in moments)
+        return cls(
+            by_stage={
+                str(stage): {SpentOn(cause): int(amount) for cause, amount in told.items()}
+                for stage, told in snapshot["by_stage"].items()
+            },
+            open_usd_micros=int(snapshot["open_usd_micros"]),
+            stage=str(snapshot["stage"]),
+            counted_usd_micros=int(snapshot["counted_usd_micros"]),
+            first_step_at=first_step_at,
+            step_at=step_at,
+            trained_tokens=int(snapshot["trained_tokens"]),
+            repeated_tokens=int(snapshot["repeated_tokens"]),
+            has_begun=True,
+        )
+
+
+def wasted_of(by_cause: Mapping[SpentOn, int]) -> dict[str, int]:
+    return {cause.value: by_cause.get(cause, 0) for cause in WASTE}
+
+
+def _first_of(at: MonoNs, other: MonoNs | None) -> MonoNs:
+    return at if other is None else min(at, other)
+
+
+def _sum(told: Any) -> dict[SpentOn, int]:
+    total: dict[SpentOn, int] = {}
+    for amounts in told:
+        for cause, amount in amounts.items():
+            total[cause] = total.get(cause, 0) + amount
+    return total

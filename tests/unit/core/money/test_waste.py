@@ -190,7 +190,7 @@ def stage_row(world: World) -> StageRow:
     """As `costgov cost stages` reads the journal."""
     world.take([persist(world.node, MonoNs(world.mono))])
     tally = StageTally()
-    for charge in world.charges.values():
+    for charge in (one for one in world.charges.values() if one.payer.run == "llama"):
         tally.enter_charges(Sum(charge, 1))
     kept = world.runs["llama"]
     tally.enter_open("llama", kept["stage"], TokenMeter.restored(kept["tokens"], same_boot=False))

@@ -261,7 +261,10 @@ class ProcessKiller:
             self.blind = error.strerror or "unknown error"
             return None
         self.blind = None
-        return table if self.adoption is None else self.adoption.marked(table)
+        if self.adoption is None:
+            return table
+        self.adoption.learn(table)
+        return self.adoption.marked(table)
 
     def _send(self, process: ProcessId, signum: signal.Signals) -> Sent:
         if signum is signal.SIGTERM:

@@ -17,6 +17,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from governor.adapters.machine.own_process import OwnProcess
 from governor.adapters.plugins import ConfigError, ConfigKey, Surroundings
 from governor.core.events.inputs import BillingAnswer, StopAnswer
 from governor.ports import BillingReply, Cloud, Notice, Preflight, StopReply
@@ -138,7 +139,7 @@ class CommandCloud:
         Its output is dropped: it may hold secrets of the command.
         """
         try:
-            process = subprocess.Popen(
+            process = OwnProcess(
                 argv,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from governor.adapters.machine.control_group import OwnGroup
+from governor.adapters.machine.own_process import own_processes
 from governor.adapters.machine.processes import parse_mark, parse_stat
 from governor.core.base.identity import carries
 from governor.core.base.units import NS_PER_S, MonoNs
@@ -60,7 +61,8 @@ def adoption(command_pid: int, mark: int, *, is_alone: bool) -> Adoption:
     stat = None
     with contextlib.suppress(OSError), open(f"/proc/{command_pid}/stat", "rb") as file:
         stat = parse_stat(file.read(LIMITS_BYTES_MAX))
-    return Adoption(os.getpid(), command_pid, mark, stat.start_ticks if stat is not None else 0, is_alone)
+    since = stat.start_ticks if stat is not None else 0
+    return Adoption(os.getpid(), command_pid, mark, since, is_alone, own_processes)
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from governor.adapters.machine.clock import SystemClock
+from governor.adapters.machine.own_process import OwnProcess
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.ports import Clock, GpuReading
 
@@ -100,7 +101,7 @@ class NvmlSampler:
         # A checkout that is not installed can run it, too.
         root = str(Path(__file__).parents[3])
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-        with subprocess.Popen(
+        with OwnProcess(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": path}, start_new_session=True,
         ) as child:  # fmt: skip

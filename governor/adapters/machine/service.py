@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from governor.adapters.machine.own_process import OwnProcess
 from governor.core.base.units import NS_PER_S
 from governor.ports import Processes, Sent
 
@@ -48,7 +49,7 @@ def selftest_lines(results: Sequence[Result]) -> list[str]:
 
 def _kill_path(processes: Processes) -> Result:
     name = "kill_path"
-    child = subprocess.Popen(
+    child = OwnProcess(
         [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip

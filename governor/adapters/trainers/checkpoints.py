@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from governor.adapters.machine.own_process import OwnProcess
 from governor.adapters.trainers.checkpoint_reader import ANSWER_BYTES_MAX, ENOUGH, HASH_TIME_MAX_S, Answer, FindAnswer
 from governor.adapters.trainers.reader_places import READERS_MAX, Hung, Places, Reader, Seat
 from governor.core.events.checkpoints import CheckpointLook, CheckpointSeen
@@ -134,7 +135,7 @@ class DiskCheckpoints:
 
     def _start(self) -> Reader:
         # None of our environment: it may hold secrets, and the reader becomes another user.
-        return subprocess.Popen(
+        return OwnProcess(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env={}, cwd="/", start_new_session=True,
         )  # fmt: skip

@@ -1,8 +1,9 @@
 """The orphans that come to `costgov run`: whose they are where nothing tells that they have inherited.
 
 What leaves the command's tree stays below `costgov run`, whose children orphans become. What it starts itself has the
-limit that it took before its first child (trainer_shim/mark.py), and its command has another. So whatever else stands
-below it is the command's, whatever that has set or cleaned since, and counts as if it had kept the command's mark.
+limit that it took before its first child (trainer_shim/mark.py), and its command has another. It also knows its own
+children by number: one that goes through PAM (runuser, su, sudo) drops the limit. So whatever else stands below it is
+the command's, whatever that has set or cleaned since, and counts as if it had kept the command's mark.
 
 Not where the orphans of others come to it too: to pid 1 of a container (`docker exec`), or to a program that had
 children before it became costgov (`server & exec costgov run`). There, what was seen below the command is its own, and
@@ -11,7 +12,7 @@ so is what stands below that. Of the rest nothing tells whose it is: it is named
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from governor.core.base.identity import ProcessFacts, ProcessId, carries
@@ -28,10 +29,19 @@ class Adoption:
     mark: int  # The command's.
     since_ticks: int  # When the command started. What is older is not its own.
     is_ours_alone: bool  # Only the command's orphans come to us.
+    own: Callable[[], frozenset[tuple[int, int]]] = frozenset  # Pid and start of what else we started.
     _known: frozenset[ProcessId] = field(default_factory=frozenset)  # What was seen below the command, of the living.
+    _ours: frozenset[ProcessId] = field(default_factory=frozenset)  # Likewise, below what we have started ourselves.
 
     def learn(self, table: Table) -> None:
-        """Remember what stands below the command, as long as it does. Of a whole table."""
+        """Remember what stands below the command or below our own, as long as it lives. Of a whole table."""
+        own, children = self.own(), _children(table)
+        level = [f for f in table.values() if f.process in self._ours or _number(f) in own]
+        ours: set[ProcessId] = set()
+        while level:
+            ours.update(facts.process for facts in level)
+            level = [f for parent in level for f in _of(children, parent) if f.process not in ours]
+        self._ours = frozenset(ours)
         if not self.is_ours_alone:
             self._known = frozenset(facts.process for facts, is_its in self._below(table) if is_its)
 
@@ -57,17 +67,16 @@ class Adoption:
         us = table.get(self.reaper)
         if us is None:
             return
-        children: dict[int, list[ProcessFacts]] = {}
-        for facts in table.values():
-            children.setdefault(facts.ppid, []).append(facts)
+        children, own = _children(table), self.own()
         level = [(us, self.is_ours_alone)]
         while level:
             level = [
                 (facts, is_its or self._is_known(facts))
                 for parent, is_its in level
-                for facts in children.get(parent.process.pid, ())
+                for facts in _of(children, parent)
                 if facts.process.pid != self.reaper  # A table that changed while it was read may have a circle.
-                and facts.process.start_ticks >= parent.process.start_ticks  # Else the parent's number was given again.
+                and facts.process not in self._ours
+                and _number(facts) not in own
                 and facts.mark != us.mark
                 and not carries(facts.mark, us.mark)
             ]
@@ -75,3 +84,20 @@ class Adoption:
 
     def _is_known(self, facts: ProcessFacts) -> bool:
         return carries(facts.mark, self.mark) or facts.sid == self.command or facts.process in self._known
+
+
+def _number(facts: ProcessFacts) -> tuple[int, int]:
+    return facts.process.pid, facts.process.start_ticks
+
+
+def _children(table: Table) -> dict[int, list[ProcessFacts]]:
+    children: dict[int, list[ProcessFacts]] = {}
+    for facts in table.values():
+        children.setdefault(facts.ppid, []).append(facts)
+    return children
+
+
+def _of(children: Mapping[int, list[ProcessFacts]], parent: ProcessFacts) -> Iterator[ProcessFacts]:
+    """The children of a process. One that is older than its parent had another parent of that number."""
+    its = children.get(parent.process.pid, ())
+    return (facts for facts in its if facts.process.start_ticks >= parent.process.start_ticks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from governor.core.base.identity import MARK_PART_BITS
@@ -54,6 +56,37 @@ def test_what_we_have_started_and_what_that_has_left_behind_is_not_the_commands(
     escape(processes, 502, OURS)  # An orphan of the command that stops the machine.
     escape(processes, 503, OURS << MARK_PART_BITS | 0x80001, ppid=502)
     assert marked(adoption(), processes) == set()
+
+
+def test_a_stop_command_that_goes_through_pam_stays_ours_with_all_below_it_also_when_its_parent_is_gone(
+    processes: FakeProcesses,
+) -> None:
+    """`runuser -u nobody -- stop.sh`: PAM sets the limit that bears the mark to unlimited."""
+    runuser = escape(processes, 700)
+    escape(processes, 701, ppid=runuser)
+    for is_ours_alone in (True, False):
+        ours = replace(adoption(is_ours_alone=is_ours_alone), own=lambda: frozenset({(runuser, 3_000)}))
+        ours.learn(processes.table())
+        assert marked(ours, processes) == set()
+        assert ours.unsure(processes.table()) == ()
+        left = FakeProcesses()
+        for facts in processes.table().values():
+            if facts.process.pid != runuser:
+                ppid = GOVERNOR if facts.ppid == runuser else facts.ppid
+                left.add(facts.process.pid, ppid=ppid, sid=facts.sid, mark=facts.mark,
+                         start_ticks=facts.process.start_ticks)  # fmt: skip
+        ours.learn(left.table())
+        assert marked(ours, left) == set()
+        assert ours.unsure(left.table()) == ()
+
+
+def test_a_process_of_the_commands_with_the_number_that_one_of_ours_had_is_the_commands(
+    processes: FakeProcesses,
+) -> None:
+    escaped = escape(processes, 700)
+    ours = replace(adoption(), own=lambda: frozenset({(escaped, 2_999)}))
+    ours.learn(processes.table())
+    assert marked(ours, processes) == {escaped}
 
 
 def test_nor_is_what_stands_beside_us_or_anything_where_no_limit_could_be_set(processes: FakeProcesses) -> None:

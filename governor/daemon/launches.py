@@ -69,6 +69,12 @@ class SupervisedCommand:
         """The table, with the mark on what has left the command's tree and dropped it."""
         return table if self.adoption is None else self.adoption.marked(table)
 
+    def ties(self, table: Table, facts: ProcessFacts) -> bool:
+        """Whether the process's place below us says that it is the command's."""
+        if self.adoption is None:
+            return stands_below(table, facts, self.reaper)
+        return self.adoption.ties(table, facts)
+
 
 NO_COMMAND: Final = SupervisedCommand(None, (), ())
 
@@ -153,7 +159,7 @@ def _is_of_command(
         return False
     # A setuid program has its user's limits too, so its own uid alone does not say whose mark it is.
     is_own = uid == command.uid == facts.uid
-    return is_own or stands_below(table, facts, command.reaper)
+    return is_own or command.ties(table, facts)
 
 
 def _is_left_behind(table: Mapping[int, ProcessFacts], facts: ProcessFacts, command: SupervisedCommand) -> bool:
@@ -162,7 +168,7 @@ def _is_left_behind(table: Mapping[int, ProcessFacts], facts: ProcessFacts, comm
     Its number may be used again once nobody is left in it, but whom the command has left behind is below us.
     """
     is_in = any(facts.sid == root.pid and root.pid not in table for root in command.processes)
-    return is_in and stands_below(table, facts, command.reaper)
+    return is_in and command.ties(table, facts)
 
 
 def _marks(table: Mapping[int, ProcessFacts], hello: Hello, command: SupervisedCommand) -> tuple[int, ...]:

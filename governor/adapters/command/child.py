@@ -155,10 +155,15 @@ def living(processes: Processes, command: Command) -> list[ProcessFacts] | None:
 def _is_of(command: Command, table: Mapping[int, ProcessFacts], facts: ProcessFacts) -> bool:
     if facts.sid == command.process.pid:
         return True
-    is_marked = command.mark is not None and carries(facts.mark, command.mark)
-    if not is_marked and (command.group is None or not is_below(facts.cgroup, (command.group.path,))):
+    if not stands_below(table, facts, os.getpid()):
         return False
-    return stands_below(table, facts, os.getpid())
+    if command.group is not None and is_below(facts.cgroup, (command.group.path,)):
+        return True
+    if command.mark is None or not carries(facts.mark, command.mark):
+        return False
+    # Where others' orphans come to us too, a mark that is not our own user's may be a copy.
+    us, adoption = table.get(os.getpid()), command.adoption
+    return adoption is None or (us is not None and us.uid == facts.uid) or adoption.ties(table, facts)
 
 
 def _name_of(signum: int) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from governor.core.base.identity import ProcessFacts, ProcessId, carries
+from governor.core.halt.kill_set import ancestors, stands_below
 
 Table = Mapping[int, ProcessFacts]
 
@@ -43,7 +44,8 @@ class Adoption:
             level = [f for parent in level for f in _of(children, parent) if f.process not in ours]
         self._ours = frozenset(ours)
         if not self.is_ours_alone:
-            self._known = frozenset(facts.process for facts, is_its in self._below(table) if is_its)
+            below = self._below(table, by_mark=False)  # Everybody can copy a mark.
+            self._known = frozenset(facts.process for facts, is_its in below if is_its)
 
     def marked(self, table: Table) -> Table:
         """The table, with the command's mark on what is the command's and does not have it any more."""
@@ -62,8 +64,20 @@ class Adoption:
             if not is_its and facts.state not in "ZX" and facts.process.start_ticks >= self.since_ticks
         )
 
-    def _below(self, table: Table) -> Iterator[tuple[ProcessFacts, bool]]:
-        """What stands below us and is not started by ourselves, and of each whether it is the command's."""
+    def ties(self, table: Table, facts: ProcessFacts) -> bool:
+        """Whether the process's place below us says that it is the command's.
+
+        Where others' orphans come too, it must have been seen below the command, or be in its session.
+        """
+        if not stands_below(table, facts, self.reaper):
+            return False
+        return self.is_ours_alone or any(self._is_known(one) for one in (facts, *ancestors(table, facts)))
+
+    def _below(self, table: Table, *, by_mark: bool = True) -> Iterator[tuple[ProcessFacts, bool]]:
+        """What stands below us and is not started by ourselves, and of each whether it is the command's.
+
+        A mark says so of our own user's processes.
+        """
         us = table.get(self.reaper)
         if us is None:
             return
@@ -71,7 +85,7 @@ class Adoption:
         level = [(us, self.is_ours_alone)]
         while level:
             level = [
-                (facts, is_its or self._is_known(facts))
+                (facts, is_its or self._is_known(facts) or (by_mark and us.uid == facts.uid and self._has_mark(facts)))
                 for parent, is_its in level
                 for facts in _of(children, parent)
                 if facts.process.pid != self.reaper  # A table that changed while it was read may have a circle.
@@ -82,8 +96,11 @@ class Adoption:
             ]
             yield from level
 
+    def _has_mark(self, facts: ProcessFacts) -> bool:
+        return carries(facts.mark, self.mark)
+
     def _is_known(self, facts: ProcessFacts) -> bool:
-        return carries(facts.mark, self.mark) or facts.sid == self.command or facts.process in self._known
+        return facts.sid == self.command or facts.process in self._known
 
 
 def _number(facts: ProcessFacts) -> tuple[int, int]:

@@ -173,6 +173,25 @@ def test_a_rank_that_dropped_all_that_it_had_inherited_is_the_commands_if_only_i
         assert (seen is not None and seen.launchers == command.processes and COMMANDS in seen.marks) is is_ours_alone
 
 
+# As pid 1 of a container: `docker exec` too starts what stands below us, and everybody can copy a mark.
+def test_where_others_orphans_come_to_us_a_mark_below_us_ties_only_whom_the_command_was_seen_to_start() -> None:
+    for below_command in (False, True):
+        processes, said, command = strangers(12346, 12346)
+        rank = processes.by_pid[100].facts
+        processes.by_pid[OWN].facts = replace(processes.by_pid[OWN].facts, uid=0, mark=MARK)
+        shared = Adoption(OWN, 200, COMMANDS, 0, is_ours_alone=False)
+        processes.by_pid[200].facts = replace(processes.by_pid[200].facts, ppid=OWN, sid=200, mark=COMMANDS)
+        processes.by_pid[100].facts = replace(rank, ppid=200 if below_command else OWN, sid=100)
+        shared.learn(processes.table())
+        processes.by_pid[100].facts = replace(rank, ppid=OWN, sid=100)
+        shared.learn(processes.table())
+        command = replace(command, adoption=shared)
+        assert is_of_command(processes.facts, said.peer.process, command, 12346) is below_command
+        seen = launch_seen(processes.table(), said, OWN, command)
+        assert seen is not None
+        assert (seen.launchers == command.processes) is below_command
+
+
 def test_a_log_is_the_commands_unless_somebody_else_is_named_or_it_is_not_believed() -> None:
     processes, rank = machine(COMMANDS)
     launcher, stranger = processes.add(200, argv=["sh", "job.sh"]), processes.add(300, argv=["python"])

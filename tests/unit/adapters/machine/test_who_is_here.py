@@ -234,6 +234,17 @@ def test_a_stranger_with_a_copy_of_the_mark_is_not_left_of_a_command() -> None:
     assert living(processes, command) == []
 
 
+def test_nor_is_another_users_orphan_with_a_copy_where_others_orphans_come_to_us() -> None:
+    processes, command = FakeProcesses(), started(MARK)
+    command.adoption = Adoption(os.getpid(), command.process.pid, MARK, 0, is_ours_alone=False)
+    processes.add(os.getpid(), start_ticks=0, mark=MARK + 1, uid=0)
+    processes.add(500_001, ppid=os.getpid(), sid=500_001, mark=MARK, uid=12345)
+    own = processes.add(500_002, ppid=os.getpid(), sid=500_002, mark=MARK, uid=0)
+    processes.add(500_003, ppid=500_001, sid=500_001, uid=12345)
+    for _ in range(2):
+        assert [facts.process for facts in living(processes, command) or ()] == [own]
+
+
 def test_uid_ranges_are_read_by_uid_and_by_name_and_a_broken_line_is_left_out() -> None:
     text = "1001:165536:65536\nroot:100000:65536\nnobody-knows:7:7\nbroken\n1002:x:1\n\n"
     ranges = uid_ranges(text)

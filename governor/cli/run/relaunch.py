@@ -82,10 +82,10 @@ def left_unwatched(governor: Governor, command: Command) -> list[str]:
     return lines + _perhaps_of_command(governor, command)
 
 
-def _also(rest: Sequence[str]) -> list[str]:
+def _also(rest: Sequence[str], how: str = "UNWATCHED too") -> list[str]:
     """One line for those that have none of their own: whoever comes first must not push the others out."""
     more = f" and {len(rest) - ALSO_NAMED_MAX} more" if len(rest) > ALSO_NAMED_MAX else ""
-    return [f"so do {', '.join(rest[:ALSO_NAMED_MAX])}{more}, UNWATCHED too"] if rest else []
+    return [f"so do {', '.join(rest[:ALSO_NAMED_MAX])}{more}, {how}"] if rest else []
 
 
 def _perhaps_of_command(governor: Governor, command: Command) -> list[str]:
@@ -94,12 +94,17 @@ def _perhaps_of_command(governor: Governor, command: Command) -> list[str]:
         table = governor.processes.table() if command.adoption is not None else {}
     except OSError:
         return []
+    launched = governor.node.command
+    uid = launched.uid if launched is not None else None
     orphans = command.adoption.unsure(table) if command.adoption is not None else ()
-    return [
+    orphans = sorted(orphans, key=lambda facts: facts.uid != uid)
+    lines = [
         f"pid {facts.process.pid} still runs, left alone: an orphan that the command may have started, or another: "
         f"{command_text(redacted(facts.argv, governor.node.facts.redact_keys))[:COMMAND_CHARS_MAX]}"
         for facts in orphans[:PIDS_NAMED_MAX]
     ]
+    rest = [f"pid {facts.process.pid} of uid {facts.uid}" for facts in orphans[PIDS_NAMED_MAX:]]
+    return lines + _also(rest, "left alone too")
 
 
 def _untied_of_its_name(governor: Governor, name: str) -> list[Peer]:

@@ -57,12 +57,14 @@ class Adoption:
         return {**table, **lost} if lost else table
 
     def unsure(self, table: Table) -> tuple[ProcessFacts, ...]:
-        """What is perhaps the command's: orphans from its time, of which nothing tells who started them."""
-        return tuple(
-            facts
-            for facts, is_its in self._below(table)
-            if not is_its and facts.state not in "ZX" and facts.process.start_ticks >= self.since_ticks
-        )
+        """What is perhaps the command's: orphans from its time, of which nothing tells who started them.
+
+        Our own user's come first: however many others have, they push none of these out of a line.
+        """
+        us, began = table.get(self.reaper), self.since_ticks
+        found = (facts for facts, is_its in self._below(table) if not is_its and facts.process.start_ticks >= began)
+        living = (facts for facts in found if facts.state not in "ZX")
+        return tuple(sorted(living, key=lambda facts: us is None or facts.uid != us.uid))
 
     def ties(self, table: Table, facts: ProcessFacts) -> bool:
         """Whether the process's place below us says that it is the command's.

@@ -135,6 +135,21 @@ def test_who_left_it_and_dropped_the_mark_is_left_behind_or_left_alone(beside: B
         assert "hf_abc" not in "".join(told)
 
 
+def test_others_orphans_push_the_commands_own_out_of_no_line(beside: Beside) -> None:
+    """What `docker exec` leaves in a container, before the trainer and after it."""
+    beside.processes.add(os.getpid(), start_ticks=0, mark=1 << 40 | 6)
+    for pid in range(500_000, 500_014):
+        uid = 1000 if pid in (500_009, 500_013) else 2001
+        beside.processes.add(pid, ppid=os.getpid(), sid=pid, uid=uid, start_ticks=2_000)
+    pid = beside.command.process.pid
+    beside.command.adoption = Adoption(os.getpid(), pid, 1 << 40 | 5, 0, is_ours_alone=False)
+    assert [facts.uid for facts in beside.command.adoption.unsure(beside.processes.table())][:3] == [1000, 1000, 2001]
+    *lines, also = left_unwatched(beside.governor, beside.command)
+    assert [line.partition(" still")[0] for line in lines][:2] == ["pid 500009", "pid 500013"]
+    rest = ", ".join(f"pid {pid} of uid 2001" for pid in (500_006, 500_007, 500_008, 500_010, 500_011, 500_012))
+    assert (len(lines), also) == (PIDS_NAMED_MAX, f"so do {rest}, left alone too")
+
+
 def test_the_line_names_so_many_pids_and_counts_the_rest(beside: Beside) -> None:
     beside.leave(*range(500_000, 500_000 + PIDS_NAMED_MAX + 1_000))
     alarm = beside.alarm()

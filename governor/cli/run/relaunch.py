@@ -96,8 +96,8 @@ def _perhaps_of_command(governor: Governor, command: Command) -> list[str]:
         return []
     launched = governor.node.command
     uid = launched.uid if launched is not None else None
-    orphans = command.adoption.unsure(table) if command.adoption is not None else ()
-    orphans = sorted(orphans, key=lambda facts: facts.uid != uid)
+    found = command.adoption.unsure(table) if command.adoption is not None else ()
+    orphans = sorted(found, key=lambda facts: facts.uid != uid)
     lines = [
         f"pid {facts.process.pid} still runs, left alone: an orphan that the command may have started, or another: "
         f"{command_text(redacted(facts.argv, governor.node.facts.redact_keys))[:COMMAND_CHARS_MAX]}"

@@ -345,13 +345,17 @@ def claim_of(node: Node, managed: ManagedRun) -> Claim:
 
 
 def newest_of_most(node: Node, among: Iterable[ManagedRun]) -> ManagedRun | None:
-    """Which of these live runs gives way: the newest of the user who has most of them, first one without a step."""
+    """Which of these live runs gives way: the newest of the user who has most of them, first one without a step.
+
+    None does during its halt. A user all of whose runs are being halted keeps no other's from giving way.
+    """
     its = {managed.run.run: payer_of_uid(node.uid_ranges, managed.run.uid) for managed in among}
     held = Counter(its.values())
-    most = max(held.values(), default=0)
-    runs = [node.runs[name] for name, payer in its.items() if held[payer] == most]
+    runs = [node.runs[name] for name in its]
     may_go = [t for t in runs if not t.is_unattached and (t.incident is None or t.incident.is_closed)]
-    return min(may_go, key=lambda t: (t.run.step is not None, -t.run.attempt_at), default=None)
+    most = max((held[its[t.run.run]] for t in may_go), default=0)
+    newest = [t for t in may_go if held[its[t.run.run]] == most]
+    return min(newest, key=lambda t: (t.run.step is not None, -t.run.attempt_at), default=None)
 
 
 def make_past(node: Node, managed: ManagedRun, claim: Claim | None = None) -> None:

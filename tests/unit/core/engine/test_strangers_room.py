@@ -75,3 +75,15 @@ def test_a_strangers_halt_is_seen_to_its_end_whoever_needs_its_place() -> None:
     play(node, OperatorHalt(at(2), f"o{RUNS_MAX - 2}", "enough", 0))
     effects = play(node, hello(0, 3, run="second", world_size=1, connection=ConnectionId(7), peer=peer(7)))
     assert displaced(effects) == [f"o{RUNS_MAX - 3}"]
+
+
+def test_nor_does_a_user_all_of_whose_runs_are_being_halted_keep_another_users_from_giving_way() -> None:
+    node = launched()
+    play(node, hello(0, 0, run="own", world_size=1))
+    for number in range(RUNS_MAX - 1):
+        link, whose = ConnectionId(50 + number), peer(900 + number, 3000 + number // 32)
+        play(node, hello(0, 1 + number / 100, run=f"o{number}", world_size=1, connection=link, peer=whose))
+    play(node, *(OperatorHalt(at(2), f"o{number}", "enough", 0) for number in range(32)))
+    effects = play(node, hello(0, 3, run="second", world_size=1, connection=ConnectionId(7), peer=peer(7)))
+    assert displaced(effects) == [f"o{RUNS_MAX - 2}"]
+    assert node.runs["second"].run.ranks

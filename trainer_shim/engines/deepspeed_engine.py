@@ -17,7 +17,7 @@ from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.interfaces import Saver
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint
-from trainer_shim.saving.pickled_values import values_of
+from trainer_shim.saving.pickled_values import Budget, values_of
 from trainer_shim.scalars import EngineFacts
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
@@ -92,19 +92,22 @@ class DeepSpeedSaver(base.PositionSaver):
     def named_checkpoint(self, path: str) -> Optional[Dict[str, Any]]:
         """Return one that the script saved by itself. Its step is known once it is loaded."""
         states = _states_in(path)
-        return own_checkpoints.manifest(_step_in(states), path, states[0]) if states else None
+        return own_checkpoints.manifest(_step_in(states, values_of), path, states[0]) if states else None
 
     def own_checkpoints(self, directory: str) -> List[Dict[str, Any]]:
         """Return those that the script saved by itself below `directory`, by whatever tag."""
         return list(self._own(directory))
 
     def _own(self, directory: str) -> Iterator[Dict[str, Any]]:
-        for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:
-            path = os.path.join(directory, name)
-            states = _states_in(path)
-            if not states or os.path.lexists(os.path.join(path, checkpoint.MANIFEST)):
+        names = os.listdir(directory) if os.path.isdir(directory) else []
+        found = {path: _states_in(path) for path in sorted(os.path.join(directory, name) for name in names)}
+        there = {path: states for path, states in found.items() if states}
+        budget = Budget()
+        for path in sorted(there, key=lambda path: os.path.getmtime(there[path][0]), reverse=True):
+            states = there[path]
+            if os.path.lexists(os.path.join(path, checkpoint.MANIFEST)):
                 continue
-            step = _step_in(states)
+            step = _step_in(states, budget.values_of)
             if step is not None:
                 yield own_checkpoints.manifest(step, path, states[0])
             elif int(self._engine.global_rank) == 0:
@@ -124,7 +127,7 @@ def _states_in(path: str) -> List[str]:
     return sorted(one for one in found if not os.path.basename(one).startswith(_LAYER))
 
 
-def _step_in(states: List[str]) -> Optional[int]:
+def _step_in(states: List[str], values_of: Callable[[str], Dict[str, Any]]) -> Optional[int]:
     """Return the step that the first readable one has, or that DeepSpeed named the directory after."""
     for file in states:
         values, _ = attempt(values_of, file)

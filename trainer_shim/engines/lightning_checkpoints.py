@@ -6,13 +6,14 @@ import glob
 import hashlib
 import json
 import os
+import re
 from typing import Any, Dict, Iterator, List, Optional
 
 from trainer_shim import launch
 from trainer_shim.guard import attempt, print_line
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, rng
-from trainer_shim.saving.pickled_values import values_of
+from trainer_shim.saving.pickled_values import Budget, TooLargeError, values_of
 
 from . import base, hooks
 from .background import Write
@@ -22,6 +23,7 @@ CHECKPOINT_FILE = "trainer.ckpt"
 STATE_KEY = "costgov"  # Of our callback's state in a checkpoint.
 _CKPT_PATH = 4  # fit(model, train_dataloaders, val_dataloaders, datamodule, ckpt_path).
 _SHARDS_META = "meta.pt"  # Beside the shards of a strategy that saves a directory.
+_STEP = re.compile(r"step=(\d+)")  # As ModelCheckpoint names it.
 _OWN_MAX = 32  # The newest files that are looked into. ModelCheckpoint keeps one by default.
 
 
@@ -116,8 +118,15 @@ class LightningSaver(base.PositionSaver):
                 files.update((path, True) for path in glob.glob(os.path.join(glob.escape(str(one.dirpath)), "*.ckpt")))
         there = {path: _file_of(path) for path in files if os.path.isfile(_file_of(path))}
         newest = sorted(there, key=lambda path: os.path.getmtime(there[path]), reverse=True)
+        budget = Budget()
         for path in newest[:_OWN_MAX]:
-            loaded, error = attempt(values_of, there[path])
+            loaded, error = attempt(budget.values_of, there[path])
+            named = _STEP.search(os.path.basename(path))
+            if isinstance(error, TooLargeError) and named is not None and files[path]:
+                if self._trainer.global_rank == 0:
+                    print_line("%s: its step is known by its name alone, since %s" % (path, error))
+                yield manifest(int(named[1]), path, there[path])
+                continue
             ours = _ours(loaded or {})
             if loaded is not None and not files[path] and ours.get("command") != _command():
                 continue  # Another script's.

@@ -9,10 +9,10 @@ from __future__ import annotations
 import pickletools
 import struct
 import zipfile
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, Final, List
 
-from .weights_formats import PICKLE_BYTES_MAX
-
+# A quarter of a minute. The names of 18,000 experts and of their optimizer have 8 MiB.
+READ_BYTES_MAX: Final = 64 << 20
 _PUTS = ("PUT", "BINPUT", "LONG_BINPUT")
 _GETS = ("GET", "BINGET", "LONG_BINGET")
 _PLAIN = ("int", "int_or_bool", "bool", "long", "float", "str", "unicode", "bytes_or_str")
@@ -21,15 +21,46 @@ _MADE_UP = (
     zipfile.BadZipFile, ArithmeticError, LookupError, AttributeError, TypeError, RuntimeError, EOFError, struct.error,
 )  # fmt: skip
 _FLAGS = {"NEWTRUE": True, "NEWFALSE": False}
+_WANTED = {one.name: [item.name for item in one.stack_before] for one in pickletools.opcodes}
+_MADE = {one.name: len(one.stack_after) for one in pickletools.opcodes}
+_IS_PLAIN = {
+    one.name: not one.stack_before and all(item.name in _PLAIN for item in one.stack_after)
+    for one in pickletools.opcodes
+}
+
+
+class TooLargeError(ValueError):
+    """It may be whole. To read it takes too long."""
+
+
+class Budget:
+    """How much of many files is read: what fits into what is left."""
+
+    def __init__(self, left: int = READ_BYTES_MAX) -> None:
+        self._left = left
+
+    def values_of(self, path: str) -> Dict[str, Any]:
+        """As values_of(). Raises TooLargeError for what is no longer read."""
+        return _values_of(path, self._take)
+
+    def _take(self, size: int) -> None:
+        if size > self._left:
+            raise TooLargeError("its values are too large to be read here: %d bytes" % size)
+        self._left -= size
 
 
 def values_of(path: str) -> Dict[str, Any]:
     """Return the plain values of the dict that torch saved as `path`. Raises OSError, or ValueError with the reason."""
+    return _values_of(path, lambda _: None)
+
+
+def _values_of(path: str, take: Callable[[int], None]) -> Dict[str, Any]:
     try:
         with zipfile.ZipFile(path) as archive:
             pickled = next((one for one in archive.infolist() if one.filename.endswith("data.pkl")), None)
-            if pickled is None or pickled.compress_type != zipfile.ZIP_STORED or pickled.file_size > PICKLE_BYTES_MAX:
+            if pickled is None or pickled.compress_type != zipfile.ZIP_STORED:
                 raise ValueError("its values are not where torch saves them")
+            take(pickled.file_size)
             if pickled.CRC == 0:  # torch was told to compute none.
                 del pickled.CRC
             values = plain_values(archive.read(pickled))
@@ -45,7 +76,7 @@ def plain_values(pickled: bytes) -> object:
     stack: List[Any] = []
     memo: Dict[Any, Any] = {}
     for opcode, argument, _ in pickletools.genops(pickled):
-        name, wanted = opcode.name, [one.name for one in opcode.stack_before]
+        name = opcode.name
         if name == "STOP":
             break
         if name == "MARK":
@@ -59,11 +90,12 @@ def plain_values(pickled: bytes) -> object:
         elif name == "EMPTY_DICT":
             stack.append({})
         elif name in ("SETITEM", "SETITEMS"):
-            _set_items(stack, _taken(stack, wanted[1:]))
+            _set_items(stack, _taken(stack, _WANTED[name][1:]))
+        elif _IS_PLAIN[name]:
+            stack.extend([_FLAGS.get(name, argument)] * _MADE[name])
         else:
-            _taken(stack, wanted)
-            is_plain = not wanted and all(one.name in _PLAIN for one in opcode.stack_after)
-            stack.extend(_FLAGS.get(name, argument) if is_plain else None for _ in opcode.stack_after)
+            _taken(stack, _WANTED[name])
+            stack.extend([None] * _MADE[name])
     return stack[-1]
 
 

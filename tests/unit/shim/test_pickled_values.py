@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trainer_shim.saving.pickled_values import plain_values, values_of
+from trainer_shim.saving.pickled_values import Budget, TooLargeError, plain_values, values_of
 
 
 class Raises:
@@ -68,3 +68,12 @@ def test_what_is_no_pickle_of_a_dict_is_a_value_error(tmp_path: Path, raw: bytes
     (tmp_path / "c.ckpt").write_bytes(raw)
     with pytest.raises(ValueError, match=r"\w"):
         values_of(str(tmp_path / "c.ckpt"))
+
+
+def test_of_many_files_the_newest_are_read_as_far_as_there_is_time(tmp_path: Path) -> None:
+    pickled = pickle.dumps({"global_step": 30}, 2)
+    path = saved(tmp_path / "a.ckpt", pickled)
+    budget = Budget(2 * len(pickled))
+    assert [budget.values_of(str(path)) for _ in range(2)] == [{"global_step": 30}] * 2
+    with pytest.raises(TooLargeError, match="too large to be read here"):
+        budget.values_of(str(path))

@@ -120,6 +120,43 @@ def test_shards_that_lightning_saved_unasked_are_gone_on_from(tmp_path: Path) ->
     assert resumed.step == 30
 
 
+def named_like_an_expert_s(count: int) -> dict[str, Any]:
+    return {f"model.layers.0.mlp.experts.{i}.gate_proj.weight{'_' * 200}": None for i in range(count)}
+
+
+def test_the_many_names_of_a_large_model_refuse_none_of_its_checkpoints(tmp_path: Path) -> None:
+    """48 layers of 128 experts and their optimizer: 8.3 MiB of values, and a step behind them."""
+    many = named_like_an_expert_s(40_000)
+    path = tmp_path / "checkpoints" / "epoch=0-step=30.ckpt"
+    by_lightning(path, 30, state_dict=many)
+    saver = LightningSaver(meter(), str(tmp_path / "costgov"), trainer(tmp_path))
+    resumed = resume(saver, tmp_path / "costgov")
+    assert resumed is not None
+    assert (resumed.step, resumed.path) == (30, str(path))
+    own = saver.named_checkpoint(str(path))
+    assert own is not None
+    assert own["step"] == 30
+    saved(tmp_path / "ds" / "mine" / "mp_rank_00_model_states.pt", {"module": many, "global_steps": 20})
+    found = resume(DeepSpeedSaver(Engine(), meter(), str(tmp_path / "ds")), tmp_path / "ds")
+    assert found is not None
+    assert found.step == 20
+
+
+def test_what_is_too_large_to_be_read_has_the_step_of_its_name(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """To read it takes a minute; to refuse it loses the training."""
+    path = tmp_path / "checkpoints" / "epoch=0-step=30.ckpt"
+    path.parent.mkdir()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", bytes((64 << 20) + 1))
+    by_lightning(tmp_path / "checkpoints" / "epoch=0-step=20.ckpt", 20)
+    resumed = resume(LightningSaver(meter(), str(tmp_path / "costgov"), trainer(tmp_path)), tmp_path / "costgov")
+    assert resumed is not None
+    assert (resumed.step, resumed.path) == (30, str(path))
+    assert f"{path}: its step is known by its name alone, since its values are too large" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("values", "why"),
     [

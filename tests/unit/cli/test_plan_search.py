@@ -93,10 +93,11 @@ def test_machines_of_one_gpu_are_not_joined_without_a_stated_network() -> None:
 
 
 def test_money_without_tokens_buys_as_many_as_it_can_within_the_time() -> None:
-    made = document(*SPACE, "--budget", "5000", "--deadline", "30d")
+    one_price = ("--gpu", "h100", "--price", "2.25")  # Else the larger budget may take a dearer machine to be in time.
+    made = document(*SPACE, *one_price, "--budget", "5000", "--deadline", "30d")
     run = made["primary"]["run"]
     assert run["calendar_usd"]["mid"] == pytest.approx(5000, rel=1e-3)
-    twice = document(*SPACE, "--budget", "10000", "--deadline", "30d")
+    twice = document(*SPACE, *one_price, "--budget", "10000", "--deadline", "30d")
     assert twice["tokens"] == pytest.approx(2 * made["tokens"])
     assert document(*SPACE, "--budget", "1e9", "--deadline", "24")["primary"]["run"]["calendar_hours"][
         "mid"

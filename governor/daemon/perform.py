@@ -248,8 +248,11 @@ class Performer:
 
     def _note_hit(self, incident_id: str, run: str, signum: signal.Signals, hit: list[dict[str, Any]]) -> None:
         managed = self.node.runs.get(run)
-        if managed is not None and managed.incident is not None and hit:
+        if managed is not None and managed.incident is not None and self.process_killer.blind is None:
             managed.incident.add_targets(row for row in hit if row["sent"] is Sent.SENT.value)
+            signalled = {process_of(row) for row in hit}
+            others = (process for process in managed.incident.launchers if process not in signalled)
+            managed.incident.note_left([p for p in others if not self.processes.is_gone(p)], signalled)
         data = {"effect": signum.name, "targets": hit[:TARGETS_MAX], "targets_total": len(hit)}
         self._record(Record("effect", run, incident_id, data))
 

@@ -266,11 +266,8 @@ def _reports_for_command(managed: ManagedRun) -> bool:
 
 
 def _has_ended(managed: ManagedRun, launched: CommandLaunched) -> bool:
-    """Whether a halt of this run is closed and the command was among the processes that it ended."""
-    incident = managed.incident
-    if incident is None or not incident.is_closed:
-        return False
-    return not set(launched.processes).isdisjoint((*incident.launchers, *incident.rank_processes))
+    """Whether a halt of this run has ended the command: it leaves one alone below which another run stands."""
+    return managed.incident is not None and managed.incident.has_ended(launched.processes)
 
 
 def _go_on(managed: ManagedRun) -> None:

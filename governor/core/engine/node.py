@@ -202,8 +202,7 @@ class Node:
         None does after a halt that has ended the command: what passes then is nobody's, as where it writes one log.
         """
         command = {*self.runs[log].launch.launchers, *(self.launched.processes if self.launched is not None else ())}
-        closed = [t.incident for t in self.runs.values() if t.incident is not None and t.incident.is_closed]
-        if any(not command.isdisjoint((*one.launchers, *one.rank_processes)) for one in closed):
+        if any(t.incident is not None and t.incident.has_ended(command) for t in self.runs.values()):
             return False
         its = {name: t for name, t in self.runs.items() if t.run.alive and not t.is_separate}
         its = {name: t for name, t in its.items() if t.incident is None or not t.incident.is_closed}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -152,6 +152,22 @@ class Incident:
         room = TARGETS_MAX - len(self.targets)
         self.targets.extend(new[:room])
         self.targets_unlisted = max(self.targets_unlisted, len(new) - room)
+
+    def note_left(self, left: Collection[ProcessId], hit: Collection[ProcessId]) -> None:
+        """Note which launchers live on because another run stands below them: `left`, until a signal hits them."""
+        for row in self.targets:
+            process = process_of(row)
+            if process in hit:
+                row.pop("left", None)
+            elif process in left:
+                row["left"] = True
+
+    def has_ended(self, processes: Iterable[ProcessId]) -> bool:
+        """Whether the halt is over and these are among the processes that it ended."""
+        if not self.is_closed:
+            return False
+        left = {process_of(row) for row in self.targets if row.get("left")}
+        return not (set(processes) - left).isdisjoint((*self.launchers, *self.rank_processes))
 
     def add_processes(self, processes: Iterable[ProcessId]) -> None:
         """Add processes to the run's. Beyond the limit, the first ranks stay, and the newest of the others."""

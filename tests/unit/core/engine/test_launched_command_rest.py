@@ -209,6 +209,29 @@ def test_a_command_that_a_halt_has_ended_is_not_stood_in_for() -> None:
     assert not node.runs["job"].run.alive
 
 
+@pytest.mark.parametrize("halted", ["job", "other"])
+def test_the_rest_of_a_command_that_a_halt_has_left_to_another_run_is_held_to_its_ceiling(halted: str) -> None:
+    """The halt ends one of two runs and leaves the launcher of both, and the other run ends by itself."""
+    node, ends = launched(), "other" if halted == "job" else "job"
+    links = {"job": ConnectionId(1), "other": ConnectionId(2)}
+    for name, link in links.items():
+        play(node, hello(0, 0, run=name, world_size=1, connection=link, peer=peer(100 * link)))
+        play(node, LaunchersSeen(at(0), name, (COMMAND,)))
+    pass_time(node, 10)
+    play(node, OperatorHalt(at(10), halted, "wrong data", 0))
+    incident = node.runs[halted].incident
+    assert incident is not None
+    incident.note_left([COMMAND], [])
+    pass_time(node, 80, 11)
+    play(node, ProcessesSeen(at(80), incident.incident_id, ()))
+    assert incident.halt.stage is HaltState.HALTED
+    play(node, Disconnected(at(90), links[ends]), TrainerExited(at(90), ends, None))
+    pass_time(node, 100, 91)
+    assert sum(managed.is_unattached for managed in node.runs.values()) == 1
+    assert sum(managed.run.spend_usd_micros for managed in node.runs.values()) == 100_000_000, "$1 a second, all of it"
+    assert len(terms(pass_time(node, 1_000, 101))) == 1
+
+
 def test_a_stream_beside_the_rest_does_not_take_its_account() -> None:
     node = trained("named-by-the-script")
     pass_time(node, 110, 101)

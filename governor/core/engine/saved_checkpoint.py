@@ -116,11 +116,21 @@ _DOUBTS: Final = ("nonfinite", "overflow_storm", "loss_vanished", "join")
 
 
 def _finite_step(managed: ManagedRun) -> int | None:
-    """The run's last step, if its loss was finite and no verdict doubts it."""
+    """The run's last step whose loss was finite on every rank, and that is before any verdict on the loss."""
     run, incident = managed.run, managed.incident
-    if run.loss is None or any(is_nonfinite(loss) for loss in (run.loss, *(rank.loss for rank in run.ranks.values()))):
+    doubted = incident if _is_doubted(managed) else None
+    if run.loss is None and doubted is None:
         return None
-    return None if incident is not None and incident.trigger in _DOUBTS else run.step
+    steps = [run.finite_step, *(rank.finite_step for rank in run.ranks.values() if is_nonfinite(rank.loss))]
+    if doubted is not None:
+        steps.append(None if doubted.step is None else doubted.step - 1)
+    known = [step for step in steps if step is not None]
+    return min(known) if len(known) == len(steps) else None
+
+
+def _is_doubted(managed: ManagedRun) -> bool:
+    """Whether a verdict says that the loss is not to be believed from its step on."""
+    return managed.incident is not None and managed.incident.trigger in _DOUBTS
 
 
 def _alarms(run: str, known: LastGood, found: LastGood) -> list[Alarm]:
@@ -191,7 +201,8 @@ def _is_open(managed: ManagedRun, look: CheckpointLook) -> bool:
     """Whether looks at those before it decide what a few tensors that are not finite mean."""
     last, checkpoint = managed.run.last_good, managed.incident.checkpoint if managed.incident is not None else None
     is_last = checkpoint is not None and last is not None and last.path == checkpoint.get("path")
-    return bool(look.whole and look.few_harmed and is_last) and _finite_step(managed) is not None
+    is_believed = not _is_doubted(managed) and _finite_step(managed) is not None
+    return bool(look.whole and look.few_harmed and is_last) and is_believed
 
 
 def _note_unsampled(managed: ManagedRun, unsampled: str | None) -> None:

@@ -14,7 +14,7 @@ from governor.core.runs.counting import count_step
 from governor.core.runs.last_good import LastGood, is_news
 from governor.core.runs.life import LifeFact
 from governor.core.runs.rank_tokens import RankTokens
-from governor.core.runs.state import Rank, Run, Trained
+from governor.core.runs.state import Rank, Run, Trained, is_finite
 
 # Thirty years. A longer duration is a broken clock, and in nanoseconds no longer an integer.
 DURATION_MAX_S = 1e9
@@ -45,7 +45,7 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs) -> None:
     run.step_times.clear()
     run.saves.new_attempt()
     run.tokens_per_s = None
-    run.loss = run.grad_norm = None
+    run.loss = run.grad_norm = run.finite_step = None
     run.skipped_steps = None
     run.completed = False
     run.failures.clear()
@@ -309,6 +309,7 @@ def apply_step(run: Run, rank: Rank | None, step: Step) -> Step | None:
         rank.step_at = step.at
         rank.forwards = None
         rank.loss = step.loss
+        rank.finite_step = step.step if is_finite(step.loss) else rank.finite_step
         rank.skipped_steps = step.skipped_steps
     run.last_frame_at = step.at
     # A step's wall time begins at the last step's end and so includes an evaluation in between.
@@ -350,6 +351,7 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
         late = step.attempt_step is not None and step.attempt_step > 1
         run.working_since = min(run.attempt_at, step.at) if late else step.at
     run.loss = step.loss
+    run.finite_step = step.step if is_finite(step.loss) else run.finite_step
     run.grad_norm = step.grad_norm
     run.lr = step.lr if step.lr is not None else run.lr
     run.loss_scale = step.loss_scale

@@ -163,7 +163,7 @@ def after_looks(
 ) -> LastGood:
     """The newest that is fit. Where none is, the newest as it was found, with the others as passed over.
 
-    `finite_step`: the last step, where its loss was finite and no verdict doubts it.
+    `finite_step`: the last step whose loss was finite, before any verdict on the loss.
     """
     is_needless = _is_needless((known, *before), seen, finite_step)
     unfit: list[LastGood] = []

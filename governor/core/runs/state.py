@@ -69,6 +69,7 @@ class Rank:
     step: int | None = None
     step_at: MonoNs | None = None
     loss: float | None = None
+    finite_step: int | None = None  # The last one whose loss was finite.
     skipped_steps: int | None = None
     data_parallel_rank: int | None = None  # Its number among the ranks that see different tokens.
     # The longest time in this attempt without a change of progress_seq inside a step that went on.
@@ -140,6 +141,7 @@ class Run:
     counted_step: int | None = None  # The step to which `tokens_total` belongs, across attempts.
     furthest: tuple[int, int] | None = None  # The highest of those steps so far, and the total at it.
     loss: float | None = None
+    finite_step: int | None = None  # This attempt's last one whose loss was finite.
     grad_norm: float | None = None
     lr: float | None = None
     loss_scale: float | None = None
@@ -304,6 +306,10 @@ class Run:
             and self.last_frame_at is not None
             and (at - self.last_frame_at >= UNWATCHED_AFTER_NS)
         )
+
+
+def is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
 
 
 def is_nonfinite(value: float | None) -> bool:

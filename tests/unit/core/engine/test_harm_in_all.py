@@ -114,11 +114,44 @@ def test_a_loss_that_nobody_knows_proves_nothing() -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_verdict_on_the_loss_is_believed_whatever_the_loss_is_after_it(loss: float, rank: int) -> None:
-    node = trained()
+    node = make_node(rule(checkpoint="good"))
+    training(node)
+    for step in (30, LAST):
+        play(node, hello(when=30 + step / 1000, last_good=named(step)))
     asked = only(play(node, a_step(LAST, rank, when=30.7, loss=loss)), FindLastGood)
     play(node, a_step(LAST + 1, 0, when=30.8), a_step(LAST + 1, 1, when=30.8))
-    effects = play(node, answer(asked, harmed(28), harmed(20), harmed(10)))
+    assert alarms(play(node, answer(asked, harmed(LAST), harmed(30)))) == ["checkpoint_nonfinite"] * 2
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_the_finite_losses_before_a_verdict_on_the_loss_vouch_for_what_was_saved_before_them(
+    loss: float, rank: int
+) -> None:
+    """The buffer that nobody needs was NaN in each of them, and the loss was finite for twenty steps more."""
+    node = trained()
+    asked = only(play(node, a_step(LAST, rank, when=30.7, loss=loss)), FindLastGood)
+    assert alarms(play(node, answer(asked, harmed(28), harmed(20), harmed(10)))) == []
+    run, incident = node.runs["llama"].run, node.runs["llama"].incident
+    assert run.last_good is not None
+    assert incident is not None
+    assert (run.last_good.step, run.last_good.nonfinite_in_all) == (28, MASK)
+    assert incident.last_good == run.last_good
+
+
+def test_where_the_harm_is_more_than_that_the_verdict_withdraws_all() -> None:
+    node = trained()
+    asked = only(play(node, a_step(LAST, 0, when=30.7, loss=float("nan"))), FindLastGood)
+    effects = play(node, answer(asked, harmed(28, None), harmed(20, None), harmed(10, None)))
     assert alarms(effects) == ["checkpoint_nonfinite"] * 3
+
+
+def test_the_losses_of_an_attempt_before_this_one_vouch_for_nothing() -> None:
+    node = trained()
+    run = node.runs["llama"].run
+    assert run.finite_step == LAST
+    intake.begin_attempt(run, "anew", at(32))
+    assert run.finite_step is None
 
 
 def test_the_loss_of_each_rank_counts_where_no_rule_halts() -> None:

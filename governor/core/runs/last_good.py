@@ -30,6 +30,7 @@ class LastGood:
     unsampled: str | None = None
     lacks: str | None = None
     nonfinite_in_all: str | None = None  # A tensor that is not finite in all, while the loss went on finite.
+    needless: str | None = None  # Digest of all such tensors, as of the look that showed the loss to need none.
     # When the look was asked for that found it to be gone, torn or not finite, in this boot.
     refused_mono_ns: int | None = None
     # In favour of this one, since they are gone, torn or not finite: the newest first.
@@ -48,9 +49,9 @@ class LastGood:
             lacks=look.lacks, nonfinite_in_all=None, refused_mono_ns=None if look.is_fit else asked_at,
         )  # fmt: skip
 
-    def remarked(self) -> LastGood:
-        """It is not finite in a tensor that the loss does not need."""
-        return replace(self, nonfinite=None, nonfinite_in_all=self.nonfinite, refused_mono_ns=None)
+    def remarked(self, needless: str | None) -> LastGood:
+        """It is not finite in tensors that the loss does not need."""
+        return replace(self, nonfinite=None, nonfinite_in_all=self.nonfinite, needless=needless, refused_mono_ns=None)
 
     def pending(self) -> LastGood:
         """While a look is under way. What was found before stands until it has ended."""
@@ -98,7 +99,7 @@ class LastGood:
         return cls(named.step, named.path, named.tokens_total, named.mono_ns)
 
 
-_FOUND: Final = ("gone", "torn", "nonfinite", "unseen", "unsampled", "lacks", "nonfinite_in_all")
+_FOUND: Final = ("gone", "torn", "nonfinite", "unseen", "unsampled", "lacks", "nonfinite_in_all", "needless")
 _COUNTS: Final = ("step", "tokens_total", "mono_ns", "refused_mono_ns")
 _TEXTS: Final = ("path", *_FOUND)
 _WHERE_KNOWN: Final = ("tokens_total", "mono_ns", *_FOUND, "refused_mono_ns")
@@ -130,7 +131,8 @@ def after_naming(
     newer = tuple(one for one in passed if one.path != named.path and (one.step or 0) > (named.step or 0))
     chain = before if known is None or not known.is_fit else (replace(known, passed_over=()), *before)
     older = tuple(one for one in chain if one.path != named.path and _is_path(one.path))
-    return replace(LastGood.named(named), passed_over=_bounded(newer)), older[:NAMED_BEFORE_MAX]
+    needless = known.needless if known is not None else None
+    return replace(LastGood.named(named), needless=needless, passed_over=_bounded(newer)), older[:NAMED_BEFORE_MAX]
 
 
 def _is_path(path: str | None) -> bool:
@@ -142,19 +144,20 @@ def _is_needless(chain: tuple[LastGood, ...], seen: LastGoodSeen, finite_step: i
 
     The loss of `finite_step` was finite, and was computed after one of those checkpoints: a tensor that was not finite
     in that one did not enter it. NaN that matters spreads to most tensors within a step or two, and those are no few.
-    A mask, an observer's range or the history of a scheduler stay as they are. What was once refused stays so: a later
+    A mask, an observer's range or the history of a scheduler stay as they are, and what was shown of them is remembered
+    for the one that is alone, or of the last step. What was once refused stays so: a later
     attempt may have begun anew, and its loss says nothing of those weights.
     """
     looks = [(one, look) for one in chain if (look := seen.look_at(one.as_named)) is not None]
     whole = [(one, look) for one, look in looks if look.there and look.torn is None]
     kinds = {look.few_harmed for _, look in whole}
+    is_known = bool(kinds & {one.needless for one in chain})  # The loss has gone on over them before.
     steps = [one.step for one, _ in whole if one.step is not None]
     return (
         len(kinds) == 1
         and None not in kinds
         and not any(one.nonfinite for one, _ in whole)
-        and finite_step is not None
-        and min(steps, default=finite_step) < finite_step
+        and (is_known or (finite_step is not None and min(steps, default=finite_step) < finite_step))
     )
 
 
@@ -171,7 +174,7 @@ def after_looks(
         look = seen.look_at(one.as_named)
         found = replace(one, unseen="not looked at") if look is None else one.seen(look, seen.asked.at)
         if is_needless and found.nonfinite is not None and found.torn is None:
-            found = found.remarked()
+            found = found.remarked(look.few_harmed if look is not None else None)
         if found.is_fit:
             return replace(found, passed_over=_bounded((*unfit, *known.passed_over)))
         unfit.append(found)

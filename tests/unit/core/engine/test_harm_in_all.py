@@ -17,6 +17,7 @@ from governor.core.events.checkpoints import (
     CheckpointRead,
     CheckpointSeen,
     LastGoodSeen,
+    LookedFor,
     NamedCheckpoint,
 )
 from governor.core.events.effects import Alarm, Effect, FindLastGood
@@ -183,6 +184,25 @@ def test_of_the_only_one_a_later_step_decides(steps_after: int, is_withdrawn: bo
     training(node)
     play(node, hello(when=30.2, last_good=named(31)), a_step(31 + steps_after, 0, when=30.1))
     assert alarms(ended(node, harmed(31))) == ["checkpoint_nonfinite"] * is_withdrawn
+
+
+@pytest.mark.parametrize(("few", "is_withdrawn"), [(FEW, False), ("fedcba9876543210", True), (None, True)])
+def test_what_the_loss_was_once_seen_not_to_need_is_remembered_for_the_only_one_of_the_last_step(
+    few: str | None, is_withdrawn: bool
+) -> None:
+    node = trained()
+    ended(node, harmed(28), harmed(20), harmed(10))
+    row = json.loads(json.dumps(run_snapshot(node, node.runs["llama"], at(34))))
+    run = intake.restored(row, at(35), same_boot=True)
+    for step in range(40, 50):
+        run.name_last_good(named(step), at(36))
+    assert run.last_good is not None
+    gone = [CheckpointSeen(one.path or "", False, "is gone") for one in run.named_before]
+    asked = LookedFor(at(37), (run.last_good.as_named, *(one.as_named for one in run.named_before)))
+    seen = LastGoodSeen(at(38), "llama", asked, (harmed(49, few), *gone))
+    found = after_looks(run.last_good, run.named_before, seen, finite_step=49)
+    assert (found.step, found.is_fit) == (49, not is_withdrawn)
+    assert found.nonfinite_in_all == (None if is_withdrawn else MASK)
 
 
 # --- the checkpoint that a halt saves --------------------------------------------------------------------------------

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from governor.core.base.identity import Peer
+import pytest
+
+from governor.core.base.identity import ConnectionId, Peer
 from governor.core.base.units import NS_PER_S, DurationNs
 from governor.core.events.checkpoints import CheckpointLook, CheckpointSeen
-from governor.core.events.effects import Ask, PersistIncident, PersistRuns, Record
-from governor.core.events.inputs import OperatorHalt, OperatorHold
+from governor.core.events.effects import Ask, PersistIncident, PersistRuns, Record, Term
+from governor.core.events.inputs import LaunchersSeen, OperatorHalt, OperatorHold
 from governor.daemon.observers import Observers
 from governor.daemon.perform import Performer
 from governor.daemon.process_killer import ProcessKiller
@@ -120,6 +122,25 @@ def test_what_stands_behind_an_act_is_not_committed_before_it() -> None:
     first, second = (Record("operator", "llama", None, {"n": n}, durable=True) for n in (1, 2))
     bench.performer.perform([first, ask, second])
     assert bench.journal.waits == [[0, 0], [1, 1]]
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_halt_notes_the_launcher_that_it_leaves_to_another_run_and_no_other(is_shared: bool) -> None:
+    bench = Bench()
+    launcher = bench.processes.add(50, argv=["sh", "job.sh"], start_ticks=1)
+    other = bench.processes.add(300, ppid=50 if is_shared else 1, start_ticks=5_000)
+    for pid in (100, 101):
+        bench.processes.by_pid[pid].facts = replace(bench.processes.by_pid[pid].facts, ppid=50)
+    whose = Peer(other, 1000)
+    play(bench.node, replace(hello(0, run="other", connection=ConnectionId(900)), peer=whose))
+    play(bench.node, LaunchersSeen(at(0), "llama", (launcher,)), a_step(1), a_step(1, rank=1))
+    play(bench.node, OperatorHalt(at(2), "llama", "enough", 0))
+    incident = bench.node.runs["llama"].incident
+    assert incident is not None
+    bench.performer.term(Term(incident.incident_id, "llama"))
+    assert [row.get("left") for row in incident.targets if row["pid"] == 50] == [True if is_shared else None]
+    incident.note_left([], [launcher])
+    assert not any("left" in row for row in incident.targets)
 
 
 def test_an_incident_that_is_not_durable_is_marked_and_its_halt_goes_on() -> None:

@@ -138,7 +138,7 @@ def test_what_another_thread_starts_meanwhile_has_not_the_commands_mark() -> Non
 
 # What `costgov run` starts itself has a limit of its own, which the command has not.
 TOLD_APART = """
-import os, resource, subprocess
+import os, resource, subprocess, time
 from contextlib import nullcontext
 from governor.adapters.command.child import start_command
 from governor.adapters.command.orphans import BeforeChildren
@@ -146,6 +146,10 @@ from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.processes import LinuxProcesses
 
 server = subprocess.Popen(["cat"], stdin=subprocess.PIPE) if os.environ["SERVER"] else None
+ticks = lambda: int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+began = ticks()
+while ticks() <= began + 1:  # A start is known to the tick: who comes later is later by one.
+    pass
 before = BeforeChildren.look()
 ours = subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True)
 drops = "(setsid prlimit --locks=unlimited env -i sleep 3600 &) > /dev/null; read line"

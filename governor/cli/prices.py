@@ -148,7 +148,7 @@ def _render(rows: Sequence[PriceRow], table: PriceTable, today: Day, screen: Scr
             f"{'! ' if is_stale else ''}{age_days} d", f"{source}; {row.notes}" if row.notes else source,
         )  # fmt: skip
         shown.append([Styled(cell, "dim" if row.kind is None else "") for cell in cells])
-    told = f", {stale} stale (!): older than {STALE_AFTER_DAYS} days" if stale else ""
+    told = f"\n{stale} stale (!): older than {STALE_AFTER_DAYS} days" if stale else ""
     title = f"built-in table, compiled {table.compiled_text}, {len(rows)} of {len(table.rows)} rows{told}\n"
     below = "".join(f"[{number}] {url}\n" for url, number in addresses.items())
     return title + render_rows(heads, shown, total=False, screen=screen) + below

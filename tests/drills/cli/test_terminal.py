@@ -19,7 +19,8 @@ from tests.golden.report_cases import nan_halt
 COLUMNS = 80
 POLICY = Path(__file__).parents[3] / "policies" / "default.toml"
 CLOCK = r"\d\d:\d\d:\d\d"  # What doctor read may be another second's.
-COPIED = ("checkpoint", "last good", "resume")  # Paths and commands: the terminal breaks them, and copies them whole.
+# Paths, commands, addresses: the terminal breaks them, and copies them whole.
+COPIED = ("checkpoint", "last good", "resume", "[")
 LONG = "llama-70b-with-a-long-name-of-a-run"
 BUDGET = {
     "scope": f"run:{LONG}", "ceiling_usd": 12_345.67, "spend_usd": 1_234.5, "reserve_usd": 61.0,

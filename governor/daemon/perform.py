@@ -154,7 +154,7 @@ class Performer:
 
     def close_incident(self, effect: CloseIncident) -> None:
         self.process_killer.end(effect.incident_id)
-        log.info("halted", run=effect.run, incident_id=effect.incident_id)
+        log.info("halted" if effect.has_ended else "halt_given_up", run=effect.run, incident_id=effect.incident_id)
 
     def recall_run(self, effect: RecallRun) -> None:
         """Ask the journal. Without an answer, the hellos that wait for it are let in after a moment."""

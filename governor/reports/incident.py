@@ -14,6 +14,7 @@ from typing import Any, Final
 from governor.core.base.printable import escaped
 from governor.core.base.shell_words import REDACTED
 from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration
+from governor.core.halt.state import GIVEN_WAY
 from governor.reports.node_stop import is_of_node, last_runs, node_not_observed, node_summary
 from governor.reports.resume_text import (
     BEGINS_ANEW,
@@ -123,6 +124,8 @@ def summary(snapshot: Snapshot) -> str:
 def _halted(snapshot: Snapshot) -> str:
     if snapshot.get("closed_wall_ns") is None:
         return "is being halted"
+    if snapshot["halt_stage"] == GIVEN_WAY:
+        return "was being halted when its place was given to a run of the launched command,"
     return "was halted" if snapshot["halt_stage"] == "HALTED" else "was being halted when the machine went down,"
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_MS, NS_PER_S, format_duration, format_usd
 from governor.core.engine.idle.messages import ABANDONED, given_up
 from governor.core.engine.idle_state import NODE
+from governor.core.halt.state import GIVEN_WAY
 from governor.core.runs.last_good import PENDING
 from governor.text.table import plain
 
@@ -167,10 +168,6 @@ def _targets(detail: Detail, snapshot: Snapshot) -> str:
     return processes_text(snapshot) or "the run's processes"
 
 
-def _exited(_detail: Detail, _snapshot: Snapshot) -> str:
-    return "observed: no process of the run is left"
-
-
 def _unsure(detail: Detail, _snapshot: Snapshot) -> str:
     return f"alive, perhaps of the run, not ended: {unsure_text(detail)}"
 
@@ -278,7 +275,7 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     "kill": ("SIGKILL", _targets),
     "nobody_named": ("unseen", _nobody_named),
     "ranks_exited": ("ranks gone", _ranks_exited),
-    "exited": ("gone", _exited),
+    "exited": ("gone", lambda _detail, _snapshot: "observed: no process of the run is left"),
     "unsure": ("not ended", _unsure),
     "respawned": ("respawned", _respawned),
     "stop_requested": ("stop", _stop_requested),
@@ -296,6 +293,7 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     "nobody_here": ("nobody", _nobody_here),
     "came_late": ("late", _came_late),
     ABANDONED: ("given up", _abandoned),
+    GIVEN_WAY: ("given up", lambda _detail, _snapshot: "not ended: a run of the launched command has taken its place"),
     "superseded_by_reboot": ("superseded", _superseded),
     "undurable": ("undurable", lambda _detail, _snapshot: "not on disk within the bound; acted all the same"),
 }

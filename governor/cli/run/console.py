@@ -14,6 +14,7 @@ from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.idle.messages import ABANDONED
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.node import Node
+from governor.core.halt.state import GIVEN_WAY
 from governor.core.views.status import run_status
 from governor.reports.incident import incident_document, live_line, timeline_lines
 from governor.reports.terminal import LIVE_COLUMNS_MAX
@@ -73,7 +74,7 @@ class Console:
     def incident(self, snapshot: Mapping[str, Any]) -> None:
         snapshot = self._to_show(snapshot)
         stage = str(snapshot["halt_stage"])
-        is_over = stage in ("HALTED", "NEEDS_HUMAN", ABANDONED)
+        is_over = stage in ("HALTED", "NEEDS_HUMAN", ABANDONED, GIVEN_WAY)
         if not self._is_news(stage, is_over, snapshot):
             return
         if not self._stage:

@@ -9,11 +9,13 @@ from governor.core.base.findings import Reading
 from governor.core.base.identity import ConnectionId, Peer
 from governor.core.base.shares import Claim, first_to_go, payer_of
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
+from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.managed_run import ManagedRun, SupersededRank
 from governor.core.engine.node import Node, Refusal
-from governor.core.events.effects import Alarm, Effect, Refuse
+from governor.core.events.effects import Alarm, CloseIncident, Effect, PersistIncident, Record, Refuse
 from governor.core.events.forwards import Forwards
 from governor.core.events.inputs import BadHello, Hello, Step
+from governor.core.halt.state import GIVEN_WAY, HaltState
 from governor.core.runs.life import LifeFact
 from governor.core.runs.state import Rank, is_nonfinite
 
@@ -49,8 +51,30 @@ def displace(node: Node, managed: ManagedRun, reason: str, at: MonoNs) -> list[E
     for connection in gone:
         node.connections.pop(connection, None)
     run.move(LifeFact.GONE, at)
-    text = f"run {run.run} of uid {run.uid} trains UNWATCHED: {reason}"
-    return [*(Refuse(connection, reason) for connection in gone), Alarm("run_displaced", run.run, text)]
+    given_up = _give_up_halt(node, managed, at)
+    halt = (
+        f"; its halt is not seen to its end ({managed.incident.incident_id})" if managed.incident and given_up else ""
+    )
+    text = f"run {run.run} of uid {run.uid} trains UNWATCHED: {reason}{halt}"
+    return [*(Refuse(connection, reason) for connection in gone), *given_up, Alarm("run_displaced", run.run, text)]
+
+
+def _give_up_halt(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
+    """Close the run's open halt as one that has not ended: nobody follows it any more, a governor after us neither."""
+    incident = managed.incident
+    if incident is None or incident.is_closed:
+        return []
+    was = incident.halt.stage.name
+    incident.move(replace(incident.halt, stage=HaltState.HALTED, deadline=None))
+    incident.close(node.wall(at))
+    incident.note(at, node.wall(at), GIVEN_WAY, was=was)
+    closed = {**incident_snapshot(node, incident), "halt_stage": GIVEN_WAY}
+    data = {"from": was, "to": GIVEN_WAY, "fact": "displaced"}
+    return [
+        PersistIncident(incident.incident_id, closed, closed=True),
+        Record("transition", incident.run, incident.incident_id, data, durable=True),
+        CloseIncident(incident.incident_id, incident.run, has_ended=False),
+    ]
 
 
 # --- superseded ranks: connected, while another attempt has taken over their run's name -----------------------

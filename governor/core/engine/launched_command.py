@@ -296,8 +296,11 @@ def _named(
 
 
 def gives_way(node: Node) -> ManagedRun | None:
-    """The stranger's run that makes room for one of the command's."""
-    return newest_of_most(node, [managed for managed in node.runs.values() if managed.is_strangers])
+    """The stranger's run that makes room for one of the command's. One whose halt may still end does so last of all."""
+    strangers = [managed for managed in node.runs.values() if managed.is_strangers]
+    stuck = [managed for managed in strangers if managed.incident is not None and managed.incident.is_stuck]
+    found = newest_of_most(node, strangers) or newest_of_most(node, stuck, in_halts=True)
+    return found or newest_of_most(node, strangers, in_halts=True)
 
 
 def _begin(managed: ManagedRun, at: MonoNs, *, is_known: bool) -> None:

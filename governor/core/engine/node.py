@@ -343,15 +343,16 @@ def claim_of(node: Node, managed: ManagedRun) -> Claim:
     return Claim(run.uid, TRAINED if has_used else NOTHING)
 
 
-def newest_of_most(node: Node, among: Iterable[ManagedRun]) -> ManagedRun | None:
+def newest_of_most(node: Node, among: Iterable[ManagedRun], *, in_halts: bool = False) -> ManagedRun | None:
     """Which of these live runs gives way: the newest of the user who has most of them, first one without a step.
 
-    None does during its halt. A user all of whose runs are being halted keeps no other's from giving way.
+    None does during its halt, unless `in_halts`. A user all of whose runs are being halted keeps no other's from
+    giving way.
     """
     its = {managed.run.run: payer_of_uid(node.uid_ranges, managed.run.uid) for managed in among}
     held = Counter(its.values())
     runs = [node.runs[name] for name in its]
-    may_go = [t for t in runs if not t.is_unattached and (t.incident is None or t.incident.is_closed)]
+    may_go = [t for t in runs if not t.is_unattached and (in_halts or t.incident is None or t.incident.is_closed)]
     most = max((held[its[t.run.run]] for t in may_go), default=0)
     newest = [t for t in may_go if held[its[t.run.run]] == most]
     return min(newest, key=lambda t: (t.run.step is not None, -t.run.attempt_at), default=None)

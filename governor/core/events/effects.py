@@ -75,10 +75,11 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class CloseIncident:
-    """The halt reached HALTED: write the final report."""
+    """The halt reached HALTED, or is given up (`has_ended` is False): write the final report."""
 
     incident_id: str
     run: str
+    has_ended: bool = True
 
 
 HaltEffect = Ask | Term | Kill | StopCompute | ReadBilling | Page | CloseIncident

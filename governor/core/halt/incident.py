@@ -76,6 +76,11 @@ class Incident:
         """No process of the run is known, so none can be ended and none can be seen to end."""
         return not self.rank_processes and not self.launchers
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether nothing that we can do ends it: a person is called, or its processes may not be signalled."""
+        return not self.is_closed and (self.halt.stage is HaltState.NEEDS_HUMAN or self.unsent is not None)
+
     def move(self, halt: Halt) -> None:
         """Set the state of the halt that the table returned."""
         self.halt = halt

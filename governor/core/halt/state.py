@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 
@@ -20,6 +21,10 @@ class HaltState(Enum):
     VERIFYING = "verifying"
     NEEDS_HUMAN = "needs_human"  # A person is called, and the halt goes on trying.
     HALTED = "halted"
+
+
+# Stands where a halt's state stands: a stranger's halt, whose place a run of the launched command has taken.
+GIVEN_WAY: Final = "gave_way"
 
 
 class Fact(Enum):

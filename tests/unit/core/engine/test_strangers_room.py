@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget
-from governor.core.base.units import BootNs, UsdMicros
+from governor.core.base.units import BootNs, UsdMicros, WallNs
+from governor.core.engine.incident_json import incident_of
 from governor.core.engine.node import RUNS_MAX, Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
-from governor.core.events.effects import Alarm, Effect, Refuse
+from governor.core.events.effects import Alarm, CloseIncident, Effect, PersistIncident, Refuse
 from governor.core.events.inputs import CommandLaunched, LauncherExited, OperatorHalt, TrainerExited
+from governor.core.halt.state import GIVEN_WAY
+from governor.reports.incident import incident_markdown
 from tests.unit.core.engine.test_launched_command import CEILING, COMMAND, launched, terms
 from tests.unit.core.engine.test_step import at, hello, make_node, peer, play, rule, tick
 
@@ -22,6 +27,15 @@ def strangers(node: Node, count: int, *, first_uid: int = 3000, uids: int = RUNS
 
 def displaced(effects: list[Effect]) -> list[str | None]:
     return [effect.run for effect in effects if isinstance(effect, Alarm) and effect.name == "run_displaced"]
+
+
+def all_in_halts() -> Node:
+    """All places but one are of strangers, whose halts are open."""
+    node = launched()
+    play(node, hello(0, 0, run="first", world_size=1))
+    strangers(node, RUNS_MAX - 1)
+    play(node, *(OperatorHalt(at(1), f"o{number}", "enough", 0) for number in range(RUNS_MAX - 1)))
+    return node
 
 
 def full_at_a_launch(*, uids: int) -> tuple[Node, list[Effect]]:
@@ -87,3 +101,41 @@ def test_nor_does_a_user_all_of_whose_runs_are_being_halted_keep_another_users_f
     effects = play(node, hello(0, 3, run="second", world_size=1, connection=ConnectionId(7), peer=peer(7)))
     assert displaced(effects) == [f"o{RUNS_MAX - 2}"]
     assert node.runs["second"].run.ranks
+
+
+def test_a_rank_of_the_command_has_a_place_though_all_others_are_of_strangers_whose_halts_do_not_end() -> None:
+    node = all_in_halts()
+    for second in range(3, 300, 10):
+        play(node, tick(second))
+    assert node.runs["o1"].run.alive, "nobody may end its processes"
+    effects = play(node, hello(0, 300, run="second", world_size=1, connection=ConnectionId(7), peer=peer(7)))
+    assert node.runs["second"].run.ranks
+    (name,) = displaced(effects)
+    assert name not in node.runs
+
+
+@pytest.mark.parametrize("may_be_signalled", [True, False])
+def test_of_strangers_halts_one_that_nothing_ends_gives_way_first(may_be_signalled: bool) -> None:
+    node = all_in_halts()
+    incident = node.runs["o5"].incident
+    assert incident is not None
+    incident.note(at(1), WallNs(0), "term", **({} if may_be_signalled else {"unsent": "not permitted"}))
+    effects = play(node, hello(0, 3, run="second", world_size=1, connection=ConnectionId(7), peer=peer(7)))
+    assert displaced(effects) == ["o62" if may_be_signalled else "o5"]
+
+
+def test_a_halt_whose_run_gives_way_is_closed_in_the_journal_as_not_ended() -> None:
+    node = all_in_halts()
+    effects = play(node, hello(0, 3, run="second", world_size=1, connection=ConnectionId(7), peer=peer(7)))
+    (kept,) = [effect for effect in effects if isinstance(effect, PersistIncident)]
+    assert (kept.snapshot["run"], kept.snapshot["halt_stage"], kept.snapshot["strangers"]) == ("o62", GIVEN_WAY, True)
+    assert kept.closed
+    assert incident_of(kept.snapshot).is_closed
+    (closed,) = [effect for effect in effects if isinstance(effect, CloseIncident)]
+    assert (closed.incident_id, closed.has_ended) == (kept.incident_id, False), "nobody looks for its processes"
+    (told,) = [effect.text for effect in effects if isinstance(effect, Alarm) and effect.name == "run_displaced"]
+    assert told.endswith(f"; its halt is not seen to its end ({kept.incident_id})")
+    report = incident_markdown(kept.snapshot)
+    assert "its place was given to a run of the launched command" in report
+    assert "The end of the run's processes was not observed." in report
+    assert "went down" not in report

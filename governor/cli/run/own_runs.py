@@ -45,6 +45,13 @@ def is_halt_of_command(snapshot: Mapping[str, Any], name: str, processes: Collec
     return is_tied(snapshot["run"], launchers, name, processes, is_strangers=bool(snapshot.get("strangers")))
 
 
+def ends_command(snapshot: Mapping[str, Any], processes: Collection[ProcessId]) -> bool:
+    """Whether this halt ends the command's process: it leaves one alone below which another run stands."""
+    left = {process_of(row) for row in snapshot.get("targets", ()) if row.get("left")}
+    ended = {process_of(row) for row in (*snapshot.get("rank_processes", ()), *snapshot["launchers"])}
+    return not (set(processes) - left).isdisjoint(ended)
+
+
 def is_of_earlier_launch(snapshot: Mapping[str, Any], processes: Collection[ProcessId], began_at: MonoNs) -> bool:
     """Whether this halt was decided before the command began, and ends nothing as young as the command.
 

@@ -20,7 +20,7 @@ from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
 from governor.cli.run.console import Console
 from governor.cli.run.limits import Limits, not_launched
-from governor.cli.run.own_runs import is_halt_of_command, is_of_earlier_launch, of_command, watched
+from governor.cli.run.own_runs import ends_command, is_halt_of_command, is_of_earlier_launch, of_command, watched
 from governor.cli.run.relaunch import how_to_resume, is_running, left_unwatched, made_for, own_argv
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
 from governor.core.base.identity import ProcessId
@@ -57,7 +57,8 @@ class Outcome:
     """`ports.Observer`: remembers how the halts of this command ended.
 
     Another run of this user may use our socket. Its halt does not end our command and does not set its exit code. Nor
-    does the halt of an earlier launch, which may end now, or that of a second run below the command, which outlives it.
+    does the halt of an earlier launch, which may end now, or one that the command outlives: of one of two runs below
+    it, whatever its name.
     """
 
     run: str
@@ -84,7 +85,8 @@ class Outcome:
         # A superseded halt is of an earlier boot.
         if stage == SUPERSEDED or not is_ours or is_of_earlier_launch(snapshot, self.processes, self.began_at):
             return
-        if stage == "HALTED" and snapshot["run"] != self.run and self.lives():
+        may_outlive = snapshot["run"] != self.run or not ends_command(snapshot, self.processes)
+        if stage == "HALTED" and may_outlive and self.lives():
             self.outlived.add(incident_id)
             self.stages.pop(incident_id, None)
         if incident_id not in self.outlived:

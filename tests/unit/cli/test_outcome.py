@@ -38,14 +38,23 @@ def test_a_halt_of_another_run_is_neither_our_exit_code_nor_our_commands_end(
 
 
 @pytest.mark.parametrize(
-    ("run", "lives", "counts"), [("below", True, False), ("below", False, True), ("mine", True, True)]
+    ("run", "lives", "is_left", "counts"),
+    [
+        ("below", True, False, False),
+        ("below", False, False, True),
+        ("mine", True, False, True),
+        ("mine", True, True, False),
+        ("mine", False, True, True),
+    ],
 )
-def test_the_halt_of_a_second_run_below_the_command_that_spares_the_command_is_not_its_exit_code(
-    run: str, lives: bool, counts: bool
+def test_the_halt_of_one_of_two_runs_below_the_command_that_spares_the_command_is_not_its_exit_code(
+    run: str, lives: bool, is_left: bool, counts: bool
 ) -> None:
     command, living = ProcessId(4321, 1, "boot-1"), [True]
     outcome = Outcome("mine", (command,), lives=lambda: living[0])
-    snapshot = {"incident_id": "i", "run": run, "launchers": [process_row(command)], "opened_mono_ns": 5}
+    row = process_row(command)
+    targets = [{**row, "role": "launcher", "left": True} if is_left else {**row, "role": "launcher"}]
+    snapshot = {"incident_id": "i", "run": run, "launchers": [row], "targets": targets, "opened_mono_ns": 5}
     outcome.incident({**snapshot, "halt_stage": "TERM"})
     assert outcome.is_unfinished
     living[0] = lives

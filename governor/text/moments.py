@@ -312,9 +312,15 @@ def ranks_text(ranks: list[int]) -> str:
 
 
 def processes_text(snapshot: Snapshot) -> str:
-    """ "launcher and 2 ranks", from the recorded kill set."""
-    roles = [str(target.get("role", "process")) for target in snapshot.get("targets", [])]
-    unlisted = int(snapshot.get("targets_unlisted", 0))
+    """ "launcher and 2 ranks", from the recorded kill set. Whom the halt leaves alone is named as that."""
+    unlisted, told = int(snapshot.get("targets_unlisted", 0)), [list[str](), list[str]()]
+    for target in snapshot.get("targets", []):
+        told[bool(target.get("left"))].append(str(target.get("role", "process")))
+    ended, left = _counted(told[False], unlisted), _counted(told[True], 0)
+    return "; ".join(part for part in (ended, left and f"{left} left alone, for another run stands below") if part)
+
+
+def _counted(roles: list[str], unlisted: int) -> str:
     counted = [(role, roles.count(role)) for role in dict.fromkeys(roles)]
     counted += [("process", unlisted)] if unlisted else []
     named = {"child": "children", "process": "processes", "launcher": "launchers", "rank": "ranks"}

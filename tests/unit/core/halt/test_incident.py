@@ -8,7 +8,7 @@ from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.engine.node import RUNS_MAX, Node
 from governor.core.events.inputs import OperatorHalt, ProcessesSeen
 from governor.core.halt.incident import PROCESSES_MAX, TARGETS_MAX, TIMELINE_MAX, Incident
-from governor.text.moments import processes_text
+from governor.text.moments import moments, processes_text
 from tests.unit.core.engine.test_step import at, hello, make_node, peer, play, training
 
 
@@ -80,3 +80,16 @@ def test_only_the_last_incident_of_each_run_is_answered_for() -> None:
         assert incident.is_closed
         assert node.of_incident(incident.incident_id) is node.runs["llama"], "its last answers still find it"
     assert len(node.incidents) == 1
+
+
+def test_a_launcher_that_is_left_to_another_run_is_not_told_as_ended() -> None:
+    node, incident = halted()
+    launcher = ProcessId(50, 50, "boot-1")
+    incident.add_targets([{**row(50), "role": "launcher"}])
+    incident.note(at(32), WallNs(0), "term")
+    assert "launcher" in processes_text(incident_snapshot(node, incident))
+    incident.note_left([launcher], [])
+    told = next(moment.text for moment in moments(incident_snapshot(node, incident)) if moment.what == "term")
+    assert told == "2 ranks; launcher left alone, for another run stands below"
+    incident.note_left([], [launcher])
+    assert processes_text(incident_snapshot(node, incident)) == "2 ranks and launcher", "SIGKILL has reached it"

@@ -135,6 +135,8 @@ def _severities() -> str:
     return (
         "\n## Severities\n\n`rule_<name>` is an alarm of a policy's rule. `budget_<scope>` says that part of a budget "
         f"is used up. Both have the default, {DEFAULT_SEVERITY.word}.\n\n"
+        "Beside the command of `costgov run`, the halt of another user's run is the alarm `stranger_halt`, with the "
+        "incident and the\nstates of a halt. Every alarm of such a run is a warning at most, and says whose it is.\n\n"
         f"| severity | names |\n|---|---|\n{''.join(rows)}"
     )
 

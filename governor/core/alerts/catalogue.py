@@ -27,6 +27,7 @@ REPEAT_NS: Final = DurationNs(5 * NS_PER_MINUTE)
 # Names times runs: 32 kinds of alarm for 32 runs. The oldest is dropped, so its next alarm is sent again.
 KEYS_MAX: Final = 1_024
 HALT: Final = "halt"  # The name of every alert about an incident.
+STRANGERS_HALT: Final = "stranger_halt"  # But of a run of another user beside the command of `costgov run`.
 TEST: Final = "test"  # The name of the alert of `costgov alert test`.
 
 
@@ -99,6 +100,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "socket_gone": Severity.CRITICAL,
         "spot_notice": Severity.CRITICAL,
         "still_billed": Severity.CRITICAL,
+        STRANGERS_HALT: Severity.WARNING,
         "stranger_not_ended": Severity.WARNING,
         "stream_refused": Severity.WARNING,
         "stream_unanswered": Severity.WARNING,
@@ -172,12 +174,16 @@ class Route:
 
 
 def of_alarm(node: Node, name: str, run: str | None, text: str, wall: WallNs, number: int) -> Alert:
-    """`number` distinguishes alarms of the same nanosecond."""
+    """`number` distinguishes alarms of the same nanosecond. A stranger's, beside a command, is at most a warning."""
+    managed, severity = node.runs.get(run) if run is not None else None, severity_of(name)
+    if managed is not None and managed.is_strangers:
+        text = f"run {run} (of uid {managed.run.uid}, beside the command): {text}"
+        severity = min(severity, Severity.WARNING)
     identity = (node.facts.node, node.facts.boot_id, name, run or "", str(wall), str(number))
     told = Alert(
         alert_id=_id_of(identity),
         name=name,
-        severity=severity_of(name),
+        severity=severity,
         state=State.EVENT,
         wall=wall,
         node=node.facts.node,
@@ -189,13 +195,17 @@ def of_alarm(node: Node, name: str, run: str | None, text: str, wall: WallNs, nu
 
 
 def of_incident(node: Node, snapshot: Mapping[str, Any]) -> Alert:
-    """Make an alert from an incident's snapshot (core.engine.incident_json). Each state of an incident is one alert."""
+    """Make an alert from an incident's snapshot (core.engine.incident_json). Each state of an incident is one alert.
+
+    Beside the command of `costgov run`, a stranger's halt ends nothing of the command's, and nobody is called for it.
+    """
     incident_id, stage, run = (str(snapshot[key]) for key in ("incident_id", "halt_stage", "run"))
+    name = STRANGERS_HALT if snapshot.get("strangers") else HALT
     closed = snapshot["closed_wall_ns"]
     told = Alert(
         alert_id=_id_of((incident_id, str(snapshot["opened_wall_ns"]), stage)),
-        name=HALT,
-        severity=severity_of(HALT),
+        name=name,
+        severity=severity_of(name),
         state=State.FIRING if closed is None else State.RESOLVED,
         wall=WallNs(int(snapshot["opened_wall_ns"])),
         node=str(snapshot["node"]),
@@ -227,10 +237,15 @@ def of_test(node: str, wall: WallNs) -> Alert:
 
 def _said_of_halt(run: str, stage: str, snapshot: Mapping[str, Any]) -> str:
     why, who = str(snapshot["text"]), "the node" if run == NODE else f"run {run}"
+    is_strangers = bool(snapshot.get("strangers"))
+    if is_strangers:
+        who += f" (of uid {snapshot['uid']}, beside the command)"
+    if is_strangers and stage == HaltState.HALTED.name:
+        return f"{who} is halted: {why}"
     if stage == HaltState.HALTED.name:
         billed = "; ".join(map(str, snapshot["stays_billed"]))
         return f"{who} is halted: {why}; stays billed: {billed or 'nothing that is known'}"
-    if stage == HaltState.NEEDS_HUMAN.name:
+    if stage == HaltState.NEEDS_HUMAN.name and not is_strangers:
         return f"the halt of {who} needs a person, and keeps trying: {why}"
     if snapshot["closed_wall_ns"] is not None:
         return f"the halt of {who} is closed ({stage}): {why}"

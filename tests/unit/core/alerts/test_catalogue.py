@@ -28,7 +28,8 @@ from governor.core.base.policy import Budget
 from governor.core.base.units import MonoNs, UsdMicros, WallNs
 from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node
-from tests.unit.core.engine.test_step import a_step, make_node, play, rule, training
+from tests.unit.core.engine.test_launched_command import launched
+from tests.unit.core.engine.test_step import a_step, hello, make_node, peer, play, rule, training
 
 WALL = WallNs(1_800_000_000 * 10**9)
 
@@ -123,6 +124,39 @@ def test_a_halt_says_what_stays_billed() -> None:
         {**snapshot, "halt_stage": "HALTED", "closed_wall_ns": int(WALL), "stays_billed": ["vol-1", "the address"]},
     )
     assert told.text.endswith("stays billed: vol-1; the address")
+
+
+def halted_beside_a_command() -> tuple[Node, dict[str, Any]]:
+    node = launched()
+    play(node, hello(0, 1, run="theirs", world_size=1, peer=peer(900, 2001)))
+    play(node, a_step(1, run="theirs", when=2, loss=2.0), a_step(2, run="theirs", when=3, loss=float("nan")))
+    incident = node.runs["theirs"].incident
+    assert incident is not None
+    return node, incident_snapshot(node, incident)
+
+
+@pytest.mark.parametrize("stage", ["ASKED", "NEEDS_HUMAN", "HALTED"])
+def test_a_strangers_halt_beside_a_command_is_a_warning_of_its_own_that_says_whose_it_is(stage: str) -> None:
+    node, snapshot = halted_beside_a_command()
+    told = of_incident(node, {**snapshot, "halt_stage": stage, "stays_billed": ["this machine"]})
+    assert (told.name, told.severity) == ("stranger_halt", Severity.WARNING)
+    assert told.text.startswith("run theirs (of uid 2001, beside the command) is ")
+    assert "stays billed" not in told.text
+    assert "needs a person" not in told.text
+    assert not Route(only=("halt",)).wants(told)
+    of_the_service = of_incident(node, {key: value for key, value in snapshot.items() if key != "strangers"})
+    assert (of_the_service.name, of_the_service.severity) == ("halt", Severity.CRITICAL), (
+        "every halt there is its user's"
+    )
+
+
+def test_no_alarm_of_a_stranger_beside_a_command_is_urgent_or_told_as_the_commands() -> None:
+    node, _ = halted_beside_a_command()
+    told = of_alarm(node, "checkpoint_nonfinite", "theirs", "its weights are not finite", WALL, 1)
+    assert told.severity is Severity.WARNING
+    assert told.text == "run theirs (of uid 2001, beside the command): its weights are not finite"
+    own = of_alarm(node, "checkpoint_nonfinite", "job", "its weights are not finite", WALL, 1)
+    assert (own.severity, own.text) == (Severity.CRITICAL, "its weights are not finite")
 
 
 def test_a_node_that_is_stopped_is_no_run() -> None:

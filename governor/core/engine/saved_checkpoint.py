@@ -91,13 +91,13 @@ def note_last_good(managed: ManagedRun, seen: LastGoodSeen) -> list[Alarm]:
     known, told = run.last_good, incident.last_good if incident is not None else None
     alarms: list[Alarm] = []
     if incident is not None and told is not None and seen.look_at(told.as_named) is not None:
-        found = after_looks(told, _older(run, told), seen, _finite_step(managed))
+        found = after_looks(told, _older(run, told), seen, _vouched_before(managed))
         incident.take_last_good(found)
         _suspect_own(incident, found)
         alarms = _alarms(run.run, told, found)
     if known is None or seen.look_at(known.as_named) is None:
         return alarms  # There is a newer one, perhaps in the same place.
-    found = after_looks(known, run.named_before, seen, _finite_step(managed))
+    found = after_looks(known, run.named_before, seen, _vouched_before(managed))
     # When an older one was saved is not remembered, so that more work counts as unsaved, and none of it as saved.
     at = run.last_good_at if found.is_fit and found.path == known.path else None
     run.take_last_good(found, at, _older(run, found))
@@ -115,17 +115,25 @@ def _suspect_own(incident: Incident, found: LastGood) -> None:
 _DOUBTS: Final = ("nonfinite", "overflow_storm", "loss_vanished", "join")
 
 
-def _finite_step(managed: ManagedRun) -> int | None:
-    """The run's last step whose loss was finite on every rank, and that is before any verdict on the loss."""
+def _vouched_before(managed: ManagedRun) -> int | None:
+    """The run's finite losses vouch for what was saved before this step. None: nobody knows the loss.
+
+    That of a step is computed before its weights change, and the next one shows whether they were sound. Where no next
+    one came, its own has to do: what may be alone is given up only where a loss or a verdict says so.
+    """
     run, incident = managed.run, managed.incident
     doubted = incident if _is_doubted(managed) else None
     if run.loss is None and doubted is None:
         return None
-    steps = [run.finite_step, *(rank.finite_step for rank in run.ranks.values() if is_nonfinite(rank.loss))]
+    harmed = [rank.finite_step for rank in run.ranks.values() if is_nonfinite(rank.loss)]
+    steps = [run.finite_step, *harmed]
     if doubted is not None:
         steps.append(None if doubted.step is None else doubted.step - 1)
     known = [step for step in steps if step is not None]
-    return min(known) if len(known) == len(steps) else None
+    if len(known) < len(steps):
+        return None
+    is_disproved = doubted is not None or bool(harmed) or is_nonfinite(run.loss)
+    return min(known) + (not is_disproved)
 
 
 def _is_doubted(managed: ManagedRun) -> bool:
@@ -201,7 +209,7 @@ def _is_open(managed: ManagedRun, look: CheckpointLook) -> bool:
     """Whether looks at those before it decide what a few tensors that are not finite mean."""
     last, checkpoint = managed.run.last_good, managed.incident.checkpoint if managed.incident is not None else None
     is_last = checkpoint is not None and last is not None and last.path == checkpoint.get("path")
-    is_believed = not _is_doubted(managed) and _finite_step(managed) is not None
+    is_believed = not _is_doubted(managed) and _vouched_before(managed) is not None
     return bool(look.whole and look.few_harmed and is_last) and is_believed
 
 

@@ -139,42 +139,41 @@ def _is_path(path: str | None) -> bool:
     return bool(path) and len(str(path).encode("utf-8", "replace")) <= PATH_BYTES_MAX
 
 
-def _is_needless(chain: tuple[LastGood, ...], seen: LastGoodSeen, finite_step: int | None) -> bool:
-    """Whether the same few tensors are not finite in all that were looked at and whole, and the loss needs none.
+def _needless(chain: tuple[LastGood, ...], seen: LastGoodSeen, vouched_before: int | None) -> frozenset[str]:
+    """Digests of the few tensors that are not finite and that the loss is seen not to need.
 
-    The loss of `finite_step` was finite, and was computed after one of those checkpoints: a tensor that was not finite
-    in that one did not enter it. NaN that matters spreads to most tensors within a step or two, and those are no few.
-    A mask, an observer's range or the history of a scheduler stay as they are, and what was shown of them is remembered
-    for the one that is alone, or of the last step. What was once refused stays so: a later
-    attempt may have begun anew, and its loss says nothing of those weights.
+    A finite loss that was computed after the oldest one that is whole did not need what is not finite in it. NaN that
+    matters spreads to most tensors within a step or two, and those are no few. A mask, an observer's range or the
+    history of a scheduler stay as they are, and what was shown of them is remembered for the one that is alone. One in
+    which others are harmed than in the oldest is passed over, and so are all where one is finite. What was once refused
+    stays so: a later attempt may have begun anew, and its loss says nothing of those weights.
     """
     looks = [(one, look) for one in chain if (look := seen.look_at(one.as_named)) is not None]
     whole = [(one, look) for one, look in looks if look.there and look.torn is None]
-    kinds = {look.few_harmed for _, look in whole}
-    is_known = bool(kinds & {one.needless for one in chain})  # The loss has gone on over them before.
-    steps = [one.step for one, _ in whole if one.step is not None]
-    return (
-        len(kinds) == 1
-        and None not in kinds
-        and not any(one.nonfinite for one, _ in whole)
-        and (is_known or (finite_step is not None and min(steps, default=finite_step) < finite_step))
-    )
+    if any(look.nonfinite is None or one.nonfinite is not None for one, look in whole):
+        return frozenset()
+    found = {one.needless for one in chain}  # The loss has gone on over them before.
+    steps = [(one.step, look.few_harmed) for one, look in whole if one.step is not None]
+    if steps and vouched_before is not None:
+        oldest, harmed = min(steps, key=lambda one: one[0])
+        found.add(harmed if oldest < vouched_before else None)
+    return frozenset(digest for digest in found if digest is not None)
 
 
 def after_looks(
-    known: LastGood, before: tuple[LastGood, ...], seen: LastGoodSeen, finite_step: int | None = None
+    known: LastGood, before: tuple[LastGood, ...], seen: LastGoodSeen, vouched_before: int | None = None
 ) -> LastGood:
     """The newest that is fit. Where none is, the newest as it was found, with the others as passed over.
 
-    `finite_step`: the last step whose loss was finite, before any verdict on the loss.
+    `vouched_before`: finite losses vouch for what was saved before this step. None: no loss is known.
     """
-    is_needless = _is_needless((known, *before), seen, finite_step)
+    needless = _needless((known, *before), seen, vouched_before)
     unfit: list[LastGood] = []
     for one in (known, *before):
         look = seen.look_at(one.as_named)
         found = replace(one, unseen="not looked at") if look is None else one.seen(look, seen.asked.at)
-        if is_needless and found.nonfinite is not None and found.torn is None:
-            found = found.remarked(look.few_harmed if look is not None else None)
+        if look is not None and look.nonfinite is not None and look.few_harmed in needless and look.torn is None:
+            found = found.remarked(look.few_harmed)
         if found.is_fit:
             return replace(found, passed_over=_bounded((*unfit, *known.passed_over)))
         unfit.append(found)

@@ -90,22 +90,33 @@ def test_one_that_is_cut_short_is_passed_over_as_ever() -> None:
     assert [(one.step, one.torn, one.nonfinite) for one in run.last_good.passed_over] == [(28, "cut", MASK)]
 
 
+OTHERS = "fedcba9876543210"
+
+
 @pytest.mark.parametrize(
-    ("looks", "step"),
+    ("looks", "step", "remark"),
     [
-        ((harmed(28), harmed(20), harmed(10, nonfinite=None, few_harmed=None)), 10),
-        ((harmed(28, "fedcba9876543210"), harmed(20), harmed(10)), 28),
-        ((harmed(28, None), harmed(20), harmed(10)), 28),
-        ((harmed(28, None), harmed(20, None), harmed(10, None)), 28),
+        ((harmed(28), harmed(20), harmed(10, nonfinite=None, few_harmed=None)), 10, None),
+        ((harmed(28, OTHERS), harmed(20), harmed(10)), 20, MASK),
+        ((harmed(28, None), harmed(20), harmed(10)), 20, MASK),
+        ((harmed(28, OTHERS), harmed(20, OTHERS), harmed(10)), 10, MASK),
+        ((harmed(28, None), harmed(20, None), harmed(10, None)), 28, None),
+        ((harmed(28), harmed(20), harmed(10, None)), 28, None),
     ],
-    ids=["an older one is finite", "more are harmed than before", "most are harmed", "most in all"],
-)
-def test_where_they_differ_or_most_is_harmed_they_are_withdrawn(looks: tuple[CheckpointSeen, ...], step: int) -> None:
+    ids=[
+        "an older one is finite", "others are harmed than before", "most are harmed", "of the oldest too",
+        "most in all", "fewer than in the oldest",
+    ],
+)  # fmt: skip
+def test_those_in_which_more_is_harmed_than_in_the_oldest_are_withdrawn(
+    looks: tuple[CheckpointSeen, ...], step: int, remark: str | None
+) -> None:
     node = trained()
-    assert set(alarms(ended(node, *looks))) == {"checkpoint_nonfinite"}
+    withdrawn = [one for one in STEPS if one > step or step == 28]
+    assert alarms(ended(node, *looks)) == ["checkpoint_nonfinite"] * len(withdrawn)
     run = node.runs["llama"].run
     assert run.last_good is not None
-    assert (run.last_good.step, run.last_good.is_fit, run.last_good.nonfinite_in_all) == (step, step == 10, None)
+    assert (run.last_good.step, run.last_good.is_fit, run.last_good.nonfinite_in_all) == (step, step != 28, remark)
 
 
 def test_a_loss_that_nobody_knows_proves_nothing() -> None:
@@ -174,16 +185,34 @@ def test_what_was_refused_is_not_pardoned_by_the_loss_of_a_later_attempt() -> No
     assert refused_before is not None
     assert not refused_before.is_fit
     seen = answer(asked, harmed(30))
-    assert after_looks(refused_before, (), seen, finite_step=99).nonfinite == MASK
-    assert after_looks(LastGood.named(named(30)), (), seen, finite_step=99).nonfinite_in_all == MASK
+    assert after_looks(refused_before, (), seen, vouched_before=99).nonfinite == MASK
+    assert after_looks(LastGood.named(named(30)), (), seen, vouched_before=99).nonfinite_in_all == MASK
 
 
-@pytest.mark.parametrize(("steps_after", "is_withdrawn"), [(0, True), (1, False)])
-def test_of_the_only_one_a_later_step_decides(steps_after: int, is_withdrawn: bool) -> None:
+@pytest.mark.parametrize("steps_after", [0, 1])
+@pytest.mark.parametrize(("few", "is_withdrawn"), [(FEW, False), (None, True)])
+def test_the_only_one_is_offered_where_no_loss_speaks_against_it(
+    steps_after: int, few: str | None, is_withdrawn: bool
+) -> None:
+    """Without it training begins from nothing. Of its own step there may be no later loss."""
     node = make_node(rule())
     training(node)
     play(node, hello(when=30.2, last_good=named(31)), a_step(31 + steps_after, 0, when=30.1))
-    assert alarms(ended(node, harmed(31))) == ["checkpoint_nonfinite"] * is_withdrawn
+    assert alarms(ended(node, harmed(31, few))) == ["checkpoint_nonfinite"] * is_withdrawn
+    last_good = node.runs["llama"].run.last_good
+    assert last_good is not None
+    remark = f"(NOT FINITE: {MASK})" if is_withdrawn else f"(not finite in all: {MASK})"
+    assert last_good_text(last_good.row()).endswith(remark)
+
+
+@pytest.mark.parametrize(("steps_after", "is_withdrawn"), [(0, True), (1, False)])
+def test_of_the_only_one_the_loss_after_it_decides(steps_after: int, is_withdrawn: bool) -> None:
+    """A loss that is not finite was computed from those weights, or from the next ones."""
+    node = make_node(rule())
+    training(node)
+    play(node, hello(when=30.2, last_good=named(31)), a_step(31 + steps_after, 0, when=30.1))
+    asked = only(play(node, a_step(32 + steps_after, 0, when=30.5, loss=float("nan"))), FindLastGood)
+    assert alarms(play(node, answer(asked, harmed(31)))) == ["checkpoint_nonfinite"] * is_withdrawn
 
 
 @pytest.mark.parametrize(("few", "is_withdrawn"), [(FEW, False), ("fedcba9876543210", True), (None, True)])
@@ -200,7 +229,7 @@ def test_what_the_loss_was_once_seen_not_to_need_is_remembered_for_the_only_one_
     gone = [CheckpointSeen(one.path or "", False, "is gone") for one in run.named_before]
     asked = LookedFor(at(37), (run.last_good.as_named, *(one.as_named for one in run.named_before)))
     seen = LastGoodSeen(at(38), "llama", asked, (harmed(49, few), *gone))
-    found = after_looks(run.last_good, run.named_before, seen, finite_step=49)
+    found = after_looks(run.last_good, run.named_before, seen, vouched_before=49)
     assert (found.step, found.is_fit) == (49, not is_withdrawn)
     assert found.nonfinite_in_all == (None if is_withdrawn else MASK)
 
@@ -252,12 +281,12 @@ def test_that_of_a_halt_is_withdrawn_where_those_before_it_are_not_so(harm: str 
     node = trained()
     halted(node)
     asked = only(saved(node), FindLastGood)
-    before = harmed(28, nonfinite=harm, few_harmed="fedcba9876543210" if harm else None)
-    assert alarms(play(node, answer(asked, own(), before))) == ["checkpoint_nonfinite"] * (2 if harm else 1)
+    before = harmed(28, nonfinite=harm, few_harmed=OTHERS if harm else None)
+    assert alarms(play(node, answer(asked, own(), before))) == ["checkpoint_nonfinite"]
     incident, run = node.runs["llama"].incident, node.runs["llama"].run
     assert incident is not None
     assert run.last_good is not None
-    assert run.last_good.step == (20 if harm else 28)
+    assert (run.last_good.step, run.last_good.nonfinite_in_all) == (28, harm)
     shown = incident_snapshot(node, incident)
     assert (shown["checkpoint"]["kind"], shown["checkpoint"]["nonfinite"]) == ("suspect", MASK)
     harmed_own = refused(shown)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import pickletools
 import struct
 import zipfile
-from typing import Any, Callable, Dict, Final, List
+from typing import Any, Callable, Dict, List
 
-# A quarter of a minute. The names of 18,000 experts and of their optimizer have 8 MiB.
-READ_BYTES_MAX: Final = 64 << 20
+from .weights_formats import PICKLE_BYTES_MAX
+
 _PUTS = ("PUT", "BINPUT", "LONG_BINPUT")
 _GETS = ("GET", "BINGET", "LONG_BINGET")
 _PLAIN = ("int", "int_or_bool", "bool", "long", "float", "str", "unicode", "bytes_or_str")
@@ -34,9 +34,9 @@ class TooLargeError(ValueError):
 
 
 class Budget:
-    """How much of many files is read: what fits into what is left."""
+    """How much of many files is read: what fits into what is left. All of it takes a quarter of a minute."""
 
-    def __init__(self, left: int = READ_BYTES_MAX) -> None:
+    def __init__(self, left: int = PICKLE_BYTES_MAX) -> None:
         self._left = left
 
     def values_of(self, path: str) -> Dict[str, Any]:

@@ -19,12 +19,12 @@ from typing import IO, Any, Callable, Dict, Final, Iterator, List, NamedTuple, O
 
 from .manifest import TornError
 
-# Of a disk that gives 50 MB/s: no longer than the sizes of a large manifest take.
-READ_BYTES_MAX: Final = 64 << 20
+PICKLE_BYTES_MAX: Final = 64 << 20  # Of words, counters and names. Those of 18,000 experts have 8 MiB.
+# Of samples as many again. From a disk that gives 50 MB/s: no longer than the sizes of a large manifest take.
+READ_BYTES_MAX: Final = (64 << 20) + PICKLE_BYTES_MAX
 TENSORS_PER_FILE_MAX: Final = 64
 HEADER_BYTES_MAX: Final = 8 << 20  # The format allows 100 MB. 100,000 tensors have 8.
 ITEMS_BYTES_MAX: Final = 1 << 20  # Before the safetensors of a .distcp file: 800 items that are no tensors.
-PICKLE_BYTES_MAX: Final = 8 << 20
 DIRECTORY_BYTES_MAX: Final = 8 << 20  # Of a zip: 100,000 storages.
 ARCHIVES_MAX: Final = 16_384  # In one .distcp file. A rank of a model of 70B parameters writes 3,000.
 NUMBER_BYTES_MAX: Final = 2048  # A zip of torch with one number has 1,577; one with 64 of the widest has 2,089.
@@ -142,6 +142,7 @@ class Part(io.RawIOBase):
         super().__init__()
         self._file, self._begin, self._size, self._budget = file, begin, end - begin, budget
         self._at = 0
+        self.read_max = DIRECTORY_BYTES_MAX
 
     def seekable(self) -> bool:
         return True
@@ -162,7 +163,7 @@ class Part(io.RawIOBase):
     def read(self, size: Optional[int] = -1) -> bytes:
         left = max(0, self._size - self._at)
         wanted = left if size is None or size < 0 else min(size, left)
-        if wanted > DIRECTORY_BYTES_MAX:
+        if wanted > self.read_max:
             raise UnusableError  # Nothing that is read whole is that long.
         found = self._budget.read(self._file, self._begin + self._at, wanted)
         self._at += len(found)
@@ -182,25 +183,19 @@ def _of_torch(file: IO[bytes], budget: Budget) -> Iterator[Piece]:
 
 
 def _of_archive(file: IO[bytes], start: int, end: int, budget: Budget) -> Iterator[Piece]:
-    with zipfile.ZipFile(Part(file, start, end, budget)) as archive:
+    part = Part(file, start, end, budget)
+    with zipfile.ZipFile(part) as archive:
         members = {member.filename: member for member in archive.infolist()}
         if any(member.header_offset + member.compress_size > end - start for member in members.values()):
             raise TornError("is a zip that ends too early")
-        pickled = next((name for name in members if name.endswith("data.pkl")), None)
-        if (
-            pickled is None
-            or members[pickled].file_size > PICKLE_BYTES_MAX
-            or members[pickled].compress_type != zipfile.ZIP_STORED
-        ):
-            raise UnusableError
-        root = pickled[: -len("data.pkl")]
-        if members[pickled].CRC == 0:  # torch was told to compute none: set_crc32_options(False).
-            del members[pickled].CRC
+        pickled = _pickled(archive)
+        root = pickled.filename[: -len(_PICKLE)]
+        part.read_max = PICKLE_BYTES_MAX
         try:
             opcodes = archive.read(pickled)
         except zipfile.BadZipFile as error:
             raise TornError(_ELSEWHERE) from error
-        blind = sum(member.file_size for member in members.values()) - members[pickled].file_size
+        blind = sum(member.file_size for member in members.values()) - pickled.file_size
         for key, dtype in dict(storages(opcodes, budget)).items():
             member = members.get("%sdata/%s" % (root, key))
             if member is not None and member.compress_type == zipfile.ZIP_STORED:
@@ -213,11 +208,49 @@ def _of_archive(file: IO[bytes], start: int, end: int, budget: Budget) -> Iterat
         yield Piece("other members", "", start, max(0, blind))
 
 
-def storages(pickled: bytes, budget: Budget) -> Iterator[Tuple[str, str]]:
-    """Key and dtype of each storage that a pickle names. It is read as opcodes: nothing of it is run.
+_PICKLE: Final = "data.pkl"
 
-    A storage is the persistent id ("storage", its class, its key, its device, its length).
+
+def _pickled(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
+    member = next((one for one in archive.infolist() if one.filename.endswith(_PICKLE)), None)
+    if member is None or member.file_size > PICKLE_BYTES_MAX or member.compress_type != zipfile.ZIP_STORED:
+        raise UnusableError
+    if member.CRC == 0:  # torch was told to compute none: set_crc32_options(False).
+        del member.CRC
+    return member
+
+
+_PUT, _GET = rb"(?:q.|r.{4})", rb"(?:h.|j.{4})"
+# As torch has pickled the persistent id of a storage from its first zips on. A class is told once, and then got.
+_STORAGE: Final = re.compile(
+    rb"\((?:X\x07\0\0\0storage" + _PUT + rb"|" + _GET + rb")"
+    rb"(?:c(torch)\n(\w+)\n(" + _PUT + rb")|(" + _GET + rb"))X[\x01-\x14]\0\0\0(\d{1,20})",
+    re.DOTALL,
+)
+
+
+def storages(pickled: bytes, budget: Budget) -> Iterator[Tuple[str, str]]:
+    """Key and dtype of each storage that a pickle names. Nothing of it is run.
+
+    A storage is the persistent id ("storage", its class, its key, its device, its length). Of the protocol that torch
+    writes it is looked for as it stands: opcode by opcode two seconds are over after 4 MB.
     """
+    if not pickled.startswith(b"\x80\x02"):
+        yield from _storages_by_opcodes(pickled, budget)
+        return
+    told: Dict[bytes, str] = {}
+    for match in _STORAGE.finditer(pickled):
+        if budget.is_spent:
+            return
+        module, name, put, got, key = match.groups()
+        if name is not None:
+            told[put[1:]] = "%s %s" % (module.decode(), name.decode())
+        dtype = _STORAGES.get(told.get(put[1:] if got is None else got[1:], ""))
+        if dtype is not None:
+            yield key.decode(), dtype
+
+
+def _storages_by_opcodes(pickled: bytes, budget: Budget) -> Iterator[Tuple[str, str]]:
     memo: Dict[object, object] = {}
     pushed: List[object] = []
     for opcode, argument, _ in pickletools.genops(pickled):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.shim.weights_files import COUNT, INF, MINUS_INF, NAN, ONE, distcp, safetensors, text, torch_zip
-from trainer_shim.saving.weights_formats import NUMBER_BYTES_MAX, Budget, of_distcp, storages
+from trainer_shim.saving.weights_formats import NUMBER_BYTES_MAX, PICKLE_BYTES_MAX, Budget, of_distcp, storages
 from trainer_shim.saving.weights_sample import (
     FILES_FIRST,
     FILES_MAX,
@@ -48,6 +48,22 @@ def test_healthy_weights_masks_and_a_few_numbers_are_not_suspected(tmp_path: Pat
     assert sampled(tmp_path / "state.pt") is None
     distcp(tmp_path / "__0_0.distcp", dtype, *tensors)
     assert sampled(tmp_path / "__0_0.distcp") is None
+
+
+NAME, FLOAT = text(b"layers.7.experts.31.w") + b"0", b"G?" + bytes(7) + b"0"
+
+
+@pytest.mark.parametrize("size", [9 << 20, PICKLE_BYTES_MAX])
+@pytest.mark.parametrize("value", [NAME, FLOAT], ids=["names", "floats"])
+def test_weights_beside_many_values_are_looked_into(tmp_path: Path, size: int, value: bytes) -> None:
+    """Names of 18,700 tensors, a callback's list of floats. What nobody reads is not called looked into."""
+    path, many = tmp_path / "last.ckpt", value * (size // len(value))
+    torch_zip(path, "F32", ONE["F32"] * COUNT, NAN["F32"] * COUNT, values=many)
+    found = sample(str(tmp_path), [(path.name, path.stat().st_size)], lambda: None, time_s=60)
+    if size < PICKLE_BYTES_MAX:
+        assert found.harm == "last.ckpt: the tensor that is data/1 in it"
+    else:
+        assert found == Sampled(None, "most of its bytes: last.ckpt")
 
 
 NUMBERS = 200

@@ -44,9 +44,13 @@ def text(word: bytes) -> bytes:
     return b"X" + struct.pack("<I", len(word)) + word
 
 
-def torch_zip(path: Path, dtype: str, *raws: bytes, protocol: int = 2) -> None:
-    """As torch.save writes it: each storage is a member, and words that were said before come from the memo."""
+def torch_zip(path: Path, dtype: str, *raws: bytes, protocol: int = 2, values: bytes = b"") -> None:
+    """As torch.save writes it: each storage is a member, and words that were said before come from the memo.
+
+    `values`: pickled before the tensors.
+    """
     pickled = b"\x80\x02" if protocol < 4 else b"\x80\x04\x95" + struct.pack("<Q", 10_000)
+    pickled += values
     for key, _ in enumerate(raws):
         kind = text(b"storage") + b"q\x00" if key == 0 else b"h\x00"
         storage = b"ctorch\n" + CLASSES[dtype] + b"\nq\x01" if key == 0 else b"h\x01"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from trainer_shim.governor_socket import GovernorSocket, clip
 from trainer_shim.guard import attempt, guarded, print_line
@@ -44,6 +44,7 @@ class SaveAtStep:
         self._delegated: Optional[Order] = None
         self._generators: Tuple[Optional[int], Dict[str, Any]] = (None, {})  # As they were where that step ended.
         self._draining: Optional[Tuple[Order, Result]] = None  # Saved by an asynchronous writer, not yet durable.
+        self._asked_to_end: Optional[List[int]] = None  # SIGTERMs since an order to save and park, or to park.
         self.hold_s = 0.0  # Total time the training thread was held for an agreement.
         self.checkpoint_s = 0.0  # Total time it spent saving for us.
 
@@ -128,6 +129,9 @@ class SaveAtStep:
         order = self._stand(step)
         if order is None:
             return False
+        if order.park and self._asked_to_end is None:
+            # From here: a SIGTERM while it saves must end this rank when that is durable, and not before.
+            self._asked_to_end = defer_end(lambda: self._gate.settled)
         if order.save and delegate:
             self._delegated = order
             return True
@@ -226,7 +230,7 @@ class SaveAtStep:
 
     def _park(self, order: Order) -> None:
         """Stand still until somebody ends this process. When nobody comes, end it: nothing trains on after a halt."""
-        asked_to_end = defer_end(lambda: self._gate.settled)
+        asked_to_end = self._asked_to_end
         self._enter("idle")
         began_ns = time.monotonic_ns()
         while not self._may_leave(order, began_ns):

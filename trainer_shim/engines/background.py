@@ -20,9 +20,9 @@ class Write:
 
     def __init__(self, trainer: Any, path: str) -> None:
         self._strategy = trainer.strategy
-        self._path = path
+        self.path = absolute(path)
         # Another rank writes, and may have begun: for this one whatever is there is new.
-        self._before = _identity(path) if trainer.is_global_zero else None
+        self._before = _identity(self.path) if trainer.is_global_zero else None
         self._markers: List["futures.Future[None]"] = []
 
     def returned(self) -> None:
@@ -40,7 +40,7 @@ class Write:
             error = getattr(one, "_error", None)
             if isinstance(error, Exception):
                 raise error
-        return bool(self._markers) or _is_there(self._path, self._before)
+        return bool(self._markers) or _is_there(self.path, self._before)
 
     def when_over(self, tell: Callable[[], None]) -> bool:
         """Have `tell` called on the thread that writes; False where no such thread is known."""
@@ -59,6 +59,11 @@ class Write:
             found.append(one)
             one = getattr(one, "checkpoint_io", None)
         return found
+
+
+def absolute(path: str) -> str:
+    """Return a path as others find it, too: the governor works in another directory, and the script may change its."""
+    return path if "://" in path else os.path.abspath(path)
 
 
 _Identity = Tuple[int, int, int]

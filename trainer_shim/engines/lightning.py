@@ -22,7 +22,7 @@ from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
 from . import base, deepspeed_engine, hooks, plain, replicas, torch_calls
-from .background import Write
+from .background import Write, absolute
 from .base import Options
 from .lightning_checkpoints import CHECKPOINT_FILE, STATE_KEY, LightningSaver, state_of
 
@@ -225,19 +225,18 @@ class LightningFit:
         finally:
             meter.exit_phase(part, False)
         if write is not None and not (args[0] if args else kwargs.get("weights_only")):
-            self._saved(str(filepath), write)
+            self._saved(write)
         return result
 
     def _remove(self, original: Callable[..., Any], filepath: Any, *args: Any, **kwargs: Any) -> Any:
         """A ModelCheckpoint makes room. After a NaN the last good one stays."""
-        if not self._meter.progress.is_good and os.path.abspath(str(filepath)) == self._good:
+        if not self._meter.progress.is_good and absolute(str(filepath)) == self._good:
             return None
         return original(filepath, *args, **kwargs)
 
     @guarded()
-    def _saved(self, path: str, write: Write) -> None:
-        path = path if "://" in path else os.path.abspath(path)
-        record = base.good_record(self._meter, int(self._trainer.global_step), path)
+    def _saved(self, write: Write) -> None:
+        record = base.good_record(self._meter, int(self._trainer.global_step), write.path)
         write.returned()
         if record is not None:
             self._announcements = [*self._announcements[-ANNOUNCEMENTS_MAX:], Announcement(write, record)]
@@ -254,7 +253,7 @@ class LightningFit:
             with contextlib.suppress(ValueError):  # The other thread has done it.
                 self._announcements.remove(one)
                 if error is None:
-                    self._good = os.path.abspath(one.record["path"])
+                    self._good = one.record["path"]
                     self._meter.watch.hello_field("last_good", one.record)
 
     @guarded()

@@ -16,7 +16,7 @@ from trainer_shim.saving import checkpoint, rng
 from trainer_shim.saving.pickled_values import Budget, TooLargeError, values_of
 
 from . import base, hooks
-from .background import Write
+from .background import Write, absolute
 from .own_checkpoints import manifest
 
 CHECKPOINT_FILE = "trainer.ckpt"
@@ -115,7 +115,8 @@ class LightningSaver(base.PositionSaver):
         files.update((path, True) for path in self._files("checkpoints"))
         for one in self._trainer.checkpoint_callbacks:
             if getattr(one, "dirpath", None):
-                files.update((path, True) for path in glob.glob(os.path.join(glob.escape(str(one.dirpath)), "*.ckpt")))
+                folder = glob.escape(absolute(str(one.dirpath)))
+                files.update((path, True) for path in glob.glob(os.path.join(folder, "*.ckpt")))
         there = {path: _file_of(path) for path in files if os.path.isfile(_file_of(path))}
         newest = sorted(there, key=lambda path: os.path.getmtime(there[path]), reverse=True)
         budget = Budget()
@@ -142,7 +143,8 @@ class LightningSaver(base.PositionSaver):
         trainer = self._trainer
         roots = {str(trainer.default_root_dir)}
         roots.update(str(logger.save_dir) for logger in trainer.loggers if getattr(logger, "save_dir", None))
-        return [path for root in sorted(roots) for path in glob.glob(os.path.join(glob.escape(root), *below, "*.ckpt"))]
+        folders = [glob.escape(absolute(root)) for root in sorted(roots)]
+        return [path for folder in folders for path in glob.glob(os.path.join(folder, *below, "*.ckpt"))]
 
 
 def state_of(tokens_total: Optional[int]) -> Dict[str, Any]:

@@ -194,3 +194,24 @@ def test_what_is_there_at_once_is_told_at_once_and_other_ranks_wait_for_nothing(
     saver = LightningSaver(meter, str(tmp_path), trainer)
     saver.save(str(tmp_path), "cg_1", {})
     assert not saver.pending()
+
+
+def test_a_relative_path_is_of_the_directory_in_which_it_was_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script goes elsewhere while it is written. It is announced to a governor that works elsewhere, too."""
+    meter, kept = metered()
+    trainer = Trainer(Later())
+    fit = LightningFit(trainer, meter)
+    monkeypatch.chdir(tmp_path)
+    fit._save(trainer.save_checkpoint, "a.ckpt")
+    FileIO().save_checkpoint("a.ckpt")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    fit.end_batch()
+    assert [one["path"] for one in kept.good] == [str(tmp_path / "a.ckpt")]
+    meter.progress.sound = False
+    removed: list[str] = []
+    monkeypatch.chdir(tmp_path)
+    fit._remove(removed.append, "a.ckpt")
+    assert removed == [], "after a NaN it stays"

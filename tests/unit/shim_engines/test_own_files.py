@@ -113,6 +113,21 @@ def test_one_of_lightning_s_with_objects_of_its_script_is_gone_on_from(tmp_path:
     assert (resumed.step, resumed.path) == (30, str(tmp_path / "checkpoints" / "epoch=0-step=30.ckpt"))
 
 
+@pytest.mark.parametrize("root", ["default_root_dir", "dirpath", "save_dir"])
+def test_relative_paths_of_lightning_s_are_told_as_the_governor_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = trainer(tmp_path / "elsewhere")
+    made.default_root_dir = "out" if root == "default_root_dir" else "elsewhere"
+    made.checkpoint_callbacks = [SimpleNamespace(dirpath="out/checkpoints")] if root == "dirpath" else []
+    made.loggers = [SimpleNamespace(save_dir="out")] if root == "save_dir" else []
+    by_lightning(tmp_path / "out" / "checkpoints" / "epoch=0-step=20.ckpt", 20)
+    resumed = resume(LightningSaver(meter(), str(tmp_path / "costgov"), made), tmp_path / "costgov")
+    assert resumed is not None
+    assert resumed.path == str(tmp_path / "out" / "checkpoints" / "epoch=0-step=20.ckpt")
+
+
 def test_shards_that_lightning_saved_unasked_are_gone_on_from(tmp_path: Path) -> None:
     saved(tmp_path / "checkpoints" / "epoch=0-step=30.ckpt" / "meta.pt", {"global_step": 30, "callbacks": {}})
     resumed = resume(LightningSaver(meter(), str(tmp_path / "costgov"), trainer(tmp_path)), tmp_path / "costgov")

@@ -109,6 +109,7 @@ class TrainerRun:
         """train() has built model, optimizer and, perhaps, an engine."""
         self.unhook()  # train() begins again when it searches for a batch size that fits.
         trainer, meter = self._trainer, self._meter
+        attempt(self._saver.remove_abandoned)
         wrapped = trainer.model_wrapped
         self._is_deepspeed = bool(getattr(trainer, "is_deepspeed_enabled", False)) and hasattr(wrapped, "global_steps")
         if self._is_deepspeed:

@@ -72,6 +72,11 @@ class TrainerSaver(base.PositionSaver):
             undo()
         return path
 
+    def remove_abandoned(self) -> None:
+        """Remove what earlier launches have begun to save there and have not finished. Raises OSError."""
+        if self._trainer.is_local_process_zero():
+            publish.remove_abandoned(self.resume_directory())
+
     def final_path(self, path: str, step: int, kind: str) -> str:
         """Where get_last_checkpoint() finds a good one, and does not find a suspect one."""
         if kind == "good":

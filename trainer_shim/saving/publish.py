@@ -6,19 +6,28 @@ for. So a torn save is never the newest checkpoint, and a suspect one gets a nam
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
+import time
+from typing import Dict
 
 from trainer_shim import launch
+from trainer_shim.guard import attempt, print_line
 
-from .checkpoint import fsync
+from .checkpoint import MANIFEST, fsync
 
 STAGING = "costgov-saving-"
 SUSPECT = "costgov-suspect-"
 _REPLACED = "replaced"
-_OWNER = "owner"  # Several runs may save in one directory.
+_GONE = ".gone"
+# Several runs may save in one directory. It has a digest of the run, and where each lock is seen that stands on it.
+_OWNER = "owner"
+_OWNER_BYTES_MAX = 1 << 20  # Thousands of nodes.
+_IDLE_S = 86_400.0
+_HELD: Dict[str, int] = {}  # The open file that has this process's lock, by run.
 
 
 def staging_directory(directory: str, step: int) -> str:
@@ -27,9 +36,43 @@ def staging_directory(directory: str, step: int) -> str:
 
 
 def sign(staging: str) -> None:
-    """Say in a staging directory which run writes there: its next save may remove it. Raises OSError."""
-    with open(os.path.join(staging, _OWNER), "w", encoding="ascii") as stream:
-        stream.write(_run())
+    """Say in a staging directory who writes there: which run, and this process by a lock that ends with it.
+
+    A run has one at a time here: what an earlier save of its own has left unfinished is nobody's. Raises OSError.
+    """
+    _let_go()
+    descriptor = os.open(os.path.join(staging, _OWNER), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    _HELD[_run()] = descriptor
+    is_locked = _lock(descriptor, fcntl.LOCK_SH)  # Shared: of each node one process signs.
+    run = _run().encode("ascii")
+    if os.pread(descriptor, len(run), 0) != run:
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, run + b"\n")
+    where = _where(descriptor) if is_locked else "without locks"
+    os.write(descriptor, where.encode("ascii") + b"\n")
+
+
+def _let_go() -> None:
+    descriptor = _HELD.pop(_run(), None)
+    if descriptor is not None:
+        attempt(fcntl.flock, descriptor, fcntl.LOCK_UN)  # Forked workers have the open file, too.
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, how: int) -> bool:
+    """Whether it is there: not every file system has locks. Raises BlockingIOError where somebody else's is."""
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return False
+    return True
+
+
+def _where(descriptor: int) -> str:
+    """Return within what each sees the other's lock: one kernel, one mounted file system."""
+    return "%s %d" % (launch.boot_id(), os.fstat(descriptor).st_dev)
 
 
 def _run() -> str:
@@ -38,19 +81,53 @@ def _run() -> str:
     return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _is_ours(staging: str) -> bool:
+def remove_abandoned(directory: str) -> None:
+    """Remove what saves left unfinished whose processes are gone, of whichever run. A whole one stays."""
+    for name in os.listdir(directory) if os.path.isdir(directory) else ():
+        staging = os.path.join(directory, name)
+        if not name.startswith(STAGING):
+            continue
+        if not name.endswith(_GONE):
+            if not _set_aside(staging):
+                continue
+            print_line("removing %s: it is not whole, and who wrote there is gone" % staging)
+            staging += _GONE
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _set_aside(staging: str) -> bool:
+    """Rename it if it is abandoned, under a lock that nobody who writes there lets us have."""
     try:
-        with open(os.path.join(staging, _OWNER), encoding="ascii") as stream:
-            return stream.read(len(_run()) + 1) == _run()
-    except (OSError, ValueError):
+        with open(os.path.join(staging, _OWNER), "rb+") as stream:
+            is_locked = _lock(stream.fileno(), fcntl.LOCK_EX)
+            run, *others = stream.read(_OWNER_BYTES_MAX).decode("ascii").rstrip("\n").split("\n")
+            is_seen = is_locked and set(others) == {_where(stream.fileno())}
+            is_ours = run == _run()
+            # Nobody who writes there, on another machine or without locks, leaves all of it alone for so long.
+            if _is_whole(staging) or not (is_seen or is_ours or _idle_s(staging) > _IDLE_S):
+                return False
+            os.rename(staging, staging + _GONE)
+            return True
+    except (OSError, ValueError):  # Nobody has signed it, or somebody writes there.
         return False
+
+
+def _is_whole(staging: str) -> bool:
+    names = (name for name in os.listdir(staging) if name != _REPLACED)
+    return any(os.path.lexists(os.path.join(staging, name, MANIFEST)) for name in names)
+
+
+def _idle_s(staging: str) -> float:
+    """How long nothing has changed there."""
+    folders = [parent for parent, _, _ in os.walk(staging)]
+    files = [os.path.join(parent, name) for parent in folders for name in os.listdir(parent)]
+    return time.time() - max(os.lstat(path).st_mtime for path in (*folders, *files))
 
 
 def publish(path: str, final: str) -> None:
     """Move checkpoint `path` out of its staging directory to `final`. Raises OSError.
 
-    A checkpoint of the same name goes when the new one stands. So does what an earlier save of this run left behind
-    unfinished.
+    A checkpoint of the same name goes when the new one stands. So does what earlier saves left behind unfinished.
     """
     directory = os.path.dirname(final)
     replaced = os.path.join(os.path.dirname(path), _REPLACED)
@@ -63,7 +140,6 @@ def publish(path: str, final: str) -> None:
             os.rename(replaced, final)
         raise
     fsync(directory)
-    own = os.path.basename(os.path.dirname(path))
-    for name in os.listdir(directory):
-        if name == own or (name.startswith(STAGING) and _is_ours(os.path.join(directory, name))):
-            shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
+    _let_go()
+    shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+    remove_abandoned(directory)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from trainer_shim.saving.publish import publish, sign, staging_directory
+from trainer_shim.saving.checkpoint import MANIFEST
+from trainer_shim.saving.publish import publish, remove_abandoned, sign, staging_directory
 
 
 def staged(directory: Path, step: int, content: str) -> Path:
@@ -59,3 +65,95 @@ def test_what_another_run_is_writing_there_stays(tmp_path: Path, monkeypatch: py
     publish(str(staged(tmp_path, 100, "new")), str(tmp_path / "checkpoint-100"))
     assert (theirs / "weights").read_text() == "half"
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-100", "costgov-saving-200"}
+
+
+_WRITER = """
+import os, sys
+from trainer_shim.saving.publish import sign
+sign(sys.argv[1])
+if os.fork():
+    print("signed", flush=True)
+sys.stdin.read()
+"""
+
+
+class Writer:
+    """Another launch, with other arguments; like a trainer with a data loader it has a forked worker."""
+
+    def __init__(self, directory: Path, step: int) -> None:
+        self.weights = Path(staging_directory(str(directory), step)) / f"checkpoint-{step}" / "weights"
+        self.weights.parent.mkdir(parents=True)
+        self.weights.write_text("half")
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _WRITER, str(self.weights.parents[1])],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"signed\n"
+
+    def end(self) -> None:
+        """With its workers: the pipe is closed when the last of them is gone."""
+        if self._process.returncode is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[Writer]:
+    made = Writer(tmp_path, 200)
+    yield made
+    made.end()
+
+
+def test_what_a_launch_with_other_arguments_left_goes_when_its_processes_are_gone(
+    tmp_path: Path, writer: Writer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    remove_abandoned(str(tmp_path))
+    publish(str(staged(tmp_path, 100, "new")), str(tmp_path / "checkpoint-100"))
+    assert writer.weights.read_text() == "half", "it is being written"
+    writer.end()
+    remove_abandoned(str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-100"]
+    assert f"removing {tmp_path}/costgov-saving-200: it is not whole" in capfd.readouterr().err
+
+
+def test_a_whole_one_that_could_not_move_stays(tmp_path: Path, writer: Writer) -> None:
+    (writer.weights.parent / MANIFEST).touch()
+    writer.end()
+    remove_abandoned(str(tmp_path))
+    assert writer.weights.read_text() == "half"
+
+
+def test_what_another_attempt_of_the_same_run_writes_stays_too(tmp_path: Path, writer: Writer) -> None:
+    (own,) = (staged(tmp_path / "own", 1, "new").parent / "owner").read_text().splitlines()[:1]
+    signed = writer.weights.parents[1] / "owner"
+    signed.write_text(signed.read_text().replace(owner(writer)[0], own))
+    remove_abandoned(str(tmp_path))
+    assert writer.weights.read_text() == "half"
+    writer.end()
+    remove_abandoned(str(tmp_path))
+    assert not writer.weights.exists()
+
+
+def owner(writer: Writer) -> list[str]:
+    return (writer.weights.parents[1] / "owner").read_text().split()
+
+
+@pytest.mark.parametrize("days", [0, 2])
+@pytest.mark.parametrize("where", ["of another boot 7", "without locks"])
+def test_of_what_was_written_elsewhere_only_time_tells(tmp_path: Path, writer: Writer, where: str, days: int) -> None:
+    writer.end()
+    signed = writer.weights.parents[1] / "owner"
+    signed.write_text(f"{owner(writer)[0]}\n{where}\n")
+    for path in (writer.weights, signed, *writer.weights.parents[:2]):
+        os.utime(path, (signed.stat().st_mtime - days * 86_400,) * 2)
+    remove_abandoned(str(tmp_path))
+    assert writer.weights.exists() == (days == 0)
+
+
+def test_one_that_was_being_removed_goes(tmp_path: Path) -> None:
+    staged(tmp_path, 5, "torn").parent.rename(tmp_path / "costgov-saving-5.gone")
+    remove_abandoned(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    remove_abandoned(str(tmp_path / "absent"))

@@ -46,7 +46,8 @@ def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
     if previous is not None and set(previous.processes) == set(event.processes):
         # The governor was restarted, not the command. What the command cost before counts towards its ceiling.
         node.previous_command = None
-        node.account.restore(previous.account, previous.unallocated_since)
+        node.account.restore(previous.account, previous.unallocated_since, has_own=previous.lent is None)
+        node.ledger.book.restore_lent(previous.lent or {})
         node.ledger.book.restore_unallocated(previous.unallocated, previous.unallocated_older_usd_micros)
     return watch(node, event.at)  # At once: a command may end before the first tick.
 
@@ -360,12 +361,17 @@ def launched_row(node: Node) -> Mapping[str, Any] | None:
         "nobodys": [charge_row(charge) for charge in charges],
         "nobodys_older_usd_micros": older,
         "unattached": any(managed.is_unattached for managed in node.runs.values()),
+        **({} if node.account.has_own else {"lent": _lent_rows(node)}),
     }
+
+
+def _lent_rows(node: Node) -> Mapping[str, Any]:
+    return {run: [charge_row(one) for one in charges] for run, charges in node.ledger.book.lent_charges().items()}
 
 
 def previous_command(row: Mapping[str, Any]) -> PreviousCommand:
     """Rebuild it. KeyError, TypeError or ValueError when the row is not one of ours."""
-    account, run = row["account"], row.get("run")  # An older journal has no name.
+    account, run, lent = row["account"], row.get("run"), row.get("lent")  # An older journal has no name.
     return PreviousCommand(
         run=str(run) if run is not None else None,
         processes=tuple(process_of(process) for process in row["processes"]),
@@ -374,4 +380,5 @@ def previous_command(row: Mapping[str, Any]) -> PreviousCommand:
         unallocated=tuple(charge_of(charge) for charge in row["nobodys"]),
         unallocated_older_usd_micros=UsdMicros(int(row["nobodys_older_usd_micros"])),
         is_unattached=bool(row.get("unattached")),  # An older journal does not say.
+        lent=None if lent is None else {str(name): tuple(map(charge_of, rows)) for name, rows in lent.items()},
     )

@@ -49,6 +49,12 @@ class RunHistory:
         """Note that it pays for this launched command. The command's next launch goes on with the last one's budget."""
         self.command, self.turn = command, turn
 
+    def give_back(self, paid_from: BootNs, spent: UsdMicros) -> None:
+        """What it was charged is another run's now. It is counted anew, from what is left."""
+        self.paid_from, self.paid_before, self.meter, self.split = paid_from, spent, None, SpendSplit()
+        if spent:
+            self.split.begin_untold(spent)
+
     def hold(self, until: MonoNs | None, reason: str) -> None:
         """Let no rule halt the run before `until`."""
         self.hold_until, self.hold_reason = until, reason
@@ -203,6 +209,7 @@ class PreviousCommand:
     unallocated: tuple[Charge, ...]
     unallocated_older_usd_micros: UsdMicros
     is_unattached: bool  # A run stood in for it.
+    lent: Mapping[str, tuple[Charge, ...]] | None = None  # None: its own user had reported, or an older journal.
 
 
 @dataclass(frozen=True, slots=True)

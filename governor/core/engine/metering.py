@@ -7,6 +7,7 @@ from dataclasses import replace
 from enum import Enum
 
 from governor.core.base.units import BootNs, MonoNs, UsdMicros, WallNs
+from governor.core.engine.launched_command import is_its
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, make_past, payer_of
 from governor.core.engine.node_journal import persist
@@ -177,11 +178,38 @@ def hand_over(node: Node, managed: ManagedRun, at: MonoNs, *, begins: bool = Fal
     takes = node.account.run_reports(managed.run.run, follows=begins and _has_account_ended(node, managed))
     if node.launched is not None and (takes or (before is not None and before != node.account.run)):
         managed.history.take_over(node.launched.run, _turns(node, node.launched.run) + 1)
+    if node.command is not None and managed.run.uid != node.command.uid and not node.account.has_own:
+        node.ledger.book.lend(managed.run.run)
     if not takes:
         return
     if managed.history.meter is None:
         managed.history.paid_from = node.account.since
     node.ledger.hand_over(payer_of(managed))
+
+
+def take_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
+    """Charge to the first run of the command's own user what other users' below the command were charged before it.
+
+    The command may have become such a user (sudo), and nobody else pays for it then. It may also have a sandbox, that
+    spoke first. What another script of its user announces is not the command's.
+    """
+    command, account, name = node.command, node.account, managed.run.run
+    if command is None or account.has_own or managed.run.uid != command.uid or not managed.run.ranks:
+        return []
+    if managed.is_separate or not is_its(managed, command.run, command.processes):
+        return []
+    account.own_reports()
+    charge_until(node, at)
+    lenders = [node.runs[run] for run in node.ledger.take_back(payer_of(managed)) if run in node.runs]
+    if not lenders:
+        return []
+    for lender in lenders:
+        lender.history.give_back(node.ledger.charged_to, node.ledger.spend(lender.run.run))
+    if managed.history.meter is None:
+        managed.history.paid_from = min(managed.history.paid_from, account.since)
+    account.run_reports(name, follows=True)
+    managed.history.take_over(command.run, _turns(node, command.run) + 1)
+    return [persist(node, at, *lenders)]
 
 
 def _has_account_ended(node: Node, managed: ManagedRun) -> bool:

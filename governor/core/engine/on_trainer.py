@@ -23,7 +23,7 @@ from governor.core.engine import (
 )
 from governor.core.engine.alarms import refuse
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.metering import close_gap, hand_over, meter_tokens
+from governor.core.engine.metering import close_gap, hand_over, meter_tokens, take_back
 from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, owner_of
 from governor.core.engine.node_journal import persist
 from governor.core.events.checkpoints import NamedCheckpoint
@@ -86,6 +86,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     launched_command.on_rank(node, managed, hello, stood_in=stood_in)
     managed.was_announced = True
     hand_over(node, managed, hello.at, begins=begins)  # After attempt, stage and labels are set: its charges bear them.
+    effects.extend(take_back(node, managed, hello.at))
     if begins:
         charging.charge_launch(node, managed, hello.at)
     intake.set_jsonl_only(managed.run, only=False)  # Also when a stream of this name was opened first.
@@ -342,6 +343,7 @@ def on_launchers(node: Node, event: LaunchersSeen) -> list[Effect]:
         if event.launchers:
             managed.launch.launchers = event.launchers
             managed.launch.command = event.command
+        return take_back(node, managed, event.at)
     return []
 
 

@@ -21,6 +21,9 @@ UNALLOCATED: Final = ""  # Not a valid run name.
 # The number of closed unallocated charges that hand_over() can move: one line's charges of a week, or three lines' of
 # two days. Older ones stay unallocated.
 UNALLOCATED_MAX: Final = 168
+LENT_MAX: Final = (
+    48  # Likewise of take_back(), per run: a command's own user speaks within its first hours, or not at all.
+)
 # At most a month of one stretch is cut at full hours. The rest (of a long sleep, say) is one charge: a year of hourly
 # charges would be 6 MB in one commit.
 CUTS_MAX: Final = 31 * 24
@@ -222,6 +225,7 @@ class ChargeBook:
         self._unallocated: deque[Charge] = deque(maxlen=UNALLOCATED_MAX)  # Closed; hand_over() may still move them.
         # The sum of charges that fell out of `_unallocated`: they stay unallocated.
         self._unallocated_older_usd_micros = 0
+        self._lent: dict[str, deque[Charge]] = {}  # By run: its closed charges. take_back() may still move them.
 
     def add(
         self,
@@ -268,22 +272,55 @@ class ChargeBook:
 
     def hand_over(self, to: Payer) -> list[Charge]:
         """Move the unallocated charges to the payer `to`, under the same ids; return those that are already closed."""
-        handed = [replace(charge, payer=to) for charge in self._unallocated]
+        closed = list(self._unallocated)
         self._unallocated.clear()
         self._unallocated_older_usd_micros = 0
-        amount: int = sum(charge.usd_micros for charge in handed)
-        for key in [key for key in self._open if key[0] == UNALLOCATED]:
-            charge = self._open.pop(key)
-            amount += charge.usd_micros
+        handed = self._move(closed, [key for key in self._open if key[0] == UNALLOCATED], to)
+        if to.run in self._lent:
+            self._lent[to.run] += handed
+        return handed
+
+    def _move(self, closed: Iterable[Charge], opened: Iterable[tuple[str, LineKind, str]], to: Payer) -> list[Charge]:
+        handed = []
+        for charge in closed:
+            handed.append(self._moved(charge, to))
+        for key in opened:
+            charge = self._moved(self._open.pop(key), to)
             taken = (to.run, *key[1:])
             # The run already pays for this line: its own row continues, and the moved row is closed.
             if taken in self._open:
-                handed.append(replace(charge, payer=to))
+                handed.append(charge)
             else:
-                self._open[taken] = replace(charge, payer=to)
-        self.runs.move(UNALLOCATED, to.run, amount)
-        self.groups.allot(to.stage, to.labels, amount)
+                self._open[taken] = charge
         return handed
+
+    def _moved(self, charge: Charge, to: Payer) -> Charge:
+        payer, amount = charge.payer, charge.usd_micros
+        self.runs.move(payer.run, to.run, amount)
+        if payer != UNALLOCATED_PAYER:
+            self.groups.allot(payer.stage, payer.labels, -amount)
+        self.groups.allot(to.stage, to.labels, amount)
+        return replace(charge, payer=to)
+
+    def lend(self, run: str) -> None:
+        """Keep the charges of this run's time so that take_back() can move them."""
+        self._lent.setdefault(run, deque(maxlen=LENT_MAX))
+
+    def take_back(self, to: Payer) -> tuple[list[Charge], list[str]]:
+        """Move the charges of time of all runs that were lent to. Returns the closed ones, and the runs."""
+        lent, self._lent = self._lent, {}
+        closed = [charge for charges in lent.values() for charge in charges]
+        opened = [key for key, charge in self._open.items() if key[0] in lent and _is_of_time(charge)]
+        return self._move(closed, opened, to), list(lent)
+
+    def lent_charges(self) -> dict[str, list[Charge]]:
+        """By run, what take_back() would move. Stored for the next governor."""
+        standing = [charge for charge in self._open.values() if _is_of_time(charge)]
+        return {run: [*kept, *(one for one in standing if one.payer.run == run)] for run, kept in self._lent.items()}
+
+    def restore_lent(self, lent: Mapping[str, Iterable[Charge]]) -> None:
+        """Go on with what the previous governor lent to runs, under the same ids."""
+        self._lent = {run: deque(charges, LENT_MAX) for run, charges in lent.items()}
 
     def unallocated_charges(self) -> tuple[tuple[Charge, ...], UsdMicros]:
         """The charges that hand_over() would move, and the sum that is too old for it. Stored for the next governor."""
@@ -315,12 +352,19 @@ class ChargeBook:
         charge = self._open.pop(key)
         if charge.payer == UNALLOCATED_PAYER:
             self._keep_unallocated(charge)
+        elif charge.payer.run in self._lent and _is_of_time(charge):
+            self._lent[charge.payer.run].append(charge)
         return charge
 
     def _keep_unallocated(self, charge: Charge) -> None:
         if len(self._unallocated) == UNALLOCATED_MAX:
             self._unallocated_older_usd_micros += self._unallocated[0].usd_micros
         self._unallocated.append(charge)
+
+
+def _is_of_time(charge: Charge) -> bool:
+    """And not of a launch or a checkpoint, of which a run's own words tell."""
+    return charge.line.unit in (Unit.HOUR, Unit.GB_MONTH)
 
 
 def _goes_on(charge: Charge, line: Line, payer: Payer, from_wall: WallNs, reconstructed: bool) -> bool:

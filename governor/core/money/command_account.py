@@ -75,6 +75,8 @@ class CommandAccount:
     # The last run that took over the command's time. Its budget holds while it stands in.
     run: str | None = None
     goes_on: bool = False  # The command has outlived the previous governor.
+    # A run of the command's own user has reported. Before, the command may have become another user, whose run pays.
+    has_own: bool = False
 
     @property
     def is_held(self) -> bool:
@@ -86,6 +88,10 @@ class CommandAccount:
         `follows`: it begins to, and the run that has the account has ended.
         """
         return self._name(run, Fact.RUN_FOLLOWS if follows else Fact.RUN_REPORTS) is Act.TAKE
+
+    def own_reports(self) -> None:
+        """The command's own user has a run of it. What others below it were charged before is that run's."""
+        self.has_own = True
 
     def inherit(self, run: str) -> None:
         """No run reports yet, and this one took over the time of the command's launch before: its budget goes on."""
@@ -102,10 +108,10 @@ class CommandAccount:
             self.since = now
         return act is Act.BEGIN
 
-    def restore(self, run: str | None, since: BootNs) -> None:
+    def restore(self, run: str | None, since: BootNs, *, has_own: bool = True) -> None:
         """The governor restarted while the command went on: restore the account from the journal."""
         self._next(Fact.RESTORED)
-        self.run, self.since, self.goes_on = run, since, True
+        self.run, self.since, self.goes_on, self.has_own = run, since, True, has_own
 
     def _name(self, run: str, fact: Fact) -> Act:
         act = self._next(fact)

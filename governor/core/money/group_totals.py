@@ -97,7 +97,7 @@ class RunSpend:
 
 
 class GroupSpend:
-    """Counters in micro-dollars. They never go down. Each day has its own."""
+    """Counters in micro-dollars. They go down only where a charge moves to another payer. Each day has its own."""
 
     def __init__(self) -> None:
         self.node_usd_micros = 0
@@ -114,10 +114,10 @@ class GroupSpend:
         self.allot(stage, labels, usd_micros)
 
     def allot(self, stage: str | None, labels: Labels, usd_micros: int) -> None:
-        """Count only for stage and labels: node and day have counted the amount already, as unallocated."""
+        """Count only for stage and labels: node and day have counted the amount already, for another payer."""
         for key in keys_of(stage, labels):
             if len(key) <= KEY_CHARS_MAX:
-                self._by_key[key] = self._by_key.pop(key, 0) + usd_micros
+                self._by_key[key] = max(0, self._by_key.pop(key, 0) + usd_micros)  # Its counter may have been dropped.
         while len(self._by_key) > KEYS_MAX:
             oldest = next((key for key in self._by_key if key not in self.pinned), None)
             if oldest is None:

@@ -155,6 +155,12 @@ class Ledger:
         """Move all unallocated charges so far to a run; its spend grows by their sum."""
         self.uncommitted += self.book.hand_over(to)
 
+    def take_back(self, to: Payer) -> list[str]:
+        """Move what the runs that were lent to (ChargeBook.lend) were charged to this run. Returns those runs."""
+        closed, runs = self.book.take_back(to)
+        self.uncommitted += closed
+        return runs
+
     def take_charges(self) -> tuple[Charge, ...]:
         """The charges for the next commit: those closed since the last one, and those that still grow."""
         charges = (*self.uncommitted, *self.book.open_charges())

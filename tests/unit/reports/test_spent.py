@@ -22,6 +22,11 @@ def test_a_halt_that_was_over_before_the_next_tick_does_not_say_that_it_cost_not
     assert spent_text(halted).startswith("$2.00 (charged up to the tick before the verdict) at ")
 
 
+def test_a_halted_run_whose_time_another_run_has_taken_over_has_spent_nothing_negative() -> None:
+    halted = nan_halt() | {"spend_at_verdict_usd_micros": 2_000_000, "spend_usd_micros": 0}
+    assert spent_text(halted).startswith("$0.00 (another run has taken its time over) at ")
+
+
 @pytest.mark.parametrize(
     ("over", "text", "cell", "is_unknown"),
     [

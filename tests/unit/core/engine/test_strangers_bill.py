@@ -10,11 +10,12 @@ from governor.cli.status_table import render_status
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import BootNs, MonoNs, usd
 from governor.core.engine.incident_json import incident_snapshot
+from governor.core.engine.launched_command import payer_before
 from governor.core.engine.node import Node
-from governor.core.engine.node_journal import run_snapshot
+from governor.core.engine.node_journal import node_snapshot, run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.checkpoints import SavedCheckpoint
-from governor.core.events.effects import Alarm, Kill, Page, Term
+from governor.core.events.effects import Alarm, Effect, Kill, Page, PersistRuns, Term
 from governor.core.events.inputs import (
     Ack,
     CommandLaunched,
@@ -34,9 +35,9 @@ from governor.text.moments import spent_amount, spent_text
 from governor.text.screen import FILE
 from tests.unit.billed import LAUNCH, UPLOAD
 from tests.unit.core.engine.test_budgeting import budget
-from tests.unit.core.engine.test_launched_command import COMMAND, PRICE, STREAMED, launched, pass_time, stream
+from tests.unit.core.engine.test_launched_command import COMMAND, PRICE, STREAMED, launched, pass_time, stream, terms
 from tests.unit.core.engine.test_metering import World
-from tests.unit.core.engine.test_step import a_step, at, hello, peer, play, tick
+from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, tick
 
 STRANGER = 12345
 NAN = float("nan")
@@ -203,3 +204,72 @@ def test_it_pays_where_nobody_of_the_commands_own_user_trains_or_that_run_is_ove
     play(node, Disconnected(at(20), ConnectionId(1)), TrainerExited(at(20), "own", None))
     pass_time(node, 30, 21)
     assert (node.ledger.spend("own"), node.ledger.spend("box")) == (usd(10), usd(20))
+
+
+def owns_speaks(node: Node, when: float) -> list[Effect]:
+    """A rank of the command's own user says hello, and is seen to be below the command."""
+    return play(node, hello(0, when, run="own", world_size=1), LaunchersSeen(at(when), "own", (COMMAND,)), tick(when))
+
+
+def rows(effects: list[Effect]) -> dict[str, int]:
+    """What the journal has charged each run: the newest state of each charge."""
+    kept = {one.charge_id: one for effect in effects if isinstance(effect, PersistRuns) for one in effect.charges}
+    runs = {charge.payer.run for charge in kept.values()}
+    return {run: sum(one.usd_micros for one in kept.values() if one.payer.run == run) for run in runs}
+
+
+def test_what_a_sandbox_paid_before_the_commands_own_user_spoke_is_that_users() -> None:
+    node = launched(ceiling=usd(100))
+    effects = [*play(node, of_sandbox(5, stage="box", labels={"team": "rl"}), tick(5)), *pass_time(node, 30, 6)]
+    assert (node.ledger.spend("box"), node.ledger.groups.of_key("label:team=rl")) == (usd(30), usd(30))
+    effects += owns_speaks(node, 30)
+    assert (node.ledger.spend("box"), node.ledger.spend("own"), node.ledger.total()) == (0, usd(30), usd(30))
+    assert node.ledger.groups.of_key("label:team=rl") == node.ledger.groups.of_key("stage:box") == 0
+    kept = [effect.runs for effect in effects if isinstance(effect, PersistRuns)][-1]
+    assert {name: kept[name]["spend_usd_micros"] for name in ("box", "own")} == {"box": 0, "own": usd(30)}
+    effects += pass_time(node, 80, 31)
+    assert rows(effects) == {"own": usd(80)}
+    told = node.runs["own"].history.split.by_cause(), node.runs["box"].history.split.by_cause()
+    assert [sum(amounts.values()) for amounts in told] == [usd(80), 0]
+    assert terms(pass_time(node, 100, 81)) == ["own"], "the ceiling is the command's"
+
+
+def test_so_is_what_it_paid_in_hours_that_are_over_and_under_a_governor_before() -> None:
+    node = launched(ceiling=None)
+    effects = [*play(node, of_sandbox(5), tick(5)), *pass_time(node, 9_000, 6)]
+    kept = [run_snapshot(node, managed, at(9_000)) for managed in node.runs.values()]
+    again = make_node(cloud="none", exclusive=True, boot=9_000, price_usd_micros_per_hour=PRICE)
+    restore_runs(again, [*kept, node_snapshot(node)], BootNs(at(9_000)), at(9_000))
+    effects += play(again, CommandLaunched(at(9_000), "job", 1000, (COMMAND,)), of_sandbox(9_001), tick(9_001))
+    assert again.ledger.spend("box") == usd(9_001)
+    effects += owns_speaks(again, 9_010)
+    assert (again.ledger.spend("box"), again.ledger.spend("own")) == (0, usd(9_010))
+    assert rows(effects) == {"own": usd(9_010)}
+
+
+def test_what_another_user_pays_after_the_commands_own_has_spoken_stays_its_own() -> None:
+    node = launched(ceiling=None)
+    play(node, of_sandbox(5), tick(5))
+    owns_speaks(node, 10)
+    play(node, Disconnected(at(20), ConnectionId(1)), TrainerExited(at(20), "own", None), tick(20))
+    pass_time(node, 30, 21)
+    owns_speaks(node, 30)
+    assert (node.ledger.spend("own"), node.ledger.spend("box")) == (usd(20), usd(10))
+
+
+def test_of_a_command_that_ran_as_another_user_its_launch_and_its_uploads_stay_with_that_run() -> None:
+    node = launched(ceiling=None)
+    node.facts = replace(node.facts, lines=Lines((), (LAUNCH,), (UPLOAD,)))
+    play(node, of_sandbox(0), tick(0), replace(saved(1), run="box"))
+    words = node.ledger.spend("box")
+    assert words > 0, "they are the run's own words"
+    pass_time(node, 10, 1)
+    owns_speaks(node, 10)
+    assert node.ledger.spend("box") == words
+
+
+def test_the_next_launch_goes_on_with_the_budget_of_the_commands_own_user() -> None:
+    node = launched(ceiling=None)
+    play(node, of_sandbox(5), tick(5))
+    owns_speaks(node, 10)
+    assert node.account.run == payer_before(node, "job") == "own"

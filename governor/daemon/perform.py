@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import structlog
 
+from governor.core.base.identity import ProcessId
 from governor.core.base.units import MonoNs
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.managed_run import Launch, ManagedRun, announced_by_others
@@ -252,9 +253,23 @@ class Performer:
             managed.incident.add_targets(row for row in hit if row["sent"] is Sent.SENT.value)
             signalled = {process_of(row) for row in hit}
             others = (process for process in managed.incident.launchers if process not in signalled)
-            managed.incident.note_left([p for p in others if not self.processes.is_gone(p)], signalled)
+            left = [process for process in others if not self.processes.is_gone(process)]
+            of_others = [process for process in left if self._is_anothers(managed, process)]
+            managed.incident.note_left(left, signalled, of_others=of_others)
         data = {"effect": signum.name, "targets": hit[:TARGETS_MAX], "targets_total": len(hit)}
         self._record(Record("effect", run, incident_id, data))
+
+    def _is_anothers(self, managed: ManagedRun, launcher: ProcessId) -> bool:
+        """Whether it is another user's, and above no other run."""
+        assert managed.incident is not None, "the caller looked"
+        others = (other for other in self.node.runs.values() if other is not managed and other.run.alive)
+        if any(launcher in other.launch.launchers for other in others):
+            return False
+        try:
+            facts = self.processes.facts(launcher.pid)
+        except OSError:  # No free descriptors.
+            return False
+        return facts is not None and facts.uid not in (managed.run.uid, *managed.incident.named_uids)
 
     def scan(self, at: MonoNs) -> list[ProcessesSeen]:
         """What the search for processes has found. Signals that had waited for it are noted now."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_MS, NS_PER_S, format_duration, format_usd
 from governor.core.engine.idle.messages import ABANDONED, given_up
 from governor.core.engine.idle_state import NODE
+from governor.core.halt.incident import OTHER_USER
 from governor.core.halt.state import GIVEN_WAY
 from governor.core.runs.last_good import PENDING
 from governor.text.table import plain
@@ -180,10 +181,6 @@ def _ranks_exited(_detail: Detail, _snapshot: Snapshot) -> str:
     return "observed: no rank is left; what they left behind is ended next"
 
 
-def _nobody_named(_detail: Detail, _snapshot: Snapshot) -> str:
-    return "the run names no processes: that none is seen proves nothing"
-
-
 def _respawned(detail: Detail, _snapshot: Snapshot) -> str:
     return f"new processes of the run: pid {', '.join(str(pid) for pid in detail.get('pids', []))}"
 
@@ -273,7 +270,7 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     "checkpoint_read": ("checked", _checkpoint_read),
     "term": ("SIGTERM", _targets),
     "kill": ("SIGKILL", _targets),
-    "nobody_named": ("unseen", _nobody_named),
+    "nobody_named": ("unseen", lambda _d, _s: "the run names no processes: that none is seen proves nothing"),
     "ranks_exited": ("ranks gone", _ranks_exited),
     "exited": ("gone", lambda _detail, _snapshot: "observed: no process of the run is left"),
     "unsure": ("not ended", _unsure),
@@ -313,11 +310,13 @@ def ranks_text(ranks: list[int]) -> str:
 
 def processes_text(snapshot: Snapshot) -> str:
     """ "launcher and 2 ranks", from the recorded kill set. Whom the halt leaves alone is named as that."""
-    unlisted, told = int(snapshot.get("targets_unlisted", 0)), [list[str](), list[str]()]
+    told: dict[Any, list[str]] = {}  # By why it is left alone; None: it is not.
     for target in snapshot.get("targets", []):
-        told[bool(target.get("left"))].append(str(target.get("role", "process")))
-    ended, left = _counted(told[False], unlisted), _counted(told[True], 0)
-    return "; ".join(part for part in (ended, left and f"{left} left alone, for another run stands below") if part)
+        told.setdefault(target.get("left"), []).append(str(target.get("role", "process")))
+    ended = _counted(told.pop(None, []), int(snapshot.get("targets_unlisted", 0)))
+    why = {left: "it is another user's" if left == OTHER_USER else "another run stands below" for left in told}
+    left_alone = [f"{_counted(roles, 0)} left alone, for {why[left]}" for left, roles in told.items()]
+    return "; ".join([*([ended] if ended else []), *left_alone])
 
 
 def _counted(roles: list[str], unlisted: int) -> str:

@@ -15,7 +15,7 @@ from governor.core.base.units import MonoNs
 from governor.core.engine.launched_command import is_its, is_tied
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
-from governor.core.halt.incident import process_of
+from governor.core.halt.incident import OTHER_USER, process_of
 
 
 def watched(node: Node) -> list[ManagedRun]:
@@ -45,11 +45,16 @@ def is_halt_of_command(snapshot: Mapping[str, Any], name: str, processes: Collec
     return is_tied(snapshot["run"], launchers, name, processes, is_strangers=bool(snapshot.get("strangers")))
 
 
-def ends_command(snapshot: Mapping[str, Any], processes: Collection[ProcessId]) -> bool:
+def ends_it(snapshot: Mapping[str, Any], processes: Collection[ProcessId]) -> bool:
     """Whether this halt ends the command's process: it leaves one alone below which another run stands."""
     left = {process_of(row) for row in snapshot.get("targets", ()) if row.get("left")}
     ended = {process_of(row) for row in (*snapshot.get("rank_processes", ()), *snapshot["launchers"])}
     return not (set(processes) - left).isdisjoint(ended)
+
+
+def may_end(snapshot: Mapping[str, Any], processes: Collection[ProcessId]) -> bool:
+    """Whether this halt leaves the command's process alone as another user's (`sudo`), which may end with it."""
+    return any(row.get("left") == OTHER_USER and process_of(row) in processes for row in snapshot.get("targets", ()))
 
 
 def is_of_earlier_launch(snapshot: Mapping[str, Any], processes: Collection[ProcessId], began_at: MonoNs) -> bool:

@@ -20,7 +20,7 @@ from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
 from governor.cli.run.console import Console
 from governor.cli.run.limits import Limits, not_launched
-from governor.cli.run.own_runs import ends_command, is_halt_of_command, is_of_earlier_launch, of_command, watched
+from governor.cli.run.own_runs import ends_it, is_halt_of_command, is_of_earlier_launch, may_end, of_command, watched
 from governor.cli.run.relaunch import how_to_resume, is_running, left_unwatched, made_for, own_argv
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
 from governor.core.base.identity import ProcessId
@@ -50,6 +50,8 @@ HELLO_NS: Final = 60 * NS_PER_S
 READ_NS: Final = 10 * NS_PER_S
 # A halted log's processes are looked for every five seconds. Two looks find those that it names at all.
 NAMED_NS: Final = 10 * NS_PER_S
+# `sudo` and `runuser` end their session when what they wait for has ended. PAM's modules may take a second.
+LEAVES_NS: Final = 3 * NS_PER_S
 
 
 @dataclass(slots=True)
@@ -67,6 +69,7 @@ class Outcome:
     lives: Callable[[], bool] = lambda: False  # The command.
     stages: dict[str, str] = field(default_factory=dict)
     outlived: set[str] = field(default_factory=set)  # Halts of runs below the command that have spared it.
+    waits: dict[str, MonoNs | None] = field(default_factory=dict)  # Likewise, if it lives on: since when that is asked.
 
     @property
     def is_unfinished(self) -> bool:
@@ -74,7 +77,16 @@ class Outcome:
         return any(stage != "HALTED" for stage in self.stages.values())
 
     def tick(self, node: Any, at: MonoNs) -> None:
-        pass
+        """Look whether a command that is another user's (`sudo`) ends with the halted run that it has waited for."""
+        for incident_id, since in list(self.waits.items()):
+            self.waits[incident_id] = since if since is not None else at
+            if since is not None and at - since >= LEAVES_NS and self.lives():
+                self._outlive(incident_id)
+
+    def _outlive(self, incident_id: str) -> None:
+        self.outlived.add(incident_id)
+        self.stages.pop(incident_id, None)
+        self.waits.pop(incident_id, None)
 
     def alarm(self, name: str, run: str | None, text: str) -> None:
         pass
@@ -85,10 +97,12 @@ class Outcome:
         # A superseded halt is of an earlier boot.
         if stage == SUPERSEDED or not is_ours or is_of_earlier_launch(snapshot, self.processes, self.began_at):
             return
-        may_outlive = snapshot["run"] != self.run or not ends_command(snapshot, self.processes)
+        may_outlive = snapshot["run"] != self.run or not ends_it(snapshot, self.processes)
         if stage == "HALTED" and may_outlive and self.lives():
-            self.outlived.add(incident_id)
-            self.stages.pop(incident_id, None)
+            if may_end(snapshot, self.processes):
+                self.waits.setdefault(incident_id)
+            else:
+                self._outlive(incident_id)
         if incident_id not in self.outlived:
             self.stages[incident_id] = stage
 

@@ -20,6 +20,7 @@ TARGETS_MAX = 256
 PROCESSES_MAX = 1_024
 # A halt has ~20 entries. A provider that refuses for a week repeats itself, and repeats are merged.
 TIMELINE_MAX = 400
+OTHER_USER = "other user"  # Why a launcher is left alone.
 
 
 @dataclass(slots=True)
@@ -158,14 +159,19 @@ class Incident:
         self.targets.extend(new[:room])
         self.targets_unlisted = max(self.targets_unlisted, len(new) - room)
 
-    def note_left(self, left: Collection[ProcessId], hit: Collection[ProcessId]) -> None:
-        """Note which launchers live on because another run stands below them: `left`, until a signal hits them."""
+    def note_left(
+        self, left: Collection[ProcessId], hit: Collection[ProcessId], *, of_others: Collection[ProcessId] = ()
+    ) -> None:
+        """Note which launchers live on, `left`, until a signal hits them: another run stands below them.
+
+        `of_others`: those that are another user's instead (`sudo`). They may end with what they wait for.
+        """
         for row in self.targets:
             process = process_of(row)
             if process in hit:
                 row.pop("left", None)
             elif process in left:
-                row["left"] = True
+                row["left"] = OTHER_USER if process in of_others else True
 
     def has_ended(self, processes: Iterable[ProcessId]) -> bool:
         """Whether the halt is over and these are among the processes that it ended."""

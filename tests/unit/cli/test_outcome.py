@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from governor.cli.run.supervise import Outcome, closing_lines
+from governor.cli.run.supervise import LEAVES_NS, Outcome, closing_lines
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import CommandLaunched, LaunchersSeen, OperatorHalt
-from governor.core.halt.incident import process_row
+from governor.core.halt.incident import OTHER_USER, process_row
 from tests.unit.cli.test_supervise import Beside
 from tests.unit.core.engine.test_step import at, hello, play, tick
 
@@ -62,6 +62,25 @@ def test_the_halt_of_one_of_two_runs_below_the_command_that_spares_the_command_i
     living[0] = False
     outcome.incident({**snapshot, "halt_stage": "HALTED"})  # Its checkpoint has been read.
     assert bool(outcome.stages) is counts
+
+
+@pytest.mark.parametrize(("ends_after", "counts"), [(1, True), (LEAVES_NS, True), (LEAVES_NS + 1, False)])
+@pytest.mark.parametrize("run", ["mine", "below"])
+def test_a_command_of_another_user_that_ends_behind_the_run_that_it_waited_for_was_halted(
+    run: str, ends_after: int, counts: bool
+) -> None:
+    """`sudo` is not signalled, and closes its session; `sudo train.sh; python evaluate.py` goes on."""
+    command, living = ProcessId(4321, 1, "boot-1"), [True]
+    outcome = Outcome("mine", (command,), lives=lambda: living[0])
+    row = process_row(command)
+    targets = [{**row, "role": "launcher", "left": OTHER_USER}]
+    snapshot = {"incident_id": "i", "run": run, "launchers": [row], "targets": targets, "opened_mono_ns": 5}
+    outcome.incident({**snapshot, "halt_stage": "HALTED"})
+    for moment in (100, 100 + LEAVES_NS):
+        living[0] = moment < 100 + ends_after
+        outcome.tick(None, MonoNs(moment))
+    assert bool(outcome.stages) is counts
+    assert bool(outcome.outlived) is not counts
 
 
 @pytest.mark.parametrize(

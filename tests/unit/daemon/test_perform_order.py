@@ -15,6 +15,7 @@ from governor.core.base.units import NS_PER_S, DurationNs
 from governor.core.events.checkpoints import CheckpointLook, CheckpointSeen
 from governor.core.events.effects import Ask, PersistIncident, PersistRuns, Record, Term
 from governor.core.events.inputs import LaunchersSeen, OperatorHalt, OperatorHold
+from governor.core.halt.incident import OTHER_USER
 from governor.daemon.observers import Observers
 from governor.daemon.perform import Performer
 from governor.daemon.process_killer import ProcessKiller
@@ -122,6 +123,24 @@ def test_what_stands_behind_an_act_is_not_committed_before_it() -> None:
     first, second = (Record("operator", "llama", None, {"n": n}, durable=True) for n in (1, 2))
     bench.performer.perform([first, ask, second])
     assert bench.journal.waits == [[0, 0], [1, 1]]
+
+
+@pytest.mark.parametrize(("is_shared", "left"), [(True, True), (False, OTHER_USER)])
+def test_a_launcher_of_another_user_is_left_for_that_alone_unless_another_run_stands_below(
+    is_shared: bool, left: object
+) -> None:
+    bench = Bench()
+    sudo = bench.processes.add(50, argv=["sudo", "job.sh"], start_ticks=1, uid=0)
+    other = bench.processes.add(300, ppid=50, start_ticks=5_000)
+    play(bench.node, replace(hello(0, run="other", connection=ConnectionId(900)), peer=Peer(other, 1000)))
+    play(bench.node, LaunchersSeen(at(0), "llama", (sudo,)), a_step(1), a_step(1, rank=1))
+    if is_shared:
+        play(bench.node, LaunchersSeen(at(0), "other", (sudo,)))
+    play(bench.node, OperatorHalt(at(2), "llama", "enough", 0))
+    incident = bench.node.runs["llama"].incident
+    assert incident is not None
+    bench.performer.term(Term(incident.incident_id, "llama"))
+    assert [row.get("left") for row in incident.targets if row["pid"] == 50] == [left]
 
 
 @pytest.mark.parametrize("is_shared", [True, False])

@@ -91,5 +91,7 @@ def test_a_launcher_that_is_left_to_another_run_is_not_told_as_ended() -> None:
     incident.note_left([launcher], [])
     told = next(moment.text for moment in moments(incident_snapshot(node, incident)) if moment.what == "term")
     assert told == "2 ranks; launcher left alone, for another run stands below"
+    incident.note_left([launcher], [], of_others=[launcher])
+    assert processes_text(incident_snapshot(node, incident)) == "2 ranks; launcher left alone, for it is another user's"
     incident.note_left([], [launcher])
     assert processes_text(incident_snapshot(node, incident)) == "2 ranks and launcher", "SIGKILL has reached it"

@@ -332,6 +332,9 @@ class Checkpoints(Protocol):
     def find(self, paths: Sequence[str], *, uid: int, gid: int | None) -> list[CheckpointSeen]:
         """Look whether the first is still there and finite, and at the next as long as none is fit. Blocks."""
 
+    def weigh(self, path: str, *, uid: int, gid: int | None) -> tuple[int | None, str]:
+        """How many bytes that user's files below the path have. None, and why, if they cannot be seen. Blocks."""
+
 
 # --- people ----------------------------------------------------------------------------------------------
 

@@ -13,8 +13,14 @@ from typing import Any, Final
 import structlog
 
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.checkpoints import CheckpointLook, CheckpointRead, CheckpointSeen, LastGoodSeen
-from governor.core.events.effects import FindLastGood, ReadBilling, ReadCheckpoint, StopCompute
+from governor.core.events.checkpoints import (
+    CheckpointLook,
+    CheckpointRead,
+    CheckpointSeen,
+    CheckpointWeighed,
+    LastGoodSeen,
+)
+from governor.core.events.effects import FindLastGood, ReadBilling, ReadCheckpoint, StopCompute, WeighCheckpoint
 from governor.core.events.inputs import BillingAnswer, BillingRead, Event, StopAnswer, StopReplied
 from governor.ports import Checkpoints, Clock, Cloud
 
@@ -29,9 +35,10 @@ _AT_ONCE_MAX: Final[dict[type, int]] = {
     ReadBilling: BILLING_READS_AT_ONCE_MAX,
     ReadCheckpoint: CHECKPOINT_READS_AT_ONCE_MAX,
     FindLastGood: CHECKPOINT_READS_AT_ONCE_MAX,
+    WeighCheckpoint: CHECKPOINT_READS_AT_ONCE_MAX,
 }
 
-Call = StopCompute | ReadBilling | ReadCheckpoint | FindLastGood
+Call = StopCompute | ReadBilling | ReadCheckpoint | FindLastGood | WeighCheckpoint
 
 log = structlog.get_logger("costgov")
 
@@ -68,7 +75,7 @@ class Calls:
     @property
     def is_reading_checkpoint(self) -> bool:
         """Whether an answer about a checkpoint is still to come."""
-        return self._in_flight[ReadCheckpoint] + self._in_flight[FindLastGood] > 0
+        return any(self._in_flight[kind] > 0 for kind in (ReadCheckpoint, FindLastGood, WeighCheckpoint))
 
     def _begin(self, effect: Call) -> None:
         with self._lock:
@@ -113,6 +120,9 @@ class Calls:
             case FindLastGood():
                 looks = self.checkpoints.find(effect.paths, uid=effect.uid, gid=effect.gid)
                 return LastGoodSeen(self.clock.mono(), effect.run, effect.asked, tuple(looks))
+            case WeighCheckpoint():
+                found, reason = self.checkpoints.weigh(effect.path, uid=effect.uid, gid=effect.gid)
+                return CheckpointWeighed(self.clock.mono(), effect.run, effect.name, found, reason)
             case _:
                 raise AssertionError(f"{effect} does not block")
 
@@ -128,3 +138,5 @@ class Calls:
             case FindLastGood():
                 unseen = CheckpointSeen(effect.paths[0], None, "calls_in_flight")
                 self.post(LastGoodSeen(at, effect.run, effect.asked, (unseen,)))
+            case WeighCheckpoint():
+                self.post(CheckpointWeighed(at, effect.run, effect.name, None, "calls_in_flight"))

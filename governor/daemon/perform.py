@@ -36,6 +36,7 @@ from governor.core.events.effects import (
     Refuse,
     StopCompute,
     Term,
+    WeighCheckpoint,
 )
 from governor.core.events.inputs import Event, ProcessesSeen
 from governor.core.events.machine import RunRecalled
@@ -299,4 +300,5 @@ _DO: Final[dict[type, Callable[[Performer, Any], None]]] = {
     Refuse: Performer.refuse,
     StopCompute: Performer.call,
     Term: Performer.term,
+    WeighCheckpoint: Performer.call,
 }

@@ -43,7 +43,9 @@ HEADINGS = re.compile(
 )
 # Work of the performer on threads, which is over at once here.
 HARMS = (None, "model.safetensors: lm_head", None)
-CALLS = frozenset(("StopCompute", "ReadBilling", "ReadCheckpoint", "FindLastGood", "archive", "launchers"))
+CALLS = frozenset(
+    ("StopCompute", "ReadBilling", "ReadCheckpoint", "FindLastGood", "WeighCheckpoint", "archive", "launchers")
+)
 
 
 def default_policies() -> PolicySet:
@@ -65,6 +67,10 @@ class Looks:
         path.encode()
         self._answers += 1
         return CheckpointLook((True, False, None)[self._answers % 3], 3, 3, "as it is")
+
+    def weigh(self, path: str, *, uid: int, gid: int | None) -> tuple[int | None, str]:
+        look = self.read(path, "", uid=uid, gid=gid)
+        return (None, look.reason) if look.whole is None else (10**12 * look.whole, "")
 
     def find(self, paths: Sequence[str], *, uid: int, gid: int | None) -> list[CheckpointSeen]:
         found = [(path, self.read(path, "", uid=uid, gid=gid)) for path in paths]

@@ -11,8 +11,8 @@ from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdM
 from governor.core.engine.node import NodeFacts, new_node
 from governor.core.engine.node_journal import persist
 from governor.core.engine.resume import ABSENCE_MAX_NS, restore_runs
-from governor.core.events.checkpoints import SavedCheckpoint
-from governor.core.events.effects import Effect
+from governor.core.events.checkpoints import CheckpointWeighed, SavedCheckpoint
+from governor.core.events.effects import Effect, WeighCheckpoint
 from governor.core.events.inputs import Ack, PriceRead
 from governor.core.money.charges import Charge, Line, LineKind, Unit
 from governor.core.money.lines import Lines, Metered
@@ -42,6 +42,7 @@ class Billed(World):
     launches: Counter[str] = field(default_factory=Counter)
     acked: list[Ack] = field(default_factory=list)
     acked_by: tuple[str, int] = ("", 0)  # The last one: by which attempt, and process.
+    on_disk: dict[str, int | None] = field(default_factory=dict)  # By path. None: not to be seen from here.
 
     @property
     def wall(self) -> int:
@@ -53,6 +54,13 @@ class Billed(World):
         self.compute_ns += passed
         self.disk_ns += passed
         self.support_ns += passed
+
+    def take(self, effects: list[Effect]) -> list[Effect]:
+        """The look at a checkpoint has its answer at once."""
+        super().take(effects)
+        looks = [effect for effect in effects if isinstance(effect, WeighCheckpoint)]
+        answers = [CheckpointWeighed(MonoNs(self.mono), o.run, o.name, self.on_disk.get(o.path)) for o in looks]
+        return [*effects, *(effect for answer in answers for effect in self.play(answer))]
 
     def keep(self) -> None:
         """As the daemon does behind a hello, and at its end."""
@@ -101,8 +109,20 @@ class Billed(World):
         ack = Ack(MonoNs(self.mono), connection, run, 0, 1, "own", "saved", step=1, checkpoint=record)
         self.acked.append(ack)
         self.acked_by = self.node.runs[run].run.attempt, self.node.runs[run].run.ranks[0].peer.process.pid
-        self.uploaded += size if type(size) is int and 0 < size <= 10**14 else 0
+        if type(size) is int and 0 < size <= 10**14:
+            self.on_disk.setdefault(f"/ckpt/{len(self.acked) - 1}", size)
+            self.uploaded += min(size, self.allowed(run))
         self.play(ack)
+
+    def allowed(self, run: str) -> int:
+        """The bytes of checkpoints that its time until now allows, by the rows: ten times its price."""
+        self.keep()
+        paid: Counter[str] = Counter()
+        for charge in self.charges.values():
+            if charge.payer.run == run:
+                paid[charge.line.name] += charge.usd_micros
+        of_time = paid.total() - paid[LAUNCH.name] - paid[UPLOAD.name]
+        return max(0, 10 * of_time - paid[UPLOAD.name]) * 10**9 // UPLOAD.price_usd_micros
 
     def tell_again(self) -> None:
         """The rank connects anew and tells what nobody has confirmed to it."""
@@ -127,7 +147,7 @@ class Billed(World):
         # Two governors of a node never start at the same instant of the wall clock; two acts of a schedule may.
         facts = replace(facts, node=f"life-{self.lives}")
         self.node = new_node(facts, self.node.policies, BootNs(self.boot), WallNs(self.wall))
-        return restore_runs(self.node, list(self.runs.values()), BootNs(self.boot), MonoNs(self.mono))
+        return self.take(restore_runs(self.node, list(self.runs.values()), BootNs(self.boot), MonoNs(self.mono)))
 
     def reboot(self, off: int, booting: int, *, stopped: bool, tells: bool) -> None:
         """Shut down, off for so long by the wall clock, and a governor that comes so late after the boot."""

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from governor.adapters.trainers.checkpoint_files import ENTRIES_MAX, Weight, list_files, weigh
 from governor.core.base.printable import storable
 from trainer_shim.saving.manifest import (
     MANIFEST,
@@ -35,16 +36,12 @@ from trainer_shim.saving.manifest import (
 )
 from trainer_shim.saving.weights_sample import sample
 
-# ZeRO-3 writes two files a rank and we a third: 6,000 for 2,000 ranks. Formats with a file for each chunk of a tensor
-# have some ten thousand.
-ENTRIES_MAX: Final = 100_000
 MANIFEST_BYTES_MAX: Final = 24 << 20  # So many entries of 250 bytes: a name, a size, a hash, a node.
 # A manifest of the full length takes 120 MiB, the interpreter 30.
 MEMORY_BYTES_MAX: Final = 192 << 20
 DESCRIPTORS_MAX: Final = 16
 # The shim hashes for at most a minute on each rank. One reader needs eight minutes for what eight ranks hashed.
 HASH_TIME_MAX_S: Final = 900.0
-LIST_TIME_MAX_S: Final = 5.0  # Of a checkpoint without a manifest. A cold directory of a network gives 1,000 entries.
 CPU_TIME_MAX_S: Final = 960
 ANSWER_BYTES_MAX: Final = 16 * 1024
 REASON_CHARS_MAX: Final = 500
@@ -87,7 +84,7 @@ class FindAnswer(NamedTuple):
     few_harmed: str | None = None
 
 
-def line_of(answer: Answer | FindAnswer) -> bytes:
+def line_of(answer: Answer | FindAnswer | Weight) -> bytes:
     return b"\n" + json.dumps(answer._asdict()).encode() + b"\n"
 
 
@@ -316,7 +313,7 @@ def find(path: str, progress: Progress) -> FindAnswer:
         elsewhere, unread = _unlike_manifest(path, progress) if MANIFEST in names else ([], None)
     except TornError as error:
         return FindAnswer(True, "is there", torn=_short(error))
-    files, unlisted = list_files(path, progress)
+    files, unlisted = list_files(path, progress.step)
     return _with_sample(path, files, progress, unlisted or unread, elsewhere)
 
 
@@ -346,30 +343,6 @@ def _with_sample(
     return FindAnswer(True, "is there", harm, None if left is None else _short(left), torn, seen.lacks, seen.few_harmed)
 
 
-def list_files(path: str, progress: Progress) -> tuple[list[tuple[str, int]], str | None]:
-    """Names and sizes of the files below, and what was not listed. A link to a directory is not followed."""
-    until = time.monotonic() + LIST_TIME_MAX_S
-    files: list[tuple[str, int]] = []
-    folders, unlisted = [""], None
-    while folders:
-        folder = folders.pop()
-        try:
-            for entry in os.scandir(os.path.join(path, folder)):
-                progress.step()
-                name = os.path.join(folder, entry.name)
-                if len(files) + len(folders) >= ENTRIES_MAX or time.monotonic() > until:
-                    return files, f"files from {name} on"
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(name)
-                elif entry.is_dir():
-                    unlisted = name
-                elif entry.is_file():
-                    files.append((name, entry.stat().st_size))
-        except OSError:
-            unlisted = folder
-    return files, unlisted
-
-
 def _short(reason: Exception | str) -> str:
     return storable(str(reason))[:REASON_CHARS_MAX]
 
@@ -380,20 +353,27 @@ def main() -> int:
     if not line:
         return 0  # The governor has no use for it any more.
     request = json.loads(line)
-    if not (is_find := request["look"] == "find"):
+    if request["look"] == "read":
         # Nothing needs it before, and it is 4 MiB; afterwards the user may not read Python's folders. It takes 3 ms.
         import hashlib  # noqa: F401
-    answer: Answer | FindAnswer
-    try:
-        become(int(request["uid"]), int(request["gid"]))
-    except UnreadError as error:
-        answer = FindAnswer(None, _short(error)) if is_find else Answer(None, 0, 0, _short(error))
-    else:
-        end_with(int(request["parent"]))
-        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-        answer = (find if is_find else look)(request["path"], Progress(1, 0))
-    os.write(1, line_of(answer))
+    os.write(1, line_of(_answer(request)))
     return 0
+
+
+def _answer(request: dict[str, Any]) -> Answer | FindAnswer | Weight:
+    kind, uid = request["look"], int(request["uid"])
+    try:
+        become(uid, int(request["gid"]))
+    except UnreadError as error:
+        if kind == "weigh":
+            return Weight(None, _short(error))
+        return FindAnswer(None, _short(error)) if kind == "find" else Answer(None, 0, 0, _short(error))
+    end_with(int(request["parent"]))
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+    path, progress = request["path"], Progress(1, 0)
+    if kind == "weigh":
+        return weigh(path, progress.step, uid)
+    return (find if kind == "find" else look)(path, progress)
 
 
 if __name__ == "__main__":

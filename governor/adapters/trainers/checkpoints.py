@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from governor.adapters.machine.own_process import OwnProcess
+from governor.adapters.trainers.checkpoint_files import Weight
 from governor.adapters.trainers.checkpoint_reader import ANSWER_BYTES_MAX, ENOUGH, HASH_TIME_MAX_S, Answer, FindAnswer
 from governor.adapters.trainers.reader_places import READERS_MAX, Hung, Places, Reader, Seat
 from governor.core.events.checkpoints import CheckpointLook, CheckpointSeen
@@ -51,8 +52,8 @@ _BOOT: Final = (
 )
 
 
-A = TypeVar("A", Answer, FindAnswer)
-_LOOKS: Final = {Answer: "read", FindAnswer: "find"}
+A = TypeVar("A", Answer, FindAnswer, Weight)
+_LOOKS: Final = {Answer: "read", FindAnswer: "find", Weight: "weigh"}
 
 
 class DiskCheckpoints:
@@ -108,6 +109,10 @@ class DiskCheckpoints:
             if looks[-1].is_fit or time.monotonic() > until:
                 break
         return looks
+
+    def weigh(self, path: str, *, uid: int, gid: int | None) -> tuple[int | None, str]:
+        found = self._have_read(Weight, path, uid, gid)
+        return (None, found) if isinstance(found, str) else found
 
     def _have_read(self, kind: type[A], path: str, uid: int, gid: int | None) -> A | str:
         """The answer, or why there is none."""

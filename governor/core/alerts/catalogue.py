@@ -56,6 +56,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "budgets_unreadable": Severity.CRITICAL,
         "ceiling_ahead": Severity.WARNING,
         "crashed": Severity.CRITICAL,
+        "checkpoint_capped": Severity.WARNING,
         "checkpoint_failed": Severity.WARNING,
         "checkpoint_nonfinite": Severity.CRITICAL,
         "checkpoint_torn": Severity.WARNING,

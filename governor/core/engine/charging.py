@@ -1,53 +1,155 @@
-"""What is charged beside the time that passes: a launch, an uploaded checkpoint, and what a new price changes."""
+"""What is charged beside the time that passes: a launch, an uploaded checkpoint, and what a new price changes.
+
+Anybody's run says what it has launched and saved, and node, day, stages and labels have budgets that end other runs
+too. So no word is charged as it is. A checkpoint is looked at first, and the smaller of what was said and what is there
+is charged; what of it a run pays has a bound by what its time has cost, which nobody can only say.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from typing import Final
 
-from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
-from governor.core.engine.managed_run import ManagedRun
+from governor.core.base.shares import payer_of as payer_of_uid
+from governor.core.base.units import NS_PER_MINUTE, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.core.engine.managed_run import ManagedRun, Unweighed
 from governor.core.engine.metering import meter
-from governor.core.engine.node import Node, payer_of
+from governor.core.engine.node import RUNS_PER_UID_MAX, Node, payer_of
 from governor.core.engine.node_journal import boot_of, persist
-from governor.core.events.effects import Alarm, Effect, Record
+from governor.core.events.checkpoints import CheckpointWeighed
+from governor.core.events.effects import Alarm, Effect, Record, WeighCheckpoint
 from governor.core.events.inputs import Ack, PriceRead, Tick
-from governor.core.money.charges import Line
+from governor.core.money.charges import Line, Unit
 from governor.core.money.lines import PriceRise, compute_line
 
 # Five times the state of a model of a trillion parameters; more is a hostile frame.
 CHECKPOINT_BYTES_MAX: Final = 10**14
 # Each rank reports each checkpoint. After a lost connection, a rank reports again all that its outbox of 16 holds.
 CHECKPOINTS_REMEMBERED_MAX: Final = 16
+# What a run's checkpoints cost at most, as a multiple of what its time has cost. A terabyte every ten minutes, at
+# $0.09/GB on a node of $98/h, is five times.
+SEEN_TIMES_MAX: Final = 10
+# Of those that cannot be seen, on another machine's disk or in a container's: no more than its time.
+UNSEEN_TIMES_MAX: Final = 1
+# A user's launches are charged at once while they are no more than its runs here may be. After that one a minute is:
+# what is launched again sooner has trained nothing.
+LAUNCHES_AT_ONCE_MAX: Final = RUNS_PER_UID_MAX
+LAUNCH_EVERY_NS: Final = NS_PER_MINUTE
 
 
 def charge_launch(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     """Charge what each attempt of a run costs. The hello is applied first: the charge bears its stage and labels."""
     lines = node.facts.lines.per_launch if not node.pays_nothing(managed) else ()
+    if not lines or not _may_charge_launch(node, managed, at):
+        return
     amount = sum(_charge_one_off(node, managed, line, 1, at) for line in lines)
     if amount:
         managed.history.split.launch(amount, managed.run.stage)
 
 
-def charge_checkpoint(node: Node, managed: ManagedRun, ack: Ack) -> UsdMicros | None:
-    """Charge the bytes of a whole checkpoint, once however often it is reported.
+def _may_charge_launch(node: Node, managed: ManagedRun, at: MonoNs) -> bool:
+    """Count the launch, unless its user has had too many: a name or an attempt is a word."""
+    user, paid = payer_of_uid(node.uid_ranges, managed.run.uid), node.launches_paid_until
+    until = max(paid.get(user, at), at) + LAUNCH_EVERY_NS
+    if until - at > LAUNCHES_AT_ONCE_MAX * LAUNCH_EVERY_NS:
+        return False
+    for one in [one for one, moment in paid.items() if moment <= at]:
+        del paid[one]
+    paid[user] = MonoNs(until)
+    return True
 
-    Returns the amount, which the caller persists at once; None: nothing was charged.
+
+# --- checkpoints --------------------------------------------------------------------------------------------------
+
+
+def on_saved(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
+    """Have a whole checkpoint looked at whose traffic is charged, once however often it is reported.
+
+    That is persisted at once. A governor that comes after this one looks at it again.
     """
     # An ended run is not persisted any more. Of a stranger's words nothing is billed.
     lines = node.facts.lines.per_gb if managed.run.alive and not node.pays_nothing(managed) else ()
     size = ack.checkpoint.bytes if ack.checkpoint is not None else None
     if not lines or size is None or not 0 < size <= CHECKPOINT_BYTES_MAX:
-        return None
+        return []
     assert ack.checkpoint is not None
-    named = f"{managed.run.attempt}/{ack.incident_id}/{ack.step}/{ack.checkpoint.path}"
+    money, path = managed.money, ack.checkpoint.path
+    named = f"{managed.run.attempt}/{ack.incident_id}/{ack.step}/{path}"
     # Hashed, because a frame may be as long as 64 KiB.
     name = hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    if name in managed.money.checkpoints_charged:
-        return None
-    managed.money.checkpoints_charged = (*managed.money.checkpoints_charged, name)[-CHECKPOINTS_REMEMBERED_MAX:]
+    if name in money.checkpoints_charged:
+        return []
+    money.checkpoints_charged = (*money.checkpoints_charged, name)[-CHECKPOINTS_REMEMBERED_MAX:]
+    gid = next((rank.peer.gid for rank in managed.run.ranks.values() if rank.connection == ack.connection), None)
+    said = Unweighed(path, size, gid, ack.incident_id)
+    if len(money.unweighed) >= CHECKPOINTS_REMEMBERED_MAX:  # The answers do not come as fast as it says that it saves.
+        crowd = CheckpointWeighed(ack.at, managed.run.run, name, None, "too many others are to be looked at")
+        alarms = _charge_checkpoint(node, managed, said, crowd)
+        return [persist(node, ack.at), *alarms]
+    money.unweighed[name] = said
+    return [persist(node, ack.at), *(weigh_next(managed) if len(money.unweighed) == 1 else ())]
+
+
+def weigh_next(managed: ManagedRun) -> list[WeighCheckpoint]:
+    """Look at the oldest that nobody has looked at: one at a time, however many are reported."""
+    run = managed.run
+    waiting = list(managed.money.unweighed.items())[:1]
+    return [WeighCheckpoint(run.run, name, one.path or "", run.uid, one.gid) for name, one in waiting]
+
+
+def on_weighed(node: Node, managed: ManagedRun, seen: CheckpointWeighed) -> list[Effect]:
+    """Charge the checkpoint by what was found, and look at the next."""
+    said = managed.money.unweighed.pop(seen.name, None)
+    if said is None:
+        return []
+    held, before = checkpoint_reserve(node, managed), managed.history.one_offs.checkpoints_usd_micros
+    alarms = _charge_checkpoint(node, managed, said, seen)
+    paid = managed.history.one_offs.checkpoints_usd_micros - before
+    incident = managed.incident
+    if paid > held and incident is not None and incident.incident_id == said.incident_id:
+        incident.note(seen.at, node.wall(seen.at), "egress", usd_micros=paid, reserved_usd_micros=held)
+    was_ended = () if managed.run.alive else (managed,)
+    return [persist(node, seen.at, *was_ended), *alarms, *weigh_next(managed)]
+
+
+def _charge_checkpoint(node: Node, managed: ManagedRun, said: Unweighed, seen: CheckpointWeighed) -> list[Alarm]:
+    """Charge the smaller of what was said and what is there, within the bound. Tell once an attempt if that is less."""
+    if node.pays_nothing(managed):
+        return []
+    there = said.bytes if seen.bytes is None else min(said.bytes, max(0, seen.bytes))
+    size = min(there, _bytes_bound(node, managed, is_seen=seen.bytes is not None))
     managed.money.checkpoint_bytes_max = max(managed.money.checkpoint_bytes_max, size)
-    return UsdMicros(sum(_charge_one_off(node, managed, line, size, ack.at) for line in lines))
+    if size:
+        amount = sum(_charge_one_off(node, managed, line, size, seen.at) for line in node.facts.lines.per_gb)
+        own = managed.history.one_offs
+        own.checkpoints_usd_micros += amount
+        own.unseen_usd_micros += amount if seen.bytes is None else 0
+    attempt = managed.run.attempt, managed.run.attempt_at
+    if size == there or managed.reported.capped == attempt:
+        return []
+    managed.reported.capped = attempt
+    return [_capped(managed, said, seen, size)]
+
+
+def _bytes_bound(node: Node, managed: ManagedRun, *, is_seen: bool) -> int:
+    """What the run's time allows. Where the machine has no price, no budget is held, and there is no bound."""
+    lines, own = node.facts.lines.per_gb, managed.history.one_offs
+    price = sum(line.price_usd_micros for line in lines)
+    if node.ledger.compute.metered is None or not price:
+        return CHECKPOINT_BYTES_MAX
+    of_time = max(0, node.ledger.spend(managed.run.run) - own.usd_micros)
+    left = SEEN_TIMES_MAX * of_time - own.checkpoints_usd_micros
+    if not is_seen:
+        left = min(left, UNSEEN_TIMES_MAX * of_time - own.unseen_usd_micros)
+    return max(0, left) * Unit.GB.base_units // price
+
+
+def _capped(managed: ManagedRun, said: Unweighed, seen: CheckpointWeighed, size: int) -> Alarm:
+    run, gb = managed.run.run, Unit.GB.base_units
+    text = f"run {run} says that it has saved {said.bytes / gb:,.1f} GB, of which {size / gb:,.1f} GB are charged: "
+    if seen.bytes is None:
+        return Alarm("checkpoint_capped", run, text + f"nobody sees them from here ({seen.reason}): {said.path}")
+    return Alarm("checkpoint_capped", run, text + f"its time has cost too little for the rest: {said.path}")
 
 
 def checkpoint_reserve(node: Node, managed: ManagedRun) -> UsdMicros:
@@ -62,7 +164,9 @@ def checkpoint_reserve(node: Node, managed: ManagedRun) -> UsdMicros:
 
 
 def _charge_one_off(node: Node, managed: ManagedRun, line: Line, quantity: int, at: MonoNs) -> int:
-    return node.ledger.charge_one_off(line, quantity, node.wall(at), payer_of(managed))
+    amount = node.ledger.charge_one_off(line, quantity, node.wall(at), payer_of(managed))
+    managed.history.one_offs.usd_micros += amount
+    return amount
 
 
 # --- a price that changes while the node runs ----------------------------------------------------------------

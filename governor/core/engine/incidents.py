@@ -14,7 +14,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import count_split, hand_over, last_rate, payer_for
 from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import token_prices
-from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
+from governor.core.events.checkpoints import CheckpointRead, CheckpointWeighed, LastGoodSeen
 from governor.core.events.effects import (
     Alarm,
     Ask,
@@ -281,7 +281,8 @@ def on_ack(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
     incident.note(ack.at, wall, "save_failed" if ack.what in FAILURES else ack.what,
                   **_ack_detail(ack))  # fmt: skip
     if ack.what == "saved":
-        effects.extend(_pay_for_checkpoint(node, managed, ack))
+        # Persisted before the incident has the checkpoint: then a repeated ack is not charged again.
+        effects.extend(charging.on_saved(node, managed, ack))
         effects.extend(saved_checkpoint.take(managed, ack))
     fact = _ACK_FACTS.get(ack.what)
     return [*effects, *(feed(node, managed, fact, ack.at) if fact is not None else [])]
@@ -298,15 +299,15 @@ def _ack_detail(ack: Ack) -> dict[str, object]:
     return detail
 
 
-def _pay_for_checkpoint(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
-    """Charge it, and persist that before the incident has the checkpoint: then a repeated ack is not charged again."""
-    held = charging.checkpoint_reserve(node, managed)
-    paid = charging.charge_checkpoint(node, managed, ack)
-    if paid is None:
+def on_checkpoint_weighed(node: Node, seen: CheckpointWeighed) -> list[Effect]:
+    managed = node.runs.get(seen.run)
+    said = managed.money.unweighed.get(seen.name) if managed is not None else None
+    if managed is None or said is None:
         return []
-    if paid > held and managed.incident is not None:
-        managed.incident.note(ack.at, node.wall(ack.at), "egress", usd_micros=paid, reserved_usd_micros=held)
-    return [node_journal.persist(node, ack.at)]
+    effects, incident = charging.on_weighed(node, managed, seen), managed.incident
+    if incident is None or said.incident_id != incident.incident_id:
+        return effects
+    return [*effects, persist_incident(node, managed)]  # Its spend, and perhaps more than was reserved for it.
 
 
 def on_checkpoint_read(node: Node, managed: ManagedRun, read: CheckpointRead) -> list[Effect]:

@@ -21,6 +21,15 @@ from governor.core.runs.state import RANKS_MAX, Run, Trained
 
 
 @dataclass(slots=True)
+class OneOffs:
+    """How much of a run's spend is no time, in micro-dollars. It bounds what a trainer's words cost."""
+
+    usd_micros: int = 0  # Its launches and checkpoints.
+    checkpoints_usd_micros: int = 0
+    unseen_usd_micros: int = 0  # Of these, checkpoints that nobody has looked at.
+
+
+@dataclass(slots=True)
 class RunHistory:
     """What outlives an attempt and stays known of a past run. The ledger has the run's spend.
 
@@ -38,6 +47,7 @@ class RunHistory:
     meter: TokenMeter | None = None  # From the first step whose tokens are known.
     split: SpendSplit = field(default_factory=SpendSplit)  # What the run's spend has bought.
     command: str | None = None  # The launched command whose time it has taken over last.
+    one_offs: OneOffs = field(default_factory=OneOffs)
     turn: int = 0  # Which take-over of that command's time this was: the highest of its runs is the last.
 
     def note_halt(self, wall: WallNs) -> None:
@@ -60,6 +70,26 @@ class RunHistory:
         self.hold_until, self.hold_reason = until, reason
 
 
+@dataclass(frozen=True, slots=True)
+class Unweighed:
+    """A checkpoint as a trainer says it. Its traffic is charged when somebody has looked how large it is."""
+
+    path: str | None
+    bytes: int
+    gid: int | None  # Of the rank that has said so.
+    incident_id: str
+
+    def row(self) -> list[Any]:
+        """Plain JSON. `of` reads it back, and raises TypeError or ValueError when it is none."""
+        return [self.path, self.bytes, self.gid, self.incident_id]
+
+    @classmethod
+    def of(cls, row: Any) -> Unweighed:
+        path, size, gid, incident_id = row
+        path = str(path) if path is not None else None
+        return cls(path, int(size), int(gid) if gid is not None else None, str(incident_id))
+
+
 @dataclass(slots=True)
 class RunMoney:
     """What a run's tokens cost lately, and what its checkpoints cost to store."""
@@ -70,8 +100,10 @@ class RunMoney:
     forecast: Forecast | None = None  # As of the last window's end.
     # The largest checkpoint that left the region. The reserve for a halt's checkpoint depends on it.
     checkpoint_bytes_max: int = 0
-    # Names of the last charged checkpoints. One that is reported again is not charged again.
+    # Names of the last reported checkpoints. One that is reported again is not charged again.
     checkpoints_charged: tuple[str, ...] = ()
+    # Those of them that nobody has looked at yet, the oldest first. The first one is being looked at.
+    unweighed: dict[str, Unweighed] = field(default_factory=dict)
     # The run that pays for the command in this one's place. One does, however many logs the command writes.
     paid_by: str | None = None
 
@@ -84,6 +116,7 @@ class Reported:
     no_loss: tuple[str, MonoNs] | None = None  # The attempt that was reported to show no loss.
     no_step: tuple[str, MonoNs, int | None] | None = None  # The attempt and its step that no other follows.
     unwatched: bool = False
+    capped: tuple[str, MonoNs] | None = None  # The attempt of which a checkpoint was not charged as it was said.
     superseded_at: MonoNs | None = None
     price: bool = False
     ceilings: dict[str, CeilingReport] = field(default_factory=dict)  # By the scope of the ceiling.

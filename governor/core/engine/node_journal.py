@@ -86,6 +86,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "halts_wall": list(managed.history.halts_wall),
         "checkpoint_bytes_max": managed.money.checkpoint_bytes_max,
         "checkpoints_charged": list(managed.money.checkpoints_charged),
+        **_one_offs_row(managed),
         "ceilings_told": {scope: told.row() for scope, told in managed.reported.ceilings.items()},
         "tokens": managed.history.meter.snapshot() if managed.history.meter is not None else None,
         **({"spend_split": managed.history.split.snapshot()} if managed.history.split.has_begun else {}),
@@ -93,6 +94,14 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         # Persisted together with the rules' state after these lines: a restarted governor counts no line twice.
         "stream_position": dict(managed.stream_position) if managed.stream_position is not None else None,
     }
+
+
+def _one_offs_row(managed: ManagedRun) -> Mapping[str, Any]:
+    own, unweighed = managed.history.one_offs, managed.money.unweighed
+    row: dict[str, Any] = {}
+    if own.usd_micros:
+        row["one_offs"] = [own.usd_micros, own.checkpoints_usd_micros, own.unseen_usd_micros]
+    return row | ({"unweighed": {name: one.row() for name, one in unweighed.items()}} if unweighed else {})
 
 
 def metered_row(node: Node) -> Mapping[str, Any] | None:

@@ -284,9 +284,7 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
         return verdicts.failed_checkpoint_alarms(managed, event)
     if event.what == "saved" and event.checkpoint is not None and event.checkpoint.kind == "good":
         managed.run.name_last_good(NamedCheckpoint(event.step, event.checkpoint.path), event.at)
-    if event.what == "saved" and charging.charge_checkpoint(node, managed, event) is not None:
-        return [persist(node, event.at)]
-    return []
+    return charging.on_saved(node, managed, event) if event.what == "saved" else []
 
 
 def _join(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:

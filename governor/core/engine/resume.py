@@ -21,13 +21,13 @@ from governor.core.base.units import (
     WallNs,
     format_duration,
 )
-from governor.core.engine import budgeting, idle_state, launched_command
+from governor.core.engine import budgeting, charging, idle_state, launched_command
 from governor.core.engine.idle.limit import finish_left
 from governor.core.engine.idle.stop import resume_stop
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.incident_json import incident_of
 from governor.core.engine.incidents import number_of, persist_incident
-from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.managed_run import ManagedRun, OneOffs, Unweighed
 from governor.core.engine.metering import charge_unstored
 from governor.core.engine.node import RUNS_MAX, Node, make_past
 from governor.core.engine.node_journal import metered_until, restore_node
@@ -109,8 +109,8 @@ def restore_runs(
     newest = max(moments, default=None)
     seen = metered_until(metered, node.facts.boot_id, newest) if newest is not None else boot
     node.away_ns = DurationNs(max(0, boot - seen))
-    effects.extend(_charge_gap(node, kept, newest, metered, is_continued=is_continued))
-    return effects
+    gap = _charge_gap(node, kept, newest, metered, is_continued=is_continued)
+    return [*effects, *gap, *(look for managed in node.runs.values() for look in charging.weigh_next(managed))]
 
 
 def _restore_budgets(node: Node, snapshot: Mapping[str, Any], effects: list[Effect]) -> bool:
@@ -248,6 +248,10 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
         node.note_number(run.run, last)
     managed.money.checkpoint_bytes_max = int(snapshot.get("checkpoint_bytes_max", 0))  # An older journal has none.
     managed.money.checkpoints_charged = tuple(str(name) for name in snapshot.get("checkpoints_charged", ()))
+    # An older journal has neither.
+    managed.history.one_offs = OneOffs(*(int(usd_micros) for usd_micros in snapshot.get("one_offs", ())))
+    unweighed = dict(snapshot.get("unweighed", {}))
+    managed.money.unweighed = {str(name): Unweighed.of(row) for name, row in unweighed.items()}
     managed.history.halts_wall = [WallNs(int(wall)) for wall in snapshot["halts_wall"]]
     tokens = snapshot.get("tokens")  # An older journal has none.
     if tokens is not None:

@@ -32,7 +32,7 @@ from governor.core.engine.idle_state import NODE
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
-from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen
+from governor.core.events.checkpoints import CheckpointRead, CheckpointWeighed, LastGoodSeen
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.ends import CommandEndSeen, OomKillsSeen, RankFailed
 from governor.core.events.inputs import (
@@ -246,6 +246,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     ProcessesSeen: _on_incident_event,
     CheckpointRead: _on_incident_event,
     LastGoodSeen: incidents.on_last_good_seen,
+    CheckpointWeighed: incidents.on_checkpoint_weighed,
     GpuProcessesSeen: occupancy.on_gpu_processes,
     GovernorsSeen: occupancy.on_governors,
     UidRangesSeen: names.on_uid_ranges,

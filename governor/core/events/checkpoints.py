@@ -124,9 +124,23 @@ class CheckpointLook:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointWeighed:
+    """How many bytes a checkpoint has that a trainer says it has saved. `name`: see effects.WeighCheckpoint."""
+
+    at: MonoNs
+    run: str
+    name: str
+    bytes: int | None  # Of its user's files. None: they cannot be seen from here.
+    reason: str = ""  # Why not.
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointRead:
     """The governor's own look at the checkpoint that the trainer acknowledged."""
 
     at: MonoNs
     incident_id: str
     look: CheckpointLook
+
+
+CheckpointEvent = CheckpointRead | CheckpointWeighed | LastGoodSeen

@@ -115,6 +115,20 @@ class FindLastGood:
 
 
 @dataclass(frozen=True, slots=True)
+class WeighCheckpoint:
+    """Look how many bytes there are of a checkpoint whose traffic is charged: with the rights of the user who saved it.
+
+    `name`: what of the run is weighed; the answer has it.
+    """
+
+    run: str
+    name: str
+    path: str
+    uid: int
+    gid: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Confirm:
     connection: ConnectionId
     seq: int
@@ -184,6 +198,7 @@ Effect = (
     HaltEffect
     | ReadCheckpoint
     | FindLastGood
+    | WeighCheckpoint
     | Confirm
     | Refuse
     | RecallRun

@@ -12,7 +12,7 @@ from typing import Any
 
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
-from governor.core.events.checkpoints import CheckpointRead, LastGoodSeen, NamedCheckpoint, SavedCheckpoint
+from governor.core.events.checkpoints import CheckpointEvent, NamedCheckpoint, SavedCheckpoint
 from governor.core.events.ends import EndEvent
 from governor.core.events.fetch import Fetch
 from governor.core.events.forwards import Forwards
@@ -372,8 +372,7 @@ Event = (
     | StopReplied
     | BillingRead
     | ProcessesSeen
-    | CheckpointRead
-    | LastGoodSeen
+    | CheckpointEvent
     | OperatorHalt
     | OperatorHold
     | OperatorBudget

@@ -62,6 +62,9 @@ class NoFiles:
     def prepare(self) -> None:
         pass
 
+    def weigh(self, path: str, *, uid: int, gid: int | None) -> tuple[int | None, str]:
+        raise AssertionError("nobody charges for one")
+
     def find(self, paths: Sequence[str], *, uid: int, gid: int | None) -> list[CheckpointSeen]:
         raise AssertionError("nobody tells of one")
 

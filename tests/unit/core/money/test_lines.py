@@ -159,7 +159,7 @@ def test_how_a_price_is_paid_for_stands_in_the_charges_from_then_on() -> None:
 def test_a_halt_reserves_for_the_upload_of_its_own_checkpoint() -> None:
     world = new_world()
     world.speak("run1", "a1", 100)
-    world.tick()
+    world.at(3600)
     run = world.node.runs["run1"].run
     before = run.reserve_usd_micros
     world.upload(10**12)
@@ -172,6 +172,7 @@ def test_a_halt_reserves_for_the_upload_of_its_own_checkpoint() -> None:
 def test_a_checkpoint_of_no_honest_size_costs_nothing(size: object) -> None:
     world = new_world()
     world.speak("run1", "a1", 100)
+    world.at(3600)
     world.upload(size)  # type: ignore[arg-type]
     world.tick()
     assert world.paid("to the archive") == 0
@@ -193,8 +194,9 @@ def test_a_journal_from_before_there_were_lines_is_taken_up() -> None:
 def test_what_is_too_little_for_a_micro_dollar_is_carried_over_restarts() -> None:
     """5 KB at 9 cents a GB are 0.45 of a micro-dollar; three of them are one."""
     world = new_world()
-    for size in (5_000, 5_000, 5_000):
+    for second, size in enumerate((5_000, 5_000, 5_000), 1):
         world.speak("run1", "a1", 100)
+        world.at(second)
         world.upload(size)
         world.restart()
         world.tick()
@@ -225,7 +227,9 @@ def test_each_rank_tells_of_each_checkpoint_and_its_bytes_are_charged_once(away:
     for rank in (0, 1, 2):
         said = hello(rank, 0, run="run1", attempt="a1", peer=peer(100 + rank), world_size=3)
         world.play(said)
+        world.at((rank + 1) * 7200)
         for step, record in saved:
+            world.on_disk[f"/ckpt/{step}"] = 10**12
             world.play(
                 Ack(MonoNs(world.mono), said.connection, "run1", rank, step, f"own-{step}", "saved", step=step,
                     checkpoint=record)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from governor.core.base.identity import ConnectionId, Peer
+from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.save_interval import Saves
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, UsdMicros
@@ -236,8 +236,13 @@ class Run:
         self.usd_micros_per_mtok = usd_micros_per_mtok
 
     def known_ranks(self) -> frozenset[int]:
-        """The ranks of this attempt on this node, connected or not."""
-        return self.ranks_before | self.ranks.keys()
+        """The ranks of this attempt on this node, connected or not: one of each process, which may say any number."""
+        if len(self.ranks) == 1:
+            return self.ranks_before | self.ranks.keys()
+        of_process: dict[ProcessId, int] = {}
+        for number in sorted(self.ranks):
+            of_process.setdefault(self.ranks[number].peer.process, number)
+        return self.ranks_before | frozenset(of_process.values())
 
     @property
     def share(self) -> int:

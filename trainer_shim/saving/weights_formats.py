@@ -53,6 +53,14 @@ class UnusableError(Exception):
     """The file is not what its name says, or larger than is read. It says nothing about the weights."""
 
 
+# What reading made-up files raises. RuntimeError: zipfile's for what is encrypted or unknown to it, and deep JSON.
+# ArithmeticError: an offset beyond every integer of the kernel's.
+MADE_UP: Final = (
+    UnusableError, OSError, ValueError, ArithmeticError, TypeError, LookupError, AttributeError, EOFError, RuntimeError,
+    zipfile.BadZipFile, struct.error,
+)  # fmt: skip
+
+
 class Piece(NamedTuple):
     """One tensor, or one storage of several: where its bytes are. Of a dtype that BITS has not: not to be sampled."""
 
@@ -190,11 +198,7 @@ def _of_archive(file: IO[bytes], start: int, end: int, budget: Budget) -> Iterat
             raise TornError("is a zip that ends too early")
         pickled = _pickled(archive)
         root = pickled.filename[: -len(_PICKLE)]
-        part.read_max = PICKLE_BYTES_MAX
-        try:
-            opcodes = archive.read(pickled)
-        except zipfile.BadZipFile as error:
-            raise TornError(_ELSEWHERE) from error
+        opcodes = _read_whole(archive, pickled, part)
         blind = sum(member.file_size for member in members.values()) - pickled.file_size
         for key, dtype in dict(storages(opcodes, budget)).items():
             member = members.get("%sdata/%s" % (root, key))
@@ -218,6 +222,21 @@ def _pickled(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
     if member.CRC == 0:  # torch was told to compute none: set_crc32_options(False).
         del member.CRC
     return member
+
+
+def _read_whole(archive: zipfile.ZipFile, member: zipfile.ZipInfo, part: Part) -> bytes:
+    part.read_max = PICKLE_BYTES_MAX
+    try:
+        return archive.read(member)
+    except zipfile.BadZipFile as error:
+        raise TornError(_ELSEWHERE) from error
+
+
+def pickle_in(file: IO[bytes], budget: Budget) -> bytes:
+    """The pickle in a file of torch. Raises one of MADE_UP, or TornError."""
+    part = Part(file, 0, os.fstat(file.fileno()).st_size, budget)
+    with zipfile.ZipFile(part) as archive:
+        return _read_whole(archive, _pickled(archive), part)
 
 
 _PUT, _GET = rb"(?:q.|r.{4})", rb"(?:h.|j.{4})"

@@ -14,9 +14,10 @@ import re
 import stat
 import struct
 import time
-from typing import Any, Callable, Dict, Final, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Final, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .manifest import TornError, is_count, is_inside, open_regular
+from .weights_formats import MADE_UP, Budget, pickle_in
 
 INDEX_BYTES_MAX: Final = 8 << 20
 METADATA_BYTES_MAX: Final = 32 << 20  # An item of one rank has 150: 200,000 of them.
@@ -167,6 +168,48 @@ def _needed_of(full: str, step: Callable[[], None], until: float) -> Optional[Di
         return None
 
 
+_OF_RANK: Final = re.compile(r"__(\d+)_\d+\.distcp\Z")
+
+
+class Lacking(NamedTuple):
+    """What names of files say of others."""
+
+    torn: Optional[str]  # The first that is missing.
+    elsewhere: List[str]  # Which another node may have, or nobody: the first of each kind.
+
+
+def unindexed(path: str, sizes: Sequence[Tuple[str, int]]) -> Lacking:
+    """The .metadata without which no .distcp file can be read. It is written last, by rank 0 or by each rank its own.
+
+    Where a node has a directory of its own, one that has nothing of rank 0 has no .metadata.
+    """
+    known = {name for name, _ in sizes}
+    ranks: Dict[str, Dict[int, str]] = {}
+    for name, size in sorted(sizes):
+        folder, base = os.path.split(name)
+        match = _OF_RANK.match(base)
+        if match is not None and (size or match.group(1) == "0"):  # A rank that has nothing to save leaves one empty.
+            ranks.setdefault(folder, {}).setdefault(int(match.group(1)), base)
+    elsewhere: List[str] = []
+    for folder, files in ranks.items():
+        index = os.path.join(folder, _OF_ALL)
+        own = {rank: os.path.join(folder, "__%d%s" % (rank, _OF_ALL)) for rank in files}
+        missing = [rank for rank, name in own.items() if not _is_there(path, name, known)]
+        if not missing or _is_there(path, index, known):
+            continue
+        if len(missing) < len(own):
+            return Lacking("%s is missing beside %s" % (own[missing[0]], files[missing[0]]), [])
+        if 0 in files:
+            return Lacking("%s is missing beside %s" % (index, files[0]), [])
+        elsewhere.append(index)
+    return Lacking(None, elsewhere)
+
+
+def _is_there(path: str, name: str, known: Set[str]) -> bool:
+    """Whether it was listed, or is below a link."""
+    return name in known or os.path.exists(os.path.join(path, name))
+
+
 _FIELDS: Final = ("relative_path", "offset", "length")
 _PUTS: Final = ("BINPUT", "LONG_BINPUT")
 _GETS: Final = ("BINGET", "LONG_BINGET")
@@ -220,20 +263,13 @@ def _is_place(file: object, offset: object, length: object) -> bool:
 # --- ZeRO of DeepSpeed has no index, but counts its ranks in names ---------------------------------------------------
 
 
-class Partitions(NamedTuple):
-    """What the names of ZeRO's partitions say."""
-
-    torn: Optional[str]  # The first file that is missing.
-    elsewhere: List[str]  # Of what another node may have, or nobody: the first of each.
-
-
 _ZERO: Final = re.compile(r"((?:bf16_)?zero_pp_rank_)(\d{1,6})(_mp_rank_(\d+))_?(optim|model)_states\.pt\Z")
 
 
-def partitions(path: str, names: Sequence[str]) -> Partitions:
+def partitions(path: str, names: Sequence[str], budget: Optional[Budget] = None) -> Lacking:
     """Rank 0 saves the model too, unless ZeRO-3 partitions it: then each rank has a file of both kinds.
 
-    The ranks of one node follow one another. That the last ones are missing cannot be seen.
+    The ranks of one node follow one another. How many there are in all each says of itself: `budget` is for that.
     """
     known = set(names)
     found: Dict[Tuple[str, str], Dict[str, Dict[int, str]]] = {}
@@ -250,20 +286,69 @@ def partitions(path: str, names: Sequence[str]) -> Partitions:
         ranks = sorted({rank for by_rank in kinds.values() for rank in by_rank})
         # Of nodes with equally many ranks each: another one has those before.
         may_be_apart = ranks[0] % len(ranks) == 0 and ranks[-1] - ranks[0] == len(ranks) - 1
+        states = [*kinds["optim"].values(), *kinds["model"].values(), "mp_rank_%s_model_states.pt" % model_rank]
+        told = _told([os.path.join(path, folder, name) for name in states], budget) if budget is not None else None
         for by_rank in filter(None, kinds.values()):
             like = next(iter(by_rank.values()))
             lowest = ranks[0] if may_be_apart else 0
             if lowest:
                 elsewhere.append(os.path.join(folder, _of_rank(like, 0)))
             missing = next((rank for rank in range(lowest, ranks[-1] + 1) if rank not in by_rank), None)
+            if missing is None and told is not None and told.ranks > ranks[-1] + 1:
+                if may_be_apart and told.ranks % len(ranks) == 0 and (told.is_by_node or kinds["model"]):
+                    elsewhere.append(os.path.join(folder, _of_rank(like, ranks[-1] + 1)))
+                else:
+                    missing = ranks[-1] + 1
             if missing is not None:
                 needed.append((_of_rank(like, missing), like))
         for base, beside in needed:
             name = os.path.join(folder, base)
-            if name not in known and not os.path.exists(os.path.join(path, name)):
-                return Partitions("%s is missing beside %s" % (name, beside), [])
-    return Partitions(None, elsewhere)
+            if not _is_there(path, name, known):
+                return Lacking("%s is missing beside %s" % (name, beside), [])
+    return Lacking(None, elsewhere)
 
 
 def _of_rank(like: str, rank: int) -> str:
     return _ZERO.sub(lambda match: match.group(1) + str(rank) + like[match.end(2) :], like)
+
+
+class _Told(NamedTuple):
+    """What a partition, or the model's state, says of all."""
+
+    ranks: int
+    is_by_node: bool  # Each node has a directory of its own.
+
+
+_PUT: Final = rb"(?:q.|r.{4}|\x94)"
+# A number, or one for each group of parameters: those of experts have fewer ranks. Of the model's state that of ranks.
+_COUNTS: Final = {
+    kind: re.compile(rb"%s%s(?:\]%s\(?)?((?:K.|M..|J.{4})+)" % (word, _PUT, _PUT), re.DOTALL)
+    for kind, word in (("optim", b"partition_count"), ("model", b"dp_world_size"))
+}
+_BY_NODE: Final = re.compile(rb"use_node_local_storage%s\x88" % _PUT, re.DOTALL)
+_NUMBERS: Final = {b"K": ("<B", 2), b"M": ("<H", 3), b"J": ("<i", 5)}
+
+
+def _told(files: Iterable[str], budget: Budget) -> Optional[_Told]:
+    """What the first of them that says it says. None: none does."""
+    for full in files:
+        if budget.is_spent:
+            break
+        try:
+            fd, _ = open_regular(full)
+            with open(fd, "rb", buffering=0) as file:
+                pickled = pickle_in(file, budget)
+        except (*MADE_UP, TornError, MemoryError):
+            continue
+        match = _COUNTS["optim" if "optim" in os.path.basename(full) else "model"].search(pickled)
+        if match is not None:
+            return _Told(max(_numbers(match.group(1))), _BY_NODE.search(pickled) is not None)
+    return None
+
+
+def _numbers(opcodes: bytes) -> Iterator[int]:
+    at = 0
+    while at < len(opcodes):
+        code, width = _NUMBERS[opcodes[at : at + 1]]
+        yield int(struct.unpack_from(code, opcodes, at + 1)[0])
+        at += width

@@ -11,7 +11,6 @@ import os
 import re
 import struct
 import time
-import zipfile
 from typing import IO, Callable, Final, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 from zlib import adler32, crc32
 
@@ -19,16 +18,16 @@ from .manifest import OPEN_FLAGS, OWN_FILES, TornError
 from .weights_formats import (
     BITS,
     CUT_IN_A_ZIP,
+    MADE_UP,
     PIECES_OF,
     TENSORS_PER_FILE_MAX,
     Budget,
     Piece,
-    UnusableError,
     of_distcp,
     spread,
     width_of,
 )
-from .weights_indexes import Partitions, indexed, partitions, stored
+from .weights_indexes import Lacking, indexed, partitions, stored, unindexed
 
 TIME_MAX_S: Final = 2.0
 FILES_MAX: Final = 1024
@@ -59,12 +58,6 @@ _TRAINER_STATE: Final = "trainer_state.json"
 _BESIDE_WEIGHTS: Final = re.compile(r"%s|global_step\d|.*(?:optim_states\.pt|\.distcp)\Z" % _LOADED.pattern, re.DOTALL)
 # Of a checkpoint: text, and pickles of generators.
 _NO_WEIGHTS: Final = (".json", ".jsonl", ".txt", ".md", ".yaml", ".yml", ".jinja", ".py", ".csv", ".log")
-# What reading made-up files raises. RuntimeError: zipfile's for what is encrypted or unknown to it, and deep JSON.
-# ArithmeticError: an offset beyond every integer of the kernel's.
-_MADE_UP: Final = (
-    UnusableError, OSError, ValueError, ArithmeticError, TypeError, LookupError, AttributeError, EOFError, RuntimeError,
-    zipfile.BadZipFile, struct.error,
-)  # fmt: skip
 
 
 def nonfinite(path: str, names: Sequence[str], step: Callable[[], None], time_s: float = TIME_MAX_S) -> Optional[str]:
@@ -150,7 +143,7 @@ def _harms(path: str, wanted: Sequence[str], budget: Budget, into: List[str], to
                     is_most = is_most and bool(chosen)
                 if blind is not None and is_most:
                     into.append(name)
-        except _MADE_UP:
+        except MADE_UP:
             continue  # Not what its name says, or not to be read.
         except MemoryError:
             found.is_over = True
@@ -238,14 +231,16 @@ def sample(
     ]  # fmt: skip
     # What it names has all of its zips, so what follows is none.
     cut = [one for one in seen.torn if one != (one[0], CUT_IN_A_ZIP) or one[0] not in parts.named]
-    torn = torn or parts.torn or _empty(own, sizes) or _cut(cut, {name for name, _ in own})
-    ranks = partitions(path, names) if are_all else Partitions(None, [])
+    dcp = unindexed(path, sizes) if are_all else Lacking(None, [])
+    torn = torn or parts.torn or dcp.torn or _empty(own, sizes) or _cut(cut, {name for name, _ in own})
+    ranks = Lacking(None, [])
     if are_all:
+        ranks = partitions(path, names, Budget(step, time.monotonic() + time_s))
         torn = torn or ranks.torn or _without_weights(path, sizes, weights)
     if torn is not None or seen.harm is not None:
         return Sampled(seen.harm, None, torn, None, seen.few_harmed)
     lacks = lacking(path, names) if are_all else None
-    blind = [*_blind_indexes(parts.unread, sizes), *indexes.unread, *ranks.elsewhere]
+    blind = [*_blind_indexes(parts.unread, sizes), *indexes.unread, *dcp.elsewhere, *ranks.elsewhere]
     # Generators and positions are ours, and no weights: of a small model they are most of its bytes, as indexes are.
     looked_for.difference_update(parts.read, blind)
     sizes = [one for one in sizes if one[0] in looked_for and not os.path.basename(one[0]).startswith(OWN_FILES)]

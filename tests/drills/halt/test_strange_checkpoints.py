@@ -25,7 +25,7 @@ from governor.adapters.trainers.reader_places import READERS_MAX, Places
 from governor.reports.incident import incident_markdown, timeline_lines
 from tests.drills.halt.conftest import SAFETY_S, Service
 from tests.drills.halt.puppet import Puppet
-from tests.unit.shim.weights_files import COUNT, NAN, ONE, distcp, safetensors, torch_zip
+from tests.unit.shim.weights_files import COUNT, NAN, ONE, dcp, safetensors, torch_zip
 from trainer_shim import wire
 from trainer_shim.saving import checkpoint
 
@@ -219,7 +219,7 @@ def write_own(place: Path, harm: bytes) -> Path:
         return place
     place.mkdir()
     if "dcp" in place.name:
-        distcp(place / "__0_0.distcp", "F32", raw)
+        dcp(place, {"__0_0.distcp": (raw,)})
     else:
         safetensors(place / "model.safetensors", {"wte": ("F32", ONE["F32"] * COUNT), "lm_head": ("F32", raw)})
     return place

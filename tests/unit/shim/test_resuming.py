@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.unit.shim.weights_files import COUNT, NAN, ONE, distcp, safetensors, torch_zip
+from tests.unit.shim.weights_files import COUNT, NAN, ONE, dcp_metadata, distcp, safetensors, torch_zip
 from trainer_shim.engines import own_checkpoints
 from trainer_shim.interfaces import Resumed
 from trainer_shim.saving import checkpoint, rng
@@ -66,6 +66,9 @@ def write(directory: Path, step: int, kind: str = "good", shards: dict[str, byte
         (torch_zip if name.endswith(".pt") else distcp)(path / name, "F32", raw)
         if name.startswith("zero_pp_"):  # Beside each stands one with the names of the parameters.
             torch_zip(path / name.replace("optim", "model"), "F32")
+    places = {one.name: [(0, one.stat().st_size)] for one in path.glob("*.distcp")}
+    if places:
+        (path / ".metadata").write_bytes(dcp_metadata(places))
     for rank in range(RANKS):
         state = {"v": 1, "rng": rng.capture(), "position": {"rank": rank, "step": step}}
         checkpoint.write_rank_file(str(path), rank, state)

@@ -15,7 +15,7 @@ from governor.adapters.trainers.checkpoints import DiskCheckpoints
 from governor.core.base.units import MonoNs
 from governor.core.runs.last_good import LastGood
 from governor.text.moments import last_good_text
-from tests.unit.shim.weights_files import COUNT, MINUS_INF, NAN, ONE, safetensors, torch_zip
+from tests.unit.shim.weights_files import COUNT, MINUS_INF, NAN, ONE, dcp, safetensors, torch_zip
 from trainer_shim.engines.hf import TrainerRun
 from trainer_shim.engines.hf_checkpoints import TrainerSaver
 from trainer_shim.interfaces import Resumed
@@ -180,6 +180,8 @@ def test_one_that_the_trainer_saved_without_its_optimizer_is_gone_on_from_and_th
     if beside is not None:
         (path / beside).parent.mkdir(exist_ok=True)
         torch_zip(path / beside, "F32", ONE["F32"] * COUNT)
+        if beside.endswith(".distcp"):
+            dcp((path / beside).parent, {"__0_0.distcp": (ONE["F32"] * COUNT,)})
     resumed = resume(saver, tmp_path)
     assert resumed is not None
     assert resumed.step == 20

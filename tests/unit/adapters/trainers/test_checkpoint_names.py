@@ -10,7 +10,7 @@ import pytest
 
 from governor.adapters.trainers.checkpoint_reader import FindAnswer
 from tests.unit.adapters.trainers.test_named_checkpoints import commit, find, look
-from tests.unit.shim.weights_files import COUNT, NAN, ONE, distcp, safetensors, torch_zip
+from tests.unit.shim.weights_files import COUNT, NAN, ONE, dcp_metadata, distcp, safetensors, torch_zip
 from trainer_shim.saving.resuming import harm_of
 from trainer_shim.saving.weights_sample import sample
 
@@ -101,4 +101,5 @@ def test_eight_bit_weights_of_dcp_are_not_called_looked_into(tmp_path: Path) -> 
         archive.writestr("archive/data.pkl", b"\x80\x02N.")
         archive.writestr("archive/data/0", bytes(1 << 20))
     path.write_bytes(norm + path.read_bytes())
+    (tmp_path / ".metadata").write_bytes(dcp_metadata({path.name: [(0, path.stat().st_size)]}))
     assert find(tmp_path).unsampled == "most of its bytes: __0_0.distcp"

@@ -116,7 +116,53 @@ def test_what_another_save_has_left_in_the_same_place_tears_nothing(saved: Path)
     assert torn(saved) is None
     assert find(saved).unsampled == "__2_0.distcp, __3_0.distcp"
     (saved / ".metadata").unlink()
-    assert torn(saved) == "__2_0.distcp ends in one of its zips", "nothing says that it is of another one"
+    assert torn(saved) == ".metadata is missing beside __0_0.distcp"
+    (saved / checkpoint.MANIFEST).unlink()
+    (saved / "__0_0.distcp").unlink()
+    assert find(saved).torn == "__2_0.distcp ends in one of its zips", "nothing says that it is of another one"
+
+
+def test_without_its_index_none_of_it_can_be_read(saved: Path) -> None:
+    """It is written last: a save that was interrupted has none."""
+    (saved / ".metadata").unlink()
+    assert torn(saved) == ".metadata is missing beside __0_0.distcp"
+    (saved / "pytorch_model_fsdp_0").mkdir()
+    for name in ("__0_0.distcp", "__1_0.distcp"):
+        (saved / name).rename(saved / "pytorch_model_fsdp_0" / name)
+    assert torn(saved) == "pytorch_model_fsdp_0/.metadata is missing beside __0_0.distcp"
+
+
+def test_a_linked_index_is_there(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    blob = tmp_path_factory.mktemp("blobs") / "1"
+    (saved / ".metadata").rename(blob)
+    (saved / ".metadata").symlink_to(blob)
+    assert torn(saved) is None
+    blob.unlink()
+    assert torn(saved) == ".metadata is missing beside __0_0.distcp"
+
+
+def test_of_ranks_that_save_alone_each_has_its_index(saved: Path) -> None:
+    """As use_collectives=False has it."""
+    for rank in range(2):
+        (saved / f"__{rank}.metadata").write_bytes((saved / ".metadata").read_bytes())
+    (saved / ".metadata").unlink()
+    assert torn(saved) is None
+    (saved / "__1.metadata").unlink()
+    assert torn(saved) == "__1.metadata is missing beside __1_0.distcp"
+    (saved / "__0.metadata").unlink()
+    assert torn(saved) == ".metadata is missing beside __0_0.distcp"
+
+
+def test_a_node_with_a_disk_of_its_own_need_not_have_the_index(tmp_path: Path) -> None:
+    """Rank 0 writes it. What the node has is looked into all the same."""
+    path = tmp_path / "__1_0.distcp"
+    distcp(path, "F32", RAW, RAW)
+    assert (find(tmp_path), torn(tmp_path)) == (FindAnswer(True, "is there", unsampled=".metadata"), None)
+    (tmp_path / checkpoint.MANIFEST).unlink()
+    os.truncate(path, path.stat().st_size * 6 // 10)
+    assert find(tmp_path).torn == "__1_0.distcp ends in one of its zips"
+    os.truncate(path, 0)
+    assert find(tmp_path).torn == "__1_0.distcp is empty"
 
 
 def test_more_bytes_than_are_named_are_no_harm(saved: Path) -> None:
@@ -135,13 +181,13 @@ def test_more_bytes_than_are_named_are_no_harm(saved: Path) -> None:
 def test_safetensors_in_a_distcp_file_are_looked_into(
     tmp_path: Path, items: int, count: int, has_metadata: bool
 ) -> None:
-    path = tmp_path / "__0_0.distcp"
+    path = tmp_path / ("__0_0.distcp" if has_metadata else "__1_0.distcp")  # A rank's of another node.
     distcp_safetensors(path, "F32", ONE["F32"] * count, MINUS_INF["F32"] * count, items=items)
     size = path.stat().st_size
     if has_metadata:  # As it is written: each tensor begins where safetensors do.
         begin = path.read_bytes().rfind(b'{"__metadata__') - 8
         (tmp_path / ".metadata").write_bytes(dcp_metadata({path.name: [(begin, 4 * count), (begin, 4 * count)]}))
-    assert (torn(tmp_path), find(tmp_path)) == (None, WHOLE)
+    assert (torn(tmp_path), find(tmp_path)) == (None, WHOLE if has_metadata else WHOLE._replace(unsampled=".metadata"))
     os.truncate(path, size - 1)
     assert torn(tmp_path) == f"{path.name} has {size - 1} bytes instead of {size}"
     distcp_safetensors(path, "F32", ONE["F32"] * count, NAN["F32"] * count, items=items)

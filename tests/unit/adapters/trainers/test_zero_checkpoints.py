@@ -8,7 +8,7 @@ import pytest
 
 from governor.adapters.trainers.checkpoint_reader import FindAnswer
 from tests.unit.adapters.trainers.test_named_checkpoints import commit, find, look
-from tests.unit.shim.weights_files import COUNT, ONE, torch_zip
+from tests.unit.shim.weights_files import COUNT, ONE, text, torch_zip
 from trainer_shim.saving.resuming import harm_of
 from trainer_shim.saving.weights_indexes import partitions
 
@@ -26,11 +26,23 @@ def names(stage: int, ranks: range, models: int = 1) -> list[str]:
     return found
 
 
-def saved(folder: Path, these: list[str]) -> Path:
+def saved(folder: Path, these: list[str], values: bytes = b"", kind: str = "optim") -> Path:
+    """`values`: what each file of the kind says of all."""
     folder.mkdir(parents=True)
     for name in these:
-        torch_zip(folder / name, "F32", ONE["F32"] * COUNT)
+        torch_zip(folder / name, "F32", ONE["F32"] * COUNT, values=values if kind in name else b"")
     return folder
+
+
+def told(*opcodes: bytes, by_node: bool | None = None) -> bytes:
+    """As DeepSpeed's state is pickled: a number under ZeRO-3, else a list of one for each group of parameters."""
+    count = b"".join(opcodes) if len(opcodes) == 1 else b"]q\x0a(" + b"".join(opcodes) + b"e"
+    flag = (
+        b""
+        if by_node is None
+        else text(b"use_node_local_storage") + b"q\x0b" + (b"\x88" if by_node else b"\x89") + b"00"
+    )
+    return text(b"partition_count") + b"q\x09" + count + b"00" + flag
 
 
 def torn(path: Path) -> str | None:
@@ -68,6 +80,52 @@ def test_one_that_is_missing_tears_it(tmp_path: Path, stage: int, name: str, bes
     path = saved(tmp_path / "global_step9", [one for one in names(stage, range(4), models) if one != name])
     assert torn(path) == f"{name} is missing beside {beside}"
     assert find(tmp_path).torn == f"global_step9/{name} is missing beside {beside}"
+
+
+FOUR = b"K\x04"
+SAID = [(2, told(FOUR, FOUR)), (2, told(b"]q\x0a" + FOUR + b"a")), (2, told(b"M\x04\x00", b"K\x02")), (3, told(FOUR))]
+
+
+@pytest.mark.parametrize(("stage", "values"), SAID, ids=["groups", "one group", "experts", "stage 3"])
+@pytest.mark.parametrize("models", [1, 2])
+def test_the_last_ones_that_are_missing_tear_it_too(tmp_path: Path, stage: int, values: bytes, models: int) -> None:
+    """Their names cannot show it. Each of the others says how many there are."""
+    path = saved(tmp_path / "whole", names(stage, range(4), models), values)
+    assert torn(path) is None
+    path = saved(tmp_path / "global_step9", names(stage, range(3), models), values)
+    assert torn(path) == f"{OPTIM.format(3, 0)} is missing beside {OPTIM.format(0, 0)}"
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_where_they_do_not_say_so_the_models_state_does(tmp_path: Path, stage: int) -> None:
+    values = text(b"dp_world_size") + b"q\x09" + FOUR + b"00"
+    path = saved(tmp_path / "whole", names(stage, range(4)), values, "model")
+    assert torn(path) is None
+    path = saved(tmp_path / "global_step9", names(stage, range(3)), values, "model")
+    assert torn(path) == f"{OPTIM.format(3, 0)} is missing beside {OPTIM.format(0, 0)}"
+
+
+@pytest.mark.parametrize("by_node", [None, False])
+@pytest.mark.parametrize("count", [1, 2])
+def test_half_of_them_are_no_node_where_all_share_a_directory(tmp_path: Path, count: int, by_node: bool | None) -> None:
+    path = saved(tmp_path / "global_step9", names(2, range(count)), told(FOUR, FOUR, by_node=by_node))
+    assert torn(path) == f"{OPTIM.format(count, 0)} is missing beside {OPTIM.format(0, 0)}"
+
+
+@pytest.mark.parametrize(("stage", "values"), [(2, told(b"K\x10", b"K\x10", by_node=True)), (3, told(b"K\x10"))])
+def test_another_node_may_have_those_that_follow(tmp_path: Path, stage: int, values: bytes) -> None:
+    """DeepSpeed was told so, or each rank has all that it loads."""
+    path = saved(tmp_path / "node-0", names(stage, range(8)), values)
+    assert (find(path).torn, str(find(path).unsampled).split(", ")[-1]) == (None, OPTIM.format(8, 0))
+    path = saved(tmp_path / "node-1", names(stage, range(8, 16)), values)
+    assert (find(path).torn, str(find(path).unsampled).split(", ")[-1]) == (None, OPTIM.format(0, 0))
+    path = saved(tmp_path / "cut", names(stage, range(7)), values)
+    assert find(path).torn == f"{OPTIM.format(7, 0)} is missing beside {OPTIM.format(0, 0)}"
+
+
+@pytest.mark.parametrize("values", [b"", told(b"N"), told(b"]q\x0a"), told(b"J\xff\xff\xff\xff"), told(b"K\x02")])
+def test_what_says_no_more_tears_nothing(tmp_path: Path, values: bytes) -> None:
+    assert torn(saved(tmp_path / "global_step9", names(2, range(3)), values)) is None
 
 
 def test_of_a_node_with_a_disk_of_its_own_the_others_are_not_looked_into(tmp_path: Path) -> None:

@@ -71,7 +71,8 @@ def indexed(path: str, names: Sequence[str], step: Callable[[], None], time_s: f
                 break
             name = os.path.join(os.path.dirname(index), file)
             if name not in known and not os.path.isfile(os.path.join(path, name)):
-                faults[index] = _missing(path, name, index)
+                if not _is_of_base(path, index, files, known):
+                    faults[index] = _missing(path, name, index)
                 break
             named.add(name)
     first = {index for index in faults if index.endswith(_FIRST + _INDEX)}
@@ -79,6 +80,17 @@ def indexed(path: str, names: Sequence[str], step: Callable[[], None], time_s: f
     whole |= {os.path.dirname(name) for name in known if os.path.basename(name) == _FIRST_ALONE}
     torn = (fault for index, fault in faults.items() if index in first or os.path.dirname(index) not in whole)
     return Indexed(named, next(torn, None), unread)
+
+
+_ADAPTER: Final = re.compile(r"adapter_model\b.*\.(?:safetensors|bin)\Z")
+
+
+def _is_of_base(path: str, index: str, files: Iterable[str], known: Set[str]) -> bool:
+    """Whether an index beside an adapter's weights is of the model that it adapts, whose own are elsewhere."""
+    folder = os.path.dirname(index)
+    if not any(os.path.dirname(name) == folder and _ADAPTER.match(os.path.basename(name)) for name in known):
+        return False
+    return not any(_is_there(path, os.path.join(folder, file), known) for file in files)
 
 
 def _missing(path: str, name: str, index: str) -> str:

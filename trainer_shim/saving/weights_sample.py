@@ -222,11 +222,12 @@ def sample(
     parts = stored(path, sizes, step, time_s)
     named, torn = indexes.named | parts.named, indexes.torn
     weights = [(name, size) for name, size in sizes if name in named or _is_weights(name)]
+    aside = _aside(weights, named)
     looked_for = set(names if mine is None else mine)
     seen = look_into(path, names if mine is None else mine, step, time_s)
     # Beside a .metadata that was read, what it does not name is of another save.
     own = [
-        one for one in weights
+        one for one in weights if one[0] not in aside
         if one[0] in named or not _is_distcp(one[0]) or os.path.dirname(one[0]) not in parts.folders
     ]  # fmt: skip
     # What it names has all of its zips, so what follows is none.
@@ -244,6 +245,7 @@ def sample(
     # Generators and positions are ours, and no weights: of a small model they are most of its bytes, as indexes are.
     looked_for.difference_update(parts.read, blind)
     sizes = [one for one in sizes if one[0] in looked_for and not os.path.basename(one[0]).startswith(OWN_FILES)]
+    sizes = [one for one in sizes if one[0] not in aside or not _is_marker(one[0])]
     return Sampled(None, _unsampled(path, sizes, weights, seen, blind), None, lacks)
 
 
@@ -312,6 +314,30 @@ def _empty(weights: Sequence[Tuple[str, int]], sizes: Sequence[Tuple[str, int]])
     needed = [*weights, *(one for one in sizes if _LOADED.match(os.path.basename(one[0])))]
     empty = (name for name, size in needed if not size and not (shared and _is_distcp(name)))
     return next(("%s is empty" % name for name in empty), None)
+
+
+_NEEDED: Final = re.compile(r"model|weight|state|optim|param|shard|adapter|lora|ckpt|checkpoint", re.IGNORECASE)
+_MARKER: Final = re.compile(r"(?:.*[._-])?(?:done|lock|complete|completed|finished|success|ok|ready|marker)\.\w+\Z")
+
+
+def _aside(weights: Sequence[Tuple[str, int]], named: Set[str]) -> Set[str]:
+    """Those that are empty and that nothing calls a part of the checkpoint: somebody's marks beside the weights.
+
+    No index names them and no framework does, and they are not numbered as one that holds something.
+    """
+    filled = {_unnumbered(name) for name, size in weights if size}
+    empty = {name for name, size in weights if not size and name not in named and not _is_distcp(name)}
+    if not filled:
+        return set()
+    return {one for one in empty if not _NEEDED.search(os.path.basename(one)) and _unnumbered(one) not in filled}
+
+
+def _is_marker(name: str) -> bool:
+    return _MARKER.match(os.path.basename(name)) is not None
+
+
+def _unnumbered(name: str) -> str:
+    return re.sub(r"\d+", "0", name)
 
 
 def _cut(torn: Sequence[Tuple[str, str]], weights: Set[str]) -> Optional[str]:

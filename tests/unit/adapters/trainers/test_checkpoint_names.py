@@ -72,6 +72,53 @@ def test_what_is_loaded_with_the_weights_is_not_empty(tmp_path: Path, name: str)
     assert torn(tmp_path) == f"{name} is empty"
 
 
+@pytest.mark.parametrize(
+    "name", ["done.pt", "lock.pt", "step_40.done.pt", "save-complete.bin", "ready.npz", "sub/ok.pth"]
+)
+def test_an_empty_mark_beside_weights_tears_nothing(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "model.safetensors")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    assert (torn(tmp_path), find(tmp_path)) == (None, WHOLE)
+    (tmp_path / "model.safetensors").unlink()
+    assert find(tmp_path) != WHOLE, "a mark alone is no checkpoint"
+
+
+def test_an_empty_file_of_which_nobody_knows_what_it_is_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "model.safetensors")
+    (tmp_path / "synced.pt").touch()
+    assert (torn(tmp_path), find(tmp_path).unsampled) == (None, "synced.pt")
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "synced.pt"}}')
+    (tmp_path / "model.safetensors").rename(tmp_path / "model-1.safetensors")
+    assert torn(tmp_path) == "synced.pt is empty", "an index names it"
+
+
+@pytest.mark.parametrize(
+    "name", ["rank_3.pt", "model_ema.pt", "weights.done.pt", "mp_rank_01_model_states.pt", "ckpt.pth"]
+)
+def test_an_empty_part_of_a_checkpoint_tears_it(tmp_path: Path, name: str) -> None:
+    for filled in ("rank_0.pt", "rank_1.pt"):
+        write(tmp_path / filled)
+    (tmp_path / name).touch()
+    assert torn(tmp_path) == f"{name} is empty"
+
+
+BASE = '{"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}'
+
+
+def test_beside_an_adapter_the_index_of_its_base_names_what_is_elsewhere(tmp_path: Path) -> None:
+    write(tmp_path / "adapter_model.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text(BASE)
+    assert (torn(tmp_path), find(tmp_path)) == (None, WHOLE)
+    write(tmp_path / "model-00001-of-00002.safetensors")
+    missing = "model-00002-of-00002.safetensors is missing, which model.safetensors.index.json names"
+    assert torn(tmp_path) == missing
+    for name in ("model-00001-of-00002.safetensors", "adapter_model.safetensors"):
+        (tmp_path / name).unlink()
+    write(tmp_path / "optimizer.pt")
+    assert str(torn(tmp_path)).startswith("model-00001-of-00002.safetensors is missing")
+
+
 def test_where_not_all_files_are_known_no_weights_are_missing(tmp_path: Path) -> None:
     write(tmp_path / "optimizer.pt")
     sizes = [("optimizer.pt", (tmp_path / "optimizer.pt").stat().st_size)]

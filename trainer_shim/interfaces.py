@@ -50,6 +50,14 @@ class NamedCheckpoints(Protocol):
 
 
 @runtime_checkable
+class OwnPlaces(Protocol):
+    """A saver of which resume() without a path looks elsewhere, too, than in its own directory."""
+
+    def resume_places(self) -> List[str]:
+        """Return those directories as they are now."""
+
+
+@runtime_checkable
 class OwnMeans(OwnCheckpoints, Protocol):
     """What a Saver also has where a framework saves and loads by its own means (delegate mode).
 

@@ -30,7 +30,7 @@ class StepMeter:
         self.clock = timing.StepClock()
         self.count = count
         self.device: Optional[device_timing.DeviceTimer] = None
-        self._directory_learner: Callable[[str], None] = _forget  # The saver's method, once there is a saver.
+        self._directory_learner: Callable[[str, bool], None] = _forget  # The saver's method, once there is a saver.
         self._reports_comm = False
         self.tokens_total = 0
         self.tokens_known = True  # False: a checkpoint was loaded that does not say how many tokens went before it.
@@ -82,7 +82,7 @@ class StepMeter:
         finally:
             self.announces_saves = True
 
-    def teach_directory(self, learner: Callable[[str], None]) -> None:
+    def teach_directory(self, learner: Callable[[str, bool], None]) -> None:
         """The saver wants to know where the script saves by itself."""
         self._directory_learner = learner
 
@@ -91,9 +91,9 @@ class StepMeter:
         self.gradients, self.loss_is_share = gradients, is_share
         self._blind_steps_max = blind_steps_max
 
-    def learn_directory(self, directory: str) -> None:
-        """The script saved there by itself."""
-        self._directory_learner(directory)
+    def learn_directory(self, directory: str, is_loaded: bool = False) -> None:
+        """The script saved there by itself, or loaded from there."""
+        self._directory_learner(directory, is_loaded)
 
     # -- forward and backward -------------------------------------------------------------------------------------
 
@@ -396,5 +396,5 @@ class StepMeter:
         return fields
 
 
-def _forget(_directory: str) -> None:
+def _forget(_directory: str, _is_loaded: bool) -> None:
     return None

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from . import wire
 from .governor_socket import GovernorSocket, clip, unwatched_line
 from .guard import guarded, print_line
-from .interfaces import OwnMeans, Resumed, Saver
+from .interfaces import OwnMeans, OwnPlaces, Resumed, Saver
 from .launch import Place, is_required
 from .listener import Listener
 from .mark import mark_this_process
@@ -61,6 +61,7 @@ class Watcher:
         self._said_bye = False
         self._said_refused = False
         self._resumes = 0
+        self._sought: List[str] = []  # Where resume() has looked.
         self._own_requests = 0
         self._wanted_signal = signal_number(environ) if signal is None else signal
         self._hello = dict(hello, resume_called=False)
@@ -117,6 +118,8 @@ class Watcher:
 
     @guarded()
     def hello_field(self, name: str, value: Any) -> None:
+        if name == "last_good":
+            value = self._with_place(value)
         with self._hello_lock:
             if self._hello.get(name) == value and name in self._hello:
                 return
@@ -174,6 +177,9 @@ class Watcher:
         if saver is None or where is None:
             self._say("resume(): no directory is known, so nothing is resumed; pass checkpoint_dir= to attach()")
             return None
+        self._sought = [where]
+        if not directory and isinstance(saver, OwnPlaces):
+            self._sought += saver.resume_places()
         self.hello_field("resume_called", True)
         store = self._connect()
         if store is None and hasattr(saver, "join_ranks"):
@@ -269,6 +275,15 @@ class Watcher:
     def _note_last_good(self, record: Dict[str, Any], step: int) -> None:
         if record.get("kind") == "good":
             self._report_last_good(step, record.get("tokens_total"), str(record.get("path")), 0.0)
+
+    def _with_place(self, record: Dict[str, Any]) -> Dict[str, Any]:
+        """Say of a checkpoint that resume(), as it is called here, or the script's own load does not look there."""
+        path = os.path.realpath(str(record.get("path")))
+        loaded_from = getattr(self._saver, "loaded_from", None)
+        sought = self._sought or ([loaded_from] if loaded_from else [])
+        real = [os.path.realpath(one) for one in sought]
+        is_there = not real or path in real or os.path.dirname(path) in real
+        return record if is_there else dict(record, sought_in=sought[0])
 
     def _report_last_good(self, step: int, tokens_total: Optional[int], path: str, age_s: float) -> None:
         mono_ns = time.monotonic_ns() - int(age_s * 1e9)

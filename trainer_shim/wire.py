@@ -79,7 +79,9 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         resume_called=Field(
             "bool"
         ),  # Whether the script has called resume() where a directory was known, with or without success.
-        last_good=Field("record"),  # {"step", "tokens_total", "path", "mono_ns"} of the newest whole checkpoint.
+        # {"step", "tokens_total", "path", "mono_ns"} of the newest whole checkpoint. "sought_in": resume(), as it was
+        # called, looks there and not where that is.
+        last_good=Field("record"),
         mark=Field("int"),  # mark.py: believed if the kernel says the same of the sender.
         open_incident=Field("record"),  # On reconnect: {"incident", "what", "step"} as the rank knows it.
     ),

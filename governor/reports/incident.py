@@ -19,11 +19,13 @@ from governor.reports.node_stop import is_of_node, last_runs, node_not_observed,
 from governor.reports.resume_text import (
     BEGINS_ANEW,
     command_to_copy,
+    is_loaded,
     none_known,
     refused,
     resume_command,
     resume_from,
     resume_with,
+    sought_elsewhere,
     torn_text,
     unseen_last_good,
 )
@@ -271,7 +273,7 @@ def _resumes_from(snapshot: Snapshot) -> str:
         return (
             f"Nothing is known to resume from: {_inline(harmed.text)}. The command might take it, so it is not shown."
         )
-    if told is not None and BEGINS_ANEW in told:
+    if told is not None and (BEGINS_ANEW in told or sought_elsewhere(snapshot) is not None):
         return f"To go on from {_inline(told)}."
     if told is not None and snapshot.get("framework") == "hf" and snapshot.get("resumes") != "called":
         return f"The Trainer begins anew unless it is told to go on from {_inline(told)}."
@@ -289,9 +291,16 @@ def _resumes_from(snapshot: Snapshot) -> str:
         return f"The checkpoint of this halt is suspect and `latest` was not moved; no good one before it is {known}."
     if checkpoint.get("kind") == "suspect" and (snapshot.get("last_good") or {}).get("gone"):
         return "The checkpoint of this halt is suspect, and the last good one is gone: nothing is known to resume from."
+    if is_loaded(snapshot):
+        return f"The script loads by its own means. The last good one that was seen is {_last_good_place(snapshot)}."
     if checkpoint.get("kind") == "suspect":
         return "The checkpoint of this halt is suspect and `latest` was not moved: this resumes from the last good one."
     return "It resumes from whatever `latest` names when it is started."
+
+
+def _last_good_place(snapshot: Snapshot) -> str:
+    known = snapshot.get("last_good") or snapshot.get("checkpoint") or {}
+    return f"step {known.get('step')}, `{_inline(known.get('path'))}`"
 
 
 def _ranks(snapshot: Snapshot) -> str:

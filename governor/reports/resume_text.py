@@ -75,11 +75,30 @@ def resume_from(snapshot: Snapshot) -> str | None:
     harmed = refused(snapshot)
     told = [f"not {harmed.text}"] if harmed is not None else []
     resumes = snapshot.get("resumes")
-    if snapshot.get("framework") == "hf" and resumes != "called":
+    elsewhere = sought_elsewhere(snapshot)
+    if elsewhere is not None:
+        told.insert(0, elsewhere)
+    elif snapshot.get("framework") == "hf" and resumes != "called":
         told.insert(0, f'shim.resume() in the script, or trainer.train(resume_from_checkpoint="{path}")')
     elif resumes == "never":
         told.insert(0, BEGINS_ANEW)
     return f"{path}: {'; '.join(told)}" if told else None
+
+
+def sought_elsewhere(snapshot: Snapshot) -> str | None:
+    """How the script is told of a last good checkpoint that is not where it looks by itself. None where it looks."""
+    last_good = snapshot.get("last_good") or {}
+    path, sought = (plain(last_good.get(name) or "") for name in ("path", "sought_in"))
+    if not path or not sought:
+        return None
+    if snapshot.get("resumes") == "called":
+        return f'shim.resume("{path}") in the script: as it is called it looks in {sought}, where this is not'
+    return f"the script loads from {sought}, where this is not: load this one" if is_loaded(snapshot) else None
+
+
+def is_loaded(snapshot: Snapshot) -> bool:
+    """Whether the script loads by its own means. What it takes at its next start nobody here has seen."""
+    return snapshot.get("resumes") == "loaded"
 
 
 def unseen_last_good(snapshot: Snapshot) -> list[str]:

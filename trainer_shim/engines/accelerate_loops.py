@@ -87,6 +87,10 @@ class AccelerateSaver(base.PositionSaver):
             elif rank == 0 and os.path.isfile(os.path.join(path, _GENERATORS % rank)):
                 print_line("passing over %s: it was saved without costgov, or after a loss that was not finite" % path)
 
+    def resume_places(self) -> List[str]:
+        """Return the folder that Accelerate numbers, where it does."""
+        return [] if self._numbered is None else [self._numbered]
+
     def named_checkpoint(self, path: str) -> Optional[Dict[str, Any]]:
         """Return one that the script saved by itself and of which this rank noted its part."""
         rank = int(self._accelerator.process_index)

@@ -56,13 +56,16 @@ class PositionSaver:
     """The part of interfaces.Saver that is the same for every engine."""
 
     directory: Optional[str] = None
+    loaded_from: Optional[str] = None  # By the script itself, or for resume().
 
     def __init__(self, meter: StepMeter) -> None:
         self._meter = meter
         meter.teach_directory(self.learn_directory)
 
-    def learn_directory(self, directory: str) -> None:
-        """The script saved there by itself: without other orders, that is where checkpoints go."""
+    def learn_directory(self, directory: str, is_loaded: bool = False) -> None:
+        """The script saved there by itself, or loaded: without other orders, that is where checkpoints go."""
+        if is_loaded:
+            self.loaded_from = os.path.abspath(directory)
         if self.directory is None:
             self.directory = os.path.abspath(directory)
             self._meter.watch.hello_field("checkpoint_dir", self.directory)

@@ -375,7 +375,7 @@ def _after_load(engine: Any, meter: StepMeter, facts: DeepSpeedFacts, path: str)
     # The script may load a checkpoint of ours: its rank file knows how many tokens went before.
     place = path if os.path.isdir(path) else os.path.dirname(path)
     meter.resumed(engine.global_steps, base.tokens_before(place, engine.global_rank))
-    meter.learn_directory(os.path.dirname(place))
+    meter.learn_directory(os.path.dirname(place), is_loaded=True)
 
 
 def _first_number(values: Optional[List[Any]]) -> Optional[float]:

@@ -36,7 +36,7 @@ class TrainerSaver(base.PositionSaver):
     def contents(self) -> Dict[str, Any]:
         return base.counted(self._trainer.model.parameters(), (self._trainer.optimizer,))
 
-    def learn_directory(self, directory: str) -> None:
+    def learn_directory(self, directory: str, is_loaded: bool = False) -> None:
         """The engine inside saves into the Trainer's checkpoints: no place of its own."""
 
     def resume_directory(self) -> str:

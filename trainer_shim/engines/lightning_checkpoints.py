@@ -111,12 +111,8 @@ class LightningSaver(base.PositionSaver):
         return manifest(loaded["global_step"], path, file)
 
     def _own(self) -> Iterator[Dict[str, Any]]:
-        files = dict.fromkeys(self._files("*", "*", "checkpoints"), False)
-        files.update((path, True) for path in self._files("checkpoints"))
-        for one in self._trainer.checkpoint_callbacks:
-            if getattr(one, "dirpath", None):
-                folder = glob.escape(absolute(str(one.dirpath)))
-                files.update((path, True) for path in glob.glob(os.path.join(folder, "*.ckpt")))
+        files = dict.fromkeys(_files_in(self._below_roots("*", "*", "checkpoints")), False)
+        files.update(dict.fromkeys(_files_in([*self._below_roots("checkpoints"), *self._dirpaths()]), True))
         there = {path: _file_of(path) for path in files if os.path.isfile(_file_of(path))}
         newest = sorted(there, key=lambda path: os.path.getmtime(there[path]), reverse=True)
         budget = Budget()
@@ -139,12 +135,25 @@ class LightningSaver(base.PositionSaver):
             elif self._trainer.global_rank == 0:
                 print_line("passing over %s: it %s" % (path, unfit))
 
-    def _files(self, *below: str) -> List[str]:
+    def resume_places(self) -> List[str]:
+        """Return where Lightning saves unasked."""
+        below = [*self._below_roots("checkpoints"), *self._below_roots("*", "*", "checkpoints")]
+        return below + self._dirpaths()
+
+    def _dirpaths(self) -> List[str]:
+        told = (getattr(one, "dirpath", None) for one in self._trainer.checkpoint_callbacks)
+        return [absolute(str(dirpath)) for dirpath in told if dirpath]
+
+    def _below_roots(self, *below: str) -> List[str]:
         trainer = self._trainer
         roots = {str(trainer.default_root_dir)}
         roots.update(str(logger.save_dir) for logger in trainer.loggers if getattr(logger, "save_dir", None))
         folders = [glob.escape(absolute(root)) for root in sorted(roots)]
-        return [path for folder in folders for path in glob.glob(os.path.join(folder, *below, "*.ckpt"))]
+        return [path for folder in folders for path in glob.glob(os.path.join(folder, *below))]
+
+
+def _files_in(folders: List[str]) -> List[str]:
+    return [path for folder in folders for path in glob.glob(os.path.join(glob.escape(folder), "*.ckpt"))]
 
 
 def state_of(tokens_total: Optional[int]) -> Dict[str, Any]:

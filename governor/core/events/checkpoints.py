@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Final
 
 from governor.core.base.units import MonoNs
+
+PLACE_CHARS_MAX: Final = 4096  # PATH_MAX.
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +19,21 @@ class NamedCheckpoint:
     path: str | None
     tokens_total: int | None = None
     mono_ns: int | None = None  # When the trainer saved it. An ack does not say.
+    sought_in: str | None = None  # Where the script's resume() looks instead.
 
     @classmethod
     def named(cls, said: Mapping[str, Any] | None) -> NamedCheckpoint | None:
         """From a hello, which may say anything."""
         if said is None:
             return None
-        path = said.get("path")
+        path, sought_in = (
+            value if isinstance(value := said.get(name), str) else None for name in ("path", "sought_in")
+        )
         step, tokens_total, mono_ns = (
             value if type(value := said.get(name)) is int else None for name in ("step", "tokens_total", "mono_ns")
         )
-        return cls(step, path if isinstance(path, str) else None, tokens_total, mono_ns)
+        is_short = sought_in is not None and len(sought_in) <= PLACE_CHARS_MAX
+        return cls(step, path, tokens_total, mono_ns, sought_in if is_short else None)
 
 
 @dataclass(frozen=True, slots=True)

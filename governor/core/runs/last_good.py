@@ -31,6 +31,7 @@ class LastGood:
     lacks: str | None = None
     nonfinite_in_all: str | None = None  # A tensor that is not finite in all, while the loss went on finite.
     needless: str | None = None  # Digest of all such tensors, as of the look that showed the loss to need none.
+    sought_in: str | None = None  # As in NamedCheckpoint.
     # When the look was asked for that found it to be gone, torn or not finite, in this boot.
     refused_mono_ns: int | None = None
     # In favour of this one, since they are gone, torn or not finite: the newest first.
@@ -63,7 +64,7 @@ class LastGood:
 
     @property
     def as_named(self) -> NamedCheckpoint:
-        return NamedCheckpoint(self.step, self.path, self.tokens_total, self.mono_ns)
+        return NamedCheckpoint(self.step, self.path, self.tokens_total, self.mono_ns, self.sought_in)
 
     def is_same(self, named: NamedCheckpoint) -> bool:
         return (self.path, self.step, self.mono_ns) == (named.path, named.step, named.mono_ns)
@@ -96,13 +97,13 @@ class LastGood:
 
     @classmethod
     def named(cls, named: NamedCheckpoint) -> LastGood:
-        return cls(named.step, named.path, named.tokens_total, named.mono_ns)
+        return cls(named.step, named.path, named.tokens_total, named.mono_ns, sought_in=named.sought_in)
 
 
 _FOUND: Final = ("gone", "torn", "nonfinite", "unseen", "unsampled", "lacks", "nonfinite_in_all", "needless")
 _COUNTS: Final = ("step", "tokens_total", "mono_ns", "refused_mono_ns")
-_TEXTS: Final = ("path", *_FOUND)
-_WHERE_KNOWN: Final = ("tokens_total", "mono_ns", *_FOUND, "refused_mono_ns")
+_TEXTS: Final = ("path", "sought_in", *_FOUND)
+_WHERE_KNOWN: Final = ("tokens_total", "mono_ns", "sought_in", *_FOUND, "refused_mono_ns")
 
 
 def _bounded(passed: tuple[LastGood, ...]) -> tuple[LastGood, ...]:

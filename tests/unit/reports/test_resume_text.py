@@ -186,3 +186,38 @@ def test_without_a_command_nothing_begins() -> None:
     assert "last good     none known" in timeline_lines(halted)
     assert "| Last good | none known |" in incident_markdown(halted)
     assert not [line for line in timeline_lines(nan_halt() | {"resumes": "called"}) if "none known" in line]
+
+
+@pytest.mark.parametrize(
+    ("resumes", "told"),
+    [
+        ("called", 'shim.resume("/ck/theirs/step_40") in the script: as it is called it looks in /ck/ours, where this'),
+        ("loaded", "the script loads from /ck/ours, where this is not: load this one"),
+        ("never", "call shim.resume() after attach("),
+    ],
+)
+@pytest.mark.parametrize("framework", ["deepspeed", "hf"])
+def test_a_last_good_one_that_the_script_does_not_look_for_is_told_with_how_to_have_it(
+    resumes: str, told: str, framework: str
+) -> None:
+    """The command alone would begin anew, or go on from an older one."""
+    good = {"step": 40, "path": "/ck/theirs/step_40", "sought_in": "/ck/ours"}
+    halted = nan_halt() | {"framework": framework, "resumes": resumes, "last_good": good}
+    if (framework, resumes) == ("hf", "never"):
+        told = "shim.resume() in the script, or trainer.train("
+    (line,) = [line for line in timeline_lines(halted) if line.startswith("resume from")]
+    assert f"/ck/theirs/step_40: {told}" in line
+    assert f"go on from /ck/theirs/step_40: {told}" in incident_markdown(halted)
+    assert f"/ck/theirs/step_40: {told}" in "\n".join(resume_lines(halted))
+
+
+@pytest.mark.parametrize("kind", ["good", "suspect"])
+def test_of_a_script_that_loads_by_its_own_means_nothing_is_promised(kind: str) -> None:
+    good = {"step": 40, "path": "/ck/theirs/step_40"}
+    halted = nan_halt() | {"resumes": "loaded", "last_good": good, "checkpoint": {"kind": kind, "path": "/ck/cg_41"}}
+    report = incident_markdown(halted)
+    assert (
+        "The script loads by its own means. The last good one that was seen is step 40, `/ck/theirs/step_40`." in report
+    )
+    assert "this resumes from" not in report
+    assert "It resumes from" not in report

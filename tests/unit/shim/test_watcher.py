@@ -160,3 +160,46 @@ def test_who_calls_resume_where_no_directory_is_known_is_told_again_after_a_halt
     watch._let_go()
     assert watch._hello_fields()["resume_called"] is is_known
     assert ("resume(): no directory is known" in capfd.readouterr().err) is not is_known
+
+
+@pytest.mark.parametrize(
+    ("called", "loaded_from", "saved_in", "sought_in"),
+    [
+        ("", None, "ours", None),
+        ("", None, "more", None),
+        ("", None, "theirs", "ours"),
+        ("theirs", None, "theirs", None),
+        ("theirs/step_1", None, "theirs", "theirs/step_1"),
+        (None, "theirs", "theirs", None),
+        (None, "theirs", "ours", "theirs"),
+        (None, None, "theirs", None),
+    ],
+)
+def test_a_checkpoint_that_the_next_launch_does_not_look_for_is_named_with_where_it_looks(
+    listener: socket.socket, tmp_path: Path,
+    called: str | None, loaded_from: str | None, saved_in: str, sought_in: str | None,
+) -> None:  # fmt: skip
+    """The script gave checkpoint_dir=ours. What it saves itself, and loads perhaps, may be elsewhere."""
+
+    class Places(Loader):
+        def __init__(self) -> None:
+            super().__init__()
+            self.directory = str(tmp_path / "ours")
+            self.loaded_from = str(tmp_path / loaded_from) if loaded_from else None
+
+        def resume_places(self) -> list[str]:
+            return [str(tmp_path / "more")]
+
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+    named = write(tmp_path / "theirs", 1).rename(tmp_path / "theirs" / "step_1")
+    (tmp_path / "link").symlink_to(tmp_path)
+    environ = {"COSTGOV_SOCKET": listener.getsockname()}
+    watch = Watcher({"run": "r", "attempt": "a"}, Progress(threading.get_ident()), Places(), environ=environ)
+    if called is not None:
+        watch.resume(str(tmp_path / called) if called else None)
+    assert named.is_dir()
+    watch.hello_field("last_good", {"step": 40, "path": str(tmp_path / "link" / saved_in / "cg_40")})
+    watch._let_go()
+    told = watch._hello_fields()["last_good"]
+    assert told.get("sought_in") == (None if sought_in is None else str(tmp_path / sought_in))

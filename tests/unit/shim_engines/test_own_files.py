@@ -211,3 +211,33 @@ def test_one_of_accelerate_s_that_was_saved_without_us_is_passed_over_aloud(
     said = capfd.readouterr().err
     assert said.count("passing over") == 1
     assert f"passing over {tmp_path}/mine_30: it was saved without costgov, or after a loss that was not" in said
+
+
+def test_what_lightning_saves_unasked_is_where_resume_looks(tmp_path: Path) -> None:
+    made = trainer(tmp_path)
+    made.checkpoint_callbacks = [SimpleNamespace(dirpath=str(tmp_path / "best"))]
+    for place in ("checkpoints", "lightning_logs/version_3/checkpoints"):
+        (tmp_path / place).mkdir(parents=True)
+    places = LightningSaver(meter(), str(tmp_path / "costgov"), made).resume_places()
+    assert {Path(place).relative_to(tmp_path).as_posix() for place in places} == {
+        "best", "checkpoints", "lightning_logs/version_3/checkpoints"
+    }  # fmt: skip
+
+
+def test_the_folder_that_accelerate_numbers_is_where_resume_looks(tmp_path: Path) -> None:
+    automatic = SimpleNamespace(automatic_checkpoint_naming=True)
+    accelerator = SimpleNamespace(project_dir=str(tmp_path), project_configuration=automatic)
+    assert AccelerateSaver(meter(), str(tmp_path), accelerator, Options()).resume_places() == [
+        str(tmp_path / "checkpoints")
+    ]
+    automatic.automatic_checkpoint_naming = False
+    assert AccelerateSaver(meter(), str(tmp_path), accelerator, Options()).resume_places() == []
+
+
+def test_where_the_script_has_loaded_from_is_known(tmp_path: Path) -> None:
+    watched = meter()
+    saver = DeepSpeedSaver(Engine(), watched, str(tmp_path / "ours"))
+    watched.learn_directory(str(tmp_path / "theirs"))
+    assert saver.loaded_from is None
+    watched.learn_directory(str(tmp_path / "theirs"), is_loaded=True)
+    assert (saver.loaded_from, saver.directory) == (str(tmp_path / "theirs"), str(tmp_path / "ours"))

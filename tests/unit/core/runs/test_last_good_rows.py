@@ -16,6 +16,7 @@ ROWS: list[dict[str, Any]] = [
     {"step": 20, "path": "/ck/20", "tokens_total": 5, "mono_ns": 7},
     {"step": 20, "path": "/ck/20", "mono_ns": 7, "gone": "is no longer there"},
     {"step": 20, "path": "/ck/20", "unseen": "not visible here"},
+    {"step": 20, "path": "/ck/theirs/20", "sought_in": "/ck/ours"},
     {"step": 20, "path": "/ck/20", "unsampled": "ema.bin", "lacks": "no optimizer in it"},
 ]
 
@@ -31,13 +32,22 @@ def test_a_row_is_read_and_written_as_it_was(row: dict[str, Any]) -> None:
     "said",
     [
         {},
-        {"step": "20", "path": 5},
+        {"step": "20", "path": 5, "sought_in": 7},
         {"step": True, "path": [], "mono_ns": 1.5, "tokens_total": "many", "gone": 1, "x": {}},
     ],
 )
 def test_what_is_of_no_use_is_left_out_of_a_row_and_of_a_hello(said: dict[str, Any]) -> None:
     assert LastGood.of(said) == LastGood(None, None)
     assert NamedCheckpoint.named(said) == NamedCheckpoint(None, None)
+
+
+def test_where_resume_looks_instead_stays_with_it_while_it_is_looked_at() -> None:
+    said = {"step": 20, "path": "/ck/theirs/20", "sought_in": "/ck/ours"}
+    named = NamedCheckpoint.named(said)
+    assert named is not None
+    assert LastGood.named(named).as_named == named
+    assert LastGood.named(named).row() == said
+    assert NamedCheckpoint.named({**said, "sought_in": "/" * 5_000}) == NamedCheckpoint(20, "/ck/theirs/20")
 
 
 def test_none_is_none() -> None:

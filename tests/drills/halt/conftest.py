@@ -66,14 +66,15 @@ class Halted:
     def running(self) -> list[int]:
         """Which of the trainee's processes still run."""
         pids = json.loads((self.work / "pids").read_text())
-        return [pid for pid in pids if _state(pid) not in (None, "Z")]
+        return [pid for pid in pids if is_alive(pid)]
 
 
-def _state(pid: int) -> str | None:
+def is_alive(pid: int) -> bool:
+    """Whether it has not ended. Whoever waits for one that has, such as a server of terminals, may do so later."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
-        return None
+        return False
 
 
 def is_checked(incident: dict[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.drills.halt.conftest import BIN, HERE, Run, _state
+from tests.drills.halt.conftest import BIN, HERE, Run, is_alive
 from trainer_shim.wire import HALT_EXIT_CODE
 
 
@@ -20,4 +20,4 @@ def test_torchrun_with_restarts_left_does_not_come_back(costgov_run: Run, tmp_pa
     assert "saved" in halted.seen
     roles = {target["role"] for target in halted.incident["targets"]}
     assert {"launcher", "rank"} <= roles
-    assert [start["pid"] for start in starts if _state(start["pid"]) not in (None, "Z")] == []
+    assert [start["pid"] for start in starts if is_alive(start["pid"])] == []

@@ -14,7 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.drills.halt.conftest import BIN, POLICY, SAFETY_S, Service, begin, configuration, end_of, until_gone
+from tests.drills.halt.conftest import (
+    BIN,
+    POLICY,
+    SAFETY_S,
+    Service,
+    begin,
+    configuration,
+    end_of,
+    is_alive,
+    until_gone,
+)
 from tests.drills.halt.puppet import RANK, Puppet
 from tests.drills.halt.test_escapes import NO_GROUPS
 from trainer_shim import wire
@@ -148,7 +158,7 @@ def test_what_works_in_a_terminal_server_that_the_run_has_opened_lives(tmp_path:
     process = begin(here, ["sh", str(script)], policy=QUICK, environ={**clean, "SHELL": "/bin/sh"}, prefix=prefix)
     try:
         halted = end_of(process, here)
-        lives = {name: Path(f"/proc/{int(pid.read_text())}/stat").exists() for name, pid in (
+        lives = {name: is_alive(int(pid.read_text())) for name, pid in (
             ("the other run", other / "pid"), ("the window", here / "window"),
         )}  # fmt: skip
         assert lives == {"the other run": True, "the window": True}, halted.output

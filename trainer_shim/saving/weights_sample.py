@@ -174,6 +174,7 @@ def _is_harmed(file: IO[bytes], piece: Piece, samples: int, budget: Budget) -> b
     code, exponent, negative_infinity = BITS[piece.dtype]
     width = width_of(piece)
     last = max(0, piece.size - SAMPLE_BYTES) // width * width
+    samples = min(samples, max(2, -(-piece.size // SAMPLE_BYTES)))  # So many are all of it.
     for offset in sorted({last * index // (samples - 1) // width * width for index in range(samples)}):
         raw = budget.read(file, piece.begin + offset, min(SAMPLE_BYTES, piece.size - offset))
         raw = raw[: len(raw) // width * width]

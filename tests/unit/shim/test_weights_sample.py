@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.shim.weights_files import COUNT, INF, MINUS_INF, NAN, ONE, distcp, safetensors, text, torch_zip
+from tests.unit.shim.weights_files import (
+    COUNT,
+    INF,
+    MINUS_INF,
+    NAN,
+    ONE,
+    distcp,
+    hesitate,
+    safetensors,
+    text,
+    torch_zip,
+)
 from trainer_shim.saving.weights_formats import NUMBER_BYTES_MAX, PICKLE_BYTES_MAX, Budget, of_distcp, storages
 from trainer_shim.saving.weights_sample import (
     FILES_FIRST,
@@ -37,6 +48,21 @@ def test_a_nan_or_an_infinity_is_found_and_named(tmp_path: Path, dtype: str) -> 
         assert sampled(tmp_path / "state.pt") == "state.pt: the tensor that is data/1 in it"
         begins = distcp(tmp_path / "__0_0.distcp", dtype, healthy, healthy, harmed, healthy)
         assert sampled(tmp_path / "__0_0.distcp") == f"__0_0.distcp: archive at byte {begins[2]}"
+
+
+@pytest.mark.parametrize("dtype", ["F32", "BF16"])
+def test_a_tensor_of_a_few_samples_is_read_whole_and_once(tmp_path: Path, dtype: str) -> None:
+    width = len(ONE[dtype])
+    each = SAMPLE_BYTES // width
+    count = 3 * each + each // 2
+    for place in (0, each - 1, each, 2 * each, 3 * each - 1, 3 * each, count - 1):
+        raw = ONE[dtype] * place + NAN[dtype] + ONE[dtype] * (count - place - 1)
+        safetensors(tmp_path / "model.safetensors", {"w": (dtype, raw)})
+        assert sampled(tmp_path / "model.safetensors") == "model.safetensors: w", place
+    safetensors(tmp_path / "model.safetensors", {"w": (dtype, ONE[dtype] * count)})
+    reads: list[None] = []
+    assert nonfinite(str(tmp_path), ["model.safetensors"], lambda: reads.append(None)) is None
+    assert len(reads) == 2 + 4, "the header's length, the header and the samples"
 
 
 @pytest.mark.parametrize("dtype", ONE)
@@ -247,8 +273,8 @@ def test_nothing_is_said_of_what_the_time_did_not_reach(tmp_path: Path) -> None:
     def step() -> None:
         nonlocal steps
         steps += 1
-        while steps == 30 and time.monotonic() < until:
-            pass  # A disk that hesitates.
+        if steps == 12:  # Of more than twenty, and behind the harmed one.
+            hesitate(until)
 
     seen = sample(str(tmp_path / "1"), sizes, step, time_s=1.0)
     assert (seen.harm, seen.few_harmed) == ("model.safetensors: w1", None)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import struct
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,17 @@ MINUS_INF = {
     "BF16": b"\x80\xff", "F16": b"\x00\xfc",
 }  # fmt: skip
 CLASSES = {"F64": b"DoubleStorage", "F32": b"FloatStorage", "BF16": b"BFloat16Storage", "F16": b"HalfStorage"}
+
+
+def hesitate(until: float) -> None:
+    """As a disk does: nothing comes before this moment of the monotonic clock, and no processor is used."""
+    reads, writes = os.pipe()
+    try:
+        while (left := until - time.monotonic()) > 0:
+            select.select([reads], [], [], left)
+    finally:
+        os.close(reads)
+        os.close(writes)
 
 
 def safetensors(path: Path, tensors: dict[str, tuple[str, bytes]]) -> None:

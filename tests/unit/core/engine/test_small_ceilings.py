@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -39,18 +40,25 @@ def until_asked(node: Node, from_s: int = 1, limit_s: int = 40_000) -> int:
     raise AssertionError("never asked")
 
 
+@cache
+def asked(ceiling_usd: float) -> tuple[Node, int]:
+    """The node, and the second at which it asks: for tests that only look. Ten seconds a step to half of the time."""
+    node, half_s = started(ceiling_usd), round(ceiling_usd * 1_800 / 360)
+    for second in range(10, half_s, 10):
+        assert not any(isinstance(effect, Ask) for effect in play(node, a_step(second, when=second), tick(second)))
+    return node, until_asked(node, half_s)
+
+
 @pytest.mark.parametrize("ceiling_usd", [5, 10, 60, 360, 2_000])
 def test_less_than_a_fifth_of_a_ceiling_stays_unused_where_the_halt_takes_no_time(ceiling_usd: float) -> None:
     """$5 last 50 s at $360/h, $2,000 five hours and a half."""
-    node = started(ceiling_usd)
-    until_asked(node)
+    node, _ = asked(ceiling_usd)
     assert 0.8 * usd(ceiling_usd) < node.ledger.spend("llama") < usd(ceiling_usd)
 
 
 @pytest.mark.parametrize("ceiling_usd", [3, 10, 60, 360, 2_000])
 def test_the_halt_keeps_to_what_was_reserved_for_it(ceiling_usd: float) -> None:
-    node = started(ceiling_usd)
-    second = until_asked(node)
+    node, second = asked(ceiling_usd)
     managed = node.runs["llama"]
     assert managed.incident is not None
     plan = managed.incident.plan
@@ -78,8 +86,7 @@ def test_a_save_that_was_measured_to_take_longer_is_waited_for() -> None:
 
 
 def test_a_ceiling_of_hours_gives_its_halt_what_the_policy_does() -> None:
-    node = started(2_000)
-    until_asked(node)
+    node, _ = asked(2_000)
     incident, settings = node.runs["llama"].incident, HaltSettings()
     assert incident is not None
     told = (incident.plan.grace_ns, incident.plan.term_grace_ns, incident.plan.kill_grace_ns)

@@ -294,7 +294,8 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
         # Persisted with the next tick. Otherwise a restarted governor would begin further on, with all of the spend.
         node.request_persist()
     then_tokens = managed.policy.budget.window_tokens
-    window = managed.history.meter.add(run.tokens_total, step.tokens or 0, spent, boot, then_tokens)
+    began_at = run.first_step_at if run.first_step_at is not None else run.attempt_at
+    window = managed.history.meter.add(run.tokens_total, step.tokens or 0, spent, boot, then_tokens, began_at)
     is_unpriced = node.ledger.compute.metered is None or managed.is_strangers
     run.set_token_price(None if is_unpriced else managed.history.meter.usd_micros_per_mtok(spent))
     if window is None:
@@ -303,7 +304,9 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
     goal = tokens_goal(managed)
     # Lost tokens are trained again before there is progress. This takes and costs as much as the first time.
     managed.money.forecast = (
-        forecast(tuple(managed.money.windows), goal - run.tokens_total) if goal is not None else None
+        forecast(managed.money.windows, goal - run.tokens_total, managed.history.meter.began_tokens)
+        if goal is not None
+        else None
     )
     row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(managed), is_unpriced))
     node.windows_uncommitted.append(Record("window", run.run, None, row))

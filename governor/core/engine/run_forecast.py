@@ -149,15 +149,15 @@ def binding_ceiling(managed: ManagedRun, at: MonoNs) -> Binding | None:
 
 
 def forecast_of(managed: ManagedRun, goal: int | None) -> Forecast | None:
-    """What is left, as of the last window's end. None without a goal, and before the first window."""
+    """What is left, as of the last window's end. None without a goal, and before a window says how fast it trains."""
     meter, left = managed.history.meter, managed.money.forecast
     if goal is None or meter is None or not managed.money.windows:
         return None
     tokens_left = max(0, goal - meter.from_tokens)
     # A goal that changed since that window closed counts from now on, not from the next window's end.
-    return (
-        left if left is not None and left.tokens_left == tokens_left else forecast(managed.money.windows, tokens_left)
-    )
+    if left is not None and left.tokens_left == tokens_left:
+        return left
+    return forecast(managed.money.windows, tokens_left, meter.began_tokens)
 
 
 def hit_of(managed: ManagedRun, bound: Binding, goal: int | None) -> CeilingHit | None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from governor.core.base.units import MTOK, NS_PER_S, BootNs, DurationNs, UsdMicros
+from governor.core.base.units import MTOK, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,11 @@ class Window:
     duration_ns: DurationNs
     usd_micros: UsdMicros
     wasted_tokens: int  # Trained again in this time.
+    # Of the above, from an attempt's last step (of the first attempt: from the window's begin) until the first step of
+    # the next had ended. Tokens that were trained again count here, too.
+    start_ns: DurationNs = DurationNs(0)
+    start_tokens: int = 0
+    start_usd_micros: UsdMicros = UsdMicros(0)
 
     @property
     def tokens(self) -> int:
@@ -39,6 +44,24 @@ class Window:
     def tokens_per_s(self) -> float:
         """Of progress; 0.0 for a window that took no time (a log read at once)."""
         return self.tokens * NS_PER_S / self.duration_ns if self.duration_ns else 0.0
+
+    @property
+    def has_start(self) -> bool:
+        """Whether an attempt began in it."""
+        return self.start_ns > 0 or self.start_tokens > 0
+
+    @property
+    def steady_tokens(self) -> int:
+        """Trained in it, again or for the first time, between the steps of an attempt."""
+        return max(0, self.tokens + self.wasted_tokens - self.start_tokens)
+
+    @property
+    def steady_ns(self) -> DurationNs:
+        return DurationNs(max(0, self.duration_ns - self.start_ns))
+
+    @property
+    def steady_usd_micros(self) -> int:
+        return max(0, self.usd_micros - self.start_usd_micros)
 
 
 def whole_per_mtok(usd_micros: int, tokens: int) -> int | None:
@@ -73,6 +96,12 @@ class TokenMeter:
     from_usd_micros: int = 0  # The run's total spend at that moment.
     spent_ns: int = 0  # Metered time of the open window.
     wasted_before: int = 0  # Wasted tokens when the window opened.
+    # Of the open window: see Window.
+    start_ns: int = 0
+    start_tokens: int = 0
+    start_usd_micros: int = 0
+    first_step_at: int = -1  # MonoNs. Of the attempt whose step was counted last.
+    step_usd_micros: int = 0  # What the run had spent by the step that was counted last.
     # Of the window that was closed last; 0 before the first.
     last_tokens: int = 0
     last_usd_micros: int = 0
@@ -100,23 +129,31 @@ class TokenMeter:
     def begin(self, tokens_total: int, usd_micros: UsdMicros, boot: BootNs) -> None:
         """Start metering at this total."""
         self.progress_tokens = self.last_total = self.began_tokens = self.from_tokens = tokens_total
-        self.from_usd_micros = usd_micros
+        self.from_usd_micros = self.step_usd_micros = usd_micros
         self.metered_to = boot
 
     def add(
-        self, tokens_total: int, step_tokens: int, usd_micros: UsdMicros, boot: BootNs, then_tokens: int | None = None
-    ) -> Window | None:
+        self, tokens_total: int, step_tokens: int, usd_micros: UsdMicros, boot: BootNs, then_tokens: int | None = None,
+        first_step_at: MonoNs | None = None,
+    ) -> Window | None:  # fmt: skip
         """Add a step that ended at this total and this spend of the run. Returns the window that it closed.
 
         `step_tokens` (0 = unknown) counts only when the total went back. Otherwise the totals say more: they also cover
         steps whose frames were lost. `then_tokens` is the size of the next window. The open window keeps its size, so
-        windows follow each other without gap.
+        windows follow each other without gap. `first_step_at`: of the step's attempt; another one than
+        before begins here.
         """
-        if self.metered_to is not None:
-            self.spent_ns += max(0, boot - self.metered_to)
+        took_ns = max(0, boot - self.metered_to) if self.metered_to is not None else 0
+        self.spent_ns += took_ns
         self.metered_to = boot
         back = tokens_total < self.last_total
         trained = min(step_tokens, tokens_total) if back else tokens_total - self.last_total
+        if first_step_at is not None and first_step_at != self.first_step_at:
+            self.first_step_at = first_step_at
+            self.start_ns += took_ns
+            self.start_tokens += trained
+            self.start_usd_micros += max(0, usd_micros - self.step_usd_micros)
+        self.step_usd_micros = usd_micros
         self.wasted_tokens += trained - max(0, tokens_total - self.progress_tokens)
         self.last_total = tokens_total
         if tokens_total <= self.progress_tokens:
@@ -135,11 +172,14 @@ class TokenMeter:
             duration_ns=DurationNs(self.spent_ns),
             usd_micros=UsdMicros(max(0, usd_micros - self.from_usd_micros)),
             wasted_tokens=self.wasted_tokens - self.wasted_before,
+            start_ns=DurationNs(self.start_ns),
+            start_tokens=self.start_tokens,
+            start_usd_micros=UsdMicros(self.start_usd_micros),
         )
         self.from_tokens = self.progress_tokens
         self.from_usd_micros = usd_micros
         self.last_tokens, self.last_usd_micros = window.tokens, window.usd_micros
-        self.spent_ns = 0
+        self.spent_ns = self.start_ns = self.start_tokens = self.start_usd_micros = 0
         self.wasted_before = self.wasted_tokens
         return window
 
@@ -152,8 +192,19 @@ class TokenMeter:
 
         After a reboot the old clock reading is void: the ledger has the time in between, the window's length does not.
         """
-        # Old journals have none of these.
-        known = {"began_tokens": snapshot["from_tokens"], "last_tokens": 0, "last_usd_micros": 0, **snapshot}
+        # Old journals have none of these. What they have of the open window counts with the start of an attempt.
+        known = {
+            "began_tokens": snapshot["from_tokens"],
+            "last_tokens": 0,
+            "last_usd_micros": 0,
+            "start_ns": snapshot["spent_ns"],
+            "start_tokens": snapshot["progress_tokens"] - snapshot["from_tokens"]
+            + snapshot["wasted_tokens"] - snapshot["wasted_before"],
+            "start_usd_micros": 0,
+            "first_step_at": cls().first_step_at,
+            "step_usd_micros": snapshot["from_usd_micros"],
+            **snapshot,
+        }  # fmt: skip
         whole = {name: int(known[name]) for name in asdict(cls()) if name != "metered_to"}
         metered_to = snapshot["metered_to"]
         return cls(**whole, metered_to=int(metered_to) if same_boot and metered_to is not None else None)

@@ -274,8 +274,9 @@ def _landing(shares: Iterable[_Share]) -> int | None:
         goal = share.plan.tokens_goal
         if goal is None:
             return None
-        left = forecast(share.recent, goal - share.to_tokens)
-        assert left is not None, "a plan comes with a window"
+        left = forecast(share.recent, goal - share.to_tokens, share.plan.began_tokens)
+        if left is None:
+            return None  # All that is known is one step, with the run's start-up.
         # As the newest window was charged: after a price change the older ones say nothing.
         total += round(left.hours_left.mid * (rate_of(share.recent[-1]) or 0.0))
     return total if trains else None

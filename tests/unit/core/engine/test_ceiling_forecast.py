@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from governor.core.engine import step as engine
 from governor.core.engine.node import Node, new_node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
+from governor.core.engine.run_forecast import Binding, binding_ceiling, hit_of, outlook, tokens_goal
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import OperatorHalt, PriceRead, TrainerExited
 from governor.core.money.budgets import ScopedBudget, parse_scope
@@ -58,18 +60,79 @@ def said(effects: list[Effect]) -> list[str]:
 def test_a_run_that_will_not_make_it_says_where_when_and_how_much() -> None:
     """100M tokens take 400 s and 40 cents; 30 are allowed.
 
-    At 12.25 s, behind the third window's end, 1.225 cents are spent and work of 11.25 s is unsaved: 30.25 s of reserve,
-    3.025 cents, with 18 s for SIGTERM and SIGKILL. The room is 25.75 cents. The reserve will grow to 30 s of unsaved
-    work, by 18.75 s: 238.75 s are left, until 12:04:11, in which 238 more steps are trained.
+    At 16.25 s, behind the fourth window's end, 1.625 cents are spent and work of 15.25 s is unsaved: 34.25 s of
+    reserve, 3.425 cents, with 18 s for SIGTERM and SIGKILL. The room is 24.95 cents. The reserve will grow to 30 s of
+    unsaved work, by 14.75 s: 234.75 s are left, until 12:04:11, in which 234 more steps are trained.
     """
     node = started("0.30")
-    assert trained(node, range(1, 12), 0) == [], "two windows have no interval"
-    [text] = trained(node, range(12, 13), 11)
+    assert trained(node, range(1, 16), 0) == [], "two windows beside the first have no interval"
+    [text] = trained(node, range(16, 17), 15)
     assert text == (
         "at this rate the ceiling $0.3000 is hit at step 250, 2026-11-21 12:04 UTC, "
         "before the goal of 100,000,000 tokens, by which $0.4002 would be spent"
     )
-    assert node.runs["llama"].run.reserve_usd_micros == 30_250
+    assert node.runs["llama"].run.reserve_usd_micros == 34_250
+
+
+@pytest.mark.parametrize("start_up_s", [1.0, 60.0])
+@pytest.mark.parametrize("trained_steps", [16, 40])
+def test_a_start_up_is_no_speed(start_up_s: float, trained_steps: int) -> None:
+    """However long the first step took: the step that is told is the one at which the ceiling comes, give or take one.
+
+    The windows after it are a hundredth apart, as real ones are.
+    """
+    node = started("0.50", tokens=200 * MTOK)
+    trained(node, range(1, 2), 0, step_s=start_up_s)
+    now, steps = start_up_s, iter(range(2, 1000))
+    texts: list[str] = []
+    halted_at = None
+    for number in steps:
+        now += 1.01 if number % 2 else 0.99
+        step = a_step(number, when=now, tokens=MTOK // 4, tokens_total=number * MTOK // 4, step_s=1.0)
+        effects = play(node, a_tick(now), step)
+        texts += said(effects)
+        if number == trained_steps:
+            told = hit_of(node.runs["llama"], *bound_of(node, now))
+        if node.runs["llama"].incident is not None:
+            halted_at = number
+            break
+    assert halted_at is not None
+    assert told is not None
+    assert told.tokens_total is not None
+    assert told.tokens_total * 4 // MTOK == pytest.approx(halted_at, abs=2)
+    [text] = texts
+    [step_told] = [int(word) for word in re.findall(r"at step (\d+)", text)]
+    assert step_told == pytest.approx(halted_at, abs=2)
+
+
+def bound_of(node: Node, now: float) -> tuple[Binding, int | None]:
+    bound = binding_ceiling(node.runs["llama"], at(now))
+    assert bound is not None
+    return bound, tokens_goal(node.runs["llama"])
+
+
+def test_one_window_speaks_by_its_steps_after_the_first() -> None:
+    """A minute of start-up, then a second a step: what is left of 100M tokens after the first is 396 s."""
+    node = started("100", tokens=100 * MTOK)
+    trained(node, range(1, 2), 0, step_s=60.0)
+    trained(node, range(2, 5), 60)
+    ahead = outlook(node.runs["llama"], at(64))
+    assert ahead.left is not None
+    assert ahead.left.hours_left.mid * 3600 == pytest.approx(396.0)
+    trained(node, range(5, 9), 63)
+    ahead = outlook(node.runs["llama"], at(68))
+    assert ahead.left is not None
+    assert (ahead.left.windows, round(ahead.left.hours_left.mid * 3600)) == (1, 392)
+
+
+def test_a_window_of_one_step_says_nothing_of_those_to_come() -> None:
+    node = started("100", tokens=100 * MTOK)
+    play(node, a_tick(300), a_step(1, when=300, tokens=MTOK, tokens_total=MTOK, step_s=300.0))
+    assert outlook(node.runs["llama"], at(300)).left is None
+    play(node, a_tick(304), a_step(2, when=304, tokens=MTOK, tokens_total=2 * MTOK, step_s=4.0))
+    left = outlook(node.runs["llama"], at(304)).left
+    assert left is not None
+    assert left.hours_left.mid * 3600 == pytest.approx(392.0)
 
 
 def test_it_is_said_once() -> None:

@@ -249,8 +249,8 @@ def test_a_person_reads_how_sure_it_is_and_what_was_lost() -> None:
     node = started()
     trained(node, 1, 10)
     play(node, hello(0, 30, world_size=1, attempt="a2", stage="stage1"))
-    trained(node, 31, 40, total_before=MTOK)
-    line = shown(node, 40)[0]
+    trained(node, 31, 44, total_before=MTOK)
+    line = shown(node, 44)[0]
     assert re.fullmatch(
         r"llama: [\d hms]+ \([\d hms]+ to [\d hms]+\) and \$[\d.]+ \(\$[\d.]+ to \$[\d.]+\) left to "
         r"100,000,000 tokens; 1,500,000 tokens trained twice",

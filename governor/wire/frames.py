@@ -207,7 +207,10 @@ def _is_valid(frame: Any) -> bool:
         if is_a is float:
             if want == "num":
                 continue
-        elif is_a is int and (want == "int" or want == "num") and _INT_MIN <= value < _INT_END:
+        elif is_a is int:
+            if (want == "int" or want == "num") and _INT_MIN <= value < _INT_END:
+                continue
+        elif is_a is bool and want == "bool":
             continue
         if value is not None and want is not None and not _CHECKS[want](value):
             return False

@@ -190,7 +190,9 @@ MAY_STEP: Final = frozenset({"train", "compile"})
 def no_step_alarms(managed: ManagedRun, at: MonoNs) -> list[Effect]:
     """Report once that forward passes go on after a step and no step is made of them."""
     run = managed.run
-    ranks = [rank for rank in run.connected_ranks() if rank.forwards is not None and rank.phase in MAY_STEP]
+    ranks = [
+        rank for rank in run.ranks.values() if rank.forwards is not None and rank.connected and rank.phase in MAY_STEP
+    ]
     about = (run.attempt, run.attempt_at, run.step)
     if not ranks or managed.reported.no_step == about:
         return []

@@ -93,12 +93,16 @@ def shortest_ns(managed: ManagedRun, *more: int | None) -> int | None:
     """How long the ceiling of the run lasts that lasts least, of its own, of its groups' and of `more`."""
     run = managed.run
     own = lasts_ns(_own_ceiling(managed.policy), run.spend_rate_usd_micros_per_hour)
+    if not run.caps and not more:  # Nearly every tick.
+        return own
     groups = (lasts_ns(cap.ceiling_usd_micros, cap.rate_usd_micros_per_hour) for cap in run.caps)
     return min((lasts for lasts in (own, *groups, *more) if lasts is not None), default=None)
 
 
 def _own_ceiling(policy: Policy) -> int | None:
     """The ceiling at which the policy halts; None for one that it only observes or warns of."""
+    if policy.budget.ceiling_usd_micros is None:
+        return None
     halts = (
         rule.mode is Mode.ENFORCE and rule.response is Response.HALT
         for rule in policy.rules

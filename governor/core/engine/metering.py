@@ -72,11 +72,11 @@ def count_split(node: Node, managed: ManagedRun, holders: Mapping[str, int] | No
     run, split, meter, incident = managed.run, managed.history.split, managed.history.meter, managed.incident
     if not split.has_begun and run.last_frame_at is None:
         return
-    rate = rate_of(node, managed, node.holders() if holders is None else holders)
     offset_ns, charged_to = node.boot_offset_ns, node.ledger.charged_to
 
     def spent_at(moment: MonoNs) -> int:
         boot = charged_to if offset_ns is None else BootNs(moment + offset_ns)
+        rate = rate_of(node, managed, node.holders() if holders is None else holders)
         return node.ledger.spend_at(run.run, boot, rate)
 
     is_halting = incident is not None and not incident.is_closed

@@ -21,7 +21,7 @@ from governor.core.events.machine import SpotNotice
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.incident import Incident
 from governor.core.money.budgets import Budgets, Scope, ScopedBudget, ScopeKind, by_scope
-from governor.core.money.charges import UNALLOCATED, Payer, Place, labels_of
+from governor.core.money.charges import UNALLOCATED, UNALLOCATED_PAYER, Payer, Place, labels_of
 from governor.core.money.command_account import CommandAccount
 from governor.core.money.group_totals import PAST_MAX
 from governor.core.money.ledger import Ledger, new_ledger
@@ -289,7 +289,7 @@ class Node:
 
     def payers(self) -> dict[str, Payer]:
         """Every run as it is charged now, and the unallocated payer."""
-        return {UNALLOCATED: Payer()} | {name: payer_of(managed) for name, managed in self.runs.items()}
+        return {UNALLOCATED: UNALLOCATED_PAYER, **{name: payer_of(managed) for name, managed in self.runs.items()}}
 
 
 def payer_of(managed: ManagedRun) -> Payer:

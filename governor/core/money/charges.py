@@ -369,7 +369,7 @@ def _is_of_time(charge: Charge) -> bool:
 
 def _goes_on(charge: Charge, line: Line, payer: Payer, from_wall: WallNs, reconstructed: bool) -> bool:
     return (
-        charge.line == line
+        (charge.line is line or charge.line == line)
         and charge.payer == payer
         and charge.reconstructed == reconstructed
         and charge.from_wall // NS_PER_HOUR == from_wall // NS_PER_HOUR

@@ -106,6 +106,8 @@ def share_out(amount: int, weights: Mapping[str, int]) -> dict[str, int]:
     """Split an amount by weights so that the parts sum to it exactly; no part is off by more than one."""
     total = sum(weights.values())
     assert total > 0, "nobody to charge"
+    if len(weights) == 1:
+        return dict.fromkeys(weights, amount)
     parts: dict[str, int] = {}
     cumulated = 0
     paid = 0

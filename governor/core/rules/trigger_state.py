@@ -22,6 +22,8 @@ UNKEPT: Final[Mapping[str, Any]] = MappingProxyType({"kept": False})
 # Stored states without this field are accepted: it then has its fresh value.
 ADDED: Final[Mapping[str, Any]] = MappingProxyType({"added": True})
 
+_PLAIN: Final = (bool, int, str)
+
 
 def to_json(state: Any) -> Any:
     """The stored fields by name. A dataclass with ROW (a value of a dict by numbers) is written without names."""
@@ -53,10 +55,10 @@ def _kept(kind: type) -> tuple[tuple[Field[Any], Any], ...]:
 
 
 def _written(hint: Any, value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
+    if isinstance(value, float):  # Windows of them are most of a state.
         return value if math.isfinite(value) else None
+    if value is None or isinstance(value, _PLAIN):
+        return value
     if is_dataclass(value):
         return to_json(value)
     if not isinstance(value, dict):

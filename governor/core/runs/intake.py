@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -309,7 +310,8 @@ def apply_step(run: Run, rank: Rank | None, step: Step) -> Step | None:
         rank.step_at = step.at
         rank.forwards = None
         rank.loss = step.loss
-        rank.finite_step = step.step if is_finite(step.loss) else rank.finite_step
+        if step.loss is not None and math.isfinite(step.loss):  # Of every rank's step: no call to is_finite().
+            rank.finite_step = step.step
         rank.skipped_steps = step.skipped_steps
     run.last_frame_at = step.at
     # A step's wall time begins at the last step's end and so includes an evaluation in between.

@@ -74,8 +74,8 @@ class RestartLoop(Trigger):
             state = self._state
             if event.step > state.reached:
                 state.reached = event.step
-            self._see(run)
             if state.first is None:
+                self._see(run)
                 state.first = event.step
         elif isinstance(event, Hello):
             self._see(run)

@@ -7,10 +7,10 @@ import pytest
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget
 from governor.core.base.units import BootNs, UsdMicros, WallNs
-from governor.core.engine.incident_json import incident_of
+from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.engine.node import RUNS_MAX, Node
 from governor.core.engine.node_journal import run_snapshot
-from governor.core.engine.resume import restore_runs
+from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Alarm, CloseIncident, Effect, PersistIncident, Refuse
 from governor.core.events.inputs import CommandLaunched, LauncherExited, OperatorHalt, TrainerExited
 from governor.core.halt.state import GIVEN_WAY
@@ -142,3 +142,21 @@ def test_a_halt_whose_run_gives_way_is_closed_in_the_journal_as_not_ended() -> N
     assert "its place was given to a run of the launched command" in report
     assert "The end of the run's processes was not observed." in report
     assert "went down" not in report
+
+
+def test_a_command_that_is_launched_again_among_such_halts_has_its_ceiling() -> None:
+    node = launched()
+    play(node, LauncherExited(at(0.1)), TrainerExited(at(0.1), "job", 0))
+    strangers(node, RUNS_MAX)
+    play(node, *(OperatorHalt(at(1), f"o{number}", "enough", 0) for number in range(RUNS_MAX)))
+    kept = [run_snapshot(node, managed, at(1)) for managed in node.runs.values()]
+    halts = [incident_snapshot(node, managed.incident) for managed in node.runs.values() if managed.incident]
+    price, ceiling = UsdMicros(3_600_000_000), Budget(ceiling_usd_micros=CEILING)
+    again = make_node(
+        rule(), rule("budget"), budget=ceiling, cloud="none", exclusive=True, boot=1, price_usd_micros_per_hour=price
+    )
+    restore_runs(again, kept, BootNs(at(1)), at(1))
+    restore_incidents(again, halts, at(1), WallNs(0))
+    effects = play(again, CommandLaunched(at(2), "job", 1000, (COMMAND,)), tick(2))
+    assert (len(displaced(effects)), len(again.runs)) == (1, RUNS_MAX)
+    assert again.runs["job"].is_unattached

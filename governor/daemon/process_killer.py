@@ -372,7 +372,8 @@ class ProcessKiller:
         others = (
             *killing.bearers_shared, *(facts.process for facts in adopted),
             *killing.ties.shared(table, killing.members.uids),
-            *marked_of_others(table, killing.members),  # Last: another user may copy the mark to any number.
+            # Last: another user may copy the mark to any number. What is another run's is known.
+            *(p for p in marked_of_others(table, killing.members) if p.pid not in killing.ties.spared),
         )  # fmt: skip
         announced = frozenset(killing.others())
         unannounced = (process for process in killing.siblings if process not in announced)

@@ -73,6 +73,23 @@ def test_without_a_process_table_nothing_is_gone_and_the_signal_comes_once_it_ca
         assert signal.SIGTERM in processes.by_pid[process.pid].received
 
 
+def test_another_users_announced_run_below_the_same_command_is_not_named_as_perhaps_the_runs() -> None:
+    processes = FakeProcesses()
+    command = processes.add(50, uid=1000, argv=["sh", "train.sh"], start_ticks=1)
+    box = processes.add(100, uid=2000, ppid=50)
+    own = processes.add(200, uid=1000, ppid=50)
+    processes.add(201, uid=1000, ppid=200)  # Its loader.
+    processes.add(300, uid=0, ppid=1)
+    for pid in (50, 100, 200, 201, 300):
+        processes.by_pid[pid].facts = replace(processes.by_pid[pid].facts, mark=MARK)
+    process_killer = ProcessKiller(processes, OWN)
+    process_killer.begin(
+        "i", [box], [command], 2000, signal.SIGKILL, marks=[MARK], others=lambda: [own], strangers=lambda: [own]
+    )
+    (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
+    assert [pid for pid, _ in seen.unsure] == [300], "nobody has announced it"
+
+
 def test_what_is_perhaps_the_runs_is_never_signalled_and_named_when_all_else_is_gone() -> None:
     processes = FakeProcesses()
     rank = processes.add(100)

@@ -40,11 +40,16 @@ LAUNCH_EVERY_NS: Final = NS_PER_MINUTE
 def charge_launch(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     """Charge what each attempt of a run costs. The hello is applied first: the charge bears its stage and labels."""
     lines = node.facts.lines.per_launch if not node.pays_nothing(managed) else ()
-    if not lines or not _may_charge_launch(node, managed, at):
+    if not lines or not (_is_believed(node, managed) or _may_charge_launch(node, managed, at)):
         return
     amount = sum(_charge_one_off(node, managed, line, 1, at) for line in lines)
     if amount:
         managed.history.split.launch(amount, managed.run.stage)
+
+
+def _is_believed(node: Node, managed: ManagedRun) -> bool:
+    """Whether its user launched the command of `costgov run`, and so spends nobody else's money."""
+    return node.command is not None and managed.run.uid == node.command.uid
 
 
 def _may_charge_launch(node: Node, managed: ManagedRun, at: MonoNs) -> bool:
@@ -132,16 +137,16 @@ def _charge_checkpoint(node: Node, managed: ManagedRun, said: Unweighed, seen: C
 
 
 def _bytes_bound(node: Node, managed: ManagedRun, *, is_seen: bool) -> int:
-    """What the run's time allows. Where the machine has no price, no budget is held, and there is no bound."""
+    """What the run's time allows. Where the machine has no price it allows nothing: a budget would still end runs."""
+    if _is_believed(node, managed):
+        return CHECKPOINT_BYTES_MAX
     lines, own = node.facts.lines.per_gb, managed.history.one_offs
     price = sum(line.price_usd_micros for line in lines)
-    if node.ledger.compute.metered is None or not price:
-        return CHECKPOINT_BYTES_MAX
     of_time = max(0, node.ledger.spend(managed.run.run) - own.usd_micros)
     left = SEEN_TIMES_MAX * of_time - own.checkpoints_usd_micros
     if not is_seen:
         left = min(left, UNSEEN_TIMES_MAX * of_time - own.unseen_usd_micros)
-    return max(0, left) * Unit.GB.base_units // price
+    return max(0, left) * Unit.GB.base_units // max(1, price)
 
 
 def _capped(managed: ManagedRun, said: Unweighed, seen: CheckpointWeighed, size: int) -> Alarm:
@@ -149,7 +154,7 @@ def _capped(managed: ManagedRun, said: Unweighed, seen: CheckpointWeighed, size:
     text = f"run {run} says that it has saved {said.bytes / gb:,.1f} GB, of which {size / gb:,.1f} GB are charged: "
     if seen.bytes is None:
         return Alarm("checkpoint_capped", run, text + f"nobody sees them from here ({seen.reason}): {said.path}")
-    return Alarm("checkpoint_capped", run, text + f"its time has cost too little for the rest: {said.path}")
+    return Alarm("checkpoint_capped", run, text + f"what its time has cost bounds it: {said.path}")
 
 
 def checkpoint_reserve(node: Node, managed: ManagedRun) -> UsdMicros:

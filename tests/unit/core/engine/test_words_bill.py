@@ -22,6 +22,7 @@ from governor.core.money.budgets import by_scope
 from governor.core.money.lines import Lines
 from tests.unit.billed import LAUNCH, UPLOAD
 from tests.unit.core.engine.test_budgeting import budget
+from tests.unit.core.engine.test_launched_command import launched
 from tests.unit.core.engine.test_step import PRICE, at, hello, make_node, only, peer, play, rule, tick
 
 STRANGER = 12345
@@ -236,8 +237,28 @@ def test_a_launch_a_minute_is_always_charged_and_each_users_own_are() -> None:
     assert list(node.launches_paid_until) == [3], "what is over is forgotten"
 
 
-def test_without_a_price_of_the_machine_no_budget_is_held_and_what_is_seen_is_charged() -> None:
-    node = make_node(cloud="none", price_usd_micros_per_hour=None, lines=Lines((), (), (UPLOAD,)))
-    play(node, tick(0), of_stranger(0))
-    looked_at(node, [saved(1)], 1, 10**11)
-    assert words_of(node) == 100 * UPLOAD.price_usd_micros
+@pytest.mark.parametrize("seen", [None, 10**13])
+def test_without_a_price_of_the_machine_words_cost_nothing_because_budgets_still_end_runs(seen: int | None) -> None:
+    node = make_node(
+        rule("budget"), cloud="none", price_usd_micros_per_hour=None, lines=Lines((), (), (UPLOAD,))
+    )  # fmt: skip
+    node.budgets.configured = by_scope([budget("node", 500)])
+    play(node, tick(0), hello(0, 0, world_size=1), of_stranger(0))
+    looked_at(node, [saved(1, step) for step in range(9)], 1, seen)
+    play(node, tick(2), tick(3))
+    assert (words_of(node), node.runs["llama"].incident) == (0, None)
+
+
+@pytest.mark.parametrize(("uid", "charged_gb"), [(1000, 100), (STRANGER, 0)])
+def test_under_a_command_its_own_user_is_believed_and_another_that_pays_is_not(uid: int, charged_gb: int) -> None:
+    node = launched(ceiling=None)
+    node.facts = replace(node.facts, lines=Lines((), (), (UPLOAD,)))
+    play(node, of_stranger(1, peer=peer(900, uid), of_command=True))
+    looked_at(node, [saved(1, size=10**11)], 1, None)
+    assert (words_of(node), node.pays_nothing(node.runs["x"])) == (charged_gb * UPLOAD.price_usd_micros, False)
+    node.facts = replace(node.facts, lines=Lines((), (LAUNCH,), ()))
+    before = node.ledger.spend("x")
+    for number in range(100):
+        play(node, of_stranger(2, attempt=f"b{number}", peer=peer(900, uid), of_command=True))
+    launches = 100 if uid == 1000 else LAUNCHES_AT_ONCE_MAX
+    assert node.ledger.spend("x") - before == launches * LAUNCH.price_usd_micros

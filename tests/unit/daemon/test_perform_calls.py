@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from governor.core.events.checkpoints import CheckpointLook, CheckpointRead, CheckpointSeen
-from governor.core.events.effects import ReadBilling, ReadCheckpoint, StopCompute
+from governor.core.events.checkpoints import CheckpointLook, CheckpointRead, CheckpointSeen, CheckpointWeighed
+from governor.core.events.effects import ReadBilling, ReadCheckpoint, StopCompute, WeighCheckpoint
 from governor.core.events.inputs import BillingAnswer, BillingRead, Event, StopAnswer, StopReplied
 from governor.daemon.calls import BILLING_READS_AT_ONCE_MAX, CHECKPOINT_READS_AT_ONCE_MAX, STOPS_AT_ONCE_MAX
 from governor.daemon.observers import Observers
@@ -50,7 +50,8 @@ class HungDisk:
         pass
 
     def weigh(self, path: str, *, uid: int, gid: int | None) -> tuple[int | None, str]:
-        raise AssertionError("nobody charges for one")
+        self.gate.pass_through()
+        return 9, ""
 
     def find(self, paths: Sequence[str], *, uid: int, gid: int | None) -> list[CheckpointSeen]:
         raise AssertionError("nobody tells of one")
@@ -121,6 +122,22 @@ def test_a_disk_that_hangs_takes_no_place_of_a_stop_or_its_reading_back(disk: Hu
     read = halting.answer()
     assert isinstance(read, BillingRead)
     assert read.answer is BillingAnswer.ENDED
+
+
+def test_looks_how_large_checkpoints_are_that_hang_take_no_place_of_a_halts_own(disk: HungDisk) -> None:
+    halting = Halting(FakeCloud(), disk)
+    halting.performer.perform([WeighCheckpoint("run", "name", "/ck", 1000, 1000)] * MANY)
+    disk.gate.until_held(CHECKPOINT_READS_AT_ONCE_MAX)
+    crowded = [halting.answer() for _ in range(MANY - CHECKPOINT_READS_AT_ONCE_MAX)]
+    assert {(one.name, one.bytes, one.reason) for one in crowded if isinstance(one, CheckpointWeighed)} == {
+        ("name", None, "calls_in_flight")
+    }
+    halting.performer.perform([CHECKPOINT])
+    disk.gate.until_held(1)
+    disk.gate.is_open.set()
+    answers = [halting.answer() for _ in range(CHECKPOINT_READS_AT_ONCE_MAX + 1)]
+    assert sum(isinstance(one, CheckpointWeighed) and one.bytes == 9 for one in answers) == CHECKPOINT_READS_AT_ONCE_MAX
+    assert sum(isinstance(one, CheckpointRead) and one.look.whole is True for one in answers) == 1
 
 
 def test_reads_that_hang_take_no_place_of_a_stop() -> None:

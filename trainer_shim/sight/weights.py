@@ -34,18 +34,33 @@ def are_finite(parameters: Iterable[Any]) -> bool:
     with torch.no_grad():
         trained = [one for one in parameters if one.requires_grad]
         for parameter in trained[:: -(-len(trained) // TENSORS_MAX) or 1]:
-            value = _local(parameter)
+            value = local_part(parameter)
             if value.numel() and value.is_floating_point() and value.device.type != "meta":
                 samples.setdefault((value.device, value.dtype), []).append(_sample(value))
         largest = [float(torch.cat(values).float().max()) for values in samples.values()]
     return all(not math.isnan(one) and one != math.inf for one in largest)
 
 
-def _local(parameter: Any) -> Any:
+def local_part(parameter: Any) -> Any:
     """This rank's part, as ZeRO-3 or FSDP has it."""
     part = getattr(parameter, "ds_tensor", None)
-    value = (parameter if part is None else part).detach()
+    if part is not None:
+        return part.detach().reshape(-1)[: _filled(parameter, part)]
+    value = parameter.detach()
     return value.to_local() if hasattr(value, "to_local") else value
+
+
+def _filled(parameter: Any, part: Any) -> int:
+    """How many elements of ZeRO-3's equally long parts are the parameter's. The last ranks' end is never written."""
+    whole, size = getattr(parameter, "ds_numel", None), part.numel()
+    rank = getattr(parameter, "ds_zero_partition_rank", None)
+    if rank is None and hasattr(parameter, "ds_process_group"):  # Of older versions.
+        import torch
+
+        rank = torch.distributed.get_rank(group=parameter.ds_process_group)
+    if whole is None or rank is None:
+        return int(size)
+    return int(max(0, min(size, whole - rank * getattr(part, "ds_numel", size))))
 
 
 def _sample(value: Any) -> Any:

@@ -1,11 +1,14 @@
-"""What a checkpoint holds at least, counted without torch: a bound that a whole one never misses."""
+"""What a checkpoint holds, counted without torch: at least, and of ZeRO-3's parts what is a parameter's."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from trainer_shim.engines.base import counted
+from trainer_shim.sight.weights import local_part
 
 
 @dataclass
@@ -43,3 +46,56 @@ def test_frozen_parameters_may_be_left_out_and_nothing_to_train_says_nothing() -
     frozen = Tensor(7_000_000_000, 2, requires_grad=False)
     assert counted([frozen, Tensor(16, 4)], [None]) == {"parameters": 16, "bytes_min": 32}
     assert counted([frozen], []) == {}
+
+
+class Part:
+    """Of ZeRO-3: all ranks have equally many elements. Those after the parameter's end are as memory was."""
+
+    def __init__(self, *elements: float) -> None:
+        self.elements, self.ds_numel = elements, len(elements)
+
+    def detach(self) -> Part:
+        return self
+
+    def reshape(self, _: int) -> Part:
+        return self
+
+    def numel(self) -> int:
+        return len(self.elements)
+
+    def __getitem__(self, key: slice) -> Part:
+        return Part(*self.elements[key])
+
+
+@dataclass
+class OfRank:
+    ds_tensor: Part
+    ds_numel: int
+    ds_zero_partition_rank: int
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("whole", "rank", "elements", "own"),
+    [
+        (8, 0, (1.0, 2.0), (1.0, 2.0)),
+        (8, 3, (1.0, 2.0), (1.0, 2.0)),
+        (7, 3, (1.0, NAN), (1.0,)),
+        (7, 2, (1.0, 2.0), (1.0, 2.0)),
+        (5, 2, (1.0, NAN), (1.0,)),
+        (5, 3, (NAN, NAN), ()),
+        (1, 3, (NAN,), ()),
+    ],
+)
+def test_what_pads_the_last_ranks_parts_is_no_weight(
+    whole: int, rank: int, elements: tuple[float, ...], own: tuple[float, ...]
+) -> None:
+    assert local_part(OfRank(Part(*elements), whole, rank)).elements == own
+
+
+def test_of_a_part_of_which_nobody_knows_whose_it_is_all_is_looked_at() -> None:
+    parameter = OfRank(Part(1.0, 2.0), 3, 1)
+    del parameter.ds_zero_partition_rank
+    assert local_part(parameter).elements == (1.0, 2.0)

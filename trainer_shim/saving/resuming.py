@@ -18,7 +18,7 @@ from trainer_shim.interfaces import NamedCheckpoints, OwnCheckpoints, OwnMeans, 
 from . import checkpoint, rng
 from .manifest import Entry
 from .store import KeyStore
-from .weights_sample import lacking, sample
+from .weights_sample import Sampled, lacking, sample
 
 CANDIDATES_MAX = 32  # Going back further costs so much training that a person should decide.
 _WAIT_S = 300.0  # Ranks reach resume() minutes apart when their images or imports load slowly.
@@ -32,9 +32,9 @@ def resume_from(
 
     Collective, on the training thread, before the first step. `call` counts the calls of this process, and is the same
     on every rank. A torn checkpoint is passed over with one line, and so is one whose sampled weights are not finite or
-    cut short; where all are like that the newest is taken, since they may be meant so. Raises what the engine's load
-    raises, TimeoutError when a rank does not join, and RuntimeError where CANDIDATES_MAX are like that and more may be
-    older.
+    cut short. Where all are like that the newest is taken in which no more is harmed than in the oldest, or else the
+    newest, since they may be meant so. Raises what the engine's load raises, TimeoutError when a rank does not join,
+    and RuntimeError where CANDIDATES_MAX are like that, no two of them alike, and more may be older.
     """
     manifest = _common(saver, directory, rank, store, world_size, call)
     return None if manifest is None else _load(saver, directory, manifest, rank)
@@ -134,33 +134,55 @@ def _common(
     lists = _exchanged(store, "resume/%d" % call, rank, world_size, list(usable))
     # Rank 0 wrote the manifests, so its order counts. Another node's directory may show fewer.
     common = [tag for tag in lists[0] if all(tag in other for other in lists)]
-    harms: List[str] = []
-    least_bad: List[str] = []  # Those that are whole.
+    whole: List[Tuple[str, Tuple[str, ...]]] = []  # And which few tensors are not finite in each. Empty: more.
     for tag in common:
-        harm = harm_of(usable[tag], rank, world_size)
-        found = _exchanged(store, "resume/%d/%s" % (call, tag), rank, world_size, [harm] if harm else [])
-        harms = [text for of_rank in found for text in of_rank]
+        seen = _look_into(usable[tag], rank, world_size)
+        harm = _harm(seen)
+        mine = [harm, seen.few_harmed or ""] if harm else []
+        found = _exchanged(store, "resume/%d/%s" % (call, tag), rank, world_size, mine)
+        harms = [of_rank[0] for of_rank in found if of_rank]
         if not harms:
             return usable[tag]
         if not any(text.startswith(_TORN) for text in harms):
-            least_bad.append(tag)
+            few = tuple(sorted(of_rank[1] for of_rank in found if of_rank))
+            whole.append((tag, few if all(few) else ()))
         if rank == 0:
             print_line("passing over %s: %s" % (usable[tag]["path"], harms[0]))
     if not common:
         return None
-    if len(lists[0]) >= CANDIDATES_MAX:  # There may be older ones.
+    alike = _alike(whole)
+    if len(alike) < 2 and len(lists[0]) >= CANDIDATES_MAX:  # There may be older ones.
         raise RuntimeError(
             "resume(): the newest %d checkpoints below %s are not finite or not whole: name the one to go on from"
             % (CANDIDATES_MAX, directory)
         )
-    taken = usable[(least_bad or common)[0]]
+    taken = usable[(alike or [tag for tag, _ in whole] or common)[0]]
     if rank == 0:
         print_line("nothing older is finite and whole: going on from %s all the same" % taken["path"])
     return taken
 
 
+def _alike(whole: List[Tuple[str, Tuple[str, ...]]]) -> List[str]:
+    """Those in which the same few tensors are not finite as in the oldest, the newest first: the governor's rule.
+
+    Training went on over them. What broke later is not among them, though it may be newer.
+    """
+    oldest = whole[-1][1] if whole else ()
+    return [tag for tag, harmed in whole if harmed == oldest] if oldest else []
+
+
 def harm_of(manifest: Dict[str, Any], rank: int, world_size: int) -> Optional[str]:
     """Sample this rank's share of a checkpoint's files; return what is cut short, or the first harmed tensor."""
+    return _harm(_look_into(manifest, rank, world_size))
+
+
+def _harm(seen: Sampled) -> Optional[str]:
+    if seen.torn is not None:
+        return _TORN + seen.torn
+    return None if seen.harm is None else "not finite: " + seen.harm
+
+
+def _look_into(manifest: Dict[str, Any], rank: int, world_size: int) -> Sampled:
     path, here = manifest["path"], socket.gethostname()
     entries: List[Entry] = manifest.get("files") or []
     if os.path.isfile(path):  # Lightning's own are single files.
@@ -172,10 +194,7 @@ def harm_of(manifest: Dict[str, Any], rank: int, world_size: int) -> Optional[st
     apart = any(entry.node for entry in entries)  # Each node has a directory of its own.
     mine = files if apart else [name for name in files if checkpoint.owner(name, world_size) == rank]
     sizes = [(entry.path, entry.size) for entry in entries]
-    seen = sample(path, sizes, lambda: None, mine=mine)
-    if seen.torn is not None:
-        return _TORN + seen.torn
-    return None if seen.harm is None else "not finite: " + seen.harm
+    return sample(path, sizes, lambda: None, mine=mine)
 
 
 _TORN = "not whole: "

@@ -185,6 +185,34 @@ def test_where_nothing_older_is_finite_the_newest_is_taken(tmp_path: Path, capfd
     assert f"going on from {tmp_path}/cg_9 all the same" in said
 
 
+def write_masked(directory: Path, step: int, **broken: bytes) -> None:
+    """With a buffer that is not finite, as no loss needs it, and weights some of which may be `broken`."""
+    path = write(directory, step)
+    raws = {"a": ONE["F32"] * COUNT, "b": ONE["F32"] * COUNT, "mask": NAN["F32"] * COUNT, **broken}
+    safetensors(path / "model.safetensors", {name: ("F32", raw) for name, raw in raws.items()})
+    parts = checkpoint.secure(str(path), 0, 1, 0, 1, FAR_NS)
+    facts = {"step": step, "kind": "good", "created_unix_s": time.time()}
+    checkpoint.commit(str(path), parts, facts, move_latest=True)
+
+
+@pytest.mark.parametrize("broken", [["a"], ["a", "b"]])
+def test_of_none_that_is_finite_the_newest_is_taken_that_is_like_the_oldest(tmp_path: Path, broken: list[str]) -> None:
+    """As the governor has it: training went on over the buffer, and the weights broke at the last save."""
+    for step in (5, 7):
+        write_masked(tmp_path, step)
+    write_masked(tmp_path, 9, **dict.fromkeys(broken, NAN["F32"] * COUNT))
+    loaders, _ = resume_all([tmp_path] * RANKS)
+    assert [loader.loaded for loader in loaders] == [["cg_7"], ["cg_7"]]
+
+
+def test_of_many_that_are_alike_the_newest_is_taken_whatever_is_older(tmp_path: Path) -> None:
+    for step in range(1, CANDIDATES_MAX + 2):
+        write_masked(tmp_path, step)
+    loader = Loader()
+    assert resume_from(loader, str(tmp_path), 0, MemoryStore(), 1) is not None
+    assert loader.loaded == [f"cg_{CANDIDATES_MAX + 1}"]
+
+
 def cut(directory: Path, step: int, shards: dict[str, bytes]) -> None:
     """The last shard ends too early, and the manifest has its size as it is: the disk was full."""
     path = write(directory, step, shards=shards)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from governor.core.base.printable import escaped
 from governor.core.base.shell_words import REDACTED
 from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration
+from governor.core.halt.incident import NO_BOUNDARY
 from governor.core.halt.state import GIVEN_WAY
 from governor.reports.node_stop import is_of_node, last_runs, node_not_observed, node_summary
 from governor.reports.resume_text import (
@@ -29,7 +30,7 @@ from governor.reports.resume_text import (
     torn_text,
     unseen_last_good,
 )
-from governor.reports.terminal import live_line, loss_text, timeline_lines
+from governor.reports.terminal import boundary_missed, live_line, loss_text, timeline_lines
 from governor.text.moments import (
     Snapshot,
     is_unpriced,
@@ -174,6 +175,8 @@ def _unseen_checkpoint(snapshot: Snapshot, seen: set[str]) -> list[str]:
     if not checkpoint:
         if snapshot.get("kind") == "none" or "asked" not in seen:
             return ["No checkpoint: none was asked for."]
+        if NO_BOUNDARY in seen:
+            return [f"No checkpoint: {boundary_missed(snapshot)}, and only there can it be saved."]
         if "save_failed" in seen:
             return ["No checkpoint: the trainer could not save one (see the timeline)."]
         answered = "received it but saved nothing in time" if "received" in seen else "never acknowledged the request"

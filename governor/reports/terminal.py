@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
 from governor.core.engine.idle_state import NODE
+from governor.core.halt.incident import NO_BOUNDARY
 from governor.reports.resume_text import none_known, refused, resume_rows
 from governor.text.moments import (
     Moment,
@@ -208,7 +209,8 @@ def _foot(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
         text = f"{checkpoint.get('kind', '?')}, step {checkpoint.get('step', '?')}, verified by {by}"
         rows.append(("checkpoint", plain(f"{text}: {checkpoint.get('path', '?')}"), False))
     elif snapshot["run"] != NODE:
-        rows.append(("checkpoint", "none was saved by this halt", True))
+        why = boundary_missed(snapshot)
+        rows.append(("checkpoint", f"none was saved by this halt{f': {why}' if why is not None else ''}", True))
     last_good = snapshot.get("last_good")
     if last_good and last_good.get("path") != (checkpoint or {}).get("path"):
         left = "NONE IS LEFT; " if none_is_left(last_good) else ""
@@ -219,6 +221,11 @@ def _foot(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
     rows += _resume(snapshot)
     rows.append(("report", f"costgov incident show {plain(snapshot['incident_id'])}", False))
     return rows
+
+
+def boundary_missed(snapshot: Snapshot) -> str | None:
+    """Which rank came to no step boundary while it was asked to save. None: each did, or none was asked."""
+    return next((moment.text for moment in moments(snapshot) if moment.what == NO_BOUNDARY), None)
 
 
 def _none_known(snapshot: Snapshot) -> list[tuple[str, str, bool]]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_MS, NS_PER_S, format_duration, format_usd
 from governor.core.engine.idle.messages import ABANDONED, given_up
 from governor.core.engine.idle_state import NODE
-from governor.core.halt.incident import OTHER_USER
+from governor.core.halt.incident import NO_BOUNDARY, OTHER_USER
 from governor.core.halt.state import GIVEN_WAY
 from governor.core.runs.last_good import PENDING
 from governor.text.table import plain
@@ -266,6 +266,7 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     "saved": ("saved", _saved),
     "rank_saved": ("confirmed", _rank_saved),
     "save_failed": ("not saved", _reason),
+    NO_BOUNDARY: ("not saved", _reason),
     "raised": ("raised", _raised),
     "checkpoint_read": ("checked", _checkpoint_read),
     "term": ("SIGTERM", _targets),

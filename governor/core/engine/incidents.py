@@ -176,6 +176,7 @@ def feed(node: Node, managed: ManagedRun, fact: Fact, at: MonoNs) -> list[Effect
         ordered = tuple(effect for effect in ordered if not isinstance(effect, Page))
     if incident.halt == before and not ordered:
         return []
+    incident.note_end_of_asking(before, managed.run, at, node.wall(at))
     _note_effects(node, incident, ordered, at)
     if incident.halt.stage is not before.stage:
         data = {"from": before.stage.name, "to": incident.halt.stage.name, "fact": fact.name}

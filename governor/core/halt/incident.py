@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from governor.core.base.identity import ProcessId
-from governor.core.base.units import MonoNs, WallNs
+from governor.core.base.units import MonoNs, WallNs, format_duration
 from governor.core.halt.table import Halt, HaltPlan, HaltState
 from governor.core.money.token_windows import TokenPrices
 from governor.core.runs.last_good import LastGood
@@ -21,6 +21,7 @@ PROCESSES_MAX = 1_024
 # A halt has ~20 entries. A provider that refuses for a week repeats itself, and repeats are merged.
 TIMELINE_MAX = 400
 OTHER_USER = "other user"  # Why a launcher is left alone.
+NO_BOUNDARY = "no_boundary"  # In the timeline.
 
 
 @dataclass(slots=True)
@@ -137,6 +138,20 @@ class Incident:
         if len(self.timeline) >= TIMELINE_MAX:
             del self.timeline[TIMELINE_MAX // 2]  # The begin and the end matter more than the days between.
         self.timeline.append({"mono_ns": at, "wall_ns": wall, "what": what, "detail": detail})
+
+    def note_end_of_asking(self, before: Halt, run: Run, at: MonoNs, wall: WallNs) -> None:
+        """Note the rank that is not at the agreed step when the grace is over: without a step it cannot save."""
+        is_over = before.grace_until is not None and at >= before.grace_until
+        if not is_over or (before.stage, self.halt.stage) != (HaltState.ASKED, HaltState.TERMED):
+            return
+        ranks = [rank for rank in run.ranks.values() if rank.connected and not rank.said_bye]
+        last = min(ranks, key=lambda rank: rank.step if rank.step is not None else -1, default=None)
+        if last is None or self.agreed_step is None or (last.step is not None and last.step >= self.agreed_step):
+            return
+        since = last.step_at if last.step_at is not None else last.hello_at
+        where = "" if last.phase == "train" else f", in {last.phase}"
+        told = f"rank {last.rank}{where}, has reached no step boundary in {format_duration(at - since)}"
+        self.note(at, wall, NO_BOUNDARY, rank=last.rank, reason=told)
 
     def mark_unsent(self, what: str, reason: str) -> None:
         """Note that the newest signal of the timeline was not sent."""

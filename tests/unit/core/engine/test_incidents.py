@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget, HaltSettings, PolicySet
 from governor.core.base.units import NS_PER_S, UsdMicros
 from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.events.effects import Alarm, Ask, StopCompute, Term
-from governor.core.events.inputs import OperatorHalt, ProcessesSeen
+from governor.core.events.inputs import OperatorHalt, PhaseChange, ProcessesSeen
 from governor.core.halt.table import StopTarget
+from governor.reports.incident import incident_markdown, timeline_lines
 from tests.unit.core.engine.test_step import a_step, ack, at, hello, make_node, play, rule, tick, training
 
 
@@ -121,3 +123,30 @@ def test_a_halt_and_its_journal_know_whether_the_script_resumes(resumes: str | N
     assert incident is not None
     assert incident.resumes == resumes
     assert incident_of(incident_snapshot(node, incident)).resumes == resumes
+
+
+@pytest.mark.parametrize(
+    ("over_at", "stepped", "told"),
+    [
+        (120, (0,), "rank 1, in eval, has reached no step boundary in 1m 30s"),
+        (120, (0, 1), None),  # It cannot save for another reason.
+        (32, (0,), None),  # It says itself what has failed.
+    ],
+)
+def test_a_rank_that_makes_no_step_while_it_is_asked_to_save_is_named(
+    over_at: int, stepped: tuple[int, ...], told: str | None
+) -> None:
+    node = make_node()
+    training(node)
+    play(node, PhaseChange(at(30.5), ConnectionId(2), "llama", 1, "eval"))
+    play(node, OperatorHalt(at(31), "llama", "enough", 0), *(ack("agreed", 31, rank, step=31) for rank in (0, 1)))
+    play(node, *(a_step(31, rank, 31.5) for rank in stepped))
+    effects = play(node, tick(over_at) if over_at > 60 else ack("failed", over_at, step=31))
+    assert any(isinstance(effect, Term) for effect in effects)
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    said = [entry["detail"] for entry in incident.timeline if entry["what"] == "no_boundary"]
+    assert said == ([] if told is None else [{"rank": 1, "reason": told}])
+    snapshot = incident_snapshot(node, incident)
+    assert (f"none was saved by this halt: {told}" in "\n".join(timeline_lines(snapshot))) == (told is not None)
+    assert (f"No checkpoint: {told}, and only there" in incident_markdown(snapshot)) == (told is not None)

@@ -46,6 +46,8 @@ _PLAIN = (
     "closed_wall",
 )
 _ENUMS: dict[str, type[Enum]] = {"stage": HaltState, "stop_reply": Fact, "stop": StopTarget}
+# Most of an incident, which is copied at every fact of its halt.
+_UNCHANGING = frozenset({str, int, float, bool, type(None)})
 # Of both, every field is a number, a text or one of these enums.
 _FIELDS: dict[type, tuple[str, ...]] = {kind: tuple(field.name for field in fields(kind)) for kind in (Halt, HaltPlan)}
 
@@ -124,8 +126,10 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
 def _apart(value: Any) -> Any:
     """A copy as plain JSON has it. It shares nothing that can change."""
     if isinstance(value, Mapping):
-        return {key: _apart(one) for key, one in value.items()}
-    return [_apart(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: one if type(one) in _UNCHANGING else _apart(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [one if type(one) in _UNCHANGING else _apart(one) for one in value]
+    return value
 
 
 def _plain_of(value: Halt | HaltPlan) -> dict[str, Any]:

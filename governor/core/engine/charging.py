@@ -159,12 +159,11 @@ def _capped(managed: ManagedRun, said: Unweighed, seen: CheckpointWeighed, size:
 
 def checkpoint_reserve(node: Node, managed: ManagedRun) -> UsdMicros:
     """What uploading a halt's checkpoint may cost, by the run's largest checkpoint so far. 0 before the first."""
-    if node.pays_nothing(managed):  # It may have paid before.
+    largest = managed.money.checkpoint_bytes_max
+    if not largest or node.pays_nothing(managed):  # It may have paid before.
         return UsdMicros(0)
-    units = (
-        (line.price_usd_micros * managed.money.checkpoint_bytes_max, line.unit.base_units)
-        for line in node.facts.lines.per_gb
-    )
+    size = min(largest, _bytes_bound(node, managed, is_seen=True))
+    units = ((line.price_usd_micros * size, line.unit.base_units) for line in node.facts.lines.per_gb)
     return UsdMicros(sum(-(-amount // base_units) for amount, base_units in units))
 
 

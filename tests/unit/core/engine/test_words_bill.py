@@ -13,6 +13,7 @@ from governor.core.base.units import BootNs, usd
 from governor.core.engine import step as engine
 from governor.core.engine.charging import LAUNCHES_AT_ONCE_MAX
 from governor.core.engine.node import Node
+from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.checkpoints import CheckpointWeighed, SavedCheckpoint
 from governor.core.events.effects import Alarm, Effect, PersistRuns, WeighCheckpoint
@@ -247,6 +248,20 @@ def test_without_a_price_of_the_machine_words_cost_nothing_because_budgets_still
     looked_at(node, [saved(1, step) for step in range(9)], 1, seen)
     play(node, tick(2), tick(3))
     assert (words_of(node), node.runs["llama"].incident) == (0, None)
+
+
+def test_no_more_is_reserved_for_a_halts_checkpoint_than_it_may_cost() -> None:
+    """A journal of an older version may hold what was only said."""
+    node = service()
+    kept = {**run_snapshot(node, node.runs["x"], at(1)), "checkpoint_bytes_max": 10 * TB}
+    after = make_node(rule("budget"), cloud="none", lines=node.facts.lines, boot=1)
+    after.budgets.configured = by_scope([budget("node", 500)])
+    restore_runs(after, [kept, run_snapshot(node, node.runs["llama"], at(1))], BootNs(at(1)), at(1))
+    play(after, tick(1), hello(0, 1, world_size=1), of_stranger(1), tick(2), tick(3))
+    assert after.runs["x"].money.checkpoint_bytes_max == 10 * TB
+    assert after.runs["x"].run.reserve_usd_micros is not None
+    assert after.runs["x"].run.reserve_usd_micros < usd(5)
+    assert after.runs["llama"].incident is None
 
 
 @pytest.mark.parametrize(("uid", "charged_gb"), [(1000, 100), (STRANGER, 0)])

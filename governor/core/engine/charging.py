@@ -31,16 +31,20 @@ CHECKPOINTS_REMEMBERED_MAX: Final = 16
 SEEN_TIMES_MAX: Final = 10
 # Of those that cannot be seen, on another machine's disk or in a container's: no more than its time.
 UNSEEN_TIMES_MAX: Final = 1
-# A user's launches are charged at once while they are no more than its runs here may be. After that one a minute is:
-# what is launched again sooner has trained nothing.
-LAUNCHES_AT_ONCE_MAX: Final = RUNS_PER_UID_MAX
+# A user's launches are charged at once, and checkpoints looked at, while they are no more than its runs here may be.
+AT_ONCE_MAX: Final = RUNS_PER_UID_MAX
+# After that one a minute: what is launched again sooner has trained nothing.
 LAUNCH_EVERY_NS: Final = NS_PER_MINUTE
+# After that one in so long: a look takes up to half a second of the service's processor time. Others are unseen.
+LOOK_EVERY_NS: Final = 5 * NS_PER_S
 
 
 def charge_launch(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     """Charge what each attempt of a run costs. The hello is applied first: the charge bears its stage and labels."""
     lines = node.facts.lines.per_launch if not node.pays_nothing(managed) else ()
-    if not lines or not (_is_believed(node, managed) or _may_charge_launch(node, managed, at)):
+    if not lines:
+        return
+    if not _is_believed(node, managed) and not _keeps_pace(node, managed, node.launches_until, LAUNCH_EVERY_NS, at):
         return
     amount = sum(_charge_one_off(node, managed, line, 1, at) for line in lines)
     if amount:
@@ -52,15 +56,15 @@ def _is_believed(node: Node, managed: ManagedRun) -> bool:
     return node.command is not None and managed.run.uid == node.command.uid
 
 
-def _may_charge_launch(node: Node, managed: ManagedRun, at: MonoNs) -> bool:
-    """Count the launch, unless its user has had too many: a name or an attempt is a word."""
-    user, paid = payer_of_uid(node.uid_ranges, managed.run.uid), node.launches_paid_until
-    until = max(paid.get(user, at), at) + LAUNCH_EVERY_NS
-    if until - at > LAUNCHES_AT_ONCE_MAX * LAUNCH_EVERY_NS:
+def _keeps_pace(node: Node, managed: ManagedRun, until: dict[int, MonoNs], every_ns: int, at: MonoNs) -> bool:
+    """Count one more of something that anybody can say, unless the run's user has said too many of it."""
+    user = payer_of_uid(node.uid_ranges, managed.run.uid)
+    then = max(until.get(user, at), at) + every_ns
+    if then - at > AT_ONCE_MAX * every_ns:
         return False
-    for one in [one for one, moment in paid.items() if moment <= at]:
-        del paid[one]
-    paid[user] = MonoNs(until)
+    for one in [one for one, moment in until.items() if moment <= at]:
+        del until[one]
+    until[user] = MonoNs(then)
     return True
 
 
@@ -87,8 +91,9 @@ def on_saved(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
     money.checkpoints_charged = (*money.checkpoints_charged, name)[-CHECKPOINTS_REMEMBERED_MAX:]
     gid = next((rank.peer.gid for rank in managed.run.ranks.values() if rank.connection == ack.connection), None)
     said = Unweighed(path, size, gid, ack.incident_id)
-    if len(money.unweighed) >= CHECKPOINTS_REMEMBERED_MAX:  # The answers do not come as fast as it says that it saves.
-        crowd = CheckpointWeighed(ack.at, managed.run.run, name, None, "too many others are to be looked at")
+    has_place = len(money.unweighed) < CHECKPOINTS_REMEMBERED_MAX
+    if not has_place or not _keeps_pace(node, managed, node.looks_until, LOOK_EVERY_NS, ack.at):
+        crowd = CheckpointWeighed(ack.at, managed.run.run, name, None, "too many at once")
         alarms = _charge_checkpoint(node, managed, said, crowd)
         return [persist(node, ack.at), *alarms]
     money.unweighed[name] = said
@@ -150,11 +155,11 @@ def _bytes_bound(node: Node, managed: ManagedRun, *, is_seen: bool) -> int:
 
 
 def _capped(managed: ManagedRun, said: Unweighed, seen: CheckpointWeighed, size: int) -> Alarm:
-    run, gb = managed.run.run, Unit.GB.base_units
+    run, gb, where = managed.run.run, Unit.GB.base_units, said.path or "it names no path"
     text = f"run {run} says that it has saved {said.bytes / gb:,.1f} GB, of which {size / gb:,.1f} GB are charged: "
     if seen.bytes is None:
-        return Alarm("checkpoint_capped", run, text + f"nobody sees them from here ({seen.reason}): {said.path}")
-    return Alarm("checkpoint_capped", run, text + f"what its time has cost bounds it: {said.path}")
+        return Alarm("checkpoint_capped", run, text + f"nobody sees them from here ({seen.reason}): {where}")
+    return Alarm("checkpoint_capped", run, text + f"what its time has cost bounds it: {where}")
 
 
 def checkpoint_reserve(node: Node, managed: ManagedRun) -> UsdMicros:

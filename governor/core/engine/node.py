@@ -129,8 +129,9 @@ class Node:
     idle: IdleState = field(default_factory=IdleState)
     wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.
     boot_offset_ns: int | None = None  # Boot clock minus monotonic at the last tick. None before the first.
-    # By user: until when its launches are charged, one a minute. It is ahead of the time by those charged at once.
-    launches_paid_until: dict[int, MonoNs] = field(default_factory=dict)
+    # By user, of what it may cause at a pace: until when that is used up, ahead of the time by what came at once.
+    launches_until: dict[int, MonoNs] = field(default_factory=dict)
+    looks_until: dict[int, MonoNs] = field(default_factory=dict)  # At checkpoints, for what they cost.
     persisted_at: MonoNs | None = None  # When runs and money were last persisted; None: this is due.
     persisted_to: BootNs | None = None  # The node's time up to there is in a commit of this governor.
     # Runs whose snapshots could not be read; None: the journal had no node's, either.

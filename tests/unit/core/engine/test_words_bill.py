@@ -11,7 +11,7 @@ from governor.core.base.identity import ConnectionId
 from governor.core.base.shares import UidRange
 from governor.core.base.units import BootNs, usd
 from governor.core.engine import step as engine
-from governor.core.engine.charging import LAUNCHES_AT_ONCE_MAX
+from governor.core.engine.charging import AT_ONCE_MAX
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
@@ -152,6 +152,19 @@ def test_one_look_at_a_time_is_asked_for_and_what_crowds_is_charged_as_unseen() 
     assert play(node, answer(first, 602, 10**9)) == [], "an answer that comes twice"
 
 
+def test_a_users_checkpoints_are_looked_at_at_a_pace_over_all_its_runs() -> None:
+    """A look is a process of the service."""
+    node = service()
+    looks = 0
+    for second in range(1, 601):
+        play(node, tick(second))
+        for number in range(3):
+            acks = [saved(second, 10 * second + number, 10**6)]
+            looks += sum(isinstance(effect, WeighCheckpoint) for effect in looked_at(node, acks, second, 10**6))
+    assert looks == AT_ONCE_MAX + 599 // 5
+    assert words_of(node) == 600 * 3 * UPLOAD.price_usd_micros // 1000, "what is not looked at is charged as unseen"
+
+
 def test_a_governor_that_is_killed_before_the_look_leaves_it_to_the_next_one() -> None:
     node = service()
     pass_time(node, 600, 1)
@@ -218,7 +231,7 @@ def test_a_user_cannot_launch_others_out_of_their_budget(as_names: bool) -> None
         said = hello(0, when, run=run, attempt=attempt, world_size=1, connection=link, peer=peer(5000 + number, uid))
         play(node, said, Disconnected(at(when), link), TrainerExited(at(when), run, 1), tick(when))
     whole = node.ledger.groups.node_usd_micros
-    assert whole < (1 + LAUNCHES_AT_ONCE_MAX + 1) * LAUNCH.price_usd_micros + usd(1)
+    assert whole < (1 + AT_ONCE_MAX + 1) * LAUNCH.price_usd_micros + usd(1)
     assert node.runs["llama"].incident is None
 
 
@@ -233,9 +246,9 @@ def test_a_launch_a_minute_is_always_charged_and_each_users_own_are() -> None:
     assert {run: node.ledger.spend(run) for run in ("u1", "u2")} == dict.fromkeys(
         ("u1", "u2"), 100 * LAUNCH.price_usd_micros
     )
-    assert len(node.launches_paid_until) == 2
+    assert len(node.launches_until) == 2
     play(node, hello(0, 9e3, run="u3", world_size=1, connection=ConnectionId(9), peer=peer(99_999, 3)))
-    assert list(node.launches_paid_until) == [3], "what is over is forgotten"
+    assert list(node.launches_until) == [3], "what is over is forgotten"
 
 
 @pytest.mark.parametrize("seen", [None, 10**13])
@@ -275,5 +288,5 @@ def test_under_a_command_its_own_user_is_believed_and_another_that_pays_is_not(u
     before = node.ledger.spend("x")
     for number in range(100):
         play(node, of_stranger(2, attempt=f"b{number}", peer=peer(900, uid), of_command=True))
-    launches = 100 if uid == 1000 else LAUNCHES_AT_ONCE_MAX
+    launches = 100 if uid == 1000 else AT_ONCE_MAX
     assert node.ledger.spend("x") - before == launches * LAUNCH.price_usd_micros

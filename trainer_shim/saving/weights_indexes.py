@@ -298,7 +298,8 @@ def partitions(path: str, names: Sequence[str], budget: Optional[Budget] = None)
         ranks = sorted({rank for by_rank in kinds.values() for rank in by_rank})
         # Of nodes with equally many ranks each: another one has those before.
         may_be_apart = ranks[0] % len(ranks) == 0 and ranks[-1] - ranks[0] == len(ranks) - 1
-        states = [*kinds["optim"].values(), *kinds["model"].values(), "mp_rank_%s_model_states.pt" % model_rank]
+        first_ones = [name for by_rank in kinds.values() for name in list(by_rank.values())[:_ASKED_MAX]]
+        states = [*first_ones, "mp_rank_%s_model_states.pt" % model_rank]
         told = _told([os.path.join(path, folder, name) for name in states], budget) if budget is not None else None
         for by_rank in filter(None, kinds.values()):
             like = next(iter(by_rank.values()))
@@ -331,13 +332,21 @@ class _Told(NamedTuple):
     is_by_node: bool  # Each node has a directory of its own.
 
 
+_ASKED_MAX: Final = 4
 _PUT: Final = rb"(?:q.|r.{4}|\x94)"
+
+
+def _key(word: bytes) -> bytes:
+    """As both protocols pickle it, and no end of a longer one."""
+    return rb"(?:X\x%02x\0\0\0|\x8c\x%02x)%s%s" % (len(word), len(word), word, _PUT)
+
+
 # A number, or one for each group of parameters: those of experts have fewer ranks. Of the model's state that of ranks.
 _COUNTS: Final = {
-    kind: re.compile(rb"%s%s(?:\]%s\(?)?((?:K.|M..|J.{4})+)" % (word, _PUT, _PUT), re.DOTALL)
+    kind: re.compile(rb"%s(?:\]%s\(?)?((?:K.|M..|J.{4})+)" % (_key(word), _PUT), re.DOTALL)
     for kind, word in (("optim", b"partition_count"), ("model", b"dp_world_size"))
 }
-_BY_NODE: Final = re.compile(rb"use_node_local_storage%s\x88" % _PUT, re.DOTALL)
+_BY_NODE: Final = re.compile(rb"%s\x88" % _key(b"use_node_local_storage"), re.DOTALL)
 _NUMBERS: Final = {b"K": ("<B", 2), b"M": ("<H", 3), b"J": ("<i", 5)}
 
 

@@ -123,7 +123,17 @@ def test_another_node_may_have_those_that_follow(tmp_path: Path, stage: int, val
     assert find(path).torn == f"{OPTIM.format(7, 0)} is missing beside {OPTIM.format(0, 0)}"
 
 
-@pytest.mark.parametrize("values", [b"", told(b"N"), told(b"]q\x0a"), told(b"J\xff\xff\xff\xff"), told(b"K\x02")])
+@pytest.mark.parametrize(
+    "values",
+    [
+        b"",
+        text(b"zero_partition_count") + b"q\x09" + FOUR + b"00",
+        told(b"N"),
+        told(b"]q\x0a"),
+        told(b"J\xff\xff\xff\xff"),
+        told(b"K\x02"),
+    ],
+)
 def test_what_says_no_more_tears_nothing(tmp_path: Path, values: bytes) -> None:
     assert torn(saved(tmp_path / "global_step9", names(2, range(3)), values)) is None
 

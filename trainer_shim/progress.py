@@ -38,6 +38,7 @@ class Progress:
         "sound",
         "step",
         "weights_finite",
+        "weights_seen",
     )
 
     def __init__(self, main_thread_id: int) -> None:
@@ -54,6 +55,7 @@ class Progress:
         self.phase_since_ns = now
         self.sound = True  # The last step that was reported had a finite loss and gradient, as far as they are known.
         self.weights_finite = True  # As they were when the framework last saved: a sample of them.
+        self.weights_seen = False  # Whether that could be looked at.
         self.collectives_total = 0
         # (op, entered_ns, done): replaced as a whole so that a reader never sees half of it.
         self.collective: Optional[Tuple[str, int, bool]] = None
@@ -86,9 +88,10 @@ class Progress:
         """Whether what the framework saves now, or has just saved, is worth going on from, as far as it is known."""
         return self.sound and self.weights_finite
 
-    def saw_weights(self, are_finite: bool) -> None:
-        """Note what a sample of the weights has shown where the framework saves."""
-        self.weights_finite = are_finite
+    def saw_weights(self, are_finite: Optional[bool]) -> None:
+        """Note what a sample of the weights has shown where the framework saves. None: they cannot be looked at."""
+        self.weights_finite = are_finite is not False
+        self.weights_seen = are_finite is not None
 
     def bump(self, hook: str) -> None:
         """Note that the training thread passed a hook."""

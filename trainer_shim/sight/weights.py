@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any, Dict, Iterable, List, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from trainer_shim.guard import guarded, print_line
 from trainer_shim.progress import Progress
@@ -20,14 +20,17 @@ ELEMENTS = 1_024  # Of each tensor, from all over it. In all 4 MB.
 @guarded()
 def look(progress: Progress, *models: Any) -> None:
     """Call before the framework saves by itself: what is saved of broken weights is no good checkpoint."""
-    progress.saw_weights(True)  # Also where they cannot be looked into.
+    progress.saw_weights(None)
     progress.saw_weights(are_finite(one for model in models if model is not None for one in model.parameters()))
     if not progress.weights_finite and os.environ.get("RANK", "0") == "0":
         print_line("step %d: the weights are not finite: what is saved here is no good checkpoint" % progress.step)
 
 
-def are_finite(parameters: Iterable[Any]) -> bool:
-    """Whether no sampled element of a trained parameter is NaN or +inf, in this rank's part. -inf may be meant."""
+def are_finite(parameters: Iterable[Any]) -> Optional[bool]:
+    """Whether no sampled element of a trained parameter is NaN or +inf, in this rank's part. -inf may be meant.
+
+    None: it has none.
+    """
     import torch
 
     samples: Dict[Tuple[Any, Any], List[Any]] = {}
@@ -38,7 +41,7 @@ def are_finite(parameters: Iterable[Any]) -> bool:
             if value.numel() and value.is_floating_point() and value.device.type != "meta":
                 samples.setdefault((value.device, value.dtype), []).append(_sample(value))
         largest = [float(torch.cat(values).float().max()) for values in samples.values()]
-    return all(not math.isnan(one) and one != math.inf for one in largest)
+    return all(not math.isnan(one) and one != math.inf for one in largest) if largest else None
 
 
 def local_part(parameter: Any) -> Any:

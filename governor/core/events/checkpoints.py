@@ -20,6 +20,7 @@ class NamedCheckpoint:
     tokens_total: int | None = None
     mono_ns: int | None = None  # When the trainer saved it. An ack does not say.
     sought_in: str | None = None  # Where the script's resume() looks instead.
+    weights_finite: bool | None = None  # Whether a sample of what is trained was finite then. None: nobody says so.
 
     @classmethod
     def named(cls, said: Mapping[str, Any] | None) -> NamedCheckpoint | None:
@@ -33,7 +34,8 @@ class NamedCheckpoint:
             value if type(value := said.get(name)) is int else None for name in ("step", "tokens_total", "mono_ns")
         )
         is_short = sought_in is not None and len(sought_in) <= PLACE_CHARS_MAX
-        return cls(step, path, tokens_total, mono_ns, sought_in if is_short else None)
+        finite = True if said.get("weights_finite") is True else None
+        return cls(step, path, tokens_total, mono_ns, sought_in if is_short else None, finite)
 
 
 @dataclass(frozen=True, slots=True)

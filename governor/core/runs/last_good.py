@@ -23,6 +23,7 @@ class LastGood:
     path: str | None
     tokens_total: int | None = None
     mono_ns: int | None = None
+    weights_finite: bool | None = None
     gone: str | None = None
     torn: str | None = None
     nonfinite: str | None = None
@@ -64,7 +65,8 @@ class LastGood:
 
     @property
     def as_named(self) -> NamedCheckpoint:
-        return NamedCheckpoint(self.step, self.path, self.tokens_total, self.mono_ns, self.sought_in)
+        named = self.step, self.path, self.tokens_total, self.mono_ns
+        return NamedCheckpoint(*named, self.sought_in, self.weights_finite)
 
     def is_same(self, named: NamedCheckpoint) -> bool:
         return (self.path, self.step, self.mono_ns) == (named.path, named.step, named.mono_ns)
@@ -91,19 +93,23 @@ class LastGood:
         counts: dict[str, Any] = {name: value for name in _COUNTS if type(value := row.get(name)) is int}
         if not same_boot:
             counts.pop("refused_mono_ns", None)
+        finite = True if row.get("weights_finite") is True else None
         passed = (cls.of(one, same_boot=same_boot) for one in row.get("passed_over", ()))
         over = _bounded(tuple(one for one in passed if one is not None))
-        return cls(**{"step": None, "path": None, **texts, **counts}, passed_over=over)
+        return cls(**{"step": None, "path": None, **texts, **counts}, weights_finite=finite, passed_over=over)
 
     @classmethod
     def named(cls, named: NamedCheckpoint) -> LastGood:
-        return cls(named.step, named.path, named.tokens_total, named.mono_ns, sought_in=named.sought_in)
+        return cls(
+            named.step, named.path, named.tokens_total, named.mono_ns,
+            weights_finite=named.weights_finite, sought_in=named.sought_in,
+        )  # fmt: skip
 
 
 _FOUND: Final = ("gone", "torn", "nonfinite", "unseen", "unsampled", "lacks", "nonfinite_in_all", "needless")
 _COUNTS: Final = ("step", "tokens_total", "mono_ns", "refused_mono_ns")
 _TEXTS: Final = ("path", "sought_in", *_FOUND)
-_WHERE_KNOWN: Final = ("tokens_total", "mono_ns", "sought_in", *_FOUND, "refused_mono_ns")
+_WHERE_KNOWN: Final = ("tokens_total", "mono_ns", "sought_in", "weights_finite", *_FOUND, "refused_mono_ns")
 
 
 def _bounded(passed: tuple[LastGood, ...]) -> tuple[LastGood, ...]:
@@ -144,20 +150,22 @@ def _needless(chain: tuple[LastGood, ...], seen: LastGoodSeen, vouched_before: i
     """Digests of the few tensors that are not finite and that the loss is seen not to need.
 
     A finite loss that was computed after the oldest one that is whole did not need what is not finite in it. NaN that
-    matters spreads to most tensors within a step or two, and those are no few. A mask, an observer's range or the
-    history of a scheduler stay as they are, and what was shown of them is remembered for the one that is alone. One in
-    which others are harmed than in the oldest is passed over, and so are all where one is finite. What was once refused
-    stays so: a later attempt may have begun anew, and its loss says nothing of those weights.
+    matters spreads to most tensors within a step or two, and those are no few. Where the next loss was not finite, the
+    trainer vouches if it saw at the save that what it trains was finite: the loss may have had other reasons. A mask,
+    an observer's range or the history of a scheduler stay as they are, and what was shown of them is remembered for
+    the one that is alone. One in which others are harmed than in the oldest is passed over, and so are all where one
+    is finite. What was once refused stays so: a later attempt may have begun anew, and its loss says nothing of those
+    weights.
     """
     looks = [(one, look) for one in chain if (look := seen.look_at(one.as_named)) is not None]
     whole = [(one, look) for one, look in looks if look.there and look.torn is None]
     if any(look.nonfinite is None or one.nonfinite is not None for one, look in whole):
         return frozenset()
     found = {one.needless for one in chain}  # The loss has gone on over them before.
-    steps = [(one.step, look.few_harmed) for one, look in whole if one.step is not None]
+    steps = [(one.step, not one.weights_finite, look.few_harmed) for one, look in whole if one.step is not None]
     if steps and vouched_before is not None:
-        oldest, harmed = min(steps, key=lambda one: one[0])
-        found.add(harmed if oldest < vouched_before else None)
+        oldest, is_unseen, harmed = min(steps, key=lambda one: one[:2])
+        found.add(harmed if oldest < vouched_before + (not is_unseen) else None)
     return frozenset(digest for digest in found if digest is not None)
 
 

@@ -205,14 +205,20 @@ def test_the_only_one_is_offered_where_no_loss_speaks_against_it(
     assert last_good_text(last_good.row()).endswith(remark)
 
 
-@pytest.mark.parametrize(("steps_after", "is_withdrawn"), [(0, True), (1, False)])
-def test_of_the_only_one_the_loss_after_it_decides(steps_after: int, is_withdrawn: bool) -> None:
-    """A loss that is not finite was computed from those weights, or from the next ones."""
+@pytest.mark.parametrize(
+    ("steps_after", "weights_finite", "few", "is_withdrawn"),
+    [(0, None, FEW, True), (1, None, FEW, False), (0, True, FEW, False), (0, True, None, True)],
+)
+def test_of_the_only_one_the_loss_after_it_decides_unless_the_trainer_saw_what_it_trains(
+    steps_after: int, weights_finite: bool | None, few: str | None, is_withdrawn: bool
+) -> None:
+    """A loss that is not finite was computed from those weights, or from the next ones, or from bad data."""
     node = make_node(rule())
     training(node)
-    play(node, hello(when=30.2, last_good=named(31)), a_step(31 + steps_after, 0, when=30.1))
+    said = replace(named(31), weights_finite=weights_finite)
+    play(node, hello(when=30.2, last_good=said), a_step(31 + steps_after, 0, when=30.1))
     asked = only(play(node, a_step(32 + steps_after, 0, when=30.5, loss=float("nan"))), FindLastGood)
-    assert alarms(play(node, answer(asked, harmed(31)))) == ["checkpoint_nonfinite"] * is_withdrawn
+    assert alarms(play(node, answer(asked, harmed(31, few)))) == ["checkpoint_nonfinite"] * is_withdrawn
 
 
 @pytest.mark.parametrize(("few", "is_withdrawn"), [(FEW, False), ("fedcba9876543210", True), (None, True)])

@@ -14,6 +14,7 @@ ROWS: list[dict[str, Any]] = [
     {"step": None, "path": "/ck/s"},
     {"step": 20, "path": None},
     {"step": 20, "path": "/ck/20", "tokens_total": 5, "mono_ns": 7},
+    {"step": 20, "path": "/ck/20", "mono_ns": 7, "weights_finite": True},
     {"step": 20, "path": "/ck/20", "mono_ns": 7, "gone": "is no longer there"},
     {"step": 20, "path": "/ck/20", "unseen": "not visible here"},
     {"step": 20, "path": "/ck/theirs/20", "sought_in": "/ck/ours"},
@@ -33,7 +34,7 @@ def test_a_row_is_read_and_written_as_it_was(row: dict[str, Any]) -> None:
     [
         {},
         {"step": "20", "path": 5, "sought_in": 7},
-        {"step": True, "path": [], "mono_ns": 1.5, "tokens_total": "many", "gone": 1, "x": {}},
+        {"step": True, "path": [], "mono_ns": 1.5, "tokens_total": "many", "gone": 1, "x": {}, "weights_finite": 1},
     ],
 )
 def test_what_is_of_no_use_is_left_out_of_a_row_and_of_a_hello(said: dict[str, Any]) -> None:

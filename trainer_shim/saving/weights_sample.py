@@ -84,7 +84,7 @@ def look_into(path: str, names: Sequence[str], step: Callable[[], None], time_s:
     into: List[str] = []
     torn: List[Tuple[str, str]] = []
     found = _harms(path, wanted, budget, into, torn)
-    harm = "%s: %s" % found.harmed[0] if found.harmed else None
+    harm = "%s: %s" % found.harmed[0][:2] if found.harmed else None
     few = None if budget.is_spent else _few(found, len(names) > 1)
     return Looked(harm, wanted, into, torn, budget.is_spent and len(into) < len(wanted), few)
 
@@ -104,15 +104,16 @@ class _Found:
 
     def __init__(self) -> None:
         self.looked = 0
-        self.harmed: List[Tuple[str, str]] = []  # File and tensor.
+        # File, tensor, and how a later save has it too: of an archive of DCP its number.
+        self.harmed: List[Tuple[str, str, str]] = []
         self.is_over = False  # As many are harmed as are counted, or there is no memory for the rest.
 
 
 def _few(found: _Found, is_by_file: bool) -> Optional[str]:
-    """A digest of which are harmed, unless they are most. A single file may be called by its step."""
+    """A digest of which are harmed, unless they are most. Files may be called by their step."""
     if found.is_over or not 0 < 2 * len(found.harmed) <= found.looked:
         return None
-    lines = ["%s: %s" % one if is_by_file else one[1] for one in found.harmed]
+    lines = ["%s: %s" % (_unnumbered(name), key) if is_by_file else key for name, _, key in found.harmed]
     text = "\n".join(sorted(lines)).encode("utf-8", "backslashreplace")
     return "%08x%08x" % (crc32(text), adler32(text))  # Of the run's own words. hashlib costs each ready reader 4 MiB.
 
@@ -128,12 +129,13 @@ def _harms(path: str, wanted: Sequence[str], budget: Budget, into: List[str], to
                 large: List[Piece] = []
                 blind = _take(large, pieces_of(file, budget), torn, name)
                 chosen = spread(large, budget.tensors_per_file)
-                for piece in chosen:
+                for number, piece in enumerate(chosen):
                     if budget.is_spent:
                         return found
                     found.looked += 1
                     if _is_harmed(file, piece, SAMPLES_PER_TENSOR * budget.tensors_per_file // len(chosen), budget):
-                        found.harmed.append((name, piece.name))
+                        key = str(number) if pieces_of is of_distcp else piece.name
+                        found.harmed.append((name, piece.name, key))
                         found.is_over = len(found.harmed) >= HARMED_MAX
                     if found.is_over:
                         return found

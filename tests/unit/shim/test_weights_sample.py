@@ -15,6 +15,7 @@ from tests.unit.shim.weights_files import (
     MINUS_INF,
     NAN,
     ONE,
+    dcp,
     distcp,
     hesitate,
     safetensors,
@@ -255,6 +256,32 @@ def test_a_single_file_may_be_called_by_its_step(tmp_path: Path) -> None:
     assert few_harmed(saved(tmp_path / "2", "w1", name="epoch=0-step=20.ckpt")) == found
     saved(tmp_path / "2", name="other.ckpt")
     assert few_harmed(tmp_path / "2") not in (None, found)
+
+
+def test_so_may_one_of_several(tmp_path: Path) -> None:
+    found = set()
+    for step in (9, 10):
+        saved(tmp_path / str(step), "w1", name=f"weights_{step}.safetensors")
+        (tmp_path / str(step) / f"notes_{step}.txt").touch()
+        found.add(few_harmed(tmp_path / str(step)))
+    assert len(found) == 1
+    assert None not in found
+    saved(tmp_path / "9", "w2", name="weights_9.safetensors")
+    assert few_harmed(tmp_path / "9") not in found
+
+
+def test_an_archive_of_dcp_may_begin_elsewhere_in_a_later_save(tmp_path: Path) -> None:
+    """A step count before it has grown by a byte."""
+    healthy, harmed = ONE["F32"] * COUNT, NAN["F32"] * COUNT
+    found = []
+    for number, raws in enumerate(
+        [(healthy, healthy, harmed), (healthy + ONE["F32"], healthy, harmed), (healthy, harmed, healthy)]
+    ):
+        (tmp_path / str(number)).mkdir()
+        dcp(tmp_path / str(number), {"__0_0.distcp": raws})
+        found.append(few_harmed(tmp_path / str(number)))
+    assert None not in found
+    assert found[0] == found[1] != found[2]
 
 
 def test_a_name_of_half_a_character_is_no_end(tmp_path: Path) -> None:

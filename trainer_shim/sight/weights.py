@@ -31,11 +31,13 @@ def are_finite(parameters: Iterable[Any]) -> Optional[bool]:
 
     None: it has none.
     """
+    trained = [one for one in parameters if one.requires_grad]
+    if not trained:
+        return None
     import torch
 
     samples: Dict[Tuple[Any, Any], List[Any]] = {}
     with torch.no_grad():
-        trained = [one for one in parameters if one.requires_grad]
         for parameter in trained[:: -(-len(trained) // TENSORS_MAX) or 1]:
             value = local_part(parameter)
             if value.numel() and value.is_floating_point() and value.device.type != "meta":

@@ -19,11 +19,12 @@ from governor.core.events.effects import Effect, Kill, PersistRuns, Term
 from governor.core.events.inputs import Event, PhaseChange, ProcessesSeen, Tick
 from governor.core.money.budgets import ScopedBudget, parse_scope
 from governor.core.money.charges import Charge
+from tests.sweeps import share_of
 from tests.unit.core.engine.test_step import hello, make_node, peer
 
 WALL = 1_800_000_000 * NS_PER_S  # 08:00 UTC: no midnight within a schedule.
 COARSE_NS = 10 * NS_PER_S
-SCHEDULES = 30
+SCHEDULES = share_of(30)
 SCOPES = ("stage:s1", "label:team=t1", "node", "day")
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from examples.demo_cloud import Fault
 from governor.core.events.inputs import BillingAnswer, StopAnswer
 from tests.contract.clouds.rigs import FakeRig, Rig, aws_rig
+from tests.sweeps import share_of
 
 KINDS = (
     "http_429",
@@ -29,7 +30,9 @@ MOVES = st.lists(
     st.tuples(st.sampled_from(["stop", "billing", "preflight", "rotate", "forget_token"]), st.integers(0, 2)),
     max_size=8,
 )
-SLOW_ENOUGH = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SLOW_ENOUGH = settings(
+    max_examples=share_of(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def check(rig: Rig, moves: list[tuple[str, int]], other: Callable[[str], None]) -> None:

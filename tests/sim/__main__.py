@@ -10,10 +10,12 @@ import collections
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from governor.core.events.effects import PersistIncident, PersistRuns
 from tests.sim import ceiling, node_invariants
 from tests.sim.ceiling import summary
+from tests.sim.ceiling_sizes import page, size_table, sizes_of
 from tests.sim.engine_driver import run_engine_schedule
 from tests.sim.schedule import FailedError, Result, run_schedule
 
@@ -25,6 +27,7 @@ def main() -> int:
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed")
     parser.add_argument("--engine", action="store_true", help="play many with the engine instead of the bare table")
     parser.add_argument("--ceiling", action="store_true", help="play many runs that reach their ceiling")
+    parser.add_argument("--page", type=Path, help="with --ceiling: write what came of it to this page of the documents")
     parser.add_argument("--node", action="store_true", help="play nodes that people come to and leave")
     arguments = parser.parse_args()
     if arguments.node:
@@ -32,7 +35,7 @@ def main() -> int:
         first, count = (arguments.seed, 1) if one else (arguments.first, arguments.seeds)
         return play_nodes(range(first, first + count), tells=one)
     if arguments.ceiling:
-        return play_ceiling(range(arguments.first, arguments.first + arguments.seeds))
+        return play_ceiling(range(arguments.first, arguments.first + arguments.seeds), arguments.page)
     if arguments.seed is not None:
         return max(tell(arguments.seed, run) for run in (run_schedule, run_engine_schedule))
     return play(range(arguments.first, arguments.first + arguments.seeds), arguments.engine)
@@ -69,13 +72,16 @@ def play(seeds: range, engine: bool) -> int:
     return 0
 
 
-def play_ceiling(seeds: range) -> int:
-    told = summary(ceiling.play(seed) for seed in seeds)
+def play_ceiling(seeds: range, to: Path | None) -> int:
+    outcomes = [ceiling.play(seed) for seed in seeds]
+    told, sizes = summary(outcomes), sizes_of(outcomes)
     print(f"{told.runs} runs reached their ceiling; in {told.answered_for} all kept to what the reserve answers for")
     print(f"  of these above the ceiling when billing ended: {len(told.over)} {list(told.over[:10])}")
     print(f"  of the others: {told.over_excused}; without a stated cause: {len(told.silent)} {list(told.silent[:10])}")
     print(f"  by a price that rose after the verdict: {len(told.over_by_price)}; not named: {list(told.unnamed[:10])}")
-    print(f"  median unused: {told.unused_by_reserve:.2f} of the reserve")
+    print(f"  median unused: {told.unused_by_reserve:.2f} of the reserve", "", *size_table(sizes), sep="\n")
+    if to is not None:
+        to.write_text(page(told, sizes, seeds), encoding="utf-8")
     return 1 if told.over or told.silent or told.unnamed or told.unused_by_reserve >= 1 else 0
 
 

@@ -26,10 +26,10 @@ from governor.core.money.ledger import reserve
 from governor.core.money.lines import Lines
 from governor.core.runs.state import Run
 from tests.sim.cloud import Cloud
-from tests.sim.engine_driver import TRAINED_NS, WALL_NS, EngineDriver, Kept, engine_schedule
+from tests.sim.engine_driver import WALL_NS, EngineDriver, Kept, engine_schedule
 from tests.sim.faults import HEALED, Schedule
 from tests.sim.governor import GRID_NS, Step
-from tests.sim.money import BEGAN, Change, Money, draw_money
+from tests.sim.money import Change, Money, draw_money
 from tests.sim.schedule import run_schedule
 from tests.sim.world import START, World
 
@@ -58,6 +58,9 @@ class Outcome:
     rise_alone: bool  # All that the reserve does not answer for was a price that rose after the verdict.
     rise_known: bool  # It had been read by then.
     told: tuple[str, ...]  # What the incident gives as causes of having passed the ceiling.
+    rate_usd_micros_per_hour: int  # At the verdict.
+    # Of what was unused: the part of the provider's declared bound that its stop did not take.
+    bound_unused_usd_micros: int
 
     @property
     def over(self) -> bool:
@@ -77,6 +80,20 @@ class Outcome:
     def unused_usd_micros(self) -> int:
         return self.ceiling_usd_micros - self.spent_usd_micros
 
+    @property
+    def unused_frac(self) -> float:
+        return self.unused_usd_micros / self.ceiling_usd_micros
+
+    @property
+    def own_unused_frac(self) -> float:
+        """Without the provider's part: what was left of the times to save and to end the processes."""
+        return (self.unused_usd_micros - self.bound_unused_usd_micros) / self.ceiling_usd_micros
+
+    @property
+    def lasts_s(self) -> float:
+        """How long the ceiling lasts at the rate of the verdict."""
+        return self.ceiling_usd_micros * 3600 / self.rate_usd_micros_per_hour
+
 
 class CeilingDriver(EngineDriver):
     """A run whose budget is reached instead of its loss lost, on a machine whose price may move."""
@@ -85,7 +102,7 @@ class CeilingDriver(EngineDriver):
     forgets_disks = False  # As if the reserve were of the machine alone.
 
     def __init__(self, world: World, money: Money, closings: list[Closing]) -> None:
-        self.money = money
+        self.money, self.trained_ns = money, money.trained_ns
         self.closings = closings  # At each closing: the book of somebody who knows of the prices told until then.
         self.told: tuple[Change, ...] = ()
         super().__init__(world)
@@ -146,10 +163,12 @@ class CeilingDriver(EngineDriver):
         self.plan = self.world.plan = replace(self.plan, **{name: getattr(plan, name) for name in shorter})
 
     def _policy(self, policy: Policy, facts: NodeFacts, checkpoint: str) -> Policy:
-        at = MonoNs(self.began_at + TRAINED_NS)
+        at = MonoNs(self.began_at + self.trained_ns)
         forgotten = reserve(self.money.rate_at(at), self.forgotten_ns)
         if self.forgets_disks and self.money.disk is not None:
-            forgotten = reserve(self.money.disk.usd_micros_per_hour, bounds(facts, policy, None).whole_ns)
+            forgotten = reserve(
+                self.money.disk.usd_micros_per_hour, bounds(facts, policy, None, self.trained_ns).whole_ns
+            )
         met = ceiling_of(self.world.schedule, policy, facts, self.money, at)
         ceiling = UsdMicros(met - forgotten)
         budget = Budget(ceiling_usd_micros=ceiling)
@@ -165,19 +184,19 @@ def _read(change: Change, at: MonoNs) -> PriceRead:
 def ceiling_of(schedule: Schedule, policy: Policy, facts: NodeFacts, money: Money, at: MonoNs) -> UsdMicros:
     """Where spend and reserve meet it within the tick before the verdict, so that the tick before did not fire yet."""
     known = tuple(change for change in money.changes if change.read_at < at)
-    at_verdict = money.spent(at - TRAINED_NS, at, known)
+    at_verdict = money.spent(at - money.trained_ns, at, known)
     rate = replace(money, changes=known).rate_at(at)
     tick, _ = accrue(rate, GRID_NS, 0)
     met = at_verdict - tick * (schedule.healed_after_ns % 1000) // 1000
     ceiling = met
     for _ in range(64):  # What a halt may take is a part of the ceiling that it is for.
-        ceiling = met + reserve(rate, bounds(facts, policy, lasts_ns(ceiling, rate)).whole_ns)
+        ceiling = met + reserve(rate, bounds(facts, policy, lasts_ns(ceiling, rate), money.trained_ns).whole_ns)
     return UsdMicros(ceiling)
 
 
-def bounds(facts: NodeFacts, policy: Policy, lasts: int | None) -> HaltTimes:
-    """Of a halt after long unsaved work."""
-    return halt_times(facts, policy, lasts, Run("long", 0, MonoNs(0), working_since=MonoNs(0)), MonoNs(10**15))
+def bounds(facts: NodeFacts, policy: Policy, lasts: int | None, unsaved_ns: int) -> HaltTimes:
+    """Of a halt after so much unsaved work."""
+    return halt_times(facts, policy, lasts, Run("long", 0, MonoNs(0), working_since=MonoNs(0)), MonoNs(unsaved_ns))
 
 
 def ceiling_schedule(rng: Random) -> Schedule:
@@ -238,19 +257,29 @@ def play(seed: int, *, slowest: bool = False, make_driver: type[CeilingDriver] =
     assert isinstance(kept, Kept)
     timeline = json.loads(kept.incident)["timeline"]
     told = next((entry["detail"]["because"] for entry in timeline if entry["what"] == "ceiling_exceeded"), ())
-    rises = money.rises(START, ended_at)
+    rises, rate = money.rises(START, ended_at), money.rate_at(START - 1)
     closing = closings[-1] if closings else Closing(0, ())
     return Outcome(
         seed,
         excused(world) or rises,
         ceiling,
-        reserve(money.rate_at(START - 1), bounds(driver.node.facts, policy, None).whole_ns),
-        money.spent(BEGAN, ended_at),
+        reserve(rate, bounds(driver.node.facts, policy, None, money.trained_ns).whole_ns),
+        money.spent(money.began, ended_at),
         closing.spent_usd_micros,
         rises and not excused(world),
         replace(money, changes=closing.told).rises(START, ended_at),
         tuple(told),
+        rate,
+        _of_bound(world, rate),
     )
+
+
+def _of_bound(world: World, rate: int) -> int:
+    """What the part of the provider's bound would have cost that its stop did not take."""
+    asked_at = [done.at for done in world.performer.performed if isinstance(done.effect, StopCompute)]
+    if not asked_at or not world.cloud.ended_at:
+        return 0
+    return accrue(rate, max(0, world.plan.verify_ns - (world.cloud.ended_at[-1] - asked_at[0])), 0)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,10 +93,12 @@ FROM_TERMED = (HaltState.TERMED, HaltState.KILLED, HaltState.STOPPING, HaltState
 class EngineDriver:
     """Feeds one run of the engine; remembers the last snapshots as the journal would."""
 
+    trained_ns: int = TRAINED_NS  # Before the verdict.
+
     def __init__(self, world: World) -> None:
         self.world = world
         self.plan = world.plan
-        self.began_at = MonoNs(world.now - TRAINED_NS)
+        self.began_at = MonoNs(world.now - self.trained_ns)
         self.lives = 1
         self.node = self._new_node(BootNs(self.began_at))
         self._kept: Kept | None = None

@@ -5,14 +5,24 @@
 
 from __future__ import annotations
 
-from tests.sim.ceiling import CeilingDriver, play, summary
+from pathlib import Path
+
+import pytest
+
+from tests.sim.ceiling import CeilingDriver, Outcome, play, summary
+from tests.sim.ceiling_sizes import page, sizes_of
 from tests.sim.test_sim import fresh_seeds
 
 SEEDS = [*range(200), *fresh_seeds()[:100]]
 
 
-def test_no_run_passes_its_ceiling_while_everybody_keeps_to_what_they_declared() -> None:
-    told = summary(play(seed) for seed in SEEDS)
+@pytest.fixture(scope="module")
+def outcomes() -> list[Outcome]:
+    return [play(seed) for seed in SEEDS]
+
+
+def test_no_run_passes_its_ceiling_while_everybody_keeps_to_what_they_declared(outcomes: list[Outcome]) -> None:
+    told = summary(outcomes)
     assert told.answered_for > len(SEEDS) // 4
     assert told.over == ()
     assert told.over_excused > 0, "no provider was slow enough to show that the world can take a run above it"
@@ -20,6 +30,23 @@ def test_no_run_passes_its_ceiling_while_everybody_keeps_to_what_they_declared()
     assert told.over_by_price, "no price rose far enough to show that one can take a run above it"
     assert told.unnamed == (), "a price rose inside the reserve's window, and the incident does not say so"
     assert told.unused_by_reserve < 1, "a reserve that is never used is a lower ceiling than was asked for"
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "why" / "ceilings.md"
+
+
+def test_small_ceilings_are_of_use_and_the_page_that_says_how_much_is_this_programs(
+    outcomes: list[Outcome],
+) -> None:
+    sizes = sizes_of(outcomes)
+    assert min(size.from_s for size in sizes) < 600
+    assert max(size.to_s for size in sizes) > 12 * 3_600
+    assert all(size.own_unused_p90_frac < 0.2 for size in sizes), "a fifth of a ceiling stays unused"
+    written = PAGE.read_text(encoding="utf-8").splitlines()
+    fresh = page(summary(outcomes), sizes, range(10_000)).splitlines()
+    words = [line for line in fresh if not any(sign in line for sign in "0123456789$")]
+    assert [line for line in words if line not in written] == []
+    assert any(line.startswith("python -m tests.sim --ceiling --from 0 --seeds 10000 ") for line in written)
 
 
 def test_not_even_where_everything_takes_as_long_as_it_may() -> None:

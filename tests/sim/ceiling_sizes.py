@@ -1,0 +1,119 @@
+"""How much of a ceiling stays unused, by its size: a table of many simulated runs, and the page that has it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+from governor.core.base.units import MICROS_PER_USD
+from tests.sim.ceiling import Outcome, Summary
+
+# Bounds of the table's rows: how long a ceiling lasts at the rate of the verdict.
+SIZES_S = (0, 120, 300, 600, 1_800, 3_600, 4 * 3_600, 12 * 3_600, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The runs whose ceilings last between these times, of those where all kept to what the reserve answers for."""
+
+    from_s: float
+    to_s: float
+    runs: int
+    over: int
+    ceiling_usd: float  # Median.
+    unused_frac: float  # Median, and the 90th percentile.
+    unused_p90_frac: float
+    own_unused_frac: float  # As unused_frac, without the part of the provider's bound that it did not take.
+    own_unused_p90_frac: float
+
+
+def sizes_of(outcomes: Iterable[Outcome]) -> list[Size]:
+    bare = [one for one in outcomes if not one.excused]
+    return [size for size in map(partial(_of_size, bare), pairwise(SIZES_S)) if size.runs]
+
+
+def _of_size(outcomes: Sequence[Outcome], bounds_s: tuple[float, float]) -> Size:
+    found = [one for one in outcomes if bounds_s[0] <= one.lasts_s < bounds_s[1]]
+    unused, own = ([one.unused_frac for one in found], [one.own_unused_frac for one in found])
+    ceilings = [one.ceiling_usd_micros / MICROS_PER_USD for one in found]
+    return Size(
+        *bounds_s,
+        len(found),
+        sum(one.over for one in found),
+        _part(ceilings, 0.5),
+        _part(unused, 0.5),
+        _part(unused, 0.9),
+        _part(own, 0.5),
+        _part(own, 0.9),
+    )
+
+
+def _part(values: Sequence[float], frac: float) -> float:
+    return sorted(values)[int(frac * (len(values) - 1))] if values else 0.0
+
+
+def size_table(sizes: Iterable[Size]) -> list[str]:
+    """A line for each size, for people."""
+    lines = [
+        "CEILING LASTS      CEILING    RUNS  ABOVE IT  UNUSED: MEDIAN     P90  BUT FOR THE PROVIDER: MEDIAN     P90",
+    ]
+    for size in sizes:
+        lasts = f"{_time(size.from_s)} to {_time(size.to_s)}"
+        if not size.from_s:
+            lasts = f"below {_time(size.to_s)}"
+        elif size.to_s == math.inf:
+            lasts = f"{_time(size.from_s)} and more"
+        lines.append(
+            f"{lasts:16}  {f'${size.ceiling_usd:,.2f}':>9}  {size.runs:6,}  {size.over:8}  {size.unused_frac:14.1%}  "
+            f"{size.unused_p90_frac:6.1%}  {size.own_unused_frac:28.1%}  {size.own_unused_p90_frac:6.1%}"
+        )
+    return lines
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 3600:.0f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
+
+
+PAGE = """# What a ceiling leaves unused
+
+A halt costs money too, so the governor begins it before the ceiling is reached: at the ceiling less a **reserve** for
+the checkpoint, for SIGTERM and SIGKILL, and for the time that the provider may take until billing ends. What of that
+is not needed stays unused.
+
+This page is written by the simulation of the halt: the engine, a provider's book, faults, and nothing but seeds.
+
+```
+{command}
+```
+
+{runs:,} runs reached their ceiling. In {answered_for:,} of them all kept to their bounds:
+the provider stopped in the time that it declares, the governor was not killed, and no price rose after the verdict.
+The table is of those. **{over}** of them had spent more than their ceiling when billing ended.
+Of the others {over_excused:,} had, and {silent} of their incidents do not say why.
+
+```text
+{table}
+```
+
+- *Ceiling lasts*: the ceiling over the rate at the verdict. *Ceiling*: the median of the row.
+- *Unused*: the ceiling less what the provider billed until it had stopped the machine, over the ceiling.
+- *But for the provider*: without what was reserved for its declared bound (30 to 240 s here) and not needed because it
+  was quicker. This much is left where only processes are ended, as on a machine of one's own: a tenth of the ceiling's
+  time to save, and 6 % of it to end processes, at most.
+"""
+
+
+def page(told: Summary, sizes: Iterable[Size], seeds: range) -> str:
+    """docs/why/ceilings.md."""
+    return PAGE.format(
+        command=f"python -m tests.sim --ceiling --from {seeds.start} --seeds {len(seeds)} --page docs/why/ceilings.md",
+        runs=told.runs,
+        answered_for=told.answered_for,
+        over=len(told.over),
+        over_excused=told.over_excused,
+        silent=len(told.silent),
+        table="\n".join(size_table(sizes)),
+    )

@@ -220,6 +220,10 @@ def _pace(run: Mapping[str, Any]) -> list[str]:
         price = f"{_exact_usd(window['usd_per_mtok'])} per 1M"
         parts.append(price + (f" of {_exact_usd(planned)} expected" if planned is not None else ""))
     so_far = _against({"drift_frac": run.get("drift_frac"), "burn_rate": run.get("burn_rate")})
+    if run.get("drift_frac") is not None and run.get("usd_per_mtok_steady") is not None:
+        so_far = [f"{_exact_usd(run['usd_per_mtok_steady'])} steady", *so_far]
+    if run.get("drift_all_in_frac") is not None:
+        so_far = [f"all-in drift {100 * run['drift_all_in_frac']:+.1f}%", *so_far]
     so_far = [*token_prices_text(run), *so_far]
     return [f"{', '.join([*parts, *_against(window)])}; the run so far: {', '.join(so_far)}"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from governor.core.base.policy import HALTS_PER_DAY_MAX, Budget, Expected, HaltSettings, Mode, Policy, PolicySet, Rule
 from governor.core.base.units import MTOK, DurationNs, UsdMicros, format_usd, usd
@@ -51,26 +51,33 @@ def read_budget(reader: Reader) -> Budget:
 
 def read_expected(reader: Reader) -> Expected:
     table = reader.table("expected", EXPECTED_KEYS)
-    price = _dollars(reader, ("expected", "usd_per_mtok"), table["usd_per_mtok"]) if "usd_per_mtok" in table else None
-    if price == 0:
-        reader.fail(("expected", "usd_per_mtok"), "is below a millionth of a dollar, the smallest amount that we count")
+    price, all_in = (_expected_price(reader, table, key) for key in ("usd_per_mtok", "usd_per_mtok_all_in"))
     speed = None
     if "tokens_per_s" in table:
         speed = reader.value(("expected", "tokens_per_s"), TOKENS_PER_S, table["tokens_per_s"])
         if speed == 0:
             reader.fail(("expected", "tokens_per_s"), "0 tokens a second are no training run; leave it out")
-    return Expected(price, speed)
+    return Expected(price, speed, all_in)
+
+
+def _expected_price(reader: Reader, table: Mapping[str, Any], key: str) -> UsdMicros | None:
+    price = _dollars(reader, ("expected", key), table[key]) if key in table else None
+    if price == 0:
+        reader.fail(("expected", key), "is below a millionth of a dollar, the smallest amount that we count")
+    return price
 
 
 def check_expected(reader: Reader, budget: Budget, expected: Expected) -> None:
     """Refuse a plan that costs more than its own ceiling: the run would be halted on plan."""
-    price, ceiling, tokens = expected.usd_micros_per_mtok, budget.ceiling_usd_micros, budget.tokens
-    if reader.errors or price is None or ceiling is None or tokens is None:
+    ceiling, tokens = budget.ceiling_usd_micros, budget.tokens
+    if reader.errors or ceiling is None or tokens is None:
         return
-    planned = price * tokens // MTOK
-    if planned > ceiling:
-        text = f"{tokens:,} tokens at that price are {format_usd(planned)}, above ceiling_usd ({format_usd(ceiling)})"
-        reader.fail(("expected", "usd_per_mtok"), text)
+    prices = {"usd_per_mtok": expected.usd_micros_per_mtok, "usd_per_mtok_all_in": expected.usd_micros_per_mtok_all_in}
+    for key, price in prices.items():
+        planned = (price or 0) * tokens // MTOK
+        if planned > ceiling:
+            above = f"{format_usd(planned)}, above ceiling_usd ({format_usd(ceiling)})"
+            reader.fail(("expected", key), f"{tokens:,} tokens at that price are {above}")
 
 
 def check_watched(reader: Reader, budget: Budget, rules: Sequence[Rule]) -> None:

@@ -120,7 +120,8 @@ _BUDGET: Final[Mapping[str, Schema]] = {
     "window": _count("Cost is reported per so many tokens.", WINDOW_TOKENS_MIN, WINDOW_TOKENS_MAX),
 }
 _EXPECTED: Final[Mapping[str, Schema]] = {
-    "usd_per_mtok": _usd("Dollars for a million tokens, by the plan."),
+    "usd_per_mtok": _usd("Dollars for a million tokens while it trains, by the plan."),
+    "usd_per_mtok_all_in": _usd("Dollars for a million tokens with starts, pauses and halts, by the plan."),
     "tokens_per_s": {"type": "number", "minimum": 1, "exclusiveMaximum": 1e18, "description": "Of the whole run."},
 }
 _HALT: Final[Mapping[str, Schema]] = {

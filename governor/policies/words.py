@@ -71,6 +71,8 @@ def _expected(policy: Policy) -> list[str]:
     if price is not None:
         whole = "" if tokens is None else f", {format_usd(price * tokens // MTOK)} in all"
         parts.append(f"${exact_usd(price)} per 1M tokens{whole}")
+    if policy.expected.usd_micros_per_mtok_all_in is not None:
+        parts.append(f"${exact_usd(policy.expected.usd_micros_per_mtok_all_in)} per 1M tokens all-in")
     if speed is not None:
         parts.append(f"{speed:,.0f} tokens/s")
     return [f"  expected: {'; '.join(parts)}"] if parts else []

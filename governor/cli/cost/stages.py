@@ -30,12 +30,14 @@ from governor.core.money.waste import WASTE
 from governor.text.screen import Screen, screen_of, shown_lines
 
 _COLUMNS: Final = (
-    "STAGE", "RUNS", "HOURS", "TOKENS", "EXPECTED", "PER 1M", "ACTUAL", "PER 1M", "DRIFT", "TOK/S EXPECTED",
+    "STAGE", "RUNS", "HOURS", "TOKENS", "EXPECTED", "PER 1M", "ACTUAL", "PER 1M", "STEADY", "DRIFT", "TOK/S EXPECTED",
     "TOK/S ACTUAL", "WASTED TOKENS", "WASTED", "CEILING", "USED", "BURN RATE", "LANDS AT",
 )  # fmt: skip
 # The headings of a column that stands alone, in Markdown and in narrow terminals.
 _SPELT_OUT: Final = tuple(
-    {4: "EXPECTED $", 5: "EXPECTED $/1M", 6: "ACTUAL $", 7: "ACTUAL $/1M", 12: "WASTED $"}.get(place, title)
+    {4: "EXPECTED $", 5: "EXPECTED $/1M", 6: "ACTUAL $", 7: "ACTUAL $/1M", 8: "STEADY $/1M", 13: "WASTED $"}.get(
+        place, title
+    )
     for place, title in enumerate(_COLUMNS)
 )
 
@@ -53,8 +55,9 @@ def stages(
     """Show what each stage was to cost and has cost: dollars, $/1M tokens, speed, waste, ceiling, and where it lands.
 
     What was spent is every charge of the stage's runs, pauses and restarts included. What was expected stands in
-    each window of tokens, as the policy's [expected] said when it closed. Drift is actual over expected $/1M, less
-    one. A burn rate of 1 lands exactly on the ceilings. "Lands at" is a forecast, from each run's recent windows.
+    each window of tokens, as the policy's [expected] said when it closed. Steady is what a million cost while the
+    runs trained, without starts and tokens trained twice. Drift is steady over expected $/1M, less one. A burn rate
+    of 1 lands exactly on the ceilings. "Lands at" is a forecast, from each run's recent windows.
     --json and --csv give exact dollars.
     """
     if as_csv + as_md + as_json > 1:
@@ -112,6 +115,7 @@ def _figures(row: StageRow, cents: int) -> tuple[str, ...]:
         _per_mtok(row.expected_per_mtok),
         f"${_grouped(decimal_text(cents, 100, 2))}",
         _per_mtok(row.actual_per_mtok),
+        _per_mtok(row.steady_per_mtok),
         _percent(row.drift, signed=True),
         _speed(row.expected_tokens_per_s),
         _speed(row.tokens_per_s),
@@ -193,6 +197,12 @@ def _notes(rows: Sequence[StageRow]) -> list[str]:
         f"{row.stage}: {row.unlimited_runs} of {row.runs} runs without a known ceiling, left out of used and burn rate"
         for row in rows
         if row.unlimited_runs
+    ]
+    notes += [
+        f"{row.stage}: {_per_mtok(row.all_in_per_mtok)} per 1M all-in, of {_per_mtok(row.expected_all_in_per_mtok)} "
+        f"expected: drift {_percent(row.drift_all_in, signed=True)}"
+        for row in rows
+        if row.drift_all_in is not None
     ]
     marked = sum(row.reconstructed_usd_micros for row in rows)
     if marked:
@@ -286,6 +296,10 @@ def _record(row: StageRow) -> dict[str, Any]:
             f"wasted_{cause.value}_usd": amount(row.wasted_by_cause[cause.value] if row.wasted_by_cause else None)
             for cause in WASTE
         },
+        "steady_usd_per_mtok": per_mtok(row.steady_per_mtok),
+        "expected_usd_per_mtok_all_in": per_mtok(row.expected_all_in_per_mtok),
+        "usd_per_mtok_all_in": per_mtok(row.all_in_per_mtok),
+        "drift_all_in_percent": ratio(None if row.drift_all_in is None else 100 * row.drift_all_in, 4),
     }
 
 

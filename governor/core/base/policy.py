@@ -114,8 +114,9 @@ class Budget:
 class Expected:
     """The cost and speed that the plan expects, for the whole run. None: not stated."""
 
-    usd_micros_per_mtok: int | None = None
+    usd_micros_per_mtok: int | None = None  # While it trains.
     tokens_per_s: float | None = None
+    usd_micros_per_mtok_all_in: int | None = None  # With starts, pauses and halts.
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, MonoNs, UsdMicros, format_usd, utc_text
@@ -19,11 +20,11 @@ from governor.core.money.forecast import (
     Interval,
     burn_rate,
     ceiling_hit,
-    drift,
     forecast,
     per_mtok,
     rate_of,
 )
+from governor.core.money.steady import steady_per_mtok
 from governor.core.money.token_windows import TokenPrices, Window, whole_per_mtok
 
 
@@ -52,7 +53,7 @@ class Pace:
     """What a stretch of training cost. None is unknown: no price, no plan, no ceiling."""
 
     usd_micros_per_mtok: int | None
-    drift_frac: float | None
+    drift_frac: float | None  # Of its steady price from the expected one.
     burn_rate: float | None
 
 
@@ -70,6 +71,8 @@ class Outlook:
     last_pace: Pace | None
     run_pace: Pace | None  # From the first metered token to the last window's end.
     prices: TokenPrices
+    steady_usd_micros_per_mtok: int | None = None  # Of the recent windows.
+    drift_all_in_frac: float | None = None
 
 
 def outlook(managed: ManagedRun, at: MonoNs) -> Outlook:
@@ -77,6 +80,7 @@ def outlook(managed: ManagedRun, at: MonoNs) -> Outlook:
     bound = binding_ceiling(managed, at)
     last = managed.money.windows[-1] if managed.money.windows else None
     left, rate = forecast_of(managed, goal), managed.run.spend_rate_usd_micros_per_hour
+    steady = steady_per_mtok(managed.money.windows)
     return Outlook(
         tokens_goal=goal,
         left=left,
@@ -85,9 +89,11 @@ def outlook(managed: ManagedRun, at: MonoNs) -> Outlook:
         binding=bound,
         plan=plan,
         last=last,
-        last_pace=None if last is None else _pace(last.usd_micros, last.usd_micros, last.tokens, plan),
-        run_pace=_run_pace(managed, plan),
+        last_pace=_window_pace(last, plan) if last is not None else None,
+        run_pace=_run_pace(managed, plan, steady),
         prices=token_prices(managed),
+        steady_usd_micros_per_mtok=int(steady) if steady is not None else None,
+        drift_all_in_frac=_drift_all_in_frac(managed, plan),
     )
 
 
@@ -122,6 +128,7 @@ def plan_of(managed: ManagedRun) -> ExpectedCost:
         ceiling_usd_micros=managed.policy.budget.ceiling_usd_micros,
         tokens_goal=tokens_goal(managed),
         began_tokens=managed.history.meter.began_tokens if managed.history.meter is not None else 0,
+        usd_micros_per_mtok_all_in=expected.usd_micros_per_mtok_all_in,
     )
 
 
@@ -177,23 +184,43 @@ def hit_of(managed: ManagedRun, bound: Binding, goal: int | None) -> CeilingHit 
     )
 
 
-def _run_pace(managed: ManagedRun, plan: ExpectedCost) -> Pace | None:
-    """The pace of the whole run. The burn rate also has the spend before the first metered token: it is gone too."""
+def _run_pace(managed: ManagedRun, plan: ExpectedCost, steady: Fraction | None) -> Pace | None:
+    """The pace of the whole run, its drift by the recent windows.
+
+    The burn rate also has the spend before the first metered token: it is gone too.
+    """
     meter = managed.history.meter
     if meter is None or meter.from_tokens <= meter.began_tokens:
         return None
-    spent = meter.from_usd_micros
-    return _pace(spent - managed.history.paid_before, spent, meter.from_tokens - meter.began_tokens, plan)
+    spent, tokens = meter.from_usd_micros, meter.from_tokens - meter.began_tokens
+    over = _drift_frac(steady, plan.usd_micros_per_mtok)
+    return _pace(per_mtok(spent - managed.history.paid_before, tokens), over, burn_rate(spent, tokens, plan))
 
 
-def _pace(usd_micros: int, against_ceiling: int, tokens: int, plan: ExpectedCost) -> Pace:
-    price = per_mtok(usd_micros, tokens)
-    over, burnt = drift(usd_micros, tokens, plan.usd_micros_per_mtok), burn_rate(against_ceiling, tokens, plan)
+def _window_pace(window: Window, plan: ExpectedCost) -> Pace:
+    over = _drift_frac(per_mtok(window.steady_usd_micros, window.steady_tokens), plan.usd_micros_per_mtok)
+    price = per_mtok(window.usd_micros, window.tokens)
+    return _pace(price, over, burn_rate(window.usd_micros, window.tokens, plan))
+
+
+def _pace(price: Fraction | None, drift_frac: float | None, burnt: Fraction | None) -> Pace:
     return Pace(
         usd_micros_per_mtok=None if price is None else int(price),
-        drift_frac=None if over is None else float(over),
+        drift_frac=drift_frac,
         burn_rate=None if burnt is None else float(burnt),
     )
+
+
+def _drift_all_in_frac(managed: ManagedRun, plan: ExpectedCost) -> float | None:
+    """Of all that the run has spent by the last tick, and of all tokens that it has trained by now."""
+    meter, spent = managed.history.meter, managed.run.spend_usd_micros - managed.history.paid_before
+    if meter is None:
+        return None
+    return _drift_frac(per_mtok(spent, meter.trained_tokens), plan.usd_micros_per_mtok_all_in)
+
+
+def _drift_frac(price: Fraction | None, expected: int | None) -> float | None:
+    return float(price / expected - 1) if price is not None and expected else None
 
 
 # --- the alarm in advance: at this rate the ceiling is hit before the run is done --------------------------------

@@ -21,12 +21,13 @@ from governor.core.money.token_windows import Window
 class ExpectedCost:
     """The plan of a run, from its present policy and schedule. None: not stated."""
 
-    usd_micros_per_mtok: int | None = None
+    usd_micros_per_mtok: int | None = None  # While it trains.
     tokens_per_s: float | None = None  # Of the whole run.
     ceiling_usd_micros: int | None = None
     tokens_goal: int | None = None  # The run's total at its end.
     # Its total when metering began. The ceiling pays for the tokens after it.
     began_tokens: int = 0
+    usd_micros_per_mtok_all_in: int | None = None  # With starts, pauses and halts.
 
     @property
     def tokens(self) -> int | None:
@@ -89,6 +90,11 @@ def window_row(row: WindowRow) -> dict[str, Any]:
         "ceiling_usd_micros": plan.ceiling_usd_micros,
         "tokens_goal": plan.tokens_goal,
         "began_tokens": plan.began_tokens,
+        **(
+            {"expected_usd_micros_per_mtok_all_in": plan.usd_micros_per_mtok_all_in}
+            if plan.usd_micros_per_mtok_all_in is not None
+            else {}
+        ),
         **({"unpriced": True} if row.is_unpriced else {}),
     }
 
@@ -128,6 +134,7 @@ def row_of(data: Mapping[str, Any]) -> WindowRow:
         ceiling_usd_micros=whole("ceiling_usd_micros"),
         tokens_goal=whole("tokens_goal"),
         began_tokens=whole("began_tokens") or 0,
+        usd_micros_per_mtok_all_in=whole("expected_usd_micros_per_mtok_all_in"),
     )
     return WindowRow(
         None if stage is None else str(stage), str(data["attempt"]), window, plan, bool(data.get("unpriced"))

@@ -105,6 +105,8 @@ class RunReading:
     plan: ExpectedCost = ExpectedCost()
     last_pace: Pace | None = None
     run_pace: Pace | None = None
+    steady_usd_micros_per_mtok: int | None = None
+    drift_all_in_frac: float | None = None
     last_frame_wall: WallNs | None = None
     ranks_connected: int = 0
     world_size: int = 1
@@ -206,6 +208,8 @@ def _run_reading(managed: ManagedRun, at: MonoNs, scheduler_job: str) -> RunRead
         plan=ahead.plan,
         last_pace=ahead.last_pace,
         run_pace=ahead.run_pace,
+        steady_usd_micros_per_mtok=ahead.steady_usd_micros_per_mtok,
+        drift_all_in_frac=ahead.drift_all_in_frac,
         last_frame_wall=WallNs(run.last_frame_wall_ns) if run.last_frame_wall_ns is not None else None,
         ranks_connected=len(run.connected_ranks()),
         world_size=run.world_size,

@@ -243,11 +243,15 @@ def _outlook(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "usd_per_mtok": _usd(ahead.prices.last),
         "usd_per_mtok_all_in": _usd(ahead.prices.all_in),
         "usd_per_mtok_useful": _usd(ahead.prices.useful),
+        "usd_per_mtok_steady": _usd(ahead.steady_usd_micros_per_mtok),
         "expected_usd_per_mtok": _usd(ahead.plan.usd_micros_per_mtok),
+        "expected_usd_per_mtok_all_in": _usd(ahead.plan.usd_micros_per_mtok_all_in),
         "expected_tokens_per_s": ahead.plan.tokens_per_s,
         "window": _window(ahead),
-        # From the first metered token to the end of the last window.
+        # Steady price from the expected one, of the recent windows; all-in from the expected all-in price.
         "drift_frac": ahead.run_pace.drift_frac if ahead.run_pace is not None else None,
+        "drift_all_in_frac": ahead.drift_all_in_frac,
+        # From the first metered token to the end of the last window.
         "burn_rate": ahead.run_pace.burn_rate if ahead.run_pace is not None else None,
     }
 

@@ -88,6 +88,8 @@ def stages(state_dir: Path) -> Path:
 
 # Of journals that say nothing of causes.
 UNTOLD = dict.fromkeys(f"wasted_{cause}_usd" for cause in ("start_up", "after_last_step", "halt", "trained_twice"))
+# Of policies that expect no all-in price.
+NO_ALL_IN = dict.fromkeys(("expected_usd_per_mtok_all_in", "drift_all_in_percent"))
 
 
 def test_the_figures_are_those_worked_out_by_hand(stages: Path, costgov: Call) -> None:
@@ -101,7 +103,8 @@ def test_the_figures_are_those_worked_out_by_hand(stages: Path, costgov: Call) -
         "expected_tokens_per_s": "65900.0", "tokens_per_s": "69444.4", "wasted_tokens": 0, "wasted_usd": "0.000000",
         "ceiling_usd": "260.000000", "used_percent": "36.5385", "burn_rate": "0.769231", "lands_at_usd": "200.00",
         "untold_tokens": 0, "unpriced_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 0,
-        "reconstructed_usd": "0.000000", **UNTOLD,
+        "reconstructed_usd": "0.000000", "steady_usd_per_mtok": "0.010000000", "usd_per_mtok_all_in": "0.010000000",
+        **UNTOLD, **NO_ALL_IN,
     }  # fmt: skip
     assert by_name["stage2"] == {
         "stage": "stage2", "runs": 3, "hours": "62.000000", "tokens": 6_200_000_000,
@@ -110,7 +113,8 @@ def test_the_figures_are_those_worked_out_by_hand(stages: Path, costgov: Call) -
         "expected_tokens_per_s": "49400.0", "tokens_per_s": "27777.8", "wasted_tokens": 50_000_000,
         "wasted_usd": "1.000000", "ceiling_usd": "1400.000000", "used_percent": "14.0000", "burn_rate": "2.800000",
         "lands_at_usd": "4920.00", "untold_tokens": 0, "unpriced_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 1,
-        "reconstructed_usd": "0.000000", **UNTOLD,
+        "reconstructed_usd": "0.000000", "steady_usd_per_mtok": "0.040483871",
+        "usd_per_mtok_all_in": "0.040160000", **UNTOLD, **NO_ALL_IN,
     }  # fmt: skip
     whole = by_name["whole"]
     assert (whole["actual_usd"], whole["tokens"], whole["actual_usd_per_mtok"]) == (

@@ -40,6 +40,7 @@ alert_at = [0.8, 0.5]
 window = "2.5M"
 [expected]
 usd_per_mtok = "0.0042"
+usd_per_mtok_all_in = 0.0045
 tokens_per_s = 65900
 [halt]
 checkpoint = "none"
@@ -69,7 +70,7 @@ response = "halt"
     assert policy.match == {"stage": ("stage1", "stage2"), "team": ("red",)}
     assert policy.budget.ceiling_usd_micros == 90.5 * MICROS_PER_USD
     assert (policy.budget.tokens, policy.budget.alert_at) == (20 * 10**9, (0.5, 0.8))
-    assert (policy.budget.window_tokens, policy.expected) == (2_500_000, Expected(4_200, 65_900.0))
+    assert (policy.budget.window_tokens, policy.expected) == (2_500_000, Expected(4_200, 65_900.0, 4_500))
     assert (policy.halt.checkpoint, policy.halt.stop, policy.halt.destroy) == ("none", "instance", True)
     assert (policy.halt.grace_ns, policy.halt.term_grace_ns, policy.halt.kill_grace_ns) == (0, NS_PER_S, 2 * NS_PER_S)
     assert (policy.run_on_finish, policy.node_idle_stop_ns, policy.halts_per_day_max) == ("stop", 900 * NS_PER_S, 7)
@@ -77,7 +78,7 @@ response = "halt"
     assert first.persistence == Persistence(PersistenceKind.STEPS, 3, 5)
     assert (first.response, first.mode, first.checkpoint) == (Response.CHECKPOINT, Mode.OBSERVE, "suspect")
     assert (first.params["skipped_streak"], first.params["vanished_records"]) == (9, 3)
-    assert first.source == "p.toml:26"
+    assert first.source == "p.toml:27"
     assert (second.persistence, second.checkpoint) == (AT_ONCE, "none")
     assert [(rule.name, rule.response) for rule in alerts] == [
         ("budget-50pct", Response.WARN),
@@ -139,6 +140,11 @@ def test_impossible_holds(text: object) -> None:
         (
             HEAD + '[budget]\nceiling_usd = 9\ntokens = "10M"\n[expected]\nusd_per_mtok = 0.91\n' + BUDGET_RULE,
             "p.toml:7: expected.usd_per_mtok: 10,000,000 tokens at that price are $9.10, above ceiling_usd ($9.00)",
+        ),
+        (HEAD + "[expected]\nusd_per_mtok_all_in = 0", "p.toml:4: expected.usd_per_mtok_all_in: is below a millionth"),
+        (
+            HEAD + '[budget]\nceiling_usd = 9\ntokens = "10M"\n[expected]\nusd_per_mtok_all_in = 0.91\n' + BUDGET_RULE,
+            "p.toml:7: expected.usd_per_mtok_all_in: 10,000,000 tokens at that price are $9.10, above ceiling_usd",
         ),
         (HEAD + '[halt]\ngrace = "10"', 'p.toml:4: halt.grace: "10" is not a duration'),
         (HEAD + "[halt]\ngrace = 10", "p.toml:4: halt.grace: 10 is not a duration; write it with its unit"),

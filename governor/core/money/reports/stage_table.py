@@ -17,6 +17,7 @@ from governor.core.base.units import MTOK, NS_PER_S
 from governor.core.money.charges import UNALLOCATED, LineKind, Unit
 from governor.core.money.forecast import RECENT_WINDOWS, ExpectedCost, WindowRow, forecast, per_mtok, rate_of
 from governor.core.money.reports.cost import Sum
+from governor.core.money.steady import SteadySum
 from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.money.waste import SpendSplit, SpentOn, wasted_of
 
@@ -38,6 +39,10 @@ class _Share:
     split: dict[SpentOn, int] | None = None  # None: nobody counted what this money bought.
     untold_tokens: int = 0  # Trained and paid for, in windows that are no longer stored.
     unpriced_tokens: int = 0  # Of windows that closed while the machine's price was unknown.
+    steady: dict[int | None, SteadySum] = field(default_factory=dict)  # By the planned price.
+    by_plan: dict[int | None, int] = field(default_factory=dict)  # Tokens, by the planned price.
+    all_in_tokens: int = 0  # Of windows with a planned all-in price, and what was planned for them.
+    all_in_usd: int = 0
     planned_tokens: int = 0  # Of windows with a planned price.
     planned_usd: int = 0  # In micro-dollar-tokens: 10^-12 dollars.
     # Of windows with a planned speed, and the time that was planned for them.
@@ -51,6 +56,10 @@ class _Share:
     recent: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
 
     def expect(self, tokens: int, plan: ExpectedCost) -> None:
+        self.by_plan[plan.usd_micros_per_mtok] = self.by_plan.get(plan.usd_micros_per_mtok, 0) + tokens
+        if plan.usd_micros_per_mtok_all_in is not None:
+            self.all_in_tokens += tokens
+            self.all_in_usd += tokens * plan.usd_micros_per_mtok_all_in
         if plan.usd_micros_per_mtok is not None:
             self.planned_tokens += tokens
             self.planned_usd += tokens * plan.usd_micros_per_mtok
@@ -71,7 +80,11 @@ class StageRow:
     expected_per_mtok: Fraction | None  # Micro-dollars.
     actual_usd_micros: int
     actual_per_mtok: Fraction | None
-    drift: Fraction | None
+    steady_per_mtok: Fraction | None
+    drift: Fraction | None  # Of the steady price from the expected one.
+    all_in_per_mtok: Fraction | None  # All money over all trained tokens, those that were trained twice included.
+    expected_all_in_per_mtok: Fraction | None
+    drift_all_in: Fraction | None
     expected_tokens_per_s: float | None
     tokens_per_s: float | None
     wasted_tokens: int
@@ -124,6 +137,8 @@ class StageTally:
             share.wasted_usd_micros += window.usd_micros * window.wasted_tokens // (tokens + window.wasted_tokens)
         share.unpriced_tokens += tokens if row.is_unpriced else 0
         share.expect(tokens, plan)
+        if not row.is_unpriced:
+            share.steady.setdefault(plan.usd_micros_per_mtok, SteadySum()).add(window)
         share.to_tokens = window.to_tokens
         share.plan = plan
         share.recent.append(window)
@@ -191,7 +206,12 @@ class StageTally:
         expected = Fraction(planned_usd, planned_tokens) if planned_tokens else None
         untold = sum(share.untold_tokens for share in shares)
         unpriced = sum(share.unpriced_tokens for share in shares)
-        actual = per_mtok(spent, tokens) if not (untold or unpriced) else None
+        is_whole = not (untold or unpriced)
+        actual = per_mtok(spent, tokens) if is_whole else None
+        wasted = sum(share.wasted_tokens for share in shares)
+        all_in = per_mtok(spent, tokens + wasted) if is_whole else None
+        all_in_tokens = sum(share.all_in_tokens for share in shares)
+        expected_all_in = Fraction(sum(s.all_in_usd for s in shares), all_in_tokens) if all_in_tokens else None
         limited = [share for share in shares if _ceiling(share) is not None]
         ceiling = sum(_ceiling(share) or 0 for share in limited)
         counted = sum(share.usd_micros + share.elsewhere_usd_micros for share in limited)
@@ -205,15 +225,19 @@ class StageTally:
             expected_per_mtok=expected,
             actual_usd_micros=spent,
             actual_per_mtok=actual,
-            drift=actual / expected - 1 if actual is not None and expected else None,
+            steady_per_mtok=_steady_per_mtok(shares) if is_whole else None,
+            drift=_drift(shares) if is_whole else None,
+            all_in_per_mtok=all_in,
+            expected_all_in_per_mtok=expected_all_in,
+            drift_all_in=all_in / expected_all_in - 1 if all_in is not None and expected_all_in else None,
             expected_tokens_per_s=timed_tokens / planned_s if planned_s else None,
             tokens_per_s=tokens * NS_PER_S / duration_ns if duration_ns else None,
-            wasted_tokens=sum(share.wasted_tokens for share in shares),
+            wasted_tokens=wasted,
             wasted_usd_micros=sum(_wasted_usd_micros(share) for share in shares),
             wasted_by_cause=_by_cause(shares),
             ceiling_usd_micros=ceiling if limited else None,
             used=Fraction(counted, ceiling) if ceiling and whole else None,
-            burn_rate=_burn_rate(limited) if not (untold or unpriced) else None,
+            burn_rate=_burn_rate(limited) if is_whole else None,
             lands_at_usd_micros=_landing(shares) if whole else None,
             untold_tokens=untold,
             unpriced_tokens=unpriced,
@@ -229,6 +253,28 @@ def _ceiling(share: _Share) -> int | None:
 
 def _wasted_usd_micros(share: _Share) -> int:
     return share.wasted_usd_micros if share.split is None else sum(wasted_of(share.split).values())
+
+
+def _steady(shares: Iterable[_Share]) -> list[tuple[int, Fraction, int | None]]:
+    """Of each run under each plan: its tokens, its steady price, and the planned one. Runs without one are left out."""
+    prices = (
+        (share.by_plan[planned], total.per_mtok, planned) for share in shares for planned, total in share.steady.items()
+    )
+    return [(tokens, price, planned) for tokens, price, planned in prices if price is not None]
+
+
+def _steady_per_mtok(shares: Iterable[_Share]) -> Fraction | None:
+    found = _steady(shares)
+    tokens = sum(tokens for tokens, _, _ in found)
+    return sum((tokens * price for tokens, price, _ in found), Fraction(0)) / tokens if tokens else None
+
+
+def _drift(shares: Iterable[_Share]) -> Fraction | None:
+    """By tokens: each run's steady price against the price that was planned for it."""
+    found = [(tokens, price, planned) for tokens, price, planned in _steady(shares) if planned]
+    planned_usd = sum(tokens * planned for tokens, _, planned in found)
+    actual_usd = sum((tokens * price for tokens, price, _ in found), Fraction(0))
+    return actual_usd / planned_usd - 1 if planned_usd else None
 
 
 def _by_cause(shares: Iterable[_Share]) -> dict[str, int] | None:
@@ -301,7 +347,11 @@ def total_of(rows: Iterable[StageRow]) -> StageRow:
         expected_per_mtok=None,
         actual_usd_micros=sum(row.actual_usd_micros for row in found),
         actual_per_mtok=None,
+        steady_per_mtok=None,
         drift=None,
+        all_in_per_mtok=None,
+        expected_all_in_per_mtok=None,
+        drift_all_in=None,
         expected_tokens_per_s=None,
         tokens_per_s=None,
         wasted_tokens=sum(row.wasted_tokens for row in found),

@@ -1,0 +1,59 @@
+"""The steady price of tokens: what a million costs while a run trains, without its starts and what it trains twice.
+
+A planner's price is one of this kind, so it is what expected is held against. What a calendar pays (all-in) has the
+starts, the pauses and the halts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Final
+
+from governor.core.base.units import MTOK
+from governor.core.money.token_windows import Window
+
+# Two windows have no middle. Then the sum of what lies between the starts of attempts speaks.
+WINDOWS_MIN: Final = 3
+
+
+@dataclass(slots=True)
+class SteadySum:
+    """Windows of one run under one plan."""
+
+    # Micro-dollars and tokens of each window in which no attempt began and nothing was trained twice.
+    clean: list[tuple[int, int]] = field(default_factory=list)
+    # Of all windows, without the starts of attempts. Tokens that were trained again count: they cost as much.
+    usd_micros: int = 0
+    tokens: int = 0
+
+    def add(self, window: Window) -> None:
+        self.usd_micros += window.steady_usd_micros
+        self.tokens += window.steady_tokens
+        if not window.has_start and not window.wasted_tokens and window.usd_micros > 0:
+            self.clean.append((window.usd_micros, window.tokens))
+
+    @property
+    def per_mtok(self) -> Fraction | None:
+        """Micro-dollars per million tokens: the median of clean windows, which no save, stall or evaluation moves.
+
+        None without a step that is not an attempt's first, and for zero spend: the price was unknown then.
+        """
+        if len(self.clean) >= WINDOWS_MIN:
+            return _median(self.clean)
+        return Fraction(self.usd_micros * MTOK, self.tokens) if self.tokens > 0 and self.usd_micros > 0 else None
+
+
+def steady_per_mtok(windows: Iterable[Window]) -> Fraction | None:
+    """Of one run's windows under one plan."""
+    total = SteadySum()
+    for window in windows:
+        total.add(window)
+    return total.per_mtok
+
+
+def _median(clean: list[tuple[int, int]]) -> Fraction:
+    ordered = sorted(clean, key=lambda one: one[0] / one[1])
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return (Fraction(low[0] * MTOK, low[1]) + Fraction(high[0] * MTOK, high[1])) / 2

@@ -146,7 +146,7 @@ def test_a_window_is_kept_with_what_it_is_held_against() -> None:
 
 
 def test_a_slow_window_drifts_and_the_run_with_it() -> None:
-    """Without the first step, which has the start-up in it, three quarters of a million cost $0.003; then one $0.008."""
+    """Without the first step, which has the start-up in it, 750,000 tokens cost $0.003; then a million costs $0.008."""
     node = started()
     trained(node, 1, 4)
     play(node, tick(12), a_step(8, when=12, tokens=MTOK // 4, tokens_total=2 * MTOK, attempt_step=8))  # 8 s for one.

@@ -54,6 +54,7 @@ class Command:
     passed_on: dict[str, MonoNs] = field(
         default_factory=dict
     )  # Signals that we were sent and passed on, the last last.
+    is_beyond_us: bool = False  # It has become another user's (`sudo`), and took no signal of ours.
 
     def identity(self, processes: Processes) -> tuple[ProcessId, ...]:
         """The command's process; empty when it is gone, or when /proc cannot be read (no free descriptors)."""
@@ -87,11 +88,9 @@ class Command:
             self.interrupts = 0  # The command has survived them, and whoever sends one now is not hurried.
         self.interrupts += 1
         # It is not reaped yet, so its pid and its group's id are still its own.
-        if self.poll() is None:
-            os.killpg(self.process.pid, signum)
-            if at is not None:
-                self.passed_on.pop(signum.name, None)
-                self.passed_on[signum.name] = at
+        if self.poll() is None and self.send(os.killpg, signum) and at is not None:
+            self.passed_on.pop(signum.name, None)
+            self.passed_on[signum.name] = at
         return self.interrupts < INTERRUPTS_BEFORE_LEAVING
 
     def passed_on_to_end(self) -> tuple[str, MonoNs] | None:
@@ -102,8 +101,17 @@ class Command:
     def pass_on_alone(self, signum: signal.Signals) -> None:
         """Send the signal to the command's process, as if its sender had found that in our place."""
         if self.poll() is None:
-            with contextlib.suppress(PermissionError):  # `sudo` has become another user's.
-                os.kill(self.process.pid, signum)
+            self.send(os.kill, signum)
+
+    def send(self, how: Callable[[int, int], None], signum: signal.Signals) -> bool:
+        """Whether a process of the command took the signal: not where all that it reaches is another user's."""
+        try:
+            how(self.process.pid, signum)
+        except PermissionError:
+            self.is_beyond_us = True
+        else:
+            self.is_beyond_us = False
+        return not self.is_beyond_us
 
 
 @dataclass(slots=True)
@@ -227,7 +235,7 @@ def end_command(command: Command, processes: Processes) -> None:
     """
     for signum in (signal.SIGTERM, signal.SIGKILL):
         if command.poll() is None:
-            os.killpg(command.process.pid, signum)
+            command.send(os.killpg, signum)
         send_to_marked(processes, command.mark, signum, command.adoption)
         if signum is signal.SIGKILL and command.group is not None:
             command.group.kill()

@@ -31,6 +31,7 @@ class SignalAnswers:
     print_line: Callable[[str], None]
     ignored: set[signal.Signals] = field(default_factory=set)  # Of which the operator was told.
     was_held_back: bool = False  # A signal came while a halt was saving.
+    was_told_beyond_us: bool = False
     was_kept: bool = False  # A signal came while we waited only for the node's stop.
 
     def pass_on(self, governor: Governor, signum: signal.Signals) -> bool:
@@ -43,6 +44,7 @@ class SignalAnswers:
         saving = _saving(governor)
         if signum in signals.PASSED_ON_ALONE and not saving:
             self.command.pass_on_alone(signum)
+            self._tell_if_beyond_us(signum)
             return True
         if signum not in signals.PASSED_ON:
             if signum not in self.ignored:
@@ -66,12 +68,24 @@ class SignalAnswers:
             governor.daemon.apply(_kept_by(signum, governor.clock.mono()))
             return True
         if not saving or self.was_held_back:
-            return self.command.pass_on(signum, governor.clock.mono())
+            stays = self.command.pass_on(signum, governor.clock.mono())
+            self._tell_if_beyond_us(signum)
+            return stays
         self.was_held_back = True
         self.print_line(
             f"costgov: incident {saving[0]} is saving a checkpoint and ends the command then; once more to end it now"
         )
         return True
+
+    def _tell_if_beyond_us(self, signum: signal.Signals) -> None:
+        """What is said once: of a command that takes none of our signals, as `sudo` of an ordinary user."""
+        if self.command.is_beyond_us and not self.was_told_beyond_us:
+            self.was_told_beyond_us = True
+            pid = self.command.process.pid
+            self.print_line(
+                f"costgov: {signum.name} is not passed on: pid {pid} is another user's (sudo), who alone or root can "
+                f"end it: `sudo kill -TERM {pid}`"
+            )
 
 
 def wait_unwatched(command: Command) -> None:

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from governor.adapters.command.child import Command
-from tests.unit.core.engine.test_step import at
+from governor.adapters.command.child import Command, end_command
+from governor.cli.run.signal_answers import SignalAnswers
+from tests.unit.core.engine.test_step import at, make_node
+
+NOBODY = 65_534
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """As the user who has started `sudo`: the command is root's."""
+    os.setresuid(NOBODY, NOBODY, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
 
 
 @pytest.mark.parametrize(("apart_s", "stays"), [(60, [True, True, False]), (61, [True, True, True])])
@@ -36,3 +54,34 @@ def test_the_end_is_of_the_signal_that_ended_it_and_not_of_one_that_it_survived(
     assert command.passed_on_to_end() == ("SIGQUIT", at(1)), "it may have ended it slowly"
     command.died_of = "SIGTERM"
     assert command.passed_on_to_end() == ("SIGTERM", at(0))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a process of another user")
+def test_a_signal_that_the_command_may_not_get_from_us_is_said_and_fails_nothing() -> None:
+    """A governor that a Ctrl-C fails would leave what `sudo` has started without its watchdog."""
+    said: list[str] = []
+    governor = cast("Any", SimpleNamespace(node=make_node(), clock=SimpleNamespace(mono=lambda: at(1))))
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        command = Command(process)
+        answers = SignalAnswers(command, said.append)
+        with as_nobody():
+            stays = [answers.pass_on(governor, signum) for signum in (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)]
+        assert stays == [True, True, True]
+        assert command.poll() is None
+        assert command.passed_on == {}, "it can be the cause of no end"
+        assert said == [
+            f"costgov: SIGINT is not passed on: pid {process.pid} is another user's (sudo), who alone or root can end "
+            f"it: `sudo kill -TERM {process.pid}`"
+        ]
+        with as_nobody():
+            assert not answers.pass_on(governor, signal.SIGTERM), "the third leaves, as ever"
+        assert answers.pass_on(governor, signal.SIGUSR1)
+        assert process.wait(10) == -signal.SIGUSR1, "nothing is held against one that becomes ours again"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a process of another user")
+def test_a_halt_without_a_governor_waits_for_a_command_that_it_may_not_end() -> None:
+    with subprocess.Popen(["sleep", "0.5"], start_new_session=True) as process:
+        with as_nobody():
+            end_command(Command(process), cast("Any", None))
+        assert process.returncode == 0

@@ -79,13 +79,15 @@ class SignalWakeup:
         return self._receiver.fileno()
 
     def install(self, number: int) -> None:
-        """Take the signal over, keeping whoever had it. Only the main thread may: elsewhere only the socket
-        wakes us."""
+        """Take the signal over where nobody handles it. Only the main thread may: elsewhere the socket wakes us.
+
+        Whose handler stands there means something else by the signal: a Slurm script saves, requeues and exits.
+        """
         if not number or threading.current_thread() is not threading.main_thread():
             return
         previous = signal.getsignal(number)
-        if previous is None or (not callable(previous) and _caught_in_c(number)):
-            return  # A handler in C (faulthandler.register): we could not call it, so it stays.
+        if previous not in (signal.SIG_DFL, signal.SIG_IGN) or _caught_in_c(number):
+            return
         try:
             signal.signal(number, self._handler)
         except (OSError, ValueError):  # SIGKILL, SIGSTOP, or a sub-interpreter.
@@ -132,14 +134,12 @@ class SignalWakeup:
         self._receiver.close()
         self._sender.close()
 
-    def _on_signal(self, number: int, frame: Optional[FrameType]) -> None:
+    def _on_signal(self, number: int, _frame: Optional[FrameType]) -> None:
         # The wakeup descriptor was written already, unless an event loop has taken it: then this late one must do.
         try:
             self._sender.send(bytes((number,)))
         except OSError:
             pass
-        if callable(self._previous):
-            self._previous(number, frame)
 
     def _pass_on(self, numbers: bytes) -> None:
         if numbers:

@@ -18,6 +18,7 @@ from governor.core.runs.life import TRANSITIONS, Cell, LifeFact
 from governor.core.runs.state import Run
 from tests import leftovers
 from tests.sweeps import share_of
+from trainer_shim import mark
 
 # The gate plays the same examples everywhere and without a clock: what fails on one machine fails on all. To search on,
 # with fresh examples each time: pytest --hypothesis-profile=search.
@@ -58,10 +59,11 @@ def _only_cells_that_can_come() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _unmarked() -> Iterator[None]:
     """The shim marks the process in which it attaches, for good. Of launches within launches there is room for few."""
-    before = resource.getrlimit(leftovers.RLIMIT_LOCKS)
+    before, known = resource.getrlimit(leftovers.RLIMIT_LOCKS), list(mark._OF_THIS_PROCESS)
     yield
     if resource.getrlimit(leftovers.RLIMIT_LOCKS) != before:
         resource.setrlimit(leftovers.RLIMIT_LOCKS, before)
+    mark._OF_THIS_PROCESS[:] = known
 
 
 _MARK = pytest.StashKey[int]()

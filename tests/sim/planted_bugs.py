@@ -41,7 +41,7 @@ from tests.sim.disk import Disk
 from tests.sim.engine_driver import EngineDriver, Kept, engine_schedule
 from tests.sim.faults import INCIDENT, Schedule, draw_schedule
 from tests.sim.governor import Driver, Governor, TableDriver
-from tests.sim.schedule import FailedError, run_schedule
+from tests.sim.schedule import FailedError, run_schedule, sound
 from tests.sim.world import World
 
 SEEDS_MAX = 2_000  # As many as one check plays: a bug that needs more would live for a while.
@@ -57,23 +57,30 @@ class Bug:
     governor: type[Governor] = Governor
     draw: Callable[[Random], Schedule] = draw_schedule
 
+    @property
+    def is_in_table_alone(self) -> bool:
+        return (self.driver, self.governor, self.draw) == (TableDriver, Governor, draw_schedule)
+
 
 @contextmanager
 def planted(cells: Cells) -> Iterator[None]:
     """The table with these cells replaced, for as long as the block lasts."""
-    sound = {key: TRANSITIONS[key] for key in cells}
+    before = {key: TRANSITIONS[key] for key in cells}
     for key, act in cells.items():
         TRANSITIONS[key] = Cell(tuple(HaltState), act, "A planted bug.")
     try:
         yield
     finally:
-        TRANSITIONS.update(sound)
+        TRANSITIONS.update(before)
 
 
 def hunt(bug: Bug, seeds: int = SEEDS_MAX) -> FailedError | None:
     """Return the first schedule that catches the bug, or None when it survives them all."""
-    with planted(bug.cells):
-        for seed in range(seeds):
+    for seed in range(seeds):
+        # Before it comes to a cell of the bug, a schedule of the table is as without it; most never do.
+        if bug.is_in_table_alone and not bug.cells.keys() & sound(seed).cells:
+            continue
+        with planted(bug.cells):
             try:
                 run_schedule(seed, bug.driver, bug.governor, bug.draw)
             except FailedError as caught:

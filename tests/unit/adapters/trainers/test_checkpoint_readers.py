@@ -35,9 +35,11 @@ from trainer_shim.saving import checkpoint
 
 SAFETY_S = 30.0
 ALICE, BOB = 1001, 1002
-HANGS = (sys.executable, "-S", "-c", "import sys; sys.stdin.read()")
-DIES = (sys.executable, "-S", "-c", "")
-FLOODS = (sys.executable, "-S", "-c", "while True: print('.' * 65536)")
+# By programs that start in a millisecond: dozens of them do.
+HANGS = ("/bin/sh", "-c", "while read -r line; do :; done")
+DIES = ("/bin/sh", "-c", "exit 0")
+FLOODS = ("/bin/sh", "-c", "exec yes .")
+SILENT_S = 0.01  # One that never answers is given up after any time, so after a short one.
 
 
 def look(path: Path, hash_s: float = SAFETY_S) -> Answer:
@@ -196,7 +198,7 @@ def test_our_own_files_are_no_checkpoint_whatever_the_manifest_says(tmp_path: Pa
 @pytest.mark.parametrize(
     ("command", "silent_s", "reason"),
     [
-        (HANGS, 0.2, "its files gave no answer within 0 s"),
+        (HANGS, SILENT_S, "its files gave no answer within 0 s"),
         (DIES, SAFETY_S, "the reader of the checkpoint ended without an answer"),
         (FLOODS, SAFETY_S, "the reader of the checkpoint ended without an answer"),
         (("/nonexistent",), SAFETY_S, f"no reader can be started: {os.strerror(errno.ENOENT)}"),

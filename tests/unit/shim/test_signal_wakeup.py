@@ -30,7 +30,7 @@ def signalled():
 def child(body: str) -> str:
     """Run the script, return what it printed; a failed assertion in it fails here with its text."""
     done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + body],
+        [sys.executable, "-S", "-c", PRELUDE + body],  # The shim needs nothing of site-packages.
         capture_output=True,
         text=True,
         timeout=60,

@@ -41,8 +41,8 @@ def strangers(node: Node, count: int, when: int = 0) -> None:
 
 
 def ended_at(node: Node) -> list[int]:
-    """At which seconds somebody was ended."""
-    return [second for second in range(1, 700) if terms(play(node, tick(second)))]
+    """At which seconds somebody was ended. Each one is played where the ceiling of ten minutes is near."""
+    return [second for second in (*range(1, 540, 10), *range(540, 700)) if terms(play(node, tick(second)))]
 
 
 def test_what_another_user_announces_pays_nothing_and_dilutes_no_ceiling() -> None:

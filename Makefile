@@ -35,6 +35,8 @@ LINTED := $(wildcard governor trainer_shim tests examples benchmarks docs)
 DATA_TESTS := $(wildcard tests/tidy tests/timelines tests/golden)
 GATE_SIMS := tests/sim/test_sim.py tests/sim/test_planted_bugs.py
 OTHER_SIMS = $(filter-out $(GATE_SIMS),$(wildcard tests/sim/test_*.py)) tests/fuzz
+# In this order they begin. First who waits most; last are two quarters, which end together and leave no core idle.
+CHECKS := test-contract test-data test-sim test-unit lint
 UNIT_QUARTERS := test-unit-1 test-unit-2 test-unit-3 test-unit-4
 
 .PHONY: help env check lint lint-format lint-types lint-imports test-data test-contract test-contract-clouds \
@@ -49,7 +51,7 @@ env: ## Build .venv (CPU torch first). Does nothing when it is up to date. TORCH
 
 check: env ## Lint, types, layers, tidy, unit, timelines, contract, golden, 2,000 simulated schedules.
 	@start=$$SECONDS; export TMPDIR=$$(.ci/memory); \
-	  $(MAKE) --keep-going --output-sync=target -j $(JOBS) test-contract test-unit test-sim test-data lint \
+	  $(MAKE) --keep-going --output-sync=target -j $(JOBS) $(CHECKS) \
 	  && rm -rf "$$TMPDIR" && echo "make check: passed in $$((SECONDS - start)) s" \
 	  || { echo "make check: the tests' files are in $$TMPDIR"; exit 1; }
 

@@ -149,7 +149,8 @@ def halt_times(facts: NodeFacts, policy: Policy, lasts: int | None, run: Run | N
 
     It waits for a checkpoint no longer than the time of the work that a kill would lose.
     """
-    unsaved, longest = (run.unsaved_ns(at), _longest_save_ns(run)) if run is not None else (0, 0)
+    unsaved = run.unsaved_ns(at) if run is not None else 0
+    longest = _longest_save_ns(run) if run is not None and lasts is not None else 0  # Only a ceiling shortens a save.
     grace = min(save_bound_ns(policy, longest, lasts), max(UNSAVED_MIN_NS, unsaved))
     term, kill = policy.halt.term_grace_ns, policy.halt.kill_grace_ns
     if lasts is not None and term + kill > (share := lasts * ENDING_PERCENT // 100):

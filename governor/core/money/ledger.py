@@ -47,8 +47,8 @@ class Ledger:
     def usd_micros_per_hour(self) -> UsdMicros | None:
         """Of all lines together, rounded up; None while the price of compute is unknown."""
         price = self.price_usd_micros_per_hour
-        if price is None:
-            return None
+        if price is None or not self.others:
+            return price
         return UsdMicros(price + sum(metered.usd_micros_per_hour for metered in self.other_lines))
 
     @property

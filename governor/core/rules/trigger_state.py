@@ -63,6 +63,8 @@ def _written(hint: Any, value: Any) -> Any:
         return to_json(value)
     if not isinstance(value, dict):
         item = _item(hint)
+        if item is float and not isinstance(value, set):
+            return [one if type(one) is not float or math.isfinite(one) else None for one in value]
         return [_written(item, one) for one in (sorted(value) if isinstance(value, set) else value)]
     by, item = get_args(hint)
     saved = {key: _written(item, one) for key, one in value.items()}

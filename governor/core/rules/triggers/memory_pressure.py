@@ -70,7 +70,8 @@ class MemoryPressure(Trigger):
         allocated = self._state.allocated
         if event.rank in allocated or len(allocated) < RANKS_MAX:
             allocated[event.rank] = event.at, event.mem_allocated_bytes
-        return True
+        # Every rank's step comes here, and nearly none is news: the whole rule is for those that are.
+        return (run.gpus or run.host_memory or run.group_memory) is not None and self.judge(event.at, run).is_firing
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
         known = False

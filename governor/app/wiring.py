@@ -38,7 +38,7 @@ from governor.app.settings_file import second_place
 from governor.core.base.units import MICROS_PER_USD, TICK_NS, BootNs, UsdMicros, WallNs, format_usd
 from governor.core.engine.idle import limit
 from governor.core.engine.node import Node, know_incidents, new_node
-from governor.core.engine.node_journal import begins_at
+from governor.core.engine.node_journal import begins_at, own_start
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Alarm, Effect
 from governor.core.money.charges import UNALLOCATED
@@ -70,9 +70,9 @@ class Governor:
     def __init__(
         self, settings: Settings, policy_paths: Sequence[Path] | None, *, ceiling: UsdMicros | None = None,
         price: UsdMicros | None = None, exclusive: bool = False, watchers: Sequence[Observer] = (),
-        own_start: bool = False,
+        entered: tuple[BootNs, int] | None = None,
     ) -> None:  # fmt: skip
-        """`own_start`: the node's time is ours since our process began, and not since the meters did."""
+        """`entered`: our first moment, and the CPU time until then. The node's time is ours since costgov began so."""
         self.settings = settings
         _raise_descriptor_limit()
         self.clock = SystemClock()
@@ -108,7 +108,7 @@ class Governor:
             self.close()
             raise CannotStart("\n".join(problems))
         now, wall = self.clock.boot(), self.clock.wall()
-        began = self._began(now) if own_start else now
+        began = self._began(now, *entered) if entered is not None else now
         self.node: Node = new_node(facts, policies, began, WallNs(wall - (now - began)), budgets)
         # A resumed halt acts first; alarms about the price follow.
         self.begin = [*self._restore(), *(Alarm(one.kind.value, None, one.line) for one in self.price.alarms)]
@@ -142,9 +142,10 @@ class Governor:
         recordings.begin()
         return recordings
 
-    def _began(self, now: BootNs) -> BootNs:
+    def _began(self, now: BootNs, entered: BootNs, cpu_ns: int) -> BootNs:
         own = self.processes.facts(os.getpid())
-        started = boot_of_ticks(own.process.start_ticks) if own is not None else now
+        process = boot_of_ticks(own.process.start_ticks) if own is not None else entered
+        started = own_start(process, entered, cpu_ns)
         return begins_at(now, started, self.clock.boot_id, self.journal.runs().values(), self.journal.metered())
 
     def _restore(self) -> list[Effect]:

@@ -1,12 +1,17 @@
-"""Imported before anything slow, so that Ctrl-C during the imports exits quietly, as it does later."""
+"""Imported before anything slow: Ctrl-C during the imports exits quietly, as it does later, and their time counts."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from types import TracebackType
 
 from governor.daemon import signals
+
+# Our first moment, and what the interpreter's own start had taken of the processors by then.
+ENTERED_BOOT_NS = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+CPU_BEFORE_NS = time.process_time_ns()
 
 # exit_codes.ExitCode.INTERRUPTED, which is not loaded yet. cli.main checks that they are equal.
 INTERRUPTED = 130

@@ -17,6 +17,7 @@ from governor.adapters.command.surroundings import Surroundings, here
 from governor.adapters.journal.ended_runs import prune
 from governor.app.node_facts import CannotStart
 from governor.app.wiring import Governor
+from governor.cli import interrupts
 from governor.cli.common import ExitCode
 from governor.cli.run.console import Console
 from governor.cli.run.limits import Limits, not_launched
@@ -24,7 +25,7 @@ from governor.cli.run.own_runs import ends_it, is_halt_of_command, is_of_earlier
 from governor.cli.run.relaunch import how_to_resume, is_running, left_unwatched, made_for, own_argv
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
 from governor.core.base.identity import ProcessId
-from governor.core.base.units import NS_PER_S, MonoNs, format_usd
+from governor.core.base.units import NS_PER_S, BootNs, MonoNs, format_usd
 from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.resume import SUPERSEDED
@@ -52,6 +53,7 @@ READ_NS: Final = 10 * NS_PER_S
 NAMED_NS: Final = 10 * NS_PER_S
 # `sudo` and `runuser` end their session when what they wait for has ended. PAM's modules may take a second.
 LEAVES_NS: Final = 3 * NS_PER_S
+ENTERED: Final = BootNs(interrupts.ENTERED_BOOT_NS), interrupts.CPU_BEFORE_NS
 
 
 @dataclass(slots=True)
@@ -147,7 +149,7 @@ def _run_governed(
         try:
             governor = Governor(
                 settings, policy_paths, ceiling=limits.ceiling, price=limits.price, exclusive=True,
-                watchers=(outcome, console), own_start=command is None,
+                watchers=(outcome, console), entered=ENTERED if command is None else None,
             )  # fmt: skip
         except CannotStart as error:
             sys.stderr.write(f"costgov: {is_running(error, name, settings.paths) or error}\n")

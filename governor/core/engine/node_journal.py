@@ -16,8 +16,10 @@ from governor.core.money.lines import price_of
 
 # After a crash of the governor, at most this period's spend is reconstructed.
 PERSIST_PERIOD_NS: Final = 10 * NS_PER_S
-# From a process's start to its first look at the clock. Python's imports and a provider's answer take less.
+# From a process's start to its meters. Python's imports and a provider's answer take less.
 START_MAX_NS: Final = 60 * NS_PER_S
+# What Python needs before our first line, on a processor of its own: tens of milliseconds.
+INTERPRETER_MAX_NS: Final = NS_PER_S
 # So many closed windows do not wait for the period: a log that is read in one go closes thousands.
 WINDOWS_UNCOMMITTED_MAX: Final = 64
 
@@ -128,11 +130,20 @@ def metered_until(row: Mapping[str, Any] | None, boot_id: str, committed: BootNs
     return BootNs(max(until, committed))
 
 
+def own_start(process: BootNs, entered: BootNs, cpu_ns: int) -> BootNs:
+    """When costgov began in this `process`, whose first line of costgov's own was reached at `entered`.
+
+    The process may be older: `exec` keeps its number and its start, and `bash -c "a; b"` runs b so. What the processors
+    had done for it by then is the interpreter's start, or at most a second of what was before.
+    """
+    return BootNs(max(process, entered - min(cpu_ns, INTERPRETER_MAX_NS)))
+
+
 def begins_at(
     now: BootNs, started: BootNs, boot_id: str, snapshots: Iterable[Mapping[str, Any]],
     metered: Mapping[str, Any] | None,
 ) -> BootNs:  # fmt: skip
-    """When the node's time becomes that of a governor whose process `started` then: with that process.
+    """When the node's time becomes that of a governor which `started` then: from there on.
 
     An odd clock costs no more than START_MAX_NS. What a governor before has metered is not charged twice.
     """

@@ -7,7 +7,7 @@ import pytest
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.node import new_node
-from governor.core.engine.node_journal import begins_at
+from governor.core.engine.node_journal import begins_at, own_start
 from governor.core.events.inputs import CommandLaunched, LauncherExited, TrainerExited
 from governor.core.money.charges import UNALLOCATED
 from governor.core.views.status import run_status
@@ -25,6 +25,23 @@ def test_the_node_is_a_governors_since_its_process_began() -> None:
     assert begun(96, 100) == 96
     assert begun(0, 100) == 40, "an odd clock costs a minute at most"
     assert begun(101, 100) == 100, "nor is any of the future charged"
+
+
+@pytest.mark.parametrize(
+    ("process", "cpu", "began"),
+    [
+        (99.9, 0.03, 99.92),
+        (99.95, 0.03, 99.95),  # A start beside busy neighbours.
+        (40, 0.03, 99.92),  # `bash -c "costgov run a; costgov run b"` has replaced itself by b.
+        (40, 20, 98.95),  # So has a script that had worked before.
+    ],
+)
+def test_what_the_process_did_before_it_became_costgov_is_not_the_commands(
+    process: float, cpu: float, began: float
+) -> None:
+    """Of `sleep 9; exec costgov run` each try was refused, by a ceiling that the wait before it had used up."""
+    entered = BootNs(round(99.95 * NS_PER_S))
+    assert own_start(BootNs(round(process * NS_PER_S)), entered, round(cpu * NS_PER_S)) == round(began * NS_PER_S)
 
 
 def test_what_the_governor_before_has_metered_is_not_charged_twice() -> None:

@@ -170,7 +170,9 @@ def _state(settings: Settings) -> Iterator[Check]:
 
 def _kill_path() -> Iterator[Check]:
     try:
-        results = run_selftest(LinuxProcesses(SystemClock().boot_id))
+        processes = LinuxProcesses(SystemClock().boot_id)
+        processes.require_own()
+        results = run_selftest(processes)
     except OSError as error:
         text = f"{error.filename or '/proc'}: cannot be read: {error.strerror}"
         yield Check(FAIL, "kill path", text, "mount /proc: nothing can be identified or ended without it")

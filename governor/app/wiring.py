@@ -78,6 +78,7 @@ class Governor:
         self.clock = SystemClock()
         try:
             self.processes = LinuxProcesses(self.clock.boot_id)
+            self.processes.require_own()
         except OSError as error:
             raise CannotStart(f"{error.filename}: cannot be read: {error.strerror}; mount /proc") from error
         self._closers: list[Callable[[], object]] = []
@@ -144,8 +145,7 @@ class Governor:
 
     def _began(self, now: BootNs, entered: BootNs, cpu_ns: int) -> BootNs:
         own = self.processes.facts(os.getpid())
-        process = boot_of_ticks(own.process.start_ticks) if own is not None else entered
-        started = own_start(process, entered, cpu_ns)
+        started = own_start(boot_of_ticks(own.process.start_ticks) if own is not None else entered, entered, cpu_ns)
         return begins_at(now, started, self.clock.boot_id, self.journal.runs().values(), self.journal.metered())
 
     def _restore(self) -> list[Effect]:

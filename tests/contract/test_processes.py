@@ -249,6 +249,21 @@ def test_a_table_without_its_reader_is_none(tmp_path: Path) -> None:
         LinuxProcesses("boot", proc=str(tmp_path)).table()
 
 
+@pytest.mark.parametrize("shown", [str(os.getpid() + 1), "nobody"])
+def test_a_table_of_another_pid_namespace_is_none(tmp_path: Path, shown: str) -> None:
+    """`unshare --pid` keeps the /proc outside, where our number is a stranger's: pid 1 is there in any."""
+    make_proc(tmp_path, os.getpid(), b"init\0")
+    os.symlink(shown, tmp_path / "self")
+    processes = LinuxProcesses("boot", proc=str(tmp_path))
+    for look in (processes.table, processes.require_own):
+        with pytest.raises(OSError, match="of another PID namespace"):
+            look()
+    (tmp_path / "self").unlink()
+    os.symlink(str(os.getpid()), tmp_path / "self")
+    processes.require_own()
+    assert list(processes.table()) == [os.getpid()]
+
+
 def test_a_command_line_that_cannot_be_read_holds_up_no_scan(tmp_path: Path) -> None:
     """As when a wedged driver keeps a process's memory map locked: the table goes on with what was seen before."""
     processes = LinuxProcesses("boot", proc=str(tmp_path))

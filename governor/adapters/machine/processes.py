@@ -167,6 +167,18 @@ class LinuxProcesses:
             self._stuck = thread
         return look(False)
 
+    def require_own(self) -> None:
+        """OSError where the numbers shown are not ours: `unshare --pid` leaves the /proc of the processes outside."""
+        link = f"{self._proc}/self"
+        if not os.path.lexists(link):  # It is no /proc at all.
+            return
+        shown = ""
+        with contextlib.suppress(OSError):  # There we have no number.
+            shown = os.readlink(link)
+        if shown != str(os.getpid()):
+            us = f"we are pid {os.getpid()} and {shown or 'nobody'} there"
+            raise OSError(errno.ENODATA, f"it is of another PID namespace ({us}: unshare --mount-proc)", self._proc)
+
     def _scan(self, with_argv: bool) -> dict[int, ProcessFacts]:
         found: dict[int, ProcessFacts] = {}
         lines = CommandLines(self._lines) if with_argv else None
@@ -176,6 +188,7 @@ class LinuxProcesses:
                 facts = self._look(int(name), lines)
                 if facts is not None:
                     found[facts.process.pid] = facts
+        self.require_own()
         if os.getpid() not in found:  # Something is mounted over it. An empty table would mean "all are gone".
             raise OSError(errno.ENODATA, f"{self._proc} does not show the governor itself")
         if lines is not None:

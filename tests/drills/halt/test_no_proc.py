@@ -58,3 +58,25 @@ def test_without_proc_nothing_starts_and_one_line_says_why(command: tuple[str, .
     else:
         assert done.stderr.splitlines()[-1] == f"costgov: {what}; mount /proc"
         assert "internal error" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [("run", "--ceiling", "300"), ("doctor",)], ids=lambda command: str(command[0]))
+@pytest.mark.parametrize("is_pid_1", [True, False])
+def test_with_the_proc_of_another_pid_namespace_nothing_starts(
+    command: tuple[str, ...], is_pid_1: bool, tmp_path: Path
+) -> None:
+    """Its pid 1 is the machine's, whose age would be ours, and whose children a halt's targets."""
+    config = str(configuration(tmp_path))
+    ran = tmp_path / "ran"
+    argv = [str(BIN / "costgov"), *command, "--config", config]
+    argv += ["--", "touch", str(ran)] if command[0] == "run" else []
+    apart = ["unshare", "--pid", "--fork", "--kill-child", *(() if is_pid_1 else ("sh", "-c", '"$@"; exit $?', "sh"))]
+    done = subprocess.run([*apart, *argv], capture_output=True, text=True, timeout=SAFETY_S)
+    assert done.returncode == 1
+    assert not ran.exists()
+    if command[0] == "run":
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("costgov: /proc: cannot be read: it is of another PID namespace (we are pid ")
+        assert line.endswith(" there: unshare --mount-proc); mount /proc")
+    else:
+        assert "it is of another PID namespace" in " ".join(done.stdout.split())

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import re
 import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
 import structlog
@@ -21,8 +22,24 @@ def redact(_logger: Any, _method: str, record: Any) -> Any:
     return record
 
 
+_PROCESSORS: Final[Sequence[Any]] = (
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    redact,
+    structlog.processors.JSONRenderer(default=str),
+)
+
+
+def lost_record(lines: int) -> str:
+    """The record that stands for records which nobody took in time."""
+    record: Any = {"event": "lines_lost", "lines": lines}
+    for process in _PROCESSORS:
+        record = process(None, "warning", record)
+    return str(record)
+
+
 class Stderr:
-    """Standard error while it has a reader. Without a reader the record is lost, and no halt waits for it."""
+    """Standard error while it has a reader. Without a reader the record is lost."""
 
     def write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -36,12 +53,7 @@ class Stderr:
 def configure(level: str) -> None:
     """Log at `level` and above: debug, info, warning, error or critical."""
     structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            redact,
-            structlog.processors.JSONRenderer(default=str),
-        ],
+        processors=_PROCESSORS,
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(Stderr()),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,

@@ -18,6 +18,7 @@ from governor.cli.common import ExitCode, Usd, UsdPerHour, config_option, exits,
 from governor.cli.interrupts import exit_code_stands
 from governor.core.base.secrets import command_text
 from governor.core.base.units import UsdMicros
+from governor.daemon.stderr import stderr_that_never_waits
 from governor.policies.files import PACKAGED_POLICY
 
 if TYPE_CHECKING:
@@ -86,9 +87,11 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
     settings = settings_from(find_config(config), {"observe": True} if observe else {})
     with without_rich():
         from governor.app.wiring import run_daemon
+        from governor.daemon.logs import lost_record
 
-    code = run_daemon(settings, list(policies) or None)
-    exit_code_stands()
+    with stderr_that_never_waits(lost_record):
+        code = run_daemon(settings, list(policies) or None)
+        exit_code_stands()
     return code
 
 
@@ -159,6 +162,8 @@ def run(
     SIGHUP reads the policies again. Signals of limits and timers are ignored, and so is Ctrl-Z: the command has a
     session of its own, so it would go on while nobody watches it. For the same reason a terminal that closes ends
     neither costgov nor the command. What the command prints there is lost, and may fail: --log FILE keeps it.
+    One that is stopped (Ctrl-S), or a pipe whose reader hangs, holds up the command where it prints there, and never
+    costgov, which goes on to meter and to halt. Of its own lines that wait then it keeps the last MiB.
 
     A bad end says its cause, as far as it was seen: what a rank raised, whether the kernel killed it for want of
     memory, and what the last lines of its output say where that is a regular file (--log FILE, > FILE).
@@ -177,19 +182,14 @@ def run(
         from governor.cli.run.limits import Limits
         from governor.cli.run.supervise import run_command
 
-    code = run_command(
-        settings,
-        _policy_paths(policies, ceiling, settings),
-        command,
-        name=chosen,
-        limits=Limits(ceiling, price, max_rate),
-        log_path=log,
-        fault_mark=fault_mark,
-        console=_json_console() if as_json else _console(progress),
-    )
-    exit_code_stands()
-    if code == ExitCode.NOT_FOUND:
-        name_own_command(command)
+    with _console(progress, as_json=as_json) as console:
+        code = run_command(
+            settings, _policy_paths(policies, ceiling, settings), command, name=chosen,
+            limits=Limits(ceiling, price, max_rate), log_path=log, fault_mark=fault_mark, console=console,
+        )  # fmt: skip
+        exit_code_stands()
+        if code == ExitCode.NOT_FOUND:
+            name_own_command(command)
     return code
 
 
@@ -232,13 +232,11 @@ def _allowed(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", text)[:NAME_CHARS_MAX].lstrip(".") or "run"
 
 
-def _console(progress: float | None) -> Any:
-    from governor.cli.run.console import Console
+@contextlib.contextmanager
+def _console(progress: float | None, *, as_json: bool) -> Iterator[Any]:
+    from governor.cli.run.console import Console, JsonConsole
 
-    return Console(live_period_ns=round(progress * 1e9) if progress is not None else None)
-
-
-def _json_console() -> Any:
-    from governor.cli.run.console import JsonConsole
-
-    return JsonConsole()
+    kind = JsonConsole if as_json else Console
+    with stderr_that_never_waits(kind.lost_line):
+        period_ns = round(progress * 1e9) if progress is not None and not as_json else None
+        yield kind(live_period_ns=period_ns)

@@ -107,6 +107,11 @@ class Console:
         about = f"{run}{of}: " if of else ""
         self.print_line(styled(plain(f"[{name}] {about}{text}"), "yellow", screen_of(self.stream)))
 
+    @staticmethod
+    def lost_line(lines: int) -> str:
+        """What stands where lines were lost, since whoever shows this stream took none for too long."""
+        return f"costgov: lines of this output that are lost here, since nobody took them in time: {lines}"
+
     def _fault_mono_ns(self) -> int | None:
         if self.fault_mark is None:
             return None
@@ -160,6 +165,13 @@ class JsonConsole(Console):
     def print_line(self, line: str) -> None:
         self._object("said", {"text": line})
 
+    @staticmethod
+    def lost_line(lines: int) -> str:
+        return _as_object("said", {"text": Console.lost_line(lines)})
+
     def _object(self, kind: str, document: Mapping[str, Any]) -> None:
-        text = json.dumps({"kind": kind, "data": worded(dict(document))}, separators=(",", ":"), default=str)
-        self._write(f"{text}\n")
+        self._write(f"{_as_object(kind, document)}\n")
+
+
+def _as_object(kind: str, document: Mapping[str, Any]) -> str:
+    return json.dumps({"kind": kind, "data": worded(dict(document))}, separators=(",", ":"), default=str)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import select
 import sys
-from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar, cast
+from typing import Any, Callable, Dict, List, Optional, TextIO, Tuple, TypeVar, cast
 
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])
 
+_READY_MS = 500  # For a reader that is slow.
 # Faults per hook since import; the first of each hook is printed, all are counted.
 faults: Dict[str, int] = {}
 
@@ -52,9 +54,30 @@ def note(where: str, error: BaseException) -> None:
 
 
 def print_line(line: str) -> None:
-    """Print one line of ours to stderr; a closed stderr is not worth an exception."""
+    """Print one line of ours to stderr; a closed stderr is not worth an exception.
+
+    Nor is a stopped terminal (Ctrl-S), or a pipe whose reader hangs, worth a thread that answers a halt: the line is
+    lost there. What the script itself prints waits as ever.
+    """
+    ready, error = attempt(_takes_more, sys.stderr)
+    if error is None and not ready:
+        return
     try:
         sys.stderr.write("costgov: %s\n" % line)
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):  # Closed, full, or None under pythonw-like hosts.
         pass
+
+
+def flush_stdout() -> None:
+    """Before an end without Python's own. It waits for nobody either, and nothing that fails keeps us from the end."""
+    ready, error = attempt(_takes_more, sys.stdout)
+    if ready or error is not None:
+        attempt(print, end="", flush=True)
+
+
+def _takes_more(stream: TextIO) -> bool:
+    """Whether its reader takes something now or soon. Raises where it has no descriptor, as in a notebook."""
+    poll = select.poll()
+    poll.register(stream.fileno(), select.POLLOUT)
+    return bool(poll.poll(_READY_MS))

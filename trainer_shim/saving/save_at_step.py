@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from trainer_shim.governor_socket import GovernorSocket, clip
-from trainer_shim.guard import attempt, guarded, print_line
+from trainer_shim.guard import attempt, flush_stdout, guarded, print_line
 from trainer_shim.interfaces import OwnMeans, Saver
 from trainer_shim.progress import Progress
 from trainer_shim.signal_wakeup import defer_end, end_by
@@ -238,7 +237,7 @@ class SaveAtStep:
                 end_by(asked_to_end[0])
             self._gate.nap(_NAP_S)
         print_line("halted by %s: exit %d with nobody left to end this rank" % (order.incident, order.exit_code))
-        sys.stdout.flush()
+        flush_stdout()
         os._exit(order.exit_code)
 
     def _may_leave(self, order: Order, began_ns: int) -> bool:

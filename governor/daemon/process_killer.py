@@ -96,6 +96,7 @@ class KillInProgress:
     signalled: tuple[ProcessId, ...] = ()  # In this halt, by an earlier governor too.
     bearers_shared: tuple[ProcessId, ...] = ()  # Those with the run's mark where another launch has it too.
     ties: Ties = field(default_factory=lambda: Ties((), ()))  # As of the last table.
+    of_command: frozenset[int] = frozenset()  # Likewise: what may be ended whatever its uid is.
     members: KillSet | None = None  # None before a process table could be read.
     is_waiting: bool = False  # `signum` waits for a readable process table.
     unsent: tuple[ProcessId, ...] = ()  # Processes not yet sent `signum`, first in the next round.
@@ -180,6 +181,7 @@ class ProcessKiller:
         made = kill_set(
             table, killing.ranks, self.own_pid, launchers=killing.launchers, uid=killing.uid,
             other_uids=killing.other_uids, marks=ties.marks, cgroups=ties.cgroups, spared=ties.spared,
+            of_command=killing.of_command,
         )  # fmt: skip
         assert made is not None, "a run has a uid"
         made = made.widened(self._known(killing, made, table))
@@ -204,11 +206,14 @@ class ProcessKiller:
     def _known(killing: KillInProgress, made: KillSet, table: Table) -> list[ProcessId]:
         """What was the run's when it was signalled, perhaps by a governor that is gone, and is nobody else's now."""
         there = ((p, table[p.pid]) for p in killing.signalled if p.pid in table and p.pid not in killing.ties.spared)
-        return [process for process, facts in there if facts.process == process and facts.uid in made.uids]
+        may_end = (p for p, facts in there if facts.uid in made.uids or p.pid in killing.of_command)
+        return [process for process in may_end if table[process.pid].process == process]
 
     def _tie(self, killing: KillInProgress, table: Table) -> Ties:
         """Look again which processes are other runs': these may begin, and announce themselves, during the halt."""
         before = killing.members.marks if killing.members is not None else ()
+        if self.adoption is not None and self.adoption.is_among((*killing.launchers, *killing.ranks)):
+            killing.of_command = self.adoption.to_end(table, killing.uids, killing.others())
         killing.ties = own_ties(
             table, killing.ranks, killing.launchers, (*killing.marks, *before), killing.cgroups, killing.others(),
             self.own_pid, uids=killing.uids, guesses=(*killing.apart, *killing.siblings),
@@ -321,7 +326,7 @@ class ProcessKiller:
         return None
 
     def _newcomers(self, killing: KillInProgress, members: KillSet, table: Table) -> tuple[ProcessId, ...]:
-        found = strays(table, members, self.own_pid, killing.ties.spared)
+        found = strays(table, members, self.own_pid, killing.ties.spared, killing.of_command)
         if found or not all(self.processes.is_gone(process) for process in members.members):
             return found
         return self._bearers(killing, members, table)  # Looked for once nobody else is left: it costs more.

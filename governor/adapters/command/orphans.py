@@ -12,6 +12,7 @@ from typing import Final
 from governor.adapters.machine.control_group import OwnGroup
 from governor.adapters.machine.own_process import own_processes
 from governor.adapters.machine.processes import parse_mark, parse_stat
+from governor.adapters.machine.service import has_cap_kill
 from governor.core.base.identity import carries
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Event
@@ -62,7 +63,9 @@ def adoption(command_pid: int, mark: int, *, is_alone: bool) -> Adoption:
     with contextlib.suppress(OSError), open(f"/proc/{command_pid}/stat", "rb") as file:
         stat = parse_stat(file.read(LIMITS_BYTES_MAX))
     since = stat.start_ticks if stat is not None else 0
-    return Adoption(os.getpid(), command_pid, mark, since, is_alone, own_processes)
+    return Adoption(
+        os.getpid(), command_pid, mark, since, is_alone, own_processes, uid=os.geteuid(), may_end_all=has_cap_kill()
+    )
 
 
 @dataclass(slots=True)

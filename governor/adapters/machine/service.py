@@ -88,7 +88,7 @@ def _sight(processes: Processes) -> Result:
 
 def _reach(processes: Processes, *, required: bool) -> Result:
     name = "signal_other_users"
-    if os.geteuid() == 0 or _has_cap_kill():
+    if os.geteuid() == 0 or has_cap_kill():
         try:
             pidfd = os.pidfd_open(1)
             try:
@@ -108,7 +108,7 @@ def _reach(processes: Processes, *, required: bool) -> Result:
     return name, not required, f"can halt runs of uid {uid} only: for others, {CAP_ADVICE}"
 
 
-def _has_cap_kill() -> bool:
+def has_cap_kill() -> bool:
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         effective = next((line.split()[1] for line in status if line.startswith("CapEff:")), "0")
     return bool(int(effective, 16) >> CAP_KILL & 1)

@@ -3,7 +3,8 @@
 What leaves the command's tree stays below `costgov run`, whose children orphans become. What it starts itself has the
 limit that it took before its first child (trainer_shim/mark.py), and its command has another. It also knows its own
 children by number: one that goes through PAM (runuser, su, sudo) drops the limit. So whatever else stands below it is
-the command's, whatever that has set or cleaned since, and counts as if it had kept the command's mark.
+the command's, whatever that has set or cleaned since, and counts as if it had kept the command's mark. A halt of the
+command ends it whatever user it has become: container entry points drop root by setpriv, gosu, su-exec or runuser.
 
 Not where the orphans of others come to it too: to pid 1 of a container (`docker exec`), or to a program that had
 children before it became costgov (`server & exec costgov run`). There, what was seen below the command is its own, and
@@ -12,11 +13,11 @@ so is what stands below that. Of the rest nothing tells whose it is: it is named
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from governor.core.base.identity import ProcessFacts, ProcessId, carries
-from governor.core.halt.kill_set import ancestors, stands_below
+from governor.core.halt.kill_set import ancestors, managers, stands_below
 
 Table = Mapping[int, ProcessFacts]
 
@@ -31,6 +32,8 @@ class Adoption:
     since_ticks: int  # When the command started. What is older is not its own.
     is_ours_alone: bool  # Only the command's orphans come to us.
     own: Callable[[], frozenset[tuple[int, int]]] = frozenset  # Pid and start of what else we started.
+    uid: int | None = None  # Ours.
+    may_end_all: bool = False  # We may signal the processes of every user.
     _known: frozenset[ProcessId] = field(default_factory=frozenset)  # What was seen below the command, of the living.
     _ours: frozenset[ProcessId] = field(default_factory=frozenset)  # Likewise, below what we have started ourselves.
 
@@ -65,6 +68,27 @@ class Adoption:
         found = (facts for facts, is_its in self._below(table) if not is_its and facts.process.start_ticks >= began)
         living = (facts for facts in found if facts.state not in "ZX")
         return tuple(sorted(living, key=lambda facts: us is None or facts.uid != us.uid))
+
+    def is_among(self, processes: Iterable[ProcessId]) -> bool:
+        """Whether the command is one of these."""
+        return any((p.pid, p.start_ticks) == (self.command, self.since_ticks) for p in processes)
+
+    def to_end(self, table: Table, uids: Collection[int], others: Iterable[ProcessId]) -> frozenset[int]:
+        """What a halt of the command may end, besides what is of the run's `uids`: our user's, and as root everybody's.
+
+        Not root's managers (sshd, a container's) with what they have begun. Nor anything of a user whose other run
+        lives below the command, one of `others`: it may be that run's.
+        """
+        its = {facts.process.pid: facts for facts, is_its in self._below(table) if is_its}
+        busy = {its[p.pid].uid for p in others if p.pid in its and its[p.pid].process == p}
+        left = {p.pid for p in managers(its, (facts for facts in its.values() if facts.uid not in uids), 0)}
+        return frozenset(
+            pid
+            for pid, facts in its.items()
+            if (self.may_end_all or facts.uid == self.uid)
+            and facts.uid not in busy
+            and left.isdisjoint((pid, *(ancestor.process.pid for ancestor in ancestors(table, facts))))
+        )
 
     def ties(self, table: Table, facts: ProcessFacts) -> bool:
         """Whether the process's place below us says that it is the command's.

@@ -111,7 +111,7 @@ def descends(table: Table, process: ProcessId, roots: Iterable[ProcessId]) -> bo
 def kill_set(
     table: Table, ranks: Iterable[ProcessId], own_pid: int, *, launchers: Iterable[ProcessId] = (),
     uid: int | None = None, other_uids: Iterable[int] = (), marks: Iterable[int] = (), cgroups: Iterable[str] = (),
-    spared: frozenset[int] = frozenset(),
+    spared: frozenset[int] = frozenset(), of_command: frozenset[int] = frozenset(),
 ) -> KillSet | None:  # fmt: skip
     """Return which processes to end for these announced ranks, or None if the run's uid cannot be found any more.
 
@@ -119,6 +119,7 @@ def kill_set(
     if they are no longer above a rank. `uid` is the run's; by default, that of a rank or launcher still alive.
     `other_uids`: of processes that root's configuration names for the run. `marks`: what its processes have inherited.
     `cgroups`: as `own_cgroups` returned them while its tree stood. `spared`: what is other runs' (neighbours.py).
+    `of_command`: what may be ended whatever its uid is (adopted.py).
     """
     ranks = tuple(dict.fromkeys(ranks))
     recorded = tuple(launchers)
@@ -129,12 +130,12 @@ def kill_set(
     uids = frozenset((uid, *other_uids))
     protected = _protected(table, own_pid) | spared
     found = (launcher for rank in ranks for launcher in find_launchers(table, rank, own_pid))
-    all_launchers = [f for f in _alive(table, (*recorded, *found)) if _may_end(f, uids, protected)]
+    all_launchers = [f for f in _alive(table, (*recorded, *found)) if _may_end(f, uids, protected, of_command)]
     all_launchers.sort(key=lambda facts: sum(1 for _ in ancestors(table, facts)))
-    rank_facts = [f for f in _alive(table, ranks) if _may_end(f, uids, protected)]
+    rank_facts = [f for f in _alive(table, ranks) if _may_end(f, uids, protected, of_command)]
     roots = {f.process: f for f in (*all_launchers, *rank_facts)}
     members = dict(roots)
-    for facts in _trees(table, roots.values(), uids, protected):
+    for facts in _trees(table, roots.values(), uids, protected, of_command):
         members.setdefault(facts.process, facts)
     member_pids = {process.pid for process in members} | {rank.pid for rank in ranks}
     argvs = frozenset(f.argv for f in roots.values() if f.argv)
@@ -152,22 +153,23 @@ def kill_set(
         marks=frozenset(marks),
         cgroups=frozenset(cgroups),
     )
-    return killed.widened(strays(table, killed, own_pid, spared))
+    return killed.widened(strays(table, killed, own_pid, spared, of_command))
 
 
 def strays(
-    table: Table, killed: KillSet, own_pid: int, spared: frozenset[int] = frozenset()
+    table: Table, killed: KillSet, own_pid: int, spared: frozenset[int] = frozenset(),
+    of_command: frozenset[int] = frozenset(),
 ) -> tuple[ProcessId, ...]:  # fmt: skip
     """Return living processes of the run that are not members: late children, orphans, restarts. No zombies."""
     protected = _protected(table, own_pid) | spared
     members = frozenset(killed.members)
     found: dict[ProcessId, ProcessFacts] = {}
     for facts in table.values():
-        if facts.process in members or facts.state in "ZX" or not _may_end(facts, killed.uids, protected):
+        if facts.process in members or facts.state in "ZX" or not _may_end(facts, killed.uids, protected, of_command):
             continue
         if _belongs(table, facts, killed, members):
             found[facts.process] = facts
-    for facts in _trees(table, tuple(found.values()), killed.uids, protected):
+    for facts in _trees(table, tuple(found.values()), killed.uids, protected, of_command):
         if facts.process not in members and facts.state not in "ZX":
             found.setdefault(facts.process, facts)
     return tuple(found)
@@ -236,7 +238,7 @@ def begun_beside(table: Table, killed: KillSet, own_pid: int, since_ticks: int) 
 
 
 def marked_of_others(table: Table, killed: KillSet) -> tuple[ProcessId, ...]:
-    """Return living processes that the run started and that became another user's (sudo): no halt ends these."""
+    """Return living processes that the run started and that became another user's (sudo), whom no halt has ended."""
     return tuple(
         facts.process
         for facts in table.values()
@@ -335,15 +337,18 @@ def _protected(table: Table, own_pid: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def _may_end(facts: ProcessFacts, uids: frozenset[int], protected: frozenset[int]) -> bool:
+def _may_end(
+    facts: ProcessFacts, uids: frozenset[int], protected: frozenset[int], of_command: frozenset[int] = frozenset()
+) -> bool:  # fmt: skip
     is_kernel_thread = facts.ppid in (0, 2) and not facts.argv and facts.sid == 0
     pid = facts.process.pid
-    return pid > 1 and facts.uid in uids and pid not in protected and not is_kernel_thread
+    return pid > 1 and (facts.uid in uids or pid in of_command) and pid not in protected and not is_kernel_thread
 
 
 def _trees(
-    table: Table, roots: Iterable[ProcessFacts], uids: frozenset[int], protected: frozenset[int]
-) -> Iterator[ProcessFacts]:
+    table: Table, roots: Iterable[ProcessFacts], uids: frozenset[int], protected: frozenset[int],
+    of_command: frozenset[int],
+) -> Iterator[ProcessFacts]:  # fmt: skip
     """Yield everything below the roots, breadth first. Another uid's process is left out, but not its children."""
     children: dict[int, list[ProcessFacts]] = {}
     for facts in table.values():
@@ -353,7 +358,7 @@ def _trees(
     while level:
         below = [child for pid in level for child in children.get(pid, ()) if child.process.pid not in seen]
         seen.update(child.process.pid for child in below)
-        yield from (child for child in below if _may_end(child, uids, protected))
+        yield from (child for child in below if _may_end(child, uids, protected, of_command))
         level = [child.process.pid for child in below]
 
 

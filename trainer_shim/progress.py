@@ -54,8 +54,8 @@ class Progress:
         self.phase = "init"
         self.phase_since_ns = now
         self.sound = True  # The last step that was reported had a finite loss and gradient, as far as they are known.
-        self.weights_finite = True  # As they were when the framework last saved: a sample of them.
-        self.weights_seen = False  # Whether that could be looked at.
+        # As the trained ones were when the framework last saved, in this rank's part. None: nobody knows.
+        self.weights_finite: Optional[bool] = None
         self.collectives_total = 0
         # (op, entered_ns, done): replaced as a whole so that a reader never sees half of it.
         self.collective: Optional[Tuple[str, int, bool]] = None
@@ -86,12 +86,11 @@ class Progress:
     @property
     def is_good(self) -> bool:
         """Whether what the framework saves now, or has just saved, is worth going on from, as far as it is known."""
-        return self.sound and self.weights_finite
+        return self.sound and self.weights_finite is not False
 
     def saw_weights(self, are_finite: Optional[bool]) -> None:
-        """Note what a sample of the weights has shown where the framework saves. None: they cannot be looked at."""
-        self.weights_finite = are_finite is not False
-        self.weights_seen = are_finite is not None
+        """Note what a look at the weights has shown where the framework saves."""
+        self.weights_finite = are_finite
 
     def bump(self, hook: str) -> None:
         """Note that the training thread passed a hook."""

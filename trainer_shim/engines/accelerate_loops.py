@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from trainer_shim.guard import guarded, print_line
 from trainer_shim.interfaces import Saver
@@ -42,6 +42,9 @@ class AccelerateSaver(base.PositionSaver):
     def contents(self) -> Dict[str, Any]:
         parameters = [parameter for model in self._accelerator._models for parameter in model.parameters()]
         return base.counted(parameters, self._accelerator._optimizers if self._save_fn is None else ())
+
+    def trained(self) -> Iterable[Tuple[str, Any]]:
+        return [named for model in self._accelerator._models for named in model.named_parameters()]
 
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
         """save_state() keeps no client_state: rank 0's manifest has what matters of it."""

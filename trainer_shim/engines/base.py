@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Callable, Dict, Iterable, Mapping, NamedTuple, Optional, Protocol
+from typing import Any, Callable, Dict, Iterable, Mapping, NamedTuple, Optional, Protocol, Tuple
 
 from trainer_shim import timing
 from trainer_shim.interfaces import Saver
 from trainer_shim.loader import load_loader_states, loader_states
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint
+from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
 # So many of a framework's own saves after a NaN delete no older checkpoint to make room: until a halt is there.
@@ -94,6 +95,15 @@ class PositionSaver:
         """Return facts for the manifest: `parameters`, and `bytes_min`, what its files hold at least. {}: not known."""
         return {}
 
+    def trained(self) -> Iterable[Tuple[str, Any]]:
+        """Return what is trained and saved, by name; more parameters do no harm. Empty: it is not known."""
+        return ()
+
+    def harmed(self) -> Optional[str]:
+        """Return the first trained parameter that is not finite, "" where all are finite, None where nobody knows."""
+        named = list(self.trained())
+        return (weights.first_harmed(named) or "") if named else None
+
     def restore_position(self, position: Dict[str, Any]) -> None:
         load_loader_states(position.get("loaders") or [])
         self._meter.resumed(int(position.get("step", self._meter.progress.step)), position.get("tokens_total"))
@@ -111,7 +121,7 @@ def good_record(meter: StepMeter, step: int, path: str) -> Optional[Dict[str, An
     if not meter.announces_saves or not meter.progress.is_good:
         return None
     record: Dict[str, Any] = {"step": step, "path": path, "mono_ns": time.monotonic_ns()}
-    if meter.progress.weights_seen:
+    if meter.progress.weights_finite:
         record["weights_finite"] = True
     if meter.tokens_total and meter.tokens_known:
         record["tokens_total"] = meter.tokens_total

@@ -10,7 +10,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from trainer_shim import device_timing
 from trainer_shim.guard import attempt, guarded, print_line
@@ -67,6 +67,9 @@ class DeepSpeedSaver(base.PositionSaver):
     def contents(self) -> Dict[str, Any]:
         optimizer = getattr(self._engine, "optimizer", None)
         return base.counted(self._engine.module.parameters(), [getattr(optimizer, "optimizer", optimizer)])
+
+    def trained(self) -> Iterable[Tuple[str, Any]]:
+        return list(self._engine.module.named_parameters())
 
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
         """`latest` stays where it is: DeepSpeed moves it before the other ranks have written."""

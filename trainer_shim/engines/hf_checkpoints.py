@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from trainer_shim.guard import attempt, print_line
 from trainer_shim.meter import StepMeter
@@ -35,6 +35,9 @@ class TrainerSaver(base.PositionSaver):
 
     def contents(self) -> Dict[str, Any]:
         return base.counted(self._trainer.model.parameters(), (self._trainer.optimizer,))
+
+    def trained(self) -> Iterable[Tuple[str, Any]]:
+        return list(self._trainer.model_wrapped.named_parameters())
 
     def learn_directory(self, directory: str, is_loaded: bool = False) -> None:
         """The engine inside saves into the Trainer's checkpoints: no place of its own."""

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from trainer_shim import launch
 from trainer_shim.guard import attempt, print_line
@@ -42,6 +42,9 @@ class LightningSaver(base.PositionSaver):
 
     def contents(self) -> Dict[str, Any]:
         return base.counted(self._trainer.lightning_module.parameters(), self._trainer.optimizers)
+
+    def trained(self) -> Iterable[Tuple[str, Any]]:
+        return list(self._trainer.lightning_module.named_parameters())
 
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
         self.begin_save()

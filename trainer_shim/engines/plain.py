@@ -8,7 +8,7 @@ returned, or the one that it calls backward() on.
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from trainer_shim import device_timing
 from trainer_shim.guard import guarded
@@ -84,6 +84,9 @@ class PlainSaver(base.PositionSaver):
     def contents(self) -> Dict[str, Any]:
         return base.counted(self._model.parameters(), self._optimizers if self._save_fn is None else ())
 
+    def trained(self) -> Iterable[Tuple[str, Any]]:
+        return _with_held(self._model.named_parameters(), self._optimizers)
+
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
         self.begin_save()
         if self._save_fn is not None:
@@ -107,6 +110,18 @@ class PlainSaver(base.PositionSaver):
         for name, item in self._stateful.items():
             item.load_state_dict(saved["state"][name])
         return dict(saved["client_state"])
+
+
+def _with_held(named: Iterable[Tuple[str, Any]], optimizers: Iterable[Any]) -> List[Tuple[str, Any]]:
+    """Add what optimizers train that has no name, as copies of weights in full precision."""
+    found = list(named)
+    known = {id(parameter) for _, parameter in found}
+    for number, optimizer in enumerate(optimizers):
+        for index, group in enumerate(getattr(optimizer, "param_groups", ())):
+            for at, one in enumerate(group["params"]):
+                if id(one) not in known:
+                    found.append(("%d in group %d of optimizer %d" % (at, index, number), one))
+    return found
 
 
 def instrument(model: Any, optimizers: List[Any], meter: StepMeter, ends_step: bool = True) -> hooks.Undo:

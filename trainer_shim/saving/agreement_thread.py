@@ -18,7 +18,7 @@ from trainer_shim.signal_wakeup import ReentrantEvent
 
 from . import checkpoint
 from .agreement import LIVE_PHASES, MARGIN_STEPS, Phase, Round, all_tokens
-from .open_requests import CheckpointRequest, OpenRequests, notice_of, request_of_notice
+from .open_requests import OWN, CheckpointRequest, OpenRequests, notice_of, request_of_notice
 from .save_at_step import SaveAtStep
 from .step_gate import Order, Result, StepGate
 from .store import KeyStore, StoreLostError
@@ -219,16 +219,40 @@ class AgreementThread:
         arrived = gate.arrived
         if arrived is None:
             return self._give_up(round_, "training has finished" if gate.finished else late)
+        error, harmed = arrived.get("error"), arrived.get("harmed")
+        if harmed:
+            error = error or self._doubt(round_, target, harmed)
         self._share(round_)  # The verdict of this phase names kind and exit for everyone.
-        error = arrived.get("error")
         if not error:
             kind = "suspect" if round_.hardened(self._request).checkpoint == "suspect" else "good"
             error = self._save_at_step.try_disk(target, kind, arrived["rank_state"])
-        round_.post(Phase.READY, {"error": error, "tokens": _position(arrived).get("tokens_own")})
+        tokens = _position(arrived).get("tokens_own")
+        round_.post(Phase.READY, {"error": error, "tokens": tokens, "trained_finite": harmed == ""})
         verdict = self._await_verdict(round_, lambda: self._request.deadline_ns, late)
         if "abort" in verdict:
             self._save_at_step.clear_trial(target)
         return verdict
+
+    def _doubt(self, round_: Round, step: int, harmed: str) -> Optional[str]:
+        """A trained parameter is not finite: a governor gets a suspect checkpoint, and the script, if it asked, none.
+
+        A script that keeps its newest checkpoints would delete the last good one for it.
+        """
+        request = round_.hardened(self._request)
+        if request.checkpoint != "good":
+            return None
+        is_own = request.incident.startswith(OWN) and not request.exit_after
+        told = "parameter %s is not finite" % harmed
+        print_line(
+            "rank %d, step %d: %s: %s"
+            % (self._place.rank, step, told, "nothing is saved" if is_own else "it is saved as suspect")
+        )
+        if is_own:
+            return clip(told)
+        suspect = request._replace(checkpoint="suspect")
+        round_.harden(suspect)
+        self._requests.harden(suspect)
+        return None
 
     def _ordered(self, target: int, verdict: Verdict) -> Order:
         if verdict["suspect"]:
@@ -305,6 +329,8 @@ class AgreementThread:
             "attempt": self._place.attempt,
             "incident": order.incident,
         }
+        if all((post or {}).get("trained_finite") for post in round_.posted(Phase.READY)):
+            facts["trained_finite"] = True
         facts.update((self._gate.arrived or {}).get("contents") or {})
         # A framework that saved by its own means has its own way to find its newest checkpoint.
         ours = self._save_at_step.directory() is not None

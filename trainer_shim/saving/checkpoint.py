@@ -216,6 +216,7 @@ def commit(path: str, parts: List[Part], facts: Dict[str, Any], move_latest: boo
         "hashed": hashed,
         "kind": facts["kind"],
         "tokens_total": facts.get("tokens_total"),
+        "trained_finite": facts.get("trained_finite", False),
     }
 
 

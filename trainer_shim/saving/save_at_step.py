@@ -161,7 +161,9 @@ class SaveAtStep:
         if error is not None:
             return {"error": _worded(error)}
         contents, _ = attempt(getattr(self._saver, "contents", dict))
-        return {"rank_state": state, "tokens_total": self.tokens_total, "contents": contents or {}}
+        # None where it cannot be known: "" says that all trained weights are finite.
+        harmed, _ = attempt(getattr(self._saver, "harmed", _nobody))
+        return {"rank_state": state, "tokens_total": self.tokens_total, "contents": contents or {}, "harmed": harmed}
 
     def _rank_state(self) -> Dict[str, Any]:
         position = None if self._saver is None else self._saver.position()

@@ -53,6 +53,7 @@ for index, (x, y) in enumerate(loader):
 
 report = kept[0].report() if attached else {}
 report["losses"] = losses
+report["last_parameter"] = [name for name, _ in model.named_parameters()][-1]
 report["weights"] = [float(p.double().sum()) for p in model.parameters()]
 if attached:
     # A copy and a pickle of an attached model are ordinary models, whose forward passes nobody counts.
@@ -81,6 +82,19 @@ if attached:
     report["resumed_losses"] = resumed_losses
     report["resumed_step"] = kept[0].frames[8]["step"]
     report["resumed_tokens_total"] = kept[0].frames[8]["tokens_total"]
+    # What is looked at where it saves: all of what is trained, and that alone.
+    report["harmed"] = [saver.harmed()]
+    model.register_buffer("mask", torch.full((64,), float("nan")))
+    first, *_, last = model.parameters()
+    with torch.no_grad():
+        first.view(-1)[0] = float("-inf")
+        report["harmed"].append(saver.harmed())
+        last.view(-1)[-1] = float("nan")
+        report["harmed"].append(saver.harmed())
+        last.requires_grad_(False)
+        report["harmed"].append(saver.harmed())
+        optimizer.add_param_group({"params": [torch.full((4,), float("inf"), requires_grad=True)]})
+        report["harmed"].append(saver.harmed())
     shim.close()
     report["finished"] = kept[0].finished
 write_report(report)

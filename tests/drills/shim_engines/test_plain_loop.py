@@ -44,6 +44,8 @@ def test_a_saved_plain_loop_resumes_with_the_same_losses(run_ranks, tmp_path: Pa
     assert seen["client_state"] == {"note": "drill"}
     assert seen["frames"][5]["checkpoint_s"] > 0
     assert seen["finished"] == [["closed", True]]
+    last = seen["last_parameter"]
+    assert seen["harmed"] == ["", "", last, "", "0 in group 1 of optimizer 0"], "no buffer, no -inf, nothing frozen"
 
 
 def test_fetches_are_seen_with_workers_and_end_with_them(run_ranks) -> None:

@@ -17,7 +17,7 @@ from trainer_shim.launch import Place
 from trainer_shim.progress import Progress
 from trainer_shim.saving import checkpoint, rng
 from trainer_shim.saving.agreement_thread import AgreementThread
-from trainer_shim.saving.open_requests import CheckpointRequest, OpenRequests
+from trainer_shim.saving.open_requests import OWN, CheckpointRequest, OpenRequests
 from trainer_shim.saving.save_at_step import SaveAtStep
 from trainer_shim.saving.step_gate import Order, StepGate
 from trainer_shim.saving.store import KeyStore, MemoryStore, StoreLostError
@@ -34,6 +34,10 @@ class OneFileSaver:
         self.rank = rank
         self.steps: list[int] = []
         self.gate: StepGate | None = None
+        self.harm: str | None = None
+
+    def harmed(self) -> str | None:
+        return self.harm
 
     def save(self, directory: str, tag: str, client_state: dict[str, Any]) -> None:
         assert self.gate is not None
@@ -158,6 +162,48 @@ def test_round_after_round_every_rank_saves_the_same_step(ranks: list[Rank], tmp
         assert checkpoint.verify_manifest(endings[0]["checkpoint"]["path"], hashes=True) == []
     assert all(rank.saver.steps == ranks[0].saver.steps for rank in ranks)
     assert whole(tmp_path)[0]["step"] == ranks[0].saver.steps[-1]
+
+
+def test_what_the_script_asks_for_is_not_saved_while_a_rank_has_a_trained_parameter_that_is_not_finite(
+    ranks: list[Rank], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script that keeps its newest checkpoint would delete the last good one for it."""
+    start(ranks)
+    for rank in ranks:
+        rank.saver.harm = ""
+    ranks[0].ask(f"{OWN}1.1")
+    good = ranks[5].ack(f"{OWN}1.1", "saved")["checkpoint"]
+    assert (good["kind"], good["trained_finite"]) == ("good", True)
+    ranks[5].saver.harm = "experts.7.weight"
+    ranks[0].ask(f"{OWN}2.2")
+    for rank in ranks:
+        assert rank.ack(f"{OWN}2.2", "failed")["reason"] == "rank 5: parameter experts.7.weight is not finite"
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [Path(good["path"]).name]
+    assert "parameter experts.7.weight is not finite: nothing is saved" in capsys.readouterr().err
+    ranks[5].saver.harm = ""
+    ranks[0].ask(f"{OWN}3.3")
+    assert ranks[0].ack(f"{OWN}3.3", "saved", "failed")["what"] == "saved"
+
+
+def test_what_a_governor_asks_for_is_suspect_where_a_rank_has_a_trained_parameter_that_is_not_finite(
+    ranks: list[Rank],
+) -> None:
+    start(ranks)
+    ranks[5].saver.harm = "experts.7.weight"
+    ranks[2].ask("i")
+    for rank in ranks:
+        saved = rank.ack("i", "saved", "failed")["checkpoint"]
+        assert (saved["kind"], saved["trained_finite"]) == ("suspect", False)
+        assert saved["path"].endswith("_suspect")
+
+
+def test_where_one_rank_cannot_look_at_its_weights_nobody_says_that_all_are_finite(ranks: list[Rank]) -> None:
+    start(ranks)
+    for rank in ranks[1:]:
+        rank.saver.harm = ""
+    ranks[2].ask("i")
+    saved = ranks[0].ack("i", "saved", "failed")["checkpoint"]
+    assert (saved["kind"], saved["trained_finite"]) == ("good", False)
 
 
 def test_one_rank_that_never_reaches_the_step_releases_all_at_the_deadline(ranks: list[Rank], tmp_path: Path) -> None:

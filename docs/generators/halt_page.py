@@ -40,9 +40,9 @@ environment. A process belongs to the run, whoever its parent is now, if one of 
 | It is in a session or process group that the run began. | always | both |
 
 `costgov run` is also the parent of every orphan of its command (a subreaper). A shell in a tmux session that the run started is the run's. Whatever stands
-below `costgov run` is its command's, even without one of these signs, but for what costgov started itself: that has a limit of its own. Not so where the
-orphans of others come to it too: as pid 1 of a container (`docker exec`), and where it had children before it became costgov (`server & exec costgov run`).
-There an orphan without a sign that was not seen below the command lives, and is named as `not ended` and when `costgov run` ends.
+below `costgov run` is its command's, even without one of these signs, but for what costgov started itself: that has a limit of its own. The orphans of others
+do not come to it: where they would, as pid 1 of a container (`docker exec`) and where it had children before it became costgov (`server & exec costgov run`),
+it goes on as a child of a small process that takes its place, reaps, passes signals on and ends with its exit code.
 
 What a server from before starts for the run (a window of an older tmux, a unit of the user's systemd, a job of `at`) inherits nothing from it. Under
 `costgov run` it is ended if it is the same user's and has the launch's mark in its environment (`COSTGOV_MARK`; `at` hands it over, tmux with

@@ -120,7 +120,7 @@ def is_of_command(
     """
     line: dict[int, ProcessFacts] = {}
     pid = rank.pid
-    while pid > 1 and pid not in line and len(line) <= ANCESTORS_MAX:
+    while pid > 0 and pid not in line and len(line) <= ANCESTORS_MAX:
         facts = look(pid)
         if facts is None:
             break

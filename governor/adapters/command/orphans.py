@@ -9,6 +9,7 @@ import signal
 from dataclasses import dataclass, field
 from typing import Final
 
+from governor.adapters.command.init_process import has_children
 from governor.adapters.machine.control_group import OwnGroup
 from governor.adapters.machine.own_process import own_processes
 from governor.adapters.machine.processes import parse_mark, parse_stat
@@ -47,14 +48,10 @@ class BeforeChildren:
     @classmethod
     def look(cls) -> BeforeChildren:
         """Also take a limit that all inherits which we start and is not the command."""
-        try:
-            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            has_children = True
-        except ChildProcessError:
-            has_children = False
+        is_alone = not has_children() and os.getpid() != 1
         limit = ChildMark()
         mark_this_process()
-        return cls(limit, not has_children and os.getpid() != 1)
+        return cls(limit, is_alone)
 
 
 def adoption(command_pid: int, mark: int, *, is_alone: bool) -> Adoption:

@@ -173,15 +173,14 @@ def run(
     A halt ends whatever the command has started, also what has left its process tree (setsid, nohup, tmux). Where a
     control group may be made (by root, in a systemd unit with Delegate=yes), the command gets one of its own.
     """
-    chosen, given_by = (name, "--name") if name is not None else _default_name(command)
-    if not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}", chosen) or chosen in (".", ".."):
-        allowed = f"letters, digits, dot, dash and underscore, 1 to {NAME_CHARS_MAX} of them"
-        raise click.BadParameter(f'"{chosen}" cannot name a run: {allowed}', param_hint=given_by)
+    chosen = _allowed_name(*((name, "--name") if name is not None else _default_name(command)))
     settings = settings_from(config, {"observe": True} if observe else {}, run=chosen)
     with without_rich():
+        from governor.adapters.command.init_process import leave_place
         from governor.cli.run.limits import Limits
         from governor.cli.run.supervise import run_command
 
+    leave_place()  # Before any thread: the console has one.
     with _console(progress, as_json=as_json) as console:
         code = run_command(
             settings, _policy_paths(policies, ceiling, settings), command, name=chosen,
@@ -191,6 +190,13 @@ def run(
         if code == ExitCode.NOT_FOUND:
             name_own_command(command)
     return code
+
+
+def _allowed_name(chosen: str, given_by: str) -> str:
+    if not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}", chosen) or chosen in (".", ".."):
+        allowed = f"letters, digits, dot, dash and underscore, 1 to {NAME_CHARS_MAX} of them"
+        raise click.BadParameter(f'"{chosen}" cannot name a run: {allowed}', param_hint=given_by)
+    return chosen
 
 
 def name_own_command(command: Sequence[str]) -> None:

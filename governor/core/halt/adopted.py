@@ -6,9 +6,9 @@ children by number: one that goes through PAM (runuser, su, sudo) drops the limi
 the command's, whatever that has set or cleaned since, and counts as if it had kept the command's mark. A halt of the
 command ends it whatever user it has become: container entry points drop root by setpriv, gosu, su-exec or runuser.
 
-Not where the orphans of others come to it too: to pid 1 of a container (`docker exec`), or to a program that had
-children before it became costgov (`server & exec costgov run`). There, what was seen below the command is its own, and
-so is what stands below that. Of the rest nothing tells whose it is: it is named, and not ended.
+Pid 1 of a container and who has children already leave the orphans of others to another process (init_process.py).
+Where that could not be started they come too. Then what was seen below the command is its own, and so is what stands
+below that. Of the rest nothing tells whose it is: it is named, and not ended.
 """
 
 from __future__ import annotations

@@ -202,18 +202,27 @@ def test_an_orphan_that_dropped_all_that_it_had_inherited(
 
 
 @needs_root
-def test_as_pid_1_an_orphan_that_may_be_anybodys_is_named(costgov_run: Callable[..., Halted], tmp_path: Path) -> None:
-    """As in a container, where `docker exec` starts what nobody of the command knows: it lives as long as we do."""
-    foreign = f"until [ -e {tmp_path}/up ]; do sleep 0.02; done; setsid sleep {FOR_EVER} & echo $! > {tmp_path}/pid"
+def test_as_pid_1_the_commands_orphans_are_told_from_those_of_others(public: Path) -> None:
+    """As in a container: what `docker exec` leaves behind lives as long as we do, and is not even named.
+
+    The trainer is another user's, has left its launcher, which ends before its hello, and beside it is one that has
+    dropped all that it had inherited.
+    """
+    os.chown(public, USER, USER)
+    foreign = f"until [ -e {public}/up ]; do sleep 0.02; done; setsid sleep {FOR_EVER} & echo $! > {public}/foreign"
     first = (*NO_GROUPS, *APART, "/bin/sh", "-c", 'sh -c "$0" & exec "$@"', foreign)
-    waits = f"touch {tmp_path}/up; until [ -s {tmp_path}/pid ]; do :; done"
-    script = f"{waits}; exec {sys.executable} {HERE / 'trainee.py'} polite {tmp_path}"
-    halted = costgov_run(["/bin/sh", "-c", script], prefix=first)
-    pid = int((tmp_path / "pid").read_text())
-    assert (halted.code, halted.incident["halt_stage"]) == (86, "HALTED"), halted.output
-    (named,) = [entry["detail"]["processes"] for entry in halted.incident["timeline"] if entry["what"] == "unsure"]
-    assert named == [{"pid": pid, "command": f"sleep {FOR_EVER}"}]
-    assert f"pid {pid} still runs, left alone" in halted.output
+    stays = f"echo $$ > {public}/left; exec sleep {SAFETY_S}"
+    leaves = f"(setsid prlimit --locks=unlimited env -i sh -c '{stays}' > /dev/null 2>&1 &)"
+    waits = f"touch {public}/up; until [ -s {public}/foreign ] && [ -s {public}/left ]; do :; done"
+    trains = f"setsid -f {sys.executable} {HERE / 'trainee.py'} polite {public}"
+    argv = [*AS_USER, "/bin/sh", "-c", f"{leaves}; {waits}; {trains} < /dev/null"]
+    halted = end_of(begin(public, argv, prefix=first), public)
+    assert_halted(halted)
+    assert halted.incident["uid"] == USER
+    pids = {target["pid"] for target in halted.incident["targets"]}
+    assert int((public / "left").read_text()) in pids
+    assert int((public / "foreign").read_text()) not in pids
+    assert "still runs" not in halted.output
 
 
 def test_a_window_in_a_tmux_server_from_before(

@@ -192,6 +192,20 @@ def test_where_others_orphans_come_to_us_a_mark_below_us_ties_only_whom_the_comm
         assert (seen.launchers == command.processes) is below_command
 
 
+def test_who_was_seen_below_the_command_and_dropped_its_mark_is_its_rank_also_where_we_are_pid_1() -> None:
+    for seen_below in (False, True):
+        processes, said, command = strangers(12346, 12346)
+        processes.add(1, ppid=0, sid=1, uid=0, mark=MARK, start_ticks=1)
+        processes.by_pid[200].facts = replace(processes.by_pid[200].facts, ppid=1, sid=200, mark=COMMANDS)
+        rank = replace(processes.by_pid[100].facts, ppid=200 if seen_below else 1, sid=100, mark=0)
+        shared = Adoption(1, 200, COMMANDS, 0, is_ours_alone=False)
+        processes.by_pid[100].facts = rank
+        shared.learn(processes.table())
+        processes.by_pid[100].facts = replace(rank, ppid=1)
+        command = replace(command, adoption=shared, reaper=1, group=None)
+        assert is_of_command(processes.facts, said.peer.process, command, 12346) is seen_below
+
+
 def test_a_log_is_the_commands_unless_somebody_else_is_named_or_it_is_not_believed() -> None:
     processes, rank = machine(COMMANDS)
     launcher, stranger = processes.add(200, argv=["sh", "job.sh"]), processes.add(300, argv=["python"])

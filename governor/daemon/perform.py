@@ -233,8 +233,11 @@ class Performer:
             strangers=partial(announced_by_others, self.node.runs, run, but_of=(uid, *others)),
         )  # fmt: skip
         unsent = self._why_unsent(hit)
-        if unsent is not None and managed is not None and managed.incident is not None:
-            managed.incident.mark_unsent(_MOMENTS[signum], unsent)
+        if managed is not None and managed.incident is not None:
+            if unsent is not None:
+                managed.incident.mark_unsent(_MOMENTS[signum], unsent)
+            elif any(row["sent"] == Sent.SENT.value for row in hit):
+                managed.incident.mark_sent(_MOMENTS[signum])
         self._note_hit(incident_id, run, signum, hit)
         if self.process_killer.blind is not None:
             text = f"{signum.name} is not sent: {unsent}; it is sent when the table can be read again"

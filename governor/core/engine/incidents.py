@@ -202,7 +202,9 @@ def _in_truth(incident: Incident, halt: Halt, ordered: tuple[HaltEffect, ...]) -
 
 
 def _unsent(incident: Incident) -> dict[str, str]:
-    return {"unsent": "the run names no processes"} if incident.names_nobody else {}
+    # A signal that is repeated for a person is told as not sent until it is: he is called first.
+    why = "the run names no processes" if incident.names_nobody else incident.unsent if incident.pages else None
+    return {} if why is None else {"unsent": why}
 
 
 def _note_effects(node: Node, incident: Incident, ordered: tuple[HaltEffect, ...], at: MonoNs) -> None:
@@ -211,10 +213,8 @@ def _note_effects(node: Node, incident: Incident, ordered: tuple[HaltEffect, ...
         match effect:
             case Ask():
                 incident.note(at, wall, "asked", checkpoint=effect.checkpoint)
-            case Term():
-                incident.note(at, wall, "term", **_unsent(incident))
-            case Kill():
-                incident.note(at, wall, "kill", **_unsent(incident))
+            case Term() | Kill():
+                incident.note(at, wall, "kill" if isinstance(effect, Kill) else "term", **_unsent(incident))
             case StopCompute():
                 incident.note(at, wall, "stop_requested", rung=effect.rung)
             case Page():

@@ -160,6 +160,20 @@ class Incident:
                 entry["detail"] = {**entry["detail"], "unsent": reason}
                 return
 
+    def mark_sent(self, what: str) -> None:
+        """Note that the newest signal of the timeline was sent after all: one that was repeated, this time."""
+        entry = next((entry for entry in reversed(self.timeline) if entry["what"] == what), None)
+        if entry is None or "unsent" not in entry["detail"]:
+            return
+        sent = {**entry, "detail": {key: value for key, value in entry["detail"].items() if key != "unsent"}}
+        times, last = sent.pop("times", 1), sent.pop("last_mono_ns", entry["mono_ns"])
+        if times == 1:
+            entry["detail"] = sent["detail"]
+            return
+        entry["times"] = times - 1
+        wall_ns = entry["wall_ns"] + last - entry["mono_ns"]
+        self.timeline.insert(self.timeline.index(entry) + 1, {**sent, "mono_ns": last, "wall_ns": wall_ns})
+
     @property
     def unsent(self) -> str | None:
         """Why the newest signal was not sent; None if it was, or there is none."""

@@ -75,12 +75,12 @@ class NoFiles:
 class Bench:
     """Hands over fakes, with two ranks that have said hello."""
 
-    def __init__(self) -> None:
+    def __init__(self, cloud: str | None = None) -> None:
         clock, self.processes, inbox = FakeClock(), FakeProcesses(), FakeInbox()
         catches = frozenset((int(signal.SIGUSR1),))
         ranks = [self.processes.add(100 + rank, catches=catches, dies_of=frozenset()) for rank in range(2)]
         self.trainers = [inbox.connect(Peer(process, 1000)) for process in ranks]
-        self.node = make_node()
+        self.node = make_node() if cloud is None else make_node(cloud=cloud)
         self.journal = Disk(self.trainers)
         self.reader = Reader(self.trainers, self.processes)
         play(self.node, tick(0))
@@ -163,6 +163,33 @@ def test_a_halt_notes_the_launcher_that_it_leaves_to_another_run_and_no_other(is
     assert [row.get("left") for row in incident.targets if row["pid"] == 50] == [True if is_shared else None]
     incident.note_left([], [launcher])
     assert not any("left" in row for row in incident.targets)
+
+
+def test_a_signal_that_was_not_sent_is_told_as_not_sent_until_it_is() -> None:
+    """As without root, where `sudo` has made the rank another user's."""
+    bench = Bench(cloud="none")
+    play(bench.node, a_step(1), a_step(1, rank=1))
+    for pid in (100, 101):
+        bench.processes.by_pid[pid].deniable = True
+    bench.performer.perform(play(bench.node, OperatorHalt(at(2), "llama", "enough", 0)))
+    told: list[tuple[str, list[object]]] = []
+
+    def pass_time(first: int, last: int) -> None:
+        for second in range(first, last):
+            bench.performer.perform(play(bench.node, tick(second)))
+            (shown,) = bench.journal.open_incidents()
+            signals = [entry["detail"].get("unsent") for entry in shown["timeline"] if entry["what"] == "kill"]
+            told.append((shown["halt_stage"], signals))
+
+    pass_time(3, 200)
+    shown = [signals for stage, signals in told if stage == "NEEDS_HUMAN"]
+    assert shown
+    assert all(None not in signals for signals in shown)
+    for pid in (100, 101):
+        bench.processes.by_pid[pid].deniable = False
+    pass_time(200, 800)
+    signals = told[-1][1]
+    assert (signals[-1], None in signals[:-1]) == (None, False), "the earlier ones were not sent"
 
 
 def test_an_incident_that_is_not_durable_is_marked_and_its_halt_goes_on() -> None:

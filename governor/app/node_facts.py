@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+from typing import Final
+
 from governor.adapters import clouds
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.plugins import ConfigError
@@ -13,9 +16,27 @@ from governor.core.money.prices import NS_PER_DAY, Chosen, Day
 from governor.ports import Cloud, Preflight, PriceSource
 from governor.settings.model import Settings
 
+# Some 30 of its own, those that are kept for a halt, and a rank or two with their pidfds.
+DESCRIPTORS_MIN: Final = 64
+
 
 class CannotStart(Exception):  # noqa: N818 - the condition is the name.
     """Why the governor cannot start. The message is one line: what is wrong and what to do."""
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit: 256 connections, a pidfd per process and a scan of /proc exceed the usual 1,024.
+
+    Under a hard limit below DESCRIPTORS_MIN, what fails is chance: a socket of the start, or each rank's connection.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_MIN:
+        raise CannotStart(
+            f"at most {hard} files may be open here, and a governor needs {DESCRIPTORS_MIN}: raise the hard limit "
+            "(`ulimit -Hn`; LimitNOFILE= of a service)"
+        )
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def load_cloud(settings: Settings) -> tuple[Cloud | None, Preflight | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -32,7 +31,14 @@ from governor.adapters.trainers.recordings import RecordingFiles
 from governor.adapters.trainers.segments import limits_of
 from governor.adapters.trainers.streams import SavedStream, Stream
 from governor.app import pricing, requests
-from governor.app.node_facts import CannotStart, load_cloud, load_price_source, node_facts, today
+from governor.app.node_facts import (
+    CannotStart,
+    load_cloud,
+    load_price_source,
+    node_facts,
+    raise_descriptor_limit,
+    today,
+)
 from governor.app.pricing import PriceWatch
 from governor.app.settings_file import second_place
 from governor.core.base.units import MICROS_PER_USD, TICK_NS, BootNs, UsdMicros, WallNs, format_usd
@@ -74,7 +80,7 @@ class Governor:
     ) -> None:  # fmt: skip
         """`entered`: our first moment, and the CPU time until then. The node's time is ours since costgov began so."""
         self.settings = settings
-        _raise_descriptor_limit()
+        raise_descriptor_limit()
         self.clock = SystemClock()
         try:
             self.processes = LinuxProcesses(self.clock.boot_id)
@@ -368,13 +374,6 @@ class Governor:
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
-
-
-def _raise_descriptor_limit() -> None:
-    """Raise the soft limit: 256 connections, a pidfd per process and a scan of /proc exceed the usual 1,024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _make_directory(path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from examples.demo_cloud import DemoCloud
-from tests.drills.halt.conftest import POLICY, SAFETY_S, Service, cloud_table
+from tests.drills.halt.conftest import BIN, POLICY, SAFETY_S, Service, cloud_table, configuration
 from tests.drills.halt.puppet import Puppet
 
 GOVERNOR_UID = 54_321  # Nobody else's: RLIMIT_NPROC counts every process of a user.
@@ -65,6 +65,17 @@ def _connected(governor: Service, name: str, kind: socket.SocketKind) -> socket.
     client.settimeout(SAFETY_S)
     client.connect(str(governor.work / "run" / name))
     return client
+
+
+def test_where_too_few_files_may_be_open_it_says_so_and_starts_nothing(tmp_path: Path) -> None:
+    argv = [str(BIN / "costgov"), "run", "--config", str(configuration(tmp_path)), "--", "touch", str(tmp_path / "ran")]
+    asked = ["sh", "-c", 'ulimit -n 24; exec "$@"', "sh", *argv]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=SAFETY_S, check=False)
+    assert done.returncode == 1
+    told = [line for line in done.stderr.splitlines() if "--policy" not in line]
+    assert [line.partition(":")[0] for line in told] == ["costgov"], done.stderr
+    assert "at most 24 files may be open here" in told[0]
+    assert not (tmp_path / "ran").exists()
 
 
 def test_connections_never_take_the_descriptors_that_a_halt_needs(service: Make, puppet_of: PuppetOf) -> None:

@@ -146,6 +146,7 @@ class CommandCloud:
                 stderr=subprocess.DEVNULL,
                 env=self._environ,
                 start_new_session=True,  # A timeout then also ends its children.
+                may_leave=True,
             )
         except OSError as error:
             return _errno_name(error)
@@ -154,6 +155,8 @@ class CommandCloud:
         except subprocess.TimeoutExpired:
             _kill_group(process)
             return "timeout"
+        finally:
+            process.note_left()
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

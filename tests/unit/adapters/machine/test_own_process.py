@@ -5,7 +5,11 @@ from __future__ import annotations
 import ast
 import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 import governor
 from governor.adapters.command.orphans import adoption
@@ -13,6 +17,7 @@ from governor.adapters.machine.own_process import OwnProcess, own_processes
 from governor.adapters.machine.processes import LinuxProcesses
 from trainer_shim.mark import RLIMIT_LOCKS
 
+SAFETY_S = 60
 ROOT = Path(governor.__file__).parent
 # The launched command, which is not ours, and a replay, beside which no command runs.
 MAY_START = ("adapters/command/child.py", "replay/readers/wandb.py")
@@ -36,6 +41,64 @@ def test_a_child_of_ours_that_has_dropped_its_limit_is_not_the_commands() -> Non
         assert child.pid in {pid for pid, _ in own_processes()}
     with OwnProcess(["true"]):
         assert child.pid not in {pid for pid, _ in own_processes()}
+
+
+# A stop that goes on behind a command that has ended, and what the launched command has left meanwhile. In a process of
+# its own, which stays a subreaper.
+LEAVES = """
+import os, resource, subprocess, sys
+from governor.adapters.command.orphans import adopt_orphans, adoption
+from governor.adapters.machine.own_process import OwnProcess
+from governor.adapters.machine.processes import LinuxProcesses
+from trainer_shim.mark import RLIMIT_LOCKS, mark_this_process
+
+def limited(to):
+    return lambda: resource.setrlimit(RLIMIT_LOCKS, (to, resource.getrlimit(RLIMIT_LOCKS)[1]))
+
+assert adopt_orphans()
+mark_this_process()
+mark, processes = 0x8123456789, LinuxProcesses("boot", look_bound_s=60)
+command = subprocess.Popen(["cat"], stdin=-1, start_new_session=True, preexec_fn=limited(mark))
+ours = adoption(command.pid, mark, is_alone=True)
+read_end, write_end = os.pipe()
+stop = OwnProcess(
+    ["sh", "-c", "setsid sh -c 'echo left; exec sleep 3602' & read line"], stdin=read_end, stdout=-1,
+    start_new_session=True, preexec_fn=limited(7), may_leave=True,
+)
+assert stop.stdout.readline() == b"left\\n"
+its = subprocess.run(
+    ["sh", "-c", "setsid sleep 3600 & exit"], start_new_session=True, preexec_fn=limited(mark)
+)
+if sys.argv[1] == "seen":
+    ours.learn(processes.table())
+os.write(write_end, b"exit\\n")
+stop.wait()
+if sys.argv[1] == "ended":
+    stop.note_left()
+late = subprocess.run(
+    ["sh", "-c", "setsid sleep 3601 & exit"], start_new_session=True, preexec_fn=limited(7)
+) if sys.argv[1] == "ended" else None
+table = processes.table()
+ours.learn(table)
+mine = {pid: facts for pid, facts in table.items() if facts.ppid == os.getpid() and pid != command.pid}
+marked = ours.marked(table)
+print(sorted((f.argv[-1].split()[-1], marked[pid].mark == mark) for pid, f in mine.items()))
+for pid in (*mine, command.pid):
+    os.kill(pid, 9)
+"""
+STOP, ITS, LATE = ("3602", False), ("3600", True), ("3601", True)
+
+
+@pytest.mark.parametrize(
+    ("when", "found"), [("seen", [ITS, STOP]), ("not yet", [ITS, STOP]), ("ended", [ITS, LATE, STOP])]
+)
+def test_what_a_stop_command_leaves_behind_is_ours_and_not_the_commands(
+    when: str, found: list[tuple[str, bool]]
+) -> None:
+    """The halt ended its own stop: without parents or a mark it looked like what the command had left."""
+    done = subprocess.run([sys.executable, "-c", LEAVES, when], capture_output=True, text=True, timeout=SAFETY_S)
+    assert done.stderr == ""
+    assert done.stdout == f"{found}\n"
 
 
 def test_nothing_else_of_the_governor_starts_a_process() -> None:

@@ -38,7 +38,6 @@ class Progress:
         "sound",
         "step",
         "weights_finite",
-        "weights_seen",
     )
 
     def __init__(self, main_thread_id: int) -> None:

@@ -199,7 +199,8 @@ class Watcher:
                 self._say("resume(): goes on from step %d: %s" % (resumed.step, resumed.path))
                 if resumed.position is not None and not resumed.position.get("loaders"):
                     self._say(DATA_ANEW)
-            saved_by = (checkpoint.read_manifest(resumed.path) or {}).get("run")
+            manifest = checkpoint.read_manifest(resumed.path) or {}
+            saved_by = manifest.get("run")
             if isinstance(saved_by, str) and saved_by not in ("", place.run):
                 self._say("resume(): that one was saved by run %.100r, and this is run %.100r" % (saved_by, place.run))
             self._gate.reach(resumed.step)
@@ -207,7 +208,7 @@ class Watcher:
             if resumed.tokens_total is not None:
                 self._save_at_step.note_tokens(resumed.tokens_total)
             self.hello_field("resumed_step", resumed.step)
-            self._report_last_good(resumed.step, resumed.tokens_total, resumed.path, resumed.age_s)
+            self._report_last_good(resumed.step, resumed.path, manifest, resumed.tokens_total, resumed.age_s)
         return resumed
 
     def _say(self, line: str) -> None:
@@ -274,7 +275,7 @@ class Watcher:
 
     def _note_last_good(self, record: Dict[str, Any], step: int) -> None:
         if record.get("kind") == "good":
-            self._report_last_good(step, record.get("tokens_total"), str(record.get("path")), 0.0)
+            self._report_last_good(step, str(record.get("path")), record, record.get("tokens_total"), 0.0)
 
     def _with_place(self, record: Dict[str, Any]) -> Dict[str, Any]:
         """Say of a checkpoint that resume(), as it is called here, or the script's own load does not look there."""
@@ -285,9 +286,14 @@ class Watcher:
         is_there = not real or path in real or os.path.dirname(path) in real
         return record if is_there else dict(record, sought_in=sought[0])
 
-    def _report_last_good(self, step: int, tokens_total: Optional[int], path: str, age_s: float) -> None:
+    def _report_last_good(
+        self, step: int, path: str, saved: Mapping[str, Any], tokens_total: Optional[int], age_s: float
+    ) -> None:
         mono_ns = time.monotonic_ns() - int(age_s * 1e9)
-        self.hello_field("last_good", {"step": step, "tokens_total": tokens_total, "path": path, "mono_ns": mono_ns})
+        record = {"step": step, "tokens_total": tokens_total, "path": path, "mono_ns": mono_ns}
+        if saved.get("trained_finite") is True:
+            record["trained_finite"] = True
+        self.hello_field("last_good", record)
 
     def _insist(self) -> None:
         until_ns = time.monotonic_ns() + int(REQUIRED_WAIT_S * 1e9)

@@ -80,8 +80,8 @@ FRAMES: Dict[str, Dict[str, Field]] = {
             "bool"
         ),  # Whether the script has called resume() where a directory was known, with or without success.
         # {"step", "tokens_total", "path", "mono_ns"} of the newest whole checkpoint. "sought_in": resume(), as it was
-        # called, looks there and not where that is. "weights_finite", true: a sample of what is trained was finite at
-        # its save.
+        # called, looks there and not where that is. "own_finite": all trained parameters were finite in this rank's
+        # part; "trained_finite": in every rank's.
         last_good=Field("record"),
         mark=Field("int"),  # mark.py: believed if the kernel says the same of the sender.
         open_incident=Field("record"),  # On reconnect: {"incident", "what", "step"} as the rank knows it.

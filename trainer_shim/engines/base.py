@@ -121,10 +121,10 @@ def good_record(meter: StepMeter, step: int, path: str) -> Optional[Dict[str, An
     if not meter.announces_saves or not meter.progress.is_good:
         return None
     record: Dict[str, Any] = {"step": step, "path": path, "mono_ns": time.monotonic_ns()}
-    if meter.progress.weights_finite:
-        record["weights_finite"] = True
     if meter.tokens_total and meter.tokens_known:
         record["tokens_total"] = meter.tokens_total
+    if meter.progress.weights_finite:
+        record["own_finite"] = True
     return record
 
 

@@ -26,7 +26,6 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import close_gap, hand_over, meter_tokens, take_back
 from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, owner_of
 from governor.core.engine.node_journal import persist
-from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Alarm, Confirm, Effect, RecallRun, Record
 from governor.core.events.ends import RankFailed
 from governor.core.events.inputs import (
@@ -283,7 +282,7 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
     if verdicts.is_asked(managed, event) and event.what in incidents.FAILURES:
         return verdicts.failed_checkpoint_alarms(managed, event)
     if event.what == "saved" and event.checkpoint is not None and event.checkpoint.kind == "good":
-        managed.run.name_last_good(NamedCheckpoint(event.step, event.checkpoint.path), event.at)
+        managed.run.name_last_good(saved_checkpoint.named_by(event.step, event.checkpoint), event.at)
     return charging.on_saved(node, managed, event) if event.what == "saved" else []
 
 

@@ -8,12 +8,24 @@ from typing import Final
 
 from governor.core.base.units import DurationNs, MonoNs, WallNs
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.events.checkpoints import CheckpointLook, CheckpointRead, LastGoodSeen, LookedFor, NamedCheckpoint
+from governor.core.events.checkpoints import (
+    CheckpointLook,
+    CheckpointRead,
+    LastGoodSeen,
+    LookedFor,
+    NamedCheckpoint,
+    SavedCheckpoint,
+)
 from governor.core.events.effects import Alarm, FindLastGood, ReadCheckpoint
 from governor.core.events.inputs import Ack
 from governor.core.halt.incident import Incident
 from governor.core.runs.last_good import LastGood, after_looks
 from governor.core.runs.state import Run, is_nonfinite
+
+
+def named_by(step: int | None, saved: SavedCheckpoint) -> NamedCheckpoint:
+    """As a rank names what it has acknowledged."""
+    return NamedCheckpoint(step, saved.path, trained_finite=saved.trained_finite is True)
 
 
 def take(managed: ManagedRun, ack: Ack) -> list[ReadCheckpoint | FindLastGood]:
@@ -30,7 +42,7 @@ def take(managed: ManagedRun, ack: Ack) -> list[ReadCheckpoint | FindLastGood]:
     if asked_at is not None:
         managed.run.note_save(DurationNs(ack.at - asked_at))
     if saved.kind == "good":
-        managed.run.name_last_good(NamedCheckpoint(ack.step, saved.path), ack.at)
+        managed.run.name_last_good(named_by(ack.step, saved), ack.at)
         incident.take_last_good(managed.run.last_good)
     # A framework that saves by its own means may have removed the last good one to make room.
     if saved.path is None or saved.manifest is None:

@@ -20,7 +20,8 @@ class NamedCheckpoint:
     tokens_total: int | None = None
     mono_ns: int | None = None  # When the trainer saved it. An ack does not say.
     sought_in: str | None = None  # Where the script's resume() looks instead.
-    weights_finite: bool | None = None  # Whether a sample of what is trained was finite then. None: nobody says so.
+    own_finite: bool = False  # All trained parameters were finite in this rank's part. False: it has not said so.
+    trained_finite: bool = False  # In every rank's part.
 
     @classmethod
     def named(cls, said: Mapping[str, Any] | None) -> NamedCheckpoint | None:
@@ -34,8 +35,8 @@ class NamedCheckpoint:
             value if type(value := said.get(name)) is int else None for name in ("step", "tokens_total", "mono_ns")
         )
         is_short = sought_in is not None and len(sought_in) <= PLACE_CHARS_MAX
-        finite = True if said.get("weights_finite") is True else None
-        return cls(step, path, tokens_total, mono_ns, sought_in if is_short else None, finite)
+        own, all_ranks = (said.get(name) is True for name in ("own_finite", "trained_finite"))
+        return cls(step, path, tokens_total, mono_ns, sought_in if is_short else None, own, all_ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,14 @@ class SavedCheckpoint:
     bytes: int | None = None
     hashed: bool | None = None
     tokens_total: int | None = None
+    trained_finite: bool | None = None  # Every rank has looked at all trained parameters, and they were finite.
 
     @classmethod
     def named(cls, said: Mapping[str, Any] | None) -> SavedCheckpoint | None:
         """From an ack, which may say anything."""
         if said is None:
             return None
-        kinds = {"files": int, "bytes": int, "hashed": bool, "tokens_total": int}
+        kinds = {"files": int, "bytes": int, "hashed": bool, "tokens_total": int, "trained_finite": bool}
         names = (one.name for one in fields(cls))
         return cls(**{name: said[name] for name in names if type(said.get(name)) is kinds.get(name, str)})
 

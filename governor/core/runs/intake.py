@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.ends import Failure, RunEnd
 from governor.core.events.inputs import Beat, Hello, PhaseChange, Step
 from governor.core.events.machine import GpuSample, HostMemory, MachineEvent
@@ -216,10 +218,18 @@ def apply_hello(run: Run, hello: Hello) -> Rank:
         run.ranks[hello.rank] = rank
     rank.data_parallel_rank = hello.data_parallel_rank
     named = hello.last_good
+    rank.vouched = (named.path, named.step) if named is not None and named.own_finite else None
+    if named is not None and _all_vouch(run, named):
+        named = replace(named, trained_finite=True)
     if named is not None and is_news(run.last_good, named, is_timed=run.last_good_at is not None):
         run.name_last_good(named, hello.at)
     run.last_frame_at = hello.at
     return rank
+
+
+def _all_vouch(run: Run, named: NamedCheckpoint) -> bool:
+    """Whether every rank has said of that checkpoint that all trained parameters were finite in its part."""
+    return sum(rank.vouched == (named.path, named.step) for rank in run.ranks.values()) >= run.world_size
 
 
 def note_frame(rank: Rank, at: MonoNs, progress_seq: int | None) -> None:

@@ -12,6 +12,7 @@ from governor.core.events.checkpoints import CheckpointSeen, LastGoodSeen, Named
 # As many as most frameworks keep. Eight looks of two seconds are what the end of `costgov run` can wait for.
 NAMED_BEFORE_MAX: Final = 8
 PENDING: Final = "the look has not ended"
+UNKNOWN: Final = "nobody has said that it is no trained weight"
 PATH_BYTES_MAX: Final = 4096  # PATH_MAX. What is longer names no file, and would fill the journal.
 
 
@@ -23,7 +24,6 @@ class LastGood:
     path: str | None
     tokens_total: int | None = None
     mono_ns: int | None = None
-    weights_finite: bool | None = None
     gone: str | None = None
     torn: str | None = None
     nonfinite: str | None = None
@@ -33,6 +33,7 @@ class LastGood:
     nonfinite_in_all: str | None = None  # A tensor that is not finite in all, while the loss went on finite.
     needless: str | None = None  # Digest of all such tensors, as of the look that showed the loss to need none.
     sought_in: str | None = None  # As in NamedCheckpoint.
+    trained_finite: bool = False  # Likewise.
     # When the look was asked for that found it to be gone, torn or not finite, in this boot.
     refused_mono_ns: int | None = None
     # In favour of this one, since they are gone, torn or not finite: the newest first.
@@ -53,7 +54,8 @@ class LastGood:
 
     def remarked(self, needless: str | None) -> LastGood:
         """It is not finite in tensors that the loss does not need."""
-        return replace(self, nonfinite=None, nonfinite_in_all=self.nonfinite, needless=needless, refused_mono_ns=None)
+        told = self.nonfinite if self.trained_finite else f"{self.nonfinite}; {UNKNOWN}"
+        return replace(self, nonfinite=None, nonfinite_in_all=told, needless=needless, refused_mono_ns=None)
 
     def pending(self) -> LastGood:
         """While a look is under way. What was found before stands until it has ended."""
@@ -65,8 +67,9 @@ class LastGood:
 
     @property
     def as_named(self) -> NamedCheckpoint:
-        named = self.step, self.path, self.tokens_total, self.mono_ns
-        return NamedCheckpoint(*named, self.sought_in, self.weights_finite)
+        return NamedCheckpoint(
+            self.step, self.path, self.tokens_total, self.mono_ns, self.sought_in, trained_finite=self.trained_finite
+        )
 
     def is_same(self, named: NamedCheckpoint) -> bool:
         return (self.path, self.step, self.mono_ns) == (named.path, named.step, named.mono_ns)
@@ -81,6 +84,7 @@ class LastGood:
     def row(self) -> dict[str, Any]:
         """As the journal, reports and `status --json` have it. What is not known is left out."""
         known = {name: value for name in _WHERE_KNOWN if (value := getattr(self, name)) is not None}
+        known |= {"trained_finite": True} if self.trained_finite else {}
         passed = {"passed_over": [one.row() for one in self.passed_over]} if self.passed_over else {}
         return {"step": self.step, "path": self.path, **known, **passed}
 
@@ -93,23 +97,23 @@ class LastGood:
         counts: dict[str, Any] = {name: value for name in _COUNTS if type(value := row.get(name)) is int}
         if not same_boot:
             counts.pop("refused_mono_ns", None)
-        finite = True if row.get("weights_finite") is True else None
         passed = (cls.of(one, same_boot=same_boot) for one in row.get("passed_over", ()))
         over = _bounded(tuple(one for one in passed if one is not None))
-        return cls(**{"step": None, "path": None, **texts, **counts}, weights_finite=finite, passed_over=over)
+        is_finite = row.get("trained_finite") is True
+        return cls(**{"step": None, "path": None, **texts, **counts}, trained_finite=is_finite, passed_over=over)
 
     @classmethod
     def named(cls, named: NamedCheckpoint) -> LastGood:
         return cls(
             named.step, named.path, named.tokens_total, named.mono_ns,
-            weights_finite=named.weights_finite, sought_in=named.sought_in,
+            sought_in=named.sought_in, trained_finite=named.trained_finite,
         )  # fmt: skip
 
 
 _FOUND: Final = ("gone", "torn", "nonfinite", "unseen", "unsampled", "lacks", "nonfinite_in_all", "needless")
 _COUNTS: Final = ("step", "tokens_total", "mono_ns", "refused_mono_ns")
 _TEXTS: Final = ("path", "sought_in", *_FOUND)
-_WHERE_KNOWN: Final = ("tokens_total", "mono_ns", "sought_in", "weights_finite", *_FOUND, "refused_mono_ns")
+_WHERE_KNOWN: Final = ("tokens_total", "mono_ns", "sought_in", *_FOUND, "refused_mono_ns")
 
 
 def _bounded(passed: tuple[LastGood, ...]) -> tuple[LastGood, ...]:
@@ -149,6 +153,9 @@ def _is_path(path: str | None) -> bool:
 def _needless(chain: tuple[LastGood, ...], seen: LastGoodSeen, vouched_before: int | None) -> frozenset[str]:
     """Digests of the few tensors that are not finite and that the loss is seen not to need.
 
+    A trained parameter may be among them that is seldom used. Trainers look at these themselves where they save and
+    name no checkpoint then; of one that has not, the remark says so.
+
     A finite loss that was computed after the oldest one that is whole did not need what is not finite in it. NaN that
     matters spreads to most tensors within a step or two, and those are no few. Where the next loss was not finite, the
     trainer vouches if it saw at the save that what it trains was finite: the loss may have had other reasons. A mask,
@@ -162,7 +169,7 @@ def _needless(chain: tuple[LastGood, ...], seen: LastGoodSeen, vouched_before: i
     if any(look.nonfinite is None or one.nonfinite is not None for one, look in whole):
         return frozenset()
     found = {one.needless for one in chain}  # The loss has gone on over them before.
-    steps = [(one.step, not one.weights_finite, look.few_harmed) for one, look in whole if one.step is not None]
+    steps = [(one.step, not one.trained_finite, look.few_harmed) for one, look in whole if one.step is not None]
     if steps and vouched_before is not None:
         oldest, is_unseen, harmed = min(steps, key=lambda one: one[:2])
         found.add(harmed if oldest < vouched_before + (not is_unseen) else None)

@@ -103,12 +103,12 @@ def test_of_a_part_of_which_nobody_knows_whose_it_is_all_is_looked_at() -> None:
     assert local_part(parameter).elements == (1.0, 2.0)
 
 
-@pytest.mark.parametrize(("are_finite", "said"), [(None, [{}]), (True, [{"weights_finite": True}]), (False, [])])
+@pytest.mark.parametrize(("are_finite", "said"), [(None, [{}]), (True, [{"own_finite": True}]), (False, [])])
 def test_what_was_seen_of_the_weights_is_said_of_the_checkpoint(are_finite: bool | None, said: list[Any]) -> None:
     """Broken ones are not named as good. Where they could not be looked at nothing is said of them."""
     progress = Progress(0)
     progress.saw_weights(are_finite)
     meter: Any = SimpleNamespace(announces_saves=True, progress=progress, tokens_total=0, tokens_known=False)
     record = good_record(meter, 8, "/ck/8")
-    found = [] if record is None else [{name: record[name] for name in record if name.startswith("weights")}]
+    found = [] if record is None else [{name: record[name] for name in record if name.endswith("finite")}]
     assert found == said

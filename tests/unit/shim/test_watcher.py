@@ -203,3 +203,16 @@ def test_a_checkpoint_that_the_next_launch_does_not_look_for_is_named_with_where
     watch._let_go()
     told = watch._hello_fields()["last_good"]
     assert told.get("sought_in") == (None if sought_in is None else str(tmp_path / sought_in))
+
+
+@pytest.mark.parametrize("said", [{}, {"trained_finite": False}, {"trained_finite": True}])
+def test_what_all_ranks_have_seen_of_their_parameters_is_told_with_the_checkpoint(
+    said: dict[str, Any], tmp_path: Path, listener: socket.socket
+) -> None:
+    environ = {"COSTGOV_SOCKET": listener.getsockname()}
+    watch = Watcher({"run": "r", "attempt": "a"}, Progress(threading.get_ident()), None, environ=environ)
+    watch._note_last_good({"kind": "good", "path": str(tmp_path / "cg_40"), **said}, 40)
+    watch._let_go()
+    told = watch._hello_fields()["last_good"]
+    assert told["step"] == 40
+    assert told.get("trained_finite") is (True if said.get("trained_finite") else None)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.shim.weights_files import COUNT, ONE, torch_zip
+from trainer_shim.engines import base
 from trainer_shim.engines.lightning import LightningFit
 from trainer_shim.engines.lightning_checkpoints import LightningSaver
 from trainer_shim.governor_socket import GovernorSocket
@@ -88,6 +89,19 @@ class Kept(NoWatch):
     def await_good(self, path: Path) -> None:
         with self.told:
             assert self.told.wait_for(lambda: self.good and self.good[-1]["path"] == str(path), 60)
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"), [(None, {}), (True, {"own_finite": True}), (False, None)], ids=["unknown", "finite", "harmed"]
+)
+def test_what_was_seen_of_this_ranks_parameters_is_announced_with_a_save(
+    seen: bool | None, told: dict[str, Any] | None
+) -> None:
+    meter, _ = metered()
+    meter.progress.saw_weights(seen)
+    record = base.good_record(meter, 40, "/ck/40")
+    assert (record is None) == (told is None)
+    assert (record or {}).get("own_finite") == (told or {}).get("own_finite")
 
 
 def metered() -> tuple[StepMeter, Kept]:

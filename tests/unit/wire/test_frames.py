@@ -77,7 +77,7 @@ def test_what_was_found_at_a_checkpoint_is_not_the_trainer_s_to_say() -> None:
     wrong = {"path": 7, "manifest": True, "kind": "good", "files": True, "bytes": 1.5, "hashed": 1, "tokens_total": "9"}
     event = decoded({**head("ack", 0, 1), "seq": 2, "incident": "i", "what": "saved", "checkpoint": wrong})
     assert event.checkpoint.row() == {"kind": "good"}
-    named = {"step": 8, "path": "/ck/8", "tokens_total": 64, "mono_ns": 7, "weights_finite": True}
+    named = {"step": 8, "path": "/ck/8", "tokens_total": 64, "mono_ns": 7, "own_finite": True, "trained_finite": True}
     assert decoded(hello(last_good={**named, **FOUND}), run=None).last_good == NamedCheckpoint(**named)
 
 

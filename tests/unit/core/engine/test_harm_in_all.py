@@ -23,7 +23,7 @@ from governor.core.events.checkpoints import (
 from governor.core.events.effects import Alarm, Effect, FindLastGood
 from governor.core.events.inputs import OperatorHalt, TrainerExited
 from governor.core.runs import intake
-from governor.core.runs.last_good import LastGood, after_looks
+from governor.core.runs.last_good import UNKNOWN, LastGood, after_looks
 from governor.reports.incident import incident_markdown
 from governor.reports.resume_text import refused, resume_command
 from governor.text.moments import last_good_text, moments
@@ -35,8 +35,9 @@ STEPS = (10, 20, 28)
 LAST = 31
 
 
-def named(step: int) -> NamedCheckpoint:
-    return NamedCheckpoint(step, f"/ck/{step}", mono_ns=at(30 + step / 1000))
+def named(step: int, **said: bool) -> NamedCheckpoint:
+    """By a shim that has looked at all trained parameters of all ranks."""
+    return NamedCheckpoint(step, f"/ck/{step}", mono_ns=at(30 + step / 1000), **({"trained_finite": True} | said))
 
 
 def trained(loss: float | None = 2.0) -> Node:
@@ -90,6 +91,33 @@ def test_one_that_is_cut_short_is_passed_over_as_ever() -> None:
     assert [(one.step, one.torn, one.nonfinite) for one in run.last_good.passed_over] == [(28, "cut", MASK)]
 
 
+def test_where_nobody_has_looked_at_the_trained_parameters_the_remark_says_so() -> None:
+    """It may be an expert that is seldom routed to, which no loss needed yet."""
+    node = make_node(rule(checkpoint="good"))
+    training(node)
+    play(node, hello(when=30.02, last_good=named(20, trained_finite=False)), a_step(LAST, 0, when=30.5))
+    ended(node, harmed(20))
+    last_good = node.runs["llama"].run.last_good
+    assert last_good is not None
+    assert last_good.is_fit
+    told = last_good_text(last_good.row())
+    assert told == f"/ck/20 (not finite in all: {MASK}; nobody has said that it is no trained weight)"
+
+
+def test_of_ranks_that_each_have_looked_at_their_part_all_have_to_say_so() -> None:
+    node = make_node(rule(checkpoint="good"))
+    training(node)
+    own = named(20, trained_finite=False, own_finite=True)
+    run = node.runs["llama"].run
+    for rank, (step, is_known) in enumerate([(20, False), (20, True)]):
+        play(node, hello(rank, when=30.1 + rank, last_good=replace(own, step=step, mono_ns=at(30.1 + rank))))
+        assert run.last_good is not None
+        assert run.last_good.trained_finite is is_known
+    play(node, hello(0, when=32, last_good=replace(own, step=30, mono_ns=at(32))))
+    assert run.last_good is not None
+    assert (run.last_good.step, run.last_good.trained_finite) == (30, False), "the other rank speaks of step 20"
+
+
 OTHERS = "fedcba9876543210"
 
 
@@ -129,7 +157,7 @@ def test_a_verdict_on_the_loss_is_believed_whatever_the_loss_is_after_it(loss: f
     node = make_node(rule(checkpoint="good"))
     training(node)
     for step in (30, LAST):
-        play(node, hello(when=30 + step / 1000, last_good=named(step)))
+        play(node, hello(when=30 + step / 1000, last_good=named(step, trained_finite=False)))
     asked = only(play(node, a_step(LAST, rank, when=30.7, loss=loss)), FindLastGood)
     play(node, a_step(LAST + 1, 0, when=30.8), a_step(LAST + 1, 1, when=30.8))
     assert alarms(play(node, answer(asked, harmed(LAST), harmed(30)))) == ["checkpoint_nonfinite"] * 2
@@ -169,7 +197,12 @@ def test_the_losses_of_an_attempt_before_this_one_vouch_for_nothing() -> None:
 def test_the_loss_of_each_rank_counts_where_no_rule_halts() -> None:
     node = make_node(rule(mode=Mode.OBSERVE))
     training(node)
-    play(node, hello(when=30.1, last_good=named(30)), a_step(LAST, 1, loss=float("nan")), a_step(LAST, 0))
+    play(
+        node,
+        hello(when=30.1, last_good=named(30, trained_finite=False)),
+        a_step(LAST, 1, loss=float("nan")),
+        a_step(LAST, 0),
+    )
     assert node.runs["llama"].incident is None
     assert alarms(ended(node, harmed(30))) == ["checkpoint_nonfinite"]
 
@@ -177,7 +210,7 @@ def test_the_loss_of_each_rank_counts_where_no_rule_halts() -> None:
 def test_what_was_refused_is_not_pardoned_by_the_loss_of_a_later_attempt() -> None:
     node = make_node(rule())
     training(node)
-    play(node, hello(when=30.2, last_good=named(30)))
+    play(node, hello(when=30.2, last_good=named(30, trained_finite=False)))
     asked = only(play(node, a_step(31, 0, when=30.5, loss=float("nan"))), FindLastGood)
     assert alarms(play(node, answer(asked, harmed(30)))) == ["checkpoint_nonfinite"]
     run = node.runs["llama"].run
@@ -206,16 +239,16 @@ def test_the_only_one_is_offered_where_no_loss_speaks_against_it(
 
 
 @pytest.mark.parametrize(
-    ("steps_after", "weights_finite", "few", "is_withdrawn"),
-    [(0, None, FEW, True), (1, None, FEW, False), (0, True, FEW, False), (0, True, None, True)],
+    ("steps_after", "trained_finite", "few", "is_withdrawn"),
+    [(0, False, FEW, True), (1, False, FEW, False), (0, True, FEW, False), (0, True, None, True)],
 )
 def test_of_the_only_one_the_loss_after_it_decides_unless_the_trainer_saw_what_it_trains(
-    steps_after: int, weights_finite: bool | None, few: str | None, is_withdrawn: bool
+    steps_after: int, trained_finite: bool, few: str | None, is_withdrawn: bool
 ) -> None:
     """A loss that is not finite was computed from those weights, or from the next ones, or from bad data."""
     node = make_node(rule())
     training(node)
-    said = replace(named(31), weights_finite=weights_finite)
+    said = replace(named(31), trained_finite=trained_finite)
     play(node, hello(when=30.2, last_good=said), a_step(31 + steps_after, 0, when=30.1))
     asked = only(play(node, a_step(32 + steps_after, 0, when=30.5, loss=float("nan"))), FindLastGood)
     assert alarms(play(node, answer(asked, harmed(31, few)))) == ["checkpoint_nonfinite"] * is_withdrawn
@@ -230,14 +263,14 @@ def test_what_the_loss_was_once_seen_not_to_need_is_remembered_for_the_only_one_
     row = json.loads(json.dumps(run_snapshot(node, node.runs["llama"], at(34))))
     run = intake.restored(row, at(35), same_boot=True)
     for step in range(40, 50):
-        run.name_last_good(named(step), at(36))
+        run.name_last_good(named(step, trained_finite=False), at(36))
     assert run.last_good is not None
     gone = [CheckpointSeen(one.path or "", False, "is gone") for one in run.named_before]
     asked = LookedFor(at(37), (run.last_good.as_named, *(one.as_named for one in run.named_before)))
     seen = LastGoodSeen(at(38), "llama", asked, (harmed(49, few), *gone))
     found = after_looks(run.last_good, run.named_before, seen, vouched_before=49)
     assert (found.step, found.is_fit) == (49, not is_withdrawn)
-    assert found.nonfinite_in_all == (None if is_withdrawn else MASK)
+    assert found.nonfinite_in_all == (None if is_withdrawn else f"{MASK}; {UNKNOWN}")
 
 
 # --- the checkpoint that a halt saves --------------------------------------------------------------------------------
@@ -248,7 +281,7 @@ OWN = "/ck/cg_33"
 def saved(node: Node, few: str | None = FEW) -> list[Effect]:
     """A halt has saved as good, and that was read before the looks at the others have ended."""
     play(node, ack("received", 31.1))
-    record = {"path": OWN, "manifest": f"{OWN}/manifest.json", "files": 4, "kind": "good"}
+    record = {"path": OWN, "manifest": f"{OWN}/manifest.json", "files": 4, "kind": "good", "trained_finite": True}
     play(node, ack("saved", 33.5, step=33, checkpoint=record))
     incident = node.runs["llama"].incident
     assert incident is not None

@@ -16,6 +16,7 @@ from governor.core.engine.idle_state import NODE
 from governor.core.engine.node import Node
 from governor.core.halt.state import GIVEN_WAY
 from governor.core.views.status import run_status
+from governor.daemon.stderr import QueuedStream
 from governor.reports.incident import incident_document, live_line, timeline_lines
 from governor.reports.terminal import LIVE_COLUMNS_MAX
 from governor.text.screen import screen_of, styled, width
@@ -24,6 +25,7 @@ from trainer_shim.wire import worded
 
 LIVE_PERIOD_TTY_NS: Final = NS_PER_S  # Redrawn in place.
 CRASHED: Final = "crashed"
+SETTLES_S: Final = 0.25
 LIVE_PERIOD_LOG_NS: Final = 10 * NS_PER_S  # Each is a new line. A log should stay readable.
 
 
@@ -125,6 +127,11 @@ class Console:
             self._drawn = False
             self._write("\n")
         self._write(f"{line}\n")
+
+    def settle(self) -> None:
+        """Have all of it shown, where somebody takes it: what the command itself prints comes behind it."""
+        if isinstance(self.stream, QueuedStream):
+            self.stream.drain(SETTLES_S)
 
     def _write(self, text: str) -> None:
         try:

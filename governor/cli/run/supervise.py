@@ -209,6 +209,7 @@ def _introduce(governor: Governor, name: str, console: Console) -> None:
     before = governor.node.runs.get(name)
     if before is not None and before.run.end is not None:
         console.print_line(f"costgov: {name}: the last attempt {ended_text(before.run.end)}")
+    console.settle()
 
 
 def _close(

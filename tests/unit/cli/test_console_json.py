@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from typing import Any
 
 import pytest
 
 from governor.cli.run.console import Console, JsonConsole
 from governor.core.base.identity import ConnectionId
+from governor.daemon.stderr import QueuedStream
 from tests.golden.report_cases import nan_halt
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, training
 
@@ -122,3 +124,22 @@ def test_one_run_is_redrawn_in_place_and_several_do_not_scroll_each_second() -> 
         console.tick(node, at(second))
     lines = stream.getvalue().splitlines()
     assert [line.split()[0] for line in lines if line] == ["llama", "mistral"] * 3, "every ten seconds, by name"
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_what_is_said_before_the_command_starts_stands_there_unless_its_reader_hangs(is_read: bool) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    filled = 0 if is_read else os.write(writing, b"x" * 1_000_000)
+    os.set_blocking(writing, True)
+    console = Console(stream=QueuedStream(writing, Console.lost_line))
+    console.print_line("costgov: on halt I will end the run's processes")
+    console.settle()
+    os.set_blocking(reading, False)
+    line = b"costgov: on halt I will end the run's processes\n"
+    assert os.read(reading, 2_000_000) == (line if is_read else b"x" * filled)
+    os.set_blocking(reading, True)
+    assert is_read or os.read(reading, 100) == line
+    assert console.stream.drain(60)
+    os.close(reading)
+    os.close(writing)

@@ -60,11 +60,9 @@ def adoption(command_pid: int, mark: int, *, is_alone: bool) -> Adoption:
     with contextlib.suppress(OSError), open(f"/proc/{command_pid}/stat", "rb") as file:
         stat = parse_stat(file.read(LIMITS_BYTES_MAX))
     since = stat.start_ticks if stat is not None else 0
-
-    def own() -> frozenset[tuple[int, int]]:
-        return own_processes() - {(command_pid, since)}  # Without a limit it looks like one of ours.
-
-    return Adoption(os.getpid(), command_pid, mark, since, is_alone, own, uid=os.geteuid(), may_end_all=has_cap_kill())
+    return Adoption(
+        os.getpid(), command_pid, mark, since, is_alone, own_processes, uid=os.geteuid(), may_end_all=has_cap_kill()
+    )
 
 
 @dataclass(slots=True)

@@ -39,7 +39,7 @@ class Adoption:
 
     def learn(self, table: Table) -> None:
         """Remember what stands below the command or below our own, as long as it lives. Of a whole table."""
-        own, children = self.own(), _children(table)
+        own, children = self._own(), _children(table)
         level = [f for f in table.values() if f.process in self._ours or _number(f) in own]
         ours: set[ProcessId] = set()
         while level:
@@ -107,7 +107,7 @@ class Adoption:
         us = table.get(self.reaper)
         if us is None:
             return
-        children, own = _children(table), self.own()
+        children, own = _children(table), self._own()
         level = [(us, self.is_ours_alone)]
         while level:
             level = [
@@ -117,10 +117,14 @@ class Adoption:
                 if facts.process.pid != self.reaper  # A table that changed while it was read may have a circle.
                 and facts.process not in self._ours
                 and _number(facts) not in own
-                and facts.mark != us.mark
-                and not carries(facts.mark, us.mark)
+                # Our limit would be no proof: everybody can read and set it. Our session is: nobody can enter one.
+                and not (self.is_ours_alone and facts.sid == us.sid)
             ]
             yield from level
+
+    def _own(self) -> frozenset[tuple[int, int]]:
+        """Without a limit of its own the command itself looks like one of ours."""
+        return self.own() - {(self.command, self.since_ticks)}
 
     def _has_mark(self, facts: ProcessFacts) -> bool:
         return carries(facts.mark, self.mark)

@@ -242,7 +242,8 @@ def test_an_orphan_that_dropped_the_mark_ends_or_is_named_and_what_the_governor_
     escaped = processes.add(200, ppid=OWN, sid=200, argv=["python", "train.py"])
     stops_machine = processes.add(300, ppid=OWN, sid=300, mark=MARK + 1)
     process_killer = ProcessKiller(processes, OWN)
-    process_killer.attend(None, None, Adoption(OWN, 100, MARK, command.start_ticks, is_ours_alone))
+    own = frozenset({(stops_machine.pid, stops_machine.start_ticks)})
+    process_killer.attend(None, None, Adoption(OWN, 100, MARK, command.start_ticks, is_ours_alone, lambda: own))
     process_killer.begin("i", [], [command], 1000, signal.SIGTERM, marks=[MARK])
     (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
     assert (seen.alive, seen.unsure) == ((), () if is_ours_alone else ((200, "python train.py"),))

@@ -136,13 +136,14 @@ def test_what_another_thread_starts_meanwhile_has_not_the_commands_mark() -> Non
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-# What `costgov run` starts itself has a limit of its own, which the command has not.
+# What `costgov run` starts itself is known by number. Its limit is no proof: the command may copy it.
 TOLD_APART = """
 import os, resource, subprocess, time
 from contextlib import nullcontext
 from governor.adapters.command.child import start_command
 from governor.adapters.command.orphans import BeforeChildren
 from governor.adapters.machine.clock import SystemClock
+from governor.adapters.machine.own_process import OwnProcess
 from governor.adapters.machine.processes import LinuxProcesses
 
 server = subprocess.Popen(["cat"], stdin=subprocess.PIPE) if os.environ["SERVER"] else None
@@ -151,8 +152,9 @@ began = ticks()
 while ticks() <= began + 1:  # A start is known to the tick: who comes later is later by one.
     pass
 before = BeforeChildren.look()
-ours = subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True)
-drops = "(setsid prlimit --locks=unlimited env -i sleep 3600 &) > /dev/null; read line"
+ours = OwnProcess(["cat"], stdin=subprocess.PIPE, start_new_session=True)
+limit = {"none": "unlimited", "ours": resource.getrlimit(10)[0]}[os.environ["LIMIT"]]
+drops = f"(setsid prlimit --locks={limit}: env -i sleep 3600 &) > /dev/null; read line"
 read_end, write_end = os.pipe()
 os.dup2(read_end, 0)
 command = start_command(["sh", "-c", drops], "socket", "r", None, nullcontext(), before)
@@ -173,11 +175,12 @@ for pid, name in names.items():
 """
 
 
+@pytest.mark.parametrize("limit", ["none", "ours"])
 @pytest.mark.parametrize(
     ("server", "told"), [("", "True [('sh',), ('sleep',)] []\n"), ("1", "False [('sh',)] ['sleep']\n")]
 )
-def test_what_we_start_ourselves_is_known_from_the_commands_orphans(server: str, told: str) -> None:
-    environ = {**os.environ, "SERVER": server}
+def test_what_we_start_ourselves_is_known_from_the_commands_orphans(server: str, told: str, limit: str) -> None:
+    environ = {**os.environ, "SERVER": server, "LIMIT": limit}
     done = subprocess.run(
         [sys.executable, "-c", TOLD_APART], capture_output=True, text=True, timeout=SAFETY_S, env=environ
     )

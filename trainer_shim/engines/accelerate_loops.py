@@ -41,7 +41,7 @@ class AccelerateSaver(base.PositionSaver):
 
     def contents(self) -> Dict[str, Any]:
         parameters = [parameter for model in self._accelerator._models for parameter in model.parameters()]
-        return base.counted(parameters, self._accelerator._optimizers if self._save_fn is None else ())
+        return base.counted(parameters, self._accelerator._optimizers, has_state=self._save_fn is None)
 
     def trained(self) -> Iterable[Tuple[str, Any]]:
         return [named for model in self._accelerator._models for named in model.named_parameters()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Callable, Dict, Iterable, Mapping, NamedTuple, Optional, Protocol, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Tuple
 
 from trainer_shim import timing
 from trainer_shim.interfaces import Saver
@@ -16,6 +16,7 @@ from trainer_shim.tokens import Replicas
 
 # So many of a framework's own saves after a NaN delete no older checkpoint to make room: until a halt is there.
 SPARED_MAX = 3
+_LAYERS_MAX = 8  # Two are usual.
 
 
 class Options(NamedTuple):
@@ -128,23 +129,50 @@ def good_record(meter: StepMeter, step: int, path: str) -> Optional[Dict[str, An
     return record
 
 
-def counted(parameters: Iterable[Any], optimizers: Iterable[Any]) -> Dict[str, Any]:
+def counted(parameters: Iterable[Any], optimizers: Iterable[Any], has_state: bool = True) -> Dict[str, Any]:
     """Return what a checkpoint of these holds at least: each trained parameter, and this rank's optimizer state.
 
-    Frozen parameters may be left out, weights may be saved at half width, and other ranks' state is not seen from
-    here: a bound that a whole checkpoint never misses.
+    Trained is what an optimizer holds and, once it keeps state, has state of: a judge of the outputs may require a
+    gradient, and be left out of what is saved. Where optimizers hold flat copies, it is what requires a gradient.
+    Weights may be saved at half width, and other ranks' state is not seen from here: a bound that a whole checkpoint
+    never misses.
     """
+    inner = [layers(one)[-1] for one in optimizers]
+    kept = [one for one in map(_state_of, inner) if one]
+    held = [{id(one) for of in optimizers for one in _held_by(of)}, {id(one) for state in kept for one in state}]
+    chosen = list(parameters)
     count = needed = 0
-    for parameter in parameters:
-        if parameter.requires_grad:
-            numel = int(getattr(parameter, "ds_numel", None) or parameter.numel())
-            count += numel
-            needed += numel * min(2, int(parameter.element_size()))
-    for optimizer in optimizers:
-        for state in dict(getattr(optimizer, "state", {})).values():
-            tensors = [value for value in state.values() if hasattr(value, "element_size")]
-            needed += sum(int(tensor.numel()) * int(tensor.element_size()) for tensor in tensors)
+    trained = [one for one in chosen if id(one) in held[0]] or [one for one in chosen if one.requires_grad]
+    for parameter in [one for one in trained if id(one) in held[1]] or trained:
+        numel = int(getattr(parameter, "ds_numel", None) or parameter.numel())
+        count += numel
+        needed += numel * min(2, int(parameter.element_size()))
+    for values in (one for state in kept if has_state for one in state.values()):
+        tensors = [value for value in values.values() if hasattr(value, "element_size")]
+        needed += sum(int(tensor.numel()) * int(tensor.element_size()) for tensor in tensors)
     return {"parameters": count, "bytes_min": needed} if count else {}
+
+
+def layers(optimizer: Any) -> List[Any]:
+    """Return the optimizer as the framework wraps it, layer by layer, itself last."""
+    layers = [optimizer]
+    while hasattr(layers[-1], "optimizer") and len(layers) < _LAYERS_MAX:
+        layers.append(layers[-1].optimizer)
+    return layers
+
+
+def _state_of(optimizer: Any) -> Dict[Any, Any]:
+    return dict(getattr(optimizer, "state", {}))
+
+
+def _held_by(optimizer: Any) -> Iterator[Any]:
+    """Return what it trains. DeepSpeed's keep the model's parameters beside the flat ones that torch's get."""
+    for layer in layers(optimizer):
+        for group in getattr(layer, "param_groups", ()):
+            yield from group["params"]
+        for name in ("bit16_groups", "fp16_groups", "bf16_groups"):
+            for listed in getattr(layer, name, None) or ():
+                yield from listed if isinstance(listed, (list, tuple)) else ()
 
 
 def tokens_before(path: str, rank: int) -> Optional[int]:

@@ -65,8 +65,7 @@ class DeepSpeedSaver(base.PositionSaver):
         self._save = engine.save_checkpoint
 
     def contents(self) -> Dict[str, Any]:
-        optimizer = getattr(self._engine, "optimizer", None)
-        return base.counted(self._engine.module.parameters(), [getattr(optimizer, "optimizer", optimizer)])
+        return base.counted(self._engine.module.parameters(), [getattr(self._engine, "optimizer", None)])
 
     def trained(self) -> Iterable[Tuple[str, Any]]:
         return list(self._engine.module.named_parameters())

@@ -82,7 +82,7 @@ class PlainSaver(base.PositionSaver):
         self._model, self._optimizers = model, optimizers
 
     def contents(self) -> Dict[str, Any]:
-        return base.counted(self._model.parameters(), self._optimizers if self._save_fn is None else ())
+        return base.counted(self._model.parameters(), self._optimizers, has_state=self._save_fn is None)
 
     def trained(self) -> Iterable[Tuple[str, Any]]:
         return _with_held(self._model.named_parameters(), self._optimizers)

@@ -50,6 +50,45 @@ def test_frozen_parameters_may_be_left_out_and_nothing_to_train_says_nothing() -
     assert counted([frozen], []) == {}
 
 
+@dataclass
+class Groups:
+    param_groups: list[dict[str, list[Any]]]
+    state: dict[Any, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass
+class Wrapped:
+    optimizer: Any
+    bit16_groups: list[list[Any]] | None = None
+
+
+@dataclass(eq=False)
+class Key(Tensor):
+    """As torch's tensors: one is only itself, and a key of a dict."""
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
+def test_a_judge_that_requires_a_gradient_and_is_not_trained_may_be_left_out() -> None:
+    weight, judge = Key(100, 4), Key(1_000_000, 4)
+    alone = {"parameters": 100, "bytes_min": 200}
+    assert counted([weight, judge], [Groups([{"params": [weight]}])]) == alone
+    assert counted([weight, judge], [Wrapped(Groups([{"params": [weight]}]))]) == alone
+    both = [{"params": [weight, judge]}]
+    moments = {weight: {"exp_avg": Tensor(100, 4)}}
+    assert counted([weight, judge], [Groups(both, moments)]) == {"parameters": 100, "bytes_min": 600}, "never stepped"
+    assert counted([weight, judge], [Groups(both, moments)], has_state=False) == alone
+    assert counted([weight, judge], [Groups(both)])["parameters"] == 1_000_100
+
+
+def test_of_optimizers_with_flat_copies_what_requires_a_gradient_is_counted() -> None:
+    weight, judge, flat = Key(100, 2), Key(50, 2), Key(100, 4)
+    inner = Groups([{"params": [flat]}], {flat: {"exp_avg": Tensor(100, 4)}})
+    assert counted([weight, judge], [Wrapped(inner)]) == {"parameters": 150, "bytes_min": 700}
+    assert counted([weight, judge], [Wrapped(inner, [[weight]])]) == {"parameters": 100, "bytes_min": 600}
+
+
 class Part:
     """Of ZeRO-3: all ranks have equally many elements. Those after the parameter's end are as memory was."""
 

@@ -211,6 +211,10 @@ class PolicySet:
             policies = (*policies, Policy(name="command-line", source=COMMAND_LINE))
         return replace(self, policies=tuple(with_ceiling(policy, ceiling_usd_micros) for policy in policies))
 
+    def with_gate(self, after: WarmUp) -> PolicySet:
+        """Put the command line's `--gate` into every policy."""
+        return replace(self, policies=tuple(_with_gate(policy, after) for policy in self.policies))
+
 
 def with_ceiling(
     policy: Policy, ceiling_usd_micros: UsdMicros, *, tokens: int | None = None, source: str = COMMAND_LINE
@@ -224,6 +228,12 @@ def with_ceiling(
     name = "budget" if "budget" not in taken else "command-line-ceiling"
     budget = replace(policy.budget, ceiling_usd_micros=ceiling_usd_micros, tokens=tokens or policy.budget.tokens)
     return replace(policy, budget=budget, rules=(*others, _enforcing(policy, name, source)))
+
+
+def _with_gate(policy: Policy, after: WarmUp) -> Policy:
+    name = "gate" if all(rule.name != "gate" for rule in policy.rules) else "command-line-gate"
+    rule = replace(_enforcing(policy, name, COMMAND_LINE), trigger="gate", params={after.kind.value: after.need})
+    return replace(policy, rules=(*policy.rules, rule))
 
 
 def with_cap_rule(policy: Policy) -> Policy:

@@ -15,6 +15,8 @@ def judge(node: Node, managed: ManagedRun, at: MonoNs, event: Step | None) -> li
     effects: list[Effect] = []
     for verdict in managed.rules.judge(at, event):
         effects.extend(on_verdict(node, managed, verdict, at))
+    for remark in managed.rules.remarks:
+        effects.append(Alarm(remark.reason, managed.run.run, remark.text))
     return effects
 
 
@@ -72,8 +74,11 @@ def _is_on_hold(managed: ManagedRun, at: MonoNs) -> bool:
 
 
 def _is_breaker_open(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> bool:
-    """The breaker never holds back a ceiling's halt."""
-    return verdict.trigger != "budget" and _halts_today(node, managed, at) >= managed.policy.halts_per_day_max
+    """The breaker never holds back a ceiling's halt, nor a gate's: people launch until the run is cheap enough."""
+    return (
+        verdict.trigger not in ("budget", "gate")
+        and _halts_today(node, managed, at) >= managed.policy.halts_per_day_max
+    )
 
 
 def _halts_today(node: Node, managed: ManagedRun, at: MonoNs) -> int:

@@ -250,11 +250,14 @@ def forecast(recent: Sequence[Window], tokens_left: int, began_tokens: int | Non
     size = sum(tokens for tokens, _ in took) / len(took)
     future = max(0, tokens_left) / size
     hours = [duration_ns / NS_PER_HOUR / tokens * size for tokens, duration_ns in took]
-    return Forecast(max(0, tokens_left), _total(hours, future), len(took))
+    return Forecast(max(0, tokens_left), total_ahead(hours, future), len(took))
 
 
-def _total(per_window: Sequence[float], future: float) -> Interval:
-    """The sum of a quantity over `future` more windows (not necessarily whole), from its values in past windows."""
+def total_ahead(per_window: Sequence[float], future: float) -> Interval:
+    """The sum of a quantity over `future` more windows (not necessarily whole), from its values in past windows.
+
+    Steps are windows too (core.rules.triggers.gate).
+    """
     known = len(per_window)
     mean = statistics.fmean(per_window)
     if known < WINDOWS_MIN or future == 0:

@@ -37,6 +37,7 @@ class _WatchedRule:
         "is_of_last_step",
         "is_stepped",
         "meaning",
+        "remarked",
         "reported_at",
         "rule",
         "standing",
@@ -54,6 +55,7 @@ class _WatchedRule:
         self.meaning = _meaning_of(rule)
         self.timer = PersistenceTimer(rule.persistence)
         self.finding: Finding = NOT_JUDGED
+        self.remarked = ""
         self.standing: Verdict | None = None  # Set at the verdict, cleared when the trigger is QUIET again.
         self.reported_at: MonoNs | None = None  # The time of its last verdict, in any attempt.
         # Nothing fires, nothing is counted and no verdict stands. A calm rule is evaluated only when it may fire.
@@ -154,6 +156,8 @@ class Rules:
         # Since the last tick only steps and heartbeats have come. Any other event may end an UNKNOWN reading.
         self._only_steps_since_tick = False
         self._tick_at = MonoNs(0)
+        # Of the last judge(): findings that do not fire and say something. Each text comes once.
+        self.remarks: list[Finding] = []
 
     def observe(self, event: Event) -> bool:
         """Show an event that has already been applied to the run. False: the event is a step that concerns no rule."""
@@ -180,6 +184,7 @@ class Rules:
         rules are evaluated only when they may fire: after a step, if their trigger says so; at a tick, if time moves
         them. `findings` evaluates the others on demand.
         """
+        self.remarks.clear()
         if event is not None and not self._due:
             return []
         verdicts: list[Verdict] = []
@@ -191,7 +196,7 @@ class Rules:
             finding = watched.finding = watched.condition.judge(at, run)
             if finding.is_firing:
                 watched.calm = False
-            elif watched.calm:
+            elif self._stays_calm(watched, finding):
                 continue
             restless = True
             warmup = watched.rule.warmup
@@ -217,6 +222,13 @@ class Rules:
                 watched.calm = True
         self._restless = restless  # Every rule that is not calm was evaluated above.
         return verdicts
+
+    def _stays_calm(self, watched: _WatchedRule, finding: Finding) -> bool:
+        """Note what a finding says that does not fire."""
+        if finding.text and finding.text != watched.remarked:
+            watched.remarked = finding.text
+            self.remarks.append(finding)
+        return watched.calm
 
     def steady_until(self, at: MonoNs) -> MonoNs:
         """Until when ticks may be left out, asked after `judge(at)` at a tick: they would reach no verdict.
@@ -306,6 +318,7 @@ class Rules:
             watched.finding = NOT_JUDGED
             watched.standing = None
             watched.calm = False
+            watched.remarked = ""
         self._restless = True
 
     def with_policy(self, policy: Policy) -> Rules:

@@ -41,6 +41,7 @@ from governor.app.node_facts import (
 )
 from governor.app.pricing import PriceWatch
 from governor.app.settings_file import second_place
+from governor.core.base.policy import WarmUp
 from governor.core.base.units import MICROS_PER_USD, TICK_NS, BootNs, UsdMicros, WallNs, format_usd
 from governor.core.engine.idle import limit
 from governor.core.engine.node import Node, know_incidents, new_node
@@ -76,7 +77,7 @@ class Governor:
     def __init__(
         self, settings: Settings, policy_paths: Sequence[Path] | None, *, ceiling: UsdMicros | None = None,
         price: UsdMicros | None = None, exclusive: bool = False, watchers: Sequence[Observer] = (),
-        entered: tuple[BootNs, int] | None = None,
+        entered: tuple[BootNs, int] | None = None, gate: WarmUp | None = None,
     ) -> None:  # fmt: skip
         """`entered`: our first moment, and the CPU time until then. The node's time is ours since costgov began so."""
         self.settings = settings
@@ -109,7 +110,7 @@ class Governor:
         # Without paths, each reload reads the node's policies again.
         self.policy_paths: Callable[[], Sequence[Path]] = lambda: policy_paths or files.of_node(paths.policies_dir)
         budgets = [table.scoped() for table in settings.budget]
-        self.load = policy_loader(self.policy_paths, ceiling, lambda: may_start, facts, budgets)
+        self.load = policy_loader(self.policy_paths, ceiling, lambda: may_start, facts, budgets, gate)
         policies, problems = self.load()
         if policies is None:
             self.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from governor.core.base.policy import PolicySet
+from governor.core.base.policy import PolicySet, WarmUp
 from governor.core.base.units import UsdMicros, format_usd
 from governor.core.engine.budgeting import fault as budget_fault
 from governor.core.engine.halt_plan import least_ceiling
@@ -18,7 +18,7 @@ from governor.policies.parse import load_policies
 
 def policy_loader(
     paths: Callable[[], Sequence[Path]], ceiling: UsdMicros | None, priced: Callable[[], bool],
-    facts: NodeFacts | None = None, budgets: Sequence[ScopedBudget] = (),
+    facts: NodeFacts | None = None, budgets: Sequence[ScopedBudget] = (), gate: WarmUp | None = None,
 ) -> Callable[[], tuple[PolicySet | None, list[str]]]:  # fmt: skip
     """Return the function that reads the policies, now and at each SIGHUP.
 
@@ -36,6 +36,8 @@ def policy_loader(
             return None, [str(problem) for problem in problems]
         if ceiling is not None:
             policies = policies.with_ceiling(ceiling)
+        if gate is not None:
+            policies = policies.with_gate(gate)
         unpriced = [p.name for p in policies.policies if p.budget.ceiling_usd_micros is not None]
         if unpriced and not priced():
             return None, [

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from governor.core.base.units import MICROS_PER_USD, format_usd, usd
+from governor.core.base.units import MICROS_PER_USD, UsdMicros, format_usd, usd
 from governor.text.moments import Snapshot, none_is_left
 from governor.text.table import plain
 
@@ -144,10 +144,10 @@ def torn_text(checkpoint: Mapping[str, Any]) -> str | None:
 
 
 def resume_with(snapshot: Snapshot) -> str | None:
-    """After a halt by a ceiling: the same command under the same ceiling would be halted at once. None else."""
+    """After a halt by a ceiling or a gate: the same command under the same ceiling would be halted again. None else."""
     reached = _reached(snapshot)
     if reached is None:
-        return None
+        return _past_gate(snapshot.get("evidence") or {})
     known = f"{format_usd(reached.spent)} is spent, and {format_usd(reached.reserve)} stays reserved for a halt"
     higher = _higher_ceiling(snapshot)
     if higher is not None:
@@ -157,6 +157,15 @@ def resume_with(snapshot: Snapshot) -> str | None:
         )
     which = "--ceiling" if "--ceiling" in str(snapshot.get("resume")) else f"ceiling of {plain(reached.scope)}"
     return f"a higher {which} than {format_usd(reached.ceiling)}: {known}"
+
+
+def _past_gate(evidence: Mapping[str, Any]) -> str | None:
+    """What lets the run pass its gate. The command keeps its ceiling: what more it may cost is a person's choice."""
+    enough, fits = evidence.get("enough_usd_micros"), evidence.get("would_fit")
+    if not isinstance(enough, int):
+        return None
+    fewer = f", or a goal of {fits:,} {plain(str(evidence.get('goal_unit')))}" if isinstance(fits, int) else ""
+    return f"a ceiling from {format_usd(UsdMicros(enough))} on{fewer}: else its gate halts it again"
 
 
 class _Reached(NamedTuple):

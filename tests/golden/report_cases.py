@@ -146,6 +146,43 @@ def ceiling_of_a_trainer() -> dict[str, Any]:
     }
 
 
+def gate_of_a_trainer() -> dict[str, Any]:
+    """After twenty steps it is sure that the run lands above its ceiling."""
+    text = (
+        "after 20 steps the run lands at $41.20 ($38.05 to $44.35) at its goal of 20,000 steps, above the ceiling "
+        "$25.00 less $0.7500 for its halt; what would do: a ceiling from $45.10 on, or a goal of 10,901 steps"
+    )
+    return ceiling_of_a_trainer() | {
+        "incident_id": "run7.gpu-17.4",
+        "rule": "gate",
+        "trigger": "gate",
+        "reason": "gate",
+        "text": text,
+        "evidence": {
+            "landing_usd_micros": 41_200_000,
+            "landing_low_usd_micros": 38_050_000,
+            "landing_high_usd_micros": 44_350_000,
+            "limit_usd_micros": 24_250_000,
+            "ceiling_usd_micros": 25_000_000,
+            "reserve_usd_micros": 750_000,
+            "enough_usd_micros": 45_100_000,
+            "goal": 20_000,
+            "goal_unit": "steps",
+            "would_fit": 10_901,
+            "steps": 20,
+            "step_times": 19,
+        },
+        "timeline": [
+            entry(0, "verdict", rule="gate", reason="gate", text=text),
+            entry(400_000, "asked", checkpoint="good"),
+            *_healthy_timeline()[2:],
+        ],
+        "spend_usd_micros": 220_000,
+        "spend_at_verdict_usd_micros": 210_000,
+        "resume": "costgov run --ceiling 25 --gate 20steps --name run7 -- python train.py",
+    }
+
+
 def newest_not_finite() -> dict[str, Any]:
     """A NaN that no loss has shown is in the newest checkpoint that the Trainer saved by itself."""
     output = "/data/run7/output"
@@ -331,6 +368,7 @@ CASES = {
         newest_not_finite,
         none_is_finite,
         ceiling_of_a_trainer,
+        gate_of_a_trainer,
         hang_deaf,
         stop_refused,
         operator_halt_torn,

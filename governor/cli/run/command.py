@@ -17,7 +17,7 @@ import click
 from governor.cli.common import ExitCode, Usd, UsdPerHour, config_option, exits, find_config, remark, settings_from
 from governor.cli.interrupts import exit_code_stands
 from governor.core.base.secrets import command_text
-from governor.core.base.units import UsdMicros
+from governor.core.base.units import UsdMicros, parse_count
 from governor.daemon.stderr import stderr_that_never_waits
 from governor.policies.files import PACKAGED_POLICY
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from governor.app.settings_file import Settings
+    from governor.core.base.policy import WarmUp
 
 NAME_CHARS_MAX: Final = 40  # The name is part of two socket paths, which hold 107 bytes.
 # A run that reports nothing for longer than a day reports nothing.
@@ -44,6 +45,28 @@ class Period(click.FloatRange):
         if math.isnan(seconds):  # A range check alone accepts NaN.
             self.fail(f"{value} is not a number of seconds", param, ctx)
         return seconds
+
+
+class GateAfter(click.ParamType["WarmUp"]):
+    """Steps or tokens: "20steps", "2M" or "2M tokens"."""
+
+    name = "gate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from governor.core.base.policy import PersistenceKind, WarmUp
+
+        if isinstance(value, WarmUp):
+            return value
+        found = re.fullmatch(r"\s*([0-9][0-9._]*[KMBT]?)\s*(steps?|tokens?)?\s*", str(value))
+        try:
+            need = parse_count(found.group(1)) if found is not None else 0
+        except ValueError:
+            need = 0
+        # A bare number is one of neither: 20 tokens are less than a step.
+        if found is None or need == 0 or (found.group(2) is None and found.group(1).isdecimal()):
+            self.fail(f'"{value}" is no number of steps or tokens; write for example 20steps or 2M', param, ctx)
+        is_steps = (found.group(2) or "").startswith("step")
+        return WarmUp(PersistenceKind.STEPS if is_steps else PersistenceKind.TOKENS, need)
 
 
 def policies_option(command: Any) -> Any:
@@ -112,6 +135,10 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
     "--max-rate", type=UsdPerHour(), metavar="USD_PER_H",
     help="Start nothing on a machine that costs more an hour, by whatever price is used, or whose price is unknown.",
 )  # fmt: skip
+@click.option(
+    "--gate", type=GateAfter(), metavar="STEPS|TOKENS",
+    help="After so many, as 20steps or 2M, halt a run that lands above its ceiling at its goal, with 90 % certainty.",
+)  # fmt: skip
 @click.option("--name", metavar="NAME", help="Name of the run. One name is one budget, over every restart.")
 @observe_option
 @click.option(
@@ -136,8 +163,8 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     policies: tuple[Path, ...], ceiling: UsdMicros | None, price: UsdMicros | None, max_rate: UsdMicros | None,
-    name: str | None, observe: bool, log: Path | None, progress: float | None, as_json: bool, config: Path | None,
-    fault_mark: Path | None, command: tuple[str, ...],
+    gate: WarmUp | None, name: str | None, observe: bool, log: Path | None, progress: float | None, as_json: bool,
+    config: Path | None, fault_mark: Path | None, command: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run COMMAND under a governor of its own. Needs no root, no service, no configuration.
 
@@ -184,7 +211,7 @@ def run(
     with _console(progress, as_json=as_json) as console:
         code = run_command(
             settings, _policy_paths(policies, ceiling, settings), command, name=chosen,
-            limits=Limits(ceiling, price, max_rate), log_path=log, fault_mark=fault_mark, console=console,
+            limits=Limits(ceiling, price, max_rate, gate), log_path=log, fault_mark=fault_mark, console=console,
         )  # fmt: skip
         exit_code_stands()
         if code == ExitCode.NOT_FOUND:

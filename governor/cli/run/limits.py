@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from governor.app.before_launch import refusal
 from governor.app.wiring import Governor
 from governor.cli.run.relaunch import launched_before
+from governor.core.base.policy import Policy, WarmUp
 from governor.core.base.units import UsdMicros, format_usd
 
 
@@ -18,15 +20,18 @@ class Limits:
     ceiling: UsdMicros | None = None
     price: UsdMicros | None = None
     max_rate: UsdMicros | None = None  # The machine's price an hour.
+    gate: WarmUp | None = None  # After what its cost at its goal is looked at.
 
 
 def not_launched(governor: Governor, name: str, limits: Limits) -> str | None:
     """Why the command is not started, in one line: an earlier launch of it, the machine's price, or a budget."""
-    clock = governor.clock
+    clock, node, uid = governor.clock, governor.node, os.getuid()
+    policies = (*node.policies.policies, node.policy_for(name, None, {}, uid))
     return (
         launched_before(governor, name)
         or too_dear(limits.max_rate, governor.price.usd_micros_per_hour, governor.price.text)
-        or refusal(governor.node, name, os.getuid(), clock.boot(), clock.mono())
+        or nothing_to_compare(limits.gate, policies, governor.price.usd_micros_per_hour)
+        or refusal(node, name, uid, clock.boot(), clock.mono())
     )
 
 
@@ -42,3 +47,20 @@ def too_dear(max_rate: UsdMicros | None, price: UsdMicros | None, text: str) -> 
     if price <= max_rate:
         return None
     return f"not launched: --max-rate {format_usd(max_rate)}/h is below the price of this machine, {text}"
+
+
+def nothing_to_compare(gate: WarmUp | None, policies: Iterable[Policy], price: UsdMicros | None) -> str | None:
+    """Why --gate could not be asked. The goal may be the trainer's own, which only its first step tells."""
+    if gate is None:
+        return None
+    if all(one.budget.ceiling_usd_micros is None and one.expected.usd_micros_per_mtok is None for one in policies):
+        return (
+            "not launched: --gate has no ceiling to compare with: pass --ceiling USD, or set [budget] ceiling_usd or "
+            "[expected] usd_per_mtok in the policy"
+        )
+    if price is None:
+        return (
+            "not launched: --gate, and the price of this machine is unknown: pass --price USD_PER_HOUR, or set "
+            "node.price_usd_per_hour in costgov.toml"
+        )
+    return None

@@ -149,7 +149,7 @@ def _run_governed(
         try:
             governor = Governor(
                 settings, policy_paths, ceiling=limits.ceiling, price=limits.price, exclusive=True,
-                watchers=(outcome, console), entered=ENTERED if command is None else None,
+                watchers=(outcome, console), entered=ENTERED if command is None else None, gate=limits.gate,
             )  # fmt: skip
         except CannotStart as error:
             sys.stderr.write(f"costgov: {is_running(error, name, settings.paths) or error}\n")

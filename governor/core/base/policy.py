@@ -233,6 +233,8 @@ def with_ceiling(
 def _with_gate(policy: Policy, after: WarmUp) -> Policy:
     name = "gate" if all(rule.name != "gate" for rule in policy.rules) else "command-line-gate"
     rule = replace(_enforcing(policy, name, COMMAND_LINE), trigger="gate", params={after.kind.value: after.need})
+    # What it halts is healthy.
+    rule = replace(rule, checkpoint="none" if rule.checkpoint == "none" else "good")
     return replace(policy, rules=(*policy.rules, rule))
 
 

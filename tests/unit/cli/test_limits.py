@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import click
 import pytest
 
-from governor.cli.run.limits import too_dear
+from governor.cli.run.command import GateAfter
+from governor.cli.run.limits import nothing_to_compare, too_dear
+from governor.core.base.policy import Budget, Expected, PersistenceKind, Policy, WarmUp
 from governor.core.base.units import UsdMicros, usd
 
 TEXT = "$98.32/h on-demand (built-in table, as of 2025-06)"
@@ -26,3 +29,55 @@ def test_an_unknown_price_is_refused_and_without_the_option_nothing_is() -> None
     assert "the price of this machine is unknown: pass --price" in told
     assert too_dear(None, UsdMicros(10**15), TEXT) is None
     assert too_dear(None, None, "unknown") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "need"),
+    [
+        ("20steps", PersistenceKind.STEPS, 20),
+        ("1 step", PersistenceKind.STEPS, 1),
+        ("1.5K steps", PersistenceKind.STEPS, 1500),
+        ("2M", PersistenceKind.TOKENS, 2_000_000),
+        (" 2.5B tokens ", PersistenceKind.TOKENS, 2_500_000_000),
+        ("51200 tokens", PersistenceKind.TOKENS, 51_200),
+    ],
+)
+def test_a_gate_is_of_steps_or_of_tokens(text: str, kind: PersistenceKind, need: int) -> None:
+    assert GateAfter().convert(text, None, None) == WarmUp(kind, need)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "20", "steps", "0steps", "0M", "-5steps", "10m", "20 steps more", "1e9", "nan", "9999999999T"]
+)
+def test_a_gate_that_is_neither_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no number of steps or tokens; write for example 20steps or 2M"):
+        GateAfter().convert(text, None, None)
+
+
+GATE = WarmUp(PersistenceKind.STEPS, 20)
+BARE = Policy("p", budget=Budget(tokens=10**9))
+
+
+@pytest.mark.parametrize(
+    ("policies", "refused"),
+    [
+        ([BARE], True),
+        ([], True),
+        ([Policy("p", budget=Budget(usd(300)))], False),
+        ([BARE, Policy("p", expected=Expected(usd_micros_per_mtok=1))], False),
+        ([Policy("p", expected=Expected(tokens_per_s=1e4))], True),
+    ],
+)
+def test_a_gate_that_has_nothing_to_compare_with_starts_nothing(policies: list[Policy], refused: bool) -> None:
+    told = nothing_to_compare(GATE, policies, usd(22))
+    assert (told is not None) == refused
+    assert told is None or told.startswith(
+        "not launched: --gate has no ceiling to compare with: pass --ceiling USD, or"
+    )
+    assert nothing_to_compare(None, policies, None) is None
+
+
+def test_a_gate_without_a_price_starts_nothing() -> None:
+    told = nothing_to_compare(GATE, [Policy("p", expected=Expected(usd_micros_per_mtok=1))], None)
+    assert told is not None
+    assert told.startswith("not launched: --gate, and the price of this machine is unknown: pass --price USD_PER_HOUR")

@@ -105,6 +105,24 @@ def test_the_copied_command_pays_for_what_is_spent_and_reserved_and_the_old_ceil
     assert f"The command has {copied}, that and the old ceiling again" in told
 
 
+def test_after_a_gate_the_command_keeps_its_ceiling_and_what_lets_it_pass_is_named() -> None:
+    """How much more a run may cost is a person's choice: whoever only pastes is halted again, twenty steps later."""
+    seen = {"ceiling_usd_micros": 8_000_000, "reserve_usd_micros": 300_000, "enough_usd_micros": 10_300_000}
+    command = "costgov run --ceiling 8 --gate 20steps -- python t.py"
+    halted = ceiling_of_a_trainer() | {
+        "resume": command,
+        "trigger": "gate",
+        "reason": "gate",
+        "evidence": seen | {"would_fit": 770_000, "goal_unit": "steps"},
+    }
+    assert command_to_copy(halted) == command
+    assert resume_with(halted) == "a ceiling from $10.30 on, or a goal of 770,000 steps: else its gate halts it again"
+    halted["evidence"] = seen | {"would_fit": None}
+    assert resume_with(halted) == "a ceiling from $10.30 on: else its gate halts it again"
+    halted["evidence"] = seen | {"enough_usd_micros": None}
+    assert resume_with(halted) is None, "a plan is no option of the command"
+
+
 def test_the_options_that_take_no_value_are_those_of_the_command() -> None:
     flags = {
         name for option in run.params if isinstance(option, click.Option) and option.is_flag for name in option.opts

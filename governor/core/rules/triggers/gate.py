@@ -259,9 +259,11 @@ class Gate(Trigger):
         if self._ceiling is not None:
             reserved = f" less {format_usd(UsdMicros(state.reserve))} for its halt" if state.reserve else ""
             above = f"the ceiling {format_usd(self._ceiling)}{reserved}"
-            enough = f"a ceiling from {format_usd(_in_cents(state.high + state.reserve))} on"
+            least = _in_cents(state.high + state.reserve)
+            enough = f"a ceiling from {format_usd(least)} on"
         else:
             above = f"the {format_usd(UsdMicros(limit))} that its plan expects"
+            least = None
             per_mtok = _in_cents(state.high * MTOK // (state.goal_tokens or 1))
             enough = f"a plan from {format_usd(per_mtok)} per 1M tokens on"
         # Of what is left, as much as the rest of the limit pays for.
@@ -279,7 +281,7 @@ class Gate(Trigger):
                 "limit_usd_micros": limit,
                 "ceiling_usd_micros": self._ceiling,
                 "reserve_usd_micros": state.reserve,
-                "spend_usd_micros": state.spent,
+                "enough_usd_micros": least,
                 "goal": state.goal,
                 "goal_unit": state.unit,
                 "would_fit": fits if fits > state.done else None,

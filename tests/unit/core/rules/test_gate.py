@@ -11,7 +11,17 @@ import random
 import pytest
 
 from governor.core.base.findings import Reading
-from governor.core.base.policy import COMMAND_LINE, Budget, Expected, Mode, PersistenceKind, Policy, PolicySet, WarmUp
+from governor.core.base.policy import (
+    COMMAND_LINE,
+    Budget,
+    Expected,
+    HaltSettings,
+    Mode,
+    PersistenceKind,
+    Policy,
+    PolicySet,
+    WarmUp,
+)
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs, usd
 from governor.core.engine.node import Node, new_node
 from governor.core.engine.node_journal import run_snapshot
@@ -169,6 +179,12 @@ def test_it_enforces_where_the_file_only_observes_and_keeps_a_rule_of_its_name()
     assert (typed.name, typed.source, typed.mode) == ("command-line-gate", COMMAND_LINE, Mode.ENFORCE)
     assert (typed.trigger, typed.params, typed.checkpoint) == ("gate", {"tokens": 5}, "good")
     assert policy.rules[0].name == "gate"
+
+
+@pytest.mark.parametrize(("file", "typed"), [("good", "good"), ("suspect", "good"), ("none", "none")])
+def test_what_it_halts_is_healthy_so_its_checkpoint_is_good(file: str, typed: str) -> None:
+    [policy] = PolicySet((Policy("p", halt=HaltSettings(checkpoint=file)),), "d").with_gate(AFTER_10).policies
+    assert policy.rules[-1].checkpoint == typed
 
 
 def _answer(ceiling: float, times: list[float]) -> str:

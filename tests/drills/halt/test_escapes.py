@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -199,6 +200,20 @@ def test_an_orphan_that_dropped_all_that_it_had_inherited(
     assert others.dead() == ["left"], halted.output
     del others.pids["left"]
     assert_halted(halted)
+
+
+@needs_root
+def test_what_has_become_another_users_ends_with_roots_command_and_that_with_it(public: Path) -> None:
+    """As a container's entry point drops root: its shell would start the halted trainer again."""
+    os.chown(public, USER, USER)
+    trains = f"{shlex.join(AS_USER)} {sys.executable} {HERE / 'trainee.py'} polite {public}"
+    helps = f"setpriv --reuid={USER + 1} --clear-groups sleep {FOR_EVER} > /dev/null 2>&1 & echo $! > {public}/helper"
+    script = f"{helps}; {trains}; touch {public}/again; exec {trains}"
+    halted = end_of(begin(public, ["/bin/sh", "-c", script], prefix=NO_GROUPS), public)
+    assert_halted(halted)
+    assert halted.incident["uid"] == USER
+    assert not (public / "again").exists()
+    assert not is_alive(int((public / "helper").read_text()))
 
 
 @needs_root

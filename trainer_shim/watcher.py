@@ -231,6 +231,7 @@ class Watcher:
             return
         self._said_bye = True
         self._progress.set_phase("finish")
+        self._save_at_step.finish()
         self._gate.finish()
         self._agreement.wake()
         self._governor.put("bye", {"reason": clip(reason), "step": self._gate.step, "completed": completed})

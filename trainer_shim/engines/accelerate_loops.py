@@ -17,7 +17,7 @@ from trainer_shim.saving import checkpoint, rng
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
-from . import base, hooks, plain, replicas
+from . import base, hooks, plain, replicas, save_fn
 from .base import Options
 from .deepspeed_engine import DeepSpeedKind
 from .hf import through_backward
@@ -34,7 +34,7 @@ class AccelerateSaver(base.PositionSaver):
         super().__init__(meter)
         self.directory = _beside_automatic(accelerator, directory)
         self._accelerator = accelerator
-        self._save_fn = options.save_fn
+        self._save_fn = save_fn.of(options.save_fn)
         self._load_fn = options.load_fn
         self._numbered = _numbered(accelerator)
         self._spared = 0
@@ -64,6 +64,9 @@ class AccelerateSaver(base.PositionSaver):
             for name in ("automatic_checkpoint_naming", "iteration"):
                 if name in before:
                     setattr(naming, name, before[name])
+
+    def pending(self) -> bool:
+        return self._save_fn is not None and self._save_fn.pending()
 
     def load(self, directory: str, tag: str) -> Dict[str, Any]:
         if self._load_fn is not None:

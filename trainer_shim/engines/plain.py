@@ -18,7 +18,7 @@ from trainer_shim.meter import StepMeter
 from trainer_shim.scalars import EngineFacts
 from trainer_shim.tokens import Replicas
 
-from . import base, compiling, hooks, replicas, torch_calls
+from . import base, compiling, hooks, replicas, save_fn, torch_calls
 from .base import Options
 
 STATE_FILE = "state.pt"
@@ -77,7 +77,7 @@ class PlainSaver(base.PositionSaver):
         self._stateful: Dict[str, Any] = {"model": getattr(model, "module", model)}
         self._stateful.update(("optimizer_%d" % index, item) for index, item in enumerate(optimizers))
         self._stateful.update(options.stateful)
-        self._save_fn = options.save_fn
+        self._save_fn = save_fn.of(options.save_fn)
         self._load_fn = options.load_fn
         self._model, self._optimizers = model, optimizers
 
@@ -99,6 +99,9 @@ class PlainSaver(base.PositionSaver):
         if _is_first_rank(torch):
             state = {name: item.state_dict() for name, item in self._stateful.items()}
             torch.save({"state": state, "client_state": client_state}, os.path.join(path, STATE_FILE))
+
+    def pending(self) -> bool:
+        return self._save_fn is not None and self._save_fn.pending()
 
     def load(self, directory: str, tag: str) -> Dict[str, Any]:
         if self._load_fn is not None:

@@ -35,6 +35,8 @@ IDLE_POLL_PER_RANK_S = 0.001  # Likewise, at most 1,000.
 RECONNECT_S = 5.0
 _DECIDE_AGAIN_NS = 1_000_000_000  # The rank that posted last should have decided; it may have died between the two.
 
+_NOTHING = "save_fn has to write before it returns, or return the future of what writes: nothing is in"
+
 Verdict = Dict[str, Any]
 
 
@@ -316,6 +318,9 @@ class AgreementThread:
                 round_.settle(Phase.OUTCOME, {"abort": clip("rank %d: %s" % (rank, why))})
                 return
             parts += [checkpoint.Part(*part) for part in vote["parts"]]
+        if not checkpoint.holds_any(parts):
+            round_.settle(Phase.OUTCOME, {"abort": clip("rank 0: %s %s" % (_NOTHING, path))})
+            return
         self._share(round_)
         request = round_.hardened(self._request)
         kind = "suspect" if "suspect" in (request.checkpoint, order.kind) else "good"

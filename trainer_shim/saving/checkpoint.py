@@ -15,7 +15,7 @@ import zlib
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from .manifest import MANIFEST as MANIFEST
-from .manifest import Entry, TornError, count_bytes, open_regular, parse, size_fault
+from .manifest import OWN_FILES, Entry, TornError, count_bytes, open_regular, parse, size_fault
 
 MANIFEST_VERSION = 1
 MANIFEST_BYTES_MAX = 64 << 20  # A quarter of a million files: ten times the largest sharded checkpoint known to us.
@@ -218,6 +218,11 @@ def commit(path: str, parts: List[Part], facts: Dict[str, Any], move_latest: boo
         "tokens_total": facts.get("tokens_total"),
         "trained_finite": facts.get("trained_finite", False),
     }
+
+
+def holds_any(parts: List[Part]) -> bool:
+    """Whether there is more in it than our own small files: without weights it is none."""
+    return any(part.size_bytes for part in parts if not os.path.basename(part.path).startswith(OWN_FILES))
 
 
 def _entry(part: Part) -> Dict[str, Any]:

@@ -182,6 +182,12 @@ class SaveAtStep:
             self.checkpoint_s += (time.monotonic_ns() - began_ns) / 1e9
             self._drain(order, result)
 
+    @guarded()
+    def finish(self) -> None:
+        """The training loop has ended. What was being written may be written: scripts wait for it there."""
+        if self._draining is not None:
+            self._drain(*self._draining)
+
     def _drain(self, order: Order, result: Result) -> None:
         """Report a save once its files are written. An asynchronous engine needs further steps for that."""
         while result.error is None:

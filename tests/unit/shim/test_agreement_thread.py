@@ -35,6 +35,8 @@ class OneFileSaver:
         self.steps: list[int] = []
         self.gate: StepGate | None = None
         self.harm: str | None = None
+        self.writes = True
+        self.is_pending = False
 
     def harmed(self) -> str | None:
         return self.harm
@@ -44,10 +46,10 @@ class OneFileSaver:
         self.steps.append(self.gate.step)
         path = Path(directory) / tag
         path.mkdir(parents=True, exist_ok=True)
-        (path / f"shard_{self.rank}").write_bytes(bytes(100 + self.rank))
+        (path / f"shard_{self.rank}").write_bytes(bytes((100 + self.rank) * self.writes))
 
     def pending(self) -> bool:
-        return False
+        return self.is_pending
 
     def load(self, directory: str, tag: str) -> dict[str, Any]:
         raise NotImplementedError
@@ -204,6 +206,31 @@ def test_where_one_rank_cannot_look_at_its_weights_nobody_says_that_all_are_fini
     ranks[2].ask("i")
     saved = ranks[0].ack("i", "saved", "failed")["checkpoint"]
     assert (saved["kind"], saved["trained_finite"]) == ("good", False)
+
+
+def test_a_checkpoint_with_nothing_in_it_is_not_saved_and_says_why(ranks: list[Rank], tmp_path: Path) -> None:
+    """save_fn() has left the writing to somebody of whom nobody knows."""
+    start(ranks)
+    for rank in ranks:
+        rank.saver.writes = False
+    ranks[2].ask("i")
+    for rank in ranks:
+        assert "or return the future of what writes: nothing is in" in rank.ack("i", "failed", "saved")["reason"]
+    assert whole(tmp_path) == []
+
+
+def test_what_is_written_when_the_loop_ends_is_saved(tmp_path: Path) -> None:
+    """Scripts wait for their last asynchronous save before they end."""
+    rank = Rank(0, MemoryStore(), tmp_path, 0.0)
+    rank.saver.is_pending = True
+    rank.gate.promise(1, time.monotonic_ns())
+    assert rank.gate.reach(1)
+    rank.gate.order(Order(True, "cg_1", "good", False, 86, time.monotonic_ns(), "own:1.1", 1))
+    rank.save_at_step.hold(1, False)
+    assert rank.gate.result is None
+    rank.saver.is_pending = False
+    rank.save_at_step.finish()
+    assert rank.gate.result == (str(tmp_path / "cg_1"), None)
 
 
 def test_one_rank_that_never_reaches_the_step_releases_all_at_the_deadline(ranks: list[Rank], tmp_path: Path) -> None:

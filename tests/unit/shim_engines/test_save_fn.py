@@ -1,0 +1,109 @@
+"""What save_fn() leaves to be written later, by whatever writes it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from concurrent.futures import Future
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+from trainer_shim.engines import save_fn
+
+
+class TorchFuture:
+    """As torch.futures.Future: it has value() and no result()."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+
+    def done(self) -> bool:
+        return self.is_done
+
+    def value(self) -> None:
+        raise OSError("disk full")
+
+
+class AsyncSaveResponse(NamedTuple):
+    """As torch's: two futures by name."""
+
+    staging_completion: Future[None]
+    upload_completion: Future[None]
+
+
+def called(returned: Any) -> save_fn.SaveFn:
+    saved = save_fn.SaveFn(lambda *_: returned)
+    saved("/ck", "cg_1", {})
+    return saved
+
+
+def test_a_save_fn_that_returns_nothing_or_a_path_has_written() -> None:
+    assert not called(None).pending()
+    assert not called("/ck/cg_1").pending()
+    assert save_fn.of(None) is None
+
+
+@pytest.mark.parametrize("kind", ["alone", "listed", "response"])
+def test_a_future_is_waited_for_wherever_it_is(kind: str) -> None:
+    staged: Future[None] = Future()
+    written: Future[None] = Future()
+    staged.set_result(None)
+    returned: Any = {"alone": written, "listed": [staged, written], "response": AsyncSaveResponse(staged, written)}[
+        kind
+    ]
+    saved = called(returned)
+    assert saved.pending()
+    written.set_result(None)
+    assert not saved.pending()
+
+
+def test_what_the_writing_raises_is_raised_once() -> None:
+    written: Future[None] = Future()
+    saved = called(written)
+    written.set_exception(OSError("disk full"))
+    with pytest.raises(OSError, match="disk full"):
+        saved.pending()
+    assert not saved.pending()
+
+
+def test_a_thread_and_a_future_of_torch_are_waited_for() -> None:
+    until, torch_future = threading.Event(), TorchFuture()
+    thread = threading.Thread(target=until.wait)
+    thread.start()
+    saved = called((thread, torch_future))
+    assert saved.pending()
+    until.set()
+    thread.join()
+    assert saved.pending()
+    torch_future.is_done = True
+    with pytest.raises(OSError, match="disk full"):
+        saved.pending()
+
+
+def test_what_dcp_writes_asynchronously_is_waited_for_where_the_script_keeps_its_future(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """dcp.async_save(), with the future in a variable of the script's."""
+    written: Future[None] = Future()
+
+    class Executor:
+        def execute_save(self, state: str, *, checkpoint_id: str) -> Future[None]:
+            assert (state, checkpoint_id) == ("weights", "/ck/cg_1")
+            return written
+
+    torch = ModuleType(save_fn._DCP)
+    torch._ThreadBasedAsyncCheckpointExecutor = Executor  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, save_fn._DCP, torch)
+    before = Executor.execute_save
+
+    def save(directory: str, tag: str, state: dict[str, Any]) -> None:
+        assert Executor().execute_save("weights", checkpoint_id=f"{directory}/{tag}") is written
+
+    saved = save_fn.SaveFn(save)
+    saved("/ck", "cg_1", {})
+    assert Executor.execute_save is before, "what the script saves at other times is its own"
+    assert saved.pending()
+    written.set_result(None)
+    assert not saved.pending()

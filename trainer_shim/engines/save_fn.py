@@ -1,0 +1,85 @@
+"""The script's own save_fn, and what it leaves to be written behind the training thread.
+
+torch.distributed.checkpoint.async_save() returns when it has a copy of the state; a thread or a process writes it. The
+checkpoint is there when its future is done. That is seen as save_fn() returns it, or as torch makes it.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+from trainer_shim.guard import attempt
+
+from . import hooks
+
+_DCP = "torch.distributed.checkpoint.state_dict_saver"
+_EXECUTORS = ("_ThreadBasedAsyncCheckpointExecutor", "_ProcessBasedAsyncCheckpointExecutor")
+_IN_RESPONSE = ("staging_completion", "upload_completion")  # Of torch's AsyncSaveResponse.
+
+
+class SaveFn:
+    """save_fn() as a saver calls it: `pending` tells when what it has begun is written."""
+
+    def __init__(self, save_fn: Callable[..., Any]) -> None:
+        self._save_fn = save_fn
+        self._begun: List[Any] = []
+
+    def __call__(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
+        self._begun = []
+        undo = hooks.Undo()
+        attempt(_see_futures, self._begun, undo)
+        try:
+            returned = self._save_fn(directory, tag, client_state)
+        finally:
+            undo()
+        self._begun.extend(_futures_in(returned))
+
+    def pending(self) -> bool:
+        """Whether something is still being written. Raises what the writing has raised."""
+        if not all(_is_over(one) for one in self._begun):
+            return True
+        begun, self._begun = self._begun, []
+        for one in begun:
+            result = getattr(one, "result", None) or getattr(one, "value", None)
+            if callable(result):
+                result()
+        return False
+
+
+def of(save_fn: Optional[Callable[..., Any]]) -> Optional[SaveFn]:
+    """Return it as a saver calls it, None where there is none."""
+    return None if save_fn is None else SaveFn(save_fn)
+
+
+def _see_futures(begun: List[Any], undo: hooks.Undo) -> None:
+    """Put what DCP writes asynchronously into `begun`, until `undo`: most scripts keep the future to themselves."""
+    dcp = sys.modules.get(_DCP)
+    for executor in (getattr(dcp, name, None) for name in _EXECUTORS):
+        if executor is not None and hasattr(executor, "execute_save"):
+            hooks.replace(undo, executor, "execute_save", functools.partial(_keeping, begun))
+
+
+def _keeping(begun: List[Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    def execute_save(*args: Any, **kwargs: Any) -> Any:
+        future = original(*args, **kwargs)
+        begun.extend(_futures_in(future))
+        return future
+
+    return execute_save
+
+
+def _futures_in(returned: Any) -> Iterator[Any]:
+    """Futures of Python and of torch, threads and processes; also some in a list, or in what async_save() returns."""
+    inner = [getattr(returned, name) for name in _IN_RESPONSE if hasattr(returned, name)]
+    if isinstance(returned, (list, tuple)):
+        inner = list(returned)
+    for one in inner or [returned]:
+        if callable(getattr(one, "done", None)) or callable(getattr(one, "is_alive", None)):
+            yield one
+
+
+def _is_over(one: Any) -> bool:
+    done = getattr(one, "done", None)
+    return bool(done()) if callable(done) else not one.is_alive()

@@ -11,17 +11,18 @@ import os
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from trainer_shim import device_timing
-from trainer_shim.guard import guarded
+from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.interfaces import Saver
 from trainer_shim.launch import is_required
 from trainer_shim.meter import StepMeter
 from trainer_shim.scalars import EngineFacts
 from trainer_shim.tokens import Replicas
 
-from . import base, compiling, hooks, replicas, save_fn, torch_calls
+from . import base, compiling, hooks, replicas, save_fn, state_file, torch_calls, trained
 from .base import Options
 
 STATE_FILE = "state.pt"
+TRAINED = "trained"  # Values of what the optimizers train and no state has, by place.
 BLIND_STEPS_MAX = 20  # As the governor's LOSS_DUE_STEPS: what can be seen at all, the first step shows.
 _SHARDING = ("FullyShardedDataParallel", "FSDPModule")
 
@@ -62,8 +63,32 @@ class PlainKind:
         return 0
 
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
+        import torch
+
+        is_first = _is_first_rank(torch)
+        if self._options.save_fn is None and not is_sharded(self._model):
+            self._tell_outside(is_first)
         meter.defer_boundary()
-        return instrument(self._model, self._optimizers, meter)
+        return instrument(self._model, self._optimizers, meter, at_first_step=self.tell_schedule if is_first else None)
+
+    @guarded()
+    def _tell_outside(self, is_first: bool) -> None:
+        """Say at once what of the optimizers is of no module. Its values are saved, with what belongs to them not."""
+        modules = trained.parameters_of((self._model, *self._options.stateful.values()))
+        outside = trained.outside(trained.trained_by(self._optimizers), modules)
+        shared_out = {place: one for place, one in outside.items() if not _is_whole(one)}
+        trained.warn_lost(shared_out, "attached module", "pass save_fn= and load_fn=", is_first)
+        kept = {place: one for place, one in outside.items() if place not in shared_out}
+        if kept and is_first:
+            print_line(
+                "the optimizer trains %s of no attached module: their values are saved, as rank 0 has them. A module's "
+                'buffers are not, and it is saved whole by stateful={"name": module}' % trained.worded(kept)
+            )
+
+    def tell_schedule(self) -> None:
+        """At the first step: one line where a scheduler would begin anew in a resumed run."""
+        if self._options.save_fn is None and trained.lacks_schedule(self._optimizers, self._options.stateful.values()):
+            print_line(trained.SCHEDULE_LOST % 'pass stateful={"scheduler": scheduler}')
 
 
 class PlainSaver(base.PositionSaver):
@@ -74,15 +99,24 @@ class PlainSaver(base.PositionSaver):
     ) -> None:
         super().__init__(meter)
         self.directory = None if is_sharded(model) and options.save_fn is None else directory
-        self._stateful: Dict[str, Any] = {"model": getattr(model, "module", model)}
+        self._stateful: Dict[str, Any] = {"model": without_replicas(model)}
         self._stateful.update(("optimizer_%d" % index, item) for index, item in enumerate(optimizers))
-        self._stateful.update(options.stateful)
+        self._given: List[str] = []  # By the user, perhaps only since the checkpoint was saved.
+        for name, item in options.stateful.items():
+            if name in self._stateful and not trained.covers(item, self._stateful[name]):
+                name = "stateful_" + name  # Nothing of the user's takes the place of what is attached.
+            if name not in self._stateful:
+                self._given.append(name)
+            self._stateful[name] = item
+        self._told: List[str] = []  # Whose states resume() will not load.
         self._save_fn = save_fn.of(options.save_fn)
         self._load_fn = options.load_fn
         self._model, self._optimizers = model, optimizers
 
     def contents(self) -> Dict[str, Any]:
-        return base.counted(self._model.parameters(), self._optimizers, has_state=self._save_fn is None)
+        if self._save_fn is not None:
+            return base.counted(self._model.parameters(), self._optimizers, has_state=False)
+        return base.counted(trained.trained_by(self._optimizers).values(), self._optimizers)
 
     def trained(self) -> Iterable[Tuple[str, Any]]:
         return _with_held(self._model.named_parameters(), self._optimizers)
@@ -98,7 +132,22 @@ class PlainSaver(base.PositionSaver):
         os.makedirs(path, exist_ok=True)
         if _is_first_rank(torch):
             state = {name: item.state_dict() for name, item in self._stateful.items()}
-            torch.save({"state": state, "client_state": client_state}, os.path.join(path, STATE_FILE))
+            self._tell_unloadable(path, {**state, "client_state": client_state})
+            saved = {"state": state, "client_state": client_state, TRAINED: self._outside(state)}
+            torch.save(saved, os.path.join(path, STATE_FILE))
+
+    @guarded(fallback={})
+    def _outside(self, states: Dict[str, Any]) -> Dict[str, Any]:
+        """Return the values of what the optimizers train and no state has."""
+        found = trained.outside(trained.moved_by(self._optimizers), trained.kept_in(states, self._stateful))
+        return {place: tensor.detach() for place, tensor in found.items() if _is_whole(tensor)}
+
+    @guarded()
+    def _tell_unloadable(self, path: str, states: Dict[str, Any]) -> None:
+        for name, why in state_file.unloadable(states).items():
+            if name not in self._told:
+                self._told.append(name)
+                print_line("the state of %r in %s holds %s" % (name, path, why))
 
     def pending(self) -> bool:
         return self._save_fn is not None and self._save_fn.pending()
@@ -108,26 +157,46 @@ class PlainSaver(base.PositionSaver):
             return dict(self._load_fn(directory, tag) or {})
         import torch
 
-        # Tensors and plain values only: a checkpoint must not be able to run code.
-        saved = torch.load(os.path.join(directory, tag, STATE_FILE), map_location="cpu", weights_only=True)
+        path = os.path.join(directory, tag, STATE_FILE)
+        saved = state_file.read(path)
         for name, item in self._stateful.items():
-            item.load_state_dict(saved["state"][name])
+            if name in saved["state"] or name not in self._given:
+                item.load_state_dict(saved["state"][name])
+            elif _is_first_rank(torch):
+                print_line("%s has no state of %r, which begins anew" % (path, name))
+        self._load_outside(torch, path, saved.get(TRAINED))
         return dict(saved["client_state"])
+
+    def _load_outside(self, torch: Any, path: str, values: Optional[Dict[str, Any]]) -> None:
+        """Give what is of no module its values back, in place: the loop holds these tensors themselves."""
+        held = trained.trained_by(self._optimizers)
+        if values is None:  # As older versions saved.
+            lost = trained.outside(held, trained.parameters_of(self._stateful.values()))
+            if lost and _is_first_rank(torch):
+                print_line("%s lacks %s that the optimizer trains: they begin anew" % (path, trained.worded(lost)))
+            return
+        with torch.no_grad():
+            for place, value in values.items():
+                if place not in held or held[place].shape != value.shape:
+                    raise ValueError("%s has a trained tensor at %s that the optimizers do not have" % (path, place))
+                held[place].copy_(value)
 
 
 def _with_held(named: Iterable[Tuple[str, Any]], optimizers: Iterable[Any]) -> List[Tuple[str, Any]]:
     """Add what optimizers train that has no name, as copies of weights in full precision."""
     found = list(named)
     known = {id(parameter) for _, parameter in found}
-    for number, optimizer in enumerate(optimizers):
-        for index, group in enumerate(getattr(optimizer, "param_groups", ())):
-            for at, one in enumerate(group["params"]):
-                if id(one) not in known:
-                    found.append(("%d in group %d of optimizer %d" % (at, index, number), one))
-    return found
+    held = trained.trained_by(optimizers).items()
+    return [*found, *(("%s of the optimizers" % place, one) for place, one in held if id(one) not in known)]
 
 
-def instrument(model: Any, optimizers: List[Any], meter: StepMeter, ends_step: bool = True) -> hooks.Undo:
+def instrument(
+    model: Any,
+    optimizers: List[Any],
+    meter: StepMeter,
+    ends_step: bool = True,
+    at_first_step: Optional[Callable[[], None]] = None,
+) -> hooks.Undo:
     """Hook a module and its optimizers; the last optimizer's step() ends the step where nobody knows better."""
     import torch
 
@@ -138,7 +207,7 @@ def instrument(model: Any, optimizers: List[Any], meter: StepMeter, ends_step: b
     gradients = torch_calls.instrument(meter, optimizers, undo, skipped)
     meter.watch_gradients(gradients, BLIND_STEPS_MAX if is_required(os.environ) else 0)
     for optimizer in optimizers:
-        _hook_step(torch, optimizer, meter, optimizer is last, undo)
+        _hook_step(torch, optimizer, meter, optimizer is last, undo, [at_first_step] if at_first_step else [])
     meter.time_device(device_timer_of(model))
     return undo
 
@@ -151,16 +220,43 @@ def device_timer_of(model: Any) -> Optional[device_timing.DeviceTimer]:
     return None if first is None else device_timing.for_device(torch, first.device.type)
 
 
+def without_replicas(model: Any) -> Any:
+    """Return the module inside of a wrapper such as DDP, whose state is all below `module`.
+
+    A module of the script's may call one of its parts so, and have more.
+    """
+    outer = getattr(model, "_orig_mod", model)
+    inner = getattr(outer, "module", None)
+    if not hasattr(inner, "state_dict") or trained.is_own(outer, "get_extra_state"):
+        return model
+    names = [name for listed in (outer.named_parameters(), outer.named_buffers()) for name, _ in listed]
+    return inner if all(name.startswith("module.") for name in names) else model
+
+
+def _is_whole(tensor: Any) -> bool:
+    """Whether this rank has all of it."""
+    return not hasattr(tensor, "to_local")
+
+
 def is_sharded(model: Any) -> bool:
     """Return whether state_dict() is a collective call or holds one rank's shard only."""
     return any(base.__name__ in _SHARDING for base in type(model).__mro__)
 
 
-def _hook_step(torch: Any, optimizer: Any, meter: StepMeter, is_last: bool, undo: hooks.Undo) -> None:
+def _hook_step(
+    torch: Any,
+    optimizer: Any,
+    meter: StepMeter,
+    is_last: bool,
+    undo: hooks.Undo,
+    at_first: List[Callable[[], None]],
+) -> None:
     """Report the calls of one optimizer's step(). The end of the last one's is the step's."""
 
     def end(stepped: Any) -> None:
         if is_last:
+            if at_first:
+                attempt(at_first.pop())
             end_step(meter, stepped)
             meter.boundary()
         else:

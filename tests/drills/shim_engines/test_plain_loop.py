@@ -48,6 +48,21 @@ def test_a_saved_plain_loop_resumes_with_the_same_losses(run_ranks, tmp_path: Pa
     assert seen["harmed"] == ["", "", last, "", "0 in group 1 of optimizer 0"], "no buffer, no -inf, nothing frozen"
 
 
+ODD = ("masters", "head", "adapter", "numbers", "name")  # What each trains, or keeps, beside a module's weights.
+
+
+def test_all_that_the_optimizer_trains_is_saved_and_given_back(run_ranks, tmp_path: Path) -> None:
+    seen = run_ranks("odd_loop.py", str(tmp_path / "checkpoints"), *ODD, "schedule", "object")[0]
+
+    assert {kind: seen[kind]["resumed"] for kind in ODD} == {kind: seen[kind]["losses"] for kind in ODD}
+    said = seen["log"].splitlines()
+    outside = [line for line in said if "2 tensors (8x8, 8: 72 elements) of no attached module" in line]
+    assert len(outside) == 4, "masters and head, each attached twice"
+    assert sum("an LR scheduler drives the optimizer" in line for line in said) == 2
+    assert any("the state of 'model'" in line and "Note, which resume() does not load" in line for line in said)
+    assert "add_safe_globals" in seen["object"]["refused"]
+
+
 def test_fetches_are_seen_with_workers_and_end_with_them(run_ranks) -> None:
     seen = run_ranks("fetch_loop.py")[0]
 

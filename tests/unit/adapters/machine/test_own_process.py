@@ -19,8 +19,8 @@ from trainer_shim.mark import RLIMIT_LOCKS
 
 SAFETY_S = 60
 ROOT = Path(governor.__file__).parent
-# The launched command, which is not ours; the process that is `costgov run` itself, before all else; and a replay, beside
-# which no command runs.
+# The launched command, which is not ours; the process that goes on as `costgov run`, before all else; and a replay,
+# beside which no command runs.
 MAY_START = ("adapters/command/child.py", "adapters/command/init_process.py", "replay/readers/wandb.py")
 STARTS = {"Popen", "run", "call", "check_call", "check_output", "fork", "posix_spawn", "posix_spawnp", "forkpty"}
 

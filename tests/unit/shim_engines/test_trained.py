@@ -1,0 +1,197 @@
+"""What the optimizers train and no checkpoint would have: with objects that look like torch's, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from trainer_shim.engines import trained
+from trainer_shim.engines.plain import without_replicas
+
+
+@dataclass(eq=False)
+class Tensor:
+    """`address` 0: without a storage of its own."""
+
+    address: int
+    count: int = 4
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.count,)
+
+    def numel(self) -> int:
+        return self.count
+
+    def element_size(self) -> int:
+        return 4
+
+    def data_ptr(self) -> int:
+        return self.address
+
+
+@dataclass(eq=False)
+class Module:
+    named: dict[str, Tensor] = field(default_factory=dict)
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self.named.items()
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        yield from ()
+
+    def parameters(self) -> Iterator[Tensor]:
+        yield from self.named.values()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return dict(self.named)
+
+
+class Optimizer:
+    def __init__(self, *groups: list[Tensor], state: dict[Any, Any] | None = None) -> None:
+        self.param_groups = [{"params": group} for group in groups]
+        self.state = state or {}
+
+    def step(self) -> None:
+        pass
+
+
+@dataclass(eq=False)
+class Scheduler:
+    optimizer: Any
+
+
+@dataclass(eq=False)
+class Holder:
+    """Of the script's own, with what it will save."""
+
+    scheduler: Any
+
+
+W, B, HEAD = Tensor(100), Tensor(200), Tensor(300)
+MODEL = Module({"w": W, "b": B})
+
+
+def outside(*tensors: Tensor, kept: list[Tensor] | None = None) -> list[Tensor]:
+    held = trained.trained_by([Optimizer(list(tensors))])
+    return list(trained.outside(held, trained.parameters_of([MODEL]) if kept is None else kept).values())
+
+
+def test_each_tensor_has_one_place() -> None:
+    assert trained.trained_by([Optimizer([W], [B, W]), Optimizer([HEAD])]) == {"0.0.0": W, "0.1.0": B, "1.0.0": HEAD}
+    assert trained.trained_by([object()]) == {}
+
+
+@pytest.mark.parametrize(
+    ("tensor", "is_outside"),
+    [
+        (W, False),
+        (HEAD, True),
+        (Tensor(100), False),  # A detached one, of the same values.
+        (Tensor(100, 2), False),
+        (Tensor(100, 8), True),  # More than the parameter: not all of it is kept.
+        (Tensor(0), True),  # Of which nobody knows where it lies.
+        (Tensor(300, 0), False),
+    ],
+)
+def test_a_tensor_is_kept_by_itself_or_by_where_its_values_lie(tensor: Tensor, is_outside: bool) -> None:
+    assert outside(W, tensor, B) == ([tensor] if is_outside else [])
+
+
+def test_a_state_keeps_what_it_has_and_what_it_has_copied_by_name() -> None:
+    held = trained.trained_by([Optimizer([W, B, HEAD])])
+    copies = {"model": {"w": Tensor(900), "b": Tensor(901)}}
+    assert trained.outside(held, trained.kept_in(copies, {"model": MODEL})) == {"0.0.2": HEAD}
+    left_out = {"model": {"w": W}, "holder": {"of": [{"head": HEAD}]}}
+    assert trained.outside(held, trained.kept_in(left_out, {"model": MODEL})) == {"0.0.1": B}, (
+        "state_dict() leaves it out"
+    )
+
+
+def test_what_an_optimizer_with_state_has_never_stepped_has_not_moved() -> None:
+    assert trained.moved_by([Optimizer([W, B], state={W: {}})]) == {"0.0.0": W}
+    assert trained.moved_by([Optimizer([W, B])]) == {"0.0.0": W, "0.0.1": B}, "plain SGD keeps no state"
+
+
+def test_only_what_has_everything_takes_the_place_of_what_is_attached() -> None:
+    assert trained.covers(MODEL, MODEL)
+    assert trained.covers(Module({"x": W, "y": B, "z": HEAD}), MODEL)
+    assert not trained.covers(Module({"w": Tensor(400), "b": B}), MODEL)
+    assert not trained.covers(Scheduler(None), Optimizer([W]))
+
+
+class Reporting(Module):
+    def get_extra_state(self) -> None:
+        pass
+
+
+@dataclass(eq=False)
+class Wrapper(Module):
+    module: Any = None
+
+
+@dataclass(eq=False)
+class Compiled(Module):
+    _orig_mod: Any = None
+
+
+def test_only_a_wrapper_that_has_nothing_else_is_taken_off() -> None:
+    inner = Module({"w": W})
+    replicated = Wrapper({"module.w": W}, inner)
+    assert without_replicas(replicated) is inner
+    assert without_replicas(Compiled({"_orig_mod.module.w": W}, replicated)) is inner
+    adapter = Wrapper({"module.w": W, "adapter": B}, inner)
+    assert without_replicas(adapter) is adapter, "a part of the script's own model may be called module"
+    assert without_replicas(MODEL) is MODEL
+    compiled = Compiled({"_orig_mod.w": W}, MODEL)
+    assert without_replicas(compiled) is compiled
+    called_so = Wrapper({"module.w": W}, W)
+    assert without_replicas(called_so) is called_so, "it is no module"
+
+
+def test_what_no_checkpoint_has_is_told_and_refused_where_watching_is_required(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COSTGOV_REQUIRED", raising=False)
+    trained.warn_lost({"0.0.2": HEAD, "0.0.3": Tensor(0, 1000)}, "prepared model", "prepare() it", True)
+    said = capsys.readouterr().err
+    assert "NOT SAVED: the optimizer trains 2 tensors (4, 1000: 1,004 elements) of no prepared model" in said
+    assert "prepare() it" in said
+    monkeypatch.setenv("COSTGOV_REQUIRED", "1")
+    trained.warn_lost({}, "prepared model", "prepare() it", True)
+    with pytest.raises(SystemExit):
+        trained.warn_lost({"0.0.2": HEAD}, "prepared model", "prepare() it", False)
+    assert capsys.readouterr().err == "", "the first rank says it for all"
+
+
+def scheduled() -> Optimizer:
+    optimizer = Optimizer([W])
+
+    def step() -> None:
+        pass
+
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    optimizer.step = step  # type: ignore[method-assign]
+    return optimizer
+
+
+def test_a_scheduler_that_no_checkpoint_has_is_missed() -> None:
+    optimizer = scheduled()
+    assert trained.lacks_schedule([optimizer], [MODEL, object()])
+    assert trained.lacks_schedule([optimizer], [Scheduler(Optimizer([W]))])
+    assert not trained.lacks_schedule([optimizer], [Scheduler(optimizer)])
+    assert not trained.lacks_schedule([optimizer], [Scheduler(Scheduler(optimizer))]), (
+        "a framework's optimizer is around it"
+    )
+    assert not trained.lacks_schedule([optimizer], [Holder([Scheduler(optimizer)])])
+    assert not trained.lacks_schedule([Optimizer([W])], [])
+
+
+def test_a_method_of_the_scripts_is_known_from_a_frameworks() -> None:
+    assert trained.is_own(Reporting(), "get_extra_state")
+    assert not trained.is_own(MODEL, "get_extra_state")
+    framework = type("Base", (), {"__module__": "lightning.pytorch", "state_dict": None})
+    assert not trained.is_own(type("Mine", (framework,), {})(), "state_dict")

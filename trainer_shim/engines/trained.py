@@ -1,0 +1,148 @@
+"""What the optimizers train, and whether a checkpoint will have it: by identity, else by where the values lie.
+
+A loss head, or the fp32 masters of a bf16 model, may be in no module that a checkpoint is made of. A resumed run would
+go on with these as the script makes them anew.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from trainer_shim.guard import attempt, print_line
+from trainer_shim.launch import is_required
+
+from .base import layers
+
+SCHEDULE_LOST = (
+    "an LR scheduler drives the optimizer, and no checkpoint has it: a resumed run would begin its schedule anew; %s"
+)
+_FRAMEWORKS = ("torch", "transformers", "lightning", "pytorch_lightning", "builtins")
+_DEPTH_MAX = 8  # A state_dict() has its tensors three levels down.
+
+
+def trained_by(optimizers: Iterable[Any]) -> Dict[str, Any]:
+    """Return each tensor that they hold, once, by its place: optimizer, group, index."""
+    found: Dict[str, Any] = {}
+    seen = set()
+    for number, optimizer in enumerate(optimizers):
+        for group, values in enumerate(getattr(optimizer, "param_groups", ())):
+            for index, tensor in enumerate(values["params"]):
+                if id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    found["%d.%d.%d" % (number, group, index)] = tensor
+    return found
+
+
+def moved_by(optimizers: Sequence[Any]) -> Dict[str, Any]:
+    """Return those of trained_by() that may have changed: where an optimizer keeps state, it has some of these."""
+    state = {id(tensor) for one in optimizers for tensor in dict(getattr(one, "state", {}))}
+    held = trained_by(optimizers)
+    return {place: tensor for place, tensor in held.items() if id(tensor) in state} or held
+
+
+def outside(trained: Mapping[str, Any], tensors: Iterable[Any]) -> Dict[str, Any]:
+    """Return those of which none of `tensors` has the values."""
+    kept = list(tensors)
+    ids = {id(tensor) for tensor in kept}
+    bytes_at: Dict[Any, int] = {}
+    for place, size in filter(None, map(_span, kept)):
+        bytes_at[place] = max(size, bytes_at.get(place, 0))
+    found = {}
+    for name, tensor in trained.items():
+        span = _span(tensor)
+        if id(tensor) not in ids and tensor.numel() and (span is None or bytes_at.get(span[0], 0) < span[1]):
+            found[name] = tensor
+    return found
+
+
+def parameters_of(items: Iterable[Any]) -> Iterator[Any]:
+    """Return parameters and buffers of those that are modules."""
+    for item in items:
+        for name in ("parameters", "buffers"):
+            listed, _ = attempt(getattr(item, name, tuple))
+            yield from listed or ()
+
+
+def covers(module: Any, other: Any) -> bool:
+    """Whether `module` has all that `other` has."""
+    wanted = {str(index): tensor for index, tensor in enumerate(parameters_of([other]))}
+    return module is other or (bool(wanted) and not outside(wanted, parameters_of([module])))
+
+
+def kept_in(states: Mapping[str, Any], items: Mapping[str, Any]) -> Iterator[Any]:
+    """Return the tensors of these states, and the parameters that a module's state has by name, perhaps as copies."""
+    yield from tensors_in(states)
+    for key, item in items.items():
+        state = states.get(key)
+        named, _ = attempt(getattr(item, "named_parameters", tuple))
+        if isinstance(state, Mapping):
+            yield from (tensor for name, tensor in named or () if name in state)
+
+
+def tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Return what is a tensor in nested mappings and lists."""
+    if hasattr(value, "data_ptr"):
+        yield value
+    elif depth < _DEPTH_MAX and isinstance(value, (Mapping, list, tuple)):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_in(one, depth + 1)
+
+
+def worded(tensors: Mapping[str, Any]) -> str:
+    """Say how many these are, and of what shape the first ones."""
+    shapes = ["x".join(map(str, tensor.shape)) or "1" for tensor in tensors.values()]
+    elements = sum(int(tensor.numel()) for tensor in tensors.values())
+    more = ", ..." if len(shapes) > 3 else ""
+    noun = "tensor" if len(shapes) == 1 else "tensors"
+    return "%d %s (%s%s: %s elements)" % (len(shapes), noun, ", ".join(shapes[:3]), more, format(elements, ","))
+
+
+def warn_lost(lost: Mapping[str, Any], holder: str, remedy: str, is_first: bool) -> None:
+    """Say what no checkpoint will have. With COSTGOV_REQUIRED=1 the process ends: its work could not be resumed."""
+    if not lost:
+        return
+    if is_first:
+        told = (worded(lost), holder, remedy)
+        print_line("NOT SAVED: the optimizer trains %s of no %s: a resumed run begins with new ones; %s" % told)
+    if is_required(os.environ):
+        sys.exit("costgov: COSTGOV_REQUIRED=1 refuses to train what no checkpoint has")
+
+
+def lacks_schedule(optimizers: Sequence[Any], items: Iterable[Any]) -> bool:
+    """Whether a scheduler of torch's drives one of these, and none of `items` is it or has it."""
+    kept = list(items)
+    return any(_is_scheduled(one) and not any(_drives(item, one) for item in kept) for one in optimizers)
+
+
+def is_own(item: Any, *names: str) -> bool:
+    """Whether a class of the script's has one of these methods, before those of frameworks do."""
+    for one in type(item).__mro__:
+        if one.__module__.split(".")[0] in _FRAMEWORKS:
+            return False
+        if any(name in vars(one) for name in names):
+            return True
+    return False
+
+
+def _is_scheduled(optimizer: Any) -> bool:
+    step = getattr(optimizer, "step", None)
+    return hasattr(step, "_wrapped_by_lr_sched") or hasattr(step, "_with_counter")  # The latter until torch 2.4.
+
+
+def _drives(item: Any, optimizer: Any, depth: int = 0) -> bool:
+    if hasattr(item, "optimizer") and layers(item)[-1] is optimizer:
+        return True
+    if depth > 2 or hasattr(item, "parameters"):
+        return False
+    inside: List[Any] = list(item) if isinstance(item, (list, tuple)) else list(getattr(item, "__dict__", {}).values())
+    return any(_drives(one, optimizer, depth + 1) for one in inside)
+
+
+def _span(tensor: Any) -> Optional[Tuple[Any, int]]:
+    """Return device and address of the values and how many bytes there are. None: nobody knows."""
+    address, _ = attempt(tensor.data_ptr)
+    if not address:  # On the meta device, or of a subclass that has no storage of its own.
+        return None
+    return (str(getattr(tensor, "device", "")), address), int(tensor.numel()) * int(tensor.element_size())

@@ -10,14 +10,14 @@ import os
 import re
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
-from trainer_shim.guard import guarded, print_line
+from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.interfaces import Saver
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, rng
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
-from . import base, hooks, plain, replicas, save_fn
+from . import base, hooks, plain, replicas, save_fn, trained
 from .base import Options
 from .deepspeed_engine import DeepSpeedKind
 from .hf import through_backward
@@ -188,9 +188,33 @@ class AcceleratePlainKind(_OverAccelerator, plain.PlainKind):
             return super().replicas(batch)
         return replicas.of_mesh(mesh, batch, int(self._accelerator.num_processes))
 
+    @guarded()
+    def _tell_outside(self, is_first: bool) -> None:
+        """save_state() has the prepared models, what is registered, and what the script's own hooks save."""
+        accelerator = self._accelerator
+        sharded = any(plain.is_sharded(model) for model in accelerator._models)
+        kind = getattr(getattr(accelerator, "distributed_type", None), "value", "")
+        if sharded or kind == "MEGATRON_LM" or getattr(accelerator, "_save_model_state_pre_hook", None):
+            return
+        registered = list(getattr(accelerator, "_custom_objects", ()))
+        states = [attempt(item.state_dict)[0] for item in registered]
+        kept = [*trained.parameters_of([*accelerator._models, *registered]), *trained.tensors_in(states)]
+        lost = trained.outside(trained.trained_by(self._optimizers), kept)
+        remedy = "prepare() its module too, or accelerator.register_for_checkpointing(module), before attach()"
+        trained.warn_lost(lost, "prepared model", remedy, is_first)
+
+    def _tell_schedule(self) -> None:
+        accelerator = self._accelerator
+        kept = [*accelerator._schedulers, *getattr(accelerator, "_custom_objects", ())]
+        asks = self._options.save_fn is None and accelerator.is_main_process
+        if asks and trained.lacks_schedule(self._optimizers, kept):
+            print_line(trained.SCHEDULE_LOST % "prepare() it, or accelerator.register_for_checkpointing(scheduler)")
+
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
+        if self._options.save_fn is None:
+            self._tell_outside(bool(self._accelerator.is_main_process))
         meter.defer_boundary()
-        undo = plain.instrument(self._model, self._optimizers, meter)
+        undo = plain.instrument(self._model, self._optimizers, meter, at_first_step=self._tell_schedule)
         hooks.replace(undo, self._accelerator, "backward", hooks.around(through_backward, meter, False))
         self.hook_saves(undo)
         return undo

@@ -16,7 +16,7 @@ from trainer_shim.meter import StepMeter
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
-from . import base, deepspeed_engine, hooks, plain, replicas
+from . import base, deepspeed_engine, hooks, plain, replicas, trained
 from .hf_checkpoints import TrainerSaver
 
 
@@ -119,6 +119,7 @@ class TrainerRun:
                     meter.watch.hello_field(name, value)
         else:
             self._undo = plain.instrument(wrapped, [innermost(trainer.optimizer)], meter, ends_step=False)
+            self._tell_outside(wrapped)
             around = hooks.around(through_backward, meter, True)
             hooks.replace(self._undo, trainer.accelerator, "backward", around)
         hooks.replace(self._undo, trainer, "evaluate", hooks.around(_in_phase, meter, "eval"))
@@ -128,6 +129,18 @@ class TrainerRun:
             meter.resumed(int(state.global_step), base.tokens_before(place, trainer.args.process_index))
         if state.max_steps and state.max_steps > 0:
             meter.watch.hello_field("total_steps", int(state.max_steps))
+
+    @guarded()
+    def _tell_outside(self, wrapped: Any) -> None:
+        """The Trainer saves its model alone, unless the script saves by itself."""
+        trainer = self._trainer
+        is_own = trained.is_own(trainer, "_save_checkpoint", "_save", "save_model")
+        if plain.is_sharded(wrapped) or is_own:
+            return
+        kept = trained.parameters_of([trainer.model, wrapped])
+        lost = trained.outside(trained.trained_by([innermost(trainer.optimizer)]), kept)
+        remedy = "make it a part of the model, or save it in the Trainer's _save_checkpoint()"
+        trained.warn_lost(lost, "part of the Trainer's model", remedy, trainer.is_world_process_zero())
 
     @guarded(fallback=False)
     def end_step(self, state: Any) -> bool:

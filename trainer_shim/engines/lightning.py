@@ -21,7 +21,7 @@ from trainer_shim.scalars import EngineFacts
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
-from . import base, deepspeed_engine, hooks, plain, replicas, torch_calls
+from . import base, deepspeed_engine, hooks, plain, replicas, torch_calls, trained
 from .background import Write, absolute
 from .base import Options
 from .lightning_checkpoints import CHECKPOINT_FILE, STATE_KEY, LightningSaver, state_of
@@ -180,6 +180,7 @@ class LightningFit:
         self.unhook()
         trainer, meter = self._trainer, self._meter
         optimizers = [getattr(one, "optimizer", one) for one in trainer.optimizers]
+        self._tell_outside(module, optimizers)
         gradients = torch_calls.instrument(meter, optimizers, self._undo, plain.ignore_skip)
         blind = plain.BLIND_STEPS_MAX if is_required(os.environ) else 0
         # Lightning divides the loss by the micro-steps before backward(), unless the module steps by itself.
@@ -195,6 +196,18 @@ class LightningFit:
             meter.watch.hello_field("parameters", parameters)
         if trainer.max_steps and trainer.max_steps > 0:
             meter.watch.hello_field("total_steps", int(trainer.max_steps))
+
+    @guarded()
+    def _tell_outside(self, module: Any, optimizers: List[Any]) -> None:
+        """Lightning saves the module that it fits, unless that adds something by itself."""
+        module = getattr(module, "_orig_mod", module)
+        is_own = trained.is_own(module, "on_save_checkpoint", "state_dict")
+        strategy = type(self._trainer.strategy).__name__
+        if is_own or any(name in strategy for name in ("FSDP", "DeepSpeed", "ModelParallel", "XLA")):
+            return
+        lost = trained.outside(trained.trained_by(optimizers), trained.parameters_of([module]))
+        remedy = "make it an attribute of the LightningModule, or save it in its on_save_checkpoint()"
+        trained.warn_lost(lost, "part of the LightningModule", remedy, bool(self._trainer.is_global_zero))
 
     def _take_state(self, path: str) -> None:
         """Continue counting, and keep the generators' states, from what stands beside the checkpoint or in it."""

@@ -44,8 +44,9 @@ _OBSTACLES: Final = {
 class _State:
     answer: str = ""  # "": not asked yet.
     is_over: bool = False  # It is asked no more.
-    steps: int = 0  # Of this attempt that are past.
-    first_step: int | None = None  # The first that was seen.
+    steps: int = 0  # Of this attempt that are past, from the first that was seen.
+    first_step: int | None = None
+    first_number: int = 0  # Its number in the attempt, as far as steps have one.
     from_step: int | None = None  # Where its tokens were first counted, and how many there were.
     from_tokens: int = 0
     own_s: Reservoir = field(default_factory=lambda: Reservoir(TIMES_MAX))
@@ -131,12 +132,14 @@ class Gate(Trigger):
         state, last = self._state, self._state.last
         if last is None or event.at != last.at:  # Of records that arrive together the first counts.
             state.last = event
+        number = event.attempt_step if event.attempt_step is not None else event.step
         if state.first_step is None:
-            state.first_step = event.step
-        number = event.attempt_step if event.attempt_step is not None else event.step - state.first_step + 1
-        state.steps = max(state.steps, number)
-        if state.from_step is None and run.tokens_total is not None:
-            state.from_step, state.from_tokens = run.counted_step, run.tokens_total
+            state.first_step, state.first_number = event.step, number
+        state.steps = max(state.steps, number - state.first_number + 1)
+        counted = run.counted_step
+        # Until all ranks have told their tokens, those of the attempt before stand there.
+        if state.from_step is None and counted is not None and state.first_step <= counted <= event.step:
+            state.from_step, state.from_tokens = counted, run.tokens_total or 0
         own_s = _own_s(event, last) if state.steps > 1 and not state.paused else None
         state.paused = False
         if own_s is not None and is_step_time(own_s):

@@ -187,6 +187,28 @@ def test_what_it_halts_is_healthy_so_its_checkpoint_is_good(file: str, typed: st
     assert policy.rules[-1].checkpoint == typed
 
 
+def test_a_gate_that_comes_to_a_run_in_its_middle_asks_by_the_steps_that_it_sees() -> None:
+    node = gated(12)
+    begin(node, total_steps=6000)
+    effects = steps(node, 5001, 5060, when=0)
+    assert told(effects) == [("gate_passed", "gate passed: lands at $10.00 of $12.00 after 6,000 steps")]
+
+
+def test_tokens_of_the_attempt_before_are_not_those_of_its_first_step() -> None:
+    """It goes on from step 400 of 500, and the ranks' tokens are counted a step late."""
+    gate = Gate({"steps": 10, "tokens": 0, "budget": Budget(usd(8), 1_000_000), "expected": Expected()})
+    run = Run("r", 0, MonoNs(0), counted_step=500, tokens_total=500_000, step_tokens=1000)
+    for number in range(1, 11):
+        step = Step(at(number), None, "r", 0, 400 + number, attempt_step=number, step_s=1.0)
+        run.step, run.attempt_step = step.step, number
+        run.set_money(usd(5 + number / 100), usd(36), UsdMicros(0))
+        gate.observe(step, run)
+        run.counted_step, run.tokens_total = step.step, step.step * 1000
+    finding = gate.judge(at(10), run)
+    # $5.10 are spent. By then 409,000 tokens are counted, and 591,000 take 591 s.
+    assert (finding.reason, finding.evidence["landing_usd_micros"]) == ("gate", 5_100_000 + 5_910_000)
+
+
 def _answer(ceiling: float, times: list[float]) -> str:
     """Of a run that costs a dollar a second."""
     budget = Budget(UsdMicros(round(ceiling * 1e6)))

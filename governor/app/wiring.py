@@ -77,7 +77,7 @@ class Governor:
     def __init__(
         self, settings: Settings, policy_paths: Sequence[Path] | None, *, ceiling: UsdMicros | None = None,
         price: UsdMicros | None = None, exclusive: bool = False, watchers: Sequence[Observer] = (),
-        entered: tuple[BootNs, int] | None = None, gate: WarmUp | None = None,
+        entered: tuple[int, int] | None = None, gate: WarmUp | None = None,
     ) -> None:  # fmt: skip
         """`entered`: our first moment, and the CPU time until then. The node's time is ours since costgov began so."""
         self.settings = settings
@@ -150,9 +150,9 @@ class Governor:
         recordings.begin()
         return recordings
 
-    def _began(self, now: BootNs, entered: BootNs, cpu_ns: int) -> BootNs:
+    def _began(self, now: BootNs, first: int, cpu_ns: int) -> BootNs:
         own = self.processes.facts(os.getpid())
-        started = own_start(boot_of_ticks(own.process.start_ticks) if own is not None else entered, entered, cpu_ns)
+        started = own_start(boot_of_ticks(own.process.start_ticks if own is not None else 0), BootNs(first), cpu_ns)
         return begins_at(now, started, self.clock.boot_id, self.journal.runs().values(), self.journal.metered())
 
     def _restore(self) -> list[Effect]:

@@ -9,9 +9,8 @@ from types import TracebackType
 
 from governor.daemon import signals
 
-# Our first moment, and what the interpreter's own start had taken of the processors by then.
-ENTERED_BOOT_NS = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-CPU_BEFORE_NS = time.process_time_ns()
+# Our first moment by CLOCK_BOOTTIME, and what the interpreter's own start had taken of the processors by then, in ns.
+ENTERED = time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.process_time_ns()
 
 # exit_codes.ExitCode.INTERRUPTED, which is not loaded yet. cli.main checks that they are equal.
 INTERRUPTED = 130

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from governor.app.before_launch import refusal
 from governor.app.wiring import Governor
-from governor.cli.run.relaunch import launched_before
+from governor.cli.common import ExitCode
+from governor.cli.run.relaunch import finish_stop, launched_before
 from governor.core.base.policy import Policy, WarmUp
 from governor.core.base.units import UsdMicros, format_usd
 
@@ -21,6 +23,20 @@ class Limits:
     price: UsdMicros | None = None
     max_rate: UsdMicros | None = None  # The machine's price an hour.
     gate: WarmUp | None = None  # After what its cost at its goal is looked at.
+
+
+def refused(
+    governor: Governor, name: str, argv: Sequence[str], limits: Limits, print_line: Callable[[str], None]
+) -> int | None:  # fmt: skip
+    """The exit code where the command is not started, which is told, and None where it is."""
+    code = finish_stop(governor, name, argv, print_line)
+    if code is not None:
+        return code
+    refusal = not_launched(governor, name, limits)
+    if refusal is None:
+        return None
+    sys.stderr.write(f"costgov: {refusal}\n")
+    return ExitCode.FAILED
 
 
 def not_launched(governor: Governor, name: str, limits: Limits) -> str | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,12 +15,17 @@ from governor.adapters.journal.writer import JournalLocked
 from governor.app.node_facts import CannotStart
 from governor.app.settings_file import paths_of_run
 from governor.app.wiring import Governor
+from governor.cli.common import ExitCode
 from governor.cli.run.own_runs import ended_by_halts, of_command, watched
 from governor.core.base.identity import Peer, ProcessFacts, ProcessId
 from governor.core.base.run_names import names_of
 from governor.core.base.secrets import command_text, redacted
 from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.node import RUNS_MAX
+from governor.core.halt.incident import Incident
+from governor.core.halt.state import HaltState, StopTarget
+from governor.daemon import signals
+from governor.daemon.launches import SupervisedCommand
 from governor.reports.terminal import resume_lines
 from governor.settings.model import Paths
 from governor.text.table import plain
@@ -55,6 +61,38 @@ def launched_before(governor: Governor, name: str) -> str | None:
         f"{what}), and two trainers would write the same checkpoints; end it with `kill {' '.join(pids)}`, "
         "or launch under another --name"
     )
+
+
+def finish_stop(governor: Governor, name: str, argv: Sequence[str], print_line: Callable[[str], None]) -> int | None:
+    """Serve a halt of an earlier launch that is past its processes and stops the machine; None where there is none.
+
+    The command is not started then: the halt would kill it at once, and the machine goes away below it.
+    """
+    of_machine = [t.incident for t in watched(governor.node) if t.incident is not None and _stops_machine(t.incident)]
+    if not of_machine:
+        return None
+    what = "job" if of_machine[0].plan.stop is StopTarget.JOB else "machine"
+    print_line(
+        f"costgov: not launched: the halt of an earlier launch (incident {of_machine[0].incident_id}) is stopping this "
+        f"{what}, and goes on now; launch again when it is over"
+    )
+
+    def on_signal(signum: signal.Signals) -> bool:
+        return signum not in signals.PASSED_ON  # There is nobody to pass it on to: its sender wants us to leave.
+
+    governor.daemon.supervise(
+        SupervisedCommand(
+            run=name, argv=own_argv(name, argv), processes=(), on_signal=on_signal,
+            should_end=lambda: all(incident.is_closed for incident in of_machine),
+        )
+    )  # fmt: skip
+    governor.daemon.run(governor.begin)
+    return ExitCode.HALTED if all(incident.is_closed for incident in of_machine) else ExitCode.NEEDS_HUMAN
+
+
+def _stops_machine(incident: Incident) -> bool:
+    under_way = incident.halt.stage in (HaltState.STOPPING, HaltState.VERIFYING)
+    return under_way and incident.plan.stop is not StopTarget.PROCESSES
 
 
 def left_unwatched(governor: Governor, command: Command) -> list[str]:

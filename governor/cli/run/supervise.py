@@ -17,15 +17,15 @@ from governor.adapters.command.surroundings import Surroundings, here
 from governor.adapters.journal.ended_runs import prune
 from governor.app.node_facts import CannotStart
 from governor.app.wiring import Governor
-from governor.cli import interrupts
 from governor.cli.common import ExitCode
+from governor.cli.interrupts import ENTERED
 from governor.cli.run.console import Console
-from governor.cli.run.limits import Limits, not_launched
+from governor.cli.run.limits import Limits, refused
 from governor.cli.run.own_runs import ends_it, is_halt_of_command, is_of_earlier_launch, may_end, of_command, watched
 from governor.cli.run.relaunch import how_to_resume, is_running, left_unwatched, made_for, own_argv
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
 from governor.core.base.identity import ProcessId
-from governor.core.base.units import NS_PER_S, BootNs, MonoNs, format_usd
+from governor.core.base.units import NS_PER_S, MonoNs, format_usd
 from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.resume import SUPERSEDED
@@ -53,7 +53,6 @@ READ_NS: Final = 10 * NS_PER_S
 NAMED_NS: Final = 10 * NS_PER_S
 # `sudo` and `runuser` end their session when what they wait for has ended. PAM's modules may take a second.
 LEAVES_NS: Final = 3 * NS_PER_S
-ENTERED: Final = BootNs(interrupts.ENTERED_BOOT_NS), interrupts.CPU_BEFORE_NS
 
 
 @dataclass(slots=True)
@@ -160,10 +159,8 @@ def _run_governed(
             governor.daemon.install_signals()
             console.node = governor.node
             if command is None:
-                refusal = not_launched(governor, name, limits)
-                if refusal is not None:
-                    sys.stderr.write(f"costgov: {refusal}\n")
-                    return ExitCode.FAILED
+                if (code := refused(governor, name, argv, limits, console.print_line)) is not None:
+                    return code
                 _introduce(governor, name, console)
                 outcome.began_at = governor.clock.mono()
                 try:

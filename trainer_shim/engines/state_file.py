@@ -16,7 +16,7 @@ from trainer_shim.guard import attempt
 
 _NUMBERS = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "float16", "float32", "float64", "complex64", "complex128",
+    "float16", "float32", "float64", "complex64", "complex128", "str", "bytes", "datetime64", "timedelta64",
 )  # fmt: skip
 _DEPTH_MAX = 8
 _GLOBAL = re.compile(r"(?:GLOBAL|allowed global|class) ([\w.]+\.[\w.]+)")
@@ -61,7 +61,7 @@ def _is_refusal(error: Exception) -> bool:
 def _refused(error: Exception) -> str:
     text = str(error)
     named = _GLOBAL.search(text)
-    what = "what torch does not load (%.200s)" % text if named is None else named[1]
+    what = "what is no plain value (%.120s)" % text.partition("error: ")[2] if named is None else named[1]
     hint = "keep numbers and tensors there, or name its class to torch.serialization.add_safe_globals() before resume()"
     return "%s, which resume() does not load: %s" % (what, hint)
 

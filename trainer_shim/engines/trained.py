@@ -36,10 +36,13 @@ def trained_by(optimizers: Iterable[Any]) -> Dict[str, Any]:
 
 
 def moved_by(optimizers: Sequence[Any]) -> Dict[str, Any]:
-    """Return those of trained_by() that may have changed: where an optimizer keeps state, it has some of these."""
+    """Return those of trained_by() that may have changed: in a group that an optimizer keeps state of, these alone."""
     state = {id(tensor) for one in optimizers for tensor in dict(getattr(one, "state", {}))}
     held = trained_by(optimizers)
-    return {place: tensor for place, tensor in held.items() if id(tensor) in state} or held
+    groups = {place.rpartition(".")[0] for place, tensor in held.items() if id(tensor) in state}
+    return {
+        place: tensor for place, tensor in held.items() if id(tensor) in state or place.rpartition(".")[0] not in groups
+    }
 
 
 def outside(trained: Mapping[str, Any], tensors: Iterable[Any]) -> Dict[str, Any]:

@@ -114,6 +114,8 @@ def test_a_state_keeps_what_it_has_and_what_it_has_copied_by_name() -> None:
 def test_what_an_optimizer_with_state_has_never_stepped_has_not_moved() -> None:
     assert trained.moved_by([Optimizer([W, B], state={W: {}})]) == {"0.0.0": W}
     assert trained.moved_by([Optimizer([W, B])]) == {"0.0.0": W, "0.0.1": B}, "plain SGD keeps no state"
+    both = [Optimizer([W], [HEAD], state={W: {}}), Optimizer([B])]
+    assert list(trained.moved_by(both).values()) == [W, HEAD, B], "without momentum a group has none"
 
 
 def test_only_what_has_everything_takes_the_place_of_what_is_attached() -> None:

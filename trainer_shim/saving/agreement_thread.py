@@ -64,6 +64,7 @@ class AgreementThread:
         self._boot_id = boot_id()
         self._entered = False  # This generation's round began here.
         self._spoiled = False  # It broke off here: nobody may wait for our part of it.
+        self._said = ""  # Why the script's last request failed.
         self._stop = threading.Event()
         self._wake = ReentrantEvent()
         self.poll_s = max(POLL_S, POLL_PER_RANK_S * place.world_size)
@@ -107,7 +108,7 @@ class AgreementThread:
             note("the agreement", error)
             reason = "%s: %s" % (type(error).__name__, error)
         if self._requests.request is not None:
-            self._requests.close("failed", reason=clip(reason))
+            self._close("failed", reason=clip(reason))
         self._gate.settle()
         self._stop.wait(self.reconnect_s)
 
@@ -118,7 +119,7 @@ class AgreementThread:
             self._store = self._connect()
             if self._store is None:
                 if request is not None and time.monotonic_ns() > request.deadline_ns:
-                    self._requests.close("aborted", reason="the ranks have no common store yet")
+                    self._close("aborted", reason="the ranks have no common store yet")
                 return False
         round_ = Round(self._store, self._generation, self._place.rank, self._place.world_size)
         if self._spoiled:
@@ -142,7 +143,7 @@ class AgreementThread:
         """Ack the end of the round, and stand still where the incident is a halt."""
         final = self._request
         self._next_generation()
-        self._requests.close(ending.value, **fields)
+        self._close(ending.value, **fields)
         if ending is Phase.SAVED:
             self._on_saved(fields["checkpoint"], fields["step"])
         self._gate.settle()
@@ -150,6 +151,14 @@ class AgreementThread:
             self._requests.halt(final.incident)
             # A rank that was ordered to park with its save does so already; this reaches the others.
             self._gate.order(_order(final, self._gate.step, final.checkpoint, save=False, park=True))
+
+    def _close(self, what: str, **fields: Any) -> None:
+        """Ack the end of the open incident. What the script asked for and does not get is said where it runs, too."""
+        reason = fields.get("reason", "") if self._request.incident.startswith(OWN) else ""
+        if reason not in ("", self._said) and not self._gate.finished and self._place.rank == 0:
+            print_line("checkpoint(): %s: nothing is saved" % reason)
+        self._said = reason
+        self._requests.close(what, **fields)
 
     def _next_generation(self) -> None:
         self._generation += 1
@@ -245,12 +254,9 @@ class AgreementThread:
             return None
         is_own = request.incident.startswith(OWN) and not request.exit_after
         told = "parameter %s is not finite" % harmed
-        print_line(
-            "rank %d, step %d: %s: %s"
-            % (self._place.rank, step, told, "nothing is saved" if is_own else "it is saved as suspect")
-        )
         if is_own:
             return clip(told)
+        print_line("rank %d, step %d: %s: it is saved as suspect" % (self._place.rank, step, told))
         suspect = request._replace(checkpoint="suspect")
         round_.harden(suspect)
         self._requests.harden(suspect)

@@ -82,6 +82,7 @@ class SaveAtStep:
             os.makedirs(path, exist_ok=True)
             checkpoint.stage_rank_file(path, self._rank, rank_state)
         except OSError as error:
+            attempt(os.rmdir, path)  # Not where another rank has staged its own: that one clears it.
             return clip("cannot write to %s: %s" % (path, error.strerror or error))
         return None
 

@@ -279,7 +279,7 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
         incident is None or incident.is_closed
     ):  # fmt: skip
         return _join(node, managed, event)
-    if verdicts.is_asked(managed, event) and event.what in incidents.FAILURES:
+    if event.what in incidents.FAILURES and (verdicts.is_asked(managed, event) or verdicts.is_scripts_own(event)):
         return verdicts.failed_checkpoint_alarms(managed, event)
     if event.what == "saved" and event.checkpoint is not None and event.checkpoint.kind == "good":
         managed.run.name_last_good(saved_checkpoint.named_by(event.step, event.checkpoint), event.at)

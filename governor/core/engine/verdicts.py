@@ -152,16 +152,22 @@ def is_asked(managed: ManagedRun, ack: Ack) -> bool:
     return ack.incident_id.startswith(_request_prefix(managed))
 
 
-def failed_checkpoint_alarms(managed: ManagedRun, ack: Ack) -> list[Effect]:
-    """Report that a rule's checkpoint was not saved: it is not asked for again before the rule is quiet.
+def is_scripts_own(ack: Ack) -> bool:
+    """Whether it answers a shim.checkpoint() of the training script."""
+    return ack.incident_id.startswith("own.")
 
-    One rank's ack counts for the run.
+
+def failed_checkpoint_alarms(managed: ManagedRun, ack: Ack) -> list[Effect]:
+    """Report that a checkpoint was not saved: a rule does not ask again before it is quiet, a script does not know.
+
+    One rank's ack counts for the run. After the last step it is too late each time: no alarm.
     """
-    if ack.rank != min(managed.run.ranks):
+    why = ack.reason or ack.what
+    if ack.rank != min(managed.run.ranks) or (is_scripts_own(ack) and why.endswith("training has finished")):
         return []
     rule = ack.incident_id.removeprefix(_request_prefix(managed)).rpartition(".")[0]
-    why = ack.reason or ack.what
-    text = f'the checkpoint of run {managed.run.run} that rule "{rule}" asked for has not been saved: {why}'
+    who = "the training script" if is_scripts_own(ack) else f'rule "{rule}"'
+    text = f"the checkpoint of run {managed.run.run} that {who} asked for has not been saved: {why}"
     return [Alarm("checkpoint_failed", managed.run.run, text)]
 
 

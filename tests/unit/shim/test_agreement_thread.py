@@ -187,6 +187,22 @@ def test_what_the_script_asks_for_is_not_saved_while_a_rank_has_a_trained_parame
     assert ranks[0].ack(f"{OWN}3.3", "saved", "failed")["what"] == "saved"
 
 
+def test_what_the_script_asks_for_and_a_disk_does_not_take_is_said_where_it_runs(
+    ranks: list[Rank], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """26 checkpoints in a row failed on a full disk, and the first word of it was the halt's."""
+    (tmp_path / "full").write_text("")
+    ranks[3].saver.directory = str(tmp_path / "full")
+    start(ranks)
+    ranks[0].ask(f"{OWN}1.1")
+    reason = ranks[0].ack(f"{OWN}1.1", "failed", "aborted")["reason"]
+    assert reason.startswith(f"rank 3: cannot write to {tmp_path}/full/cg_")
+    assert capsys.readouterr().err == f"costgov: checkpoint(): {reason}: nothing is saved\n"
+    ranks[0].ask("i")
+    ranks[0].ack("i", "failed", "aborted")
+    assert capsys.readouterr().err == "", "the report of a halt says it"
+
+
 def test_what_a_governor_asks_for_is_suspect_where_a_rank_has_a_trained_parameter_that_is_not_finite(
     ranks: list[Rank],
 ) -> None:
@@ -245,6 +261,14 @@ def test_one_rank_that_never_reaches_the_step_releases_all_at_the_deadline(ranks
     steps = {rank.ack("again", "saved")["step"] for rank in ranks}
     assert len(steps) == 1
     assert steps.pop() > max(before)
+
+
+def test_a_save_that_cannot_begin_leaves_no_empty_directory(tmp_path: Path) -> None:
+    rank = 10**250  # Its file has too long a name.
+    saver, governor = OneFileSaver(tmp_path, rank), GovernorSocket(["/nonexistent/costgov"], rank, dict)
+    saving = SaveAtStep(rank, StepGate(0), Progress(threading.get_ident()), saver, governor)
+    assert saving.try_disk(7, "good", {}) == f"cannot write to {tmp_path}/cg_7: File name too long"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_aborted_round_leaves_an_older_checkpoint_of_that_step_whole(ranks: list[Rank], tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from governor.core.events.streams import StreamOpened
 from governor.core.halt.table import HaltState
 from governor.core.runs.last_good import LastGood
 from tests.unit.core.engine.test_step import a_step, ack, at, hello, make_node, only, peer, play, rule, tick, training
+from trainer_shim.saving.open_requests import OWN
 
 NAN = float("nan")
 
@@ -43,6 +44,22 @@ def test_a_checkpoint_that_a_rule_asked_for_and_that_failed_is_said_once() -> No
     told = play(node, *(ack("declined", 31.5, rank, **why) for rank in (1, 0)), tick(32))
     assert [effect.text for effect in told if isinstance(effect, Alarm)] == [
         'the checkpoint of run llama that rule "r-spot_notice" asked for has not been saved: no way to save'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_told"),
+    [("rank 0: cannot write to /ck/cg_31: No space left on device", True), ("rank 0: training has finished", False)],
+)
+def test_a_checkpoint_that_the_script_asked_for_and_that_failed_is_an_alarm(reason: str, is_told: bool) -> None:
+    """On a full disk a run trains on for days, and each halt would find its last checkpoint older."""
+    node = make_node()
+    training(node)
+    own = {"incident_id": f"{OWN}30.3", "exit_after": False, "reason": reason}
+    told = play(node, *(ack("aborted", 31.5, rank, **own) for rank in (1, 0)), tick(32))
+    text = f"the checkpoint of run llama that the training script asked for has not been saved: {reason}"
+    assert [effect for effect in told if isinstance(effect, Alarm)] == [
+        Alarm("checkpoint_failed", "llama", text) for _ in range(is_told)
     ]
 
 

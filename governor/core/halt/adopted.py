@@ -81,13 +81,14 @@ class Adoption:
         """
         its = {facts.process.pid: facts for facts, is_its in self._below(table) if is_its}
         busy = {its[p.pid].uid for p in others if p.pid in its and its[p.pid].process == p}
-        left = {p.pid for p in managers(its, (facts for facts in its.values() if facts.uid not in uids), 0)}
+        foreign = [facts for facts in its.values() if facts.uid not in uids]
+        left = managers(its, foreign, 0)
         return frozenset(
-            pid
-            for pid, facts in its.items()
+            facts.process.pid
+            for facts in foreign
             if (self.may_end_all or facts.uid == self.uid)
             and facts.uid not in busy
-            and left.isdisjoint((pid, *(ancestor.process.pid for ancestor in ancestors(table, facts))))
+            and left.isdisjoint((facts.process, *(ancestor.process for ancestor in ancestors(table, facts))))
         )
 
     def ties(self, table: Table, facts: ProcessFacts) -> bool:

@@ -91,6 +91,16 @@ def test_what_may_be_another_users_run_that_lives_below_the_command_lives_and_is
     assert processes.is_gone(silent)
 
 
+def test_the_halt_of_a_sandbox_below_the_command_ends_nothing_of_root_whose_run_is_announced() -> None:
+    processes, process_killer, command = launched()
+    own = processes.add(101, ppid=COMMAND, uid=ROOT, mark=MARK)
+    processes.add(102, ppid=OWN, sid=102, uid=ROOT, mark=MARK)  # Its loader, which has left its tree.
+    sandbox = processes.add(201, ppid=101, uid=USER, mark=MARK)
+    process_killer.begin("i", [sandbox], [command], USER, signal.SIGKILL, marks=[MARK], others=lambda: [own])
+    assert named_after(process_killer) == [[102]]
+    assert set(processes.table()) == {OWN, COMMAND, own.pid, 102}
+
+
 def test_a_daemon_of_root_that_has_begun_logins_is_left_with_them_to_root() -> None:
     processes, process_killer, command = launched()
     rank = processes.add(101, ppid=COMMAND, uid=USER, mark=MARK)

@@ -330,16 +330,11 @@ class AgreementThread:
         self._share(round_)
         request = round_.hardened(self._request)
         kind = "suspect" if "suspect" in (request.checkpoint, order.kind) else "good"
+        place, tokens_total = self._place, _tokens_total(self._gate.arrived or {}, round_)
         facts: Dict[str, Any] = {
-            "step": order.step,
-            "tokens_total": _tokens_total(self._gate.arrived or {}, round_),
-            "created_unix_s": int(time.time()),
-            "kind": kind,
-            "world_size": self._place.world_size,
-            "run": self._place.run,
-            "attempt": self._place.attempt,
-            "incident": order.incident,
-        }
+            "step": order.step, "tokens_total": tokens_total, "created_unix_s": int(time.time()), "kind": kind,
+            "world_size": place.world_size, "run": place.run, "attempt": place.attempt, "incident": order.incident,
+        }  # fmt: skip
         if all((post or {}).get("trained_finite") for post in round_.posted(Phase.READY)):
             facts["trained_finite"] = True
         facts.update((self._gate.arrived or {}).get("contents") or {})

@@ -134,9 +134,11 @@ def own_start(process: BootNs, entered: BootNs, cpu_ns: int) -> BootNs:
     """When costgov began in this `process`, whose first line of costgov's own was reached at `entered`.
 
     The process may be older: `exec` keeps its number and its start, and `bash -c "a; b"` runs b so. What the processors
-    had done for it by then is the interpreter's start, or at most a second of what was before.
+    had done for it by then is the interpreter's start, or at most a second of what was before. It may also be younger:
+    a fork of the one that entered.
     """
-    return BootNs(max(process, entered - min(cpu_ns, INTERPRETER_MAX_NS)))
+    first = BootNs(entered - min(cpu_ns, INTERPRETER_MAX_NS))
+    return first if process > entered else max(process, first)
 
 
 def begins_at(

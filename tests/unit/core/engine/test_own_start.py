@@ -34,6 +34,7 @@ def test_the_node_is_a_governors_since_its_process_began() -> None:
         (99.95, 0.03, 99.95),  # A start beside busy neighbours.
         (40, 0.03, 99.92),  # `bash -c "costgov run a; costgov run b"` has replaced itself by b.
         (40, 20, 98.95),  # So has a script that had worked before.
+        (99.97, 0.03, 99.92),  # Pid 1 of a container leaves its place to a fork.
     ],
 )
 def test_what_the_process_did_before_it_became_costgov_is_not_the_commands(

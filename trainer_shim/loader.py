@@ -7,7 +7,7 @@ import time
 from typing import Any, Callable, Dict, Generic, Iterable, Iterator, List, Optional, TypeVar
 from weakref import WeakSet
 
-from .guard import print_line
+from .guard import attempt, print_line
 from .phases import CURRENT
 from .saving import rng
 
@@ -25,6 +25,7 @@ class WrappedLoader(Generic[Batch]):
         self._loader = loader
         self.epoch = 0  # Epochs begun before the current one.
         self.batches = 0  # Handed out in the current epoch.
+        self.held_back: Callable[[], int] = _none  # How many of these a framework has fetched ahead of training.
         self.starts = 0  # Of the loader's own iterator, in this process.
         self._begun = False
         self._epoch_rng: Optional[Dict[str, Any]] = None  # As it was before the epoch's order was drawn.
@@ -49,10 +50,11 @@ class WrappedLoader(Generic[Batch]):
         self._loader = make(self._loader)
 
     def state_dict(self) -> Dict[str, Any]:
-        """Return the position: epoch, batches handed out in it, and the random state that drew its order."""
+        """Return the position: epoch, batches trained on in it, and the random state that drew its order."""
         if self._resume is not None:
             return dict(self._resume)
-        return {"epoch": self.epoch, "batches": self.batches, "epoch_rng": self._epoch_rng}
+        held, _ = attempt(self.held_back)
+        return {"epoch": self.epoch, "batches": max(0, self.batches - (held or 0)), "epoch_rng": self._epoch_rng}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Continue from `state`: the next batch handed out, by a running iterator too, is the one after it."""
@@ -85,6 +87,10 @@ class WrappedLoader(Generic[Batch]):
     def repositioned(self) -> bool:
         """True while a loaded position waits for its first batch."""
         return self._resume is not None
+
+
+def _none() -> int:
+    return 0
 
 
 class SizedWrappedLoader(WrappedLoader[Batch]):

@@ -70,7 +70,9 @@ class LightningKind:
         trainer.callbacks.insert(0, callback)  # A ModelCheckpoint stays the last, where Lightning has put it.
         loaders = hooks.Undo()
         if hasattr(getattr(trainer, "_data_connector", None), "_prepare_dataloader"):
-            hooks.replace(loaders, trainer._data_connector, "_prepare_dataloader", hooks.around(_prepare_inner))
+            hooks.replace(
+                loaders, trainer._data_connector, "_prepare_dataloader", hooks.around(_prepare_inner, trainer)
+            )
 
         def undo() -> None:
             if callback in trainer.callbacks:
@@ -83,12 +85,20 @@ class LightningKind:
         return undo
 
 
-def _prepare_inner(original: Callable[..., Any], loader: Any, *args: Any, **kwargs: Any) -> Any:
+def _prepare_inner(trainer: Any, original: Callable[..., Any], loader: Any, *args: Any, **kwargs: Any) -> Any:
     """Lightning gives ranks a sampler of their own in a DataLoader that it knows: so it gets the one inside of ours."""
     if not isinstance(loader, WrappedLoader):
         return original(loader, *args, **kwargs)
     loader.prepare(lambda inner: original(inner, *args, **kwargs))
+    if getattr(trainer, "training", False):  # Not one of validation, inside of fit() either.
+        loader.held_back = lambda: _held_back(trainer)
     return loader
+
+
+def _held_back(trainer: Any) -> int:
+    """Return how many batches wait in fit(): of a loader without a length Lightning has the next one at hand."""
+    fetcher = getattr(getattr(trainer, "fit_loop", None), "_data_fetcher", None)
+    return len(getattr(fetcher, "batches", ()))
 
 
 def make_callback(trainer: Any, meter: StepMeter) -> Any:

@@ -42,8 +42,13 @@ def make_watch(*args, **kwargs):
     return kept[0]
 
 
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        yield from (Toy()[index] for index in range(len(Toy())))
+
+
 module = Module()
-data = torch.utils.data.DataLoader(Toy(), batch_size=4)
+data = torch.utils.data.DataLoader(Stream() if told.get("stream") else Toy(), batch_size=4)
 trainer = pl.Trainer(
     max_steps=told["steps"],
     accelerator="cpu",

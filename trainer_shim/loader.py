@@ -25,7 +25,7 @@ class WrappedLoader(Generic[Batch]):
         self._loader = loader
         self.epoch = 0  # Epochs begun before the current one.
         self.batches = 0  # Handed out in the current epoch.
-        self.held_back: Callable[[], int] = _none  # How many of these a framework has fetched ahead of training.
+        self._held_back: Callable[[], int] = _none
         self.starts = 0  # Of the loader's own iterator, in this process.
         self._begun = False
         self._epoch_rng: Optional[Dict[str, Any]] = None  # As it was before the epoch's order was drawn.
@@ -49,11 +49,15 @@ class WrappedLoader(Generic[Batch]):
         """Put `make(loader)` in the wrapped loader's place: a framework gives each rank a sampler of its own."""
         self._loader = make(self._loader)
 
+    def hold_back(self, how_many: Callable[[], int]) -> None:
+        """Ask `how_many` of the batches that were handed out a framework has fetched ahead of training."""
+        self._held_back = how_many
+
     def state_dict(self) -> Dict[str, Any]:
         """Return the position: epoch, batches trained on in it, and the random state that drew its order."""
         if self._resume is not None:
             return dict(self._resume)
-        held, _ = attempt(self.held_back)
+        held, _ = attempt(self._held_back)
         return {"epoch": self.epoch, "batches": max(0, self.batches - (held or 0)), "epoch_rng": self._epoch_rng}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:

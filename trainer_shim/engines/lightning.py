@@ -91,7 +91,7 @@ def _prepare_inner(trainer: Any, original: Callable[..., Any], loader: Any, *arg
         return original(loader, *args, **kwargs)
     loader.prepare(lambda inner: original(inner, *args, **kwargs))
     if getattr(trainer, "training", False):  # Not one of validation, inside of fit() either.
-        loader.held_back = lambda: _held_back(trainer)
+        loader.hold_back(lambda: _held_back(trainer))
     return loader
 
 

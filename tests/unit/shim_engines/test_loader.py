@@ -89,14 +89,14 @@ def test_what_a_framework_has_fetched_ahead_is_still_to_come() -> None:
     wrapped = wrap_loader(Stream())
     running = iter(wrapped)
     assert [next(running), next(running)] == [0, 1]
-    wrapped.held_back = lambda: 1
+    wrapped.hold_back(lambda: 1)
     state = wrapped.state_dict()
     again = wrap_loader(Stream())
     again.load_state_dict(state)
     assert list(again) == [1, 2]
-    wrapped.held_back = lambda: 5
+    wrapped.hold_back(lambda: 5)
     assert wrapped.state_dict()["batches"] == 0
-    wrapped.held_back = lambda: 1 // 0
+    wrapped.hold_back(lambda: 1 // 0)
     assert wrapped.state_dict()["batches"] == 2, "it cannot be known"
 
 

@@ -201,7 +201,7 @@ class AcceleratePlainKind(_OverAccelerator, plain.PlainKind):
         kept = [*trained.parameters_of([*accelerator._models, *registered]), *trained.tensors_in(states)]
         lost = trained.outside(trained.trained_by(self._optimizers), kept)
         remedy = "prepare() its module too, or accelerator.register_for_checkpointing(module), before attach()"
-        trained.warn_lost(lost, "prepared model", remedy, is_first)
+        trained.warn_lost(lost, "the prepared models", remedy, is_first)
 
     def _tell_schedule(self) -> None:
         accelerator = self._accelerator

@@ -140,7 +140,7 @@ class TrainerRun:
         kept = trained.parameters_of([trainer.model, wrapped])
         lost = trained.outside(trained.trained_by([innermost(trainer.optimizer)]), kept)
         remedy = "make it a part of the model, or save it in the Trainer's _save_checkpoint()"
-        trained.warn_lost(lost, "part of the Trainer's model", remedy, trainer.is_world_process_zero())
+        trained.warn_lost(lost, "the Trainer's model", remedy, trainer.is_world_process_zero())
 
     @guarded(fallback=False)
     def end_step(self, state: Any) -> bool:

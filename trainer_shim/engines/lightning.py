@@ -217,7 +217,7 @@ class LightningFit:
             return
         lost = trained.outside(trained.trained_by(optimizers), trained.parameters_of([module]))
         remedy = "make it an attribute of the LightningModule, or save it in its on_save_checkpoint()"
-        trained.warn_lost(lost, "part of the LightningModule", remedy, bool(self._trainer.is_global_zero))
+        trained.warn_lost(lost, "the LightningModule", remedy, bool(self._trainer.is_global_zero))
 
     def _take_state(self, path: str) -> None:
         """Continue counting, and keep the generators' states, from what stands beside the checkpoint or in it."""

@@ -77,11 +77,11 @@ class PlainKind:
         modules = trained.parameters_of((self._model, *self._options.stateful.values()))
         outside = trained.outside(trained.trained_by(self._optimizers), modules)
         shared_out = {place: one for place, one in outside.items() if not _is_whole(one)}
-        trained.warn_lost(shared_out, "attached module", "pass save_fn= and load_fn=", is_first)
+        trained.warn_lost(shared_out, "the attached module", "pass save_fn= and load_fn=", is_first)
         kept = {place: one for place, one in outside.items() if place not in shared_out}
         if kept and is_first:
             print_line(
-                "the optimizer trains %s of no attached module: their values are saved, as rank 0 has them. A module's "
+                "the optimizer trains %s outside of the attached module: their values are saved, as rank 0 has them. A module's "
                 'buffers are not, and it is saved whole by stateful={"name": module}' % trained.worded(kept)
             )
 

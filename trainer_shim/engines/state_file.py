@@ -59,7 +59,7 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _refused(error: Exception) -> str:
-    text = str(error)
+    text = " ".join(str(error).split())
     named = _GLOBAL.search(text)
     what = "what is no plain value (%.120s)" % text.partition("error: ")[2] if named is None else named[1]
     hint = "keep numbers and tensors there, or name its class to torch.serialization.add_safe_globals() before resume()"

@@ -108,7 +108,7 @@ def warn_lost(lost: Mapping[str, Any], holder: str, remedy: str, is_first: bool)
         return
     if is_first:
         told = (worded(lost), holder, remedy)
-        print_line("NOT SAVED: the optimizer trains %s of no %s: a resumed run begins with new ones; %s" % told)
+        print_line("NOT SAVED: the optimizer trains %s outside of %s: a resumed run begins with new ones; %s" % told)
     if is_required(os.environ):
         sys.exit("costgov: COSTGOV_REQUIRED=1 refuses to train what no checkpoint has")
 

@@ -56,7 +56,7 @@ def test_all_that_the_optimizer_trains_is_saved_and_given_back(run_ranks, tmp_pa
 
     assert {kind: seen[kind]["resumed"] for kind in ODD} == {kind: seen[kind]["losses"] for kind in ODD}
     said = seen["log"].splitlines()
-    outside = [line for line in said if "2 tensors (8x8, 8: 72 elements) of no attached module" in line]
+    outside = [line for line in said if "2 tensors (8x8, 8: 72 elements) outside of the attached module" in line]
     assert len(outside) == 4, "masters and head, each attached twice"
     assert sum("an LR scheduler drives the optimizer" in line for line in said) == 2
     assert any("the state of 'model'" in line and "Note, which resume() does not load" in line for line in said)

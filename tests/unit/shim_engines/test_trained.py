@@ -158,14 +158,14 @@ def test_what_no_checkpoint_has_is_told_and_refused_where_watching_is_required(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COSTGOV_REQUIRED", raising=False)
-    trained.warn_lost({"0.0.2": HEAD, "0.0.3": Tensor(0, 1000)}, "prepared model", "prepare() it", True)
+    trained.warn_lost({"0.0.2": HEAD, "0.0.3": Tensor(0, 1000)}, "the prepared models", "prepare() it", True)
     said = capsys.readouterr().err
-    assert "NOT SAVED: the optimizer trains 2 tensors (4, 1000: 1,004 elements) of no prepared model" in said
+    assert "NOT SAVED: the optimizer trains 2 tensors (4, 1000: 1,004 elements) outside of the prepared models" in said
     assert "prepare() it" in said
     monkeypatch.setenv("COSTGOV_REQUIRED", "1")
-    trained.warn_lost({}, "prepared model", "prepare() it", True)
+    trained.warn_lost({}, "the prepared models", "prepare() it", True)
     with pytest.raises(SystemExit):
-        trained.warn_lost({"0.0.2": HEAD}, "prepared model", "prepare() it", False)
+        trained.warn_lost({"0.0.2": HEAD}, "the prepared models", "prepare() it", False)
     assert capsys.readouterr().err == "", "the first rank says it for all"
 
 

@@ -81,8 +81,8 @@ class PlainKind:
         kept = {place: one for place, one in outside.items() if place not in shared_out}
         if kept and is_first:
             print_line(
-                "the optimizer trains %s outside of the attached module: their values are saved, as rank 0 has them. A module's "
-                'buffers are not, and it is saved whole by stateful={"name": module}' % trained.worded(kept)
+                "the optimizer trains %s outside of the attached module: their values are saved, as rank 0 has them. "
+                'A module is saved whole, its buffers too, by stateful={"name": module}' % trained.worded(kept)
             )
 
     def tell_schedule(self) -> None:

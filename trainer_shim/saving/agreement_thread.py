@@ -64,7 +64,7 @@ class AgreementThread:
         self._boot_id = boot_id()
         self._entered = False  # This generation's round began here.
         self._spoiled = False  # It broke off here: nobody may wait for our part of it.
-        self._said = ""  # Why the script's last request failed.
+        self._said = ""  # Why the script's last request failed, without digits.
         self._stop = threading.Event()
         self._wake = ReentrantEvent()
         self.poll_s = max(POLL_S, POLL_PER_RANK_S * place.world_size)
@@ -155,9 +155,10 @@ class AgreementThread:
     def _close(self, what: str, **fields: Any) -> None:
         """Ack the end of the open incident. What the script asked for and does not get is said where it runs, too."""
         reason = fields.get("reason", "") if self._request.incident.startswith(OWN) else ""
-        if reason not in ("", self._said) and not self._gate.finished and self._place.rank == 0:
+        kind = "".join(one for one in reason if not one.isdigit())  # The step is another one each time.
+        if kind not in ("", self._said) and not self._gate.finished and self._place.rank == 0:
             print_line("checkpoint(): %s: nothing is saved" % reason)
-        self._said = reason
+        self._said = kind
         self._requests.close(what, **fields)
 
     def _next_generation(self) -> None:

@@ -1,7 +1,7 @@
 """Whole and durable checkpoints on disk: names, fsync, hashes, manifest, `latest`, and which there are.
 
 A checkpoint exists when its manifest does. DeepSpeed writes its pointer `latest` before the other ranks' shards exist,
-so `latest` proves nothing. Here it moves last, atomically, and for good checkpoints only.
+so `latest` proves nothing. Here it moves last, atomically, and for good checkpoints only. A script's own stays.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import socket
 import time
 import zlib
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+
+from trainer_shim.guard import attempt, print_line
 
 from .manifest import MANIFEST as MANIFEST
 from .manifest import OWN_FILES, Entry, TornError, count_bytes, open_regular, parse, size_fault
@@ -20,6 +23,9 @@ from .manifest import OWN_FILES, Entry, TornError, count_bytes, open_regular, pa
 MANIFEST_VERSION = 1
 MANIFEST_BYTES_MAX = 64 << 20  # A quarter of a million files: ten times the largest sharded checkpoint known to us.
 LATEST = "latest"
+_NAME_BYTES_MAX = 255
+_OWN_TAG = re.compile(rb"cg_\d+\s*\Z")
+_LEFT_ALONE: Set[str] = set()  # Each `latest` of which was said that it stays as it is.
 _TMP_SUFFIX = ".costgov-tmp"
 _RANK_FILE = "costgov_rank_%05d.json"
 _CHUNK_BYTES = 8 << 20  # A few milliseconds: hashing reads the clock after each.
@@ -207,7 +213,7 @@ def commit(path: str, parts: List[Part], facts: Dict[str, Any], move_latest: boo
     target = os.path.join(path, MANIFEST)
     write_durably(target, json.dumps(manifest, indent=1, sort_keys=True) + "\n")
     if move_latest:
-        write_durably(os.path.join(os.path.dirname(path), LATEST), os.path.basename(path))
+        _move_latest(path, [part.path for part in parts])
     return {
         "path": path,
         "manifest": target,
@@ -223,6 +229,34 @@ def commit(path: str, parts: List[Part], facts: Dict[str, Any], move_latest: boo
 def holds_any(parts: List[Part]) -> bool:
     """Whether there is more in it than our own small files: without weights it is none."""
     return any(part.size_bytes for part in parts if not os.path.basename(part.path).startswith(OWN_FILES))
+
+
+def _move_latest(path: str, names: List[str]) -> None:
+    """Have `latest` name checkpoint `path`, unless it is the script's own. The checkpoint is whole without it."""
+    latest = os.path.join(os.path.dirname(path), LATEST)
+    is_deepspeed = any(name.endswith("model_states.pt") and os.sep not in name for name in names)
+    if _is_pointer(latest, is_deepspeed):
+        _, error = attempt(write_durably, latest, os.path.basename(path))
+        why = None if error is None else "it cannot be written: %s" % error
+    else:
+        why = "it is the script's own"
+    if why is not None and latest not in _LEFT_ALONE:
+        _LEFT_ALONE.add(latest)
+        print_line("%s stays as it is: %s. resume() needs no such file" % (latest, why))
+
+
+def _is_pointer(latest: str, is_deepspeed: bool) -> bool:
+    """Whether `latest` is not there, or is a file that names a checkpoint of ours, or any where DeepSpeed writes it."""
+    if not os.path.lexists(latest):
+        return True
+    if os.path.islink(latest) or not os.path.isfile(latest):
+        return False
+    try:
+        with open(latest, "rb") as stream:
+            named = stream.read(_NAME_BYTES_MAX + 1)
+    except OSError:
+        return False
+    return _OWN_TAG.match(named) is not None or (is_deepspeed and len(named) <= _NAME_BYTES_MAX)
 
 
 def _entry(part: Part) -> Dict[str, Any]:

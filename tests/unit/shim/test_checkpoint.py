@@ -54,6 +54,45 @@ def test_latest_follows_the_good_and_never_the_suspect(tmp_path: Path) -> None:
     assert [(found["step"], found["tokens_total"]) for found in whole(tmp_path)] == [(7, 700)]
 
 
+@pytest.mark.parametrize("own", ["directory", "link", "file"])
+def test_a_latest_of_the_scripts_own_stays_and_costs_no_checkpoint(
+    tmp_path: Path, own: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    latest = tmp_path / "latest"
+    (tmp_path / "step_5").mkdir()
+    if own == "directory":
+        latest.mkdir()
+        (latest / "weights.pt").write_bytes(bytes(9))
+    elif own == "link":
+        latest.symlink_to("step_5")
+    else:
+        latest.write_text("step_5")
+    before = latest.lstat()
+    for step in (7, 9):
+        written(tmp_path, step)
+    assert latest.lstat() == before
+    assert [found["step"] for found in whole(tmp_path)] == [9, 7]
+    why = f"{latest} stays as it is: it is the script's own. resume() needs no such file"
+    assert capsys.readouterr().err == f"costgov: {why}\n", "once"
+
+
+def test_a_latest_that_deepspeed_wrote_moves_on(tmp_path: Path) -> None:
+    (tmp_path / "latest").write_text("my step 5 é")
+    path = written(tmp_path, 7)
+    parts = [checkpoint.Part("mp_rank_00_model_states.pt", 1000, None)]
+    checkpoint.commit(str(path), parts, {"step": 7, "kind": "good"}, move_latest=True)
+    assert (tmp_path / "latest").read_text() == "cg_7"
+
+
+def test_a_latest_that_cannot_be_written_costs_no_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / f"latest.{os.getpid()}.costgov-tmp").mkdir()
+    written(tmp_path, 7)
+    assert [found["step"] for found in whole(tmp_path)] == [7]
+    assert "latest stays as it is: it cannot be written" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("damage", ["missing", "short", "no manifest", "torn manifest"])
 def test_a_torn_checkpoint_is_passed_over(tmp_path: Path, damage: str) -> None:
     written(tmp_path, 7)

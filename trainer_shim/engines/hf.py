@@ -11,13 +11,15 @@ import os
 from typing import Any, Callable, Dict, Optional
 
 from trainer_shim import timing
-from trainer_shim.guard import attempt, guarded
+from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.meter import StepMeter
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
 from . import base, deepspeed_engine, hooks, plain, replicas, trained
 from .hf_checkpoints import TrainerSaver
+
+_LOOKS_MAX = 100  # Steps in which another rank finishes a checkpoint that this one has left.
 
 
 class TrainerKind:
@@ -103,6 +105,9 @@ class TrainerRun:
         self._undo = hooks.Undo()
         self._is_deepspeed = False
         self._spared = 0
+        self._saved: Optional[Dict[str, Any]] = None  # Not announced yet: the first rank may still write.
+        self._looks_left = 0
+        self._said_no_state = False
 
     @guarded()
     def begin(self, state: Any) -> None:
@@ -146,6 +151,8 @@ class TrainerRun:
     def end_step(self, state: Any) -> bool:
         """Report the step, where no engine does. Save if every rank shall now; return whether that was done."""
         meter, step = self._meter, int(state.global_step)
+        if self._saved is not None:
+            self._announce(self._saved)
         if not self._is_deepspeed:
             plain.end_step(meter, innermost(self._trainer.optimizer), step)
         meter.clock.switch(timing.HOLD)
@@ -177,9 +184,25 @@ class TrainerRun:
 
     @guarded()
     def saved(self, state: Any) -> None:
-        """The Trainer finished a checkpoint of its own."""
+        """The Trainer finished a checkpoint of its own, or a subclass something that is none (LLaVA's adapters)."""
         step = int(state.global_step)
-        base.report_last_good(self._meter, step, self._saver.path_of(step))
+        self._looks_left = _LOOKS_MAX
+        self._saved = base.good_record(self._meter, step, self._saver.path_of(step))
+        if self._saved is not None:
+            self._announce(self._saved)
+        if self._saved is not None and self._trainer.is_world_process_zero():
+            if not self._said_no_state:
+                print_line("%s has no state of the Trainer: train() cannot go on from it" % self._saved["path"])
+            self._saved, self._said_no_state = None, True
+
+    def _announce(self, record: Dict[str, Any]) -> None:
+        """Tell of a checkpoint once train() can go on from it. Where it is moved away the governor looks itself."""
+        self._looks_left -= 1
+        if not os.path.isdir(record["path"]) or self._saver.has_state(record["path"]):
+            self._meter.watch.hello_field("last_good", record)
+            self._saved = None
+        elif self._looks_left <= 0:
+            self._saved = None
 
     @guarded()
     def end(self, state: Any) -> None:

@@ -69,11 +69,36 @@ class TrainerSaver(base.PositionSaver):
         try:
             trainer.args.save_only_model = False  # Without the optimizer it is not the work of the run.
             with self._meter.unannounced():
-                trainer._save_checkpoint(trainer.model, None)
+                self._save_whole()
         finally:
             trainer.args.save_only_model = only_model
             undo()
+        if trainer.is_world_process_zero() and not self.has_state(path):
+            raise FileNotFoundError("_save_checkpoint() has left no %s, without which train() cannot go on" % _STATE)
         return path
+
+    def _save_whole(self) -> None:
+        """Call the trainer's own `_save_checkpoint`, and transformers' where a subclass saves only adapters (LLaVA).
+
+        Every rank comes to the generators' states there, so all take the same way.
+        """
+        trainer, calls = self._trainer, hooks.Undo()
+        arrived: List[bool] = []
+        made = [vars(one)["_save_checkpoint"] for one in type(trainer).__mro__ if "_save_checkpoint" in vars(one)]
+        if len(made) < 2 or not hasattr(trainer, "_save_rng_state"):
+            trainer._save_checkpoint(trainer.model, None)
+            return
+        hooks.replace(calls, trainer, "_save_rng_state", hooks.around(_noted, arrived))
+        try:
+            trainer._save_checkpoint(trainer.model, None)
+        finally:
+            calls()
+        if not arrived:
+            made[-1](trainer, trainer.model, None)
+
+    def has_state(self, path: str) -> bool:
+        """Whether train() can go on from a checkpoint of the Trainer's, as far as its own last file shows."""
+        return _step_of(path) is not None
 
     def remove_abandoned(self) -> None:
         """Remove what earlier launches have begun to save there and have not finished. Raises OSError."""
@@ -130,6 +155,11 @@ class TrainerSaver(base.PositionSaver):
                 yield manifest(step, path, os.path.join(path, _STATE))
             elif self._trainer.is_world_process_zero():
                 print_line("passing over %s: %s is missing, or of another step" % (path, _STATE))
+
+
+def _noted(calls: List[bool], original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    calls.append(True)
+    return original(*args, **kwargs)
 
 
 def _returns(value: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -108,7 +108,9 @@ class Trainer:
 @pytest.mark.parametrize(
     ("harm", "is_good"), [(float("nan"), False), (float("inf"), False), (float("-inf"), True), (1.0, True)]
 )
-def test_what_is_saved_of_broken_weights_deletes_nothing_and_is_not_announced(harm: float, is_good: bool) -> None:
+def test_what_is_saved_of_broken_weights_deletes_nothing_and_is_not_announced(
+    tmp_path: Path, harm: float, is_good: bool
+) -> None:
     """The loss of the step was finite, and the update broke the weights."""
     import torch
 
@@ -117,13 +119,15 @@ def test_what_is_saved_of_broken_weights_deletes_nothing_and_is_not_announced(ha
     meter = StepMeter(Progress(1), TokenCount(None, None, 1))
     meter.watch.hello_field = lambda _, record: announced.append(record["step"])  # type: ignore[method-assign]
     model = torch.nn.Sequential(torch.nn.Embedding(500, 32), torch.nn.Linear(32, 500, bias=False))
-    args = SimpleNamespace(output_dir="out", save_total_limit=1)
+    args = SimpleNamespace(output_dir=str(tmp_path), save_total_limit=1)
     state = SimpleNamespace(global_step=0)
     trainer = SimpleNamespace(args=args, model_wrapped=model, state=state, is_world_process_zero=lambda: True)
     run = TrainerRun(trainer, meter, TrainerSaver(meter, trainer))
 
     def save(step: int) -> None:
         run._save_checkpoint(lambda: limits.append(args.save_total_limit))
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps({"global_step": step}))
         run.saved(SimpleNamespace(global_step=step))
 
     save(10)

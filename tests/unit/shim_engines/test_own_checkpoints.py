@@ -27,9 +27,13 @@ from trainer_shim.saving.store import MemoryStore
 from trainer_shim.tokens import TokenCount
 
 
+def make_meter() -> StepMeter:
+    return StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
+
+
 @pytest.fixture
 def saver(tmp_path: Path) -> TrainerSaver:
-    meter = StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
+    meter = make_meter()
     args = SimpleNamespace(output_dir=str(tmp_path))
     return TrainerSaver(meter, SimpleNamespace(args=args, train=lambda: None, is_world_process_zero=lambda: True))
 
@@ -155,7 +159,7 @@ def test_what_the_trainer_saves_over_one_of_ours_is_its_own(tmp_path: Path, capf
         train=lambda: None,
         model_wrapped=None,
     )
-    meter = StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
+    meter = make_meter()
     own_saver = TrainerSaver(meter, trainer)
     seen = []
 
@@ -195,3 +199,103 @@ def test_one_that_the_trainer_saved_without_its_optimizer_is_gone_on_from_and_th
     more = {"unsampled": "ema.bin"} if lacks is not None else {"gone": "is no longer there", "lacks": "all"}
     told = "its weights were not looked into: ema.bin; no optimizer in it" if lacks else "GONE: it is no longer there"
     assert last_good_text(named.row() | more) == f"{path} ({told})"
+
+
+class StockTrainer:
+    """transformers.Trainer, as far as it saves."""
+
+    def __init__(self, directory: Path, rank: int = 0) -> None:
+        self.args = SimpleNamespace(output_dir=str(directory), save_only_model=False, process_index=rank)
+        self.state = SimpleNamespace(global_step=20)
+        self.model = None
+
+    def is_world_process_zero(self) -> bool:
+        return self.args.process_index == 0
+
+    is_local_process_zero = is_world_process_zero
+
+    def train(self) -> None:
+        raise NotImplementedError
+
+    def _get_output_dir(self, trial: object) -> str:
+        return str(self.args.output_dir)
+
+    def _push_from_checkpoint(self) -> None:
+        raise NotImplementedError
+
+    def _save_rng_state(self, path: str) -> None:
+        Path(path, f"rng_state_{self.args.process_index}.pth").touch()
+
+    def _save_checkpoint(self, model: object, trial: object) -> None:
+        path = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
+        path.mkdir(exist_ok=True)
+        self._save_rng_state(str(path))
+        if self.is_world_process_zero():
+            (path / "trainer_state.json").write_text(json.dumps({"global_step": self.state.global_step}))
+
+
+class AdapterTrainer(StockTrainer):
+    """LLaVA's, while it trains the projector."""
+
+    def _save_checkpoint(self, model: object, trial: object) -> None:
+        path = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
+        path.mkdir(exist_ok=True)
+        (path / "mm_projector.bin").touch()
+
+
+class StatelessTrainer(StockTrainer):
+    """It saves a state of another step, or none, by means of its own."""
+
+    def _save_checkpoint(self, model: object, trial: object) -> None:
+        self._save_rng_state(str(Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "rank", "has"),
+    [
+        (StockTrainer, 0, ["rng_state_0.pth", "trainer_state.json"]),
+        (AdapterTrainer, 0, ["mm_projector.bin", "rng_state_0.pth", "trainer_state.json"]),
+        (AdapterTrainer, 1, ["mm_projector.bin", "rng_state_1.pth"]),
+    ],
+)
+def test_a_halts_checkpoint_is_whole_where_the_trainers_own_are_adapters(
+    tmp_path: Path, kind: type[StockTrainer], rank: int, has: list[str]
+) -> None:
+    path = TrainerSaver(make_meter(), kind(tmp_path, rank)).save_aside(20)
+    assert sorted(one.name for one in Path(path).iterdir()) == has
+
+
+def test_what_train_cannot_go_on_from_is_no_checkpoint_of_a_halt(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"has left no trainer_state\.json"):
+        TrainerSaver(make_meter(), StatelessTrainer(tmp_path)).save_aside(20)
+
+
+@pytest.mark.parametrize("kind", [StockTrainer, AdapterTrainer])
+def test_what_train_cannot_go_on_from_is_not_named_as_good(
+    tmp_path: Path, kind: type[StockTrainer], capfd: pytest.CaptureFixture
+) -> None:
+    meter, trainer, told = make_meter(), kind(tmp_path), []
+    meter.watch.hello_field = lambda _, record: told.append(record["path"])  # type: ignore[method-assign]
+    run = TrainerRun(trainer, meter, TrainerSaver(meter, trainer))
+    for step in (20, 30):
+        trainer.state.global_step = step
+        trainer._save_checkpoint(None, None)
+        run.saved(trainer.state)
+    paths = [f"{tmp_path}/checkpoint-20", f"{tmp_path}/checkpoint-30"]
+    line = f"costgov: {paths[0]} has no state of the Trainer: train() cannot go on from it\n"
+    assert (told, capfd.readouterr().err) == ((paths, "") if kind is StockTrainer else ([], line))
+
+
+def test_another_rank_names_it_when_the_first_one_has_written_its_last_file(tmp_path: Path) -> None:
+    meter, trainer, told = make_meter(), StockTrainer(tmp_path, rank=1), []
+    meter.watch.hello_field = lambda _, record: told.append(record["step"])  # type: ignore[method-assign]
+    run = TrainerRun(trainer, meter, TrainerSaver(meter, trainer))
+    run._is_deepspeed = True  # Its engine tells of the steps.
+    trainer._save_checkpoint(None, None)
+    run.saved(trainer.state)
+    run.end_step(trainer.state)
+    assert told == []
+    StockTrainer(tmp_path)._save_checkpoint(None, None)
+    for _ in range(2):
+        run.end_step(trainer.state)
+    assert told == [20]

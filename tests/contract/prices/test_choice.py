@@ -116,11 +116,13 @@ def test_spot_without_an_answer_is_unknown_and_never_the_on_demand_price(
     tmp_path: Path, server: Loopback, aws_environment: None
 ) -> None:
     rigs.aws(server).says(200, spot_history(spot_item(17.5, zone="us-east-1f")))
-    chosen = choice(tmp_path, AWS.format(server.url))
+    chosen = choice(tmp_path, f'{AWS.format(server.url)}[price]\ninstance = "trn1.32xlarge"\n')
     assert (chosen.quote, kinds(chosen)) == (
         None,
         [RemarkKind.UNANSWERED, RemarkKind.UNLISTED, RemarkKind.UNKNOWN],
     )
+    chosen = choice(tmp_path, AWS.format(server.url))  # The table has its spot price.
+    assert (chosen.usd_micros_per_hour, kinds(chosen)) == (25_752_200, [RemarkKind.UNANSWERED, RemarkKind.STALE])
 
 
 def test_a_provider_that_does_not_answer_leaves_the_users_price_and_an_alarm(
@@ -155,8 +157,8 @@ def test_a_list_price_does_not_overrule_the_user(tmp_path: Path, server: Loopbac
 def test_where_no_look_up_exists_the_user_names_the_row(tmp_path: Path) -> None:
     chosen = choice(tmp_path, '[price]\nprovider = "GCP"\ninstance = "a3-ultragpu-8g"\nkind = "on-demand"\n')
     assert (chosen.usd_micros_per_hour, chosen.remarks) == (83_492_000, ())
-    chosen = choice(tmp_path, '[price]\nprovider = "GCP"\ninstance = "a2-highgpu-8g"\nkind = "on-demand"\n')
-    assert (chosen.usd_micros_per_hour, kinds(chosen)) == (29_387_080, [RemarkKind.STALE])
+    chosen = choice(tmp_path, '[price]\nprovider = "GCP"\ninstance = "a3-highgpu-2g"\nkind = "on-demand"\n')
+    assert (chosen.usd_micros_per_hour, kinds(chosen)) == (22_122_500, [RemarkKind.STALE])
     chosen = choice(tmp_path, '[price]\nprovider = "CoreWeave"\ngpu = "NVIDIA H200"\ngpus = 8\n')
     assert (chosen.usd_micros_per_hour, kinds(chosen)) == (50_440_000, [RemarkKind.ASSUMED])
     chosen = choice(tmp_path, '[price]\nprovider = "GCP"\ninstance = "e2-micro"\n')

@@ -37,8 +37,9 @@ def test_every_row_is_listed_with_its_source_and_age() -> None:
 
 def test_rows_are_chosen_by_provider_and_type() -> None:
     text = run("--table", "--provider", "aws", "--instance", "p5.48")
-    assert f"1 of {len(built_in().rows)} rows" in text
+    assert f"2 of {len(built_in().rows)} rows" in text
     assert "$55.04" in text
+    assert "$25.75" in text
     assert "2026-11-09" in text
     nothing = run("--table", "--provider", "nobody")
     assert "no row is of that kind; providers: " in nothing

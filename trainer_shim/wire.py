@@ -83,6 +83,8 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         # called, looks there and not where that is. "own_finite": all trained parameters were finite in this rank's
         # part; "trained_finite": in every rank's.
         last_good=Field("record"),
+        # {"step", "path"} of the newest one saved while a trained parameter in this rank's part was not finite.
+        harmed_save=Field("record"),
         mark=Field("int"),  # mark.py: believed if the kernel says the same of the sender.
         open_incident=Field("record"),  # On reconnect: {"incident", "what", "step"} as the rank knows it.
     ),

@@ -263,6 +263,7 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
         resumed_step=_count(frame.get("resumed_step")),
         resumes=_resumes(frame),
         last_good=NamedCheckpoint.named(frame.get("last_good")),
+        harmed_save=NamedCheckpoint.named(frame.get("harmed_save")),
         mark=_count(frame.get("mark")),
         open_incident=frame.get("open_incident"),
     )

@@ -42,7 +42,7 @@ def segments(directory: Path) -> list[Path]:
 FORMAT: Final = 1  # `recording` of a segment's first line.
 NOTE: Final = "note"  # The kind of our own lines.
 # A command line and paths may hold a key. What a rank knows of an old incident belongs to that incident.
-LEFT_OUT: Final = frozenset({"resume_argv", "cwd", "checkpoint_dir", "open_incident", "mark"})
+LEFT_OUT: Final = frozenset({"resume_argv", "cwd", "checkpoint_dir", "open_incident", "mark", "harmed_save"})
 LAST_GOOD_KEPT: Final = ("step", "tokens_total", "mono_ns")
 SAVED_KEPT: Final = ("kind", "tokens_total", "files", "bytes", "hashed")
 # A newer shim's own fields may hold anything.

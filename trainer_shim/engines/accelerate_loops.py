@@ -133,6 +133,8 @@ class AccelerateSaver(base.PositionSaver):
             meter.exit_phase(part, False)
         if meter.progress.is_good:
             self._note_part(path)
+        else:
+            base.report_last_good(meter, meter.progress.step, os.path.abspath(str(path)))
         return path
 
     @guarded()

@@ -115,6 +115,8 @@ def report_last_good(meter: StepMeter, step: int, path: str) -> None:
     record = good_record(meter, step, path)
     if record is not None:
         meter.watch.hello_field("last_good", record)
+    elif meter.announces_saves and meter.progress.weights_finite is False:
+        meter.watch.hello_field("harmed_save", {"step": step, "path": path})  # Another rank's part may be finite.
 
 
 def good_record(meter: StepMeter, step: int, path: str) -> Optional[Dict[str, Any]]:

@@ -100,6 +100,7 @@ def _note_pending(managed: ManagedRun, told: Sequence[LastGood | None]) -> None:
 def note_last_good(managed: ManagedRun, seen: LastGoodSeen) -> list[Alarm]:
     """Take what the looks have left, for whoever tells of it."""
     run, incident = managed.run, managed.incident
+    seen = _with_ranks_word(run, seen)
     known, told = run.last_good, incident.last_good if incident is not None else None
     alarms: list[Alarm] = []
     if incident is not None and told is not None and seen.look_at(told.as_named) is not None:
@@ -114,6 +115,18 @@ def note_last_good(managed: ManagedRun, seen: LastGoodSeen) -> list[Alarm]:
     at = run.last_good_at if found.is_fit and found.path == known.path else None
     run.take_last_good(found, at, _older(run, found))
     return alarms or _alarms(run.run, known, found)
+
+
+def _with_ranks_word(run: Run, seen: LastGoodSeen) -> LastGoodSeen:
+    """A rank has seen a trained parameter in its part that is not finite: that is no buffer, and no few bytes of it."""
+    harmed = {rank.harmed: rank.rank for rank in run.ranks.values() if rank.harmed is not None}
+    ranks = {one.path: harmed[one.path, one.step] for one in seen.asked.named if (one.path, one.step) in harmed}
+    looks = (
+        replace(look, nonfinite=f"a trained parameter, says rank {ranks[look.path]}", few_harmed=None)
+        if look.path in ranks else look
+        for look in seen.looks
+    )  # fmt: skip
+    return replace(seen, looks=tuple(looks))
 
 
 def _suspect_own(incident: Incident, found: LastGood) -> None:

@@ -219,6 +219,8 @@ def apply_hello(run: Run, hello: Hello) -> Rank:
     rank.data_parallel_rank = hello.data_parallel_rank
     named = hello.last_good
     rank.vouched = (named.path, named.step) if named is not None and named.own_finite else None
+    harmed = hello.harmed_save
+    rank.harmed = (harmed.path, harmed.step) if harmed is not None else None
     if named is not None and _all_vouch(run, named):
         named = replace(named, trained_finite=True)
     if named is not None and is_news(run.last_good, named, is_timed=run.last_good_at is not None):

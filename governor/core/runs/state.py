@@ -72,6 +72,7 @@ class Rank:
     finite_step: int | None = None  # The last one whose loss was finite.
     # Path and step of the checkpoint of which it has said that all trained parameters are finite in its part.
     vouched: tuple[str | None, int | None] | None = None
+    harmed: tuple[str | None, int | None] | None = None  # Likewise, where one is not.
     skipped_steps: int | None = None
     data_parallel_rank: int | None = None  # Its number among the ranks that see different tokens.
     # The longest time in this attempt without a change of progress_seq inside a step that went on.

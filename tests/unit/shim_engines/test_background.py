@@ -104,6 +104,22 @@ def test_what_was_seen_of_this_ranks_parameters_is_announced_with_a_save(
     assert (record or {}).get("own_finite") == (told or {}).get("own_finite")
 
 
+@pytest.mark.parametrize(("seen", "is_told"), [(None, False), (True, False), (False, True)])
+def test_a_rank_whose_own_parameters_are_harmed_says_so_of_a_save(seen: bool | None, is_told: bool) -> None:
+    class Told(NoWatch):
+        fields: tuple[tuple[str, Any], ...] = ()
+
+        def hello_field(self, name: str, value: Any) -> None:
+            self.fields += ((name, value),)
+
+    meter, _ = metered()
+    meter.watch = watch = Told()
+    meter.progress.saw_weights(seen)
+    base.report_last_good(meter, 40, "/ck/40")
+    assert (("harmed_save", {"step": 40, "path": "/ck/40"}) in watch.fields) is is_told
+    assert (watch.fields[0][0] == "last_good") is not is_told
+
+
 def metered() -> tuple[StepMeter, Kept]:
     meter = StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
     meter.watch = kept = Kept()

@@ -81,6 +81,12 @@ def test_what_was_found_at_a_checkpoint_is_not_the_trainer_s_to_say() -> None:
     assert decoded(hello(last_good={**named, **FOUND}), run=None).last_good == NamedCheckpoint(**named)
 
 
+def test_a_rank_says_which_save_was_harmed_in_its_part() -> None:
+    assert decoded(hello(), run=None).harmed_save is None
+    said = decoded(hello(harmed_save={"step": 40, "path": "/ck/40"}), run=None).harmed_save
+    assert said == NamedCheckpoint(40, "/ck/40")
+
+
 def test_every_kind_has_its_event() -> None:
     kinds = {
         Hello: hello(),

@@ -72,7 +72,14 @@ def test_what_a_frame_says_of_its_own_arrival_is_not_believed() -> None:
 
 def test_a_hello_lacks_what_may_hold_a_secret() -> None:
     last_good = {"step": 3, "mono_ns": 2, "path": "s3://key@bucket"}
-    told = {"resume_argv": ["--key=x"], "cwd": "/x", "checkpoint_dir": "/x", "open_incident": {}, "newer_field": "x"}
+    told = {
+        "resume_argv": ["--key=x"],
+        "cwd": "/x",
+        "checkpoint_dir": "/x",
+        "open_incident": {},
+        "harmed_save": {"path": "/x"},
+        "newer_field": "x",
+    }
     line = said(hello(**told, last_good=last_good, labels={"team": "a"}), pid=40)
     assert not told.keys() & line.keys()
     assert line["last_good"] == {"step": 3, "tokens_total": None, "mono_ns": 2}

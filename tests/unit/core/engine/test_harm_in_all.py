@@ -118,6 +118,24 @@ def test_of_ranks_that_each_have_looked_at_their_part_all_have_to_say_so() -> No
     assert (run.last_good.step, run.last_good.trained_finite) == (30, False), "the other rank speaks of step 20"
 
 
+@pytest.mark.parametrize(
+    ("path", "step", "is_withdrawn"), [("/ck/20", 20, True), ("/ck/20", 10, False), ("/ck/10", 20, False)]
+)
+def test_what_a_rank_has_seen_to_be_harmed_in_its_part_is_not_needless(
+    path: str, step: int, is_withdrawn: bool
+) -> None:
+    """Another rank's part was finite, and it has named the checkpoint as good."""
+    node = make_node(rule(checkpoint="good"))
+    training(node)
+    harmed_save = NamedCheckpoint(step, path)
+    play(node, hello(1, when=30.01, harmed_save=harmed_save))
+    play(node, hello(0, when=30.02, last_good=named(20, trained_finite=False)), a_step(LAST, 0, when=30.5))
+    assert alarms(ended(node, harmed(20))) == ["checkpoint_nonfinite"] * is_withdrawn
+    last_good = node.runs["llama"].run.last_good
+    assert last_good is not None
+    assert last_good.nonfinite == ("a trained parameter, says rank 1" if is_withdrawn else None)
+
+
 OTHERS = "fedcba9876543210"
 
 

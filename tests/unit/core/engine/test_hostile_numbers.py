@@ -45,6 +45,7 @@ HOSTILE = (
 )  # fmt: skip
 OF_RECORD = {
     "last_good": ("step", "tokens_total", "mono_ns"),
+    "harmed_save": ("step",),
     "open_incident": ("step",),
     "collective": ("count", "entered_ns"),
     "fetch": ("longest_ns", "since_ns", "starts"),
@@ -52,7 +53,11 @@ OF_RECORD = {
     "checkpoint": ("files", "bytes", "tokens_total"),
     "failure": (),
 }
-TEXTS = {"last_good": {"path": "/ck/1"}, "checkpoint": {"path": "/nowhere/1", "manifest": "m", "kind": "good"}}
+TEXTS = {
+    "last_good": {"path": "/ck/1"},
+    "harmed_save": {"path": "/ck/1"},
+    "checkpoint": {"path": "/nowhere/1", "manifest": "m", "kind": "good"},
+}
 
 
 def spots() -> list[tuple[str, str, str | None]]:

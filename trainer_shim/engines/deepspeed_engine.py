@@ -7,13 +7,11 @@ comms logger synchronises: none of them is used.
 
 from __future__ import annotations
 
-import glob
 import os
-import re
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from trainer_shim import device_timing
-from trainer_shim.guard import attempt, guarded, print_line
+from trainer_shim.guard import guarded, print_line
 from trainer_shim.interfaces import Saver
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint
@@ -23,6 +21,7 @@ from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
 from . import base, hooks, own_checkpoints, replicas
+from .deepspeed_checkpoints import hold_write_errors, load_beside_frozen, states_in, step_in
 from .deepspeed_comm import wrap_backend
 
 
@@ -74,7 +73,7 @@ class DeepSpeedSaver(base.PositionSaver):
         """`latest` stays where it is: DeepSpeed moves it before the other ranks have written."""
         self.begin_save()
         undo = hooks.Undo()
-        errors = _hold_write_errors(self._engine, undo)
+        errors = hold_write_errors(self._engine, undo)
         try:
             saved = self._save(directory, tag=tag, client_state=client_state, save_latest=False)
         finally:
@@ -93,8 +92,8 @@ class DeepSpeedSaver(base.PositionSaver):
 
     def named_checkpoint(self, path: str) -> Optional[Dict[str, Any]]:
         """Return one that the script saved by itself. Its step is known once it is loaded."""
-        states = _states_in(path)
-        return own_checkpoints.manifest(_step_in(states, values_of), path, states[0]) if states else None
+        states = states_in(path)
+        return own_checkpoints.manifest(step_in(states, values_of), path, states[0]) if states else None
 
     def own_checkpoints(self, directory: str) -> List[Dict[str, Any]]:
         """Return those that the script saved by itself below `directory`, by whatever tag."""
@@ -102,71 +101,30 @@ class DeepSpeedSaver(base.PositionSaver):
 
     def _own(self, directory: str) -> Iterator[Dict[str, Any]]:
         names = os.listdir(directory) if os.path.isdir(directory) else []
-        found = {path: _states_in(path) for path in sorted(os.path.join(directory, name) for name in names)}
+        found = {path: states_in(path) for path in sorted(os.path.join(directory, name) for name in names)}
         there = {path: states for path, states in found.items() if states}
         budget = Budget()
         for path in sorted(there, key=lambda path: os.path.getmtime(there[path][0]), reverse=True):
             states = there[path]
             if os.path.lexists(os.path.join(path, checkpoint.MANIFEST)):
                 continue
-            step = _step_in(states, budget.values_of)
+            step = step_in(states, budget.values_of)
             if step is not None:
                 yield own_checkpoints.manifest(step, path, states[0])
             elif int(self._engine.global_rank) == 0:
                 print_line("passing over %s: no global_steps can be read in its model states" % path)
 
     def load(self, directory: str, tag: str) -> Dict[str, Any]:
-        # The hooked method: it reports the phase and takes the counters over.
-        path, client_state = self._engine.load_checkpoint(directory, tag=tag)
+        undo, engine = hooks.Undo(), self._engine
+        hooks.replace(undo, engine.module, "load_state_dict", hooks.around(load_beside_frozen, engine))
+        try:
+            # The hooked method: it reports the phase and takes the counters over.
+            path, client_state = engine.load_checkpoint(directory, tag=tag)
+        finally:
+            undo()
         if path is None:
             raise FileNotFoundError("no checkpoint %r in %s" % (tag, directory))
         return dict(client_state or {})
-
-
-def _states_in(path: str) -> List[str]:
-    """Return the files with the engine's counters. A pipeline's layers end in the same words, and have none."""
-    found = glob.glob(os.path.join(glob.escape(path), "*model_states.pt"))
-    return sorted(one for one in found if not os.path.basename(one).startswith(_LAYER))
-
-
-def _step_in(states: List[str], values_of: Callable[[str], Dict[str, Any]]) -> Optional[int]:
-    """Return the step that the first readable one has, or that DeepSpeed named the directory after."""
-    for file in states:
-        values, _ = attempt(values_of, file)
-        step = (values or {}).get("global_steps")
-        if isinstance(step, int):
-            return step
-    named = _TAG.match(os.path.basename(os.path.dirname(states[0])))
-    return None if named is None else int(named[1])
-
-
-_LAYER = "layer_"
-_TAG = re.compile(r"global_step(\d+)\Z")
-
-
-def _hold_write_errors(engine: Any, undo: hooks.Undo) -> List[Exception]:
-    """Keep what the engine's writing raises in the returned list until `undo`, instead of letting it break off a save.
-
-    save_checkpoint() is a collective to its very end. A rank whose disk is full would leave it early, while the others
-    sit in its last barrier. So it goes on to that barrier and fails behind it.
-    """
-    errors: List[Exception] = []
-
-    def hold(original: Callable[..., Any]) -> Callable[..., Any]:
-        def held(*args: Any, **kwargs: Any) -> Any:
-            result, error = attempt(original, *args, **kwargs)
-            if error is not None:
-                errors.append(error)
-            return result
-
-        return held
-
-    writer = getattr(engine, "checkpoint_engine", None)
-    for owner, names in ((writer, ("makedirs", "save", "commit")), (engine, ("_copy_recovery_script",))):
-        for name in names:
-            if callable(getattr(owner, name, None)):
-                hooks.replace(undo, owner, name, hold)
-    return errors
 
 
 class DeepSpeedFacts:

@@ -28,19 +28,44 @@ def meter() -> StepMeter:
     return StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
 
 
+class Module:
+    """A torch module as far as it is loaded, strictly. A base and an adapter."""
+
+    def __init__(self) -> None:
+        self.weights = {name: SimpleNamespace(value=1, requires_grad=name != "base") for name in ("base", "adapter")}
+        self.mean = SimpleNamespace(value=1, requires_grad=False)  # A buffer.
+
+    def parameters(self) -> list[SimpleNamespace]:
+        return list(self.weights.values())
+
+    def state_dict(self, keep_vars: bool) -> dict[str, SimpleNamespace]:
+        return {**self.weights, "mean": self.mean} if keep_vars else {}
+
+    def load_state_dict(self, state: dict[str, SimpleNamespace], strict: bool) -> None:
+        own = self.state_dict(keep_vars=True)
+        if strict and set(state) != set(own):
+            raise RuntimeError(f"Missing or unexpected key(s): {sorted(set(state) ^ set(own))}")
+        for name, tensor in state.items():
+            own[name].value = tensor.value
+
+
 class Engine:
-    """A DeepSpeedEngine as far as a checkpoint is chosen for it."""
+    """A DeepSpeedEngine as far as a checkpoint is chosen for it, and its model loaded."""
 
     global_rank = 0
 
-    def __init__(self) -> None:
+    def __init__(self, saved: dict[str, Any] | None = None) -> None:
         self.loaded: list[tuple[str, str]] = []
+        self.module = Module()
+        self.saved = saved
 
     def save_checkpoint(self) -> None:
         raise NotImplementedError
 
     def load_checkpoint(self, directory: str, tag: str) -> tuple[str, dict[str, Any]]:
         self.loaded.append((directory, tag))
+        if self.saved is not None:
+            self.module.load_state_dict(self.saved, strict=True)
         return directory, {}
 
 
@@ -241,3 +266,33 @@ def test_where_the_script_has_loaded_from_is_known(tmp_path: Path) -> None:
     assert saver.loaded_from is None
     watched.learn_directory(str(tmp_path / "theirs"), is_loaded=True)
     assert (saver.loaded_from, saver.directory) == (str(tmp_path / "theirs"), str(tmp_path / "ours"))
+
+
+@pytest.mark.parametrize(
+    ("saved", "missing"),
+    [
+        (["adapter", "mean"], None),
+        (["base", "adapter", "mean"], None),
+        (["base", "mean"], "adapter"),
+        (["base", "adapter"], "mean"),
+        (["adapter", "mean", "strange"], "strange"),
+    ],
+)
+def test_what_save_checkpoint_leaves_out_as_frozen_is_no_fault_of_a_checkpoint(
+    tmp_path: Path, capfd: pytest.CaptureFixture, saved: list[str], missing: str | None
+) -> None:
+    """save_checkpoint(exclude_frozen_parameters=True), as LoRA's scripts call it. All else is loaded strictly."""
+    state = {name: SimpleNamespace(value=2) for name in saved}
+    engine = Engine(state)
+    saver = DeepSpeedSaver(engine, meter(), str(tmp_path))
+    if missing is not None:
+        with pytest.raises(RuntimeError, match=missing):
+            saver.load(str(tmp_path), "cg_9")
+    else:
+        saver.load(str(tmp_path), "cg_9")
+        values = {name: tensor.value for name, tensor in engine.module.state_dict(keep_vars=True).items()}
+        assert values == {"base": 1, "adapter": 2, "mean": 2, **dict.fromkeys(saved, 2)}
+    assert "load_state_dict" not in vars(engine.module)
+    assert sorted(state) == sorted(saved)
+    line = "costgov: resume(): the checkpoint leaves out 1 frozen parameters: they stay as they are\n"
+    assert capfd.readouterr().err == ("" if "base" in saved else line)

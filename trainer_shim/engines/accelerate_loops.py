@@ -21,7 +21,6 @@ from . import base, hooks, plain, replicas, save_fn, trained
 from .base import Options
 from .deepspeed_engine import DeepSpeedKind
 from .hf import through_backward
-from .own_checkpoints import manifest
 
 _GENERATORS = "random_states_%d.pkl"  # What save_state() writes for each rank.
 _NUMBERED = re.compile(r"^checkpoint_(\d+)$")
@@ -89,7 +88,7 @@ class AccelerateSaver(base.PositionSaver):
                 continue
             step = ((checkpoint.read_rank_file(path, rank) or {}).get("position") or {}).get("step")
             if isinstance(step, int):
-                yield manifest(step, path, os.path.join(path, checkpoint.rank_file(rank)))
+                yield base.own_manifest(step, path, os.path.join(path, checkpoint.rank_file(rank)))
             elif rank == 0 and os.path.isfile(os.path.join(path, _GENERATORS % rank)):
                 print_line("passing over %s: it was saved without costgov, or after a loss that was not finite" % path)
 
@@ -102,7 +101,7 @@ class AccelerateSaver(base.PositionSaver):
         rank = int(self._accelerator.process_index)
         step = ((checkpoint.read_rank_file(path, rank) or {}).get("position") or {}).get("step")
         if isinstance(step, int):
-            return manifest(step, path, os.path.join(path, checkpoint.rank_file(rank)))
+            return base.own_manifest(step, path, os.path.join(path, checkpoint.rank_file(rank)))
         if os.path.isfile(os.path.join(path, _GENERATORS % rank)):
             raise ValueError("was saved without costgov, and its step is not known: accelerator.load_state() loads it")
         return None

@@ -20,7 +20,7 @@ from trainer_shim.scalars import EngineFacts
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
-from . import base, hooks, own_checkpoints, replicas
+from . import base, hooks, replicas
 from .deepspeed_checkpoints import hold_write_errors, load_beside_frozen, states_in, step_in
 from .deepspeed_comm import wrap_backend
 
@@ -93,7 +93,7 @@ class DeepSpeedSaver(base.PositionSaver):
     def named_checkpoint(self, path: str) -> Optional[Dict[str, Any]]:
         """Return one that the script saved by itself. Its step is known once it is loaded."""
         states = states_in(path)
-        return own_checkpoints.manifest(step_in(states, values_of), path, states[0]) if states else None
+        return base.own_manifest(step_in(states, values_of), path, states[0]) if states else None
 
     def own_checkpoints(self, directory: str) -> List[Dict[str, Any]]:
         """Return those that the script saved by itself below `directory`, by whatever tag."""
@@ -110,7 +110,7 @@ class DeepSpeedSaver(base.PositionSaver):
                 continue
             step = step_in(states, budget.values_of)
             if step is not None:
-                yield own_checkpoints.manifest(step, path, states[0])
+                yield base.own_manifest(step, path, states[0])
             elif int(self._engine.global_rank) == 0:
                 print_line("passing over %s: no global_steps can be read in its model states" % path)
 

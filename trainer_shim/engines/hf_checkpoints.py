@@ -17,7 +17,6 @@ from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, publish
 
 from . import base, hooks
-from .own_checkpoints import manifest
 
 _OWN = re.compile(r"^checkpoint-(\d+)$")  # What transformers' get_last_checkpoint() looks for.
 _STATE = "trainer_state.json"  # The last file that the Trainer writes.
@@ -143,7 +142,7 @@ class TrainerSaver(base.PositionSaver):
     def named_checkpoint(self, path: str) -> Optional[Dict[str, Any]]:
         """Return a checkpoint of the Trainer's own, whatever it is named."""
         step = _step_in(path)
-        return None if step is None else manifest(step, path, os.path.join(path, _STATE))
+        return None if step is None else base.own_manifest(step, path, os.path.join(path, _STATE))
 
     def _own(self, directory: str) -> Iterator[Dict[str, Any]]:
         for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:
@@ -152,7 +151,7 @@ class TrainerSaver(base.PositionSaver):
                 continue
             step = _step_of(path)
             if step is not None:
-                yield manifest(step, path, os.path.join(path, _STATE))
+                yield base.own_manifest(step, path, os.path.join(path, _STATE))
             elif self._trainer.is_world_process_zero():
                 print_line("passing over %s: %s is missing, or of another step" % (path, _STATE))
 

@@ -17,7 +17,6 @@ from trainer_shim.saving.pickled_values import Budget, TooLargeError, values_of
 
 from . import base, hooks
 from .background import Write, absolute
-from .own_checkpoints import manifest
 
 CHECKPOINT_FILE = "trainer.ckpt"
 STATE_KEY = "costgov"  # Of our callback's state in a checkpoint.
@@ -111,7 +110,7 @@ class LightningSaver(base.PositionSaver):
         unfit = _unfit(loaded, error, is_alone=file == path)
         if loaded is None or unfit is not None:
             raise ValueError(unfit)
-        return manifest(loaded["global_step"], path, file)
+        return base.own_manifest(loaded["global_step"], path, file)
 
     def _own(self) -> Iterator[Dict[str, Any]]:
         files = dict.fromkeys(_files_in(self._below_roots("*", "*", "checkpoints")), False)
@@ -125,7 +124,7 @@ class LightningSaver(base.PositionSaver):
             if isinstance(error, TooLargeError) and named is not None and files[path]:
                 if self._trainer.global_rank == 0:
                     print_line("%s: its step is known by its name alone, since %s" % (path, error))
-                yield manifest(int(named[1]), path, there[path])
+                yield base.own_manifest(int(named[1]), path, there[path])
                 continue
             ours = _ours(loaded or {})
             if loaded is not None and not files[path] and ours.get("command") != _command():
@@ -134,7 +133,7 @@ class LightningSaver(base.PositionSaver):
             if ours.get("sound") is False:
                 unfit = "was saved after a loss that was not finite"
             if loaded is not None and unfit is None:
-                yield manifest(loaded["global_step"], path, there[path])
+                yield base.own_manifest(loaded["global_step"], path, there[path])
             elif self._trainer.global_rank == 0:
                 print_line("passing over %s: it %s" % (path, unfit))
 

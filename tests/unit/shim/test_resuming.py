@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.unit.shim.weights_files import COUNT, NAN, ONE, dcp_metadata, distcp, safetensors, torch_zip
-from trainer_shim.engines import own_checkpoints
+from trainer_shim.engines import base
 from trainer_shim.interfaces import Resumed
 from trainer_shim.saving import checkpoint, rng
 from trainer_shim.saving.resuming import CANDIDATES_MAX, resume_from
@@ -314,7 +314,7 @@ class OwnLoader(Loader):
 
     def own_checkpoints(self, directory: str) -> list[dict[str, Any]]:
         paths = sorted(Path(directory).iterdir())
-        return [own_checkpoints.manifest(int(path.stem), str(path), str(path)) for path in reversed(paths)]
+        return [base.own_manifest(int(path.stem), str(path), str(path)) for path in reversed(paths)]
 
 
 @pytest.mark.parametrize("harm", ["cut short", "empty", "missing"])

@@ -186,8 +186,11 @@ def _with_held(named: Iterable[Tuple[str, Any]], optimizers: Iterable[Any]) -> L
     """Add what optimizers train that has no name, as copies of weights in full precision."""
     found = list(named)
     known = {id(parameter) for _, parameter in found}
-    held = trained.trained_by(optimizers).items()
-    return [*found, *(("%s of the optimizers" % place, one) for place, one in held if id(one) not in known)]
+    for place, one in trained.trained_by(optimizers).items():
+        if id(one) not in known:
+            optimizer, group, index = place.split(".")
+            found.append(("%s in group %s of optimizer %s" % (index, group, optimizer), one))
+    return found
 
 
 def instrument(

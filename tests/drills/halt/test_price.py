@@ -73,7 +73,8 @@ def test_a_spot_instance_is_charged_at_the_history_and_the_contradiction_is_alar
     governor.start()
     told = governor.ask({"cmd": "status"})["governor"]
     assert told["price_usd_per_hour"] == 0.00001
-    assert [remark["name"] for remark in told["price"]["remarks"]] == ["price_contradiction"]
+    # Of the file's price, and of the table's for such a spot instance.
+    assert [remark["name"] for remark in told["price"]["remarks"]] == ["price_contradiction", "price_listed"]
     governor.until_said("but $98.32/h (costgov.toml")
     shown = render_status(governor.ask({"cmd": "status"}), FILE)
     assert "price: $0.000010/h (EC2 spot price history" in shown

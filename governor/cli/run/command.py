@@ -18,6 +18,7 @@ from governor.cli.common import ExitCode, Usd, UsdPerHour, config_option, exits,
 from governor.cli.interrupts import exit_code_stands
 from governor.core.base.secrets import command_text
 from governor.core.base.units import UsdMicros, parse_count
+from governor.daemon import signals
 from governor.daemon.stderr import stderr_that_never_waits
 from governor.policies.files import PACKAGED_POLICY
 
@@ -207,7 +208,7 @@ def run(
         from governor.cli.run.limits import Limits
         from governor.cli.run.supervise import run_command
 
-    leave_place()  # Before any thread: the console has one.
+    signals.COPIES.expect(leave_place())  # Before any thread: the console has one.
     with _console(progress, as_json=as_json) as console:
         code = run_command(
             settings, _policy_paths(policies, ceiling, settings), command, name=chosen,

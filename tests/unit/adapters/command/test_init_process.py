@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -86,3 +87,35 @@ def test_ctrl_c_on_its_terminal_comes_once() -> None:
         [sys.executable, "-c", FROM_TERMINAL], capture_output=True, text=True, timeout=SAFETY_S, check=False
     )
     assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+# As a service manager's stop, which each process of the group gets, and a shell's `kill %1` after it.
+TO_THE_GROUP = """
+import os, signal, subprocess
+from governor.adapters.command.init_process import leave_place
+from governor.daemon import signals
+
+server = subprocess.Popen(["sleep", "60"], process_group=0)
+signals.COPIES.expect(leave_place())
+heard = os.pipe()
+signals.install(lambda signum: os.write(heard[1], bytes([signum])))
+print("up", flush=True)
+while (told := os.read(heard[0], 1)[0]) != signal.SIGTERM:
+    print(signal.Signals(told).name, flush=True)
+os.kill(server.pid, signal.SIGKILL)  # It is no child of ours any more.
+print("over", flush=True)
+os._exit(0)
+"""
+
+
+def test_a_signal_to_its_process_group_comes_once_each_time() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", TO_THE_GROUP], stdout=subprocess.PIPE, text=True, process_group=0
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        os.killpg(process.pid, signal.SIGUSR1)
+        assert process.stdout.readline() == "SIGUSR1\n"
+        process.send_signal(signal.SIGTERM)  # Passed on after the copy, whose number is lower.
+        assert process.stdout.read() == "over\n"
+        assert process.wait(SAFETY_S) == 0

@@ -31,6 +31,15 @@ def of_command(node: Node) -> list[ManagedRun]:
     return [managed for managed in node.runs.values() if is_its(managed, command.run, command.processes)]
 
 
+def trains_on(node: Node, since: MonoNs) -> bool:
+    """Whether a run of the command trains that is not halted: one has made a step since then, or has a rank now.
+
+    Not the stand-in, by which a command without any rank is metered.
+    """
+    going = (managed.run for managed in of_command(node) if managed.incident is None or not managed.incident.is_closed)
+    return any((run.step_at or MonoNs(0)) > since or (run.alive and run.connected_ranks()) for run in going)
+
+
 def whose(node: Node | None, run: str | None) -> str:
     """What a line about a run says behind its name where that is not the command's. Empty for its own, and for none."""
     managed = node.runs.get(run) if node is not None and run is not None else None

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from governor.adapters.command.child import Command, CommandEnd, end_command, living, start_command
 from governor.adapters.command.orphans import BeforeChildren, Reaper
@@ -21,14 +20,13 @@ from governor.cli.common import ExitCode
 from governor.cli.interrupts import ENTERED
 from governor.cli.run.console import Console
 from governor.cli.run.limits import Limits, refused
-from governor.cli.run.own_runs import ends_it, is_halt_of_command, is_of_earlier_launch, may_end, of_command, watched
+from governor.cli.run.outcome import Outcome
+from governor.cli.run.own_runs import of_command, watched
 from governor.cli.run.relaunch import how_to_resume, is_running, left_unwatched, made_for, own_argv
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
-from governor.core.base.identity import ProcessId
-from governor.core.base.units import NS_PER_S, MonoNs, format_usd
+from governor.core.base.units import NS_PER_S, format_usd
 from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.resume import SUPERSEDED
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.ends import RunEnd
 from governor.core.events.inputs import CommandLaunched
@@ -51,61 +49,6 @@ HELLO_NS: Final = 60 * NS_PER_S
 READ_NS: Final = 10 * NS_PER_S
 # A halted log's processes are looked for every five seconds. Two looks find those that it names at all.
 NAMED_NS: Final = 10 * NS_PER_S
-# `sudo` and `runuser` end their session when what they wait for has ended. PAM's modules may take a second.
-LEAVES_NS: Final = 3 * NS_PER_S
-
-
-@dataclass(slots=True)
-class Outcome:
-    """`ports.Observer`: remembers how the halts of this command ended.
-
-    Another run of this user may use our socket. Its halt does not end our command and does not set its exit code. Nor
-    does the halt of an earlier launch, which may end now, or one that the command outlives: of one of two runs below
-    it, whatever its name.
-    """
-
-    run: str
-    processes: tuple[ProcessId, ...] = ()  # Of the command.
-    began_at: MonoNs = MonoNs(0)  # The command.
-    lives: Callable[[], bool] = lambda: False  # The command.
-    stages: dict[str, str] = field(default_factory=dict)
-    outlived: set[str] = field(default_factory=set)  # Halts of runs below the command that have spared it.
-    waits: dict[str, MonoNs | None] = field(default_factory=dict)  # Likewise, if it lives on: since when that is asked.
-
-    @property
-    def is_unfinished(self) -> bool:
-        """A halt was decided, and we did not see it end."""
-        return any(stage != "HALTED" for stage in self.stages.values())
-
-    def tick(self, node: Any, at: MonoNs) -> None:
-        """Look whether a command that is another user's (`sudo`) ends with the halted run that it has waited for."""
-        for incident_id, since in list(self.waits.items()):
-            self.waits[incident_id] = since if since is not None else at
-            if since is not None and at - since >= LEAVES_NS and self.lives():
-                self._outlive(incident_id)
-
-    def _outlive(self, incident_id: str) -> None:
-        self.outlived.add(incident_id)
-        self.stages.pop(incident_id, None)
-        self.waits.pop(incident_id, None)
-
-    def alarm(self, name: str, run: str | None, text: str) -> None:
-        pass
-
-    def incident(self, snapshot: Mapping[str, Any]) -> None:
-        incident_id, stage = str(snapshot["incident_id"]), str(snapshot["halt_stage"])
-        is_ours = is_halt_of_command(snapshot, self.run, self.processes)
-        # A superseded halt is of an earlier boot.
-        if stage == SUPERSEDED or not is_ours or is_of_earlier_launch(snapshot, self.processes, self.began_at):
-            return
-        may_outlive = snapshot["run"] != self.run or not ends_it(snapshot, self.processes)
-        if stage == "HALTED" and may_outlive and self.lives():
-            if may_end(snapshot, self.processes):
-                self.waits.setdefault(incident_id)
-            else:
-                self._outlive(incident_id)
-        if incident_id not in self.outlived:
-            self.stages[incident_id] = stage
 
 
 def run_command(

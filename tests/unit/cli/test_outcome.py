@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from governor.cli.run.supervise import LEAVES_NS, Outcome, closing_lines
-from governor.core.base.identity import ProcessId
-from governor.core.base.units import MonoNs
-from governor.core.events.inputs import CommandLaunched, LaunchersSeen, OperatorHalt
+from governor.cli.run.outcome import LEAVES_NS, Outcome
+from governor.cli.run.supervise import closing_lines
+from governor.core.base.identity import ConnectionId, ProcessId
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.inputs import CommandLaunched, Disconnected, LaunchersSeen, OperatorHalt, TrainerExited
 from governor.core.halt.incident import OTHER_USER, process_row
 from tests.unit.cli.test_supervise import Beside
-from tests.unit.core.engine.test_step import at, hello, play, tick
+from tests.unit.core.engine.test_step import a_step, at, hello, peer, play, tick
 
 
 @pytest.fixture
@@ -64,21 +65,48 @@ def test_the_halt_of_one_of_two_runs_below_the_command_that_spares_the_command_i
     assert bool(outcome.stages) is counts
 
 
-@pytest.mark.parametrize(("ends_after", "counts"), [(1, True), (LEAVES_NS, True), (LEAVES_NS + 1, False)])
+HOUR_NS = 3_600 * NS_PER_S
+
+
+@pytest.mark.parametrize(
+    ("second", "ends_after", "counts"),
+    [
+        ("none", 1, True),
+        ("none", LEAVES_NS + 1, True),
+        ("none", HOUR_NS, True),
+        ("ended before", HOUR_NS, True),
+        ("stranger's", HOUR_NS, True),
+        ("trains", 1, True),
+        ("trains", LEAVES_NS, True),
+        ("trains", LEAVES_NS + 1, False),
+        ("has trained", LEAVES_NS + 1, False),
+    ],
+)
 @pytest.mark.parametrize("run", ["mine", "below"])
-def test_a_command_of_another_user_that_ends_behind_the_run_that_it_waited_for_was_halted(
-    run: str, ends_after: int, counts: bool
+def test_a_command_of_another_user_that_ends_behind_its_halted_run_was_halted_unless_another_of_its_runs_trained(
+    beside: Beside, run: str, second: str, ends_after: int, counts: bool
 ) -> None:
-    """`sudo` is not signalled, and closes its session; `sudo train.sh; python evaluate.py` goes on."""
+    """`sudo` is not signalled, closes its session, or uploads: `sudo sh -c "train; upload"` has trained nothing."""
     command, living = ProcessId(4321, 1, "boot-1"), [True]
     outcome = Outcome("mine", (command,), lives=lambda: living[0])
+    play(beside.node, CommandLaunched(at(0), "mine", 1000, (command,)), tick(0))
+    if second != "none":
+        uid = 2002 if second == "stranger's" else 1000
+        play(beside.node, hello(0, 1, run="second", world_size=1, peer=peer(900, uid)))
+    if second not in ("none", "stranger's"):
+        play(beside.node, LaunchersSeen(at(1), "second", (command,)))
+        play(beside.node, a_step(900, run="second", when=7 if second == "has trained" else 2))
+    if second in ("ended before", "has trained"):
+        play(beside.node, Disconnected(at(8), ConnectionId(1)), TrainerExited(at(8), "second", None))
     row = process_row(command)
     targets = [{**row, "role": "launcher", "left": OTHER_USER}]
     snapshot = {"incident_id": "i", "run": run, "launchers": [row], "targets": targets, "opened_mono_ns": 5}
     outcome.incident({**snapshot, "halt_stage": "HALTED"})
-    for moment in (100, 100 + LEAVES_NS):
-        living[0] = moment < 100 + ends_after
-        outcome.tick(None, MonoNs(moment))
+    halted = at(5)
+    for moment in (0, LEAVES_NS, LEAVES_NS + 1, HOUR_NS - 1):
+        living[0] = moment < ends_after
+        play(beside.node, tick(int(5 + moment / NS_PER_S)))
+        outcome.tick(beside.node, MonoNs(halted + moment))
     assert bool(outcome.stages) is counts
     assert bool(outcome.outlived) is not counts
 

@@ -12,10 +12,11 @@ import pytest
 
 from governor.adapters.command.child import Command, living
 from governor.cli.run.console import Console, JsonConsole
+from governor.cli.run.outcome import Outcome
 from governor.cli.run.own_runs import of_command
 from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched
 from governor.cli.run.signal_answers import SignalAnswers
-from governor.cli.run.supervise import HELLO_NS, Outcome, closing_lines, is_over
+from governor.cli.run.supervise import HELLO_NS, closing_lines, is_over
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import BootNs, WallNs
 from governor.core.engine.alarms import refuse

@@ -16,13 +16,13 @@ import pytest
 
 from governor.adapters.command.child import Command
 from governor.app.settings_file import load_settings
+from governor.cli.run.outcome import Outcome
 from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched, made_for
 from governor.cli.run.signal_answers import SignalAnswers
 from governor.cli.run.supervise import (
     HELLO_NS,
     NAMED_NS,
     READ_NS,
-    Outcome,
     closing_lines,
     is_over,
     left_behind,

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
-from governor.core.base.units import NS_PER_HOUR
+from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE
 from governor.core.money.charges import Charge, LineKind
 from governor.core.money.reports.bill import CENT_USD, Bill, BillKind, BillLine, short_resource
-from governor.core.money.reports.cells import GAP_NS, GRANULARITY_HOURS, stretches
+from governor.core.money.reports.cells import GRANULARITY_HOURS, stretches
 from governor.core.money.reports.cost import clip
 from governor.core.money.reports.focus import resource_id
 
 VERIFIED: Final = "verified"  # The entry of a timeline: the provider said that billing has ended.
+# A machine that was stopped and started is away for longer. A governor that started again leaves no gap in the ledger.
+_OFF_NS: Final = NS_PER_MINUTE
 _USED: Final = (BillKind.COMPUTE, BillKind.STORAGE, BillKind.EGRESS, BillKind.OTHER)
 
 
@@ -80,8 +82,6 @@ def _audited(halted: Halted, lines: Sequence[BillLine], own: Sequence[Charge]) -
     if halted.verified_wall is None:
         return Audited(halted, None, ())
     until = _on_again(halted.verified_wall, own)
-    if until is not None and until <= halted.verified_wall:
-        return Audited(halted, until, ())
     billed: list[BilledAfter] = []
     for kind in _USED:
         of_kind = [line for line in lines if line.kind is kind]
@@ -106,13 +106,16 @@ class _Part:
 
 
 def _on_again(verified: int, own: Sequence[Charge]) -> int | None:
-    """When our own time of the machine begins again. `verified` itself where it went on as if nothing was."""
-    for first, last in stretches([(charge.from_wall, charge.to_wall) for charge in own]):
-        if first <= verified < last - GAP_NS:
-            return verified
-        if first > verified:
-            return first
-    return None
+    """When the machine was started again: the first of our time after a gap that is not before `verified`.
+
+    Time that goes on without one contradicts the provider: the machine had never ended. A charge that was made
+    afterwards begins at the machine's launch. Where no launch is known it goes on from our last moment: then it is the
+    gap itself.
+    """
+    every = [(charge.from_wall, charge.to_wall) for charge in own]
+    metered = [(charge.from_wall, charge.to_wall) for charge in own if not charge.reconstructed]
+    begins = (first for times in (every, metered) for first, _ in stretches(times, _OFF_NS) if first > verified)
+    return min(begins, default=None)
 
 
 def _after(verified: int, until: int | None, lines: Iterable[BillLine], own: Sequence[Charge]) -> Iterator[_Part]:

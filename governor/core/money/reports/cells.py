@@ -183,13 +183,13 @@ class Cells:
         return over if over > slack + cell.theirs.rows * ROW_END_HOURS else beyond
 
 
-def stretches(times: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def stretches(times: Sequence[tuple[int, int]], gap_ns: int = GAP_NS) -> Iterator[tuple[int, int]]:
     """Begin and end of each stretch of time without a longer gap, in order."""
     begin = end = None
     for first, last in sorted(times):
         if begin is None or end is None:
             begin, end = first, last
-        elif first - end > GAP_NS:
+        elif first - end > gap_ns:
             yield begin, end
             begin, end = first, last
         else:

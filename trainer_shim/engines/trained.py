@@ -37,12 +37,24 @@ def trained_by(optimizers: Iterable[Any]) -> Dict[str, Any]:
 
 def moved_by(optimizers: Sequence[Any]) -> Dict[str, Any]:
     """Return those of trained_by() that may have changed: in a group that an optimizer keeps state of, these alone."""
-    state = {id(tensor) for one in optimizers for tensor in dict(getattr(one, "state", {}))}
-    held = trained_by(optimizers)
-    groups = {place.rpartition(".")[0] for place, tensor in held.items() if id(tensor) in state}
-    return {
-        place: tensor for place, tensor in held.items() if id(tensor) in state or place.rpartition(".")[0] not in groups
-    }
+    states = {id(tensor): kept for one in optimizers for tensor, kept in dict(getattr(one, "state", {})).items()}
+    groups: Dict[str, Dict[str, Any]] = {}
+    for place, tensor in trained_by(optimizers).items():
+        groups.setdefault(place.rpartition(".")[0], {})[place] = tensor
+    found: Dict[str, Any] = {}
+    for group in groups.values():
+        stated = {place: tensor for place, tensor in group.items() if id(tensor) in states}
+        first = next(iter(group))
+        is_shared = list(stated) == [first] and _is_of_more(group[first], states[id(group[first])])
+        found.update(stated if stated and not is_shared else group)
+    return found
+
+
+def _is_of_more(tensor: Any, state: Any) -> bool:
+    """Whether the state at a group's first tensor may be the whole group's, as LBFGS keeps it."""
+    sizes = {int(one.numel()) for one in tensors_in(state)}
+    own = int(tensor.numel())
+    return bool(state) and (own not in sizes or max(sizes) > own)
 
 
 def outside(trained: Mapping[str, Any], tensors: Iterable[Any]) -> Dict[str, Any]:

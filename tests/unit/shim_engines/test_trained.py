@@ -118,6 +118,24 @@ def test_what_an_optimizer_with_state_has_never_stepped_has_not_moved() -> None:
     assert list(trained.moved_by(both).values()) == [W, HEAD, B], "without momentum a group has none"
 
 
+@pytest.mark.parametrize(
+    "kept",
+    [
+        {"n_iter": 2, "d": Tensor(0, 12)},  # LBFGS: one flat direction for all.
+        {"n_iter": 2, "H_diag": Tensor(0, 4), "old_dirs": [Tensor(0, 12)]},
+        {"step": 2},
+    ],
+)
+def test_a_state_at_the_first_tensor_that_is_not_this_ones_alone_is_its_whole_groups(kept: dict[str, Any]) -> None:
+    moved = trained.moved_by([Optimizer([W, B, HEAD], state={W: kept})])
+    assert moved == {"0.0.0": W, "0.0.1": B, "0.0.2": HEAD}
+
+
+@pytest.mark.parametrize("state", [{W: {"exp_avg": Tensor(0), "step": Tensor(0, 1)}}, {B: {"step": 2}}])
+def test_a_state_of_one_tensors_own_says_that_the_others_have_not_moved(state: dict[Tensor, Any]) -> None:
+    assert list(trained.moved_by([Optimizer([W, B], state=state)]).values()) == list(state)
+
+
 def test_only_what_has_everything_takes_the_place_of_what_is_attached() -> None:
     assert trained.covers(MODEL, MODEL)
     assert trained.covers(Module({"x": W, "y": B, "z": HEAD}), MODEL)

@@ -191,7 +191,9 @@ def run(
     session of its own, so it would go on while nobody watches it. For the same reason a terminal that closes ends
     neither costgov nor the command. What the command prints there is lost, and may fail: --log FILE keeps it.
     One that is stopped (Ctrl-S), or a pipe whose reader hangs, holds up the command where it prints there, and never
-    costgov, which goes on to meter and to halt. Of its own lines that wait then it keeps the last MiB.
+    costgov, which goes on to meter and to halt. Of its own lines that wait then it keeps the last MiB, until 2 s after
+    the end: it waits no longer for its reader. How a run has ended, `costgov status NAME` says later too, and
+    `costgov incident show last` why it was halted.
 
     A bad end says its cause, as far as it was seen: what a rank raised, whether the kernel killed it for want of
     memory, and what the last lines of its output say where that is a regular file (--log FILE, > FILE).

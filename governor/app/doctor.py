@@ -20,7 +20,7 @@ from governor.adapters.control_socket import group_id
 from governor.adapters.journal.db import JournalReader
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.nvml import NvmlSampler
-from governor.adapters.machine.processes import LinuxProcesses
+from governor.adapters.machine.processes import LinuxProcesses, proc_advice
 from governor.adapters.machine.service import run_selftest
 from governor.adapters.plugins import ConfigError
 from governor.adapters.trainers.listener import SOCKET_PATH_BYTES_MAX, SocketUnavailable
@@ -175,7 +175,7 @@ def _kill_path() -> Iterator[Check]:
         results = run_selftest(processes)
     except OSError as error:
         text = f"{error.filename or '/proc'}: cannot be read: {error.strerror}"
-        yield Check(FAIL, "kill path", text, "mount /proc: nothing can be identified or ended without it")
+        yield Check(FAIL, "kill path", text, f"{proc_advice(error)}: nothing can be identified or ended without it")
         return
     for name, ok, line in results:
         limited = ok and name == "signal_other_users" and "only" in line

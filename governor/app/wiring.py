@@ -22,7 +22,7 @@ from governor.adapters.machine.gpu_watch import GpuWatch
 from governor.adapters.machine.host_watch import GovernorWatch, MemoryWatch, NoticeWatch, OwnFileWatch, UidRangeWatch
 from governor.adapters.machine.nvml import NvmlSampler
 from governor.adapters.machine.oom_kills import OomKillWatch
-from governor.adapters.machine.processes import LinuxProcesses
+from governor.adapters.machine.processes import LinuxProcesses, proc_advice
 from governor.adapters.machine.service import SystemdNotifier, run_selftest, selftest_lines
 from governor.adapters.trainers.checkpoints import DiskCheckpoints
 from governor.adapters.trainers.inbox import SeqpacketInbox
@@ -87,7 +87,7 @@ class Governor:
             self.processes = LinuxProcesses(self.clock.boot_id)
             self.processes.require_own()
         except OSError as error:
-            raise CannotStart(f"{error.filename}: cannot be read: {error.strerror}; mount /proc") from error
+            raise CannotStart(f"{error.filename}: cannot be read: {error.strerror}; {proc_advice(error)}") from error
         self._closers: list[Callable[[], object]] = []
         paths = settings.paths
         for directory in (paths.state_dir, paths.runtime_dir):

@@ -39,6 +39,12 @@ _PF_KTHREAD = 0x00200000  # include/linux/sched.h; unchanged since its introduct
 T = TypeVar("T")
 
 
+def proc_advice(error: OSError) -> str:
+    """What helps where /proc cannot be read, or does not show us."""
+    own = "mount the /proc of its own PID namespace, as `unshare --mount-proc` does"
+    return own if error.errno == errno.ENODATA else "mount /proc"
+
+
 class Stat(NamedTuple):
     """The fields of /proc/PID/stat that say who a process is."""
 
@@ -177,7 +183,7 @@ class LinuxProcesses:
             shown = os.readlink(link)
         if shown != str(os.getpid()):
             us = f"we are pid {os.getpid()} and {shown or 'nobody'} there"
-            raise OSError(errno.ENODATA, f"it is of another PID namespace ({us}: unshare --mount-proc)", self._proc)
+            raise OSError(errno.ENODATA, f"it is of another PID namespace ({us})", self._proc)
 
     def _scan(self, with_argv: bool) -> dict[int, ProcessFacts]:
         found: dict[int, ProcessFacts] = {}

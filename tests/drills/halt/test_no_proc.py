@@ -77,6 +77,8 @@ def test_with_the_proc_of_another_pid_namespace_nothing_starts(
     if command[0] == "run":
         (line,) = done.stderr.splitlines()
         assert line.startswith("costgov: /proc: cannot be read: it is of another PID namespace (we are pid ")
-        assert line.endswith(" there: unshare --mount-proc); mount /proc")
+        assert line.endswith(" there); mount the /proc of its own PID namespace, as `unshare --mount-proc` does")
     else:
-        assert "it is of another PID namespace" in " ".join(done.stdout.split())
+        told = " ".join(done.stdout.split())
+        assert "it is of another PID namespace" in told
+        assert "mount the /proc of its own PID namespace, as `unshare --mount-proc` does" in told

@@ -39,7 +39,9 @@ class _Side:
     lost_usd: Fraction = Fraction(0)  # Ours: charges whose time is no longer known.
     without_hours: bool = False
     in_whole_hours: bool = True  # Each of the rows.
-    committed: bool = False
+    committed_usd: Fraction = Fraction(0)  # Theirs: the rows that a reservation or a plan pays for.
+    committed_hours: Fraction = Fraction(0)
+    committed_rows: int = 0
     prices: set[int] = field(default_factory=set)  # Ours, in micro-dollars.
     times: list[tuple[int, int]] = field(default_factory=list)  # Theirs, of each row.
 
@@ -116,7 +118,10 @@ class Cells:
             side = self._cell(line.resource, kind, at).theirs
             side.rows += 1
             side.usd += part.usd
-            side.committed |= line.committed
+            if line.committed:
+                side.committed_rows += 1
+                side.committed_usd += part.usd
+                side.committed_hours += part.hours or 0
             side.times.append((part.from_wall, part.to_wall))
             if part.hours is None:
                 side.without_hours = True
@@ -221,14 +226,31 @@ def _parts(cell: _Cell, excess: Fraction, slack: Fraction, *, is_final: bool, ro
     if of_hours:
         cause = _cause_of_hours(hours, slack, is_final=is_final, rounded_up=rounded_up)
         yield _difference(cause, cell, of_hours, hours=hours)
-    of_price = whole - of_hours - of_excess
-    if abs(of_price) < NO_PRICE_USD:
-        yield _difference(Cause.BELOW_A_CENT, cell, of_price)
-    elif theirs.committed:
-        yield _difference(Cause.NOT_METERED, cell, of_price, what=BillKind.COMMITMENT.value)
+    yield from _of_prices(cell, whole - of_hours - of_excess)
+
+
+def _of_prices(cell: _Cell, of_price: Fraction) -> Iterator[Difference]:
+    """Only what a reservation or a plan takes off its own rows is explained by it. One that is dearer is a price."""
+    ours, theirs = cell.ours, cell.theirs
+    of_plan = Fraction(0)
+    if theirs.committed_rows and theirs.committed_rows == theirs.rows:
+        of_plan = of_price
+    elif theirs.committed_rows and ours.price_usd is not None:
+        of_plan = theirs.committed_usd - theirs.committed_hours * ours.price_usd
+    of_rest = of_price - of_plan
+    if of_plan >= NO_PRICE_USD:
+        their_price = theirs.committed_usd / theirs.committed_hours if theirs.committed_hours else None
+        yield _difference(Cause.PRICE, cell, of_plan, prices=(ours.price_usd, their_price))
+    elif of_plan <= -NO_PRICE_USD:
+        yield _difference(Cause.NOT_METERED, cell, of_plan, what=BillKind.COMMITMENT.value)
     else:
-        their_price = theirs.usd / theirs.hours if theirs.hours else None
-        yield _difference(Cause.PRICE, cell, of_price, prices=(ours.price_usd, their_price))
+        yield _difference(Cause.BELOW_A_CENT, cell, of_plan)
+    if abs(of_rest) >= NO_PRICE_USD:
+        hours = theirs.hours - theirs.committed_hours
+        their_price = (theirs.usd - theirs.committed_usd) / hours if hours else None
+        yield _difference(Cause.PRICE, cell, of_rest, prices=(ours.price_usd, their_price))
+    else:
+        yield _difference(Cause.BELOW_A_CENT, cell, of_rest)
 
 
 def _of_amounts(cell: _Cell, whole: Fraction, *, is_final: bool) -> Difference:

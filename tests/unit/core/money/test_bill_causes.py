@@ -80,6 +80,34 @@ def test_of_very_many_resources_the_largest_are_named_and_the_rest_is_a_sum() ->
     assert [(one.resource, one.usd, one.resources) for one in named] == [("vol-5", 5, 0), ("vol-4", 4, 0), ("", 6, 3)]
 
 
+# --- reserved hours beside others ---
+
+
+def test_a_reserved_hour_excuses_no_hour_beside_it() -> None:
+    """Three days of 23 h on demand at the double price, and an hour that a reservation pays for: 69 h x $55.04."""
+    begin = parse_utc("2026-11-02")
+    days = [begin + day * NS_PER_DAY for day in range(3)]
+    dear = [replace(billed("2026-11-02", 23, price=2 * PRICE), from_wall=at, to_wall=at + NS_PER_DAY) for at in days]
+    plan = [replace(billed("2026-11-02", committed=True), from_wall=at, to_wall=at + NS_PER_DAY) for at in days]
+    result = compare(ours(72, begin=begin), [*dear, *plan])
+    assert (told(result), result.agrees) == ([(Cause.PRICE, "i-0aaa", Fraction("3797.76"))], False)
+    assert result.differences[0].their_prices == (2 * PRICE, 2 * PRICE)
+    free = [replace(line, usd=Fraction(0)) for line in plan]
+    result = compare(ours(72, begin=begin), [*dear, *free])
+    assert told(result) == [
+        (Cause.PRICE, "i-0aaa", Fraction("3797.76")), (Cause.NOT_METERED, "i-0aaa", Fraction("-165.12"))
+    ]  # fmt: skip
+    straight = [replace(line, usd=23 * PRICE) for line in dear]
+    result = compare(ours(72, begin=begin), [*straight, *free])
+    assert (told(result), result.agrees) == ([(Cause.NOT_METERED, "i-0aaa", Fraction("-165.12"))], True)
+
+
+def test_reserved_hours_dearer_than_our_price_are_another_price() -> None:
+    result = compare(ours(72), theirs(72, price=3 * PRICE, committed=True))
+    assert (told(result), result.agrees) == ([(Cause.PRICE, "i-0aaa", Fraction("7925.76"))], False)
+    assert result.differences[0].their_prices == (3 * PRICE, 3 * PRICE)
+
+
 # --- more than the clock has ---
 
 

@@ -21,6 +21,8 @@ from governor.core.base.identity import Peer, ProcessFacts, ProcessId
 from governor.core.base.run_names import names_of
 from governor.core.base.secrets import command_text, redacted
 from governor.core.engine.alarms import PIDS_NAMED_MAX
+from governor.core.engine.halt_plan import RUNG_DESTROY
+from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import RUNS_MAX
 from governor.core.halt.incident import Incident
 from governor.core.halt.state import HaltState, StopTarget
@@ -64,18 +66,26 @@ def launched_before(governor: Governor, name: str) -> str | None:
 
 
 def finish_stop(governor: Governor, name: str, argv: Sequence[str], print_line: Callable[[str], None]) -> int | None:
-    """Serve a halt of an earlier launch that is past its processes and stops the machine; None where there is none.
+    """Serve a halt of an earlier launch that is past its processes and stops the machine; None: the command may start.
 
-    The command is not started then: the halt would kill it at once, and the machine goes away below it.
+    Under the halted run's name it does not start: the halt would kill it at once. Nor does it under another where the
+    disk may go with the machine, until a person is called. Only its own run's halt gives it a halt's exit code.
     """
-    of_machine = [t.incident for t in watched(governor.node) if t.incident is not None and _stops_machine(t.incident)]
-    if not of_machine:
+    node = governor.node
+    found = [(t, t.incident) for t in watched(node) if t.incident is not None and _stops_machine(t.incident)]
+    own = [incident for managed, incident in found if _has_name(managed, name)]
+    incidents = own or [incident for _, incident in found]
+    if not incidents:
         return None
-    what = "job" if of_machine[0].plan.stop is StopTarget.JOB else "machine"
-    print_line(
-        f"costgov: not launched: the halt of an earlier launch (incident {of_machine[0].incident_id}) is stopping this "
-        f"{what}, and goes on now; launch again when it is over"
-    )
+    what = "job" if incidents[0].plan.stop is StopTarget.JOB else "machine"
+    told = f"the halt of an earlier launch (incident {incidents[0].incident_id}) is stopping this {what}, and goes on"
+    may_destroy = any(incident.plan.rung_max >= RUNG_DESTROY for _, incident in found)
+    keeps_disk = node.facts.survives_stop is True and not may_destroy
+    if keeps_disk and not own:
+        print_line(f"costgov: {told} beside this command, which may end with the {what}")
+        return None
+    beside = ", or under another --name " + ("now" if keeps_disk else "once a person is called") if own else ""
+    print_line(f"costgov: not launched: {told} now; launch again when it is over{beside}")
 
     def on_signal(signum: signal.Signals) -> bool:
         return signum not in signals.PASSED_ON  # There is nobody to pass it on to: its sender wants us to leave.
@@ -83,16 +93,31 @@ def finish_stop(governor: Governor, name: str, argv: Sequence[str], print_line: 
     governor.daemon.supervise(
         SupervisedCommand(
             run=name, argv=own_argv(name, argv), processes=(), on_signal=on_signal,
-            should_end=lambda: all(incident.is_closed for incident in of_machine),
+            should_end=lambda: all(one.is_closed or not (own or _stops_machine(one)) for one in incidents),
         )
     )  # fmt: skip
     governor.daemon.run(governor.begin)
-    return ExitCode.HALTED if all(incident.is_closed for incident in of_machine) else ExitCode.NEEDS_HUMAN
+    left = next((incident for incident in incidents if not incident.is_closed), None)
+    if left is not None:
+        may_start = keeps_disk or not any(map(_stops_machine, incidents))
+        again = (", or launch under another --name" if own else ", or launch again") if may_start else ""
+        print_line(
+            f"costgov: incident {left.incident_id} was not seen to end, and this {what} may still be billed: "
+            f"stop it at its provider{again}"
+        )
+    if not own:
+        return ExitCode.FAILED
+    return ExitCode.HALTED if left is None else ExitCode.NEEDS_HUMAN
 
 
 def _stops_machine(incident: Incident) -> bool:
     under_way = incident.halt.stage in (HaltState.STOPPING, HaltState.VERIFYING)
     return under_way and incident.plan.stop is not StopTarget.PROCESSES
+
+
+def _has_name(managed: ManagedRun, name: str) -> bool:
+    """Whether the run is of a launch of this name: a script may choose its own."""
+    return managed.run.run in names_of(name, managed.run.uid) or managed.history.command == name
 
 
 def left_unwatched(governor: Governor, command: Command) -> list[str]:

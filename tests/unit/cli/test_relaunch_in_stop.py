@@ -12,6 +12,7 @@ import pytest
 
 from governor.cli.common import ExitCode
 from governor.cli.run.relaunch import finish_stop
+from governor.core.engine.halt_plan import RUNG_DESTROY
 from governor.core.engine.node import Node
 from governor.core.halt.incident import Incident
 from governor.core.halt.state import HaltState, StopTarget
@@ -19,8 +20,10 @@ from governor.daemon.launches import SupervisedCommand
 from tests.unit.core.engine.test_step import a_step, make_node, play, training
 
 
-def halting(stage: HaltState, stop: StopTarget = StopTarget.INSTANCE) -> tuple[Node, Incident]:
-    node = make_node()
+def halting(
+    stage: HaltState, stop: StopTarget = StopTarget.INSTANCE, *, survives_stop: bool | None = None
+) -> tuple[Node, Incident]:
+    node = make_node(survives_stop=survives_stop)
     training(node)
     play(node, a_step(31, 1, loss=float("nan")))
     incident = node.runs["llama"].incident
@@ -47,9 +50,9 @@ class Serving:
         self.comes(self.supervised)
         return True
 
-    def launch(self) -> int | None:
+    def launch(self, name: str = "llama") -> int | None:
         governor: Any = SimpleNamespace(node=self.node, daemon=self, begin=["resumes"])
-        return finish_stop(governor, "llama", ["train"], self.said.append)
+        return finish_stop(governor, name, ["train"], self.said.append)
 
 
 @pytest.mark.parametrize("stage", [HaltState.STOPPING, HaltState.VERIFYING])
@@ -92,3 +95,66 @@ def test_who_sends_a_signal_leaves_with_the_stop_unseen() -> None:
 def test_any_other_halt_is_not_waited_for(stage: HaltState, stop: StopTarget) -> None:
     serving = Serving(halting(stage, stop)[0], lambda _supervised: None)
     assert (serving.launch(), serving.said, serving.begun) == (None, [], 0)
+
+
+@pytest.mark.parametrize("stage", [HaltState.STOPPING, HaltState.VERIFYING])
+def test_another_name_starts_where_the_disk_outlives_the_stop(stage: HaltState) -> None:
+    node, incident = halting(stage, survives_stop=True)
+    serving = Serving(node, lambda _supervised: None)
+    assert (serving.launch("other"), serving.begun) == (None, 0)
+    (line,) = serving.said
+    assert incident.incident_id in line
+    assert "beside this command" in line
+
+
+@pytest.mark.parametrize(("survives_stop", "rung_max"), [(None, 1), (False, 1), (True, RUNG_DESTROY)])
+def test_another_name_waits_where_the_disk_may_go_and_has_no_halts_exit_code(
+    survives_stop: bool | None, rung_max: int
+) -> None:
+    node, incident = halting(HaltState.VERIFYING, survives_stop=survives_stop)
+    incident.plan = replace(incident.plan, rung_max=rung_max)
+
+    def verified(supervised: SupervisedCommand) -> None:
+        incident.move(replace(incident.halt, stage=HaltState.HALTED))
+        assert supervised.should_end()
+
+    serving = Serving(node, verified)
+    assert serving.launch("other") == ExitCode.FAILED, "it never ran, so nothing halted it"
+    (line,) = serving.said
+    assert line.endswith("launch again when it is over")
+
+
+def test_another_name_waits_until_a_person_is_called_and_is_told_how_to_go_on() -> None:
+    node, incident = halting(HaltState.VERIFYING)
+
+    def never_verified(supervised: SupervisedCommand) -> None:
+        incident.move(replace(incident.halt, stage=HaltState.NEEDS_HUMAN))
+        assert supervised.should_end()
+
+    serving = Serving(node, never_verified)
+    assert serving.launch("other") == ExitCode.FAILED
+    assert serving.said[-1].endswith("stop it at its provider, or launch again")
+    assert serving.launch("other") is None
+
+
+def test_the_halted_name_is_served_while_the_stop_is_tried_again_and_is_told_of_other_names() -> None:
+    node, incident = halting(HaltState.VERIFYING, survives_stop=True)
+
+    def never_verified(supervised: SupervisedCommand) -> None:
+        incident.move(replace(incident.halt, stage=HaltState.NEEDS_HUMAN))
+        assert not supervised.should_end(), "nobody else tries to stop the machine"
+        assert not supervised.on_signal(signal.SIGINT)
+
+    serving = Serving(node, never_verified)
+    assert serving.launch() == ExitCode.NEEDS_HUMAN
+    first, last = serving.said
+    assert first.endswith("launch again when it is over, or under another --name now")
+    assert last.endswith("stop it at its provider, or launch under another --name")
+
+
+def test_a_run_that_chose_its_own_name_is_the_launched_names() -> None:
+    node, _ = halting(HaltState.VERIFYING, survives_stop=True)
+    node.runs["llama"].history.take_over("sweep", 1)
+    serving = Serving(node, lambda _supervised: None)
+    assert serving.launch("sweep") == ExitCode.NEEDS_HUMAN
+    assert serving.begun == 1

@@ -149,6 +149,11 @@ def _forget(daemon: Daemon, request: ControlRequest) -> Answer:
         return _no("no_such_run", f"no run {str(run)[:60]!r} here, or its name belongs to nobody already")
     if request.uid not in (0, os.getuid(), owner) and not daemon.control_is_private:
         return _no("denied", f"uid {request.uid} neither owns run {run} nor may control this governor")
+    managed = node.runs.get(run)
+    if managed is not None and managed.incident is not None and names.in_halt(managed):
+        incident_id = managed.incident.incident_id
+        told = f"the halt of run {run} is not over: `costgov incident show {incident_id}` shows how far it is"
+        return _no("refused", told)
     if names.in_use(node, run):
         return _no("refused", f'run {run} is alive: end it first, or say `costgov halt {run} --reason "…"`')
     spend = node.ledger.spend(run) / MICROS_PER_USD

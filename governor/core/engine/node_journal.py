@@ -72,6 +72,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "counted_step": run.counted_step,
         "nonpad": [run.nonpad_tokens, run.nonpad_of_tokens] if run.nonpad_tokens is not None else None,
         "furthest": list(run.furthest) if run.furthest is not None else None,
+        **({"log_totals": [list(one) for one in run.log_totals]} if run.log_totals else {}),
         "step": run.step,
         "completed": run.ended_well,
         "end": {"exit_code": run.end.exit_code, "cause": run.end.cause} if run.end is not None else None,

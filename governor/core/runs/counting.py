@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 from governor.core.events.inputs import Step
 from governor.core.runs.rank_tokens import Counted
@@ -10,6 +11,8 @@ from governor.core.runs.state import Rank, Run
 
 # Tokens/s is a mean over so many last steps: calm enough to read, quick enough to show a collapse.
 RATE_STEPS = 20
+# Of a log's totals so many are kept. Then each second one goes, and what lies between two is in proportion.
+LOG_TOTALS_MAX = 64
 
 
 def count_step(run: Run, rank: Rank | None, step: Step, *, leads: bool, is_first: bool) -> Step | None:
@@ -78,15 +81,47 @@ def _counted_on(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:
 
     A rank takes every step, so the step's number decides. Steps before the last counted one were trained before. Steps
     in between were trained unheard, but at most as many as this attempt can have trained: its checkpoint may be another
-    run's. A log's lines may be any steps, so each line counts once. `is_first`: the first step of its attempt.
+    run's. `is_first`: the first step of its attempt.
     """
     known, last = run.tokens_total or 0, run.counted_step
-    if step.connection is None or last is None:
+    if step.connection is None:
+        return _counted_of_log(run, step.step, tokens, is_first=is_first)
+    if last is None:
         return known + tokens
     if is_first and step.step > last and run.furthest is not None and run.furthest[1] > known:
         # The previous attempt began further back than where this one goes on.
         last, known = run.furthest
     return max(tokens, known + min(step.step - last, run.attempt_step) * tokens)
+
+
+def _counted_of_log(run: Run, step: int, tokens: int, *, is_first: bool) -> int:
+    """The token total at a line of a log, which may show any steps: each line beyond the furthest step adds its tokens.
+
+    A step before that was trained before, and has the total that it had then. A log may have several lines of a step.
+    """
+    totals = run.log_totals
+    if not totals and run.furthest is not None:  # An older journal has the furthest step alone.
+        totals += [(0, 0), run.furthest] if run.furthest[0] > 0 else [run.furthest]
+    is_next_line = step == run.counted_step and not is_first
+    if totals and (step < totals[-1][0] or (step == totals[-1][0] and not is_next_line)):
+        return _total_then(totals, step, tokens)
+    total = max(run.tokens_total or 0, totals[-1][1] if totals else 0) + tokens
+    if totals and step == totals[-1][0]:
+        totals.pop()
+    totals.append((step, total))
+    if len(totals) > LOG_TOTALS_MAX:
+        del totals[1:-1:2]
+    return total
+
+
+def _total_then(totals: list[tuple[int, int]], step: int, tokens: int) -> int:
+    """`step`: not beyond the last of the totals. Of steps before the first one nothing is known."""
+    place = bisect_left(totals, step, key=lambda one: one[0])
+    to_step, to_total = totals[place]
+    if place == 0:
+        return min(tokens, to_total)
+    from_step, from_total = totals[place - 1]
+    return from_total + (to_total - from_total) * (step - from_step) // (to_step - from_step)
 
 
 def _tokens_per_s(run: Run, tokens: int) -> float | None:

@@ -151,6 +151,8 @@ def restored(snapshot: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Run
             tokens_total=snapshot["tokens_total"],
             counted_step=snapshot.get("counted_step", snapshot["step"]),  # An older journal has none.
             furthest=furthest,
+            # An older journal has none.
+            log_totals=tuple(sorted((int(step), int(total)) for step, total in snapshot.get("log_totals", ()))),
         )
     )
     nonpad = snapshot.get("nonpad")  # An older journal has none.

@@ -91,6 +91,7 @@ class Trained:
     tokens_total: int | None
     counted_step: int | None
     furthest: tuple[int, int] | None
+    log_totals: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -143,6 +144,8 @@ class Run:
     tokens_total: int | None = None
     counted_step: int | None = None  # The step to which `tokens_total` belongs, across attempts.
     furthest: tuple[int, int] | None = None  # The highest of those steps so far, and the total at it.
+    # Of a log that tells each step's tokens: some steps of all attempts in their order, and the total at each.
+    log_totals: list[tuple[int, int]] = field(default_factory=list)
     loss: float | None = None
     finite_step: int | None = None  # This attempt's last one whose loss was finite.
     grad_norm: float | None = None
@@ -204,7 +207,7 @@ class Run:
         return cell
 
     def trained(self) -> Trained:
-        return Trained(self.step, self.tokens_total, self.counted_step, self.furthest)
+        return Trained(self.step, self.tokens_total, self.counted_step, self.furthest, tuple(self.log_totals))
 
     def rename(self, name: str) -> None:
         """Watch it under another name: another run has its own now."""
@@ -213,6 +216,7 @@ class Run:
     def take_up(self, trained: Trained) -> None:
         self.step, self.tokens_total = trained.step, trained.tokens_total
         self.counted_step, self.furthest = trained.counted_step, trained.furthest
+        self.log_totals = list(trained.log_totals)
 
     def name_last_good(self, named: NamedCheckpoint, at: MonoNs) -> None:
         """Take what a rank names as newly saved. `at`: when it said so; it may know when it saved."""

@@ -234,6 +234,7 @@ def _start(
     undo = hooks.Undo()
     undo.add(kind.instrument(meter))
     data_loader.watch(meter, undo)
+    attempt(getattr(saver, "look_at_start", _nothing))
     shim._undo = undo
     watch: Watch = (make_watch or _watcher)(hello, meter.progress, saver, environ=environ)
     meter.watch = watch

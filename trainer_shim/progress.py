@@ -7,7 +7,7 @@ governor judges stillness over many beats.
 from __future__ import annotations
 
 import time
-from typing import List, Optional, Tuple
+from typing import FrozenSet, List, Optional, Tuple
 
 PASSES_MIN = 16
 STEPS_OF_PASSES = 4
@@ -29,6 +29,7 @@ class Progress:
         "last_hook",
         "last_hook_ns",
         "main_thread_id",
+        "meant_nonfinite",
         "outputs_nonfinite",
         "outputs_seen",
         "phase",
@@ -55,6 +56,7 @@ class Progress:
         self.sound = True  # The last step that was reported had a finite loss and gradient, as far as they are known.
         # As the trained ones were when the framework last saved, in this rank's part. None: nobody knows.
         self.weights_finite: Optional[bool] = None
+        self.meant_nonfinite: FrozenSet[str] = frozenset()  # Names of parameters that were so before the first step.
         self.collectives_total = 0
         # (op, entered_ns, done): replaced as a whole so that a reader never sees half of it.
         self.collective: Optional[Tuple[str, int, bool]] = None
@@ -90,6 +92,10 @@ class Progress:
     def saw_weights(self, are_finite: Optional[bool]) -> None:
         """Note what a look at the weights has shown where the framework saves."""
         self.weights_finite = are_finite
+
+    def saw_start(self, nonfinite: FrozenSet[str]) -> None:
+        """Note which parameters are not finite before the first step."""
+        self.meant_nonfinite = nonfinite
 
     def bump(self, hook: str) -> None:
         """Note that the training thread passed a hook."""

@@ -43,7 +43,8 @@ class AccelerateSaver(base.PositionSaver):
         return base.counted(parameters, self._accelerator._optimizers, has_state=self._save_fn is None)
 
     def trained(self) -> Iterable[Tuple[str, Any]]:
-        return [named for model in self._accelerator._models for named in model.named_parameters()]
+        named = [one for model in self._accelerator._models for one in model.named_parameters()]
+        return base.watched(named, self._accelerator._optimizers)
 
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
         """save_state() keeps no client_state: rank 0's manifest has what matters of it."""
@@ -116,7 +117,7 @@ class AccelerateSaver(base.PositionSaver):
             return original(*args, **kwargs)
         naming: Any = getattr(self._accelerator, "project_configuration", None)
         part = meter.enter_phase("checkpoint")
-        weights.look(meter.progress, *self._accelerator._models)
+        weights.look(meter.progress, self.trained)
         self._spared = 0 if meter.progress.is_good else self._spared + 1
         spares = naming is not None and 0 < self._spared <= base.SPARED_MAX
         limit = getattr(naming, "total_limit", None)

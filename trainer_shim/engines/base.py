@@ -97,13 +97,18 @@ class PositionSaver:
         return {}
 
     def trained(self) -> Iterable[Tuple[str, Any]]:
-        """Return what is trained and saved, by name; more parameters do no harm. Empty: it is not known."""
+        """Return what is trained and saved, by name: what watched() chooses, no more. Empty: it is not known."""
         return ()
+
+    def look_at_start(self) -> None:
+        """Before the first step: see what is not finite from the start."""
+        weights.look_at_start(self._meter.progress, self.trained)
 
     def harmed(self) -> Optional[str]:
         """Return the first trained parameter that is not finite, "" where all are finite, None where nobody knows."""
         named = list(self.trained())
-        return (weights.first_harmed(named) or "") if named else None
+        meant = self._meter.progress.meant_nonfinite
+        return (weights.first_harmed(named, meant) or "") if named else None
 
     def restore_position(self, position: Dict[str, Any]) -> None:
         load_loader_states(position.get("loaders") or [])
@@ -129,6 +134,18 @@ def good_record(meter: StepMeter, step: int, path: str) -> Optional[Dict[str, An
     if meter.progress.weights_finite:
         record["own_finite"] = True
     return record
+
+
+def watched(named: Iterable[Tuple[str, Any]], optimizers: Iterable[Any]) -> List[Tuple[str, Any]]:
+    """Return those that an optimizer holds, whether or not they require a gradient just now.
+
+    What requires one and is held by none is not trained: a sentinel's NaN is no harm. Where optimizers hold copies, as
+    masters in full precision or flat ones, or nobody knows what they hold, it is what requires a gradient as well.
+    """
+    chosen = list(named)
+    held = {id(one) for of in optimizers for one in _held_by(of)}
+    has_all = bool(held) and held <= {id(one) for _, one in chosen}
+    return [(name, one) for name, one in chosen if id(one) in held or (one.requires_grad and not has_all)]
 
 
 def counted(parameters: Iterable[Any], optimizers: Iterable[Any], has_state: bool = True) -> Dict[str, Any]:

@@ -67,7 +67,7 @@ class DeepSpeedSaver(base.PositionSaver):
         return base.counted(self._engine.module.parameters(), [getattr(self._engine, "optimizer", None)])
 
     def trained(self) -> Iterable[Tuple[str, Any]]:
-        return list(self._engine.module.named_parameters())
+        return _trained(self._engine)
 
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
         """`latest` stays where it is: DeepSpeed moves it before the other ranks have written."""
@@ -291,10 +291,14 @@ def _eval(meter: StepMeter, original: Callable[..., Any], *args: Any, **kwargs: 
     return original(*args, **kwargs)
 
 
+def _trained(engine: Any) -> List[Tuple[str, Any]]:
+    return base.watched(engine.module.named_parameters(), [getattr(engine, "optimizer", None)])
+
+
 def _save_checkpoint(engine: Any, meter: StepMeter, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     part = meter.enter_phase("checkpoint")
     if meter.announces_saves:
-        weights.look(meter.progress, engine.module)
+        weights.look(meter.progress, lambda: _trained(engine))
     try:
         saved = original(*args, **kwargs)
     finally:

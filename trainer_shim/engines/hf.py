@@ -169,7 +169,7 @@ class TrainerRun:
         """The Trainer saves, or we have it save. After a NaN its own saves delete no older one for a while."""
         limits, meter = self._trainer.args, self._meter
         if meter.announces_saves:
-            weights.look(meter.progress, self._trainer.model_wrapped)
+            weights.look(meter.progress, self._saver.trained)
             self._spared = 0 if meter.progress.is_good else self._spared + 1
             attempt(self._saver.forget, int(self._trainer.state.global_step))
         spares = meter.announces_saves and 0 < self._spared <= base.SPARED_MAX

@@ -36,7 +36,7 @@ class TrainerSaver(base.PositionSaver):
         return base.counted(self._trainer.model.parameters(), (self._trainer.optimizer,))
 
     def trained(self) -> Iterable[Tuple[str, Any]]:
-        return list(self._trainer.model_wrapped.named_parameters())
+        return base.watched(self._trainer.model_wrapped.named_parameters(), (self._trainer.optimizer,))
 
     def learn_directory(self, directory: str, is_loaded: bool = False) -> None:
         """The engine inside saves into the Trainer's checkpoints: no place of its own."""

@@ -24,7 +24,7 @@ from trainer_shim.tokens import Replicas
 from . import base, deepspeed_engine, hooks, plain, replicas, torch_calls, trained
 from .background import Write, absolute
 from .base import Options
-from .lightning_checkpoints import CHECKPOINT_FILE, STATE_KEY, LightningSaver, state_of
+from .lightning_checkpoints import CHECKPOINT_FILE, STATE_KEY, LightningSaver, state_of, trained_in
 
 
 class LightningKind:
@@ -191,6 +191,7 @@ class LightningFit:
         trainer, meter = self._trainer, self._meter
         optimizers = [getattr(one, "optimizer", one) for one in trainer.optimizers]
         self._tell_outside(module, optimizers)
+        weights.look_at_start(meter.progress, lambda: trained_in(trainer))
         gradients = torch_calls.instrument(meter, optimizers, self._undo, plain.ignore_skip)
         blind = plain.BLIND_STEPS_MAX if is_required(os.environ) else 0
         # Lightning divides the loss by the micro-steps before backward(), unless the module steps by itself.
@@ -241,7 +242,7 @@ class LightningFit:
         if not meter.announces_saves:
             return original(filepath, *args, **kwargs)
         part = meter.enter_phase("checkpoint")
-        weights.look(meter.progress, self._trainer.lightning_module)
+        weights.look(meter.progress, lambda: trained_in(self._trainer))
         write, _ = attempt(Write, self._trainer, str(filepath))
         try:
             result = original(filepath, *args, **kwargs)

@@ -26,6 +26,12 @@ _STEP = re.compile(r"step=(\d+)")  # As ModelCheckpoint names it.
 _OWN_MAX = 32  # The newest files that are looked into. ModelCheckpoint keeps one by default.
 
 
+def trained_in(trainer: Any) -> List[Tuple[str, Any]]:
+    """Return what its optimizers train, by name. Empty before fit()."""
+    module = trainer.lightning_module
+    return [] if module is None else base.watched(module.named_parameters(), trainer.optimizers)
+
+
 class LightningSaver(base.PositionSaver):
     """The Trainer writes one file, or a directory where its strategy shards; every rank calls it.
 
@@ -43,7 +49,7 @@ class LightningSaver(base.PositionSaver):
         return base.counted(self._trainer.lightning_module.parameters(), self._trainer.optimizers)
 
     def trained(self) -> Iterable[Tuple[str, Any]]:
-        return list(self._trainer.lightning_module.named_parameters())
+        return trained_in(self._trainer)
 
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
         self.begin_save()

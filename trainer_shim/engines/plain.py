@@ -119,7 +119,7 @@ class PlainSaver(base.PositionSaver):
         return base.counted(trained.trained_by(self._optimizers).values(), self._optimizers)
 
     def trained(self) -> Iterable[Tuple[str, Any]]:
-        return _with_held(self._model.named_parameters(), self._optimizers)
+        return _with_held(base.watched(self._model.named_parameters(), self._optimizers), self._optimizers)
 
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
         self.begin_save()

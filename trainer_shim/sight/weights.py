@@ -1,28 +1,48 @@
-"""Are the weights finite that are about to be saved? All trained parameters, on the training thread.
+"""Are the weights finite that are about to be saved? All that an optimizer holds, on the training thread.
 
 It waits for the device once, as the save does next, and reads what that will read and write. A loss that is still
 finite says nothing of the weights after the update: the next step's would, when the save has cost the last finite
-checkpoint. Of what is seldom used (an expert, a word) many steps' losses say nothing.
+checkpoint. Of what is seldom used (an expert, a word) many steps' losses say nothing. What is not finite before the
+first step, as a clamp's bound that begins at +inf, is meant so, and no checkpoint is withheld for it.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import AbstractSet, Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from trainer_shim.guard import guarded, print_line
 from trainer_shim.progress import Progress
 
+Named = Iterable[Tuple[str, Any]]
+_WRAPPERS = ("module", "_orig_mod", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
 
 @guarded()
-def look(progress: Progress, *models: Any) -> None:
+def look_at_start(progress: Progress, trained: Callable[[], Named]) -> None:
+    """Call once the model is there: what is not finite before the first step no step has harmed."""
+    if progress.attempt_step:
+        return
+    found = harmed_in(trained())
+    added = [name for name in found if _bare(name) not in progress.meant_nonfinite]
+    progress.saw_start(frozenset(map(_bare, found)))
+    if added and os.environ.get("RANK", "0") == "0":
+        more = " and %d more" % (len(added) - 1) if len(added) > 1 else ""
+        print_line(
+            "parameter %s%s: not finite before the first step, so taken as meant: checkpoints are not judged by it"
+            % (added[0], more)
+        )
+
+
+@guarded()
+def look(progress: Progress, trained: Callable[[], Named]) -> None:
     """Call before the framework saves by itself: what is saved of broken weights is no good checkpoint."""
     progress.saw_weights(None)  # Also where they cannot be looked into.
-    named = [one for model in models if model is not None for one in model.named_parameters() if one[1].requires_grad]
+    named = list(trained())
     if not named:
         return
-    harmed = first_harmed(named)
+    harmed = first_harmed(named, progress.meant_nonfinite)
     progress.saw_weights(harmed is None)
     if harmed is not None:
         print_line(
@@ -31,23 +51,34 @@ def look(progress: Progress, *models: Any) -> None:
         )
 
 
-def first_harmed(named: Iterable[Tuple[str, Any]]) -> Optional[str]:
-    """Return the first trained parameter with a NaN or +inf in this rank's part, None for none. -inf may be meant."""
+def first_harmed(named: Named, meant: AbstractSet[str] = frozenset()) -> Optional[str]:
+    """Return the first one with a NaN or +inf in this rank's part that is not `meant`, None for none."""
+    return next((name for name in harmed_in(named) if _bare(name) not in meant), None)
+
+
+def harmed_in(named: Named) -> List[str]:
+    """Return the names of those with a NaN or +inf in this rank's part. -inf may be meant."""
     import torch
 
+    harmed: List[str] = []
     largest: Dict[Any, List[Tuple[str, Any]]] = {}
     with torch.no_grad():
         for name, parameter in named:
-            value = local_part(parameter) if parameter.requires_grad else None
-            if value is not None and value.numel() and value.is_floating_point() and value.device.type != "meta":
+            value = local_part(parameter)
+            if value.numel() and value.is_floating_point() and value.device.type != "meta":
                 value = value if value.element_size() > 1 else value.float()  # Of eight bits there is no order.
                 largest.setdefault(value.device, []).append((name, value.amax().float()))
         for found in largest.values():
             values = torch.stack([value for _, value in found]).tolist()
             for (name, _), value in zip(found, values):  # noqa: B905  (strict= is not in Python 3.9)
                 if math.isnan(value) or value == math.inf:
-                    return name
-    return None
+                    harmed.append(name)
+    return harmed
+
+
+def _bare(name: str) -> str:
+    """The name without those of wrappers, which come after attach()."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 def local_part(parameter: Any) -> Any:

@@ -13,7 +13,9 @@ attached = sys.argv[1] != "bare"
 torch.manual_seed(7)
 torch.set_num_threads(1)
 model = TinyModel()
+model.bound = torch.nn.Parameter(torch.full((4,), float("inf")))  # Trained, and meant so until it learns a value.
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+model.unused = torch.nn.Parameter(torch.zeros(4))  # In no optimizer.
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
 loader = torch.utils.data.DataLoader(Toy(), batch_size=4, shuffle=True)
 kept = []
@@ -85,14 +87,16 @@ if attached:
     # What is looked at where it saves: all of what is trained, and that alone.
     report["harmed"] = [saver.harmed()]
     model.register_buffer("mask", torch.full((64,), float("nan")))
-    first, *_, last = model.parameters()
+    first, last = model.embed.weight, model.head.weight
     with torch.no_grad():
+        model.unused[0] = float("nan")
         first.view(-1)[0] = float("-inf")
         report["harmed"].append(saver.harmed())
         last.view(-1)[-1] = float("nan")
         report["harmed"].append(saver.harmed())
         last.requires_grad_(False)
         report["harmed"].append(saver.harmed())
+        last.view(-1)[-1] = model.unused[0] = 0.0  # Beside what is outside it might be a copy of that.
         optimizer.add_param_group({"params": [torch.full((4,), float("inf"), requires_grad=True)]})
         report["harmed"].append(saver.harmed())
     shim.close()

@@ -45,7 +45,10 @@ def test_a_saved_plain_loop_resumes_with_the_same_losses(run_ranks, tmp_path: Pa
     assert seen["frames"][5]["checkpoint_s"] > 0
     assert seen["finished"] == [["closed", True]]
     last = seen["last_parameter"]
-    assert seen["harmed"] == ["", "", last, "", "0 in group 1 of optimizer 0"], "no buffer, no -inf, nothing frozen"
+    assert seen["harmed"] == ["", "", last, last, "0.1.0 of the optimizers"], (
+        "no buffer, no -inf, nothing that no optimizer holds or that began so; what one holds also without gradient"
+    )
+    assert "parameter bound: not finite before the first step, so taken as meant" in seen["log"]
 
 
 ODD = ("masters", "head", "adapter", "numbers", "name")  # What each trains, or keeps, beside a module's weights.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainer_shim.engines.base import counted, good_record
+from trainer_shim.engines.base import counted, good_record, watched
 from trainer_shim.progress import Progress
 from trainer_shim.sight.weights import local_part
 
@@ -87,6 +87,21 @@ def test_of_optimizers_with_flat_copies_what_requires_a_gradient_is_counted() ->
     inner = Groups([{"params": [flat]}], {flat: {"exp_avg": Tensor(100, 4)}})
     assert counted([weight, judge], [Wrapped(inner)]) == {"parameters": 150, "bytes_min": 700}
     assert counted([weight, judge], [Wrapped(inner, [[weight]])]) == {"parameters": 100, "bytes_min": 600}
+
+
+def test_what_an_optimizer_holds_is_watched_whatever_requires_a_gradient_now() -> None:
+    """A GAN's judge requires none while the other one steps; a sentinel requires one and is trained by nobody."""
+    judge, sentinel = Key(50, 4, requires_grad=False), Key(1, 4)
+    named = [("judge", judge), ("sentinel", sentinel)]
+    assert watched(named, [Groups([{"params": [judge]}])]) == [("judge", judge)]
+    assert watched(named, [Wrapped(Groups([{"params": [judge]}]))]) == [("judge", judge)]
+
+
+def test_where_an_optimizer_holds_copies_what_requires_a_gradient_is_watched_too() -> None:
+    weight, frozen, flat = Key(100, 2), Key(50, 2, requires_grad=False), Key(100, 4)
+    named = [("weight", weight), ("frozen", frozen)]
+    for optimizer in (None, Groups([]), Wrapped(Groups([{"params": [flat]}]))):
+        assert watched(named, [optimizer]) == [("weight", weight)]
 
 
 class Part:

@@ -7,19 +7,25 @@ directory: its rotation (`save_total_limit`) finds nothing to delete there, and 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
+import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from trainer_shim.guard import attempt, print_line
 from trainer_shim.meter import StepMeter
-from trainer_shim.saving import checkpoint, publish
+from trainer_shim.saving import checkpoint, publish, store
 
 from . import base, hooks
 
 _OWN = re.compile(r"^checkpoint-(\d+)$")  # What transformers' get_last_checkpoint() looks for.
 _STATE = "trainer_state.json"  # The last file that the Trainer writes.
+_WHOLE, _LACKS, _FAILED = "whole", "lacks", "failed"  # What the first rank has found of the script's own save.
+_STATE_WAIT_S = 600.0  # For the first rank, which may write alone.
+_STATE_POLL_S = 0.02
+_numbers = itertools.count(1)  # Of the saves in this process: the same on all ranks.
 
 
 class TrainerSaver(base.PositionSaver):
@@ -27,9 +33,17 @@ class TrainerSaver(base.PositionSaver):
 
     directory: Optional[str] = None
 
-    def __init__(self, meter: StepMeter, trainer: Any) -> None:
+    def __init__(
+        self,
+        meter: StepMeter,
+        trainer: Any,
+        connect: Callable[[int, str, str], Optional[store.KeyStore]] = store.connect,
+        numbers: Iterator[int] = _numbers,
+    ) -> None:
         super().__init__(meter)
         self._trainer = trainer
+        self._connect = connect
+        self._numbers = numbers
         self._resuming = hooks.Undo()
 
     def contents(self) -> Dict[str, Any]:
@@ -68,7 +82,7 @@ class TrainerSaver(base.PositionSaver):
         try:
             trainer.args.save_only_model = False  # Without the optimizer it is not the work of the run.
             with self._meter.unannounced():
-                self._save_whole()
+                self._save_whole(path)
         finally:
             trainer.args.save_only_model = only_model
             undo()
@@ -76,10 +90,10 @@ class TrainerSaver(base.PositionSaver):
             raise FileNotFoundError("_save_checkpoint() has left no %s, without which train() cannot go on" % _STATE)
         return path
 
-    def _save_whole(self) -> None:
+    def _save_whole(self, path: str) -> None:
         """Call the trainer's own `_save_checkpoint`, and transformers' where a subclass saves only adapters (LLaVA).
 
-        Every rank comes to the generators' states there, so all take the same way.
+        Every rank comes to the generators' states in transformers' own. A subclass that does not may still save all.
         """
         trainer, calls = self._trainer, hooks.Undo()
         arrived: List[bool] = []
@@ -87,13 +101,39 @@ class TrainerSaver(base.PositionSaver):
         if len(made) < 2 or not hasattr(trainer, "_save_rng_state"):
             trainer._save_checkpoint(trainer.model, None)
             return
+        number = next(self._numbers)
         hooks.replace(calls, trainer, "_save_rng_state", hooks.around(_noted, arrived))
         try:
             trainer._save_checkpoint(trainer.model, None)
+        except BaseException:
+            attempt(self._lacks_state, path, number, True)
+            raise
         finally:
             calls()
-        if not arrived:
+        if not arrived and self._lacks_state(path, number, False):
             made[-1](trainer, trainer.model, None)
+
+    def _lacks_state(self, path: str, number: int, has_failed: bool) -> bool:
+        """Whether transformers' own has to save as well: all ranks or none, so the first one looks for all.
+
+        No collective: a rank whose save has failed takes part in no further one, and says so.
+        """
+        trainer = self._trainer
+        world_size = int(getattr(trainer.args, "world_size", 1))
+        ranks = self._connect(world_size, "costgov-saves", "costgov-saves-at") if world_size > 1 else None
+        key = "%s/%d" % (os.environ.get("TORCHELASTIC_RESTART_COUNT", ""), number)
+        verdict = _WHOLE if self.has_state(path) else _LACKS
+        if ranks is None:
+            return verdict == _LACKS
+        if has_failed or trainer.is_world_process_zero():
+            return ranks.settle(key, _FAILED if has_failed else verdict) == _LACKS
+        until = time.monotonic() + _STATE_WAIT_S
+        while time.monotonic() < until:
+            said = ranks.get(key)
+            if said is not None:
+                return said == _LACKS
+            time.sleep(_STATE_POLL_S)
+        return False
 
     def has_state(self, path: str) -> bool:
         """Whether train() can go on from a checkpoint of the Trainer's, as far as its own last file shows."""

@@ -250,9 +250,22 @@ class StatelessTrainer(StockTrainer):
         self._save_rng_state(str(Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")))
 
 
+class OwnTrainer(StockTrainer):
+    """It saves all by itself, in a way of its own: transformers' own save refuses its weights."""
+
+    def _save_checkpoint(self, model: object, trial: object) -> None:
+        path = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
+        path.mkdir(exist_ok=True)
+        if self.is_world_process_zero():
+            for name in ("model.pt", "optimizer.pt"):
+                (path / name).touch()
+            (path / "trainer_state.json").write_text(json.dumps({"global_step": self.state.global_step}))
+
+
 @pytest.mark.parametrize(
     ("kind", "rank", "has"),
     [
+        (OwnTrainer, 0, ["model.pt", "optimizer.pt", "trainer_state.json"]),
         (StockTrainer, 0, ["rng_state_0.pth", "trainer_state.json"]),
         (AdapterTrainer, 0, ["mm_projector.bin", "rng_state_0.pth", "trainer_state.json"]),
         (AdapterTrainer, 1, ["mm_projector.bin", "rng_state_1.pth"]),
@@ -263,6 +276,54 @@ def test_a_halts_checkpoint_is_whole_where_the_trainers_own_are_adapters(
 ) -> None:
     path = TrainerSaver(make_meter(), kind(tmp_path, rank)).save_aside(20)
     assert sorted(one.name for one in Path(path).iterdir()) == has
+
+
+class RanksStore(MemoryStore):
+    """Two ranks' store: it knows when one waits for the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited = threading.Event()
+
+    def get(self, key: str) -> str | None:
+        self.waited.set()
+        return super().get(key)
+
+    def saver(self, trainer: StockTrainer) -> TrainerSaver:
+        trainer.args.world_size = 2
+        return TrainerSaver(make_meter(), trainer, lambda *_: self, iter([1]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "saved_by_ours"), [(OwnTrainer, []), (AdapterTrainer, ["rng_state_0.pth", "rng_state_1.pth"])]
+)
+def test_all_ranks_or_none_save_by_transformers_own(
+    tmp_path: Path, kind: type[StockTrainer], saved_by_ours: list[str]
+) -> None:
+    """The second rank comes to the end of the script's own while the first has still written nothing."""
+    ranks, paths = RanksStore(), []
+    second = threading.Thread(target=lambda: paths.append(ranks.saver(kind(tmp_path, 1)).save_aside(20)))
+    second.start()
+    assert ranks.waited.wait(20)
+    paths.append(ranks.saver(kind(tmp_path, 0)).save_aside(20))
+    second.join()
+    assert len(set(paths)) == 1
+    assert sorted(one.name for one in Path(paths[0]).glob("rng_state_*")) == saved_by_ours
+
+
+class FullDiskTrainer(AdapterTrainer):
+    def _save_checkpoint(self, model: object, trial: object) -> None:
+        raise OSError("disk full")
+
+
+def test_where_a_rank_fails_in_the_scripts_own_save_the_others_do_not_wait_for_it_in_transformers_own(
+    tmp_path: Path,
+) -> None:
+    ranks = RanksStore()
+    with pytest.raises(OSError, match="disk full"):
+        ranks.saver(FullDiskTrainer(tmp_path, 1)).save_aside(20)
+    with pytest.raises(FileNotFoundError, match=r"has left no trainer_state\.json"):
+        ranks.saver(AdapterTrainer(tmp_path, 0)).save_aside(20)
 
 
 def test_what_train_cannot_go_on_from_is_no_checkpoint_of_a_halt(tmp_path: Path) -> None:

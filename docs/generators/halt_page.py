@@ -53,7 +53,7 @@ Nothing else is ended. What may be the run's and shows none of these signs is na
 the same user and control group that began between the launch and the first hello, and processes of the run that became another user's (`sudo`).
 Under `costgov run` as root (with CAP_KILL) such processes end with the command, whose entry point may have become another user (`gosu`, `su-exec`, `setpriv`,
 `runuser`), and so does a command of root whose rank is another user's: but for root's managers (`sshd`, a container's) and their children, and for a user with
-another run below the command.
+another run below the command. Root's own run ends such a manager, unless another user's process stands below it.
 Exit code 86 and "no process of the run is left" say that nothing with a sign is left.
 
 A command's own control group (version 2) is made beside `costgov run`, below the group in which that is: limits and the end of a unit, a container or a

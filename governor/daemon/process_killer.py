@@ -97,6 +97,7 @@ class KillInProgress:
     bearers_shared: tuple[ProcessId, ...] = ()  # Those with the run's mark where another launch has it too.
     ties: Ties = field(default_factory=lambda: Ties((), ()))  # As of the last table.
     of_command: frozenset[int] = frozenset()  # Likewise: what may be ended whatever its uid is.
+    left: frozenset[int] = frozenset()  # Likewise: root's managers, which would be ended as root's run.
     members: KillSet | None = None  # None before a process table could be read.
     is_waiting: bool = False  # `signum` waits for a readable process table.
     unsent: tuple[ProcessId, ...] = ()  # Processes not yet sent `signum`, first in the next round.
@@ -213,12 +214,14 @@ class ProcessKiller:
         """Look again which processes are other runs': these may begin, and announce themselves, during the halt."""
         before = killing.members.marks if killing.members is not None else ()
         if self.adoption is not None and self.adoption.is_among((*killing.launchers, *killing.ranks)):
-            killing.of_command = self.adoption.to_end(table, killing.uids, killing.others())
+            killing.left = self.adoption.to_leave(table, killing.uids, (*killing.ranks, *killing.launchers))
+            killing.of_command = self.adoption.to_end(table, killing.uids, killing.others(), killing.left)
         killing.ties = own_ties(
             table, killing.ranks, killing.launchers, (*killing.marks, *before), killing.cgroups, killing.others(),
             self.own_pid, uids=killing.uids, guesses=(*killing.apart, *killing.siblings),
             made=self.group.path if self.group is not None else None, strangers=killing.strangers(), kept=killing.kept,
         )  # fmt: skip
+        killing.ties = replace(killing.ties, spared=killing.ties.spared | killing.left)
         return killing.ties
 
     def _left(self, killing: KillInProgress, members: KillSet) -> KillSet:
@@ -240,7 +243,8 @@ class ProcessKiller:
         group = self.group
         if group is None or group.path not in killing.ties.cgroups:
             return None
-        is_alone = all(facts.process.pid not in killing.ties.spared for facts in in_group(table, group.path))
+        of_others = killing.ties.spared - killing.left
+        is_alone = all(facts.process.pid not in of_others for facts in in_group(table, group.path))
         return group if is_alone else None
 
     def _kill_group(self, killing: KillInProgress, table: Table) -> tuple[ProcessId, ...]:
@@ -252,7 +256,7 @@ class ProcessKiller:
         if group is None or not group.is_populated:
             return ()
         inside = in_group(table, group.path)
-        foreign = [facts for facts in inside if facts.uid != killing.uid]
+        foreign = [facts for facts in inside if facts.uid != killing.uid or facts.process.pid in killing.left]
         is_killed = not managers(table, foreign, 0) and group.kill()
         return tuple(facts.process for facts in inside) if is_killed else ()
 
@@ -376,7 +380,7 @@ class ProcessKiller:
         adopted = adoption.unsure(table) if adoption is not None else ()
         others = (
             *killing.bearers_shared, *(facts.process for facts in adopted),
-            *killing.ties.shared(table, killing.members.uids),
+            *killing.ties.shared(table, killing.members.uids), *(table[pid].process for pid in killing.left),
             # Last: another user may copy the mark to any number. What is another run's is known.
             *(p for p in marked_of_others(table, killing.members) if p.pid not in killing.ties.spared),
         )  # fmt: skip

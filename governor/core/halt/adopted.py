@@ -73,16 +73,18 @@ class Adoption:
         """Whether the command is one of these."""
         return any((p.pid, p.start_ticks) == (self.command, self.since_ticks) for p in processes)
 
-    def to_end(self, table: Table, uids: Collection[int], others: Iterable[ProcessId]) -> frozenset[int]:
+    def to_end(
+        self, table: Table, uids: Collection[int], others: Iterable[ProcessId], leave: frozenset[int] = frozenset()
+    ) -> frozenset[int]:  # fmt: skip
         """What a halt of the command may end, besides what is of the run's `uids`: our user's, and as root everybody's.
 
         Not root's managers (sshd, a container's) with what they have begun. Nor anything of a user whose other run
-        lives below the command, one of `others`: it may be that run's.
+        lives below the command, one of `others`: it may be that run's. `leave`: as of `to_leave`.
         """
         its = {facts.process.pid: facts for facts, is_its in self._below(table) if is_its}
         busy = {its[p.pid].uid for p in others if p.pid in its and its[p.pid].process == p}
         foreign = [facts for facts in its.values() if facts.uid not in uids]
-        left = managers(its, foreign, 0)
+        left = managers(its, foreign, 0) | {facts.process for pid, facts in its.items() if pid in leave}
         return frozenset(
             facts.process.pid
             for facts in foreign
@@ -90,6 +92,17 @@ class Adoption:
             and facts.uid not in busy
             and left.isdisjoint((facts.process, *(ancestor.process for ancestor in ancestors(table, facts))))
         )
+
+    def to_leave(self, table: Table, uids: Collection[int], own: Iterable[ProcessId]) -> frozenset[int]:
+        """Root's managers that a halt of root's own run leaves alone too: a process of none of its `uids` is below one.
+
+        Without them what they have begun would end, or look like any orphan of the command. `own`: ranks and launchers.
+        """
+        its = {facts.process.pid: facts for facts, is_its in self._below(table) if is_its}
+        found = managers(its, its.values(), 0) - frozenset(own)
+        foreign = (facts for facts in its.values() if found and facts.uid not in uids and facts.state not in "ZX")
+        above = {ancestor.process for facts in foreign for ancestor in ancestors(table, facts)}
+        return frozenset(process.pid for process in found & above)
 
     def ties(self, table: Table, facts: ProcessFacts) -> bool:
         """Whether the process's place below us says that it is the command's.

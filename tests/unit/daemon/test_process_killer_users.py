@@ -12,6 +12,7 @@ from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.halt.adopted import Adoption
 from governor.daemon.process_killer import ProcessKiller
 from tests.contract.fakes import FakeProcesses
+from tests.unit.daemon.test_process_killer import FakeGroup
 
 OWN, COMMAND, MARK = 999, 100, 0x9ABCDEF012
 ROOT, USER, OTHER = 0, 2001, 2002
@@ -109,6 +110,44 @@ def test_a_daemon_of_root_that_has_begun_logins_is_left_with_them_to_root() -> N
     process_killer.begin("i", [rank], [command], USER, signal.SIGTERM, marks=[MARK])
     assert named_after(process_killer) == [[200, 201]]
     assert set(processes.table()) == {OWN, 200, 201}
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_the_logins_of_others_below_roots_command_are_left_with_their_sshd_by_the_halt_of_roots_own_run(
+    signum: signal.Signals,
+) -> None:
+    processes, process_killer, command = launched()
+    rank = processes.add(101, ppid=COMMAND, uid=ROOT, mark=MARK)
+    processes.add(200, ppid=OWN, sid=200, uid=ROOT, mark=MARK, argv=["sshd: /usr/sbin/sshd [listener]"])
+    processes.add(201, ppid=200, sid=201, uid=ROOT, mark=MARK, argv=["sshd: user [priv]"])
+    processes.add(202, ppid=201, sid=201, uid=OTHER, mark=MARK, argv=["sshd: user@pts/0"])
+    processes.add(203, ppid=202, sid=203, uid=OTHER, argv=["-bash"])
+    processes.add(300, ppid=OWN, sid=300, uid=ROOT, mark=MARK, argv=["sshd: nobody is logged in here"])
+    process_killer.begin("i", [rank], [command], ROOT, signum, marks=[MARK])
+    assert [set(named) for named in named_after(process_killer)] == [{200, 201, 202, 203}]
+    assert set(processes.table()) == {OWN, 200, 201, 202, 203}
+
+
+def test_the_control_group_in_which_others_have_a_login_does_not_end_as_a_whole_and_keeps_the_halt_open() -> None:
+    processes, process_killer, command = launched()
+    group = FakeGroup(processes)
+    process_killer.attend(group, None, process_killer.adoption)
+    rank = processes.add(101, ppid=COMMAND, uid=ROOT, mark=MARK)
+    processes.add(200, ppid=OWN, sid=200, uid=ROOT, argv=["sshd: /usr/sbin/sshd [listener]"])
+    processes.add(201, ppid=200, sid=201, uid=OTHER, argv=["-bash"])
+    process_killer.begin("i", [rank], [command], ROOT, signal.SIGKILL, marks=[MARK], cgroups=[group.path])
+    assert (named_after(process_killer), group.kills) == ([], 0)
+    assert set(processes.table()) == {OWN, 200, 201}
+
+
+def test_the_command_itself_is_ended_as_such_also_if_it_is_called_like_a_manager() -> None:
+    processes, process_killer, command = launched()
+    processes.by_pid[COMMAND].facts = replace(processes.by_pid[COMMAND].facts, argv=("/lib/systemd/systemd",))
+    rank = processes.add(101, ppid=COMMAND, uid=ROOT, mark=MARK)
+    processes.add(102, ppid=COMMAND, uid=OTHER, mark=MARK)
+    rows = process_killer.begin("i", [rank], [command], ROOT, signal.SIGTERM, marks=[MARK])
+    assert {row["pid"] for row in rows} == {COMMAND, 101, 102}
+    assert (named_after(process_killer), set(processes.table())) == ([[]], {OWN})
 
 
 def test_a_strangers_copy_of_the_mark_is_nothing_to_end_where_others_orphans_come_to_us() -> None:

@@ -16,6 +16,9 @@ from trainer_shim.guard import guarded, print_line
 from trainer_shim.progress import Progress
 
 Named = Iterable[Tuple[str, Any]]
+# The first byte from which on it is +inf or NaN, and the first one that is NaN with the sign set.
+_EIGHT_BITS = {"torch.float8_e4m3fn": (0x7F, 0xFF), "torch.float8_e5m2": (0x7C, 0xFD)}
+_PIECE = 1 << 20  # Elements of other kinds that are held in full precision at once.
 _WRAPPERS = ("module", "_orig_mod", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
@@ -66,14 +69,24 @@ def harmed_in(named: Named) -> List[str]:
         for name, parameter in named:
             value = local_part(parameter)
             if value.numel() and value.is_floating_point() and value.device.type != "meta":
-                value = value if value.element_size() > 1 else value.float()  # Of eight bits there is no order.
-                largest.setdefault(value.device, []).append((name, value.amax().float()))
+                largest.setdefault(value.device, []).append((name, _largest(torch, value)))
         for found in largest.values():
             values = torch.stack([value for _, value in found]).tolist()
             for (name, _), value in zip(found, values):  # noqa: B905  (strict= is not in Python 3.9)
                 if math.isnan(value) or value == math.inf:
                     harmed.append(name)
     return harmed
+
+
+def _largest(torch: Any, value: Any) -> Any:
+    """The largest element, or NaN. For numbers of eight bits, which have no order here: +inf, or what is finite."""
+    if value.element_size() > 1:
+        return value.amax().float()
+    limits = _EIGHT_BITS.get(str(value.dtype))
+    if limits is None:
+        return torch.stack([piece.float().amax() for piece in value.reshape(-1).split(_PIECE)]).amax()
+    positive, negative = value.view(torch.int8).amax(), value.view(torch.uint8).amax()
+    return positive.float().masked_fill((positive >= limits[0]) | (negative >= limits[1]), math.inf)
 
 
 def _bare(name: str) -> str:

@@ -2,12 +2,15 @@
 
 import copy
 import io
+import math
 import sys
 
 import torch
 from tiny import KeptWatch, TinyModel, Toy, write_report
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer_shim import attach, wrap_loader
+from trainer_shim.sight.weights import first_harmed
 
 attached = sys.argv[1] != "bare"
 torch.manual_seed(7)
@@ -19,6 +22,18 @@ model.unused = torch.nn.Parameter(torch.zeros(4))  # In no optimizer.
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
 loader = torch.utils.data.DataLoader(Toy(), batch_size=4, shuffle=True)
 kept = []
+
+
+class Copies(TorchDispatchMode):
+    """`largest`: how many elements in full precision an operation has made at once."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.dtype == torch.float32:
+            self.largest = max(self.largest, made.numel())
+        return made
 
 
 def make_watch(*args, **kwargs):
@@ -99,6 +114,16 @@ if attached:
         last.view(-1)[-1] = model.unused[0] = 0.0  # Beside what is outside it might be a copy of that.
         optimizer.add_param_group({"params": [torch.full((4,), float("inf"), requires_grad=True)]})
         report["harmed"].append(saver.harmed())
+    report["eight_bits"], report["copied"] = [], 0
+    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"):
+        every = torch.arange(256, dtype=torch.uint8).view(getattr(torch, name))
+        for one in every.split(1):
+            value = one.float().item()
+            if (first_harmed([("one", one)]) is not None) != (math.isnan(value) or value == math.inf):
+                report["eight_bits"].append([name, one.view(torch.uint8).item()])
+        with Copies() as copies:
+            assert first_harmed([("all", every.repeat(2**14))])
+        report["copied"] = max(report["copied"], copies.largest)
     shim.close()
     report["finished"] = kept[0].finished
 write_report(report)

@@ -287,7 +287,7 @@ def _landing(managed: ManagedRun, bound: Binding, goal: int | None) -> _Landing 
         return None
     rate, spent = bound.rate_usd_micros_per_hour, bound.spend_usd_micros
     # It is as of the last window's end, so the time since then is subtracted.
-    since = meter.spent_ns / NS_PER_HOUR
+    since = meter.open_window.paid_ns / NS_PER_HOUR
     low, mid, high = (max(0.0, value - since) for value in (hours.low, hours.mid, hours.high))
     seen = rate_of(managed.money.windows[-1]) if bound.is_own else None
     low_rate = rate if seen is None else min(rate, seen)

@@ -43,7 +43,12 @@ def per_mtok(usd_micros: int, tokens: int) -> Fraction | None:
 
 
 def rate_of(window: Window) -> float | None:
-    """Micro-dollars an hour, as the window was charged. None for one that took no time."""
+    """Micro-dollars an hour, as the window was charged. None for one that took no time.
+
+    Between two attempts the machine may have been nobody's, so the rest of the window speaks where there is any.
+    """
+    if window.has_start and window.steady_ns > 0:
+        return window.steady_usd_micros * NS_PER_HOUR / window.steady_ns
     return window.usd_micros * NS_PER_HOUR / window.duration_ns if window.duration_ns else None
 
 
@@ -235,14 +240,14 @@ def forecast(recent: Sequence[Window], tokens_left: int, began_tokens: int | Non
     """None without a window. `recent` is oldest first; only the last RECENT_WINDOWS count.
 
     The run's first window begins at `began_tokens`. Its start-up comes once, so it is left out; while it is the only
-    one, the steps after its first speak. None also where there are none.
+    one, the steps after its first speak. None also where there are none. Time that nobody paid for is no part of it.
     """
     windows = [window for window in tuple(recent)[-RECENT_WINDOWS:] if window.tokens > 0]
     if not windows:
         return None
     later = [window for window in windows if window.from_tokens != began_tokens]
     if later or not windows[0].has_start:
-        took = [(window.tokens, window.duration_ns) for window in later or windows]
+        took = [(window.tokens, window.paid_ns) for window in later or windows]
     elif windows[0].steady_tokens:
         took = [(windows[0].steady_tokens, windows[0].steady_ns)]
     else:

@@ -22,7 +22,7 @@ class Window:
 
     from_tokens: int
     to_tokens: int
-    # CLOCK_BOOTTIME. Pauses and restarts in between are included: they were paid for.
+    # CLOCK_BOOTTIME. Pauses and restarts in between are included, paid for or not: see `paid_ns`.
     duration_ns: DurationNs
     usd_micros: UsdMicros
     wasted_tokens: int  # Trained again in this time.
@@ -62,6 +62,14 @@ class Window:
     @property
     def steady_usd_micros(self) -> int:
         return max(0, self.usd_micros - self.start_usd_micros)
+
+    @property
+    def paid_ns(self) -> DurationNs:
+        """Without what nobody paid for between two attempts, at the price of the rest. All of it while that is free."""
+        if self.steady_ns <= 0 or self.steady_usd_micros <= 0:
+            return self.duration_ns
+        paid_start_ns = self.start_usd_micros * self.steady_ns // self.steady_usd_micros
+        return DurationNs(self.steady_ns + min(self.start_ns, paid_start_ns))
 
 
 def whole_per_mtok(usd_micros: int, tokens: int) -> int | None:
@@ -117,6 +125,20 @@ class TokenMeter:
         """All tokens since metering began, also those that were trained a second time."""
         return self.useful_tokens + self.wasted_tokens
 
+    @property
+    def open_window(self) -> Window:
+        """As it would close with the step that was counted last."""
+        return Window(
+            from_tokens=self.from_tokens,
+            to_tokens=self.progress_tokens,
+            duration_ns=DurationNs(self.spent_ns),
+            usd_micros=UsdMicros(max(0, self.step_usd_micros - self.from_usd_micros)),
+            wasted_tokens=self.wasted_tokens - self.wasted_before,
+            start_ns=DurationNs(self.start_ns),
+            start_tokens=self.start_tokens,
+            start_usd_micros=UsdMicros(self.start_usd_micros),
+        )
+
     def usd_micros_per_mtok(self, usd_micros: UsdMicros) -> int | None:
         """Of the last window; before the first one closes, of what has come of it. None before the first token.
 
@@ -166,16 +188,7 @@ class TokenMeter:
         return window
 
     def _close(self, usd_micros: UsdMicros) -> Window:
-        window = Window(
-            from_tokens=self.from_tokens,
-            to_tokens=self.progress_tokens,
-            duration_ns=DurationNs(self.spent_ns),
-            usd_micros=UsdMicros(max(0, usd_micros - self.from_usd_micros)),
-            wasted_tokens=self.wasted_tokens - self.wasted_before,
-            start_ns=DurationNs(self.start_ns),
-            start_tokens=self.start_tokens,
-            start_usd_micros=UsdMicros(self.start_usd_micros),
-        )
+        window = self.open_window
         self.from_tokens = self.progress_tokens
         self.from_usd_micros = usd_micros
         self.last_tokens, self.last_usd_micros = window.tokens, window.usd_micros

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, DurationNs, UsdMicros
-from governor.core.money.forecast import RECENT_WINDOWS, WINDOWS_MIN, ceiling_hit, forecast
+from governor.core.money.forecast import RECENT_WINDOWS, WINDOWS_MIN, ceiling_hit, forecast, rate_of
 from governor.core.money.token_windows import Window
 
 
@@ -149,3 +149,40 @@ def test_a_speed_that_is_none_tells_no_count_of_tokens(speed: float) -> None:
     assert told.after_ns == 2 * NS_PER_HOUR  # type: ignore[attr-defined]
     assert told.tokens_total is None  # type: ignore[attr-defined]
     assert told.before_end is False  # type: ignore[attr-defined]
+
+
+def paused(pause_s: int, paid_s: int) -> Window:
+    """A window of 15 s of training at $55.04/h, with a pause and a start of which some was paid for."""
+    rate, start_s = 55_040_000, pause_s + paid_s
+    trained, started = rate * 15 // 3600, rate * paid_s // 3600
+    duration_ns, start_ns = DurationNs((start_s + 15) * NS_PER_S), DurationNs(start_s * NS_PER_S)
+    return Window(
+        25 * MTOK, 26 * MTOK, duration_ns, UsdMicros(trained + started), 0, start_ns,
+        start_usd_micros=UsdMicros(started),
+    )  # fmt: skip
+
+
+def test_a_pause_that_nobody_paid_for_is_no_part_of_what_is_left() -> None:
+    """1,000 windows of 15 s at $55.04/h are 4.17 h and $229.33, however long the machine was off."""
+    ran = windows([15.0] * 50, usd_micros_per_s=15_289)
+    ran[25] = paused(8 * 3600, 0)
+    told = forecast(ran, 1000 * MTOK)
+    assert told is not None
+    assert told.hours_left.mid == pytest.approx(1000 * 15 / 3600)
+    assert told.hours_left.low == pytest.approx(told.hours_left.high)
+    assert told.cost_left(55_040_000).mid == pytest.approx(229.33, abs=0.01)
+
+
+def test_a_start_that_was_paid_for_is_expected_again() -> None:
+    """Two minutes of it in 50 windows: 20 times in 1,000, that is 40 minutes and $36.69."""
+    ran = windows([15.0] * 50, usd_micros_per_s=15_289)
+    ran[25] = paused(8 * 3600, 120)
+    told = forecast(ran, 1000 * MTOK)
+    assert told is not None
+    assert told.hours_left.mid == pytest.approx((1000 * 15 + 20 * 120) / 3600, rel=1e-5)
+    assert told.cost_left(55_040_000).mid == pytest.approx(229.33 + 36.69, abs=0.02)
+
+
+def test_a_windows_rate_is_that_of_its_training() -> None:
+    assert rate_of(paused(8 * 3600, 120)) == pytest.approx(55_040_000, rel=1e-5)
+    assert rate_of(windows([0.0])[0]) is None

@@ -143,3 +143,16 @@ def test_a_meter_of_an_older_journal_counts_its_open_window_as_a_start() -> None
 
 
 NEW = ("start_ns", "start_tokens", "start_usd_micros", "first_step_at", "step_usd_micros")
+
+
+@pytest.mark.parametrize(("seconds", "lands_at"), [([4, 4, 0, 4, 0, 4, 0], 6_000_000), ([0] * 7, None)])
+def test_windows_of_lines_that_came_together_land_at_the_rate_of_those_that_took_time(
+    seconds: list[int], lands_at: int | None
+) -> None:
+    """At $1 a second. Without the first window 6M took 12 s, so the last three of 10M take 6 s and $6."""
+    tally = StageTally()
+    for index, one in enumerate(seconds):
+        row = WindowRow("s", "a", window(index, one, usd_micros=one * 1_000_000), ExpectedCost(tokens_goal=10 * MTOK))
+        tally.enter_window("r", row)
+    [told] = tally.rows()
+    assert told.lands_at_usd_micros == lands_at

@@ -9,15 +9,25 @@ from fractions import Fraction
 from itertools import chain, islice
 from typing import Final
 
-from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, NS_PER_MS, NS_PER_S, day_of, month_of, read_amount
+from governor.core.base.units import (
+    NS_PER_DAY,
+    NS_PER_HOUR,
+    NS_PER_MS,
+    NS_PER_S,
+    day_of,
+    month_of,
+    names_other_money,
+    read_amount,
+)
 from governor.core.money.prices import GPUS_MAX
 from governor.core.money.reports.bill import BillKind, BillLine, short_resource
 from governor.wire.bill_forms import TimeUnit, time_unit
 from governor.wire.csv_table import CsvTable, Row, TableError, checked, moment_of, number_of
 
 PLAIN: Final = "plain"
-# What a map names: columns, or (unit and per) a word.
-FIELDS: Final = ("date", "amount", "hours", "resource", "end", "unit", "kind", "per")
+CURRENCY: Final = "USD"
+# What a map names: columns, or (unit, per and currency) a word.
+FIELDS: Final = ("date", "amount", "hours", "resource", "end", "unit", "kind", "per", "currency")
 _NEEDED: Final = ("date", "amount")
 PERIODS: Final = ("hour", "day", "month")
 # Rows that are read ahead: whether all begin at midnight or at a full hour says what they are about.
@@ -34,13 +44,16 @@ _WORDS: Final = (
     (re.compile(r"egress|bandwidth|transfer|traffic|upload|download", re.IGNORECASE), BillKind.EGRESS),
     (re.compile(r"gpu|instance|compute|\bvm\b|\bpod\b|node|machine|server", re.IGNORECASE), BillKind.COMPUTE),
 )
+# Columns that state the currency, unasked: "Currency", "billing_currency", "CurrencyCode".
+_CURRENCY: Final = re.compile(r".*currency([ _-]?code)?", re.IGNORECASE)
+_DOLLARS: Final = re.compile(r"USD|(US ?)?\$|(US )?DOLLARS?", re.IGNORECASE)
 _LESS: Final = ((re.compile("refund|correction", re.IGNORECASE), BillKind.REFUND),
                 (re.compile("discount", re.IGNORECASE), BillKind.DISCOUNT))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class BillMap:
-    """`columns`: the field -> its column in the file, or the word itself for `unit` and `per`."""
+    """`columns`: the field -> its column in the file, or the word itself for `unit`, `per` and `currency`."""
 
     name: str
     columns: Mapping[str, str]
@@ -66,7 +79,7 @@ READY: Final = (
 def ready_map(columns: Sequence[str]) -> BillMap | None:
     """The shipped map whose columns are all there."""
     for known in READY:
-        if all(name in columns for field, name in known.columns.items() if field not in ("unit", "per")):
+        if all(name in columns for field, name in known.columns.items() if field not in ("unit", "per", "currency")):
             return known
     return None
 
@@ -97,6 +110,7 @@ def plain_lines(table: CsvTable, by: BillMap, wanted: Collection[str]) -> Iterat
             text = f"there is no such column, which the map names; it has {', '.join(table.columns)}"
             raise TableError(table.file, text, row=1, column=name)
     unit = _named_unit(table, by, names)
+    names |= _currencies(table, by, names)
     lone = next(iter(wanted)) if len(wanted) == 1 and "resource" not in names else ""
     kept = frozenset(map(short_resource, wanted)) if "resource" in names else frozenset()
     places = [(field, table.columns.index(name)) for field, name in names.items()]
@@ -112,7 +126,36 @@ def plain_lines(table: CsvTable, by: BillMap, wanted: Collection[str]) -> Iterat
 
 
 def _is_word(field: str, name: str, table: CsvTable) -> bool:
+    if field == "currency":
+        return name not in table.columns
     return field == "per" or (field == "unit" and (time_unit(name) is not None or name not in table.columns))
+
+
+def _currencies(table: CsvTable, by: BillMap, names: Mapping[str, str]) -> dict[str, str]:
+    """The columns that state a row's currency, unless the map says it. TableError: all rows are in another one."""
+    said = by.columns.get("currency")
+    if said is not None:
+        if "currency" not in names and not _DOLLARS.fullmatch(said):
+            raise TableError(table.file, f"currency={said} is neither a column nor {CURRENCY}, as the ledger is", row=1)
+        return {}
+    amount = names["amount"]
+    if names_other_money(amount):
+        text = (
+            f"it names another currency, and the ledger is in {CURRENCY}; if its amounts are, say currency={CURRENCY}"
+        )
+        raise TableError(table.file, text, row=1, column=amount)
+    found = [name for name in table.columns if _CURRENCY.fullmatch(name) and name not in names.values()]
+    return {f"currency {place}": name for place, name in enumerate(found)}
+
+
+def _check_currency(row: Row) -> None:
+    """Refuse a row in another currency. Of a column that no map names, what has digits is an amount or a rate."""
+    for field, text in row.cells.items():
+        if not field.startswith("currency") or not text or _DOLLARS.fullmatch(text):
+            continue
+        if field == "currency" or not any(char.isdigit() for char in text):
+            more = "" if field == "currency" else ", or say by currency=COLUMN what the amounts are in"
+            raise row.error(field, f'"{text}": the ledger is in {CURRENCY}; take the bill in that currency{more}')
 
 
 def _named_unit(table: CsvTable, by: BillMap, names: Mapping[str, str]) -> TimeUnit | None:
@@ -138,6 +181,7 @@ def _period_of(rows: Iterator[Row]) -> str | None:
 
 
 def _line(row: Row, unit: TimeUnit | None, per: str | None, lone: str) -> BillLine:
+    _check_currency(row)
     usd = _amount(row)
     kind = _kind(row, usd)
     in_unit = unit

@@ -12,14 +12,13 @@ from governor.core.base.units import month_of
 from governor.core.money.reports.bill import Bill, BillKind, BillLine, short_resource
 from governor.core.money.reports.bill_book import BillBook
 from governor.wire.bill_forms import CUR, FOCUS, Form, time_unit
-from governor.wire.bill_map import PLAIN, BillMap, plain_lines, ready_map
+from governor.wire.bill_map import CURRENCY, PLAIN, BillMap, plain_lines, ready_map
 from governor.wire.csv_table import CsvTable, Row, TableError, opened_csv
 
 # Of the machines of the ledger, which are compared one by one: 35 machines' year of hours, about 150 MB. The rows of
 # other resources are sums, however many there are.
 LINES_MAX: Final = 300_000
 PROGRESS_ROWS: Final = 250_000  # Three to eight seconds, measured.
-CURRENCY: Final = "USD"
 FORMS: Final = {"focus": FOCUS, "cur": CUR}
 
 

@@ -42,8 +42,9 @@ def bill_options(command: Command) -> Command:
         ),
         click.option(
             "--map", "columns", multiple=True, callback=_map, metavar="FIELD=COLUMN",
-            help="Of a plain CSV: which column is date, amount, hours, resource, end, unit, kind; per=hour|day|month "
-            "and unit=gpu-hours are words. Repeatable; remembered for files with the same columns.",
+            help="Of a plain CSV: which column is date, amount, hours, resource, end, unit, kind, currency; "
+            "per=hour|day|month, unit=gpu-hours and currency=USD are words. Repeatable; remembered for files "
+            "with the same columns.",
         ),
         click.option(
             "--format", "form", type=click.Choice(["auto", "focus", "cur", "plain"]), default="auto",

@@ -41,7 +41,10 @@ AMOUNT: Final = (
     r"\s*(?:USD|\$)?"
 )
 # Signs and codes of the currencies that a price list of GPUs may be in.
-_OTHER_MONEY = re.compile(r"[€£¥₹₩₽]|(?<![A-Za-z])(EUR|GBP|CNY|RMB|JPY|INR|KRW|CHF|SEK|CAD|AUD)(?![A-Za-z])|[CA]\$")
+_OTHER_MONEY = re.compile(
+    r"[€£¥₹₩₽]|[CA]\$|(?<![A-Za-z])(EUR|EUROS?|GBP|CNY|RMB|JPY|INR|KRW|CHF|SEK|NOK|DKK|PLN|CAD|AUD|NZD|SGD|HKD|TWD|BRL|ILS|AED)"
+    r"(?![A-Za-z])"
+)
 # 31 years. Added to a clock reading, it still fits into an integer of the journal.
 _DURATION_BOUND_NS: Final = 10**18
 
@@ -92,6 +95,11 @@ def read_amount(text: str) -> str:
     if found is None:
         raise ValueError(f'"{text[:AMOUNT_CHARS_MAX]}" {_why_no_amount(plain[:AMOUNT_CHARS_MAX])}')
     return found[1].replace(",", "")
+
+
+def names_other_money(text: str) -> bool:
+    """Whether it has the sign or the code of a currency that is not the dollar: "Cost (EUR)"."""
+    return _OTHER_MONEY.search(text.upper()) is not None
 
 
 def _why_no_amount(text: str) -> str:

@@ -182,6 +182,53 @@ WRONG = [
 ]
 
 
+EUROS = [
+    ("Amount (EUR)", "", "", "bill.csv:1: Amount (EUR): it names another currency, and the ledger is in USD"),
+    ("cost_eur", "", "", "bill.csv:1: cost_eur: it names another currency"),
+    ("Total €", "", "", "bill.csv:1: Total €: it names another currency"),
+    ("Cost", "Currency", "EUR", 'bill.csv:2: Currency: "EUR": the ledger is in USD'),
+    ("Cost", "billing_currency", "gbp", 'bill.csv:2: billing_currency: "gbp": the ledger is in USD'),
+    ("Cost", "CurrencyCode", "JPY", 'bill.csv:2: CurrencyCode: "JPY": the ledger is in USD'),
+]
+
+
+def in_money(head: str, column: str, cell: str) -> str:
+    return f"Time,{head},Hours,Machine,{column or 'Other'}\n2026-11-02T10:00,55.04,1,i-0aaa,{cell}\n"
+
+
+@pytest.mark.parametrize(("head", "column", "cell", "said"), EUROS)
+def test_a_bill_in_euros_is_not_read_as_dollars(head: str, column: str, cell: str, said: str) -> None:
+    with pytest.raises(TableError) as raised:
+        read(in_money(head, column, cell), *HOURLY[:1], f"amount={head}", *HOURLY[2:])
+    assert str(raised.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("head", "column", "cell", "more"),
+    [
+        ("Amount (USD)", "Currency", "USD", ()), ("Cost", "Currency", "usd", ()), ("Cost", "Currency", "", ()),
+        ("Cost", "Currency rate", "1.08", ()), ("Cost", "in local currency", "51.20", ()), ("Neuro cost", "", "", ()),
+        ("USD (from EUR)", "Pricing Currency", "EUR", ("currency=USD",)), ("Cost", "Money", "US$", ("currency=Money",)),
+    ],
+)  # fmt: skip
+def test_a_bill_in_dollars_is_read(head: str, column: str, cell: str, more: tuple[str, ...]) -> None:
+    line = one(in_money(head, column, cell), *HOURLY[:1], f"amount={head}", *HOURLY[2:], *more)
+    assert line.usd == Fraction("55.04")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("currency=EUR", "bill.csv:1: currency=EUR is neither a column nor USD"),
+        ("currency=Money", 'bill.csv:2: Money: "Rappen": the ledger is in USD; take the bill in that currency'),
+    ],
+)
+def test_a_map_that_says_another_currency_is_refused(more: str, said: str) -> None:
+    with pytest.raises(TableError) as raised:
+        read(in_money("Cost", "Money", "Rappen"), *HOURLY, more)
+    assert str(raised.value).startswith(said)
+
+
 @pytest.mark.parametrize(("text", "pairs", "said"), WRONG)
 def test_what_is_wrong_is_one_line_with_its_place(text: str, pairs: tuple[str, ...], said: str) -> None:
     with pytest.raises(TableError) as raised:

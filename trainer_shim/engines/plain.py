@@ -15,6 +15,8 @@ from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.interfaces import Saver
 from trainer_shim.launch import is_required
 from trainer_shim.meter import StepMeter
+from trainer_shim.saving import checkpoint
+from trainer_shim.saving.store import connect
 from trainer_shim.scalars import EngineFacts
 from trainer_shim.tokens import Replicas
 
@@ -24,6 +26,8 @@ from .base import Options
 STATE_FILE = "state.pt"
 TRAINED = "trained"  # Values of what the optimizers train and no state has, by place.
 BLIND_STEPS_MAX = 20  # As the governor's LOSS_DUE_STEPS: what can be seen at all, the first step shows.
+OUTSIDE = "outside"  # In a rank's position: a sample of what TRAINED has of rank 0's.
+_ATTACHED = [0]  # How often, in this process: each time has its own place in the ranks' store.
 _SHARDING = ("FullyShardedDataParallel", "FSDPModule")
 
 
@@ -84,6 +88,8 @@ class PlainKind:
                 "the optimizer trains %s outside of the attached module: their values are saved, as rank 0 has them. "
                 'A module is saved whole, its buffers too, by stateful={"name": module}' % trained.worded(kept)
             )
+        own = {place: kept[place] for place in _unlike_ranks(kept) if place in kept}
+        trained.warn_lost(own, "the attached module, and other ones on each rank", "pass save_fn= and load_fn=", True)
 
     def tell_schedule(self) -> None:
         """At the first step: one line where a scheduler would begin anew in a resumed run."""
@@ -112,6 +118,21 @@ class PlainSaver(base.PositionSaver):
         self._save_fn = save_fn.of(options.save_fn)
         self._load_fn = options.load_fn
         self._model, self._optimizers = model, optimizers
+
+    def position(self) -> Dict[str, Any]:
+        sample = self._sample() if self._save_fn is None else {}
+        return {**super().position(), OUTSIDE: sample} if sample else super().position()
+
+    @guarded(fallback={})
+    def _sample(self) -> Dict[str, Any]:
+        """Return a sample of what is of no module, where there is more than one rank: it may be each rank's own."""
+        import torch
+
+        if _rank_of(torch)[1] < 2 or is_sharded(self._model):
+            return {}
+        held = trained.trained_by(self._optimizers)
+        found = trained.outside(held, trained.parameters_of(self._stateful.values()))
+        return trained.sampled({place: tensor for place, tensor in found.items() if _is_whole(tensor)})
 
     def contents(self) -> Dict[str, Any]:
         if self._save_fn is not None:
@@ -175,11 +196,29 @@ class PlainSaver(base.PositionSaver):
             if lost and _is_first_rank(torch):
                 print_line("%s lacks %s that the optimizer trains: they begin anew" % (path, trained.worded(lost)))
             return
+        own = _own_places(torch, path, values)
         with torch.no_grad():
             for place, value in values.items():
+                if place in own:
+                    continue
                 if place not in held or held[place].shape != value.shape:
                     raise ValueError("%s has a trained tensor at %s that the optimizers do not have" % (path, place))
                 held[place].copy_(value)
+
+
+@guarded(fallback=[])
+def _own_places(torch: Any, path: str, values: Dict[str, Any]) -> List[str]:
+    """Return where this rank had other tensors than rank 0, whose values these are. They begin anew."""
+    rank, directory = _rank_of(torch)[0], os.path.dirname(path)
+    if rank == 0 or not values:
+        return []
+    state = checkpoint.read_rank_file(directory, rank) or checkpoint.read_rank_file(directory, 1) or {}
+    sample = (state.get("position") or {}).get(OUTSIDE) or {}
+    own = trained.unlike(sample, trained.sampled({place: values[place] for place in values if place in sample}))
+    if own:
+        told = (path, trained.worded({place: values[place] for place in own}), rank)
+        print_line("NOT SAVED: %s has rank 0's values of %s, and those of rank %d were others: they begin anew" % told)
+    return own
 
 
 def _with_held(named: Iterable[Tuple[str, Any]], optimizers: Iterable[Any]) -> List[Tuple[str, Any]]:
@@ -317,5 +356,26 @@ def end_step(meter: StepMeter, optimizer: Any, step: Optional[int] = None) -> No
 
 
 def _is_first_rank(torch: Any) -> bool:
+    return _rank_of(torch)[0] == 0
+
+
+def _rank_of(torch: Any) -> Tuple[int, int]:
+    """Return rank and number of ranks."""
     distributed = torch.distributed
-    return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return 0, 1
+    return int(distributed.get_rank()), int(distributed.get_world_size())
+
+
+@guarded(fallback=[])
+def _unlike_ranks(kept: Dict[str, Any]) -> List[str]:
+    """Return what is not the same on every rank, on the rank that learns it. Every rank has to call this."""
+    import torch
+
+    rank, world_size = _rank_of(torch)
+    if world_size < 2:
+        return []
+    _ATTACHED[0] += 1
+    meeting = "outside/%s/%d" % (os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), _ATTACHED[0])
+    store = connect(world_size, "costgov/" + meeting, meeting)
+    return [] if store is None else trained.unlike_ranks(store, rank, world_size, trained.sampled(kept))

@@ -6,12 +6,15 @@ go on with these as the script makes them anew.
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import sys
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from trainer_shim.guard import attempt, print_line
 from trainer_shim.launch import is_required
+from trainer_shim.saving.store import KeyStore
 
 from .base import layers
 
@@ -19,6 +22,9 @@ SCHEDULE_LOST = (
     "an LR scheduler drives the optimizer, and no checkpoint has it: a resumed run would begin its schedule anew; %s"
 )
 _FRAMEWORKS = ("torch", "transformers", "lightning", "pytorch_lightning", "builtins")
+_SAMPLED_MAX = 256  # Tensors; a rank's sample of all is 16 KB.
+_VALUES_MAX = 8
+_UNLIKE = 1e-4  # Of the squares. Copies that each rank updates by the same gradients drift by rounding alone.
 _DEPTH_MAX = 8  # A state_dict() has its tensors three levels down.
 
 
@@ -112,6 +118,39 @@ def worded(tensors: Mapping[str, Any]) -> str:
     more = ", ..." if len(shapes) > 3 else ""
     noun = "tensor" if len(shapes) == 1 else "tensors"
     return "%d %s (%s%s: %s elements)" % (len(shapes), noun, ", ".join(shapes[:3]), more, format(elements, ","))
+
+
+def sampled(tensors: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return shape and a few values of each, by place: enough to tell a copy from another tensor."""
+    found: Dict[str, Any] = {}
+    places = list(tensors)
+    for place in places[:: len(places) // _SAMPLED_MAX + 1]:
+        flat = tensors[place].detach().reshape(-1)
+        values = flat[:: max(1, int(flat.numel()) // _VALUES_MAX)][:_VALUES_MAX].double().tolist()
+        finite = [float("%.6g" % value) if math.isfinite(value) else None for value in values]
+        found[place] = [list(tensors[place].shape), finite]
+    return found
+
+
+def unlike(samples: Mapping[str, Any], others: Mapping[str, Any]) -> List[str]:
+    """Return the places of both at which there is another tensor, not a copy of the same."""
+    return [place for place, sample in samples.items() if place in others and _is_unlike(sample, others[place])]
+
+
+def _is_unlike(sample: Any, other: Any) -> bool:
+    if sample[0] != other[0]:
+        return True
+    pairs = [pair for pair in zip(sample[1], other[1]) if None not in pair]  # noqa: B905  (Python 3.9)
+    return bool(sum((a - b) ** 2 for a, b in pairs) > _UNLIKE * sum(a * a + b * b for a, b in pairs))
+
+
+def unlike_ranks(store: KeyStore, rank: int, world_size: int, samples: Mapping[str, Any]) -> List[str]:
+    """Post this rank's sample. The rank that posts last returns what is not the same on all; nobody waits."""
+    store.set("sample/%d" % rank, json.dumps(samples))
+    if store.add("samples", 1) != world_size:
+        return []
+    posted = [json.loads(store.get("sample/%d" % other) or "{}") for other in range(world_size)]
+    return sorted({place for other in posted[1:] for place in unlike(other, posted[0])})
 
 
 def warn_lost(lost: Mapping[str, Any], holder: str, remedy: str, is_first: bool) -> None:

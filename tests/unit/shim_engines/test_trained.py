@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from trainer_shim.engines import trained
-from trainer_shim.engines.plain import without_replicas
+from trainer_shim.engines.plain import _own_places, without_replicas
+from trainer_shim.saving import checkpoint
+from trainer_shim.saving.store import MemoryStore
 
 
 @dataclass(eq=False)
@@ -134,6 +138,76 @@ def test_a_state_at_the_first_tensor_that_is_not_this_ones_alone_is_its_whole_gr
 @pytest.mark.parametrize("state", [{W: {"exp_avg": Tensor(0), "step": Tensor(0, 1)}}, {B: {"step": 2}}])
 def test_a_state_of_one_tensors_own_says_that_the_others_have_not_moved(state: dict[Tensor, Any]) -> None:
     assert list(trained.moved_by([Optimizer([W, B], state=state)]).values()) == list(state)
+
+
+OWN: dict[str, Any] = {"0.1.0": [[4], [0.5, -1.0, 2.0, 0.1]]}
+
+
+@pytest.mark.parametrize(
+    ("other", "is_unlike"),
+    [
+        ([[4], [0.5, -1.0, 2.0, 0.1]], False),
+        ([[4], [0.5001, -1.0, 1.9999, 0.1]], False),  # Rounding.
+        ([[4], [0.5, -1.0, None, 0.1]], False),  # A NaN is no other tensor.
+        ([[4], [0.5, -0.9, 2.0, 0.1]], True),
+        ([[4], [0.0, 0.0, 0.0, 0.0]], True),
+        ([[3], [0.5, -1.0, 2.0, 0.1]], True),  # Uneven parts.
+    ],
+)
+def test_a_copy_is_known_from_another_tensor(other: Any, is_unlike: bool) -> None:
+    assert trained.unlike(OWN, {"0.1.0": other}) == (["0.1.0"] if is_unlike else [])
+    assert trained.unlike(OWN, {}) == [], "nobody knows"
+
+
+def test_zeros_are_copies_of_each_other() -> None:
+    zeros = {"0.1.0": [[2], [0.0, 0.0]]}
+    assert trained.unlike(zeros, zeros) == []
+
+
+def test_the_rank_that_posts_last_learns_what_is_each_ranks_own() -> None:
+    store, shared = MemoryStore(), {"0.0.2": [[1], [7.0]]}
+    other = {"0.1.0": [[4], [9.0, 1.0, -2.0, 0.1]]}
+    assert trained.unlike_ranks(store, 2, 3, {**shared, **other}) == []
+    assert trained.unlike_ranks(store, 0, 3, {**shared, **OWN}) == []
+    assert trained.unlike_ranks(store, 1, 3, {**shared, **OWN}) == ["0.1.0"]
+
+
+class Row(list[float]):
+    """A tensor with values."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self),)
+
+    def numel(self) -> int:
+        return len(self)
+
+    def reshape(self, _: int) -> Row:
+        return self
+
+    def __getitem__(self, key: Any) -> Any:
+        return Row(super().__getitem__(key))
+
+    def tolist(self) -> list[float]:
+        return list(self)
+
+    detach = double = lambda self: self
+
+
+def ranks(rank: int) -> Any:
+    facts = {"is_available": True, "is_initialized": True, "get_rank": rank, "get_world_size": 2}
+    return SimpleNamespace(distributed=SimpleNamespace(**{name: lambda v=v: v for name, v in facts.items()}))
+
+
+def test_a_rank_that_had_its_own_does_not_take_rank_0s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, saved = str(tmp_path / "state.pt"), {"0.0.2": Row([7.0]), "0.1.0": Row([0.5, -1.0])}
+    assert _own_places(ranks(1), path, saved) == [], "an older version took no sample"
+    sample = trained.sampled({"0.0.2": Row([7.0]), "0.1.0": Row([3.0, float("nan")])})
+    checkpoint.write_rank_file(str(tmp_path), 1, {"position": {"outside": sample}})
+    assert _own_places(ranks(0), path, saved) == []
+    assert capsys.readouterr().err == ""
+    assert _own_places(ranks(1), path, saved) == ["0.1.0"]
+    assert "rank 0's values of 1 tensor (2: 2 elements), and those of rank 1 were others" in capsys.readouterr().err
 
 
 def test_only_what_has_everything_takes_the_place_of_what_is_attached() -> None:

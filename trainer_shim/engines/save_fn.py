@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
-from trainer_shim.guard import attempt
+from trainer_shim.guard import attempt, print_line
 
 from . import hooks
 
@@ -25,16 +26,29 @@ class SaveFn:
     def __init__(self, save_fn: Callable[..., Any]) -> None:
         self._save_fn = save_fn
         self._begun: List[Any] = []
+        self._told_older = False
 
     def __call__(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
         self._begun = []
+        before = _running()
         undo = hooks.Undo()
         attempt(_see_futures, self._begun, undo)
         try:
             returned = self._save_fn(directory, tag, client_state)
         finally:
             undo()
-        self._begun.extend(_futures_in(returned))
+        for one in _futures_in(returned):
+            if any(one is other for other in before):
+                self._tell_older(one)
+            else:
+                self._begun.append(one)
+
+    def _tell_older(self, one: Any) -> None:
+        """A writer that serves all saves does not end with this one."""
+        if not self._told_older:
+            self._told_older = True
+            ran = "ran before it was called: it is not waited for. What save_fn saves has to be written when it returns"
+            print_line("save_fn returned %s, which %s" % (one, ran))
 
     def pending(self) -> bool:
         """Whether something is still being written. Raises what the writing has raised."""
@@ -78,6 +92,13 @@ def _futures_in(returned: Any) -> Iterator[Any]:
     for one in inner or [returned]:
         if callable(getattr(one, "done", None)) or callable(getattr(one, "is_alive", None)):
             yield one
+
+
+def _running() -> List[Any]:
+    """Threads and processes of now: what save_fn() begins is none of these."""
+    processes = sys.modules.get("multiprocessing")
+    children, _ = attempt(processes.active_children) if processes is not None else ([], None)
+    return [*threading.enumerate(), *(children or [])]
 
 
 def _is_over(one: Any) -> bool:

@@ -18,6 +18,9 @@ from .step_gate import Order, Result, StepGate
 
 GONE_NS = 30_000_000_000  # A parked rank without a governor for so long ends itself.
 OVERDUE_NS = 60_000_000_000  # So does one that is parked so long after the deadline.
+# What is written behind the training thread counts as failed so long after the deadline: other ranks wait no longer.
+PENDING_NS = 600_000_000_000
+_UNWRITTEN = "what writes it behind the training thread has not ended %d s after it was due"
 _NAP_S = 0.25
 
 
@@ -198,10 +201,12 @@ class SaveAtStep:
             if not pending:
                 break
             # A parked rank takes no further step: it waits here.
-            if not order.park:
+            if not order.park and time.monotonic_ns() <= order.deadline_ns + PENDING_NS:
                 self._draining = (order, result)
                 return
-            if time.monotonic_ns() > order.deadline_ns + OVERDUE_NS:
+            if not order.park:
+                result = Result(None, _UNWRITTEN % (PENDING_NS // 1_000_000_000))
+            elif time.monotonic_ns() > order.deadline_ns + OVERDUE_NS:
                 result = Result(None, "the asynchronous checkpoint engine did not finish")
             self._gate.nap(_NAP_S)
         self._draining = None

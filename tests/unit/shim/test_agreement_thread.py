@@ -18,7 +18,7 @@ from trainer_shim.progress import Progress
 from trainer_shim.saving import checkpoint, rng
 from trainer_shim.saving.agreement_thread import AgreementThread
 from trainer_shim.saving.open_requests import OWN, CheckpointRequest, OpenRequests
-from trainer_shim.saving.save_at_step import SaveAtStep
+from trainer_shim.saving.save_at_step import PENDING_NS, SaveAtStep
 from trainer_shim.saving.step_gate import Order, StepGate
 from trainer_shim.saving.store import KeyStore, MemoryStore, StoreLostError
 
@@ -248,6 +248,21 @@ def test_what_is_written_when_the_loop_ends_is_saved(tmp_path: Path) -> None:
     rank.saver.is_pending = False
     rank.save_at_step.finish()
     assert rank.gate.result == (str(tmp_path / "cg_1"), None)
+
+
+def test_what_never_gets_written_fails_and_the_next_save_is_another(tmp_path: Path) -> None:
+    """Else no save would ever end, nor a halt's begin."""
+    rank = Rank(0, MemoryStore(), tmp_path, 0.0)
+    rank.saver.is_pending = True
+    due_ns = time.monotonic_ns() - PENDING_NS
+    for step, deadline_ns in ((1, due_ns), (2, time.monotonic_ns())):
+        rank.gate.promise(0, deadline_ns)
+        rank.gate.order(Order(True, f"cg_{step}", "good", False, 86, deadline_ns, f"own:{step}.1", step))
+        rank.gate.reach(step)
+        rank.save_at_step.hold(step, False)
+        rank.saver.is_pending = False
+        assert rank.gate.result is not None
+        assert ("has not ended 600 s after" in (rank.gate.result.error or "")) == (step == 1)
 
 
 def test_one_rank_that_never_reaches_the_step_releases_all_at_the_deadline(ranks: list[Rank], tmp_path: Path) -> None:

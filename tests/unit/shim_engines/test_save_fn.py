@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 import threading
 from concurrent.futures import Future
@@ -80,6 +81,26 @@ def test_a_thread_and_a_future_of_torch_are_waited_for() -> None:
     torch_future.is_done = True
     with pytest.raises(OSError, match="disk full"):
         saved.pending()
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_a_writer_that_ran_before_save_fn_was_called_is_not_what_it_began(
+    kind: str, capfd: pytest.CaptureFixture
+) -> None:
+    """A queue's worker never ends. No save would, and a halt would lose all."""
+    context = multiprocessing.get_context("fork")
+    until: Any = context.Event() if kind == "process" else threading.Event()
+    writer: Any = (context.Process if kind == "process" else threading.Thread)(target=until.wait, daemon=True)
+    writer.start()
+    saved = save_fn.SaveFn(lambda *_: [None, writer])
+    for number in range(2):
+        saved("/ck", f"cg_{number}", {})
+        assert not saved.pending()
+    until.set()
+    writer.join()
+    said = capfd.readouterr().err
+    assert said.count("costgov: save_fn returned <") == 1
+    assert "ran before it was called: it is not waited for" in said
 
 
 def test_what_dcp_writes_asynchronously_is_waited_for_where_the_script_keeps_its_future(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
@@ -120,11 +120,14 @@ class Cause(Enum):
 
 # For these causes one stretch of time is one entry. For the others all times are one entry.
 _BY_STRETCH: Final = frozenset({Cause.OURS_MISSING, Cause.THEIRS_MISSING, Cause.NOT_FINAL, Cause.TOO_MANY_HOURS})
+# Of these, what costs more and what costs less are two entries: in one they would cancel.
+_BOTH_WAYS: Final = frozenset({Cause.PRICE, Cause.GRANULARITY})
 MANY_RESOURCES: Final = frozenset({Cause.UNKNOWN_TO_US, Cause.RESOURCE_NOT_METERED})
 
 _MONEY_BACK: Final = frozenset(kind.value for kind in (BillKind.CREDIT, BillKind.REFUND, BillKind.DISCOUNT))
 Prices = tuple[Fraction, Fraction]  # The lowest and the highest, in dollars per hour.
 _Key = tuple[Cause, str, str]
+_Way = int  # 1: theirs is more by a cent or above. -1: less. 0: below a cent, as rounding is, or of no matter.
 
 
 @dataclass(slots=True)
@@ -167,20 +170,22 @@ class Difference:
 
 
 def joined(parts: Iterable[Difference], named_max: int = NAMED_MAX) -> list[Difference]:
-    """One entry per cause, resource and (for hours) stretch of time, the largest first.
+    """One entry per cause, resource and (for hours) stretch of time, the largest first. More and less do not cancel.
 
     Entries below a cent that have a cause and a resource in common are one entry. What is still below a cent is one
     sum of all causes.
     """
     entries: list[Difference] = []
-    last: dict[_Key, Difference] = {}
+    last: dict[tuple[_Key, _Way], Difference] = {}
     for part in sorted(parts, key=lambda one: (one.resource, one.what, one.from_wall)):
-        known = last.get(part.key)
+        key = part.key, _way(part)
+        known = last.get(key)
         if known is None or (part.cause in _BY_STRETCH and known.to_wall != part.from_wall):
-            last[part.key] = part
+            last[key] = part
             entries.append(part)
         else:
             known.join(part)
+    entries = _in_one_way(entries, last)
     large = [one for one in entries if not _is_small(one)]
     small = _together(one for one in entries if _is_small(one))
     large = _named(sorted([*large, *(one for one in small if not _is_small(one))], key=_by_size), named_max)
@@ -190,6 +195,25 @@ def joined(parts: Iterable[Difference], named_max: int = NAMED_MAX) -> list[Diff
         start, end = min(one.from_wall for one in rest), max(one.to_wall for one in rest)
         large.append(Difference(Cause.BELOW_A_CENT, "", "", start, end, total))
     return large
+
+
+def _way(part: Difference) -> _Way:
+    if part.cause not in _BOTH_WAYS or abs(part.usd) < CENT_USD:
+        return 0
+    return 1 if part.usd > 0 else -1
+
+
+def _in_one_way(entries: Iterable[Difference], by_way: Mapping[tuple[_Key, _Way], Difference]) -> list[Difference]:
+    """What was below a cent each goes to the larger ones that differ in the same way, if there are any."""
+    kept: list[Difference] = []
+    for one in entries:
+        is_of_small = one.cause in _BOTH_WAYS and by_way.get((one.key, 0)) is one
+        larger = by_way.get((one.key, 1 if one.usd > 0 else -1)) if is_of_small else None
+        if larger is None:
+            kept.append(one)
+        else:
+            larger.join(one)
+    return kept
 
 
 def _is_small(one: Difference) -> bool:

@@ -80,6 +80,39 @@ def test_of_very_many_resources_the_largest_are_named_and_the_rest_is_a_sum() ->
     assert [(one.resource, one.usd, one.resources) for one in named] == [("vol-5", 5, 0), ("vol-4", 4, 0), ("", 6, 3)]
 
 
+# --- more and less ---
+
+
+def test_prices_that_are_off_both_ways_do_not_cancel() -> None:
+    """$1/h more for 36 hours, $1/h less for the next 36: the totals are equal."""
+    lines = [*theirs(36, price=PRICE + 1), *theirs(36, price=PRICE - 1, begin=START + 36 * NS_PER_HOUR)]
+    result = compare(ours(72), lines)
+    assert (told(result), result.agrees) == ([(Cause.PRICE, "i-0aaa", 36), (Cause.PRICE, "i-0aaa", -36)], False)
+    assert [one.their_prices for one in result.differences] == [(PRICE + 1,) * 2, (PRICE - 1,) * 2]
+
+
+def test_half_a_minute_more_and_less_do_not_cancel() -> None:
+    own = [*ours(3), *ours(3, begin=START + 10 * NS_PER_HOUR)]
+    lines = [*theirs(3), *theirs(3, begin=START + 10 * NS_PER_HOUR)]
+    half_minute = Fraction(1, 120)
+    lines[0] = replace(lines[0], hours=1 - half_minute, usd=(1 - half_minute) * PRICE)
+    more = billed("2026-11-02T13:00:00Z", half_minute, length=NS_PER_MINUTE // 2)
+    want = [(Cause.GRANULARITY, "i-0aaa", -PRICE / 120), (Cause.GRANULARITY, "i-0aaa", PRICE / 120)]
+    assert told(compare(own, [*lines, more])) == want
+
+
+def test_a_bill_in_cents_is_no_other_price_where_its_roundings_cancel() -> None:
+    """$55.036 and $55.044 an hour, as $55.04 each: 0.4 cents more and less."""
+    dear, cheap = (
+        Line(LineKind.COMPUTE, "p5", Unit.HOUR, micros, "t", "2026-06-01") for micros in (55_044_000, 55_036_000)
+    )
+    own = [*ours(36, line=cheap), *ours(36, line=dear, begin=START + 36 * NS_PER_HOUR)]
+    result = compare(own, theirs(72))
+    assert (told(result), result.agrees) == ([], True)
+    dearer = replace(theirs(1)[0], usd=PRICE + 2)
+    assert told(compare(own, [dearer, *theirs(72)[1:]])) == [(Cause.PRICE, "i-0aaa", Fraction("2.004"))]
+
+
 # --- reserved hours beside others ---
 
 

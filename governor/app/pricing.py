@@ -76,13 +76,15 @@ def price_left(
     """
     if journaled is None or answer is None or answer.quote is not None or not answer.problem:
         return None
-    kind = settings.price.kind or (answer.machine.kind if answer.machine is not None else None) or PriceKind.ON_DEMAND
+    said = settings.price.kind or (answer.machine.kind if answer.machine is not None else None)
     basis = "as it was charged before this start"
     try:
         line = node_journal.price_left(journaled, boot_id)
         if line is None:
             return None
-        return Quote(UsdMicros(line.price_usd_micros), line.source, line.as_of, kind, basis, Origin.LEFT)
+        # An older journal has no kind, and a newer one may have another.
+        left = next((kind for kind in PriceKind if kind.value == line.price_kind), PriceKind.ON_DEMAND)
+        return Quote(UsdMicros(line.price_usd_micros), line.source, line.as_of, said or left, basis, Origin.LEFT)
     # Another version wrote it, or a byte is wrong. Then the price is unknown.
     except TORN:
         return None

@@ -15,7 +15,7 @@ from governor.core.base.policy import PolicySet
 from governor.core.base.units import NS_PER_DAY, BootNs, UsdMicros, WallNs
 from governor.core.engine.node import NodeFacts, new_node
 from governor.core.engine.node_journal import node_snapshot
-from governor.core.money.prices import Chosen, Day, Origin, PriceKind, RemarkKind, span_of
+from governor.core.money.prices import Chosen, Day, Origin, PriceAnswer, PriceKind, RemarkKind, span_of
 from governor.ports import Preflight
 from governor.wire.price_table import built_in
 from tests.contract.prices import rigs
@@ -223,8 +223,8 @@ def test_no_secret_is_in_the_document(tmp_path: Path, server: Loopback, monkeypa
 # --- at a start that the provider does not answer -------------------------------------------------------------
 
 
-def journaled(price: int, boot_id: str = "boot-1") -> dict[str, object]:
-    facts = NodeFacts("node-a", boot_id, UsdMicros(price), "EC2 spot price history", "2026-11-20")
+def journaled(price: int, boot_id: str = "boot-1", kind: str = "") -> dict[str, object]:
+    facts = NodeFacts("node-a", boot_id, UsdMicros(price), "EC2 spot price history", "2026-11-20", price_kind=kind)
     return dict(node_snapshot(new_node(facts, PolicySet((), "digest"), BootNs(0), WallNs(0))))
 
 
@@ -233,6 +233,26 @@ def restarted(directory: Path, rig: Rig | None, journal: dict[str, object] | Non
     answer = pricing.ask(rig.source() if rig is not None else None)
     left = pricing.price_left(read, answer, journal, "boot-1")
     return pricing.price_of(read, None, None, TOMORROW, answer, left)
+
+
+@pytest.mark.parametrize(
+    ("journal", "said", "kind"),
+    [
+        ("spot", "", PriceKind.SPOT), ("reserved", "", PriceKind.RESERVED),
+        ("", "", PriceKind.ON_DEMAND), ("auction", "", PriceKind.ON_DEMAND),
+        ("spot", 'kind = "reserved"\n', PriceKind.RESERVED),
+    ],
+    ids=["spot", "reserved", "an older journal", "a newer one", "the user says another"],
+)  # fmt: skip
+def test_the_price_of_before_keeps_its_kind(journal: str, said: str, kind: PriceKind, tmp_path: Path) -> None:
+    read = settings(tmp_path, f'[price]\nsource = "runpod"\n{said}')
+    failed = PriceAnswer(problem="http_500")
+    left = pricing.price_left(read, failed, journaled(20_000_000, kind=journal), "boot-1")
+    assert left is not None
+    assert (left.usd_micros_per_hour, left.kind) == (20_000_000, kind)
+    chosen = pricing.price_of(read, None, None, TOMORROW, failed, left)
+    assert chosen.quote is not None
+    assert chosen.quote.kind is kind
 
 
 def test_a_restart_that_the_provider_does_not_answer_goes_on_at_the_price_of_before(

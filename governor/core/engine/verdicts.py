@@ -163,7 +163,7 @@ def failed_checkpoint_alarms(managed: ManagedRun, ack: Ack) -> list[Effect]:
     One rank's ack counts for the run. After the last step it is too late each time: no alarm.
     """
     why = ack.reason or ack.what
-    if ack.rank != min(managed.run.ranks) or (is_scripts_own(ack) and why.endswith("training has finished")):
+    if ack.rank != min(managed.run.ranks) or (is_scripts_own(ack) and ": training has finished" in why):
         return []
     rule = ack.incident_id.removeprefix(_request_prefix(managed)).rpartition(".")[0]
     who = "the training script" if is_scripts_own(ack) else f'rule "{rule}"'

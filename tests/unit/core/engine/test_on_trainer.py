@@ -49,7 +49,11 @@ def test_a_checkpoint_that_a_rule_asked_for_and_that_failed_is_said_once() -> No
 
 @pytest.mark.parametrize(
     ("reason", "is_told"),
-    [("rank 0: cannot write to /ck/cg_31: No space left on device", True), ("rank 0: training has finished", False)],
+    [
+        ("rank 0: cannot write to /ck/cg_31: No space left on device", True),
+        ("rank 0: training has finished", False),
+        ("rank 1: training has finished (no answer from ranks 0, 1)", False),  # Nobody has posted a step.
+    ],
 )
 def test_a_checkpoint_that_the_script_asked_for_and_that_failed_is_an_alarm(reason: str, is_told: bool) -> None:
     """On a full disk a run trains on for days, and each halt would find its last checkpoint older."""

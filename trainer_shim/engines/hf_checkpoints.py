@@ -50,7 +50,7 @@ class TrainerSaver(base.PositionSaver):
         return base.counted(self._trainer.model.parameters(), (self._trainer.optimizer,))
 
     def trained(self) -> Iterable[Tuple[str, Any]]:
-        return base.watched(self._trainer.model_wrapped.named_parameters(), (self._trainer.optimizer,))
+        return base.watched(self._trainer.model_wrapped.named_parameters(), [getattr(self._trainer, "optimizer", None)])
 
     def learn_directory(self, directory: str, is_loaded: bool = False) -> None:
         """The engine inside saves into the Trainer's checkpoints: no place of its own."""

@@ -67,9 +67,13 @@ def _refused(error: Exception) -> str:
 
 
 def _without_values(value: Any, empty: Any, depth: int = 0) -> Any:
-    """Return a copy with an empty tensor for each. A container of a class of its own stays what it is."""
+    """Return a copy with next to nothing for tensors and arrays. A container of a class of its own stays what it is."""
     if hasattr(value, "data_ptr"):
         return empty
+    if _is_plain_array(value):
+        return value[(slice(1),) * value.ndim]  # Torch refuses the bytes of an empty one.
+    if isinstance(value, (bytes, bytearray)):
+        return value[:1]
     if depth >= _DEPTH_MAX:
         return value
     if isinstance(value, dict):
@@ -80,6 +84,11 @@ def _without_values(value: Any, empty: Any, depth: int = 0) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_without_values(one, empty, depth + 1) for one in value)
     return value
+
+
+def _is_plain_array(value: Any) -> bool:
+    """Whether it is numpy's, of numbers: objects may be refused one by one."""
+    return hasattr(value, "__array_interface__") and bool(getattr(value, "ndim", 0)) and not value.dtype.hasobject
 
 
 def _numbers_allowed(torch: Any) -> ContextManager[Any]:

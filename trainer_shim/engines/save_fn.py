@@ -56,9 +56,7 @@ class SaveFn:
             return True
         begun, self._begun = self._begun, []
         for one in begun:
-            result = getattr(one, "result", None) or getattr(one, "value", None)
-            if callable(result):
-                result()
+            _raise_what_it_raised(one)
         return False
 
 
@@ -85,12 +83,12 @@ def _keeping(begun: List[Any], original: Callable[..., Any]) -> Callable[..., An
 
 
 def _futures_in(returned: Any) -> Iterator[Any]:
-    """Futures of Python and of torch, threads and processes; also some in a list, or in what async_save() returns."""
+    """What writes, alone, in a list, or in what async_save() returns: see _is_over()."""
     inner = [getattr(returned, name) for name in _IN_RESPONSE if hasattr(returned, name)]
     if isinstance(returned, (list, tuple)):
         inner = list(returned)
     for one in inner or [returned]:
-        if callable(getattr(one, "done", None)) or callable(getattr(one, "is_alive", None)):
+        if _is_pools(one) or _is_popen(one) or any(callable(getattr(one, name, None)) for name in ("done", "is_alive")):
             yield one
 
 
@@ -102,5 +100,30 @@ def _running() -> List[Any]:
 
 
 def _is_over(one: Any) -> bool:
+    """Futures of Python and of torch, a pool's results, processes and threads, each by its own word."""
     done = getattr(one, "done", None)
-    return bool(done()) if callable(done) else not one.is_alive()
+    if callable(done):
+        return bool(done())
+    if _is_pools(one):
+        return bool(one.ready())
+    return one.poll() is not None if _is_popen(one) else not one.is_alive()
+
+
+def _is_pools(one: Any) -> bool:
+    """As multiprocessing.pool.AsyncResult."""
+    return all(callable(getattr(one, name, None)) for name in ("ready", "successful", "get"))
+
+
+def _is_popen(one: Any) -> bool:
+    return hasattr(one, "returncode") and callable(getattr(one, "poll", None))
+
+
+def _raise_what_it_raised(one: Any) -> None:
+    """`one` is over. A process says by its exit code alone that it has not written all."""
+    result = getattr(one, "result", None) or getattr(one, "value", None) or (one.get if _is_pools(one) else None)
+    if callable(result):
+        result()
+        return
+    code = one.returncode if _is_popen(one) else getattr(one, "exitcode", None)
+    if code:
+        raise RuntimeError("the process that save_fn returned has ended with exit code %s" % code)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.pool
+import os
+import subprocess
 import sys
 import threading
 from concurrent.futures import Future
@@ -101,6 +104,60 @@ def test_a_writer_that_ran_before_save_fn_was_called_is_not_what_it_began(
     said = capfd.readouterr().err
     assert said.count("costgov: save_fn returned <") == 1
     assert "ran before it was called: it is not waited for" in said
+
+
+def test_a_process_is_waited_for_and_its_exit_code_tells_whether_all_is_written() -> None:
+    """`subprocess` has poll() and no is_alive(): it counted as written at once."""
+    for code, said in (("", None), ("; exit 3", "exit code 3"), ("; kill -9 $$", "exit code -9")):
+        with subprocess.Popen(["sh", "-c", "read until" + code], stdin=subprocess.PIPE) as process:
+            saved = called([process])
+            assert saved.pending()
+            process.communicate(b"\n")
+            if said is None:
+                assert not saved.pending()
+                continue
+            with pytest.raises(RuntimeError, match=said):
+                saved.pending()
+
+
+def test_a_forked_process_that_fails_has_not_written() -> None:
+    context = multiprocessing.get_context("fork")
+    until = context.Event()
+
+    def write() -> None:
+        until.wait()
+        os._exit(1)
+
+    process = context.Process(target=write)
+
+    def save(*_: Any) -> Any:
+        process.start()
+        return process
+
+    saved = save_fn.SaveFn(save)
+    saved("/ck", "cg_1", {})
+    assert saved.pending()
+    until.set()
+    process.join()
+    with pytest.raises(RuntimeError, match="exit code 1"):
+        saved.pending()
+
+
+def test_the_result_of_a_pool_is_waited_for_and_raises_what_the_writing_has_raised() -> None:
+    until = threading.Event()
+
+    def write() -> None:
+        until.wait()
+        raise OSError("disk full")
+
+    with multiprocessing.pool.ThreadPool(1) as pool:
+        written = pool.apply_async(write)
+        saved = called(written)
+        assert saved.pending()
+        until.set()
+        written.wait()
+        with pytest.raises(OSError, match="disk full"):
+            saved.pending()
 
 
 def test_what_dcp_writes_asynchronously_is_waited_for_where_the_script_keeps_its_future(

@@ -21,7 +21,14 @@ from governor.core.base.units import (
 )
 from governor.core.engine import launched_command
 from governor.core.engine.charging import checkpoint_reserve
-from governor.core.engine.halt_plan import FIXED_POINT_MAX, halt_times, lasts_ns, least_ceiling, shortest_ns
+from governor.core.engine.halt_plan import (
+    FIXED_POINT_MAX,
+    halt_times,
+    lasts_ns,
+    least_ceiling,
+    reserve_grows_ns,
+    shortest_ns,
+)
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, NodeFacts
 from governor.core.engine.node_journal import persist
@@ -65,6 +72,13 @@ def apply(node: Node, at: MonoNs) -> list[Effect]:
 def standing(node: Node, budget: ScopedBudget, at: MonoNs) -> Cap:
     """What the scope has spent by this node's ledger, and what halting all its runs may cost now."""
     return _standing(node, budget, [one for one in node.runs.values() if _covers(budget.scope, one)], at)
+
+
+def grows_ns(node: Node, budget: ScopedBudget, at: MonoNs) -> int:
+    """By how much longer a halt of the whole scope may still become: see `reserve_grows_ns`."""
+    covered = (one for one in node.runs.values() if _covers(budget.scope, one))
+    members = (one for one in covered if _spends(one) and not node.pays_nothing(one))
+    return max((reserve_grows_ns(one, at) for one in members), default=0)
 
 
 def _standing(node: Node, budget: ScopedBudget, covered: Iterable[ManagedRun], at: MonoNs) -> Cap:

@@ -305,6 +305,12 @@ def _t_90(freedom: float) -> float:
     return below[1] + share * (above[1] - below[1])
 
 
+def after_growth_ns(room_usd_micros: int, rate_usd_micros_per_hour: int, reserve_grows_ns: int) -> DurationNs:
+    """When this room is used up. The rate is above zero; for the growth see `ceiling_hit`."""
+    alone_ns = max(0, room_usd_micros) * NS_PER_HOUR // rate_usd_micros_per_hour
+    return DurationNs(max(alone_ns // 2, alone_ns - reserve_grows_ns))
+
+
 def ceiling_hit(
     *,
     spend_usd_micros: UsdMicros,
@@ -322,9 +328,8 @@ def ceiling_hit(
     """
     if rate_usd_micros_per_hour <= 0:
         return None
-    room = max(0, ceiling_usd_micros - spend_usd_micros - reserve_usd_micros)
-    alone_ns = room * NS_PER_HOUR // rate_usd_micros_per_hour
-    after_ns = DurationNs(max(alone_ns // 2, alone_ns - reserve_grows_ns))
+    room = ceiling_usd_micros - spend_usd_micros - reserve_usd_micros
+    after_ns = after_growth_ns(room, rate_usd_micros_per_hour, reserve_grows_ns)
     if tokens_total is None or tokens_per_s is None:
         return CeilingHit(after_ns, None, None)
     ahead = tokens_per_s * after_ns / NS_PER_S

@@ -19,6 +19,7 @@ from governor.core.events.machine import GpuSample, HostMemory
 from governor.core.halt.table import HaltState
 from governor.core.money.budgets import Cap, Scope, ScopedBudget, ScopeKind
 from governor.core.money.charges import UNALLOCATED
+from governor.core.money.forecast import after_growth_ns
 from governor.core.runs.ends import cause_of, ended_text
 from governor.core.runs.state import Run
 
@@ -135,11 +136,13 @@ def budgets_status(node: Node, at: MonoNs) -> list[dict[str, Any]]:
             policys = budgeting.after_clearing(node, scope)
             if policys is not None:
                 budgets[scope.text] = policys
-    return [_budget(budget, budgeting.standing(node, budget, at)) for budget in budgets.values()]
+    return [
+        _budget(budget, budgeting.standing(node, budget, at), budgeting.grows_ns(node, budget, at))
+        for budget in budgets.values()
+    ]
 
 
-def _budget(budget: ScopedBudget, cap: Cap) -> dict[str, Any]:
-    hours = cap.hours_left
+def _budget(budget: ScopedBudget, cap: Cap, grows_ns: int) -> dict[str, Any]:
     rate = cap.rate_usd_micros_per_hour
     return {
         "scope": cap.scope,
@@ -147,7 +150,7 @@ def _budget(budget: ScopedBudget, cap: Cap) -> dict[str, Any]:
         "spend_usd": cap.spend_usd_micros / MICROS_PER_USD,
         "reserve_usd": cap.reserve_usd_micros / MICROS_PER_USD,
         "rate_usd_per_hour": rate / MICROS_PER_USD if rate is not None else None,
-        "reached_in_s": hours * 3600 if hours != float("inf") else None,
+        "reached_in_s": _reached_in_s(cap, grows_ns),
         "alert_at": list(budget.alert_at),
         "tokens": budget.tokens,
         "source": budget.source,
@@ -156,6 +159,15 @@ def _budget(budget: ScopedBudget, cap: Cap) -> dict[str, Any]:
         "uid": budget.uid,
         "set_at_s": budget.set_wall / NS_PER_S if budget.set_wall is not None else None,
     }
+
+
+def _reached_in_s(cap: Cap, grows_ns: int) -> float | None:
+    """As a run's `ceiling_in_s`, with the reserve as it will be then. None: never, or not before the day ends."""
+    rate = cap.rate_usd_micros_per_hour
+    if cap.hours_left == float("inf"):
+        return None
+    after_ns = after_growth_ns(cap.room_usd_micros, rate, grows_ns) if rate else 0
+    return after_ns / NS_PER_S
 
 
 def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from governor.core.events.inputs import OperatorHalt, PriceRead, TrainerExited
 from governor.core.money.budgets import ScopedBudget, parse_scope
 from governor.core.money.forecast import CeilingReport, ceiling_report_of, forecast
 from governor.core.money.token_windows import Window
+from governor.core.views.status import budgets_status, run_status
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, rule, tick
 
 # $3.60/h is a tenth of a cent a second; a million takes four seconds, $0.004. A halt takes 20 s to end the processes, a
@@ -324,3 +325,12 @@ def test_a_days_ceiling_is_told_anew_on_the_next_day() -> None:
     kept = json.loads(json.dumps(run_snapshot(node, node.runs["llama"], at(day + 19_500))))
     assert ceiling_report_of(kept["ceilings_told"]["day"]) == node.runs["llama"].reported.ceilings["day"]
     assert ceiling_report_of([1, None, 2]) == CeilingReport(1, None, 2)
+
+
+def test_the_list_of_budgets_says_when_a_ceiling_is_met_as_its_run_does() -> None:
+    """As above: 24.95 cents of room are 249.5 s, and the reserve grows by 14.75 s: 234.75."""
+    node = started("0.30")
+    trained(node, range(1, 17), 0)
+    [listed] = budgets_status(node, at(16.25))
+    assert listed["reached_in_s"] == pytest.approx(234.75)
+    assert listed["reached_in_s"] == run_status(node.runs["llama"], at(16.25))["ceiling_in_s"]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from governor.core.base.printable import printable
 from governor.wire.toml_file import NotTomlError, parse
 
 BYTES_MAX: Final = 100_000  # A plan has about twenty lines.
@@ -79,7 +80,7 @@ def checked(values: Mapping[str, object], where: str) -> dict[str, str]:
         if name not in KEYS and name != "name":
             near = difflib.get_close_matches(name, KEYS, 1)
             hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(KEYS)}"
-            raise PlanUnreadableError(f"{where}: no such key: {key}{hint}")
+            raise PlanUnreadableError(f"{where}: no such key: {printable(key)}{hint}")
         if name == "shape" and isinstance(value, dict):
             value = ",".join(f"{size}={_text(number)}" for size, number in value.items())
         if isinstance(value, (dict, list)):

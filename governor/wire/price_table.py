@@ -132,7 +132,8 @@ def _row(file: str, number: int, fields: Sequence[str], compiled: Day) -> PriceR
     for column in ("provider", "gpu", "source"):
         if not value[column].strip():
             wrong(column, "is empty")
-    if not value["gpus"].isdecimal() or not 1 <= int(value["gpus"]) <= GPUS_MAX:
+    is_short = value["gpus"].isdecimal() and len(value["gpus"]) <= len(str(GPUS_MAX))
+    if not is_short or not 1 <= int(value["gpus"]) <= GPUS_MAX:
         wrong("gpus", f"must be a number from 1 to {GPUS_MAX}")
     gpus = int(value["gpus"])
     whole = _usd(value["usd_per_instance_hour"], lambda why: wrong("usd_per_instance_hour", why))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
+import governor
 from tests.fuzz.__main__ import TARGETS
 from tests.fuzz.providers import ROLE
 from tests.fuzz.runner import run
@@ -30,6 +31,12 @@ INPUTS = {
 
 NESTED = b"[" * 20_000
 PAIR = "\ud83d"
+
+
+def priced(gpus: str) -> bytes:
+    """The built-in table, with this number of GPUs in its first row of eight."""
+    table = Path(governor.__file__).with_name("data") / "prices.csv"
+    return table.read_text().replace(",H100-SXM-80GB,8,", f",H100-SXM-80GB,{gpus},", 1).encode()
 
 
 def manifest(*files: dict[str, Any], **more: Any) -> bytes:
@@ -72,6 +79,8 @@ KEPT: tuple[tuple[str, str, Any], ...] = (
     ("tables", "a cell of 5,000 digits", ("bill", b"BilledCost,BillingCurrency,ChargeCategory,ChargePeriodStart,"
      b"ChargePeriodEnd,ResourceId,ServiceCategory\n"
      + b"2" * 5_000 + b",USD,Usage,2026-11-01,2026-11-02,i-0,Compute\n")),
+    ("tables", "a number of GPUs of 5,000 digits", ("prices", priced("9" * 5_000))),
+    ("tables", "a plan with a key of two lines", ("plan", b'tokens = "1T"\n"a\\nb" = 1\n')),
     ("providers", "a token that no header holds", answered(b"\xe2\x80\xae", 0)),
     ("providers", "brackets for an identity", answered(NESTED, 1)),
     ("providers", "a role that no URL holds", answered(b"ro\x1ble", 2)),

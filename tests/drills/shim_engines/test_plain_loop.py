@@ -45,7 +45,7 @@ def test_a_saved_plain_loop_resumes_with_the_same_losses(run_ranks, tmp_path: Pa
     assert seen["frames"][5]["checkpoint_s"] > 0
     assert seen["finished"] == [["closed", True]]
     last = seen["last_parameter"]
-    assert seen["harmed"] == ["", "", last, last, "0.1.0 of the optimizers"], (
+    assert seen["harmed"] == ["", "", last, last, "0 in group 1 of optimizer 0"], (
         "no buffer, no -inf, nothing that no optimizer holds or that began so; what one holds also without gradient"
     )
     assert seen["eight_bits"] == [], "each byte of each kind is judged as the number that it is"

@@ -155,21 +155,6 @@ class Round:
         return self._prefix + ("vote" if phase is Phase.OUTCOME else phase.value)
 
 
-def all_tokens(
-    total: Optional[int], own: Optional[Dict[str, int]], posts: List[Optional[Dict[str, int]]]
-) -> Optional[int]:
-    """Return the run's tokens by what each rank has counted itself; None where one that sees others does not tell.
-
-    `total` and `own` are this rank's: its total is what went before, and its own count times the number of such ranks.
-    """
-    if total is None or own is None:
-        return None
-    counts = {post["place"]: post["total"] for post in posts if post is not None and post["size"] == own["size"]}
-    if len(counts) != own["size"]:
-        return None
-    return total - own["total"] * own["size"] + sum(counts.values())
-
-
 def _target(posts: List[Dict[str, Any]]) -> Dict[str, Any]:
     return {"target": max(post["step"] for post in posts) + MARGIN_STEPS}
 

@@ -17,7 +17,8 @@ from trainer_shim.launch import Place, boot_id
 from trainer_shim.signal_wakeup import ReentrantEvent
 
 from . import checkpoint
-from .agreement import LIVE_PHASES, MARGIN_STEPS, Phase, Round, all_tokens
+from .agreement import LIVE_PHASES, MARGIN_STEPS, Phase, Round
+from .facts import facts_of, position_of
 from .open_requests import OWN, CheckpointRequest, OpenRequests, notice_of, request_of_notice
 from .save_at_step import SaveAtStep
 from .step_gate import Order, Result, StepGate
@@ -35,6 +36,8 @@ IDLE_POLL_PER_RANK_S = 0.001  # Likewise, at most 1,000.
 RECONNECT_S = 5.0
 _DECIDE_AGAIN_NS = 1_000_000_000  # The rank that posted last should have decided; it may have died between the two.
 
+_FINISHED = "training has finished"
+_LOST = "lost its way"
 _NOTHING = "save_fn has to write before it returns, or return the future of what writes: nothing is in"
 
 Verdict = Dict[str, Any]
@@ -95,6 +98,20 @@ class AgreementThread:
             elif not played:
                 # One rank has nobody to listen to: it sleeps until its own request comes.
                 self._wake.wait(self._idle_s if self._place.world_size > 1 else None)
+        attempt(self._leave)
+
+    def _leave(self) -> None:
+        """Tell the others that no answer comes from here. A round may have begun that this rank has not seen."""
+        if self._store is not None and self._place.world_size > 1:
+            self._let_go(self._round(self._store), _LOST if self._spoiled else _FINISHED)
+
+    def _let_go(self, round_: Round, why: str) -> None:
+        """Nobody may wait for this rank in any phase of the round."""
+        for phase in LIVE_PHASES:
+            round_.settle(phase, {"abort": "rank %d: %s" % (self._place.rank, why)})
+
+    def _round(self, store: KeyStore) -> Round:
+        return Round(store, self._generation, self._place.rank, self._place.world_size)
 
     def _recover(self, error: Exception) -> None:
         """Let the training thread go. The other ranks learn it when the store can be reached again."""
@@ -121,10 +138,9 @@ class AgreementThread:
                 if request is not None and time.monotonic_ns() > request.deadline_ns:
                     self._close("aborted", reason="the ranks have no common store yet")
                 return False
-        round_ = Round(self._store, self._generation, self._place.rank, self._place.world_size)
+        round_ = self._round(self._store)
         if self._spoiled:
-            for phase in LIVE_PHASES:
-                round_.settle(phase, {"abort": "rank %d lost its way" % self._place.rank})
+            self._let_go(round_, _LOST)
             self._spoiled = False
             self._next_generation()
             return False
@@ -210,7 +226,7 @@ class AgreementThread:
     def _agree(self, round_: Round) -> Verdict:
         """Promise this rank's position and wait for the target step."""
         if self._gate.finished:
-            return self._give_up(round_, "training has finished")
+            return self._give_up(round_, _FINISHED)
         until_ns = min(self._request.deadline_ns, time.monotonic_ns() + AGREE_LIMIT_NS)
         verdict = round_.verdict(Phase.POSITION)  # A rank that slept through it finds it decided, always as an abort.
         if verdict is None:
@@ -230,7 +246,7 @@ class AgreementThread:
             self._pause(round_)
         arrived = gate.arrived
         if arrived is None:
-            return self._give_up(round_, "training has finished" if gate.finished else late)
+            return self._give_up(round_, _FINISHED if gate.finished else late)
         error, harmed = arrived.get("error"), arrived.get("harmed")
         if harmed:
             error = error or self._doubt(round_, target, harmed)
@@ -238,7 +254,7 @@ class AgreementThread:
         if not error:
             kind = "suspect" if round_.hardened(self._request).checkpoint == "suspect" else "good"
             error = self._save_at_step.try_disk(target, kind, arrived["rank_state"])
-        tokens = _position(arrived).get("tokens_own")
+        tokens = position_of(arrived).get("tokens_own")
         round_.post(Phase.READY, {"error": error, "tokens": tokens, "trained_finite": harmed == ""})
         verdict = self._await_verdict(round_, lambda: self._request.deadline_ns, late)
         if "abort" in verdict:
@@ -331,14 +347,8 @@ class AgreementThread:
         self._share(round_)
         request = round_.hardened(self._request)
         kind = "suspect" if "suspect" in (request.checkpoint, order.kind) else "good"
-        place, tokens_total = self._place, _tokens_total(self._gate.arrived or {}, round_)
-        facts: Dict[str, Any] = {
-            "step": order.step, "tokens_total": tokens_total, "created_unix_s": int(time.time()), "kind": kind,
-            "world_size": place.world_size, "run": place.run, "attempt": place.attempt, "incident": order.incident,
-        }  # fmt: skip
-        if all((post or {}).get("trained_finite") for post in round_.posted(Phase.READY)):
-            facts["trained_finite"] = True
-        facts.update((self._gate.arrived or {}).get("contents") or {})
+        created_unix_s = int(time.time())
+        facts = facts_of(order, kind, self._place, created_unix_s, self._gate.arrived or {}, round_.posted(Phase.READY))
         # A framework that saved by its own means has its own way to find its newest checkpoint.
         ours = self._save_at_step.directory() is not None
         try:
@@ -360,6 +370,8 @@ class AgreementThread:
             if verdict is not None:
                 return verdict
             now_ns = time.monotonic_ns()
+            if phase is Phase.POSITION and self._gate.finished:  # No step is left that could be agreed on.
+                return self._give_up(round_, _FINISHED)
             if now_ns > until_ns():
                 return round_.abort(phase, late)
             if now_ns > again_ns:
@@ -381,18 +393,6 @@ class AgreementThread:
     def _pause(self, round_: Round) -> None:
         self._share(round_)
         self._wake.wait(self.poll_s)
-
-
-def _position(arrived: Dict[str, Any]) -> Dict[str, Any]:
-    return (arrived.get("rank_state") or {}).get("position") or {}
-
-
-def _tokens_total(arrived: Dict[str, Any], round_: Round) -> Optional[int]:
-    """Return the run's tokens as of the step that is saved: training goes on meanwhile."""
-    posts = [(post or {}).get("tokens") for post in round_.posted(Phase.READY)]
-    position = _position(arrived)
-    total = all_tokens(position.get("tokens_total"), position.get("tokens_own"), posts)
-    return arrived.get("tokens_total") if total is None else total
 
 
 def _order(request: CheckpointRequest, step: int, kind: str, *, save: bool, park: bool) -> Order:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_shim.saving.agreement import LIVE_PHASES, MARGIN_STEPS, NEXT, Answer, Phase, Round, all_tokens
+from trainer_shim.saving.agreement import LIVE_PHASES, MARGIN_STEPS, NEXT, Answer, Phase, Round
+from trainer_shim.saving.facts import all_tokens
 from trainer_shim.saving.open_requests import CheckpointRequest, merged, notice_of, request_of, request_of_notice
 from trainer_shim.saving.store import MemoryStore
 

@@ -7,109 +7,18 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.unit.shim.ranks import RANKS, SAFETY_S, OneFileSaver, Rank, start
 from tests.unit.shim.test_checkpoint import whole
 from trainer_shim.governor_socket import GovernorSocket
-from trainer_shim.launch import Place
 from trainer_shim.progress import Progress
 from trainer_shim.saving import checkpoint, rng
-from trainer_shim.saving.agreement_thread import AgreementThread
-from trainer_shim.saving.open_requests import OWN, CheckpointRequest, OpenRequests
+from trainer_shim.saving.open_requests import OWN
 from trainer_shim.saving.save_at_step import PENDING_NS, SaveAtStep
 from trainer_shim.saving.step_gate import Order, StepGate
-from trainer_shim.saving.store import KeyStore, MemoryStore, StoreLostError
-
-RANKS = 8
-SAFETY_S = 60.0
-
-
-class OneFileSaver:
-    """interfaces.Saver: each rank writes its own file, without any collective."""
-
-    def __init__(self, directory: Path, rank: int) -> None:
-        self.directory: str | None = str(directory)
-        self.rank = rank
-        self.steps: list[int] = []
-        self.gate: StepGate | None = None
-        self.harm: str | None = None
-        self.writes = True
-        self.is_pending = False
-
-    def harmed(self) -> str | None:
-        return self.harm
-
-    def save(self, directory: str, tag: str, client_state: dict[str, Any]) -> None:
-        assert self.gate is not None
-        self.steps.append(self.gate.step)
-        path = Path(directory) / tag
-        path.mkdir(parents=True, exist_ok=True)
-        (path / f"shard_{self.rank}").write_bytes(bytes((100 + self.rank) * self.writes))
-
-    def pending(self) -> bool:
-        return self.is_pending
-
-    def load(self, directory: str, tag: str) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def position(self) -> dict[str, Any]:
-        return {"rank": self.rank}
-
-    def restore_position(self, position: dict[str, Any]) -> None:
-        raise NotImplementedError
-
-
-class Rank:
-    """One rank: its training thread runs freely, at a pace of its own, while `running`."""
-
-    def __init__(self, rank: int, store: KeyStore, directory: Path, pace_s: float) -> None:
-        self.acks: list[dict[str, Any]] = []
-        self.changed = threading.Condition()
-        self.gate = StepGate(0)
-        self.saver = OneFileSaver(directory, rank)
-        self.saver.gate = self.gate
-        self.requests = OpenRequests(self._ack)
-        governor = GovernorSocket(["/nonexistent/costgov"], rank, dict)
-        self.progress = Progress(threading.get_ident())
-        self.save_at_step = SaveAtStep(rank, self.gate, self.progress, self.saver, governor)
-        place = Place("run", "attempt", rank, RANKS, rank, RANKS)
-        self.agreement = AgreementThread(
-            place, self.gate, self.save_at_step, self.requests, lambda: store, lambda *_: None
-        )
-        self.pace_s = pace_s
-        self.halt = threading.Event()
-        self.thread = threading.Thread(target=self._train, daemon=True)
-
-    def ask(self, incident: str, checkpoint_kind: str = "good", grace_s: float = SAFETY_S) -> None:
-        deadline_ns = time.monotonic_ns() + int(grace_s * 1e9)
-        self.requests.receive(CheckpointRequest(incident, checkpoint_kind, deadline_ns, False, 86, ""))
-        self.agreement.wake()
-
-    def ack(self, incident: str, *whats: str) -> dict[str, Any]:
-        """Wait for one of these acks."""
-
-        def seen() -> dict[str, Any] | None:
-            return next((a for a in self.acks if a["incident"] == incident and a["what"] in whats), None)
-
-        with self.changed:
-            assert self.changed.wait_for(lambda: seen() is not None, SAFETY_S), self.acks
-        found = seen()
-        assert found is not None
-        return found
-
-    def _ack(self, ack: dict[str, Any]) -> None:
-        with self.changed:
-            self.acks.append(dict(ack))
-            self.changed.notify_all()
-
-    def _train(self) -> None:
-        step = 0
-        while not self.halt.wait(self.pace_s):
-            step += 1
-            if self.gate.reach(step):
-                self.save_at_step.hold(step, False)
+from trainer_shim.saving.store import MemoryStore, StoreLostError
 
 
 @pytest.fixture
@@ -124,13 +33,6 @@ def ranks(tmp_path: Path) -> Iterator[list[Rank]]:
         rank.agreement.stop(SAFETY_S)
         if rank.thread.ident is not None:
             rank.thread.join(SAFETY_S)
-
-
-def start(ranks: list[Rank], training: range = range(RANKS)) -> None:
-    for number, rank in enumerate(ranks):
-        rank.agreement.start()
-        if number in training:
-            rank.thread.start()
 
 
 def test_what_the_next_step_has_drawn_before_its_boundary_it_draws_again(tmp_path: Path) -> None:
@@ -277,6 +179,27 @@ def test_one_rank_that_never_reaches_the_step_releases_all_at_the_deadline(ranks
     steps = {rank.ack("again", "saved")["step"] for rank in ranks}
     assert len(steps) == 1
     assert steps.pop() > max(before)
+
+
+def test_a_rank_whose_loop_ends_waits_for_nobody_who_has_not_posted_a_step(ranks: list[Rank]) -> None:
+    ranks[0].agreement.start()
+    ranks[0].thread.start()
+    ranks[0].ask("own.7")
+    while not ranks[0].gate.raised:
+        ranks[0].halt.wait(0.001)
+    ranks[0].gate.finish()
+    ranks[0].agreement.wake()
+    assert ranks[0].ack("own.7", "aborted")["reason"].startswith("rank 0: training has finished")
+
+
+def test_a_rank_that_leaves_is_waited_for_by_nobody(ranks: list[Rank]) -> None:
+    start(ranks)
+    ranks[3].gate.finish()
+    ranks[3].agreement.stop(SAFETY_S)
+    ranks[0].ask("own.8")
+    assert {rank.ack("own.8", "aborted")["reason"] for rank in ranks if rank is not ranks[3]} == {
+        "rank 3: training has finished"
+    }
 
 
 def test_a_save_that_cannot_begin_leaves_no_empty_directory(tmp_path: Path) -> None:

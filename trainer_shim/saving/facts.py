@@ -1,0 +1,64 @@
+"""What a checkpoint's manifest says beside its files: the step, the tokens, who saved it, whether all is finite."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+from trainer_shim.launch import Place
+
+from .step_gate import Order
+
+
+def facts_of(
+    order: Order,
+    kind: str,
+    place: Place,
+    created_unix_s: int,
+    arrived: Dict[str, Any],
+    ready: List[Optional[Dict[str, Any]]],
+) -> Dict[str, Any]:
+    """Return the facts as of the step that is saved: training goes on meanwhile.
+
+    `arrived` is what rank 0 read at that step, `ready` each rank's post of the phase READY.
+    """
+    facts: Dict[str, Any] = {
+        "step": order.step,
+        "tokens_total": _tokens_total(arrived, ready),
+        "created_unix_s": created_unix_s,
+        "kind": kind,
+        "world_size": place.world_size,
+        "run": place.run,
+        "attempt": place.attempt,
+        "incident": order.incident,
+    }
+    if all((post or {}).get("trained_finite") for post in ready):
+        facts["trained_finite"] = True
+    facts.update(arrived.get("contents") or {})
+    return facts
+
+
+def position_of(arrived: Dict[str, Any]) -> Dict[str, Any]:
+    """Return this rank's position in its data, and the tokens that it has counted."""
+    return (arrived.get("rank_state") or {}).get("position") or {}
+
+
+def _tokens_total(arrived: Dict[str, Any], ready: List[Optional[Dict[str, Any]]]) -> Optional[int]:
+    posts = [(post or {}).get("tokens") for post in ready]
+    position = position_of(arrived)
+    total = all_tokens(position.get("tokens_total"), position.get("tokens_own"), posts)
+    return arrived.get("tokens_total") if total is None else total
+
+
+def all_tokens(
+    total: Optional[int], own: Optional[Dict[str, int]], posts: List[Optional[Dict[str, int]]]
+) -> Optional[int]:
+    """Return the run's tokens by what each rank has counted itself; None where one that sees others does not tell.
+
+    `total` and `own` are this rank's: its total is what went before, and its own count times the number of such ranks.
+    """
+    if total is None or own is None:
+        return None
+    counts = {post["place"]: post["total"] for post in posts if post is not None and post["size"] == own["size"]}
+    if len(counts) != own["size"]:
+        return None
+    return total - own["total"] * own["size"] + sum(counts.values())

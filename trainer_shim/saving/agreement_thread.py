@@ -172,7 +172,8 @@ class AgreementThread:
         """Ack the end of the open incident. What the script asked for and does not get is said where it runs, too."""
         reason = fields.get("reason", "") if self._request.incident.startswith(OWN) else ""
         kind = "".join(one for one in reason if not one.isdigit())  # The step is another one each time.
-        if kind not in ("", self._said) and not self._gate.finished and self._place.rank == 0:
+        has_ended = self._gate.finished or _FINISHED in reason  # Here or elsewhere: each run ends once.
+        if kind not in ("", self._said) and not has_ended and self._place.rank == 0:
             print_line("checkpoint(): %s: nothing is saved" % reason)
         self._said = kind
         self._requests.close(what, **fields)
@@ -347,8 +348,7 @@ class AgreementThread:
         self._share(round_)
         request = round_.hardened(self._request)
         kind = "suspect" if "suspect" in (request.checkpoint, order.kind) else "good"
-        created_unix_s = int(time.time())
-        facts = facts_of(order, kind, self._place, created_unix_s, self._gate.arrived or {}, round_.posted(Phase.READY))
+        facts = facts_of(order, kind, self._place, self._gate.arrived or {}, round_.posted(Phase.READY))
         # A framework that saved by its own means has its own way to find its newest checkpoint.
         ours = self._save_at_step.directory() is not None
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Dict, List, Optional
 
 from trainer_shim.launch import Place
@@ -13,7 +14,6 @@ def facts_of(
     order: Order,
     kind: str,
     place: Place,
-    created_unix_s: int,
     arrived: Dict[str, Any],
     ready: List[Optional[Dict[str, Any]]],
 ) -> Dict[str, Any]:
@@ -24,7 +24,7 @@ def facts_of(
     facts: Dict[str, Any] = {
         "step": order.step,
         "tokens_total": _tokens_total(arrived, ready),
-        "created_unix_s": created_unix_s,
+        "created_unix_s": int(time.time()),
         "kind": kind,
         "world_size": place.world_size,
         "run": place.run,

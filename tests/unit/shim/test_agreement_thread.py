@@ -192,7 +192,9 @@ def test_a_rank_whose_loop_ends_waits_for_nobody_who_has_not_posted_a_step(ranks
     assert ranks[0].ack("own.7", "aborted")["reason"].startswith("rank 0: training has finished")
 
 
-def test_a_rank_that_leaves_is_waited_for_by_nobody(ranks: list[Rank]) -> None:
+def test_a_rank_that_leaves_is_waited_for_by_nobody_and_no_line_is_printed(
+    ranks: list[Rank], capsys: pytest.CaptureFixture[str]
+) -> None:
     start(ranks)
     ranks[3].gate.finish()
     ranks[3].agreement.stop(SAFETY_S)
@@ -200,6 +202,7 @@ def test_a_rank_that_leaves_is_waited_for_by_nobody(ranks: list[Rank]) -> None:
     assert {rank.ack("own.8", "aborted")["reason"] for rank in ranks if rank is not ranks[3]} == {
         "rank 3: training has finished"
     }
+    assert capsys.readouterr().err == ""
 
 
 def test_a_save_that_cannot_begin_leaves_no_empty_directory(tmp_path: Path) -> None:

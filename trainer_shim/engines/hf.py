@@ -19,6 +19,11 @@ from trainer_shim.tokens import Replicas
 from . import base, deepspeed_engine, hooks, plain, replicas, trained
 from .hf_checkpoints import TrainerSaver
 
+_SAVE_IT = "save it in the Trainer's _save_checkpoint()"
+_LAYERWISE = (
+    "the state of the layerwise optimizers, of which transformers saves none: a resumed run begins with a new one; %s"
+    % _SAVE_IT
+)
 _LOOKS_MAX = 100  # Steps in which another rank finishes a checkpoint that this one has left.
 
 
@@ -142,10 +147,12 @@ class TrainerRun:
         is_own = trained.is_own(trainer, "_save_checkpoint", "_save", "save_model")
         if plain.is_sharded(wrapped) or is_own:
             return
-        kept = trained.parameters_of([trainer.model, wrapped])
-        lost = trained.outside(trained.trained_by([innermost(trainer.optimizer)]), kept)
-        remedy = "make it a part of the model, or save it in the Trainer's _save_checkpoint()"
-        trained.warn_lost(lost, "the Trainer's model", remedy, trainer.is_world_process_zero())
+        optimizer, is_first = innermost(trainer.optimizer), trainer.is_world_process_zero()
+        if hasattr(optimizer, "optimizer_dict"):  # transformers' own, whose one tensor stands for all.
+            trained.warn_unsaved(_LAYERWISE, is_first)
+            return
+        lost = trained.outside(trained.trained_by([optimizer]), trained.parameters_of([trainer.model, wrapped]))
+        trained.warn_lost(lost, "the Trainer's model", "make it a part of the model, or %s" % _SAVE_IT, is_first)
 
     @guarded(fallback=False)
     def end_step(self, state: Any) -> bool:

@@ -154,12 +154,16 @@ def unlike_ranks(store: KeyStore, rank: int, world_size: int, samples: Mapping[s
 
 
 def warn_lost(lost: Mapping[str, Any], holder: str, remedy: str, is_first: bool) -> None:
-    """Say what no checkpoint will have. With COSTGOV_REQUIRED=1 the process ends: its work could not be resumed."""
-    if not lost:
-        return
-    if is_first:
+    """Say which tensors no checkpoint will have."""
+    if lost:
         told = (worded(lost), holder, remedy)
-        print_line("NOT SAVED: the optimizer trains %s outside of %s: a resumed run begins with new ones; %s" % told)
+        warn_unsaved("the optimizer trains %s outside of %s: a resumed run begins with new ones; %s" % told, is_first)
+
+
+def warn_unsaved(what: str, is_first: bool) -> None:
+    """Say what no checkpoint will have. With COSTGOV_REQUIRED=1 the process ends: its work could not be resumed."""
+    if is_first:
+        print_line("NOT SAVED: %s" % what)
     if is_required(os.environ):
         sys.exit("costgov: COSTGOV_REQUIRED=1 refuses to train what no checkpoint has")
 

@@ -43,6 +43,14 @@ class Trainer:
         return True
 
 
+def layerwise() -> None:
+    """transformers' LayerWiseDummyOptimizer: it holds one tensor of its own, and one optimizer for each parameter."""
+    made = Trainer(MODEL)
+    made.optimizer = Optimizer([Tensor(1)])
+    made.optimizer.optimizer_dict = {W: Optimizer([W]), B: Optimizer([B])}
+    trainer(made)
+
+
 class Saving(Trainer):
     def _save_checkpoint(self) -> None:
         pass
@@ -109,6 +117,19 @@ def test_what_a_framework_will_not_save_is_named_with_what_to_write(
     monkeypatch.setenv("COSTGOV_REQUIRED", "1")
     with pytest.raises(SystemExit, match="no checkpoint has"):
         train()
+
+
+def test_of_layerwise_optimizers_the_state_is_told_and_not_the_tensor_that_stands_for_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COSTGOV_REQUIRED", raising=False)
+    layerwise()
+    said = capsys.readouterr().err
+    assert "state of the layerwise optimizers" in said
+    assert "outside of" not in said
+    monkeypatch.setenv("COSTGOV_REQUIRED", "1")
+    with pytest.raises(SystemExit, match="no checkpoint has"):
+        layerwise()
 
 
 @pytest.mark.parametrize("how", KEPT)

@@ -15,6 +15,7 @@ from . import launch, tokens
 from .engines import data_loader, hooks
 from .engines.base import Kind, Options
 from .engines.replicas import HINT, is_rehearsal
+from .engines.save_fn import tell_misfits
 from .engines.select import kind_of
 from .guard import attempt, print_line
 from .interfaces import Resumed, Saver, Watch
@@ -228,6 +229,7 @@ def _start(
     overrides = _as_json(overrides)
     meter.count.per_step = overrides.get("tokens_per_step")
     launched = launch.Launch(environ, directory)
+    tell_misfits(options.save_fn, options.load_fn, launched.rank == 0)
     hello = _hello(launched, kind, overrides, labels, saver, environ)
     meter.count.ask(functools.partial(_replicas, kind, meter, launched.rank, overrides.get("data_parallel_size")))
     meter.progress.step = kind.step()

@@ -7,15 +7,17 @@ checkpoint is there when its future is done. That is seen as save_fn() returns i
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from trainer_shim.guard import attempt, print_line
 
-from . import hooks
+from . import hooks, trained
 
 _DCP = "torch.distributed.checkpoint.state_dict_saver"
+_SAVE_CALL, _LOAD_CALL = "save_fn(directory, tag, client_state)", "load_fn(directory, tag)"
 _EXECUTORS = ("_ThreadBasedAsyncCheckpointExecutor", "_ProcessBasedAsyncCheckpointExecutor")
 _IN_RESPONSE = ("staging_completion", "upload_completion")  # Of torch's AsyncSaveResponse.
 
@@ -63,6 +65,24 @@ class SaveFn:
 def of(save_fn: Optional[Callable[..., Any]]) -> Optional[SaveFn]:
     """Return it as a saver calls it, None where there is none."""
     return None if save_fn is None else SaveFn(save_fn)
+
+
+def tell_misfits(save_fn: Optional[Callable[..., Any]], load_fn: Optional[Callable[..., Any]], is_first: bool) -> None:
+    """Say at once which one does not take the arguments that it will be called with: the first save may be a halt's."""
+    for fn, call, without in ((save_fn, _SAVE_CALL, "no checkpoint"), (load_fn, _LOAD_CALL, "no checkpoint to resume")):
+        _, error = attempt(_bind, fn, call)
+        if error is not None:
+            trained.warn_unsaved("%s: the call %s would fail: %s" % (without, call, error), is_first)
+
+
+def _bind(fn: Optional[Callable[..., Any]], call: str) -> None:
+    if fn is None:
+        return
+    try:
+        taken = inspect.signature(fn)
+    except ValueError:  # It has none to look at, as what is written in C.
+        return
+    taken.bind(*range(call.count(",") + 1))
 
 
 def _see_futures(begun: List[Any], undo: hooks.Undo) -> None:

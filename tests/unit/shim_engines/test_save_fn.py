@@ -185,3 +185,29 @@ def test_what_dcp_writes_asynchronously_is_waited_for_where_the_script_keeps_its
     assert saved.pending()
     written.set_result(None)
     assert not saved.pending()
+
+
+@pytest.mark.parametrize(
+    ("save", "load", "named"),
+    [
+        (lambda _directory, _tag, _state: None, lambda _directory, _tag: None, ""),
+        (lambda *_: None, lambda *_, **__: None, ""),
+        (None, None, ""),
+        (dict, dict.get, ""),  # Of C: nothing tells what they take, or they take it.
+        (lambda _path: None, None, "save_fn(directory, tag, client_state)"),
+        (lambda _a, _b, _c, _d: None, None, "save_fn(directory, tag, client_state)"),
+        (lambda _a, _b, _c: None, lambda _path: None, "load_fn(directory, tag)"),
+        ("/checkpoints", None, "save_fn(directory, tag, client_state)"),
+    ],
+)
+def test_a_function_that_does_not_take_its_arguments_is_told_before_the_first_save(
+    save: Any, load: Any, named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COSTGOV_REQUIRED", raising=False)
+    save_fn.tell_misfits(save, load, True)
+    said = capsys.readouterr().err
+    assert named in said if named else not said
+    monkeypatch.setenv("COSTGOV_REQUIRED", "1")
+    if named:
+        with pytest.raises(SystemExit):
+            save_fn.tell_misfits(save, load, True)

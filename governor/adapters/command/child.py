@@ -25,7 +25,7 @@ from governor.core.events.inputs import CommandExited, Event
 from governor.core.halt.adopted import Adoption
 from governor.core.halt.kill_set import is_below, stands_below
 from governor.core.runs.ends import FOLLOWED_NS
-from governor.ports import Processes
+from governor.ports import Processes, Sent
 from trainer_shim.mark import MARK_BITS
 
 # The longest that `deepspeed` and `torchrun` take to end their ranks.
@@ -35,6 +35,10 @@ INSIDE: Final = "COSTGOV_INSIDE"  # Set in the command's environment: the run na
 LOOK_PERIOD_NS: Final = NS_PER_S
 # The first two go to the command. At the third we leave, with the halt unfinished. Those count that came in a row.
 INTERRUPTS_BEFORE_LEAVING: Final = 3
+
+
+def _to_nobody(_: signal.Signals) -> bool:
+    return False
 
 
 @dataclass(slots=True)
@@ -78,17 +82,21 @@ class Command:
                 self.died_below = _name_of(code - 128) if code > 128 and code - 128 in signal.valid_signals() else None
         return self.exit_code
 
-    def pass_on(self, signum: signal.Signals, at: MonoNs | None = None) -> bool:
+    def pass_on(
+        self, signum: signal.Signals, at: MonoNs | None = None, to_left: Callable[[signal.Signals], bool] = _to_nobody
+    ) -> bool:
         """Send Ctrl-C, Ctrl-\\ and SIGTERM to the command's process group. Returns True while we wait for the result.
 
         The whole group gets the signal, as from a terminal. `deepspeed` alone would die and leave its ranks training.
         `at` None: there is no governor any more, and nobody asks for the cause of the end.
+        `to_left`: sends it to what the command has left, once that has ended.
         """
         if at is not None and at - max(self.passed_on.values(), default=at) > FOLLOWED_NS:
             self.interrupts = 0  # The command has survived them, and whoever sends one now is not hurried.
         self.interrupts += 1
-        # It is not reaped yet, so its pid and its group's id are still its own.
-        if self.poll() is None and self.send(os.killpg, signum) and at is not None:
+        # Until it is reaped its pid and its group's id are still its own.
+        is_sent = self.send(os.killpg, signum) if self.poll() is None else to_left(signum)
+        if is_sent and at is not None:
             self.passed_on.pop(signum.name, None)
             self.passed_on[signum.name] = at
         return self.interrupts < INTERRUPTS_BEFORE_LEAVING
@@ -149,13 +157,32 @@ def living(processes: Processes, command: Command) -> list[ProcessFacts] | None:
 
     What it started and left its session stays below us and has its mark or group. A stranger may copy the mark.
     """
+    table = _table(processes, command)
+    return None if table is None else _living_in(table, command)
+
+
+def send_to_left(processes: Processes, command: Command, signum: signal.Signals) -> list[int]:
+    """Signal what an ended command has left, and return the pids that took it.
+
+    Only what stands below us: a session's number may have another owner by now.
+    """
+    table = _table(processes, command) or {}
+    left = (facts for facts in _living_in(table, command) if stands_below(table, facts, os.getpid()))
+    return [facts.process.pid for facts in left if processes.send(facts.process, signum) is Sent.SENT]
+
+
+def _table(processes: Processes, command: Command) -> Mapping[int, ProcessFacts] | None:
     try:
         table = processes.table()
     except OSError:
         return None
-    if command.adoption is not None:
-        command.adoption.learn(table)
-        table = command.adoption.marked(table)
+    if command.adoption is None:
+        return table
+    command.adoption.learn(table)
+    return command.adoption.marked(table)
+
+
+def _living_in(table: Mapping[int, ProcessFacts], command: Command) -> list[ProcessFacts]:
     rows = (table[pid] for pid in sorted(table))
     return [facts for facts in rows if facts.state not in "ZX" and _is_of(command, table, facts)]
 

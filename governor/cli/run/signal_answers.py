@@ -6,13 +6,15 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from governor.adapters.command.child import Command
+from governor.adapters.command.child import Command, send_to_left
 from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
 from governor.cli.run.own_runs import of_command
 from governor.core.base.units import NS_PER_MINUTE, DurationNs, MonoNs
+from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.node import Node
 from governor.core.events.inputs import OperatorHold
@@ -32,6 +34,7 @@ class SignalAnswers:
     ignored: set[signal.Signals] = field(default_factory=set)  # Of which the operator was told.
     was_held_back: bool = False  # A signal came while a halt was saving.
     was_told_beyond_us: bool = False
+    was_told_left: bool = False
     was_kept: bool = False  # A signal came while we waited only for the node's stop.
 
     def pass_on(self, governor: Governor, signum: signal.Signals) -> bool:
@@ -68,7 +71,7 @@ class SignalAnswers:
             governor.daemon.apply(_kept_by(signum, governor.clock.mono()))
             return True
         if not saving or self.was_held_back:
-            stays = self.command.pass_on(signum, governor.clock.mono())
+            stays = self.command.pass_on(signum, governor.clock.mono(), partial(self._to_left, governor))
             self._tell_if_beyond_us(signum)
             return stays
         self.was_held_back = True
@@ -76,6 +79,16 @@ class SignalAnswers:
             f"costgov: incident {saving[0]} is saving a checkpoint and ends the command then; once more to end it now"
         )
         return True
+
+    def _to_left(self, governor: Governor, signum: signal.Signals) -> bool:
+        """The command has ended, and what it has left trains on: whoever ends us means that."""
+        sent = send_to_left(governor.processes, self.command, signum)
+        if sent and not self.was_told_left:
+            self.was_told_left = True
+            more = f" and {len(sent) - PIDS_NAMED_MAX} more" if len(sent) > PIDS_NAMED_MAX else ""
+            pids = ", ".join(map(str, sent[:PIDS_NAMED_MAX]))
+            self.print_line(f"costgov: the command has ended: {signum.name} goes to what it has left, pid {pids}{more}")
+        return bool(sent)
 
     def _tell_if_beyond_us(self, signum: signal.Signals) -> None:
         """What is said once: of a command that takes none of our signals, as `sudo` of an ordinary user."""

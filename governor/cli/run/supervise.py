@@ -24,6 +24,7 @@ from governor.cli.run.outcome import Outcome
 from governor.cli.run.own_runs import of_command, watched
 from governor.cli.run.relaunch import how_to_resume, is_running, left_unwatched, made_for, own_argv
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
+from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_S, format_usd
 from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.managed_run import ManagedRun
@@ -158,6 +159,7 @@ def _close(
     """Say how it ended, and how it goes on."""
     if command.poll() is None:
         console.print_line(f"costgov: leaving: pid {command.process.pid} goes on UNWATCHED")
+    outcome.leaves_training = leaves_training(governor, living(governor.processes, command))
     governor.daemon.performer.perform(left_behind(governor, command, name))
     note_end(governor, command, name, outcome)
     for line in (*left_unwatched(governor, command), *closing_lines(governor, command, outcome)):
@@ -204,9 +206,7 @@ def is_over(governor: Governor, command: Command) -> bool:
     assert command.ended_at is not None
     runs = watched(node)
     under_way = any(_is_under_way(governor, t.incident) for t in runs if t.incident is not None)
-    # The launcher may exit before its ranks (`deepspeed` then exits with 0). They still train and still cost.
-    training = any(t.run.alive and t.processes() for t in runs)
-    if under_way or training or _may_announce(governor, command) or _may_be_verified(governor, command):
+    if under_way or _ranks(governor) or _may_announce(governor, command) or _may_be_verified(governor, command):
         return False
     # Processes left in the command's session get as long to exit as they get to send hello.
     is_late = governor.node.idle.command is not None and governor.clock.mono() - command.ended_at >= HELLO_NS
@@ -233,6 +233,11 @@ def _is_under_way(governor: Governor, incident: Incident) -> bool:
     return not in_vain or governor.clock.mono() - incident.opened_at < NAMED_NS
 
 
+def _ranks(governor: Governor) -> set[ProcessId]:
+    """The launcher may exit before its ranks (`deepspeed` then exits with 0). They still train and still cost."""
+    return {rank for managed in watched(governor.node) if managed.run.alive for rank in managed.processes()}
+
+
 def _may_be_verified(governor: Governor, command: Command) -> bool:
     """Whether a checkpoint is being read that the halt has saved: its report says whether it is whole."""
     assert command.ended_at is not None
@@ -250,11 +255,15 @@ def _may_announce(governor: Governor, command: Command) -> bool:
 
 
 def left_behind(governor: Governor, command: Command, name: str) -> list[Effect]:
-    """The alarm for processes that outlive the command and never sent hello. After our exit nothing watches them."""
-    if command.poll() is None or _was_announced(governor):
+    """The alarm for processes that outlive the command: they never sent hello, or we leave while they train.
+
+    After our exit nothing watches them.
+    """
+    if command.poll() is None:
         return []
     left = living(governor.processes, command)
-    if left == []:
+    trains = leaves_training(governor, left)
+    if left == [] or (_was_announced(governor) and not trains):
         return []
     who = "what is left of the command" if left is None else f"{len(left)} process(es) outlive the command"
     named = ", ".join(str(facts.process.pid) for facts in (left or ())[:PIDS_NAMED_MAX])
@@ -264,11 +273,19 @@ def left_behind(governor: Governor, command: Command, name: str) -> list[Effect]
     cost = "the price of this machine is unknown" if price is None else f"this machine costs {format_usd(price)}/h"
     sids = dict.fromkeys(facts.sid for facts in (left or ()) if facts.sid) or {command.process.pid: None}
     sessions = ",".join(map(str, list(sids)[:PIDS_NAMED_MAX]))
+    what = " and train on" if trains else ", and no rank has sent a hello"
+    remedy = "" if trains else ", or let the training script call trainer_shim.attach()"
     text = (
-        f"UNWATCHED: {who}{pids}, and no rank has sent a hello: nothing meters or ends them from now on, and {cost}; "
-        f"end them with `pkill -s {sessions}`, or let the training script call trainer_shim.attach()"
+        f"UNWATCHED: {who}{pids}{what}: nothing meters or ends them from now on, and {cost}; "
+        f"end them with `pkill -s {sessions}`{remedy}"
     )
     return [Alarm("left_behind", name, text)]
+
+
+def leaves_training(governor: Governor, left: Sequence[ProcessFacts] | None) -> bool:
+    """Whether one of these, which the command has left, is a rank of a run that goes on."""
+    ranks = _ranks(governor)
+    return bool(ranks) if left is None else any(facts.process in ranks for facts in left)
 
 
 def note_end(governor: Governor, command: Command, name: str, outcome: Outcome) -> None:
@@ -331,7 +348,7 @@ def _with_cause(managed: ManagedRun, code: int, ended: str) -> str:
 
 
 def _exit_code(command: Command, outcome: Outcome) -> int:
-    if outcome.is_unfinished:
+    if outcome.is_unfinished or outcome.leaves_training:
         return ExitCode.NEEDS_HUMAN
     if outcome.stages:
         return HALT_EXIT_CODE

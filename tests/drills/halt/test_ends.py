@@ -54,14 +54,18 @@ def test_a_launcher_that_exits_first_leaves_its_ranks_watched_until_their_halt(
 
 
 LAUNCHER = """
-import os, subprocess
+import os, signal, subprocess
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 left = subprocess.Popen(["sleep", "3600"], stdout=subprocess.DEVNULL)
 print(os.getpid(), left.pid, flush=True)
 """
 
 
 def test_who_is_left_behind_unannounced_is_named_and_no_socket_stays(tmp_path: Path) -> None:
-    """`sleep` plays a trainer without attach(), put into the background. Told to leave, nobody waits a minute."""
+    """`sleep` plays a trainer without attach(), put into the background. Told to leave, nobody waits a minute.
+
+    It ignores the signals that it gets behind its launcher's end.
+    """
     policy = tmp_path / "policy.toml"
     policy.write_text(POLICY.format(stop="processes"))
     argv = [str(BIN / "costgov"), "run", "--config", str(configuration(tmp_path)), "--policy", str(policy)]
@@ -86,6 +90,22 @@ def test_who_is_left_behind_unannounced_is_named_and_no_socket_stays(tmp_path: P
     finally:
         os.kill(left, signal.SIGKILL)
         run.stdout.close()
+
+
+def test_a_signal_behind_their_launchers_end_ends_the_ranks_that_train_on(tmp_path: Path) -> None:
+    argv = [sys.executable, str(HERE / "trainee.py"), "finish", str(tmp_path)]
+    launch = f"import os, subprocess, json; subprocess.Popen(json.loads({json.dumps(argv)!r})); print(os.getpid())"
+    run = begin(tmp_path, [sys.executable, "-c", launch])
+    assert run.stdout is not None
+    until_gone(int(run.stdout.readline()), lambda: None)
+    pids = tmp_path / "pids"
+    while not pids.exists():
+        assert run.poll() is None, "it watches who trains on"
+    run.send_signal(signal.SIGTERM)
+    done = end_of(run, tmp_path)
+    assert done.code == 0, done.output
+    assert "goes to what it has left" in done.output
+    assert done.running() == []
 
 
 def test_no_second_trainer_is_launched_beside_the_one_that_a_killed_governor_left(tmp_path: Path) -> None:

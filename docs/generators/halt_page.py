@@ -59,8 +59,8 @@ Exit code 86 and "no process of the run is left" say that nothing with a sign is
 A command's own control group (version 2) is made beside `costgov run`, below the group in which that is: limits and the end of a unit, a container or a
 login hold for it as before, and `costgov run` stays where it is. No process leaves it by anything that it does to itself. It is looked at besides the
 process table: a halt is complete only when the kernel says that it is empty. After SIGKILL to each process it is ended as a whole (`cgroup.kill`), with
-processes that became another user's, and with forks under way; not while one of root's managers (`sshd`, `slurmstepd`, a container's) is in it, which keeps the
-halt open and calls a person. It is removed at the end; what a killed `costgov run` leaves, the next start removes. Where none may be made (a read-only
+processes that became another user's, and with forks under way; not while one of root's managers (`sshd`, `slurmstepd`, a container's) is in it: that is
+left alone with what it has begun, and named, and the halt is complete when nothing else is left there. The group is removed at the end; what a killed `costgov run` leaves, the next start removes. Where none may be made (a read-only
 `/sys/fs/cgroup`, version 1, a Slurm step) the other signs hold. What other services begin for the run is in their groups, and not in this one: `at`, cron,
 `systemd-run`, `docker run`, a tmux server from before.
 

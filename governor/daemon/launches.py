@@ -25,8 +25,8 @@ from governor.core.halt.kill_set import (
     unsure,
 )
 from governor.core.halt.programs import program_key
+from governor.daemon.kill_in_progress import ControlGroup, Surroundings
 from governor.daemon.perform import Performer
-from governor.daemon.process_killer import ControlGroup, Surroundings
 
 # Between two looks at the process table for launchers: each takes milliseconds, and anybody may say hello in a loop.
 LAUNCHERS_PERIOD_NS: Final = TICK_NS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
@@ -26,6 +26,7 @@ from governor.core.halt.kill_set import (
 )
 from governor.core.halt.known_names import is_multiplexer
 from governor.core.halt.neighbours import Ties, launched_apart, own_ties, siblings
+from governor.daemon.kill_in_progress import ControlGroup, KillInProgress, Surroundings
 from governor.ports import Processes, Sent
 
 # The scan period while a process lives, so an exit is seen this soon.
@@ -45,74 +46,6 @@ WORDS_SHOWN_MAX: Final = COMMAND_CHARS_MAX  # A word has one character at least,
 log = structlog.get_logger("costgov")
 
 Table = Mapping[int, ProcessFacts]
-
-
-class ControlGroup(Protocol):
-    """A control group that was made for one command. It has what the command started, and nothing else."""
-
-    @property
-    def path(self) -> str:
-        """As the process table shows it."""
-
-    @property
-    def is_populated(self) -> bool:
-        """Whether any process lives in it, whosever it is and whether the table shows it or not."""
-
-    def kill(self) -> bool:
-        """SIGKILL to all that is in it at once, forks under way too. False where the kernel cannot."""
-
-
-class Surroundings(Protocol):
-    """What our own user's processes show besides the process table. Only `costgov run` looks at it."""
-
-    @property
-    def directory(self) -> str:
-        """Where the command was started."""
-
-    def clues(self, of: Iterable[ProcessId]) -> Mapping[ProcessId, Clue]:
-        """Those that may be read. Returns soon."""
-
-
-@dataclass(slots=True)
-class KillInProgress:
-    """One halt's processes. `signum` is the strongest signal sent so far."""
-
-    # The announced ranks. The run is not gone before each of them is, even one that we may not end.
-    ranks: tuple[ProcessId, ...]
-    launchers: tuple[ProcessId, ...]
-    uid: int
-    other_uids: tuple[int, ...]
-    signum: signal.Signals
-    marks: tuple[int, ...] = ()
-    cgroups: tuple[str, ...] = ()
-    programs: tuple[str, ...] = ()  # What its ranks run or ran.
-    # Perhaps of the run, as of now: never signalled, and named when all else is gone.
-    unsure: Callable[[], Iterable[ProcessId]] = tuple
-    others: Callable[[], Iterable[ProcessId]] = tuple  # Announced processes of the node's other runs, as of now.
-    strangers: Callable[[], Iterable[ProcessId]] = tuple  # Those of `others` that are other users'.
-    # Other runs before their hello: those that environments have shown, and what may be another run of the sweep.
-    apart: tuple[ProcessId, ...] = ()
-    siblings: tuple[ProcessId, ...] = ()
-    signalled: tuple[ProcessId, ...] = ()  # In this halt, by an earlier governor too.
-    bearers_shared: tuple[ProcessId, ...] = ()  # Those with the run's mark where another launch has it too.
-    ties: Ties = field(default_factory=lambda: Ties((), ()))  # As of the last table.
-    of_command: frozenset[int] = frozenset()  # Likewise: what may be ended whatever its uid is.
-    left: frozenset[int] = frozenset()  # Likewise: root's managers, which would be ended as root's run.
-    members: KillSet | None = None  # None before a process table could be read.
-    is_waiting: bool = False  # `signum` waits for a readable process table.
-    unsent: tuple[ProcessId, ...] = ()  # Processes not yet sent `signum`, first in the next round.
-    empty_scans: int = 0
-    is_gone_reported: bool = False
-    next_at: MonoNs = MonoNs(0)
-
-    @property
-    def uids(self) -> tuple[int, ...]:
-        return (self.uid, *self.other_uids)
-
-    @property
-    def kept(self) -> tuple[ProcessId, ...]:
-        """What this halt has known as the run's: its launcher may be gone by now, and nothing else may tell."""
-        return (*self.signalled, *(self.members.members if self.members is not None else ()))
 
 
 @dataclass(slots=True)
@@ -309,7 +242,7 @@ class ProcessKiller:
         killing.members = members.without(everyone.keys() - living, table)
         due = dict.fromkeys((*killing.unsent, *newcomers))
         group = self._own_group(killing, table)
-        is_held = group is not None and group.is_populated
+        is_held = group is not None and group.is_populated and not killing.leaves_all_in(table, group.path)
         if killing.signum is signal.SIGKILL:  # Survivors come after processes without a first signal.
             due.update(dict.fromkeys(killing.members.members))
             self._kill_group(killing, table)

@@ -34,6 +34,7 @@ def launched(
     """`costgov run` of the user `by`, and its command, which is `uid`'s."""
     processes = Adopting()
     processes.add(OWN, argv=["costgov", "run"], uid=by, mark=MARK + 1)
+    processes.by_pid[OWN].facts = replace(processes.by_pid[OWN].facts, cgroup="/user.slice")  # Not its command's.
     command = processes.add(COMMAND, ppid=OWN, sid=COMMAND, argv=["sh", "job.sh"], uid=uid, mark=MARK)
     process_killer = ProcessKiller(processes, OWN)
     adoption = Adoption(OWN, COMMAND, MARK, command.start_ticks, is_ours_alone, uid=by, may_end_all=may_end_all)
@@ -41,9 +42,9 @@ def launched(
     return processes, process_killer, command
 
 
-def named_after(process_killer: ProcessKiller) -> list[list[int]]:
+def named_after(process_killer: ProcessKiller, begin_s: int = 0) -> list[list[int]]:
     """Who is named as perhaps the run's, each time that all of it was seen to be gone."""
-    seen = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
+    seen = [seen for n in range(5) for seen in process_killer.scan(MonoNs((begin_s + n) * NS_PER_S))]
     return [[pid for pid, _ in one.unsure] for one in seen]
 
 
@@ -128,7 +129,7 @@ def test_the_logins_of_others_below_roots_command_are_left_with_their_sshd_by_th
     assert set(processes.table()) == {OWN, 200, 201, 202, 203}
 
 
-def test_the_control_group_in_which_others_have_a_login_does_not_end_as_a_whole_and_keeps_the_halt_open() -> None:
+def test_the_control_group_in_which_others_have_a_login_does_not_end_as_a_whole_and_keeps_no_halt_open() -> None:
     processes, process_killer, command = launched()
     group = FakeGroup(processes)
     process_killer.attend(group, None, process_killer.adoption)
@@ -136,8 +137,22 @@ def test_the_control_group_in_which_others_have_a_login_does_not_end_as_a_whole_
     processes.add(200, ppid=OWN, sid=200, uid=ROOT, argv=["sshd: /usr/sbin/sshd [listener]"])
     processes.add(201, ppid=200, sid=201, uid=OTHER, argv=["-bash"])
     process_killer.begin("i", [rank], [command], ROOT, signal.SIGKILL, marks=[MARK], cgroups=[group.path])
-    assert (named_after(process_killer), group.kills) == ([], 0)
+    assert ([set(named) for named in named_after(process_killer)], group.kills) == ([{200, 201}], 0)
     assert set(processes.table()) == {OWN, 200, 201}
+
+
+def test_what_is_the_runs_in_the_control_group_of_a_login_keeps_the_halt_open_while_it_lives() -> None:
+    processes, process_killer, command = launched()
+    group = FakeGroup(processes)
+    process_killer.attend(group, None, process_killer.adoption)
+    rank = processes.add(101, ppid=COMMAND, uid=ROOT, mark=MARK)
+    processes.add(200, ppid=OWN, sid=200, uid=ROOT, argv=["sshd: /usr/sbin/sshd [listener]"])
+    processes.add(201, ppid=200, sid=201, uid=OTHER, argv=["-bash"])
+    own = processes.add(301, ppid=OWN, sid=301, uid=ROOT, dies_of=())
+    process_killer.begin("i", [rank], [command], ROOT, signal.SIGKILL, marks=[MARK], cgroups=[group.path])
+    assert named_after(process_killer) == []
+    processes.end(own.pid)
+    assert [set(named) for named in named_after(process_killer, 10)] == [{200, 201}]
 
 
 def test_the_command_itself_is_ended_as_such_also_if_it_is_called_like_a_manager() -> None:

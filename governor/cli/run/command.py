@@ -182,11 +182,12 @@ def run(
     Directories that [paths] names are left alone.
 
     COMMAND is not started while an earlier launch of NAME still trains, as after a `kill -9` of costgov: two trainers
-    would write the same checkpoints. The message names its processes. End them, or choose another --name.
+    would write the same checkpoints. The message names its processes. End them, or choose another --name. Nor while
+    a halt of that launch is open: costgov sees it to its end, and exits as that halt would have.
 
-    SIGTERM, SIGINT and SIGQUIT go to the command's process group, and at the third costgov leaves, unless the command
-    has survived the one before by a minute. SIGUSR1, SIGUSR2 and SIGALRM go to the command's process alone, except
-    while a halt saves; so does Slurm's --signal=USR1@90.
+    SIGTERM, SIGINT and SIGQUIT go to the command's process group, or to what an ended command has left, and at the
+    third costgov leaves, unless the one before was survived by a minute. SIGUSR1, SIGUSR2 and SIGALRM go to the
+    command's process alone, except while a halt saves; so does Slurm's --signal=USR1@90.
     SIGHUP reads the policies again. Signals of limits and timers are ignored, and so is Ctrl-Z: the command has a
     session of its own, so it would go on while nobody watches it. For the same reason a terminal that closes ends
     neither costgov nor the command. What the command prints there is lost, and may fail: --log FILE keeps it.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from governor.app.before_launch import refusal
 from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
-from governor.cli.run.relaunch import finish_stop, launched_before
+from governor.cli.run.relaunch import finish_halt, launched_before
 from governor.core.base.policy import Policy, WarmUp
 from governor.core.base.units import UsdMicros, format_usd
 
@@ -29,7 +29,7 @@ def refused(
     governor: Governor, name: str, argv: Sequence[str], limits: Limits, print_line: Callable[[str], None]
 ) -> int | None:  # fmt: skip
     """The exit code where the command is not started, which is told, and None where it is."""
-    code = finish_stop(governor, name, argv, print_line)
+    code = finish_halt(governor, name, argv, print_line)
     if code is not None:
         return code
     refusal = not_launched(governor, name, limits)

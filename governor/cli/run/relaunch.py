@@ -33,6 +33,11 @@ from governor.settings.model import Paths
 from governor.text.table import plain
 
 COMMAND_CHARS_MAX: Final = 80
+_DOING: Final = {
+    StopTarget.PROCESSES: ("ending its processes", "what they hold"),
+    StopTarget.JOB: ("stopping this job", "the job"),
+    StopTarget.INSTANCE: ("stopping this machine", "the machine"),
+}
 ALSO_NAMED_MAX: Final = RUNS_MAX  # In one line: a process of every run that there can be.
 
 
@@ -65,24 +70,26 @@ def launched_before(governor: Governor, name: str) -> str | None:
     )
 
 
-def finish_stop(governor: Governor, name: str, argv: Sequence[str], print_line: Callable[[str], None]) -> int | None:
-    """Serve a halt of an earlier launch that is past its processes and stops the machine; None: the command may start.
+def finish_halt(governor: Governor, name: str, argv: Sequence[str], print_line: Callable[[str], None]) -> int | None:
+    """Serve a halt of an earlier launch to its end; None: the command may start.
 
-    Under the halted run's name it does not start: the halt would kill it at once. Nor does it under another where the
-    disk may go with the machine, until a person is called. Only its own run's halt gives it a halt's exit code.
+    Under the halted run's name nothing starts while it is open: the halt would take the new ranks for the run's and
+    end them, and would count what they save. Nor under another name while it stops the machine where the disk may go
+    with it, until a person is called. Only its own run's halt gives it a halt's exit code.
     """
     node = governor.node
-    found = [(t, t.incident) for t in watched(node) if t.incident is not None and _stops_machine(t.incident)]
-    own = [incident for managed, incident in found if _has_name(managed, name)]
-    incidents = own or [incident for _, incident in found]
+    found = [(t, t.incident) for t in watched(node) if t.incident is not None and not t.incident.is_closed]
+    own = [incident for managed, incident in found if _has_name(managed, name) and _holds(governor, managed, incident)]
+    incidents = own or [incident for _, incident in found if _stops_machine(incident)]
     if not incidents:
         return None
-    what = "job" if incidents[0].plan.stop is StopTarget.JOB else "machine"
-    told = f"the halt of an earlier launch (incident {incidents[0].incident_id}) is stopping this {what}, and goes on"
-    may_destroy = any(incident.plan.rung_max >= RUNG_DESTROY for _, incident in found)
-    keeps_disk = node.facts.survives_stop is True and not may_destroy
+    doing, of_what = _DOING[incidents[0].plan.stop]
+    told = f"the halt of an earlier launch (incident {incidents[0].incident_id}) is {doing}, and goes on"
+    may_destroy = any(incident.plan.rung_max >= RUNG_DESTROY for incident in incidents)
+    is_cheap = all(incident.plan.stop is StopTarget.PROCESSES for incident in incidents)
+    keeps_disk = is_cheap or (node.facts.survives_stop is True and not may_destroy)
     if keeps_disk and not own:
-        print_line(f"costgov: {told} beside this command, which may end with the {what}")
+        print_line(f"costgov: {told} beside this command, which may end with {of_what}")
         return None
     beside = ", or under another --name " + ("now" if keeps_disk else "once a person is called") if own else ""
     print_line(f"costgov: not launched: {told} now; launch again when it is over{beside}")
@@ -101,9 +108,12 @@ def finish_stop(governor: Governor, name: str, argv: Sequence[str], print_line: 
     if left is not None:
         may_start = keeps_disk or not any(map(_stops_machine, incidents))
         again = (", or launch under another --name" if own else ", or launch again") if may_start else ""
+        remedy = (
+            f"look at it with `costgov incident show {left.incident_id}`" if is_cheap else "stop it at its provider"
+        )
         print_line(
-            f"costgov: incident {left.incident_id} was not seen to end, and this {what} may still be billed: "
-            f"stop it at its provider{again}"
+            f"costgov: incident {left.incident_id} was not seen to end, and {of_what} may still be billed: "
+            f"{remedy}{again}"
         )
     if not own:
         return ExitCode.FAILED
@@ -113,6 +123,13 @@ def finish_stop(governor: Governor, name: str, argv: Sequence[str], print_line: 
 def _stops_machine(incident: Incident) -> bool:
     under_way = incident.halt.stage in (HaltState.STOPPING, HaltState.VERIFYING)
     return under_way and incident.plan.stop is not StopTarget.PROCESSES
+
+
+def _holds(governor: Governor, managed: ManagedRun, incident: Incident) -> bool:
+    """Whether an open halt of this name has something to end yet: the machine, or a process that lives."""
+    processes = (*managed.processes(), *managed.launch.launchers, *incident.rank_processes, *incident.launchers)
+    stops = incident.plan.stop is not StopTarget.PROCESSES
+    return stops or any(_living(governor, process) is not None for process in processes)
 
 
 def _has_name(managed: ManagedRun, name: str) -> bool:

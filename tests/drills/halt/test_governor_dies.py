@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from examples.demo_cloud import DemoCloud, Fault
-from tests.drills.halt.conftest import POLICY, SAFETY_S, Service, cloud_table
+from tests.drills.halt.conftest import HERE, POLICY, SAFETY_S, Service, begin, cloud_table, end_of, until_gone
 
 HOLD_NS = 3600 * 10**9
 # Stage -> how a trainee (and the cloud, and the policy) make it last long enough to be killed in.
@@ -52,6 +55,33 @@ def test_the_halt_completes_after_sigkill_in(stage: str, service: Callable[..., 
     assert cloud.times_ended == 1
     if stage == "SAVING":
         assert incident["checkpoint"]["verified_by"] == "governor", "the save that had begun was finished and counted"
+
+
+def test_the_same_name_is_not_launched_beside_a_rank_that_still_saves(tmp_path: Path) -> None:
+    """Its rank was taken into the halt: its first step was "the checkpoint", and the save of the old one was ended."""
+    argv = [sys.executable, str(HERE / "trainee.py"), "slow_save", str(tmp_path), "600"]
+    policy = POLICY.replace('grace = "10s"', 'grace = "90s"', 1)
+    first = begin(tmp_path, argv, policy=policy)
+    assert first.stderr is not None
+    with first:
+        until_gone(first.pid, lambda: first.kill() if stage_of(tmp_path) == "SAVING" else None)
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    second = begin(tmp_path, [sys.executable, str(HERE / "trainee.py"), "finish", str(beside)], policy=policy)
+    (tmp_path / "go_on").touch()
+    done = end_of(second, tmp_path)
+    assert done.code == 86, done.output
+    assert "not launched" in done.output
+    assert not (beside / "pids").exists(), "it never ran"
+    assert done.incident["halt_stage"] == "HALTED"
+    assert done.incident["checkpoint"]["step"] > 30
+    assert done.running() == []
+
+
+def stage_of(work: Path) -> str:
+    """The stage of the one incident, as its report has it."""
+    reports = list((work / "state" / "incidents").glob("*.json"))
+    return json.loads(reports[0].read_text())["halt_stage"] if reports else ""
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])

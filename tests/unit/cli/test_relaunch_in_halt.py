@@ -1,4 +1,4 @@
-"""A command is launched again while the halt of its earlier launch stops the machine below it."""
+"""A command is launched again while the halt of its earlier launch is open."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from governor.cli.common import ExitCode
-from governor.cli.run.relaunch import finish_stop
+from governor.cli.run.relaunch import finish_halt
 from governor.core.engine.halt_plan import RUNG_DESTROY
 from governor.core.engine.node import Node
 from governor.core.halt.incident import Incident
 from governor.core.halt.state import HaltState, StopTarget
 from governor.daemon.launches import SupervisedCommand
+from tests.contract.fakes import FakeProcesses
 from tests.unit.core.engine.test_step import a_step, make_node, play, training
 
 
@@ -38,6 +39,7 @@ class Serving:
 
     def __init__(self, node: Node, comes: Callable[[SupervisedCommand], None]) -> None:
         self.node, self.comes, self.begun = node, comes, 0
+        self.processes = FakeProcesses("boot-1")
         self.said: list[str] = []
 
     def supervise(self, supervised: SupervisedCommand) -> None:
@@ -51,8 +53,8 @@ class Serving:
         return True
 
     def launch(self, name: str = "llama") -> int | None:
-        governor: Any = SimpleNamespace(node=self.node, daemon=self, begin=["resumes"])
-        return finish_stop(governor, name, ["train"], self.said.append)
+        governor: Any = SimpleNamespace(node=self.node, daemon=self, begin=["resumes"], processes=self.processes)
+        return finish_halt(governor, name, ["train"], self.said.append)
 
 
 @pytest.mark.parametrize("stage", [HaltState.STOPPING, HaltState.VERIFYING])
@@ -86,15 +88,41 @@ def test_who_sends_a_signal_leaves_with_the_stop_unseen() -> None:
 @pytest.mark.parametrize(
     ("stage", "stop"),
     [
-        (HaltState.TERMED, StopTarget.INSTANCE),
-        (HaltState.NEEDS_HUMAN, StopTarget.INSTANCE),
         (HaltState.HALTED, StopTarget.INSTANCE),
-        (HaltState.STOPPING, StopTarget.PROCESSES),
+        (HaltState.SAVING, StopTarget.PROCESSES),  # None of its processes lives.
+        (HaltState.NEEDS_HUMAN, StopTarget.PROCESSES),
     ],
 )
-def test_any_other_halt_is_not_waited_for(stage: HaltState, stop: StopTarget) -> None:
+def test_a_halt_with_nothing_left_to_end_is_not_waited_for(stage: HaltState, stop: StopTarget) -> None:
     serving = Serving(halting(stage, stop)[0], lambda _supervised: None)
     assert (serving.launch(), serving.said, serving.begun) == (None, [], 0)
+
+
+@pytest.mark.parametrize("stage", [HaltState.ASKED, HaltState.SAVING, HaltState.TERMED, HaltState.NEEDS_HUMAN])
+@pytest.mark.parametrize("stop", [StopTarget.PROCESSES, StopTarget.INSTANCE])
+def test_nothing_of_its_name_is_launched_beside_a_rank_that_an_open_halt_ends(
+    stage: HaltState, stop: StopTarget
+) -> None:
+    """Its ranks would be the halt's: ended at their hello, and their first step counted as the checkpoint."""
+    node, incident = halting(stage, stop)
+
+    def goes_on(supervised: SupervisedCommand) -> None:
+        assert not supervised.should_end()
+        incident.move(replace(incident.halt, stage=HaltState.HALTED))
+        assert supervised.should_end()
+
+    serving = Serving(node, goes_on)
+    serving.processes.add(101, start_ticks=1010)
+    assert serving.launch() == ExitCode.HALTED
+    (line,) = serving.said
+    assert "not launched" in line
+    assert incident.incident_id in line
+
+
+def test_another_name_is_not_held_up_by_a_halt_that_ends_processes() -> None:
+    serving = Serving(halting(HaltState.SAVING, StopTarget.PROCESSES)[0], lambda _supervised: None)
+    serving.processes.add(101, start_ticks=1010)
+    assert (serving.launch("other"), serving.said) == (None, [])
 
 
 @pytest.mark.parametrize("stage", [HaltState.STOPPING, HaltState.VERIFYING])

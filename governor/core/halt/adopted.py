@@ -79,10 +79,13 @@ class Adoption:
         """What a halt of the command may end, besides what is of the run's `uids`: our user's, and as root everybody's.
 
         Not root's managers (sshd, a container's) with what they have begun. Nor anything of a user whose other run
-        lives below the command, one of `others`: it may be that run's. `leave`: as of `to_leave`.
+        lives below the command, one of `others`: it may be that run's. Beside such a run, another user's than ours
+        (a sandbox) has nothing of others: what is ours serves both. `leave`: as of `to_leave`.
         """
         its = {facts.process.pid: facts for facts, is_its in self._below(table) if is_its}
         busy = {its[p.pid].uid for p in others if p.pid in its and its[p.pid].process == p}
+        if busy and self.uid not in uids:
+            return frozenset()
         foreign = [facts for facts in its.values() if facts.uid not in uids]
         left = managers(its, foreign, 0) | {facts.process for pid, facts in its.items() if pid in leave}
         return frozenset(

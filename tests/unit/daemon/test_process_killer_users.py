@@ -103,6 +103,17 @@ def test_the_halt_of_a_sandbox_below_the_command_ends_nothing_of_root_whose_run_
     assert set(processes.table()) == {OWN, COMMAND, own.pid, 102}
 
 
+def test_the_halt_of_a_sandbox_ends_nothing_of_roots_command_below_which_another_users_trainer_lives() -> None:
+    """An entry point that serves both: a user dropped from root trains, and a sandbox announces a run of its own."""
+    processes, process_killer, command = launched()
+    trainer = processes.add(101, ppid=COMMAND, uid=USER, mark=MARK)
+    processes.add(102, ppid=COMMAND, uid=ROOT, mark=MARK)  # What it uploads by.
+    sandbox = processes.add(201, ppid=COMMAND, uid=OTHER, mark=MARK)
+    process_killer.begin("i", [sandbox], [command], OTHER, signal.SIGKILL, marks=[MARK], others=lambda: [trainer])
+    assert set(processes.table()) == {OWN, COMMAND, trainer.pid, 102}
+    assert [set(named) for named in named_after(process_killer)] == [{102}]
+
+
 def test_a_daemon_of_root_that_has_begun_logins_is_left_with_them_to_root() -> None:
     processes, process_killer, command = launched()
     rank = processes.add(101, ppid=COMMAND, uid=USER, mark=MARK)

@@ -66,6 +66,7 @@ class KillInProgress:
     ties: Ties = field(default_factory=lambda: Ties((), ()))  # As of the last table.
     of_command: frozenset[int] = frozenset()  # Likewise: what may be ended whatever its uid is.
     left: frozenset[int] = frozenset()  # Likewise: root's managers, which would be ended as root's run.
+    managers: frozenset[int] = frozenset()  # Likewise: these, and those that the run's users do not have.
     members: KillSet | None = None  # None before a process table could be read.
     is_waiting: bool = False  # `signum` waits for a readable process table.
     unsent: tuple[ProcessId, ...] = ()  # Processes not yet sent `signum`, first in the next round.
@@ -84,7 +85,7 @@ class KillInProgress:
         """
         inside = in_group(table, path)
         above = ((facts, *ancestors(table, facts)) for facts in inside)
-        return bool(inside) and all(any(one.process.pid in self.left for one in line) for line in above)
+        return bool(inside) and all(any(one.process.pid in self.managers for one in line) for line in above)
 
     @property
     def kept(self) -> tuple[ProcessId, ...]:

@@ -149,6 +149,7 @@ class ProcessKiller:
         if self.adoption is not None and self.adoption.is_among((*killing.launchers, *killing.ranks)):
             killing.left = self.adoption.to_leave(table, killing.uids, (*killing.ranks, *killing.launchers))
             killing.of_command = self.adoption.to_end(table, killing.uids, killing.others(), killing.left)
+            killing.managers = self.adoption.managers(table, killing.uids) | killing.left
         killing.ties = own_ties(
             table, killing.ranks, killing.launchers, (*killing.marks, *before), killing.cgroups, killing.others(),
             self.own_pid, uids=killing.uids, guesses=(*killing.apart, *killing.siblings),
@@ -313,7 +314,7 @@ class ProcessKiller:
         adopted = adoption.unsure(table) if adoption is not None else ()
         others = (
             *killing.bearers_shared, *(facts.process for facts in adopted),
-            *killing.ties.shared(table, killing.members.uids), *(table[pid].process for pid in killing.left),
+            *killing.ties.shared(table, killing.members.uids), *(table[pid].process for pid in killing.managers),
             # Last: another user may copy the mark to any number. What is another run's is known.
             *(p for p in marked_of_others(table, killing.members) if p.pid not in killing.ties.spared),
         )  # fmt: skip

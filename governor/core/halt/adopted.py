@@ -82,26 +82,32 @@ class Adoption:
         lives below the command, one of `others`: it may be that run's. Beside such a run, another user's than ours
         (a sandbox) has nothing of others: what is ours serves both. `leave`: as of `to_leave`.
         """
-        its = {facts.process.pid: facts for facts, is_its in self._below(table) if is_its}
+        its = self._its(table)
         busy = {its[p.pid].uid for p in others if p.pid in its and its[p.pid].process == p}
         if busy and self.uid not in uids:
             return frozenset()
         foreign = [facts for facts in its.values() if facts.uid not in uids]
-        left = managers(its, foreign, 0) | {facts.process for pid, facts in its.items() if pid in leave}
+        left = self.managers(table, uids) | leave
         return frozenset(
             facts.process.pid
             for facts in foreign
             if (self.may_end_all or facts.uid == self.uid)
             and facts.uid not in busy
-            and left.isdisjoint((facts.process, *(ancestor.process for ancestor in ancestors(table, facts))))
+            and left.isdisjoint((facts.process.pid, *(above.process.pid for above in ancestors(table, facts))))
         )
+
+    def managers(self, table: Table, uids: Collection[int]) -> frozenset[int]:
+        """Root's managers below us, which no halt of a run of these `uids` ends."""
+        its = self._its(table)
+        foreign = (facts for facts in its.values() if facts.uid not in uids)
+        return frozenset(process.pid for process in managers(its, foreign, 0))
 
     def to_leave(self, table: Table, uids: Collection[int], own: Iterable[ProcessId]) -> frozenset[int]:
         """Root's managers that a halt of root's own run leaves alone too: a process of none of its `uids` is below one.
 
         Without them what they have begun would end, or look like any orphan of the command. `own`: ranks and launchers.
         """
-        its = {facts.process.pid: facts for facts, is_its in self._below(table) if is_its}
+        its = self._its(table)
         found = managers(its, its.values(), 0) - frozenset(own)
         foreign = (facts for facts in its.values() if found and facts.uid not in uids and facts.state not in "ZX")
         above = {ancestor.process for facts in foreign for ancestor in ancestors(table, facts)}
@@ -115,6 +121,9 @@ class Adoption:
         if not stands_below(table, facts, self.reaper):
             return False
         return self.is_ours_alone or any(self._is_known(one) for one in (facts, *ancestors(table, facts)))
+
+    def _its(self, table: Table) -> dict[int, ProcessFacts]:
+        return {facts.process.pid: facts for facts, is_its in self._below(table) if is_its}
 
     def _below(self, table: Table, *, by_mark: bool = True) -> Iterator[tuple[ProcessFacts, bool]]:
         """What stands below us and is not started by ourselves, and of each whether it is the command's.

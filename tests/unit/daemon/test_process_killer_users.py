@@ -152,6 +152,16 @@ def test_the_control_group_in_which_others_have_a_login_does_not_end_as_a_whole_
     assert set(processes.table()) == {OWN, 200, 201}
 
 
+def test_roots_sshd_in_the_control_group_keeps_no_halt_of_another_users_trainer_open_and_is_named() -> None:
+    processes, process_killer, command = launched()
+    group = FakeGroup(processes)
+    process_killer.attend(group, None, process_killer.adoption)
+    rank = processes.add(101, ppid=COMMAND, uid=USER, mark=MARK)
+    processes.add(200, ppid=OWN, sid=200, uid=ROOT, argv=["sshd: /usr/sbin/sshd [listener]"])
+    process_killer.begin("i", [rank], [command], USER, signal.SIGKILL, marks=[MARK], cgroups=[group.path])
+    assert ([set(named) for named in named_after(process_killer)], group.kills) == ([{200}], 0)
+
+
 def test_what_is_the_runs_in_the_control_group_of_a_login_keeps_the_halt_open_while_it_lives() -> None:
     processes, process_killer, command = launched()
     group = FakeGroup(processes)

@@ -17,7 +17,8 @@ from governor.core.base.units import MTOK, NS_PER_S, BootNs, DurationNs, MonoNs,
 class Window:
     """A closed stretch of progress. Windows follow each other without gap or overlap.
 
-    A window ends with the first step that completes its tokens. Larger steps make windows of one step each.
+    A window ends with the first step that completes its tokens. Larger steps make windows of one step each. Steps
+    of one moment, as lines that came together, are never apart: what divides their time and cost is not known.
     """
 
     from_tokens: int
@@ -42,7 +43,7 @@ class Window:
 
     @property
     def tokens_per_s(self) -> float:
-        """Of progress; 0.0 for a window that took no time (a log read at once)."""
+        """Of progress; 0.0 for a window that took no time (of an older journal)."""
         return self.tokens * NS_PER_S / self.duration_ns if self.duration_ns else 0.0
 
     @property
@@ -181,7 +182,7 @@ class TokenMeter:
         if tokens_total <= self.progress_tokens:
             return None
         self.progress_tokens = tokens_total
-        if tokens_total - self.from_tokens < self.window_tokens:
+        if tokens_total - self.from_tokens < self.window_tokens or self.spent_ns == 0:
             return None
         window = self._close(usd_micros)
         self.window_tokens = then_tokens or self.window_tokens

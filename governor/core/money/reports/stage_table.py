@@ -323,8 +323,8 @@ def _landing(shares: Iterable[_Share]) -> int | None:
         left = forecast(share.recent, goal - share.to_tokens, share.plan.began_tokens)
         if left is None:
             return None  # All that is known is one step, with the run's start-up.
-        # As the newest window was charged: after a price change the older ones say nothing. Of lines that were flushed
-        # together, all windows but one take no time.
+        # As the newest window was charged: after a price change the older ones say nothing. In an older
+        # journal there are windows that took no time.
         rate = next((rate for window in reversed(share.recent) if (rate := rate_of(window)) is not None), None)
         if rate is None and left.tokens_left:
             return None

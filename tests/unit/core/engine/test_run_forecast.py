@@ -61,7 +61,7 @@ def test_a_log_that_is_read_in_one_go_piles_no_windows_up() -> None:
     node = started()
     effects = []
     for number in range(1, 3 * WINDOWS_UNCOMMITTED_MAX):
-        effects += play(node, a_step(number, when=1, tokens=MTOK, tokens_total=number * MTOK), tick(1))
+        effects += play(node, a_step(number, when=1 + number / 1e6, tokens=MTOK, tokens_total=number * MTOK), tick(1))
     assert len(node.windows_uncommitted) < WINDOWS_UNCOMMITTED_MAX
     # The first is kept with the run that begins. Many wait: a commit for each window would be several a second.
     kept = [len(effect.records) for effect in effects if isinstance(effect, PersistRuns)]

@@ -36,6 +36,17 @@ def test_steps_larger_than_a_window_are_a_window_each() -> None:
     assert [(window.from_tokens, window.to_tokens) for window in windows] == [(0, 4 * MTOK), (4 * MTOK, 8 * MTOK)]
 
 
+def test_steps_of_one_moment_end_no_window_for_nothing() -> None:
+    """Three steps at 6 s, three at 12 s, as a buffer shows them: six seconds are three steps'."""
+    meter, closed = TokenMeter(), []
+    meter.begin(0, UsdMicros(0), BootNs(0))
+    for step, second in enumerate([6, 6, 6, 12, 12, 12, 18], 1):
+        closed.append(meter.add(step * MTOK, MTOK, UsdMicros(100 * second), BootNs(second * NS_PER_S)))
+    windows = [window for window in closed if window is not None]
+    assert [(window.tokens, window.usd_micros) for window in windows] == [(MTOK, 600), (3 * MTOK, 600), (3 * MTOK, 600)]
+    assert meter.usd_micros_per_mtok(UsdMicros(1800)) == 200
+
+
 def test_what_is_trained_again_is_waste_and_no_progress() -> None:
     meter = TokenMeter()
     windows = feed(meter, [600_000, 900_000, 500_000, 800_000, 1_100_000])
@@ -64,8 +75,9 @@ def test_the_worked_example() -> None:
 def test_a_changed_size_applies_from_the_next_window_on() -> None:
     meter = TokenMeter()
     meter.begin(0, UsdMicros(0), BootNs(0))
+    sizes = [2 * MTOK] * 4 + [500_000] * 6
     closed = [
-        meter.add(total, STEP_TOKENS, UsdMicros(0), BootNs(0), then_tokens=2 * MTOK if total < 2_500_000 else 500_000)
+        meter.add(total, STEP_TOKENS, UsdMicros(0), BootNs(total), then_tokens=sizes[total // 500_000 - 1])
         for total in range(500_000, 5_000_001, 500_000)
     ]
     edges = [(window.from_tokens, window.to_tokens) for window in closed if window is not None]

@@ -19,7 +19,7 @@ from governor.core.events.effects import Effect, Record
 from governor.core.events.inputs import Event, Step, Tick
 from governor.core.events.streams import StreamOpened, StreamState
 from governor.replay.trace import Trace
-from governor.wire.jsonl import DEFAULT_FIELDS, SECONDS_BOUND, time_of
+from governor.wire.jsonl import DEFAULT_FIELDS, EPOCH_MIN_S, SECONDS_BOUND, time_of
 from governor.wire.recorded import RecordedRanks, is_frame, is_gap, is_halt, is_note
 from governor.wire.records import Events, Faults, RecordReader
 
@@ -31,7 +31,6 @@ USUAL_FADES: Final = 64  # The longest pause halves after about this many quicke
 SILENCE_PARTS: Final = 100
 # A longer pause means a broken clock. The record's time is then ignored.
 GAP_MAX_S: Final = 30 * 24 * 3600.0
-EPOCH_MIN_S: Final = 1e9  # A larger time counts from 1970, not from the start.
 # Records of threads overtake one another by less. A larger step back means a restarted clock.
 BACK_MAX_S: Final = 1.0
 NO_TIME: Final = "its records have no time"

@@ -46,7 +46,9 @@ STEPS_MAX: Final = 1_000_000
 # Ticks come four times a second: half a minute of playing if none can be left out.
 DURATION_MAX: Final = "7d"
 # What a `steps` line may set in a step, besides how it is played.
-STEP_FIELDS: Final = frozenset({field.name for field in fields(Step)} - {"at", "connection", "run", "rank", "step"})
+STEP_FIELDS: Final = frozenset(
+    {field.name for field in fields(Step)} - {"at", "connection", "run", "rank", "step", "written"}
+)
 # Fields by their type. A field that is neither whole nor a flag is any number, NaN and infinities included. The sets
 # are explicit; a test compares both with the annotations of a step.
 WHOLE_FIELDS: Final = frozenset(

@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any, Final
 
-from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.base.units import NS_PER_S, MonoNs, WallNs
 
 TIME_KEYS: Final = ("t", "elapsed_s", "_runtime", "_timestamp", "timestamp")
 # Under these names only a date is a time: a number may be how long a step took.
 DATE_KEYS: Final = ("time", "asctime", "ts", "@timestamp")
 # The year 5138. Larger numbers are milliseconds since 1970, or micro- or nanoseconds.
 EPOCH_BOUND_S: Final = 1e11
+EPOCH_MIN_S: Final = 1e9  # A larger time counts from 1970, not from the start.
 SUBUNITS: Final = 3
 SECONDS_BOUND: Final = 1e20  # Above today's nanoseconds: not a time.
 # Between two records of training. In more than the usual time it was evaluated, saved, or nothing was done.
@@ -63,14 +64,45 @@ def date_seconds(text: str) -> float | None:
 
     A date without a time of day is not a time: it stands still for a day and then jumps.
     """
-    if ":" not in text:
-        return None
-    try:
-        when = datetime.fromisoformat(text.strip())
-    except ValueError:
+    when = _moment(text)
+    if when is None:
         return None
     # Only differences count, so any zone will do where the text names none.
     return (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp()
+
+
+def _zoned_seconds(text: str) -> float | None:
+    when = _moment(text)
+    return None if when is None or when.tzinfo is None else when.timestamp()
+
+
+def _moment(text: str) -> datetime | None:
+    if ":" not in text:
+        return None
+    try:
+        return datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
+
+
+def clock_keys(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keys of a record under which it may say when it was written."""
+    return tuple(key for key in (*TIME_KEYS, *DATE_KEYS) if key in record)
+
+
+def written_at(record: Mapping[str, Any], keys: Sequence[str]) -> WallNs | None:
+    """When a record was written, by a wall clock. None where none of its `keys` says so.
+
+    A time since its clock's start says it not, nor does a date without a zone: the machine's may be another.
+    """
+    for key in keys:
+        value = record[key]
+        is_date = isinstance(value, str) and ":" in value
+        seconds = _zoned_seconds(value) if is_date else seconds_of(value)
+        if seconds is not None and EPOCH_MIN_S <= seconds < EPOCH_BOUND_S:
+            whole = int(seconds)
+            return WallNs(whole * NS_PER_S + round((seconds - whole) * NS_PER_S))
+    return None
 
 
 class RecordClock:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Event, PhaseChange, Step
 from governor.core.events.machine import GpuSample
-from governor.wire.jsonl import DEFAULT_FIELDS, ELAPSED, SAMPLED, RecordClock, parse_line
+from governor.wire.jsonl import DEFAULT_FIELDS, ELAPSED, SAMPLED, RecordClock, clock_keys, parse_line, written_at
 from governor.wire.recorded import is_frame
 from governor.wire.step_values import step_values
 from trainer_shim.wire import FRAMES, PHASES, faults, number
@@ -76,6 +76,7 @@ class _Shape:
     is_plain: bool  # It has a step only.
     is_involved: bool  # One of its values cannot be read alone.
     is_sampled: bool  # Its step counts samples.
+    clocks: tuple[str, ...]
 
     @property
     def is_empty(self) -> bool:
@@ -178,6 +179,8 @@ class RecordReader:
                 self._tokens.settle(values, step)
             if "tokens_per_second" in values:
                 _derive(values, self._clock.since_last(record, step, at) if self._clock is not None else None)
+        if shape.clocks:
+            values["written"] = written_at(record, shape.clocks)
         self._step = step
         return Step(at, None, self.run, 0, step, **values)
 
@@ -292,7 +295,8 @@ def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _S
     counts = tuple(value for value in values if value[2] not in (_number, _duration))
     is_plain = phase is None and gpu is None and not aside
     is_involved = not _INVOLVED.isdisjoint(found)
-    return _Shape(step, figures, counts, phase, gpu, aside, asides, is_plain, is_involved, sampled)
+    clocks = clock_keys(record)
+    return _Shape(step, figures, counts, phase, gpu, aside, asides, is_plain, is_involved, sampled, clocks)
 
 
 def is_aside(name: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 
-from governor.core.base.units import BootNs, MonoNs, UsdMicros, WallNs
+from governor.core.base.units import NS_PER_HOUR, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.launched_command import is_its
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, make_past, payer_of
@@ -293,6 +293,8 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
         managed.history.meter.begin(trained, managed.history.paid_before, managed.history.paid_from)
         # Persisted with the next tick. Otherwise a restarted governor would begin further on, with all of the spend.
         node.request_persist()
+    if step.written is not None and node.boot_offset_ns is not None:
+        spent, boot = _spent_when_written(node, managed, step, spent, boot)
     then_tokens = managed.policy.budget.window_tokens
     began_at = run.first_step_at if run.first_step_at is not None else run.attempt_at
     window = managed.history.meter.add(run.tokens_total, step.tokens or 0, spent, boot, then_tokens, began_at)
@@ -320,3 +322,29 @@ def _spent_at(node: Node, managed: ManagedRun, at: MonoNs) -> tuple[UsdMicros, B
     boot = BootNs(at + node.boot_offset_ns)
     is_over = managed.incident is not None and managed.incident.is_closed  # Its time is charged to nobody any more.
     return node.ledger.spend_at(run.run, boot, None if is_over else run.spend_rate_usd_micros_per_hour), boot
+
+
+def _spent_when_written(
+    node: Node, managed: ManagedRun, step: Step, spent: UsdMicros, boot: BootNs
+) -> tuple[UsdMicros, BootNs]:
+    """What the run had spent when a log's line was written, and that moment: a buffer's lines arrive together.
+
+    `spent` and `boot`: as of its arrival. The line only divides what was spent since the last one. A time that is not
+    between the two is none.
+    """
+    meter, offset_ns = managed.history.meter, node.boot_offset_ns
+    assert meter is not None, "the caller made it"
+    assert offset_ns is not None, "the caller looked"
+    assert step.written is not None, "the caller looked"
+    written = BootNs(step.written - node.wall_offset_ns + offset_ns)
+    if meter.metered_to is None or not meter.metered_to <= written < boot:
+        return spent, boot
+    # Nobody may have paid for the time between two attempts.
+    since, began = meter.metered_to, managed.run.attempt_at + offset_ns
+    if since < began <= written:
+        since = began
+    grown = max(0, spent - meter.step_usd_micros)
+    # At the present rate. If it has risen meanwhile, at the mean: no step was free.
+    rate, took_ns, left_ns = managed.run.spend_rate_usd_micros_per_hour or 0, boot - since, boot - written
+    left = min(rate * left_ns // NS_PER_HOUR, grown * left_ns // took_ns)
+    return UsdMicros(spent - left), written

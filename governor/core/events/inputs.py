@@ -104,6 +104,7 @@ class Step:
     rss_bytes: int | None = None
     progress_seq: int | None = None
     grad_finite: bool | None = None  # Of a sample of the rank's gradient, where no norm is known.
+    written: WallNs | None = None  # Of a line, as the line says. It says no more than which window the spend is of.
 
     @property
     def reports_training(self) -> bool:
@@ -132,8 +133,7 @@ class Beat:
     rank: int
     progress_seq: int
     phase: str
-    # By the trainer's clock, which is the same CLOCK_MONOTONIC of this machine.
-    phase_since: MonoNs
+    phase_since: MonoNs  # By the trainer's clock, which is the same CLOCK_MONOTONIC of this machine.
     step: int | None = None
     in_step: bool = False
     last_hook: str | None = None

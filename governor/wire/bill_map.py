@@ -38,10 +38,25 @@ _HOURS: Final = TimeUnit(Fraction(1), of_a_gpu=False)
 _DATE_ONLY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 _EPOCH: Final = re.compile(r"\d{10}(?:\.\d+)?|\d{13}")
 _NEGATIVE: Final = re.compile(r"\(\s*(.+?)\s*\)|[-−]\s*(.+)|([^-].*?)\s*[-−]")
+
+
+def _says(whole: str, part: str | None = None) -> re.Pattern[str]:
+    """One of the `whole` words, as in "sales_tax" and not in "syntax", or one of those that may be a `part` of one."""
+    own = rf"(?<![a-z0-9])(?:{whole})(?![a-z0-9])"
+    return re.compile(own if part is None else f"{part}|{own}", re.IGNORECASE)
+
+
+# Before compute: a tax or a disk is often named with the machine that it is of.
 _WORDS: Final = (
-    (re.compile(r"\b(tax|vat|gst)\b", re.IGNORECASE), BillKind.TAX),
-    (re.compile(r"storage|disk|volume|file ?system", re.IGNORECASE), BillKind.STORAGE),
-    (re.compile(r"egress|bandwidth|transfer|traffic|upload|download", re.IGNORECASE), BillKind.EGRESS),
+    (_says("tax(?:es)?|vat|gst|hst|qst|mwst|tva|iva"), BillKind.TAX),
+    (
+        _says(
+            "(?:block|object)[ _-]?store|gb[ _-]?months?|fs|nfs|efs|ebs|s3",
+            "storage|disk|volume|file ?system|snapshot|backup|bucket",
+        ),
+        BillKind.STORAGE,
+    ),
+    (_says("data[ _-]out|nat", "egress|bandwidth|transfer|traffic|upload|download|outbound"), BillKind.EGRESS),
     (re.compile(r"gpu|instance|compute|\bvm\b|\bpod\b|node|machine|server", re.IGNORECASE), BillKind.COMPUTE),
 )
 # Columns that state the currency, unasked: "Currency", "billing_currency", "CurrencyCode".

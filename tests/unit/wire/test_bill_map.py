@@ -84,6 +84,13 @@ def test_a_row_in_another_unit_is_no_compute() -> None:
     [
         ("8x H100 instance", BillKind.COMPUTE), ("Storage charge", BillKind.STORAGE), ("Egress", BillKind.EGRESS),
         ("Sales tax", BillKind.TAX), ("Support fee", BillKind.OTHER), ("Reserved plan", BillKind.OTHER),
+        ("Sales taxes", BillKind.TAX), ("gpu_sales_tax", BillKind.TAX), ("VAT_GPU", BillKind.TAX),
+        ("HST on GPU instances", BillKind.TAX), ("GPU syntax server", BillKind.COMPUTE),
+        ("Snapshot of a machine", BillKind.STORAGE), ("Backup: node a", BillKind.STORAGE),
+        ("EBS gp3 of instance i-0aaa", BillKind.STORAGE), ("S3 bucket of server logs", BillKind.STORAGE),
+        ("GB-months of node a", BillKind.STORAGE), ("shared_fs for pod", BillKind.STORAGE),
+        ("Data out of instance", BillKind.EGRESS), ("NAT gateway machine", BillKind.EGRESS),
+        ("GPU pods of ebsen", BillKind.COMPUTE), ("NVMe SSD GPU server 8xH100", BillKind.COMPUTE),
     ],
 )  # fmt: skip
 def test_kinds_by_their_words(words: str, kind: BillKind) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from governor.core.base.units import NS_PER_S, parse_count, parse_duration, read_amount
+from governor.core.base.units import NS_PER_S, parse_count, parse_duration, read_amount, read_float
 from governor.planner.catalog import GPU_HOUR_USD_MAX, GpuPrice, gpu_named, listed_price
 from governor.planner.keys import PlanUnreadableError, resolved
 from governor.planner.model.candidates import DEEPSPEED, EXPERT_RANKS, MARGIN, ROUNDED, SHARDED, Space, candidates
@@ -87,7 +87,7 @@ class Reader:
         if not (text := self.values.get(key, "")):
             return None
         try:
-            value = float(text)
+            value = read_float(text)
         except ValueError:
             value = math.nan
         if not 0 < value <= most or math.isinf(value):

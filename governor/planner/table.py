@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from governor.core.base.units import read_float
 from governor.planner.catalog import UnknownNameError, gpu_named, model_named
 from governor.planner.model.memory import memory_of
 from governor.planner.model.setup import Attention, Checkpointing, Framework, Gpu, Offload, Precision, Setup
@@ -391,7 +392,7 @@ def _float(row: Row, key: str) -> float | None:
     if not text:
         return None
     try:
-        value = float(text)
+        value = read_float(text)
     except ValueError:
         raise UnreadableRowError(f"{key} = {text!r} is no number") from None
     if not math.isfinite(value) or value < 0:

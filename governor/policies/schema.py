@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from governor.core.base.findings import Response
 from governor.core.base.policy import ALL, Mode
-from governor.core.base.units import AMOUNT
+from governor.core.base.units import AMOUNT, COUNT
 from governor.core.rules import expressions
 from governor.core.rules.trigger import Key, Trigger
 from governor.core.rules.triggers import load
@@ -35,8 +35,7 @@ from governor.policies.rules import MEMBERS_MAX, RESUME_WITH_MAX, RULES_MAX
 Schema = dict[str, Any]
 
 _SPAN: Final = r"([0-9]+(\.[0-9]+)?\s*(ms|s|min|m|h|d)\s*)+"
-_COUNT: Final = r"[0-9][0-9_]*(\.[0-9_]+)?\s*[kKMBT]?"
-_TOKENS: Final = rf"{_COUNT}\s*tokens?"
+_TOKENS: Final = rf"{COUNT}\s*tokens?"
 _DOLLARS: Final = rf"^\s*{AMOUNT}\s*$"
 
 
@@ -91,7 +90,7 @@ def _span(says: str, default: str) -> Schema:
 
 
 def _count(says: str, least: int = 0, most: int | None = None) -> Schema:
-    count: Schema = {"type": ["integer", "string"], "minimum": least, "pattern": f"^\\s*{_COUNT}\\s*$"}
+    count: Schema = {"type": ["integer", "string"], "minimum": least, "pattern": f"^\\s*{COUNT}\\s*$"}
     if most is not None:
         count["maximum"] = most
     return {**count, "description": says}

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
+from governor.core.base.units import read_float
 from governor.replay.readers import tensorboard, wandb
 from governor.replay.readers.lines import LINE_BYTES_MAX, LogTorn, LogUnreadable, bounded_lines
 from governor.replay.readers.tensorboard import is_event_file
@@ -170,7 +171,7 @@ def _texts(path: Path) -> Iterator[str]:
 
 def _cell(text: str) -> float | bool | str:
     try:
-        return float(text)
+        return read_float(text)
     except ValueError:
         return _FLAGS.get(text.lower(), text)
 

@@ -34,7 +34,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import fields
 from typing import Any, Final
 
-from governor.core.base.units import DurationNs, MonoNs, UsdMicros, parse_duration, usd
+from governor.core.base.units import DurationNs, MonoNs, UsdMicros, parse_duration, read_float, usd
 from governor.core.events.inputs import Step
 from governor.core.events.machine import HostMemory, SpotNotice
 from governor.core.money.budgets import Cap
@@ -209,13 +209,13 @@ def _hold(player: Player, words: Sequence[str]) -> None:
 
 
 def _gpus(player: Player, words: Sequence[str]) -> None:
-    player.gpus_busy = tuple(None if one == "absent" else float(one) for one in words)
+    player.gpus_busy = tuple(None if one == "absent" else read_float(one) for one in words)
 
 
 def _memory(player: Player, words: Sequence[str]) -> None:
     if len(words) not in (3, 4) or words[1] != "of" or words[3:] not in ([], ["group"]):
         raise SeriesError("memory: write for example memory 4 of 64, in GiB, or memory 1 of 8 group")
-    left, total = (round(float(one) * 2**30) for one in (words[0], words[2]))
+    left, total = (round(read_float(one) * 2**30) for one in (words[0], words[2]))
     of_run = ("run", "/job") if words[3:] else (None, None)
     player.apply(HostMemory(MonoNs(player.now), left, total, *of_run))
 
@@ -362,6 +362,6 @@ def _value(name: str, text: str) -> Any:
             raise SeriesError(f'steps: {name}: "{text}" is not a whole number or absent')
         return int(text)
     try:
-        return float(text)
+        return read_float(text)
     except ValueError:
         raise SeriesError(f'steps: {name}: "{text}" is not a number or absent') from None

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any, Final
 
-from governor.core.base.units import NS_PER_S, MonoNs, WallNs
+from governor.core.base.units import NS_PER_S, MonoNs, WallNs, read_float
 
 TIME_KEYS: Final = ("t", "elapsed_s", "_runtime", "_timestamp", "timestamp")
 # Under these names only a date is a time: a number may be how long a step took.
@@ -47,7 +47,7 @@ def seconds_of(time: object) -> float | None:
     if isinstance(time, bool) or not isinstance(time, int | float | str):
         return None
     try:
-        seconds = float(time)
+        seconds = read_float(time) if isinstance(time, str) else float(time)
     except ValueError:
         return None
     except OverflowError:  # An integer beyond every float.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from governor.core.base.units import MonoNs
+from governor.core.base.units import MonoNs, read_float
 from governor.core.events.inputs import Event, PhaseChange, Step
 from governor.core.events.machine import GpuSample
 from governor.wire.jsonl import DEFAULT_FIELDS, ELAPSED, SAMPLED, RecordClock, clock_keys, parse_line, written_at
@@ -329,7 +329,7 @@ def _number(value: Any) -> float | None:
     try:
         if isinstance(value, str):
             word = _WORDS.get(value.strip().lower())
-            return word if word is not None else float(value)
+            return word if word is not None else read_float(value)
         value = number(value)
         return None if value is None else float(value)
     except (ValueError, OverflowError):  # Not a number, or an integer beyond every float.

@@ -11,7 +11,7 @@ import click
 
 from governor.cli.common import Failed, exits, json_option, print_json, show_text
 from governor.cli.plan.options import PLAN_ERRORS, html_option, model_argument, plan_options, values_of, write_page
-from governor.core.base.units import read_amount
+from governor.core.base.units import read_amount, read_float
 from governor.text.screen import screen_of
 from governor.text.table import Head, render_rows
 
@@ -104,7 +104,7 @@ def _usd(text: str | None) -> float | None:
 
 def _above_zero(key: str, number: str, text: str) -> float:
     try:
-        value = float(number)
+        value = read_float(number)
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:

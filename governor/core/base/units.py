@@ -34,10 +34,11 @@ _DURATION_UNITS_NS: Final = {
 }
 _COUNT_UNITS: Final = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)", re.ASCII)
-_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMBT]?)", re.ASCII)
+# With its number and its unit as groups. The schema of a policy has it too.
+COUNT: Final = r"([0-9]{1,3}(?:_[0-9]{3})+(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?)\s*([kKMBT]?)"
 # The number is its only group. The schema of a policy has it too, so it is as regular as JavaScript's.
 AMOUNT: Final = (
-    r"(?:US)?\$?\s*([1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)"
+    r"(?:(?:US)?\$)?\s*([1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)"
     r"\s*(?:USD|\$)?"
 )
 # Signs and codes of the currencies that a price list of GPUs may be in.
@@ -62,14 +63,21 @@ def parse_duration(text: str) -> DurationNs:
 
 
 def parse_count(text: str) -> int:
-    """Read a count such as "20B", "1.5M", "51200". ValueError says what is accepted."""
-    match = _COUNT.fullmatch(text.strip().replace("_", ""))
+    """Read a count such as "20B", "1.5M", "51200", "51_200". ValueError says what is accepted."""
+    match = re.fullmatch(COUNT, text.strip())
     if match is None:
         raise ValueError(f'"{text[:40]}" is not a count; write for example "20B", "1.5M", "51200"')
-    count = float(match.group(1)) * _COUNT_UNITS[match.group(2)]
+    count = float(match.group(1).replace("_", "")) * _COUNT_UNITS[match.group(2)]
     if count >= 1e18:  # More than an integer of the journal holds.
         raise ValueError(f'"{text[:40]}" is not a count: it is below 10^18')
     return round(count)
+
+
+def read_float(text: str) -> float:
+    """float(), but for the underscores that Python allows: "1_0" is a slip. ValueError for what is no number."""
+    if "_" in text:
+        raise ValueError(f'"{text[:40]}" is not a number')
+    return float(text)
 
 
 def usd(amount: float | int | str) -> UsdMicros:

@@ -47,6 +47,12 @@ def test_a_step_that_names_its_phase_is_a_step() -> None:
     assert phases(phase="eval", step=4, loss=1.0) == ["eval"]
 
 
+def test_a_text_with_an_underscore_is_no_number() -> None:
+    (step,) = steps({"step": 4, "loss": "1_0", "tokens": "51_2", "lr": "0.1"})
+    assert (step.loss, step.tokens, step.lr) == (None, None, 0.1)
+    assert steps({"step": "1_0", "loss": 1.0}) == []
+
+
 def test_tokens_that_stay_are_each_steps() -> None:
     assert [s.tokens for s in steps(*({"step": n, "tokens": 512} for n in range(3)))] == [512] * 3
 

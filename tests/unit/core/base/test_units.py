@@ -12,6 +12,7 @@ from governor.core.base.units import (
     format_usd,
     parse_count,
     parse_duration,
+    read_float,
     usd,
 )
 
@@ -42,18 +43,38 @@ def test_what_is_no_duration(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("20B", 20 * 10**9), ("1.5M", 1_500_000), ("51200", 51_200), ("51_200", 51_200), ("2k", 2000)]
+    ("text", "count"),
+    [
+        ("20B", 20 * 10**9),
+        ("1.5M", 1_500_000),
+        ("51200", 51_200),
+        ("1_051_200", 1_051_200),
+        ("51_200", 51_200),
+        ("2k", 2000),
+        ("10_000.5k", 10_000_500),
+    ],
 )
 def test_counts(text: str, count: int) -> None:
     assert parse_count(text) == count
 
 
 @pytest.mark.parametrize(
-    "text", ["", "B", "-1", "20 billions", "1e9", "1000000000B", pytest.param("9" * 999, id="long")]
+    "text",
+    [
+        *("", "B", "-1", "20 billions", "1e9", "1000000000B", pytest.param("9" * 999, id="long")),
+        *("1_0M", "_1M", "1_M", "1__000", "1_00", "1000_000", "1._5M", "1.5_0M", "1_000_", "1_2_3"),
+    ],
 )
 def test_what_is_no_count(text: str) -> None:
     with pytest.raises(ValueError, match="is not a count"):
         parse_count(text)
+
+
+def test_a_number_has_no_underscores() -> None:
+    assert (read_float("1.5"), read_float(" -2e3 ")) == (1.5, -2000.0)
+    for text in ("1_0", "0_5", "1e1_0", "", "x"):
+        with pytest.raises(ValueError):
+            read_float(text)
 
 
 @pytest.mark.parametrize("amount", [-1, float("nan"), float("inf"), "1e13", "abc", pytest.param(10**400, id="huge")])
@@ -99,7 +120,9 @@ def test_a_unit_is_told(text: str) -> None:
         usd(text)
 
 
-@pytest.mark.parametrize("text", ["\N{ARABIC-INDIC DIGIT THREE}", "1_000", "10k", "-5", "", "$", "1" * 41, "$" * 10**6])
+@pytest.mark.parametrize(
+    "text", ["\N{ARABIC-INDIC DIGIT THREE}", "1_000", "US5", "US 5", "US", "10k", "-5", "", "$", "1" * 41, "$" * 10**6]
+)
 def test_what_no_one_reads_alike_is_no_amount(text: str) -> None:
     with pytest.raises(ValueError, match="is not an amount") as told:
         usd(text)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from governor.core.base.units import MonoNs, read_float
+from governor.core.base.units import MTOK, MonoNs, read_float
 from governor.core.events.inputs import Event, PhaseChange, Step
 from governor.core.events.machine import GpuSample
 from governor.wire.jsonl import DEFAULT_FIELDS, ELAPSED, SAMPLED, RecordClock, clock_keys, parse_line, written_at
@@ -239,8 +239,8 @@ class _Tokens:
             self._learn(step, tokens)
         if self._is_total:
             values.setdefault("tokens_total", values.pop("tokens"))
-        elif self._is_total is None and self._rises:
-            del values["tokens"]  # It rises and is not settled yet.
+        elif self._is_total is None and (self._rises or (step > 1 and tokens > MTOK and "tokens_total" not in values)):
+            del values["tokens"]  # It rises and is not settled yet, or is the first: all tokens of before, perhaps.
 
     def _learn(self, step: int, tokens: int) -> None:
         last, self._last = self._last, (step, tokens)

@@ -96,6 +96,8 @@ class RunMoney:
 
     # The last counted step: its attempt's begin, its number in the attempt, and its absolute number.
     metered: tuple[MonoNs, int, int] = MonoNs(-1), 0, 0
+    # Of a log: the step and the total of its first line, while no other line tells how many tokens that had itself.
+    first_line: tuple[int, int] | None = None
     windows: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
     forecast: Forecast | None = None  # As of the last window's end.
     # The largest checkpoint that left the region. The reserve for a halt's checkpoint depends on it.

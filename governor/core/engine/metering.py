@@ -291,8 +291,12 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
         # The first window has all spend before the first step, but no tokens that were trained before we saw the run.
         trained = max(0, run.tokens_total - (step.tokens or 0))
         managed.history.meter.begin(trained, managed.history.paid_before, managed.history.paid_from)
+        if step.connection is None and step.tokens is None:
+            managed.money.first_line = step.step, run.tokens_total
         # Persisted with the next tick. Otherwise a restarted governor would begin further on, with all of the spend.
         node.request_persist()
+    elif managed.money.first_line is not None:
+        _count_first_line(managed, managed.history.meter, managed.money.first_line, step)
     if step.written is not None and node.boot_offset_ns is not None:
         spent, boot = _spent_when_written(node, managed, step, spent, boot)
     then_tokens = managed.policy.budget.window_tokens
@@ -312,6 +316,18 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
     )
     row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(managed), is_unpriced))
     node.windows_uncommitted.append(Record("window", run.run, None, row))
+
+
+def _count_first_line(managed: ManagedRun, meter: TokenMeter, first_line: tuple[int, int], step: Step) -> None:
+    """Count the tokens of a log's first line, if the second shows that the run began with it.
+
+    Then it is no further from step 0 than from the second, and its total is not of more steps than that.
+    """
+    managed.money.first_line = None
+    (first, total), now = first_line, managed.run.tokens_total
+    grown = (now or 0) - total
+    if meter.progress_tokens == meter.began_tokens == total and first <= step.step - first and total <= 2 * grown:
+        meter.begin_earlier(total)
 
 
 def _spent_at(node: Node, managed: ManagedRun, at: MonoNs) -> tuple[UsdMicros, BootNs]:

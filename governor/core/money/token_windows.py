@@ -188,6 +188,12 @@ class TokenMeter:
         self.window_tokens = then_tokens or self.window_tokens
         return window
 
+    def begin_earlier(self, tokens: int) -> None:
+        """Count tokens before the first step's end: it had them itself. Of the first window only, with its start."""
+        self.began_tokens -= tokens
+        self.from_tokens -= tokens
+        self.start_tokens += tokens
+
     def _close(self, usd_micros: UsdMicros) -> Window:
         window = self.open_window
         self.from_tokens = self.progress_tokens

@@ -35,7 +35,7 @@ class Log:
         self.world = World(make_node(cloud="none", budget=Budget(), price_usd_micros_per_hour=HOURLY))
         self.world.play(StreamOpened(MonoNs(0), "log", 1000))
         self.world.tick()
-        self._reader = RecordReader("log")
+        self.reader = RecordReader("log")
         self._step = 0
 
     def flush(self, at_s: float, times: Iterable[object], **more: object) -> None:
@@ -45,7 +45,7 @@ class Log:
             self._step += 1
             record = {"step": self._step, "loss": 2.0, "tokens": MTOK, "timestamp": time, **more}
             line = json.dumps({key: value for key, value in record.items() if value is not None}).encode()
-            events = self._reader.read_line(line, MonoNs(self.world.mono))
+            events = self.reader.read_line(line, MonoNs(self.world.mono))
             assert isinstance(events, tuple)
             for event in events:
                 self.world.play(event)

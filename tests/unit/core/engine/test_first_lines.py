@@ -1,0 +1,60 @@
+"""The first line of a log with a total: what it had trained itself counts, what was trained before does not.
+
+A step of ten seconds trains a million tokens for a cent.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from governor.core.base.units import MTOK, MonoNs
+from tests.unit.core.engine.test_line_times import CENT, Log
+from tests.unit.core.money.test_waste import until
+
+
+def counted(*records: dict[str, Any]) -> tuple[int, int, list[tuple[int, int, int]]]:
+    """A line each ten seconds. Tokens since metering began, those twice too; the windows as from, to, micro-dollars."""
+    log = Log()
+    for place, record in enumerate(records, 1):
+        until(log.world, 10 * place)
+        events = log.reader.read_line(json.dumps({"loss": 2.0} | record).encode(), MonoNs(log.world.mono))
+        assert isinstance(events, tuple)
+        for event in events:
+            log.world.play(event)
+    meter = log.world.node.runs["log"].history.meter
+    assert meter is not None
+    windows = [(one.from_tokens // MTOK, one.to_tokens // MTOK, one.usd_micros) for one in log.windows]
+    return meter.useful_tokens // MTOK, meter.trained_tokens // MTOK, windows
+
+
+@pytest.mark.parametrize("stride", [1, 10, 500])
+def test_a_run_that_began_with_its_log_has_the_tokens_of_the_first_line(stride: int) -> None:
+    told = counted(*({"step": stride * n, "tokens_total": n * MTOK} for n in (1, 2, 3, 4)))
+    assert told == (4, 4, [(0, 2, 2 * CENT), (2, 3, CENT), (3, 4, CENT)])
+
+
+@pytest.mark.parametrize("before", [1000, 20, 3])
+def test_what_was_trained_before_is_of_no_window(before: int) -> None:
+    """The first line comes after ten seconds: its own tokens are not known, and no more is counted than is."""
+    told = counted(*({"step": before + n, "tokens_total": (before + n) * MTOK} for n in (1, 2, 3)))
+    assert told == (2, 2, [(before + 1, before + 2, 2 * CENT), (before + 2, before + 3, CENT)])
+
+
+def test_the_first_step_of_another_epoch_has_no_tokens_of_the_epochs_before() -> None:
+    told = counted(*({"step": n, "tokens_total": (900 + n) * MTOK} for n in (1, 2, 3)))
+    assert told == (2, 2, [(901, 902, 2 * CENT), (902, 903, CENT)])
+
+
+def test_what_may_be_a_total_is_no_step_of_eight_hundred_million_tokens() -> None:
+    """A bare "tokens" that has risen eight times is a total: from there its tokens count."""
+    useful, trained, windows = counted(*({"step": 1000 + n, "tokens": (800 + n) * MTOK} for n in range(1, 12)))
+    assert (useful, trained) == (2, 2)
+    assert windows == [(809, 810, 10 * CENT), (810, 811, CENT)]
+
+
+def test_a_log_with_both_counts_its_first_line() -> None:
+    told = counted(*({"step": 1000 + n, "tokens": MTOK, "tokens_total": (1000 + n) * MTOK} for n in (1, 2)))
+    assert told == (2, 2, [(1000, 1001, CENT), (1001, 1002, CENT)])

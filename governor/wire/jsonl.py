@@ -1,4 +1,4 @@
-"""Reads one line of a metrics stream: its record, its time, and the names under which trainers log each field.
+"""Reads one line of a metrics stream: its record, time and step, and the names under which trainers log each field.
 
 wire.records makes events of the records.
 """
@@ -27,6 +27,10 @@ SECONDS_BOUND: Final = 1e20  # Above today's nanoseconds: not a time.
 GAP_FACTOR: Final = 3.0
 GAP_MIN_S: Final = 5.0  # Lines come when their writer flushes them.
 INTERVALS: Final = 15
+EPOCH_KEYS: Final = ("epoch", "train/epoch")
+EPOCHS_MAX: Final = 64  # Whose begin is kept. Of more, each second one goes.
+EPOCH_NUMBER_BOUND: Final = 2.0**31
+STEP_MAX: Final = 2**63 - 1  # The most that the journal holds.
 
 
 def time_of(record: Mapping[str, Any]) -> float | None:
@@ -128,6 +132,101 @@ class RecordClock:
         self._intervals.append(now - last[1])
         is_usual = usual is not None and now - last[1] <= max(GAP_MIN_S, GAP_FACTOR * usual)
         return now - last[1] if is_usual else None
+
+
+# --- steps of the run, of a log that counts samples or begins anew with each epoch -------------------------
+
+
+class Samples:
+    """Steps of a log that counts samples. Each new count is one step: DeepSpeed's monitor logs every step.
+
+    The log has no batch size, which may also grow during a run.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[int, int] | None = None  # Samples, and our step.
+        self._batch: int | None = None
+
+    def step(self, samples: int) -> int:
+        """The step, counted from 1. A relaunch from a checkpoint moves it back as far as the samples move."""
+        if self._last is None:
+            self._last = samples, 1
+            return 1
+        before, step = self._last
+        if samples > before:
+            self._batch = samples - before
+            step += 1
+        elif samples < before:
+            step = max(1, step - max(1, round((before - samples) / (self._batch or before))))
+        self._last = samples, step
+        return step
+
+
+class Epochs:
+    """Makes steps of the whole run of those that begin anew with each epoch, of a log that says the epoch.
+
+    Steps of the whole run never go back while the epoch goes on. So a step that goes back to the begin of an epoch, in
+    one that the log has not had, is a new one. Back in an epoch that it has had, the run trains again.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[int, int] | None = None  # Epoch, and the step in it.
+        self._stride = 1  # Between the last two lines of an epoch.
+        # Each epoch, and the steps of the run before it. One alone: the log's steps are the run's.
+        self._begins: list[tuple[int, int]] = []
+        self._before = 0  # Of the present one.
+
+    def step(self, step: int, epoch: object, *, trains: bool) -> int:
+        """The step of the run. `trains`: a record of training; of another one, neither step nor epoch begins one."""
+        number = _epoch_number(epoch)
+        if number is not None and trains:
+            self._see(number, step)
+        return min(self._before + step, STEP_MAX)
+
+    def _see(self, number: int, step: int) -> None:
+        last, self._last = self._last, (number, step)
+        if last is None:
+            self._begins = [(number, 0)]
+        elif number == last[0]:
+            self._stride = step - last[1] if step > last[1] else self._stride
+        elif number > last[0] and step <= self._stride and (step < last[1] or self._is_anew(step, last)):
+            before = self._before + last[1] + (self._stride if step == 0 else 0)
+            if before <= STEP_MAX // 2:  # Nobody trains so many.
+                self._before = before
+                self._begins = [*(one for one in self._begins if one[0] < number), (number, before)]
+            if len(self._begins) > EPOCHS_MAX:
+                del self._begins[1:-1:2]
+        elif number < last[0]:
+            self._before = max((before for known, before in self._begins if known <= number), default=0)
+
+    def _is_anew(self, step: int, last: tuple[int, int]) -> bool:
+        """Whether epochs of one line each go on."""
+        return len(self._begins) > 1 and step == last[1]
+
+    def state(self) -> list[Any] | None:
+        """As plain JSON. None while steps are the run's."""
+        return [*(self._last or ()), self._stride, self._before, *self._begins] if len(self._begins) > 1 else None
+
+    def resume(self, state: Any) -> None:
+        """Go on from a `state`. What is none changes nothing."""
+        try:
+            epoch, step, stride, before = (int(value) for value in state[:4])
+            begins = [(int(number), int(steps)) for number, steps in state[4:]]
+        except (TypeError, ValueError, OverflowError, KeyError):
+            return
+        if len(begins) <= EPOCHS_MAX and all(
+            0 <= one < 2**62 for one in (epoch, step, stride, before, *sum(begins, ()))
+        ):
+            self._last, self._stride, self._before, self._begins = (epoch, step), stride, before, begins
+
+
+def _epoch_number(value: object) -> int | None:
+    """The whole epoch of "1", 1 or 1.99. None for what is none."""
+    try:
+        number = float(value) if isinstance(value, int | float) else read_float(str(value))
+    except (ValueError, OverflowError):
+        return None
+    return math.floor(number) if 0 <= number < EPOCH_NUMBER_BOUND else None
 
 
 # --- one line -> a record; which names fields have ------------------------------------------------------

@@ -15,7 +15,18 @@ from typing import Any, Final
 from governor.core.base.units import MTOK, MonoNs, read_float
 from governor.core.events.inputs import Event, PhaseChange, Step
 from governor.core.events.machine import GpuSample
-from governor.wire.jsonl import DEFAULT_FIELDS, ELAPSED, SAMPLED, RecordClock, clock_keys, parse_line, written_at
+from governor.wire.jsonl import (
+    DEFAULT_FIELDS,
+    ELAPSED,
+    EPOCH_KEYS,
+    SAMPLED,
+    Epochs,
+    RecordClock,
+    Samples,
+    clock_keys,
+    parse_line,
+    written_at,
+)
 from governor.wire.recorded import is_frame
 from governor.wire.step_values import step_values
 from trainer_shim.wire import FRAMES, PHASES, faults, number
@@ -77,6 +88,7 @@ class _Shape:
     is_involved: bool  # One of its values cannot be read alone.
     is_sampled: bool  # Its step counts samples.
     clocks: tuple[str, ...]
+    epoch: str | None
 
     @property
     def is_empty(self) -> bool:
@@ -96,7 +108,8 @@ class RecordReader:
         # A rate alone gives tokens if the user has named it. Under a usual name it may be of one GPU.
         is_given = fields["tokens_per_second"] is not DEFAULT_FIELDS["tokens_per_second"]
         self._clock = RecordClock() if is_given else None
-        self._samples = _Samples()
+        self._samples = Samples()
+        self.epochs = Epochs()
         self._step: int | None = None
         # Overflows that the log counts over intervals of several steps.
         self._overflows = 0
@@ -130,6 +143,9 @@ class RecordReader:
             step = _whole(step)
         if shape.is_sampled and step is not None and step >= 0:
             step = self._samples.step(step)
+        elif step is not None and step >= 0:
+            epoch = record[shape.epoch] if shape.epoch is not None else None
+            step = self.epochs.step(step, epoch, trains=not shape.is_aside)
         if shape.is_plain and step is not None and step >= 0:
             read = self._read_step(record, shape, step, at)
             if shape.asides and _is_evaluation(read, record, shape):
@@ -196,31 +212,6 @@ class RecordReader:
         elif 1 <= count <= stride:
             self._overflows += int(count)
             values.setdefault("skipped_steps", self._overflows)
-
-
-class _Samples:
-    """Steps of a log that counts samples. Each new count is one step: DeepSpeed's monitor logs every step.
-
-    The log has no batch size, which may also grow during a run.
-    """
-
-    def __init__(self) -> None:
-        self._last: tuple[int, int] | None = None  # Samples, and our step.
-        self._batch: int | None = None
-
-    def step(self, samples: int) -> int:
-        """The step, counted from 1. A relaunch from a checkpoint moves it back as far as the samples move."""
-        if self._last is None:
-            self._last = samples, 1
-            return 1
-        before, step = self._last
-        if samples > before:
-            self._batch = samples - before
-            step += 1
-        elif samples < before:
-            step = max(1, step - max(1, round((before - samples) / (self._batch or before))))
-        self._last = samples, step
-        return step
 
 
 class _Tokens:
@@ -295,8 +286,8 @@ def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _S
     counts = tuple(value for value in values if value[2] not in (_number, _duration))
     is_plain = phase is None and gpu is None and not aside
     is_involved = not _INVOLVED.isdisjoint(found)
-    clocks = clock_keys(record)
-    return _Shape(step, figures, counts, phase, gpu, aside, asides, is_plain, is_involved, sampled, clocks)
+    clocks, epoch = clock_keys(record), next((name for name in EPOCH_KEYS if name in record), None)
+    return _Shape(step, figures, counts, phase, gpu, aside, asides, is_plain, is_involved, sampled, clocks, epoch)
 
 
 def is_aside(name: str) -> bool:

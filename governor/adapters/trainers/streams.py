@@ -169,7 +169,10 @@ class Stream:
             events.append(FramesLost(at, None, faulty, f"{self._entry.path}: lines that could not be read"))
         if chunk.position is not None and chunk.position != self._position_reported:
             self._position_reported = chunk.position
-            events.append(StreamRead(at, self._entry.run, chunk.position.row()))
+            row = chunk.position.row()
+            if epochs := self._lines.epochs.state():
+                row["epochs"] = epochs
+            events.append(StreamRead(at, self._entry.run, row))
         return events
 
     def _state(self, at: MonoNs, chunk: Chunk) -> list[Event]:
@@ -272,6 +275,7 @@ class Stream:
         saved = Position.of(self._saved_stream.position)
         if saved is not None and set(self._saved_stream.processes) & set(self._named or ()):
             self._files.tail.go_on(saved)
+            self._lines.epochs.resume((self._saved_stream.position or {}).get("epochs"))
 
 
 def named_by_pidfile(read: PidfileRead | None, processes: Processes) -> Sequence[ProcessFacts]:

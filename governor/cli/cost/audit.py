@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from governor.cli.common import ExitCode, complain, config_option, exits, json_option, print_json, settings_from
-from governor.cli.cost.bill_file import bill_options, is_of, read_bill_file
+from governor.cli.cost.bill_file import bill_options, is_of, read_bill_file, shift_row
 from governor.cli.cost.charges import Scope, Unread, charges_in
-from governor.core.base.units import NS_PER_HOUR, utc_text
+from governor.core.base.units import utc_text
 from governor.core.money.reports.cost import decimal_text
 from governor.text.screen import screen_of
 
 if TYPE_CHECKING:
     from governor.core.money.reports.audit import Audited, BilledAfter, Halted
     from governor.core.money.reports.bill import Bill
+    from governor.core.money.reports.bill_reading import Shift
     from governor.wire.bill_map import BillMap
 
 _HEAD: Final = ("INCIDENT", "RUN", "VERIFIED (UTC)", "RESOURCE", "KIND")
@@ -58,12 +59,12 @@ def audit(
     unread = Unread(scope)
     own = [charge for charge in charges_in(state_dir, scope, unread) if is_of(charge, resources)]
     found = read_as_ours(found, own, settings.price.gpus)
-    shift_h = shift_of(found, metered_hours(own))
-    found = found.moved(-shift_h * NS_PER_HOUR)
+    shift = shift_of(found, metered_hours(own))
+    found = shift.taken_off(found) if shift is not None else found
     audited = beside(halts, found, own)
     agrees = all(one.agrees for one in audited)
     if as_json:
-        print_json(_document(bill, found, audited, unread.count, shift_h, agrees=agrees))
+        print_json(_document(bill, found, audited, unread.count, shift, agrees=agrees))
     else:
         _print(bill, found, audited, agrees=agrees)
     unread.end()
@@ -149,7 +150,7 @@ def _decimal(value: Fraction, digits: int) -> str:
 
 
 def _document(
-    path: str, bill: Bill, audited: Sequence[Audited], unreadable: int, shift_h: int, *, agrees: bool
+    path: str, bill: Bill, audited: Sequence[Audited], unreadable: int, shift: Shift | None, *, agrees: bool
 ) -> dict[str, Any]:
     """Amounts are decimal strings of micro-dollars."""
     return {
@@ -157,7 +158,7 @@ def _document(
         "form": bill.form,
         "since": utc_text(bill.since),
         "until": utc_text(bill.until),
-        "shift_hours": shift_h,
+        **shift_row(shift),
         "currency": "USD",
         "agrees": agrees,
         "incidents": [_record(one) for one in audited],

@@ -13,10 +13,12 @@ import click
 
 from governor.cli.common import Failed, complain, remark
 from governor.cli.cost.charges import Scope, Unread, charges_in
+from governor.core.base.units import NS_PER_HOUR, utc_text
 
 if TYPE_CHECKING:
     from governor.core.money.charges import Charge
     from governor.core.money.reports.bill import Bill
+    from governor.core.money.reports.bill_reading import Shift
     from governor.wire.bill_map import BillMap
 
 MAPS_FILE: Final = "bill_maps.json"
@@ -144,3 +146,11 @@ class BillMaps:
             complain(f"{self._path}: cannot be read, so no map is remembered: {error}")
             return []
         return [one for one in known if isinstance(one, dict) and one.keys() >= {"columns", "map"}]
+
+
+def shift_row(shift: Shift | None) -> dict[str, Any]:
+    """`shift_changes`: where clocks change within the bill, its own time then, and the shift from then on."""
+    change = None
+    if shift is not None and shift.changes_at is not None:
+        change = {"at": utc_text(shift.changes_at * NS_PER_HOUR).rstrip("Z"), "shift_hours": shift.then}
+    return {"shift_hours": shift.hours if shift is not None else 0, "shift_changes": change}

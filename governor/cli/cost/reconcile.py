@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from governor.cli.common import ExitCode, Failed, config_option, exits, json_option, print_json, settings_from
-from governor.cli.cost.bill_file import bill_options, is_of, read_bill_file
+from governor.cli.cost.bill_file import bill_options, is_of, read_bill_file, shift_row
 from governor.cli.cost.charges import Unread, charges_in, scope_of, time_options
-from governor.core.base.units import NS_PER_HOUR, utc_text
+from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, utc_text
 from governor.core.money.reports.cost import decimal_text, rounded_together
 from governor.text.screen import screen_of
 
 if TYPE_CHECKING:
     from governor.core.money.charges import Charge
     from governor.core.money.reports.bill import Bill, Cause, Difference
+    from governor.core.money.reports.bill_reading import Shift
     from governor.core.money.reports.reconcile import Reconciliation
     from governor.wire.bill_map import BillMap
 
@@ -58,9 +59,9 @@ def reconcile(
     state_dir = settings.paths.state_dir
     found = read_bill_file(bill, state_dir, form, columns, resources, since, until)
     own, unread, window = _charged(state_dir, bill, found, resources, since, until)
-    shift_h = shift_of(read_as_ours(found, own, settings.price.gpus), metered_hours(own))
-    if shift_h:
-        found = found.moved(-shift_h * NS_PER_HOUR)
+    shift = shift_of(read_as_ours(found, own, settings.price.gpus), metered_hours(own))
+    if shift is not None:
+        found = shift.taken_off(found)
         own, unread, window = _charged(state_dir, bill, found, resources, since, until)
     if not own and not unread.count:
         click.echo(
@@ -68,9 +69,9 @@ def reconcile(
         )
     result = compare(own, found, *window, gpus=settings.price.gpus)
     if as_json:
-        print_json(_document(result, bill, found.form, unread.count, shift_h))
+        print_json(_document(result, bill, found.form, unread.count, shift))
     else:
-        _print(result, bill, found, shift_h)
+        _print(result, bill, found, shift)
     # Before the verdict, because missing charges may explain the difference.
     unread.end()
     if not result.agrees:
@@ -114,7 +115,7 @@ def _half_up(value: Fraction) -> int:
 # --- for people
 
 
-def _print(result: Reconciliation, path: str, bill: Bill, shift_h: int) -> None:
+def _print(result: Reconciliation, path: str, bill: Bill, shift: Shift | None) -> None:
     from governor.core.money.reports.bill import CENT_USD
     from governor.text.table import Head, render_rows
 
@@ -125,8 +126,8 @@ def _print(result: Reconciliation, path: str, bill: Bill, shift_h: int) -> None:
     ours, theirs, cents = _amounts(result, parts, scale)
     times = f"{_short(result.since)} to {_short(result.until)} UTC"
     click.echo(f"{path}: {bill.form}, {bill.rows} rows, {times}, by the {result.per}")
-    if shift_h:
-        click.echo(f"its times lie {abs(shift_h)} h {'after' if shift_h > 0 else 'before'} ours: compared so moved")
+    if shift is not None:
+        click.echo(f"its times lie {_shifted(shift)}: compared so moved")
     for name, amount in (("bill", theirs), ("ledger", ours), ("difference", theirs - ours)):
         click.echo(f"{name:<10}  {_dollars(amount, scale, digits):>14}")
     if result.differences:
@@ -189,6 +190,11 @@ def _reason(one: Difference) -> str:
         return f"ours ${_prices(one.our_prices)}/h, theirs ${_prices(one.their_prices)}/h"
     if one.cause is Cause.NOT_METERED:
         return "" if one.is_explained else "it costs money"
+    if one.hours is not None and abs(one.hours) == 1 and one.to_wall - one.from_wall == NS_PER_DAY:
+        from governor.core.money.reports.bill_reading import clocks_change_on
+
+        if clocks_change_on(one.from_wall // NS_PER_DAY):
+            return f"clocks change on this day: in local time it has {24 + int(one.hours)} hours"
     return {
         Cause.TOO_MANY_HOURS: "more hours than there were: billed twice, or in another unit",
         Cause.OURS_MISSING: "no governor was installed, or it was down",
@@ -226,10 +232,20 @@ def _decimal(value: Fraction, digits: int) -> str:
     return decimal_text(value.numerator, value.denominator, digits)
 
 
+def _shifted(shift: Shift) -> str:
+    def beside(hours: int) -> str:
+        return f"{abs(hours)} h {'before' if hours < 0 else 'after'} ours" if hours else "as ours"
+
+    if shift.changes_at is None:
+        return beside(shift.hours)
+    when = _short(shift.changes_at * NS_PER_HOUR)
+    return f"{beside(shift.hours)}, and {beside(shift.then)} from {when} of its own on, where clocks change"
+
+
 # --- for programs
 
 
-def _document(result: Reconciliation, path: str, form: str, unreadable: int, shift_h: int) -> dict[str, Any]:
+def _document(result: Reconciliation, path: str, form: str, unreadable: int, shift: Shift | None) -> dict[str, Any]:
     """Amounts are decimal strings of micro-dollars. The printed amounts add up."""
     scale, digits = _MICROS
     ours, theirs, parts = _amounts(result, [one.usd for one in result.differences], scale)
@@ -239,7 +255,7 @@ def _document(result: Reconciliation, path: str, form: str, unreadable: int, shi
         "since": utc_text(result.since),
         "until": utc_text(result.until),
         "per": result.per,
-        "shift_hours": shift_h,
+        **shift_row(shift),
         "currency": "USD",
         "ledger_usd": decimal_text(ours, scale, digits),
         "bill_usd": decimal_text(theirs, scale, digits),

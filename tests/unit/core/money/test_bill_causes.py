@@ -12,7 +12,7 @@ from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, NS_PER_MINUTE, par
 from governor.core.money.charges import Charge, Line, LineKind, Unit
 from governor.core.money.reports.bill import Bill, BillKind, BillLine, Cause, Difference, joined
 from governor.core.money.reports.bill_book import BillBook
-from governor.core.money.reports.bill_reading import metered_hours, shift_of
+from governor.core.money.reports.bill_reading import Shift, metered_hours, shift_of
 from governor.core.money.reports.reconcile import Reconciliation, reconcile
 from tests.unit.core.money.test_reconcile import PRICE, SINCE, UNTIL, billed, causes, compare
 from tests.unit.cost.ledger_file import ANNA, NODE, charge
@@ -262,7 +262,7 @@ def test_gpu_hours_that_no_number_of_gpus_explains_are_compared_by_their_amounts
 @pytest.mark.parametrize("shift", [7, -5, 1])
 def test_a_bill_in_local_time_is_known_by_its_shift(shift: int) -> None:
     moved = Bill("test", tuple(line.moved(shift * NS_PER_HOUR) for line in theirs(72)), SINCE, UNTIL)
-    assert shift_of(moved, metered_hours(ours(72))) == shift
+    assert shift_of(moved, metered_hours(ours(72))) == Shift(shift)
     back = moved.moved(-shift * NS_PER_HOUR)
     assert told(reconcile(ours(72), back, SINCE, UNTIL)) == []
 
@@ -271,7 +271,7 @@ def test_a_shift_is_found_beside_a_double_hour_and_an_outage() -> None:
     charges = [*ours(40), *ours(26, begin=START + 46 * NS_PER_HOUR)]
     lines = theirs(72)
     moved = tuple(line.moved(7 * NS_PER_HOUR) for line in (*lines, lines[30]))
-    assert shift_of(Bill("test", moved, SINCE, UNTIL), metered_hours(charges)) == 7
+    assert shift_of(Bill("test", moved, SINCE, UNTIL), metered_hours(charges)) == Shift(7)
 
 
 def _no_shifts() -> Iterator[tuple[str, list[Charge], list[BillLine]]]:
@@ -289,7 +289,59 @@ def _no_shifts() -> Iterator[tuple[str, list[Charge], list[BillLine]]]:
 
 @pytest.mark.parametrize(("charges", "lines"), [pytest.param(c, b, id=name) for name, c, b in _no_shifts()])
 def test_what_is_no_shift(charges: list[Charge], lines: list[BillLine]) -> None:
-    assert shift_of(Bill("test", tuple(lines), SINCE, UNTIL), metered_hours(charges)) == 0
+    assert shift_of(Bill("test", tuple(lines), SINCE, UNTIL), metered_hours(charges)) is None
+
+
+# Where clocks change: the hour in UTC, the shift before and from then on, and the bill's own hour then.
+CHANGES = [
+    pytest.param("2026-10-25T01:00:00Z", 2, 1, "2026-10-25T03:00", id="Berlin, autumn"),
+    pytest.param("2026-03-29T01:00:00Z", 1, 2, "2026-03-29T02:00", id="Berlin, spring"),
+    pytest.param("2026-11-01T06:00:00Z", -4, -5, "2026-11-01T02:00", id="New York, autumn"),
+    pytest.param("2026-03-08T10:00:00Z", -8, -7, "2026-03-08T02:00", id="Los Angeles, spring"),
+    pytest.param("2026-10-25T01:00:00Z", 1, 0, "2026-10-25T02:00", id="London, autumn"),
+    pytest.param("2026-04-04T16:00:00Z", 11, 10, "2026-04-05T03:00", id="Sydney, autumn"),
+]
+
+
+@pytest.mark.parametrize(("at", "before", "then", "own"), CHANGES)
+@pytest.mark.parametrize("machines", [1, 2])
+def test_a_bill_in_local_time_over_a_change_of_clocks_agrees(
+    at: str, before: int, then: int, own: str, machines: int
+) -> None:
+    """48 hours without a pause, billed by the hour as a clock on the wall showed them: one twice, or one not at all."""
+    change, begin = parse_utc(at), parse_utc(at) - 19 * NS_PER_HOUR
+    month = (parse_utc("2026-03-01"), parse_utc("2026-12-01"))
+    rows = [replace(line, billed_from=month[0], billed_to=month[1]) for line in theirs(48, begin=begin)]
+    lines = [line.moved((before if line.from_wall < change else then) * NS_PER_HOUR) for line in rows]
+    lines = [replace(line, billed_from=month[0], billed_to=month[1]) for line in lines]
+    charges = ours(48, begin=begin)
+    if machines == 2:
+        other = replace(NODE, instance_id="i-0bbb", node="node-2")
+        charges += [replace(one, place=other, charge_id=f"b{one.charge_id}") for one in ours(48, begin=begin)]
+        lines += [replace(line, resource="i-0bbb") for line in lines]
+    bill = Bill("test", tuple(lines), *month)
+    shift = shift_of(bill, metered_hours(charges))
+    assert shift == Shift(before, parse_utc(own) // NS_PER_HOUR, then)
+    back = shift.taken_off(bill)
+    assert told(reconcile(charges, back, back.since, back.until)) == []
+
+
+def _no_changes() -> Iterator[tuple[str, list[Charge], list[BillLine]]]:
+    begin = parse_utc("2026-10-24T06:00:00Z")
+    straight = theirs(48, begin=begin)
+    yield "billed twice", ours(48, begin=begin), [*straight, straight[20]]
+    yield "billed twice, and not to the end", ours(48, begin=begin), [*straight[:-1], straight[20]]
+    yield "an outage of the provider", ours(48, begin=begin), [*straight[:20], *straight[21:]]
+    spring = parse_utc("2026-03-28T06:00:00Z")
+    late = theirs(49, begin=spring)
+    yield "one hour not billed, and one after the end", ours(48, begin=spring), [*late[:20], *late[21:]]
+
+
+@pytest.mark.parametrize(("charges", "lines"), [pytest.param(c, b, id=name) for name, c, b in _no_changes()])
+def test_one_hour_twice_or_missing_on_a_day_on_which_clocks_change_is_no_shift(
+    charges: list[Charge], lines: list[BillLine]
+) -> None:
+    assert shift_of(Bill("test", tuple(lines), SINCE, UNTIL), metered_hours(charges)) is None
 
 
 # --- lines of others are sums ---

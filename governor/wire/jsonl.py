@@ -101,8 +101,11 @@ def written_at(record: Mapping[str, Any], keys: Sequence[str]) -> WallNs | None:
     """
     for key in keys:
         value = record[key]
-        is_date = isinstance(value, str) and ":" in value
-        seconds = _zoned_seconds(value) if is_date else seconds_of(value)
+        if type(value) is float and value < EPOCH_BOUND_S:  # Most are.
+            seconds: float | None = value
+        else:
+            is_date = isinstance(value, str) and ":" in value
+            seconds = _zoned_seconds(value) if is_date else seconds_of(value)
         if seconds is not None and EPOCH_MIN_S <= seconds < EPOCH_BOUND_S:
             whole = int(seconds)
             return WallNs(whole * NS_PER_S + round((seconds - whole) * NS_PER_S))
@@ -174,14 +177,14 @@ class Epochs:
         self._stride = 1  # Between the last two lines of an epoch.
         # Each epoch, and the steps of the run before it. One alone: the log's steps are the run's.
         self._begins: list[tuple[int, int]] = []
-        self._before = 0  # Of the present one.
+        self.before = 0  # Steps before the present one.
 
     def step(self, step: int, epoch: object, *, trains: bool) -> int:
         """The step of the run. `trains`: a record of training; of another one, neither step nor epoch begins one."""
         number = _epoch_number(epoch)
         if number is not None and trains:
             self._see(number, step)
-        return min(self._before + step, STEP_MAX)
+        return min(self.before + step, STEP_MAX)
 
     def _see(self, number: int, step: int) -> None:
         last, self._last = self._last, (number, step)
@@ -190,14 +193,14 @@ class Epochs:
         elif number == last[0]:
             self._stride = step - last[1] if step > last[1] else self._stride
         elif number > last[0] and step <= self._stride and (step < last[1] or self._is_anew(step, last)):
-            before = self._before + last[1] + (self._stride if step == 0 else 0)
+            before = self.before + last[1] + (self._stride if step == 0 else 0)
             if before <= STEP_MAX // 2:  # Nobody trains so many.
-                self._before = before
+                self.before = before
                 self._begins = [*(one for one in self._begins if one[0] < number), (number, before)]
             if len(self._begins) > EPOCHS_MAX:
                 del self._begins[1:-1:2]
         elif number < last[0]:
-            self._before = max((before for known, before in self._begins if known <= number), default=0)
+            self.before = max((before for known, before in self._begins if known <= number), default=0)
 
     def _is_anew(self, step: int, last: tuple[int, int]) -> bool:
         """Whether epochs of one line each go on."""
@@ -205,7 +208,7 @@ class Epochs:
 
     def state(self) -> list[Any] | None:
         """As plain JSON. None while steps are the run's."""
-        return [*(self._last or ()), self._stride, self._before, *self._begins] if len(self._begins) > 1 else None
+        return [*(self._last or ()), self._stride, self.before, *self._begins] if len(self._begins) > 1 else None
 
     def resume(self, state: Any) -> None:
         """Go on from a `state`. What is none changes nothing."""
@@ -217,7 +220,7 @@ class Epochs:
         if len(begins) <= EPOCHS_MAX and all(
             0 <= one < 2**62 for one in (epoch, step, stride, before, *sum(begins, ()))
         ):
-            self._last, self._stride, self._before, self._begins = (epoch, step), stride, before, begins
+            self._last, self._stride, self.before, self._begins = (epoch, step), stride, before, begins
 
 
 def _epoch_number(value: object) -> int | None:

@@ -143,7 +143,7 @@ class RecordReader:
             step = _whole(step)
         if shape.is_sampled and step is not None and step >= 0:
             step = self._samples.step(step)
-        elif step is not None and step >= 0:
+        elif (shape.epoch is not None or self.epochs.before) and step is not None and step >= 0:
             epoch = record[shape.epoch] if shape.epoch is not None else None
             step = self.epochs.step(step, epoch, trains=not shape.is_aside)
         if shape.is_plain and step is not None and step >= 0:
@@ -195,8 +195,8 @@ class RecordReader:
                 self._tokens.settle(values, step)
             if "tokens_per_second" in values:
                 _derive(values, self._clock.since_last(record, step, at) if self._clock is not None else None)
-        if shape.clocks:
-            values["written"] = written_at(record, shape.clocks)
+        if shape.clocks and (written := written_at(record, shape.clocks)) is not None:
+            values["written"] = written
         self._step = step
         return Step(at, None, self.run, 0, step, **values)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -162,3 +163,16 @@ def test_a_log_that_nobody_understands_is_never_said_to_be_trained(service: Make
     assert done.returncode != 0
     seen = 'nothing understood in 3 lines such as "iteration 100/ 500 | lm loss: 2.5E+00 |"'
     assert f"FAIL  jsonl         {plain.log}: not JSON, {seen}" in done.stdout
+
+
+def test_lines_of_a_buffer_cost_what_passed_between_them(service: Make, plain: Plain) -> None:
+    """Five steps, a quarter of a second each by their own clock, are seen together when the writer flushes them."""
+    governor = _watched(service, plain)
+    governor.until(lambda: _run(governor)["spend_usd"] > 0, "it is charged")
+    begun = time.time()
+    governor.until(lambda: time.time() > begun + 2, "two seconds have passed")
+    plain.write(
+        "".join(f'{{"step": {n}, "loss": 2.0, "tokens": 1000000, "timestamp": {begun + n / 4}}}\n' for n in range(1, 6))
+    )
+    _until_step(governor, 5)
+    assert _run(governor)["usd_per_mtok"] == pytest.approx(98.32 / 3600 / 4, rel=0.01)

@@ -46,7 +46,7 @@ _WHOLE_NODE: Final = (ScopeKind.DAY, ScopeKind.NODE)
 def apply(node: Node, at: MonoNs) -> list[Effect]:
     """At each tick, set every run's caps, and warn. Every run's money is known, and no run is judged yet."""
     for managed in node.runs.values():
-        managed.run.set_caps(())
+        managed.run.set_caps(_of_command(node, managed, at))
     in_force = node.budgets.in_force()
     if not in_force:
         node.budgets.stand(())
@@ -100,6 +100,19 @@ def _standing(node: Node, budget: ScopedBudget, covered: Iterable[ManagedRun], a
         to_reset = (left - longest) / NS_PER_HOUR
     held = UsdMicros(reserve(rate or 0, longest) + uploads)
     return Cap(scope.text, budget.ceiling_usd_micros, spent(node, scope, at), held, UsdMicros(rate or 0), to_reset)
+
+
+def _of_command(node: Node, managed: ManagedRun, at: MonoNs) -> tuple[Cap, ...]:
+    """The ceiling of a command that has become other users, who share its cost: for each of them all of it counts."""
+    command, ceiling = node.command, managed.policy.budget.ceiling_usd_micros
+    if command is None or ceiling is None or managed.is_separate or managed.run.uid in (None, command.uid):
+        return ()
+    below = [one for one in node.runs.values() if one.run.ranks and not one.is_separate]
+    if len({one.run.uid for one in below}) < 2 or node.pays_nothing(managed):
+        return ()
+    cap = _standing(node, ScopedBudget(Scope(ScopeKind.NODE), ceiling, COMMAND_LINE), below, at)
+    since = UsdMicros(cap.spend_usd_micros - node.account.before_usd_micros)
+    return (replace(cap, scope=f"run:{command.run}", spend_usd_micros=since),)
 
 
 def spent(node: Node, scope: Scope, at: MonoNs) -> UsdMicros:

@@ -42,6 +42,8 @@ def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
     node.launched = node.command = event
     node.idle.command = event.run
     node.request_persist()  # Whoever launches this name after our crash must know these processes.
+    its = node.ledger.spend(node.account.run or event.run)
+    node.account.launched(node.ledger.groups.node_usd_micros - its)
     previous = node.previous_command
     if previous is not None and set(previous.processes) == set(event.processes):
         # The governor was restarted, not the command. What the command cost before counts towards its ceiling.

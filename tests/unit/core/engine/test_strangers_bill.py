@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -204,6 +205,31 @@ def test_it_pays_where_nobody_of_the_commands_own_user_trains_or_that_run_is_ove
     play(node, Disconnected(at(20), ConnectionId(1)), TrainerExited(at(20), "own", None))
     pass_time(node, 30, 21)
     assert (node.ledger.spend("own"), node.ledger.spend("box")) == (usd(10), usd(20))
+
+
+def halted_at(runs: int, ceiling: int, before: int = 0) -> float:
+    """Root's command has become a user that trains, beside so many runs of a sandbox: when that user is halted."""
+    node = launched(ceiling=usd(ceiling))
+    node.ledger.groups.node_usd_micros += usd(before)
+    node.account.launched(usd(before))
+    trains = {"run": "job", "world_size": 1, "peer": peer(100, 1001), "of_command": True}
+    play(node, hello(0, 1, **trains), a_step(1, run="job", when=1), tick(1))
+    for number in range(runs):
+        link = ConnectionId(50 + number)
+        play(node, of_sandbox(1, run=f"box{number}", connection=link, peer=peer(900 + number, STRANGER)))
+    for second in range(2, 200):
+        play(node, a_step(second, run="job", when=second), tick(second))
+        if node.runs["job"].incident is not None:
+            return second
+    return math.inf
+
+
+@pytest.mark.parametrize("runs", [1, 9])
+def test_the_ceiling_of_a_command_that_has_become_others_counts_what_all_of_them_cost(runs: int) -> None:
+    """Nine hellos of a sandbox made a ceiling of $20 allow $200: the command's own user had no run that paid."""
+    alone = halted_at(0, 100)
+    assert halted_at(runs, 100) == pytest.approx(alone, abs=2)
+    assert halted_at(runs, 100, before=70) == pytest.approx(alone, abs=2), "of other commands nothing counts"
 
 
 def owns_speaks(node: Node, when: float) -> list[Effect]:

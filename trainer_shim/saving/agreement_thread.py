@@ -160,6 +160,7 @@ class AgreementThread:
         final = self._request
         self._next_generation()
         self._close(ending.value, **fields)
+        self._save_at_step.note_end(ending is Phase.FAILED)
         if ending is Phase.SAVED:
             self._on_saved(fields["checkpoint"], fields["step"])
         self._gate.settle()
@@ -249,8 +250,7 @@ class AgreementThread:
         if arrived is None:
             return self._give_up(round_, _FINISHED if gate.finished else late)
         error, harmed = arrived.get("error"), arrived.get("harmed")
-        if harmed:
-            error = error or self._doubt(round_, target, harmed)
+        error = error or (self._doubt(round_, target, harmed) if harmed else None)
         self._share(round_)  # The verdict of this phase names kind and exit for everyone.
         if not error:
             kind = "suspect" if round_.hardened(self._request).checkpoint == "suspect" else "good"

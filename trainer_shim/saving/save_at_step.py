@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -45,6 +46,8 @@ class SaveAtStep:
         self._delegate = False  # A framework saves by its own means: see interfaces.Watch.wants_save.
         self._delegated: Optional[Order] = None
         self._generators: Tuple[Optional[int], Dict[str, Any]] = (None, {})  # As they were where that step ended.
+        self._made: Optional[str] = None  # The directory of the save under way, if this rank was the first there.
+        self._unfinished: Optional[str] = None  # Likewise, of one that has failed.
         self._draining: Optional[Tuple[Order, Result]] = None  # Saved by an asynchronous writer, not yet durable.
         self._asked_to_end: Optional[List[int]] = None  # SIGTERMs since an order to save and park, or to park.
         self.hold_s = 0.0  # Total time the training thread was held for an agreement.
@@ -81,8 +84,10 @@ class SaveAtStep:
             return None
         path = os.path.join(directory, checkpoint.tag_of(step, kind))
         self.clear_trial(step)  # An attempt that died here may have left one.
+        self._remove_unfinished()
         try:
-            os.makedirs(path, exist_ok=True)
+            os.makedirs(directory, exist_ok=True)
+            self._made = path if _made(path) else None
             checkpoint.stage_rank_file(path, self._rank, rank_state)
         except OSError as error:
             attempt(os.rmdir, path)  # Not where another rank has staged its own: that one clears it.
@@ -95,6 +100,18 @@ class SaveAtStep:
         if directory is not None:
             for kind in ("good", "suspect"):
                 checkpoint.discard_staged_file(os.path.join(directory, checkpoint.tag_of(step, kind)), self._rank)
+
+    def note_end(self, has_failed: bool) -> None:
+        """Know what became of the save, once all ranks do: a rank that lost the store does not."""
+        made, self._made = self._made, None
+        if has_failed and made is not None:
+            self._unfinished = made
+
+    def _remove_unfinished(self) -> None:
+        """Remove the directory of a save that has failed, if this rank made it: a full disk has no room else."""
+        unfinished, self._unfinished = self._unfinished, None
+        if unfinished is not None and not self._pending()[0]:
+            attempt(shutil.rmtree, unfinished)
 
     def publish(self, path: str, step: int, kind: str) -> str:
         """Give a committed checkpoint the name under which it stays, and return that. Raises OSError."""
@@ -268,6 +285,14 @@ class SaveAtStep:
     def _leave(self) -> None:
         self._progress.pop_phase()
         self._governor.post_phase(self._progress)
+
+
+def _made(path: str) -> bool:
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _nobody() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from pathlib import Path
@@ -31,6 +32,7 @@ class OneFileSaver:
         self.harm: str | None = None
         self.writes = True
         self.is_pending = False
+        self.full = False  # Its disk.
 
     def harmed(self) -> str | None:
         return self.harm
@@ -40,6 +42,8 @@ class OneFileSaver:
         self.steps.append(self.gate.step)
         path = Path(directory) / tag
         path.mkdir(parents=True, exist_ok=True)
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
         (path / f"shard_{self.rank}").write_bytes(bytes((100 + self.rank) * self.writes))
 
     def pending(self) -> bool:

@@ -89,6 +89,19 @@ def test_what_the_script_asks_for_is_not_saved_while_a_rank_has_a_trained_parame
     assert ranks[0].ack(f"{OWN}3.3", "saved", "failed")["what"] == "saved"
 
 
+def test_what_a_save_that_failed_has_left_goes_with_the_next_one(ranks: list[Rank], tmp_path: Path) -> None:
+    """A half-written checkpoint on a full disk left no room for any later one."""
+    ranks[3].saver.full = True
+    start(ranks)
+    ranks[0].ask(f"{OWN}1.1")
+    for rank in ranks:
+        assert "No space left" in rank.ack(f"{OWN}1.1", "failed")["reason"]
+    ranks[3].saver.full = False
+    ranks[0].ask(f"{OWN}2.2")
+    saved = ranks[0].ack(f"{OWN}2.2", "saved")["checkpoint"]["path"]
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [Path(saved).name]
+
+
 def test_what_the_script_asks_for_and_a_disk_does_not_take_is_said_where_it_runs(
     ranks: list[Rank], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

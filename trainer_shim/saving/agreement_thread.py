@@ -18,7 +18,7 @@ from trainer_shim.signal_wakeup import ReentrantEvent
 
 from . import checkpoint
 from .agreement import LIVE_PHASES, MARGIN_STEPS, Phase, Round
-from .facts import facts_of, position_of
+from .facts import facts_of, kind_of, position_of
 from .open_requests import OWN, CheckpointRequest, OpenRequests, notice_of, request_of_notice
 from .save_at_step import SaveAtStep
 from .step_gate import Order, Result, StepGate
@@ -346,9 +346,9 @@ class AgreementThread:
             round_.settle(Phase.OUTCOME, {"abort": clip("rank 0: %s %s" % (_NOTHING, path))})
             return
         self._share(round_)
-        request = round_.hardened(self._request)
-        kind = "suspect" if "suspect" in (request.checkpoint, order.kind) else "good"
-        facts = facts_of(order, kind, self._place, self._gate.arrived or {}, round_.posted(Phase.READY))
+        request, ready = round_.hardened(self._request), round_.posted(Phase.READY)
+        kind = kind_of(order, request, ready)
+        facts = facts_of(order, kind, self._place, self._gate.arrived or {}, ready)
         # A framework that saved by its own means has its own way to find its newest checkpoint.
         ours = self._save_at_step.directory() is not None
         try:

@@ -7,7 +7,24 @@ from typing import Any, Dict, List, Optional
 
 from trainer_shim.launch import Place
 
+from .open_requests import CheckpointRequest
 from .step_gate import Order
+
+# Why a governor halts, where the values themselves tell whether a checkpoint is one of before.
+_OF_VALUES = frozenset({"loss_nan", "loss_inf", "gradient_nonfinite"})
+Posts = List[Optional[Dict[str, Any]]]
+
+
+def kind_of(order: Order, request: CheckpointRequest, ready: Posts) -> str:
+    """Return what a save is when it is whole: a halt may have come while it was written, for minutes.
+
+    A loss that is not finite says nothing of what was saved before, where all ranks have seen each trained parameter
+    finite there. Any other doubt (a loss that has climbed) reaches back.
+    """
+    if "suspect" not in (order.kind, request.checkpoint):
+        return "good"
+    is_of_before = order.kind == "good" and request.reason in _OF_VALUES and _all_finite(ready)
+    return "good" if is_of_before else "suspect"
 
 
 def facts_of(
@@ -15,7 +32,7 @@ def facts_of(
     kind: str,
     place: Place,
     arrived: Dict[str, Any],
-    ready: List[Optional[Dict[str, Any]]],
+    ready: Posts,
 ) -> Dict[str, Any]:
     """Return the facts as of the step that is saved: training goes on meanwhile.
 
@@ -31,7 +48,7 @@ def facts_of(
         "attempt": place.attempt,
         "incident": order.incident,
     }
-    if all((post or {}).get("trained_finite") for post in ready):
+    if _all_finite(ready):
         facts["trained_finite"] = True
     facts.update(arrived.get("contents") or {})
     return facts
@@ -42,7 +59,11 @@ def position_of(arrived: Dict[str, Any]) -> Dict[str, Any]:
     return (arrived.get("rank_state") or {}).get("position") or {}
 
 
-def _tokens_total(arrived: Dict[str, Any], ready: List[Optional[Dict[str, Any]]]) -> Optional[int]:
+def _all_finite(ready: Posts) -> bool:
+    return all((post or {}).get("trained_finite") for post in ready)
+
+
+def _tokens_total(arrived: Dict[str, Any], ready: Posts) -> Optional[int]:
     posts = [(post or {}).get("tokens") for post in ready]
     position = position_of(arrived)
     total = all_tokens(position.get("tokens_total"), position.get("tokens_own"), posts)

@@ -80,9 +80,9 @@ class Rank:
         self.halt = threading.Event()
         self.thread = threading.Thread(target=self._train, daemon=True)
 
-    def ask(self, incident: str, checkpoint_kind: str = "good", grace_s: float = SAFETY_S) -> None:
+    def ask(self, incident: str, checkpoint_kind: str = "good", grace_s: float = SAFETY_S, reason: str = "") -> None:
         deadline_ns = time.monotonic_ns() + int(grace_s * 1e9)
-        self.requests.receive(CheckpointRequest(incident, checkpoint_kind, deadline_ns, False, 86, ""))
+        self.requests.receive(CheckpointRequest(incident, checkpoint_kind, deadline_ns, False, 86, reason))
         self.agreement.wake()
 
     def ack(self, incident: str, *whats: str) -> dict[str, Any]:

@@ -165,6 +165,35 @@ def test_what_is_written_when_the_loop_ends_is_saved(tmp_path: Path) -> None:
     assert rank.gate.result == (str(tmp_path / "cg_1"), None)
 
 
+@pytest.mark.parametrize(
+    ("reason", "harm", "kind"),
+    [
+        ("loss_nan", "", "good"),
+        ("gradient_nonfinite", "", "good"),
+        ("loss_nan", None, "suspect"),  # This loop cannot look at its weights.
+        ("loss_climbs", "", "suspect"),  # It may have begun to before the save.
+    ],
+)
+def test_a_nan_while_a_good_checkpoint_is_written_makes_it_no_suspect_one(
+    ranks: list[Rank], reason: str, harm: str | None, kind: str
+) -> None:
+    """A save behind the training thread takes minutes: all that was trained since the one before it was lost."""
+    for rank in ranks:
+        rank.saver.is_pending, rank.saver.harm = True, harm
+    start(ranks)
+    ranks[0].ask(f"{OWN}1.1")
+    for rank in ranks:
+        rank.ack(f"{OWN}1.1", "saving")
+        while not rank.saver.steps:
+            rank.halt.wait(0.001)
+    for rank in ranks:
+        rank.ask("nan-1", "suspect", reason=reason)
+    for rank in ranks:
+        rank.saver.is_pending = False
+    saved = ranks[0].ack("nan-1", "saved", "failed")
+    assert (saved["checkpoint"]["kind"], saved["step"]) == (kind, ranks[0].saver.steps[0])
+
+
 def test_what_never_gets_written_fails_and_the_next_save_is_another(tmp_path: Path) -> None:
     """Else no save would ever end, nor a halt's begin."""
     rank = Rank(0, MemoryStore(), tmp_path, 0.0)

@@ -75,7 +75,7 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
         "instance_id": node.facts.instance_id,
         "price_source": node.price_source,
         "stays_billed": stays_billed(node, incident),
-        "halt_stage": incident.halt.stage.name,
+        "halt_stage": incident.stage_name,
         "halt": _plain_of(incident.halt),
         "plan": _plain_of(incident.plan),
         "rank_processes": [process_row(process) for process in incident.rank_processes],
@@ -103,6 +103,7 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
     """Rebuild an incident. KeyError or ValueError when the snapshot is not one of ours."""
     plain = {name: snapshot[name] for name in _PLAIN if name not in ("opened_wall", "closed_wall")}
     closed = snapshot["closed_wall_ns"]
+    is_given_up = closed is not None and snapshot["halt_stage"] not in HaltState.__members__
     return Incident(
         **plain,
         last_good=LastGood.of(snapshot["last_good"]),
@@ -120,6 +121,7 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
         paid_by=snapshot.get("paid_by"),
         prices=TokenPrices(*(snapshot.get(f"usd_micros_per_mtok{of}") for of in ("", "_all_in", "_useful"))),
         wasted_usd_micros=snapshot.get("wasted_usd_micros"),
+        given_up=str(snapshot["halt_stage"]) if is_given_up else "",
     )
 
 

@@ -7,7 +7,6 @@ are repeated. Under another boot id the processes are gone by definition. A node
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from governor.core.base.run_names import names_of
@@ -34,7 +33,6 @@ from governor.core.engine.node_journal import metered_until, restore_node
 from governor.core.events.effects import Alarm, Effect, PersistIncident, Record
 from governor.core.halt import table
 from governor.core.halt.incident import process_of
-from governor.core.halt.table import HaltState
 from governor.core.money.budgets import TORN
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.forecast import ceiling_report_of
@@ -362,9 +360,7 @@ def _run_of_incident(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Man
 
 
 def _supersede(snapshot: Mapping[str, Any], wall: WallNs) -> list[Effect]:
-    incident = incident_of(snapshot)
-    incident.move(replace(incident.halt, stage=HaltState.HALTED, deadline=None))
-    incident_id = incident.incident_id
+    incident_id, run = str(snapshot["incident_id"]), str(snapshot["run"])
     note = {
         "mono_ns": 0,
         "wall_ns": wall,
@@ -377,8 +373,8 @@ def _supersede(snapshot: Mapping[str, Any], wall: WallNs) -> list[Effect]:
         "closed_wall_ns": wall,
         "timeline": [*snapshot["timeline"], note],
     }
-    anew = "its idle time begins anew" if incident.run == NODE else "this governor does not stop it for yesterday's run"
+    anew = "its idle time begins anew" if run == NODE else "this governor does not stop it for yesterday's run"
     text = (
         f"incident {incident_id} was at {snapshot['halt_stage']} when the machine went down; it is up again, and {anew}"
     )
-    return [PersistIncident(incident_id, closed, closed=True), Alarm(SUPERSEDED, incident.run, text)]
+    return [PersistIncident(incident_id, closed, closed=True), Alarm(SUPERSEDED, run, text)]

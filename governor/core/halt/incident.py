@@ -68,10 +68,16 @@ class Incident:
     pages: list[str] = field(default_factory=list)
     closed_wall: WallNs | None = None
     undurable: bool = False
+    given_up: str = ""  # Closed in the state in which the halt was, without its end: the word for why.
 
     @property
     def is_closed(self) -> bool:
-        return self.halt.stage is HaltState.HALTED
+        return bool(self.given_up) or self.halt.stage is HaltState.HALTED
+
+    @property
+    def stage_name(self) -> str:
+        """What every view says: the halt's state, or that it was given up."""
+        return self.given_up or self.halt.stage.name
 
     @property
     def names_nobody(self) -> bool:
@@ -93,6 +99,13 @@ class Incident:
 
     def close(self, wall: WallNs) -> None:
         self.closed_wall = wall
+
+    def give_up(self, at: MonoNs, wall: WallNs, word: str, **detail: Any) -> None:
+        """Close it as one that has not ended. Nobody goes on with the halt."""
+        self.note(at, wall, word, was=self.halt.stage.name, **detail)
+        self.move(replace(self.halt, deadline=None))
+        self.given_up = word
+        self.close(wall)
 
     def set_spend(
         self, usd_micros: int, prices: TokenPrices = TokenPrices(), wasted: Mapping[str, int] | None = None
@@ -203,8 +216,8 @@ class Incident:
                 row["left"] = OTHER_USER if process in of_others else True
 
     def has_ended(self, processes: Iterable[ProcessId]) -> bool:
-        """Whether the halt is over and these are among the processes that it ended."""
-        if not self.is_closed:
+        """Whether the halt is over and these are among the processes that it ended: none, where it was given up."""
+        if not self.is_closed or self.given_up:
             return False
         left = {process_of(row) for row in self.targets if row.get("left")}
         return not (set(processes) - left).isdisjoint((*self.launchers, *self.rank_processes))

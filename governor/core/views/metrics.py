@@ -214,5 +214,5 @@ def _run_reading(managed: ManagedRun, at: MonoNs, scheduler_job: str) -> RunRead
         ranks_connected=len(run.connected_ranks()),
         world_size=run.world_size,
         incidents_total=managed.history.incidents_total,
-        halt_stage=managed.incident.halt.stage.value if managed.incident is not None else None,
+        halt_stage=managed.incident.stage_name.lower() if managed.incident is not None else None,
     )

@@ -16,7 +16,6 @@ from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import Binding, Outlook, outlook
 from governor.core.events.ends import RunEnd
 from governor.core.events.machine import GpuSample, HostMemory
-from governor.core.halt.table import HaltState
 from governor.core.money.budgets import Cap, Scope, ScopedBudget, ScopeKind
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.forecast import after_growth_ns
@@ -82,7 +81,7 @@ def node_status(node: Node, at: MonoNs) -> dict[str, Any]:
         "will": node.facts.will_stop,
         "keep_it": KEEP_IT,
         "hold": _node_hold(node, at),
-        "stop": {"stage": incident.halt.stage.name, "incident_id": incident.incident_id}
+        "stop": {"stage": incident.stage_name, "incident_id": incident.incident_id}
         if idle.is_stopping and incident
         else None,
         "unallocated_usd": node.ledger.spend(UNALLOCATED) / MICROS_PER_USD,
@@ -341,7 +340,7 @@ def _end(end: RunEnd) -> Mapping[str, Any]:
 
 def _halt(incident: Any) -> Mapping[str, Any]:
     return {
-        "stage": incident.halt.stage.name,
+        "stage": incident.stage_name,
         "incident_id": incident.incident_id,
         "reason": incident.reason,
     }
@@ -349,8 +348,8 @@ def _halt(incident: Any) -> Mapping[str, Any]:
 
 def _state(managed: ManagedRun, at: MonoNs) -> str:
     run = managed.run
-    if managed.incident is not None:
-        return "halted" if managed.incident.halt.stage is HaltState.HALTED else "halting"
+    if managed.incident is not None and not managed.incident.given_up:
+        return "halted" if managed.incident.is_closed else "halting"
     if not run.alive:
         return "finished"
     if run.is_unwatched(at):

@@ -8,7 +8,6 @@ anew, also for a stop that is repeated.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from governor.core.base.policy import NO_POLICY
@@ -141,18 +140,14 @@ def _late(node: Node, incident: Incident, who: str, at: MonoNs) -> list[Effect]:
 
 
 def _abandon(node: Node, incident: Incident, reason: Mapping[str, str], at: MonoNs) -> list[Effect]:
-    was, why = incident.halt, given_up(reason)
-    wall = node.wall(at)
-    incident.move(replace(was, stage=HaltState.HALTED, deadline=None))
-    incident.close(wall)
+    why = given_up(reason)
     incident.set_spend(node.spent_by(NODE))
-    incident.note(at, wall, ABANDONED, was=was.stage.name, **reason)
-    closed = {**incident_snapshot(node, incident), "halt_stage": ABANDONED}
-    data = {"from": was.stage.name, "to": ABANDONED, "fact": why}
+    incident.give_up(at, node.wall(at), ABANDONED, **reason)
+    data = {"from": incident.halt.stage.name, "to": ABANDONED, "fact": why}
     return [
-        PersistIncident(incident.incident_id, closed, closed=True),
+        PersistIncident(incident.incident_id, incident_snapshot(node, incident), closed=True),
         Record("transition", NODE, incident.incident_id, data, durable=True),
-        Alarm("node_stop_abandoned", NODE, abandoned(why, was, incident.incident_id)),
+        Alarm("node_stop_abandoned", NODE, abandoned(why, incident.halt, incident.incident_id)),
     ]
 
 

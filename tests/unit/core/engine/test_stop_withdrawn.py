@@ -49,6 +49,7 @@ def test_a_governor_that_comes_back_with_other_settings_gives_the_stop_up(
     assert f"{why}: the stop of this node is given up (incident " in world.said("node_stop_abandoned")
     told = world.incidents["@node.node-a.1"]
     assert told["timeline"][-1]["detail"] == {"was": "STOPPING", "why": why}
+    assert told["halt"]["stage"] == "STOPPING", "nobody saw the machine stop"
     assert summary(told).endswith(f"(idle_stop of costgov.toml); {why}, before that.")
 
 

@@ -7,6 +7,7 @@ import pytest
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget
 from governor.core.base.units import BootNs, UsdMicros, WallNs
+from governor.core.engine.alarms import displace
 from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.engine.node import RUNS_MAX, Node
 from governor.core.engine.node_journal import run_snapshot
@@ -14,6 +15,8 @@ from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Alarm, CloseIncident, Effect, PersistIncident, Refuse
 from governor.core.events.inputs import CommandLaunched, LauncherExited, OperatorHalt, TrainerExited
 from governor.core.halt.state import GIVEN_WAY
+from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
+from governor.core.views.status import run_status
 from governor.reports.incident import incident_markdown
 from tests.unit.core.engine.test_launched_command import CEILING, COMMAND, launched, terms
 from tests.unit.core.engine.test_step import at, hello, make_node, peer, play, rule, tick
@@ -133,7 +136,9 @@ def test_a_halt_whose_run_gives_way_is_closed_in_the_journal_as_not_ended() -> N
     (kept,) = [effect for effect in effects if isinstance(effect, PersistIncident)]
     assert (kept.snapshot["run"], kept.snapshot["halt_stage"], kept.snapshot["strangers"]) == ("o62", GIVEN_WAY, True)
     assert kept.closed
-    assert incident_of(kept.snapshot).is_closed
+    assert kept.snapshot["halt"]["stage"] == kept.snapshot["timeline"][-1]["detail"]["was"] != "HALTED"
+    again = incident_of(kept.snapshot)
+    assert (again.is_closed, again.stage_name, again.has_ended(again.rank_processes)) == (True, GIVEN_WAY, False)
     (closed,) = [effect for effect in effects if isinstance(effect, CloseIncident)]
     assert (closed.incident_id, closed.has_ended) == (kept.incident_id, False), "nobody looks for its processes"
     (told,) = [effect.text for effect in effects if isinstance(effect, Alarm) and effect.name == "run_displaced"]
@@ -142,6 +147,19 @@ def test_a_halt_whose_run_gives_way_is_closed_in_the_journal_as_not_ended() -> N
     assert "its place was given to a run of the launched command" in report
     assert "The end of the run's processes was not observed." in report
     assert "went down" not in report
+
+
+def test_no_view_calls_a_halt_halted_that_gave_way() -> None:
+    node = all_in_halts()
+    managed = node.runs["o62"]
+    incident = managed.incident
+    assert incident is not None
+    displace(node, managed, "no room", at(3))
+    told = run_status(managed, at(3))
+    assert (told["state"], told["halt"]["stage"]) == ("finished", GIVEN_WAY)
+    measured = take_snapshot(node, at(3), GovernorHealth(), LagReading(), "")
+    assert [run.halt_stage for run in measured.runs if run.run == "o62"] == [GIVEN_WAY]
+    assert not incident.has_ended(incident.rank_processes)
 
 
 def test_a_command_that_is_launched_again_among_such_halts_has_its_ceiling() -> None:

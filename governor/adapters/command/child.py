@@ -55,9 +55,7 @@ class Command:
     evidence: Evidence = field(default_factory=Evidence)
     died_of: str | None = None  # The signal that ended it.
     died_below: str | None = None  # The signal for which its exit code stands.
-    passed_on: dict[str, MonoNs] = field(
-        default_factory=dict
-    )  # Signals that we were sent and passed on, the last last.
+    passed_on: dict[str, MonoNs] = field(default_factory=dict)  # Signals that came to us and went on, the last last.
     is_beyond_us: bool = False  # It has become another user's (`sudo`), and took no signal of ours.
 
     def identity(self, processes: Processes) -> tuple[ProcessId, ...]:

@@ -24,9 +24,9 @@ from governor.text.table import plain
 from trainer_shim.wire import worded
 
 LIVE_PERIOD_TTY_NS: Final = NS_PER_S  # Redrawn in place.
-CRASHED: Final = "crashed"
-SETTLES_S: Final = 0.25
 LIVE_PERIOD_LOG_NS: Final = 10 * NS_PER_S  # Each is a new line. A log should stay readable.
+SETTLES_S: Final = 0.25  # The command starts so much later where nobody takes the lines before it.
+CRASHED: Final = "crashed"
 
 
 @dataclass(slots=True)

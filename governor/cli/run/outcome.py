@@ -31,8 +31,8 @@ class Outcome:
     lives: Callable[[], bool] = lambda: False  # The command.
     stages: dict[str, str] = field(default_factory=dict)
     outlived: set[str] = field(default_factory=set)  # Halts of runs below the command that have spared it.
-    leaves_training: bool = False  # We leave, and what the command has left trains on.
     waits: dict[str, MonoNs | None] = field(default_factory=dict)  # Likewise, if it lives on: since when that is asked.
+    leaves_training: bool = False  # We leave, and what the command has left trains on.
 
     @property
     def is_unfinished(self) -> bool:

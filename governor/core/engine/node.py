@@ -129,7 +129,7 @@ class Node:
     idle: IdleState = field(default_factory=IdleState)
     wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.
     boot_offset_ns: int | None = None  # Boot clock minus monotonic at the last tick. None before the first.
-    # By user, of what it may cause at a pace: until when that is used up, ahead of the time by what came at once.
+    # What a user may cause at a pace, by user: until when that is used up. What came at once is ahead of the time.
     launches_until: dict[int, MonoNs] = field(default_factory=dict)
     looks_until: dict[int, MonoNs] = field(default_factory=dict)  # At checkpoints, for what they cost.
     persisted_at: MonoNs | None = None  # When runs and money were last persisted; None: this is due.

@@ -21,9 +21,8 @@ UNALLOCATED: Final = ""  # Not a valid run name.
 # The number of closed unallocated charges that hand_over() can move: one line's charges of a week, or three lines' of
 # two days. Older ones stay unallocated.
 UNALLOCATED_MAX: Final = 168
-LENT_MAX: Final = (
-    48  # Likewise of take_back(), per run: a command's own user speaks within its first hours, or not at all.
-)
+# Likewise of take_back(), per run: a command's own user speaks within its first hours, or not at all.
+LENT_MAX: Final = 48
 # At most a month of one stretch is cut at full hours. The rest (of a long sleep, say) is one charge: a year of hourly
 # charges would be 6 MB in one commit.
 CUTS_MAX: Final = 31 * 24
@@ -127,11 +126,6 @@ class Charge:
             UsdMicros(self.usd_micros + part.usd_micros),
             self.reconstructed,
         )
-
-    @property
-    def quantity_units(self) -> float:
-        """In the line's unit, for people."""
-        return self.quantity / self.line.unit.base_units
 
 
 def charge_row(charge: Charge) -> dict[str, Any]:

@@ -163,8 +163,8 @@ class TokenMeter:
 
         `step_tokens` (0 = unknown) counts only when the total went back. Otherwise the totals say more: they also cover
         steps whose frames were lost. `then_tokens` is the size of the next window. The open window keeps its size, so
-        windows follow each other without gap. `first_step_at`: of the step's attempt; another one than
-        before begins here.
+        windows follow each other without gap. `first_step_at`: of the step's attempt; one that is not the last one's
+        begins here.
         """
         took_ns = max(0, boot - self.metered_to) if self.metered_to is not None else 0
         self.spent_ns += took_ns

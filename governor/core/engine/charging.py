@@ -2,7 +2,7 @@
 
 Anybody's run says what it has launched and saved, and node, day, stages and labels have budgets that end other runs
 too. So no word is charged as it is. A checkpoint is looked at first, and the smaller of what was said and what is there
-is charged; what of it a run pays has a bound by what its time has cost, which nobody can only say.
+is charged. All that a run pays so is at most a multiple of what its time has cost, which is measured.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ def on_saved(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
     named = f"{managed.run.attempt}/{ack.incident_id}/{ack.step}/{path}"
     # Hashed, because a frame may be as long as 64 KiB.
     name = hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    if name in money.checkpoints_charged:
+    if name in money.checkpoints_reported:
         return []
-    money.checkpoints_charged = (*money.checkpoints_charged, name)[-CHECKPOINTS_REMEMBERED_MAX:]
+    money.checkpoints_reported = (*money.checkpoints_reported, name)[-CHECKPOINTS_REMEMBERED_MAX:]
     gid = next((rank.peer.gid for rank in managed.run.ranks.values() if rank.connection == ack.connection), None)
     said = Unweighed(path, size, gid, ack.incident_id)
     has_place = len(money.unweighed) < CHECKPOINTS_REMEMBERED_MAX

@@ -103,7 +103,7 @@ class RunMoney:
     # The largest checkpoint that left the region. The reserve for a halt's checkpoint depends on it.
     checkpoint_bytes_max: int = 0
     # Names of the last reported checkpoints. One that is reported again is not charged again.
-    checkpoints_charged: tuple[str, ...] = ()
+    checkpoints_reported: tuple[str, ...] = ()
     # Those of them that nobody has looked at yet, the oldest first. The first one is being looked at.
     unweighed: dict[str, Unweighed] = field(default_factory=dict)
     # The run that pays for the command in this one's place. One does, however many logs the command writes.

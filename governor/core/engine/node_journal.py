@@ -88,7 +88,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "hold_reason": managed.history.hold_reason,
         "halts_wall": list(managed.history.halts_wall),
         "checkpoint_bytes_max": managed.money.checkpoint_bytes_max,
-        "checkpoints_charged": list(managed.money.checkpoints_charged),
+        "checkpoints_charged": list(managed.money.checkpoints_reported),
         **_one_offs_row(managed),
         "ceilings_told": {scope: told.row() for scope, told in managed.reported.ceilings.items()},
         "tokens": managed.history.meter.snapshot() if managed.history.meter is not None else None,

@@ -245,7 +245,7 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
     if last:
         node.note_number(run.run, last)
     managed.money.checkpoint_bytes_max = int(snapshot.get("checkpoint_bytes_max", 0))  # An older journal has none.
-    managed.money.checkpoints_charged = tuple(str(name) for name in snapshot.get("checkpoints_charged", ()))
+    managed.money.checkpoints_reported = tuple(str(name) for name in snapshot.get("checkpoints_charged", ()))
     # An older journal has neither.
     managed.history.one_offs = OneOffs(*(int(usd_micros) for usd_micros in snapshot.get("one_offs", ())))
     unweighed = dict(snapshot.get("unweighed", {}))

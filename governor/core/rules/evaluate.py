@@ -196,8 +196,10 @@ class Rules:
             finding = watched.finding = watched.condition.judge(at, run)
             if finding.is_firing:
                 watched.calm = False
-            elif self._stays_calm(watched, finding):
-                continue
+            else:
+                self._remark(watched, finding)
+                if watched.calm:
+                    continue
             restless = True
             warmup = watched.rule.warmup
             if warmup is not None and not self._attempt.is_past(warmup, at, run):
@@ -223,12 +225,11 @@ class Rules:
         self._restless = restless  # Every rule that is not calm was evaluated above.
         return verdicts
 
-    def _stays_calm(self, watched: _WatchedRule, finding: Finding) -> bool:
+    def _remark(self, watched: _WatchedRule, finding: Finding) -> None:
         """Note what a finding says that does not fire."""
         if finding.text and finding.text != watched.remarked:
             watched.remarked = finding.text
             self.remarks.append(finding)
-        return watched.calm
 
     def steady_until(self, at: MonoNs) -> MonoNs:
         """Until when ticks may be left out, asked after `judge(at)` at a tick: they would reach no verdict.

@@ -12,7 +12,7 @@ from typing import Final
 from governor.adapters.command.init_process import has_children
 from governor.adapters.machine.control_group import OwnGroup
 from governor.adapters.machine.own_process import own_processes
-from governor.adapters.machine.processes import parse_mark, parse_stat
+from governor.adapters.machine.processes import mark_of, stat_of
 from governor.adapters.machine.service import has_cap_kill
 from governor.core.base.identity import carries
 from governor.core.base.units import NS_PER_S, MonoNs
@@ -24,7 +24,6 @@ from trainer_shim.mark import ChildMark, mark_this_process
 PR_SET_CHILD_SUBREAPER: Final = 36
 # A tick's worth. A fork bomb's rest is reaped at the next one.
 REAPED_AT_ONCE_MAX: Final = 1_000
-LIMITS_BYTES_MAX: Final = 16 * 1024
 # A look at all of /proc takes milliseconds.
 LOOK_NS: Final = 5 * NS_PER_S
 LEFT_NS: Final = 60 * NS_PER_S
@@ -56,9 +55,7 @@ class BeforeChildren:
 
 def adoption(command_pid: int, mark: int, *, is_alone: bool) -> Adoption:
     """Of the orphans of a command that has just started."""
-    stat = None
-    with contextlib.suppress(OSError), open(f"/proc/{command_pid}/stat", "rb") as file:
-        stat = parse_stat(file.read(LIMITS_BYTES_MAX))
+    stat = stat_of(command_pid)
     since = stat.start_ticks if stat is not None else 0
     return Adoption(
         os.getpid(), command_pid, mark, since, is_alone, own_processes, uid=os.geteuid(), may_end_all=has_cap_kill()
@@ -107,7 +104,7 @@ class Reaper:
     def _is_orphan(self, pid: int) -> bool:
         if pid == self.command_pid:
             return False
-        is_marked = self.mark is not None and carries(_mark_of(pid), self.mark)
+        is_marked = self.mark is not None and carries(mark_of(pid) or 0, self.mark)
         return is_marked or (self.group is not None and self.group.holds(pid))
 
 
@@ -120,10 +117,9 @@ def _ended_children() -> list[int]:
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-                stat = parse_stat(file.read(LIMITS_BYTES_MAX))
-                if stat is not None and stat.ppid == os.getpid() and stat.state == "Z":
-                    found.append(int(name))
+            stat = stat_of(int(name))
+            if stat is not None and stat.ppid == os.getpid() and stat.state == "Z":
+                found.append(int(name))
     return found
 
 
@@ -138,11 +134,3 @@ def send_to_marked(
         for facts in (table if adoption is None else adoption.marked(table)).values():
             if carries(facts.mark, mark) and facts.process.pid != os.getpid():
                 processes.send(facts.process, signum)
-
-
-def _mark_of(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/limits", "rb") as limits:
-            return parse_mark(limits.read(LIMITS_BYTES_MAX))
-    except OSError:
-        return 0

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from governor.adapters.machine.processes import PROC_BYTES_MAX, Stat, parse_mark, parse_stat
+from governor.adapters.machine.processes import mark_of, stat_of
 from governor.core.base.units import NS_PER_S
 from trainer_shim.mark import PART_BITS
 
@@ -66,13 +66,13 @@ def _orphans() -> Iterator[tuple[int, int]]:
     """What came to us without a mark, or with ours, of what began while one that may leave some was under way."""
     if not _OPEN:
         return
-    since, ours = min(_OPEN.values()), _mark("self")
+    since, ours = min(_OPEN.values()), mark_of(os.getpid())
     with contextlib.suppress(OSError):  # No descriptor is free.
         for name in os.listdir("/proc"):
-            stat = _stat(int(name)) if name.isdigit() else None
+            stat = stat_of(int(name)) if name.isdigit() else None
             if stat is None or stat.ppid != os.getpid() or stat.start_ticks < since or stat.state in "ZX":
                 continue
-            mark = _mark(name)
+            mark = mark_of(int(name))
             if mark is not None and (mark == ours or mark.bit_length() < PART_BITS):
                 yield int(name), stat.start_ticks
 
@@ -82,17 +82,5 @@ def _ticks() -> int:
 
 
 def _now(pid: int) -> tuple[int, int] | None:
-    stat = _stat(pid)
+    stat = stat_of(pid)
     return (pid, stat.start_ticks) if stat is not None else None
-
-
-def _stat(pid: int) -> Stat | None:
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
-        return parse_stat(file.read(PROC_BYTES_MAX))
-    return None
-
-
-def _mark(name: str) -> int | None:
-    with contextlib.suppress(OSError), open(f"/proc/{name}/limits", "rb") as file:
-        return parse_mark(file.read(PROC_BYTES_MAX))
-    return None

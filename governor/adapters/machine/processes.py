@@ -85,6 +85,21 @@ def parse_mark(raw: bytes) -> int:
     return int(soft[0]) if soft and soft[0].isdigit() else 0
 
 
+def stat_of(pid: int) -> Stat | None:
+    """None where the process is gone, or no descriptor is free."""
+    with contextlib.suppress(OSError):
+        return parse_stat(_read(f"/proc/{pid}/stat") or b"")
+    return None
+
+
+def mark_of(pid: int) -> int | None:
+    """As `parse_mark`. None where the process is gone, or no descriptor is free."""
+    with contextlib.suppress(OSError):
+        limits = _read(f"/proc/{pid}/limits")
+        return parse_mark(limits) if limits is not None else None
+    return None
+
+
 class CommandLines:
     """The command lines of one process table. Each distinct one is kept once, and shared with the table before."""
 

@@ -23,7 +23,7 @@ class UidRange:
     owner: int
 
 
-def payer_of(ranges: Sequence[UidRange], uid: int) -> int:
+def user_of(ranges: Sequence[UidRange], uid: int) -> int:
     """The uid whose share this one uses: the owner of its range, or itself. `ranges`: by `first`."""
     at = bisect_right(ranges, uid, key=lambda one: one.first) - 1
     return ranges[at].owner if at >= 0 and uid < ranges[at].first + ranges[at].count else uid

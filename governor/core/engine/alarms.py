@@ -7,7 +7,7 @@ from typing import Final
 
 from governor.core.base.findings import Reading
 from governor.core.base.identity import ConnectionId, Peer
-from governor.core.base.shares import Claim, first_to_go, payer_of
+from governor.core.base.shares import Claim, first_to_go, user_of
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.managed_run import ManagedRun, SupersededRank
@@ -39,8 +39,8 @@ def refuse(node: Node, connection: ConnectionId, peer: Peer, reason: str, at: Mo
         effects.append(Alarm("hello_refused", None, text, peer.uid))
     node.refusals[peer.process] = refusal
     if len(node.refusals) > REFUSALS_REMEMBERED_MAX:  # By shares of the users: one's flood forgets nobody else's.
-        payers = {process: Claim(payer_of(node.uid_ranges, one.uid), 1) for process, one in node.refusals.items()}
-        del node.refusals[first_to_go(payers)]
+        claims = {process: Claim(user_of(node.uid_ranges, one.uid), 1) for process, one in node.refusals.items()}
+        del node.refusals[first_to_go(claims)]
     return effects
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from governor.core.base.shares import payer_of as payer_of_uid
+from governor.core.base.shares import user_of
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.managed_run import ManagedRun, Unweighed
 from governor.core.engine.metering import meter
@@ -58,7 +58,7 @@ def _is_believed(node: Node, managed: ManagedRun) -> bool:
 
 def _keeps_pace(node: Node, managed: ManagedRun, until: dict[int, MonoNs], every_ns: int, at: MonoNs) -> bool:
     """Count one more of something that anybody can say, unless the run's user has said too many of it."""
-    user = payer_of_uid(node.uid_ranges, managed.run.uid)
+    user = user_of(node.uid_ranges, managed.run.uid)
     then = max(until.get(user, at), at) + every_ns
     if then - at > AT_ONCE_MAX * every_ns:
         return False

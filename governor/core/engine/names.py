@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from governor.core.base.run_names import names_of, reserved_for
-from governor.core.base.shares import NOBODY, Claim, payer_of
+from governor.core.base.shares import NOBODY, Claim, user_of
 from governor.core.base.units import MonoNs, UsdMicros
 from governor.core.engine import alarms, launched_command
 from governor.core.engine.managed_run import ManagedRun, RunHistory
@@ -181,9 +181,9 @@ def on_uid_ranges(node: Node, event: UidRangesSeen) -> list[Effect]:
 
 
 def alive_of(node: Node, uid: int) -> int:
-    """How many live runs the uid's payer has: the user in whose range of uids it is."""
-    payer = payer_of(node.uid_ranges, uid)
-    return sum(t.run.alive and payer_of(node.uid_ranges, t.run.uid) == payer for t in node.runs.values())
+    """How many live runs the uid's user has: the one in whose range of uids it is."""
+    user = user_of(node.uid_ranges, uid)
+    return sum(t.run.alive and user_of(node.uid_ranges, t.run.uid) == user for t in node.runs.values())
 
 
 def _surplus(node: Node, uid: int, *, of_command: bool) -> ManagedRun | None:
@@ -191,8 +191,8 @@ def _surplus(node: Node, uid: int, *, of_command: bool) -> ManagedRun | None:
     if node.facts.exclusive and of_command and (strangers := launched_command.gives_way(node)) is not None:
         return strangers
     runs = [t for t in node.runs.values() if of_command or t.is_strangers]
-    held = Counter(payer_of(node.uid_ranges, managed.run.uid) for managed in runs)
-    if held[payer_of(node.uid_ranges, uid)] + 1 >= max(held.values(), default=0):
+    held = Counter(user_of(node.uid_ranges, managed.run.uid) for managed in runs)
+    if held[user_of(node.uid_ranges, uid)] + 1 >= max(held.values(), default=0):
         return None
     return newest_of_most(node, runs)
 

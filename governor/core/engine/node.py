@@ -10,8 +10,7 @@ from typing import NamedTuple
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.policy import Policy, PolicySet
 from governor.core.base.run_names import announced_as
-from governor.core.base.shares import NOTHING, Claim, UidRange
-from governor.core.base.shares import payer_of as payer_of_uid
+from governor.core.base.shares import NOTHING, Claim, UidRange, user_of
 from governor.core.base.units import MICROS_PER_USD, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.idle_state import NODE, IdleState
 from governor.core.engine.managed_run import ManagedRun, PastRun, PreviousCommand, SupersededRank
@@ -352,7 +351,7 @@ def newest_of_most(node: Node, among: Iterable[ManagedRun], *, in_halts: bool = 
     None does during its halt, unless `in_halts`. A user all of whose runs are being halted keeps no other's from
     giving way.
     """
-    its = {managed.run.run: payer_of_uid(node.uid_ranges, managed.run.uid) for managed in among}
+    its = {managed.run.run: user_of(node.uid_ranges, managed.run.uid) for managed in among}
     held = Counter(its.values())
     runs = [node.runs[name] for name in its]
     may_go = [t for t in runs if not t.is_unattached and (in_halts or t.incident is None or t.incident.is_closed)]

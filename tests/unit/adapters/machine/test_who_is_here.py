@@ -16,7 +16,7 @@ from governor.adapters.machine.gpu_watch import LOOK_PERIOD_NS, GpuWatch, accele
 from governor.adapters.machine.host_watch import GOVERNORS_LOOK_PERIOD_NS as NEIGHBOURS_NS
 from governor.adapters.machine.host_watch import GovernorWatch, governs, uid_ranges
 from governor.core.base.identity import ProcessFacts
-from governor.core.base.shares import UidRange, payer_of
+from governor.core.base.shares import UidRange, user_of
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import CommandExited
 from governor.core.events.machine import GovernorsSeen, GpuProcessesSeen
@@ -249,7 +249,7 @@ def test_uid_ranges_are_read_by_uid_and_by_name_and_a_broken_line_is_left_out() 
     text = "1001:165536:65536\nroot:100000:65536\nnobody-knows:7:7\nbroken\n1002:x:1\n\n"
     ranges = uid_ranges(text)
     assert ranges == [UidRange(100_000, 65_536, 0), UidRange(165_536, 65_536, 1001)]
-    assert [payer_of(ranges, uid) for uid in (99_999, 100_000, 165_535, 165_536, 231_072)] == [
+    assert [user_of(ranges, uid) for uid in (99_999, 100_000, 165_535, 165_536, 231_072)] == [
         99_999,
         0,
         0,

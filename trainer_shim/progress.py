@@ -76,7 +76,8 @@ class Progress:
     def saw_output(self, is_finite: bool) -> None:
         """Note whether an output, or a loss, of a forward pass without a step is finite."""
         self.outputs_seen += 1
-        self.outputs_nonfinite += not is_finite
+        if not is_finite:
+            self.outputs_nonfinite += 1
 
     def end_passes(self) -> None:
         """An optimizer step was made of the forward passes since the last one."""

@@ -213,7 +213,8 @@ class JsonlTail:
             lines.pop(0)  # The end of the line that is being skipped.
             self._oversized = False
         if self._oversized or len(partial) > LINE_BYTES_MAX:
-            self._faulty_total += not self._oversized
+            if not self._oversized:
+                self._faulty_total += 1
             self._oversized = True
             partial = b""
         self._partial = partial

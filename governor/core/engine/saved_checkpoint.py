@@ -158,7 +158,7 @@ def _vouched_before(managed: ManagedRun) -> int | None:
     if len(known) < len(steps):
         return None
     is_disproved = doubted is not None or bool(harmed) or is_nonfinite(run.loss)
-    return min(known) + (not is_disproved)
+    return min(known) if is_disproved else min(known) + 1
 
 
 def _is_doubted(managed: ManagedRun) -> bool:

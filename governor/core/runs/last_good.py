@@ -172,7 +172,8 @@ def _needless(chain: tuple[LastGood, ...], seen: LastGoodSeen, vouched_before: i
     steps = [(one.step, not one.trained_finite, look.few_harmed) for one, look in whole if one.step is not None]
     if steps and vouched_before is not None:
         oldest, is_unseen, harmed = min(steps, key=lambda one: one[:2])
-        found.add(harmed if oldest < vouched_before + (not is_unseen) else None)
+        is_vouched = oldest < vouched_before or (oldest == vouched_before and not is_unseen)
+        found.add(harmed if is_vouched else None)
     return frozenset(digest for digest in found if digest is not None)
 
 

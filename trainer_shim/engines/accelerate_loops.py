@@ -87,8 +87,8 @@ class AccelerateSaver(base.PositionSaver):
         for path in (path for folder in {directory, self._numbered or directory} for path in _below(folder)):
             if os.path.lexists(os.path.join(path, checkpoint.MANIFEST)):
                 continue
-            step = ((checkpoint.read_rank_file(path, rank) or {}).get("position") or {}).get("step")
-            if isinstance(step, int):
+            step = _noted_step(path, rank)
+            if step is not None:
                 yield base.own_manifest(step, path, os.path.join(path, checkpoint.rank_file(rank)))
             elif rank == 0 and os.path.isfile(os.path.join(path, _GENERATORS % rank)):
                 print_line("passing over %s: it was saved without costgov, or after a loss that was not finite" % path)
@@ -100,8 +100,8 @@ class AccelerateSaver(base.PositionSaver):
     def named_checkpoint(self, path: str) -> Optional[Dict[str, Any]]:
         """Return one that the script saved by itself and of which this rank noted its part."""
         rank = int(self._accelerator.process_index)
-        step = ((checkpoint.read_rank_file(path, rank) or {}).get("position") or {}).get("step")
-        if isinstance(step, int):
+        step = _noted_step(path, rank)
+        if step is not None:
             return base.own_manifest(step, path, os.path.join(path, checkpoint.rank_file(rank)))
         if os.path.isfile(os.path.join(path, _GENERATORS % rank)):
             raise ValueError("was saved without costgov, and its step is not known: accelerator.load_state() loads it")
@@ -259,6 +259,12 @@ def _beside_automatic(accelerator: Any, directory: Optional[str]) -> Optional[st
     if directory is None or taken is None or os.path.realpath(directory) != os.path.realpath(taken):
         return directory
     return os.path.dirname(taken)
+
+
+def _noted_step(path: str, rank: int) -> Optional[int]:
+    """Return the step that this rank has noted beside a checkpoint of the script's own."""
+    step = ((checkpoint.read_rank_file(path, rank) or {}).get("position") or {}).get("step")
+    return step if isinstance(step, int) else None
 
 
 def _numbers(folder: str) -> List[int]:

@@ -123,7 +123,7 @@ class SignalWakeup:
                 self._pass_on(received.replace(_WAKE, b""))
 
     def give_back(self) -> None:
-        """In a forked child: give everything back, so that a data-loader worker neither wakes us nor is signalled."""
+        """Close, and take our handler and descriptor off. In a forked child too: a data-loader worker wakes nobody."""
         if self.number:
             if signal.getsignal(self.number) is self._handler:
                 # The default action would kill a worker when the whole group is signalled, which its parent survives.

@@ -73,7 +73,7 @@ class PlainKind:
         if self._options.save_fn is None and not is_sharded(self._model):
             self._tell_outside(is_first)
         meter.defer_boundary()
-        return instrument(self._model, self._optimizers, meter, at_first_step=self.tell_schedule if is_first else None)
+        return instrument(self._model, self._optimizers, meter, at_first_step=self._tell_schedule if is_first else None)
 
     @guarded()
     def _tell_outside(self, is_first: bool) -> None:
@@ -91,7 +91,7 @@ class PlainKind:
         own = {place: kept[place] for place in _unlike_ranks(kept) if place in kept}
         trained.warn_lost(own, "the attached module, and other ones on each rank", "pass save_fn= and load_fn=", True)
 
-    def tell_schedule(self) -> None:
+    def _tell_schedule(self) -> None:
         """At the first step: one line where a scheduler would begin anew in a resumed run."""
         if self._options.save_fn is None and trained.lacks_schedule(self._optimizers, self._options.stateful.values()):
             print_line(trained.SCHEDULE_LOST % 'pass stateful={"scheduler": scheduler}')

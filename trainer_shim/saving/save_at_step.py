@@ -296,7 +296,7 @@ def _made(path: str) -> bool:
 
 
 def _nobody() -> None:
-    """Before the agreement listens."""
+    """In place of what is not there: an agreement that listens, a saver that looks at its weights."""
 
 
 def _worded(error: BaseException) -> str:

@@ -46,7 +46,6 @@ _LOCAL_HEADER: Final = struct.Struct("<26xHH")  # Lengths of the name and of the
 _MEMBER: Final = b"PK\x03\x04"  # How each member of a zip begins, and so the zip.
 _END: Final = struct.Struct("<4s8xIIH")  # Of a zip: signature, size and offset of its directory, length of a comment.
 _END_64: Final = struct.Struct("<4s36xQQ")
-_LOCATOR_64: Final = struct.Struct("<4s16x")
 
 
 class UnusableError(Exception):

@@ -46,7 +46,6 @@ class StreamFiles:
         self.busy_with = path  # Read by the loop, to tell what does not answer.
         self._pidfile = pidfile
         self._problem: str | None = None
-        self._deciders: Deciders = {}
 
     def answer(self, asked: Asked) -> Seen:
         found, owner = None, None

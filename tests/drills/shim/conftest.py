@@ -62,7 +62,6 @@ class Job:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._seen: dict[int, psutil.Process] = {}
 
     def losses(self, rank: int) -> dict[int, str]:
         lines = (self.place / f"losses.{self.name}.{rank}").read_text().splitlines()

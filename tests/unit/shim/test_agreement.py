@@ -170,7 +170,6 @@ class Trainer:
         self.step = step
         self.gives_up_after = gives_up_after
         self.verdict: dict | None = None
-        self.passed_promise = False
 
     def play(self) -> Iterator[None]:
         promised = self.step

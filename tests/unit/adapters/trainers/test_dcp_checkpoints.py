@@ -76,13 +76,22 @@ def test_a_file_that_is_missing_is_torn(saved: Path) -> None:
     assert torn(saved) == "__0_0.distcp is no file, which .metadata names"
 
 
-def test_a_linked_file_is_there_if_its_contents_are(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("__1_0.distcp", "__1_0.distcp is missing, which .metadata names"),
+        (".metadata", ".metadata is missing beside __0_0.distcp"),
+    ],
+)
+def test_what_is_linked_is_there_if_its_contents_are(
+    saved: Path, tmp_path_factory: pytest.TempPathFactory, name: str, missing: str
+) -> None:
     blob = tmp_path_factory.mktemp("blobs") / "1"
-    (saved / "__1_0.distcp").rename(blob)
-    (saved / "__1_0.distcp").symlink_to(blob)
+    (saved / name).rename(blob)
+    (saved / name).symlink_to(blob)
     assert torn(saved) is None
     blob.unlink()
-    assert torn(saved) == "__1_0.distcp is missing, which .metadata names"
+    assert torn(saved) == missing
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x80\x04}.", b"{}", dcp_metadata({"../x": [(0, 9)]})])
@@ -130,15 +139,6 @@ def test_without_its_index_none_of_it_can_be_read(saved: Path) -> None:
     for name in ("__0_0.distcp", "__1_0.distcp"):
         (saved / name).rename(saved / "pytorch_model_fsdp_0" / name)
     assert torn(saved) == "pytorch_model_fsdp_0/.metadata is missing beside __0_0.distcp"
-
-
-def test_a_linked_index_is_there(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    blob = tmp_path_factory.mktemp("blobs") / "1"
-    (saved / ".metadata").rename(blob)
-    (saved / ".metadata").symlink_to(blob)
-    assert torn(saved) is None
-    blob.unlink()
-    assert torn(saved) == ".metadata is missing beside __0_0.distcp"
 
 
 def test_of_ranks_that_save_alone_each_has_its_index(saved: Path) -> None:

@@ -106,9 +106,7 @@ class PositionSaver:
 
     def harmed(self) -> Optional[str]:
         """Return the first trained parameter that is not finite, "" where all are finite, None where nobody knows."""
-        named = list(self.trained())
-        meant = self._meter.progress.meant_nonfinite
-        return (weights.first_harmed(named, meant) or "") if named else None
+        return weights.first_harmed(self.trained(), self._meter.progress.meant_nonfinite)
 
     def restore_position(self, position: Dict[str, Any]) -> None:
         load_loader_states(position.get("loaders") or [])

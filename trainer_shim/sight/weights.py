@@ -42,12 +42,9 @@ def look_at_start(progress: Progress, trained: Callable[[], Named]) -> None:
 def look(progress: Progress, trained: Callable[[], Named]) -> None:
     """Call before the framework saves by itself: what is saved of broken weights is no good checkpoint."""
     progress.saw_weights(None)  # Also where they cannot be looked into.
-    named = list(trained())
-    if not named:
-        return
-    harmed = first_harmed(named, progress.meant_nonfinite)
-    progress.saw_weights(harmed is None)
-    if harmed is not None:
+    harmed = first_harmed(trained(), progress.meant_nonfinite)
+    progress.saw_weights(None if harmed is None else not harmed)
+    if harmed:
         print_line(
             "rank %s, step %d: parameter %s is not finite: what is saved here is no good checkpoint"
             % (os.environ.get("RANK", "0"), progress.step, harmed)
@@ -55,8 +52,15 @@ def look(progress: Progress, trained: Callable[[], Named]) -> None:
 
 
 def first_harmed(named: Named, meant: AbstractSet[str] = frozenset()) -> Optional[str]:
-    """Return the first one with a NaN or +inf in this rank's part that is not `meant`, None for none."""
-    return next((name for name in harmed_in(named) if _bare(name) not in meant), None)
+    """Return the first one with a NaN or +inf in this rank's part that is not `meant`, "" where all are finite.
+
+    None where nobody knows: there are none, or some have no values here.
+    """
+    known = list(named)
+    harmed = next((name for name in harmed_in(known) if _bare(name) not in meant), None)
+    if harmed is None and known and all(has_values(parameter) for _, parameter in known):
+        return ""
+    return harmed
 
 
 def harmed_in(named: Named) -> List[str]:
@@ -68,7 +72,7 @@ def harmed_in(named: Named) -> List[str]:
     with torch.no_grad():
         for name, parameter in named:
             value = local_part(parameter)
-            if value.numel() and value.is_floating_point() and value.device.type != "meta":
+            if value.numel() and value.is_floating_point() and has_values(parameter):
                 largest.setdefault(value.device, []).append((name, _largest(torch, value)))
         for found in largest.values():
             values = torch.stack([value for _, value in found]).tolist()
@@ -101,6 +105,14 @@ def local_part(parameter: Any) -> Any:
         return part.detach().reshape(-1)[: _filled(parameter, part)]
     value = parameter.detach()
     return value.to_local() if hasattr(value, "to_local") else value
+
+
+def has_values(parameter: Any) -> bool:
+    """Whether this rank's part is in memory: not on the meta device, nor where ZeRO-Infinity swaps to a disk."""
+    part = getattr(parameter, "ds_tensor", None)
+    if part is not None and part.numel() < getattr(part, "ds_numel", 0):  # One number stands for what is swapped out.
+        return False
+    return bool((parameter if part is None else part).device.type != "meta")
 
 
 def _filled(parameter: Any, part: Any) -> int:

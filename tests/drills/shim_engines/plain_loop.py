@@ -119,11 +119,16 @@ if attached:
         every = torch.arange(256, dtype=torch.uint8).view(getattr(torch, name))
         for one in every.split(1):
             value = one.float().item()
-            if (first_harmed([("one", one)]) is not None) != (math.isnan(value) or value == math.inf):
+            if bool(first_harmed([("one", one)])) != (math.isnan(value) or value == math.inf):
                 report["eight_bits"].append([name, one.view(torch.uint8).item()])
         with Copies() as copies:
             assert first_harmed([("all", every.repeat(2**14))])
         report["copied"] = max(report["copied"], copies.largest)
+    # What has no values here nobody has looked at. What is seen to be harmed beside it is.
+    away, here = ("away", torch.empty(4, device="meta")), torch.zeros(4)
+    harmed = ("harmed", torch.tensor([float("nan")]))
+    looks = ([], [away], [("here", here), away], [away, harmed], [("here", here)], [("none", here[:0])])
+    report["looks"] = [first_harmed(one) for one in looks]
     shim.close()
     report["finished"] = kept[0].finished
 write_report(report)

@@ -48,6 +48,7 @@ def test_a_saved_plain_loop_resumes_with_the_same_losses(run_ranks, tmp_path: Pa
     assert seen["harmed"] == ["", "", last, last, "0 in group 1 of optimizer 0"], (
         "no buffer, no -inf, nothing that no optimizer holds or that began so; what one holds also without gradient"
     )
+    assert seen["looks"] == [None, None, None, "harmed", "", ""], "nothing that nobody has looked at is finite"
     assert seen["eight_bits"] == [], "each byte of each kind is judged as the number that it is"
     assert seen["copied"] <= 2**20, "of 4,194,304 elements no whole copy in full precision is made"
     assert "parameter bound: not finite before the first step, so taken as meant" in seen["log"]

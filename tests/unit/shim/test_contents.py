@@ -10,7 +10,7 @@ import pytest
 
 from trainer_shim.engines.base import counted, good_record, watched
 from trainer_shim.progress import Progress
-from trainer_shim.sight.weights import local_part
+from trainer_shim.sight.weights import has_values, local_part
 
 
 @dataclass
@@ -109,6 +109,7 @@ class Part:
 
     def __init__(self, *elements: float) -> None:
         self.elements, self.ds_numel = elements, len(elements)
+        self.device = SimpleNamespace(type="cpu")
 
     def detach(self) -> Part:
         return self
@@ -155,6 +156,14 @@ def test_of_a_part_of_which_nobody_knows_whose_it_is_all_is_looked_at() -> None:
     parameter = OfRank(Part(1.0, 2.0), 3, 1)
     del parameter.ds_zero_partition_rank
     assert local_part(parameter).elements == (1.0, 2.0)
+
+
+def test_of_a_part_that_is_swapped_out_nobody_has_the_values() -> None:
+    """As DeepSpeed's AsyncPartitionedParameterSwapper leaves it: a buffer of one element in its place."""
+    parameter = OfRank(Part(1.0, 2.0), 8, 0)
+    assert has_values(parameter)
+    parameter.ds_tensor.elements = (1.0,)
+    assert not has_values(parameter)
 
 
 @pytest.mark.parametrize(("are_finite", "said"), [(None, [{}]), (True, [{"own_finite": True}]), (False, [])])

@@ -154,7 +154,7 @@ def counted(parameters: Iterable[Any], optimizers: Iterable[Any], has_state: boo
     Weights may be saved at half width, and other ranks' state is not seen from here: a bound that a whole checkpoint
     never misses.
     """
-    inner = [layers(one)[-1] for one in optimizers]
+    inner = [innermost(one) for one in optimizers]
     kept = [one for one in map(_state_of, inner) if one]
     held = [{id(one) for of in optimizers for one in _held_by(of)}, {id(one) for state in kept for one in state}]
     chosen = list(parameters)
@@ -172,10 +172,15 @@ def counted(parameters: Iterable[Any], optimizers: Iterable[Any], has_state: boo
 
 def layers(optimizer: Any) -> List[Any]:
     """Return the optimizer as the framework wraps it, layer by layer, itself last."""
-    layers = [optimizer]
-    while hasattr(layers[-1], "optimizer") and len(layers) < _LAYERS_MAX:
-        layers.append(layers[-1].optimizer)
-    return layers
+    found = [optimizer]
+    while hasattr(found[-1], "optimizer") and len(found) < _LAYERS_MAX:
+        found.append(found[-1].optimizer)
+    return found
+
+
+def innermost(optimizer: Any) -> Any:
+    """Return the optimizer itself: AcceleratedOptimizer steps it only when gradients are synchronised."""
+    return layers(optimizer)[-1]
 
 
 def _state_of(optimizer: Any) -> Dict[Any, Any]:

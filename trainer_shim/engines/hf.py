@@ -128,7 +128,7 @@ class TrainerRun:
                 if name != "framework":
                     meter.watch.hello_field(name, value)
         else:
-            self._undo = plain.instrument(wrapped, [innermost(trainer.optimizer)], meter, ends_step=False)
+            self._undo = plain.instrument(wrapped, [base.innermost(trainer.optimizer)], meter, ends_step=False)
             self._tell_outside(wrapped)
             around = hooks.around(through_backward, meter, True)
             hooks.replace(self._undo, trainer.accelerator, "backward", around)
@@ -147,7 +147,7 @@ class TrainerRun:
         is_own = trained.is_own(trainer, "_save_checkpoint", "_save", "save_model")
         if plain.is_sharded(wrapped) or is_own:
             return
-        optimizer, is_first = innermost(trainer.optimizer), trainer.is_world_process_zero()
+        optimizer, is_first = base.innermost(trainer.optimizer), trainer.is_world_process_zero()
         if hasattr(optimizer, "optimizer_dict"):  # transformers' own, whose one tensor stands for all.
             trained.warn_unsaved(_LAYERWISE, is_first)
             return
@@ -161,7 +161,7 @@ class TrainerRun:
         if self._saved is not None:
             self._announce(self._saved)
         if not self._is_deepspeed:
-            plain.end_step(meter, innermost(self._trainer.optimizer), step)
+            plain.end_step(meter, base.innermost(self._trainer.optimizer), step)
         meter.clock.switch(timing.HOLD)
         if not meter.watch.wants_save(step):
             meter.clock.switch(timing.GAP)
@@ -237,13 +237,6 @@ def _in_phase(meter: StepMeter, phase: str, original: Callable[..., Any], *args:
         return original(*args, **kwargs)
     finally:
         meter.exit_phase(part, phase == "eval")
-
-
-def innermost(optimizer: Any) -> Any:
-    """Return the optimizer itself: AcceleratedOptimizer steps it only when gradients are synchronised."""
-    while hasattr(optimizer, "optimizer"):
-        optimizer = optimizer.optimizer
-    return optimizer
 
 
 def _replicas(trainer: Any) -> Replicas:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .base import Kind, Options
+from .base import Kind, Options, innermost
 
 
 def kind_of(engine: Any, options: Options) -> Kind:
@@ -45,7 +45,6 @@ def kind_of(engine: Any, options: Options) -> Kind:
 def _accelerator_kind(accelerator: Any, options: Options) -> Kind:
     """Return the kind for a loop of the user's own around `accelerator`. TypeError before prepare()."""
     from .accelerate_loops import AccelerateDeepSpeedKind, AcceleratePlainKind
-    from .hf import innermost
 
     wrapped = getattr(accelerator, "deepspeed_engine_wrapped", None)
     if wrapped is not None:

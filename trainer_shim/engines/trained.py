@@ -16,7 +16,7 @@ from trainer_shim.guard import attempt, print_line
 from trainer_shim.launch import is_required
 from trainer_shim.saving.store import KeyStore
 
-from .base import layers
+from .base import innermost
 
 SCHEDULE_LOST = (
     "an LR scheduler drives the optimizer, and no checkpoint has it: a resumed run would begin its schedule anew; %s"
@@ -190,7 +190,7 @@ def _is_scheduled(optimizer: Any) -> bool:
 
 
 def _drives(item: Any, optimizer: Any, depth: int = 0) -> bool:
-    if hasattr(item, "optimizer") and layers(item)[-1] is optimizer:
+    if hasattr(item, "optimizer") and innermost(item) is optimizer:
         return True
     if depth > 2 or hasattr(item, "parameters"):
         return False

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from trainer_shim.engines import trained
+from trainer_shim.engines.base import innermost
 from trainer_shim.engines.plain import _own_places, without_replicas
 from trainer_shim.saving import checkpoint
 from trainer_shim.saving.store import MemoryStore
@@ -282,6 +283,14 @@ def test_a_scheduler_that_no_checkpoint_has_is_missed() -> None:
     )
     assert not trained.lacks_schedule([optimizer], [Holder([Scheduler(optimizer)])])
     assert not trained.lacks_schedule([Optimizer([W])], [])
+
+
+def test_wrappers_of_an_optimizer_that_hold_each_other_are_left() -> None:
+    one = Scheduler(None)
+    other = Scheduler(one)
+    assert innermost(Scheduler(HEAD)) is HEAD
+    one.optimizer = other
+    assert innermost(one) in (one, other)
 
 
 def test_a_method_of_the_scripts_is_known_from_a_frameworks() -> None:

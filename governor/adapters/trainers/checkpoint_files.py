@@ -66,8 +66,10 @@ def _files(path: str, step: Callable[[], None], entries_max: int) -> Iterator[os
             for entry in entries:
                 step()
                 count += 1
-                if count > entries_max or time.monotonic() > until:
+                if count > entries_max:
                     raise TimeoutError(0, "it has too many files")
+                if time.monotonic() > until:
+                    raise TimeoutError(0, f"its files took longer than {LIST_TIME_MAX_S:.0f} s")
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
                 else:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from governor.adapters.trainers import checkpoint_files
 from governor.adapters.trainers.checkpoint_files import Weight, weigh
 from governor.adapters.trainers.checkpoints import DiskCheckpoints
 
@@ -63,6 +64,12 @@ def test_more_files_than_are_counted_are_not_guessed(tmp_path: Path) -> None:
     for name in "abc":
         with_bytes(tmp_path / name, KB)
     assert weigh(str(tmp_path), lambda: None, OWN, 2) == Weight(None, "cannot be looked at: it has too many files")
+
+
+def test_a_slow_directory_is_not_said_to_have_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_bytes(tmp_path / "a", KB)
+    monkeypatch.setattr(checkpoint_files, "LIST_TIME_MAX_S", 0.0)
+    assert weigh(str(tmp_path), lambda: None, OWN).reason == "cannot be looked at: its files took longer than 0 s"
 
 
 def test_the_reader_says_it_or_why_not(tmp_path: Path) -> None:

@@ -25,3 +25,14 @@ def test_openmp_does_not_decide_how_many_jobs_run() -> None:
     """nproc answers with OMP_NUM_THREADS where it is set; the Makefile sets it to 1 for the trainers of the drills."""
     assert _jobs("1") == _jobs("3")
     assert int(_jobs("1")) >= 1
+
+
+def test_no_link_of_the_tree_leads_out_of_it() -> None:
+    """Git puts such a link in the place of a directory of that name and removes that, ignored or not: `.venv`, say."""
+    listed = subprocess.run(["git", "ls-files", "-s", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    links = [entry.split("\t", 1)[1] for entry in listed.stdout.split("\0") if entry.startswith("120000 ")]
+    assert links, "the packaged policy is one"
+    for link in links:
+        to = os.readlink(ROOT / link)
+        assert not os.path.isabs(to), f"{link} -> {to}"
+        assert not os.path.normpath(os.path.join(os.path.dirname(link), to)).startswith(".."), f"{link} -> {to}"

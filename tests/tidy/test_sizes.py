@@ -32,8 +32,8 @@ def test_functions_are_short() -> None:
 
 FILE_LINES_ALONE = 60  # A shorter file with one importer is a part of it.
 FOLDER_FILES_MAX = 22
-# One file for each trigger, found by a scan. A policy's word is the file's name, and no file imports another: they may be
-# as many as there are triggers.
+# One file for each trigger, found by a scan. A policy's word is the file's name, and no file imports another: there may
+# be as many as there are triggers.
 CATALOGUES = {"governor/core/rules/triggers"}
 # One file each, found by a scan, or run as what it is called.
 SCANNED = ("/adapters/clouds/", "/adapters/prices/", "/adapters/alerts/", "/adapters/exporters/", "/rules/triggers/")

@@ -28,12 +28,14 @@ class Weight(NamedTuple):
     reason: str = ""
 
 
-def weigh(path: str, step: Callable[[], None], uid: int, entries_max: int = ENTRIES_MAX) -> Weight:
+def weigh(
+    path: str, step: Callable[[], None], uid: int, entries_max: int = ENTRIES_MAX, time_max_s: float = LIST_TIME_MAX_S
+) -> Weight:
     """How many bytes the user's files have, in a directory or of one file. Those of others count for nothing."""
     seen: set[tuple[int, int]] = set()
     total, others = 0, 0
     try:
-        for facts in _files(path, step, entries_max):
+        for facts in _files(path, step, entries_max, time_max_s):
             if not stat.S_ISREG(facts.st_mode) or (facts.st_dev, facts.st_ino) in seen:
                 continue
             seen.add((facts.st_dev, facts.st_ino))
@@ -54,12 +56,12 @@ def on_disk(facts: os.stat_result) -> int:
     return facts.st_size if blocks * SOLID_PARTS >= facts.st_size else blocks
 
 
-def _files(path: str, step: Callable[[], None], entries_max: int) -> Iterator[os.stat_result]:
+def _files(path: str, step: Callable[[], None], entries_max: int, time_max_s: float) -> Iterator[os.stat_result]:
     facts = os.stat(path)
     if not stat.S_ISDIR(facts.st_mode):
         yield facts
         return
-    until = time.monotonic() + LIST_TIME_MAX_S
+    until = time.monotonic() + time_max_s
     folders, count = [path], 0
     while folders:
         with os.scandir(folders.pop()) as entries:
@@ -69,7 +71,7 @@ def _files(path: str, step: Callable[[], None], entries_max: int) -> Iterator[os
                 if count > entries_max:
                     raise TimeoutError(0, "it has too many files")
                 if time.monotonic() > until:
-                    raise TimeoutError(0, f"its files took longer than {LIST_TIME_MAX_S:.0f} s")
+                    raise TimeoutError(0, f"its files took longer than {time_max_s:.0f} s")
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
                 else:

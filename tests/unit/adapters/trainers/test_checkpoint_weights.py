@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.trainers import checkpoint_files
 from governor.adapters.trainers.checkpoint_files import Weight, weigh
 from governor.adapters.trainers.checkpoints import DiskCheckpoints
 
@@ -66,10 +65,12 @@ def test_more_files_than_are_counted_are_not_guessed(tmp_path: Path) -> None:
     assert weigh(str(tmp_path), lambda: None, OWN, 2) == Weight(None, "cannot be looked at: it has too many files")
 
 
-def test_a_slow_directory_is_not_said_to_have_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_directory_is_not_said_to_have_too_many_files(tmp_path: Path) -> None:
     with_bytes(tmp_path / "a", KB)
-    monkeypatch.setattr(checkpoint_files, "LIST_TIME_MAX_S", 0.0)
-    assert weigh(str(tmp_path), lambda: None, OWN).reason == "cannot be looked at: its files took longer than 0 s"
+    assert (
+        weigh(str(tmp_path), lambda: None, OWN, time_max_s=0.0).reason
+        == "cannot be looked at: its files took longer than 0 s"
+    )
 
 
 def test_the_reader_says_it_or_why_not(tmp_path: Path) -> None:

@@ -208,7 +208,8 @@ class Watcher:
             if resumed.tokens_total is not None:
                 self._save_at_step.note_tokens(resumed.tokens_total)
             self.hello_field("resumed_step", resumed.step)
-            self._report_last_good(resumed.step, resumed.path, manifest, resumed.tokens_total, resumed.age_s)
+            mono_ns = time.monotonic_ns() - int(resumed.age_s * 1e9)
+            self._report_last_good(resumed.step, resumed.path, manifest, resumed.tokens_total, mono_ns)
         return resumed
 
     def _say(self, line: str) -> None:
@@ -276,7 +277,7 @@ class Watcher:
 
     def _note_last_good(self, record: Dict[str, Any], step: int) -> None:
         if record.get("kind") == "good":
-            self._report_last_good(step, str(record.get("path")), record, record.get("tokens_total"), 0.0)
+            self._report_last_good(step, str(record.get("path")), record, record.get("tokens_total"), record["mono_ns"])
 
     def _with_place(self, record: Dict[str, Any]) -> Dict[str, Any]:
         """Say of a checkpoint that resume(), as it is called here, or the script's own load does not look there."""
@@ -288,9 +289,8 @@ class Watcher:
         return record if is_there else dict(record, sought_in=sought[0])
 
     def _report_last_good(
-        self, step: int, path: str, saved: Mapping[str, Any], tokens_total: Optional[int], age_s: float
+        self, step: int, path: str, saved: Mapping[str, Any], tokens_total: Optional[int], mono_ns: int
     ) -> None:
-        mono_ns = time.monotonic_ns() - int(age_s * 1e9)
         record = {"step": step, "tokens_total": tokens_total, "path": path, "mono_ns": mono_ns}
         if saved.get("trained_finite") is True:
             record["trained_finite"] = True

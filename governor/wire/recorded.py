@@ -22,7 +22,7 @@ from trainer_shim.wire import FRAMES, WIRE_VERSION, faults
 PAUSE_MAX_NS: Final = 30 * 24 * 3600 * NS_PER_S
 # Every time that a line may hold. All are of one clock.
 _TIMES: Final = ("at_ns", "mono_ns", "started_mono_ns", "phase_since_ns", "last_hook_ns")
-_TIMES_WITHIN: Final = (("last_good", "mono_ns"), ("collective", "entered_ns"))
+_TIMES_WITHIN: Final = (("last_good", "mono_ns"), ("checkpoint", "mono_ns"), ("collective", "entered_ns"))
 
 
 class RecordedClock:

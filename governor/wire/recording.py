@@ -44,7 +44,7 @@ NOTE: Final = "note"  # The kind of our own lines.
 # A command line and paths may hold a key. What a rank knows of an old incident belongs to that incident.
 LEFT_OUT: Final = frozenset({"resume_argv", "cwd", "checkpoint_dir", "open_incident", "mark", "harmed_save"})
 LAST_GOOD_KEPT: Final = ("step", "tokens_total", "mono_ns")
-SAVED_KEPT: Final = ("kind", "tokens_total", "files", "bytes", "hashed")
+SAVED_KEPT: Final = ("kind", "tokens_total", "files", "bytes", "hashed", "mono_ns")
 # A newer shim's own fields may hold anything.
 _HELLO: Final = frozenset(FRAMES["hello"]) - LEFT_OUT
 # The reason of a failure is the error's text, which names files.

@@ -222,7 +222,7 @@ class AgreementThread:
             verdict = self._secure(round_, order, result.path, until_ns)
             if round_.follow(verdict) is Phase.SAVED:
                 self._harden(verdict)
-                return round_.phase, {"step": order.step, "checkpoint": verdict["record"]}
+                return round_.phase, {"step": order.step, "checkpoint": self._save_at_step.dated(verdict["record"])}
         return round_.phase, {"step": order.step, "reason": clip(verdict["abort"])}
 
     def _agree(self, round_: Round) -> Verdict:

@@ -48,6 +48,7 @@ class SaveAtStep:
         self._generators: Tuple[Optional[int], Dict[str, Any]] = (None, {})  # As they were where that step ended.
         self._made: Optional[str] = None  # The directory of the save under way, if this rank was the first there.
         self._unfinished: Optional[str] = None  # Likewise, of one that has failed.
+        self._captured_ns = 0  # When the last save began: later work is not in it, however long it is written.
         self._draining: Optional[Tuple[Order, Result]] = None  # Saved by an asynchronous writer, not yet durable.
         self._asked_to_end: Optional[List[int]] = None  # SIGTERMs since an order to save and park, or to park.
         self.hold_s = 0.0  # Total time the training thread was held for an agreement.
@@ -101,6 +102,10 @@ class SaveAtStep:
             for kind in ("good", "suspect"):
                 checkpoint.discard_staged_file(os.path.join(directory, checkpoint.tag_of(step, kind)), self._rank)
 
+    def dated(self, record: Dict[str, Any]) -> Dict[str, Any]:
+        """Say of the saved checkpoint of which moment it is, by this node's clock."""
+        return dict(record, mono_ns=self._captured_ns)
+
     def note_end(self, has_failed: bool) -> None:
         """Know what became of the save, once all ranks do: a rank that lost the store does not."""
         made, self._made = self._made, None
@@ -152,6 +157,7 @@ class SaveAtStep:
         if order.park and self._asked_to_end is None:
             # From here: a SIGTERM while it saves must end this rank when that is durable, and not before.
             self._asked_to_end = defer_end(lambda: self._gate.settled)
+        self._captured_ns = time.monotonic_ns()
         if order.save and delegate:
             self._delegated = order
             return True

@@ -25,7 +25,7 @@ from governor.core.runs.state import Run, is_nonfinite
 
 def named_by(step: int | None, saved: SavedCheckpoint) -> NamedCheckpoint:
     """As a rank names what it has acknowledged."""
-    return NamedCheckpoint(step, saved.path, trained_finite=saved.trained_finite is True)
+    return NamedCheckpoint(step, saved.path, mono_ns=saved.mono_ns, trained_finite=saved.trained_finite is True)
 
 
 def take(managed: ManagedRun, ack: Ack) -> list[ReadCheckpoint | FindLastGood]:

@@ -18,7 +18,7 @@ class NamedCheckpoint:
     step: int | None  # None: an ack may have none.
     path: str | None
     tokens_total: int | None = None
-    mono_ns: int | None = None  # When the trainer saved it. An ack does not say.
+    mono_ns: int | None = None  # Of which moment it is: work after that is not in it.
     sought_in: str | None = None  # Where the script's resume() looks instead.
     own_finite: bool = False  # All trained parameters were finite in this rank's part. False: it has not said so.
     trained_finite: bool = False  # In every rank's part.
@@ -51,19 +51,21 @@ class SavedCheckpoint:
     hashed: bool | None = None
     tokens_total: int | None = None
     trained_finite: bool | None = None  # Every rank has looked at all trained parameters, and they were finite.
+    mono_ns: int | None = None  # Of which moment it is: it may have been written for minutes since.
 
     @classmethod
     def named(cls, said: Mapping[str, Any] | None) -> SavedCheckpoint | None:
         """From an ack, which may say anything."""
         if said is None:
             return None
-        kinds = {"files": int, "bytes": int, "hashed": bool, "tokens_total": int, "trained_finite": bool}
+        counts: dict[str, type] = dict.fromkeys(("files", "bytes", "tokens_total", "mono_ns"), int)
+        kinds = counts | dict.fromkeys(("hashed", "trained_finite"), bool)
         names = (one.name for one in fields(cls))
         return cls(**{name: said[name] for name in names if type(said.get(name)) is kinds.get(name, str)})
 
     def row(self) -> dict[str, Any]:
-        """As incidents have it. What is not known is left out."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        """As incidents have it. What is not known is left out, and what only this boot knows."""
+        return {name: value for name, value in asdict(self).items() if value is not None and name != "mono_ns"}
 
 
 @dataclass(frozen=True, slots=True)

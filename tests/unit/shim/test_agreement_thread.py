@@ -366,3 +366,17 @@ def test_a_lost_store_lets_everybody_train_on(tmp_path: Path) -> None:
     rank.halt.set()
     rank.agreement.stop(SAFETY_S)
     rank.thread.join(SAFETY_S)
+
+
+def test_a_checkpoint_is_of_the_moment_that_was_saved_and_not_of_when_it_was_written(ranks: list[Rank]) -> None:
+    """A halt waits as long as the work that is unsaved took. What was trained during the writing was not counted."""
+    for rank in ranks:
+        rank.saver.is_pending = True
+    start(ranks)
+    ranks[0].ask(f"{OWN}1.1")
+    while not all(rank.saver.steps for rank in ranks):
+        ranks[0].halt.wait(0.001)
+    taken_ns = time.monotonic_ns()
+    for rank in ranks:
+        rank.saver.is_pending = False
+    assert all(rank.ack(f"{OWN}1.1", "saved")["checkpoint"]["mono_ns"] <= taken_ns for rank in ranks)

@@ -211,8 +211,8 @@ def test_what_all_ranks_have_seen_of_their_parameters_is_told_with_the_checkpoin
 ) -> None:
     environ = {"COSTGOV_SOCKET": listener.getsockname()}
     watch = Watcher({"run": "r", "attempt": "a"}, Progress(threading.get_ident()), None, environ=environ)
-    watch._note_last_good({"kind": "good", "path": str(tmp_path / "cg_40"), **said}, 40)
+    watch._note_last_good({"kind": "good", "path": str(tmp_path / "cg_40"), "mono_ns": 7, **said}, 40)
     watch._let_go()
     told = watch._hello_fields()["last_good"]
-    assert told["step"] == 40
+    assert (told["step"], told["mono_ns"]) == (40, 7), "of the moment that was saved, however long it was written"
     assert told.get("trained_finite") is (True if said.get("trained_finite") else None)

@@ -87,7 +87,7 @@ def test_a_hello_lacks_what_may_hold_a_secret() -> None:
 
 
 def test_an_ack_lacks_where_the_checkpoint_lies_and_what_the_error_said() -> None:
-    kept = {"kind": "good", "tokens_total": 9, "files": 2, "bytes": 5, "hashed": True}
+    kept = {"kind": "good", "tokens_total": 9, "files": 2, "bytes": 5, "hashed": True, "mono_ns": 1}
     saved = {**kept, "path": "s3://key@bucket/step4", "manifest": "s3://key@bucket/step4/m.json"}
     ack = {**head("ack", 0, 1), "seq": 2, "incident": "c-1", "what": "saved", "step": 4}
     line = said({**ack, "checkpoint": saved, "reason": "no room in s3://key@bucket", "newer_field": "x"}, is_ack=True)
@@ -95,7 +95,7 @@ def test_an_ack_lacks_where_the_checkpoint_lies_and_what_the_error_said() -> Non
     _, (_, event) = ranks(said(hello(), pid=40), line)
     assert isinstance(event, Ack)
     assert event.checkpoint is not None
-    assert event.checkpoint.row() == kept
+    assert {**event.checkpoint.row(), "mono_ns": event.checkpoint.mono_ns} == kept
 
 
 def test_a_connection_speaks_for_the_process_that_the_kernel_named() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from governor.core.base.units import NS_PER_S
 from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
@@ -77,6 +78,16 @@ def test_a_trainer_names_none_that_was_before_and_no_reason() -> None:
     play(node, ack("saved", 31.5, step=33, checkpoint={"path": PATH, "manifest": "m", "kind": "good", **found}))
     read(node, whole=False)
     assert node.runs["llama"].run.last_good == LastGood(33, PATH, torn="as found", refused_mono_ns=at(32))
+
+
+def test_what_was_trained_while_a_checkpoint_was_written_is_unsaved() -> None:
+    node = make_node(rule(checkpoint="good"))
+    training(node)
+    play(node, a_step(31, 1, loss=float("inf")), ack("received", 31.1))
+    record = {"path": PATH, "manifest": "m", "kind": "good", "mono_ns": at(24)}
+    play(node, ack("saved", 31.5, step=24, checkpoint=record))
+    run = node.runs["llama"].run
+    assert (run.last_good_at, run.unsaved_ns(at(32))) == (at(24), 8 * NS_PER_S)
 
 
 def test_what_of_its_weights_was_not_looked_into_is_said_of_it() -> None:

@@ -50,7 +50,7 @@ class StepMeter:
         self.gradients: Optional[Gradients] = None
         self._blind_steps_max = 0
         self._defers_boundary = False
-        self._can_defer = True  # False: nothing shows when the next step begins.
+        self.can_defer = True  # False: nothing shows when the next step begins.
         self._boundary_due = False
         self._memory_due_ns = 0
 
@@ -209,7 +209,7 @@ class StepMeter:
             self._insist(loss is not None or norm is not None)
         self._loss = None
         self._losses = self._lossless = 0
-        self._can_defer = self._forward_seen or self._loader_timed
+        self.can_defer = self._forward_seen or self._loader_timed
         self._forward_seen = self._backward_seen = False
         if self._cold:
             self._cold = False
@@ -219,7 +219,7 @@ class StepMeter:
     @guarded()
     def boundary(self) -> None:
         """Between two steps: the watcher may hold this thread, save, and park it."""
-        if self._defers_boundary and self._can_defer:
+        if self._defers_boundary and self.can_defer:
             self._boundary_due = True  # It comes with the next batch or forward pass.
             self.watch.step_over(self.progress.step)
         else:

@@ -28,6 +28,10 @@ TRAINED = "trained"  # Values of what the optimizers train and no state has, by 
 BLIND_STEPS_MAX = 20  # As the governor's LOSS_DUE_STEPS: what can be seen at all, the first step shows.
 OUTSIDE = "outside"  # In a rank's position: a sample of what TRAINED has of rank 0's.
 _ATTACHED = [0]  # How often, in this process: each time has its own place in the ranks' store.
+_HALF_STEP = (
+    "checkpoint(): saved inside optimizer.step(): what the loop does behind it in a step (a scheduler) is not in it: "
+    "attach the module that the loop calls, or use shim.wrap_loader(loader)"
+)
 _SHARDING = ("FullyShardedDataParallel", "FSDPModule")
 
 
@@ -153,6 +157,7 @@ class PlainSaver(base.PositionSaver):
         os.makedirs(path, exist_ok=True)
         if _is_first_rank(torch):
             state = {name: item.state_dict() for name, item in self._stateful.items()}
+            self._tell_half_step()
             self._tell_unloadable(path, {**state, "client_state": client_state})
             saved = {"state": state, "client_state": client_state, TRAINED: self._outside(state)}
             torch.save(saved, os.path.join(path, STATE_FILE))
@@ -169,6 +174,15 @@ class PlainSaver(base.PositionSaver):
             if name not in self._told:
                 self._told.append(name)
                 print_line("the state of %r in %s holds %s" % (name, path, why))
+
+    @guarded()
+    def _tell_half_step(self) -> None:
+        """Neither the next forward pass nor the next batch is seen, so the step ends where the optimizer's does."""
+        is_alone = len(self._stateful) <= 2  # A model and its optimizer: nothing of theirs comes behind that.
+        if self._meter.can_defer or is_alone or _HALF_STEP in self._told:
+            return
+        self._told.append(_HALF_STEP)
+        print_line(_HALF_STEP)
 
     def pending(self) -> bool:
         return self._save_fn is not None and self._save_fn.pending()
@@ -245,11 +259,12 @@ def instrument(
     undo = hooks.Undo()
     compiling.watch_model(torch, model, meter, undo)
     last = optimizers[-1] if ends_step else None
+    order = hooks.StepOrder(last)
     skipped = _SkippedStep(meter, last) if ends_step else ignore_skip
     gradients = torch_calls.instrument(meter, optimizers, undo, skipped)
     meter.watch_gradients(gradients, BLIND_STEPS_MAX if is_required(os.environ) else 0)
     for optimizer in optimizers:
-        _hook_step(torch, optimizer, meter, optimizer is last, undo, [at_first_step] if at_first_step else [])
+        _hook_step(torch, optimizer, meter, order, undo, [at_first_step] if at_first_step else [])
     meter.time_device(device_timer_of(model))
     return undo
 
@@ -289,14 +304,15 @@ def _hook_step(
     torch: Any,
     optimizer: Any,
     meter: StepMeter,
-    is_last: bool,
+    order: hooks.StepOrder,
     undo: hooks.Undo,
     at_first: List[Callable[[], None]],
 ) -> None:
     """Report the calls of one optimizer's step(). The end of the last one's is the step's."""
 
     def end(stepped: Any) -> None:
-        if is_last:
+        order.note(optimizer)
+        if optimizer is order.last:
             if at_first:
                 attempt(at_first.pop())
             end_step(meter, stepped)

@@ -103,10 +103,10 @@ def _keeping(begun: List[Any], original: Callable[..., Any]) -> Callable[..., An
 
 
 def _futures_in(returned: Any) -> Iterator[Any]:
-    """What writes, alone, in a list, or in what async_save() returns: see _is_over()."""
+    """What writes, alone, in a list or dictionary, or in what async_save() returns: see _is_over()."""
     inner = [getattr(returned, name) for name in _IN_RESPONSE if hasattr(returned, name)]
-    if isinstance(returned, (list, tuple)):
-        inner = list(returned)
+    if isinstance(returned, (list, tuple, dict)):
+        inner = list(returned.values() if isinstance(returned, dict) else returned)
     for one in inner or [returned]:
         if _is_pools(one) or _is_popen(one) or any(callable(getattr(one, name, None)) for name in ("done", "is_alive")):
             yield one

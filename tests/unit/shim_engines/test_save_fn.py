@@ -49,15 +49,14 @@ def test_a_save_fn_that_returns_nothing_or_a_path_has_written() -> None:
     assert save_fn.of(None) is None
 
 
-@pytest.mark.parametrize("kind", ["alone", "listed", "response"])
+@pytest.mark.parametrize("kind", ["alone", "listed", "named", "response"])
 def test_a_future_is_waited_for_wherever_it_is(kind: str) -> None:
     staged: Future[None] = Future()
     written: Future[None] = Future()
     staged.set_result(None)
-    returned: Any = {"alone": written, "listed": [staged, written], "response": AsyncSaveResponse(staged, written)}[
-        kind
-    ]
-    saved = called(returned)
+    returned: dict[str, Any] = {"alone": written, "listed": [staged, written], "named": {"w": staged, "o": written}}
+    returned["response"] = AsyncSaveResponse(staged, written)
+    saved = called(returned[kind])
     assert saved.pending()
     written.set_result(None)
     assert not saved.pending()

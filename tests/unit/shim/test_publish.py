@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -123,6 +124,19 @@ def test_a_whole_one_that_could_not_move_stays(tmp_path: Path, writer: Writer) -
     writer.end()
     remove_abandoned(str(tmp_path))
     assert writer.weights.read_text() == "half"
+
+
+def test_the_replaced_one_makes_what_was_left_of_its_successors_move_no_whole_one(
+    tmp_path: Path, writer: Writer
+) -> None:
+    """The process ended between the move and the removal of what it replaced."""
+    shutil.rmtree(writer.weights.parent)
+    replaced = writer.weights.parents[1] / "replaced"
+    replaced.mkdir()
+    (replaced / MANIFEST).touch()
+    writer.end()
+    remove_abandoned(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_another_attempt_of_the_same_run_writes_stays_too(tmp_path: Path, writer: Writer) -> None:

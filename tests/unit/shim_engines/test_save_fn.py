@@ -62,6 +62,17 @@ def test_a_future_is_waited_for_wherever_it_is(kind: str) -> None:
     assert not saved.pending()
 
 
+def test_what_an_earlier_save_has_left_running_is_not_waited_for_by_the_next() -> None:
+    """It has failed by then, ten minutes after it was due."""
+    stuck: Future[None] = Future()
+    returned: list[Any] = [stuck, None]
+    saver = save_fn.SaveFn(lambda *_: returned.pop(0))
+    saver("/ck", "cg_1", {})
+    assert saver.pending()
+    saver("/ck", "cg_2", {})
+    assert not saver.pending()
+
+
 def test_what_the_writing_raises_is_raised_once() -> None:
     written: Future[None] = Future()
     saved = called(written)

@@ -38,3 +38,12 @@ def test_of_a_large_array_one_element_is_tried() -> None:
 @pytest.mark.parametrize("array", [Array(), Array(5, has_objects=True)])
 def test_a_single_number_and_objects_are_tried_as_they_are(array: Array) -> None:
     assert tried([array]) == [array]
+
+
+def test_a_container_that_holds_itself_is_tried_to_a_depth() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    found, depth = tried(loop), 0
+    while isinstance(found, list) and found and found is not loop:
+        found, depth = found[0], depth + 1
+    assert 1 <= depth <= 8

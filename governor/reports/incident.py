@@ -27,6 +27,7 @@ from governor.reports.resume_text import (
     resume_from,
     resume_with,
     sought_elsewhere,
+    steps_behind,
     torn_text,
     unseen_last_good,
 )
@@ -139,7 +140,8 @@ def _saved_clause(snapshot: Snapshot) -> str:
     verified = {"governor": "verified by the governor", "trainer": "verified by the trainer only"}.get(
         str(checkpoint.get("verified_by")), "NOT verified"
     )
-    return f"a {checkpoint.get('kind', '?')} checkpoint of step {checkpoint.get('step', '?')} was saved, {verified}"
+    step = f"{checkpoint.get('step', '?')}{steps_behind(snapshot)}"
+    return f"a {checkpoint.get('kind', '?')} checkpoint of step {step} was saved, {verified}"
 
 
 def _ended_clause(snapshot: Snapshot) -> str:

@@ -138,6 +138,14 @@ def refused(snapshot: Snapshot) -> Refused | None:
     return None
 
 
+def steps_behind(snapshot: Snapshot) -> str:
+    """By how much the halt's checkpoint is older than its verdict: a save that was under way became the halt's."""
+    saved, at = (snapshot.get("checkpoint") or {}).get("step"), snapshot.get("step")
+    if type(saved) is not int or type(at) is not int or saved >= at:
+        return ""
+    return f" ({at - saved:,} before the verdict's)"
+
+
 def torn_text(checkpoint: Mapping[str, Any]) -> str | None:
     """What of a checkpoint is missing or cut short."""
     return checkpoint.get("torn") or checkpoint.get("fault")  # "fault": in older rows.

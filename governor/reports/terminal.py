@@ -9,7 +9,7 @@ from typing import Any, Final
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
 from governor.core.engine.idle_state import NODE
 from governor.core.halt.incident import NO_BOUNDARY
-from governor.reports.resume_text import none_known, refused, resume_rows
+from governor.reports.resume_text import none_known, refused, resume_rows, steps_behind
 from governor.text.moments import (
     Moment,
     Snapshot,
@@ -205,8 +205,8 @@ def _foot(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
     rows.append(("stays billed", stays_billed_text(snapshot), True))
     checkpoint = snapshot.get("checkpoint")
     if checkpoint:
-        by = checkpoint.get("verified_by", "nobody")
-        text = f"{checkpoint.get('kind', '?')}, step {checkpoint.get('step', '?')}, verified by {by}"
+        by, step = checkpoint.get("verified_by", "nobody"), f"{checkpoint.get('step', '?')}{steps_behind(snapshot)}"
+        text = f"{checkpoint.get('kind', '?')}, step {step}, verified by {by}"
         rows.append(("checkpoint", plain(f"{text}: {checkpoint.get('path', '?')}"), False))
     elif snapshot["run"] != NODE:
         why = boundary_missed(snapshot)

@@ -7,7 +7,7 @@ import pytest
 
 from governor.cli.run.command import run
 from governor.reports.incident import incident_document, incident_markdown, timeline_lines
-from governor.reports.resume_text import BEGINS_ANEW, FLAGS, command_to_copy, resume_command, resume_with
+from governor.reports.resume_text import BEGINS_ANEW, FLAGS, command_to_copy, resume_command, resume_with, steps_behind
 from governor.reports.terminal import resume_lines
 from tests.golden.report_cases import ceiling_of_a_trainer, nan_halt
 
@@ -239,3 +239,16 @@ def test_of_a_script_that_loads_by_its_own_means_nothing_is_promised(kind: str) 
     )
     assert "this resumes from" not in report
     assert "It resumes from" not in report
+
+
+@pytest.mark.parametrize(
+    ("saved", "at", "told"),
+    [(21, 54, "33"), (54, 54, ""), (55, 54, ""), (None, 54, ""), (21, None, ""), ("21", 54, "")],
+)
+def test_a_checkpoint_that_is_older_than_its_verdict_says_by_how_many_steps(
+    saved: object, at: object, told: str
+) -> None:
+    """A save that was under way became the halt's: what was trained since is in no checkpoint."""
+    said = steps_behind({"step": at, "checkpoint": {"step": saved}})
+    assert (told in said) if told else not said
+    assert not steps_behind({"step": at, "checkpoint": None})

@@ -62,6 +62,9 @@ NEXT = _table(
 )
 
 
+_LEFT = "left"  # Of all rounds: the first rank that left, and why.
+
+
 class Round:
     """One rank's view of one generation. Every verdict is a dict; {"abort": reason} releases everyone."""
 
@@ -134,9 +137,24 @@ class Round:
         self.settle(phase, verdict)
 
     def verdict(self, phase: Phase) -> Optional[Dict[str, Any]]:
-        """Return the verdict, or None while there is none."""
+        """Return the verdict, or None while there is none. No round is agreed on once a rank has left."""
         text = self._store.get("%s%s/verdict" % (self._prefix, phase.value))
-        return None if text is None else json.loads(text)
+        if text is not None:
+            known: Dict[str, Any] = json.loads(text)
+            return known
+        left = self._store.get(_LEFT) if phase is Phase.POSITION else None
+        return None if left is None else {"abort": left}
+
+    def let_go(self, why: str) -> str:
+        """Nobody may wait for this rank in any phase of this round; return what is said of it."""
+        told = "rank %d: %s" % (self._rank, why)
+        for phase in LIVE_PHASES:
+            self.settle(phase, {"abort": told})
+        return told
+
+    def leave(self, why: str) -> None:
+        """Nor in any later round."""
+        self._store.settle(_LEFT, self.let_go(why))
 
     def settle(self, phase: Phase, verdict: Dict[str, Any]) -> Dict[str, Any]:
         """Write a verdict, once; return the one that counts."""

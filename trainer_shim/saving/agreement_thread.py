@@ -17,7 +17,7 @@ from trainer_shim.launch import Place, boot_id
 from trainer_shim.signal_wakeup import ReentrantEvent
 
 from . import checkpoint
-from .agreement import LIVE_PHASES, MARGIN_STEPS, Phase, Round
+from .agreement import MARGIN_STEPS, Phase, Round
 from .facts import facts_of, kind_of, position_of
 from .open_requests import OWN, CheckpointRequest, OpenRequests, notice_of, request_of_notice
 from .save_at_step import SaveAtStep
@@ -103,12 +103,7 @@ class AgreementThread:
     def _leave(self) -> None:
         """Tell the others that no answer comes from here. A round may have begun that this rank has not seen."""
         if self._store is not None and self._place.world_size > 1:
-            self._let_go(self._round(self._store), _LOST if self._spoiled else _FINISHED)
-
-    def _let_go(self, round_: Round, why: str) -> None:
-        """Nobody may wait for this rank in any phase of the round."""
-        for phase in LIVE_PHASES:
-            round_.settle(phase, {"abort": "rank %d: %s" % (self._place.rank, why)})
+            self._round(self._store).leave(_LOST if self._spoiled else _FINISHED)
 
     def _round(self, store: KeyStore) -> Round:
         return Round(store, self._generation, self._place.rank, self._place.world_size)
@@ -140,7 +135,7 @@ class AgreementThread:
                 return False
         round_ = self._round(self._store)
         if self._spoiled:
-            self._let_go(round_, _LOST)
+            round_.let_go(_LOST)
             self._spoiled = False
             self._next_generation()
             return False

@@ -174,7 +174,7 @@ class Round:
 
 
 def _target(posts: List[Dict[str, Any]]) -> Dict[str, Any]:
-    return {"target": max(post["step"] for post in posts) + MARGIN_STEPS}
+    return {"target": max(post["step"] + post.get("margin", MARGIN_STEPS) for post in posts)}
 
 
 def _go(posts: List[Dict[str, Any]]) -> Dict[str, Any]:

@@ -227,8 +227,9 @@ class AgreementThread:
         until_ns = min(self._request.deadline_ns, time.monotonic_ns() + AGREE_LIMIT_NS)
         verdict = round_.verdict(Phase.POSITION)  # A rank that slept through it finds it decided, always as an abort.
         if verdict is None:
-            step = self._gate.promise(MARGIN_STEPS, max(until_ns, self._request.deadline_ns))
-            round_.post(Phase.POSITION, {"step": step})
+            margin = MARGIN_STEPS * self._gate.stride
+            step = self._gate.promise(margin, max(until_ns, self._request.deadline_ns))
+            round_.post(Phase.POSITION, {"step": step, "margin": margin})
             verdict = self._await_verdict(round_, lambda: until_ns, "no agreement on a step")
         if "abort" not in verdict:
             self._gate.aim(verdict["target"])

@@ -203,11 +203,13 @@ def _chunks(path: str) -> Iterator[bytes]:
 def commit(path: str, parts: List[Part], facts: Dict[str, Any], move_latest: bool) -> Dict[str, Any]:
     """On rank 0, once every rank's share is durable: write the manifest, then `latest`. Raises OSError.
 
+    Also where the files hold less than the parameters need: resume() would refuse it, so it is none.
     `facts` has step, tokens_total, kind, world_size and whatever else identifies it; the return value is the
     checkpoint record of an `ack`.
     """
     known = {(part.path, part.node): part for part in parts}
     ordered = [known[key] for key in sorted(known, key=lambda key: (key[0], key[1] or ""))]
+    _demand_bytes(ordered, facts)
     hashed = bool(ordered) and all(part.sha256 is not None for part in ordered)
     manifest = dict(facts, v=MANIFEST_VERSION, hashed=hashed, files=[_entry(part) for part in ordered])
     target = os.path.join(path, MANIFEST)
@@ -224,6 +226,14 @@ def commit(path: str, parts: List[Part], facts: Dict[str, Any], move_latest: boo
         "tokens_total": facts.get("tokens_total"),
         "trained_finite": facts.get("trained_finite", False),
     }
+
+
+def _demand_bytes(parts: List[Part], facts: Dict[str, Any]) -> None:
+    entries = [Entry(part.path, part.size_bytes, part.sha256, part.node) for part in parts]
+    try:
+        count_bytes(dict(facts, files=entries))
+    except TornError as torn:
+        raise OSError(0, str(torn)) from None
 
 
 def holds_any(parts: List[Part]) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 # with it the thread that would have opened the gate.
 RELEASE_SLACK_NS = 10_000_000_000
 _POLL_S = 0.5
+_STRIDE_MAX = 64  # More is no loop of several optimizers: a resume, or a step that the script has set.
 
 
 class State(Enum):
@@ -91,6 +92,7 @@ class StepGate:
 
     def __init__(self, step: int) -> None:
         self.step = step  # Written by the training thread alone.
+        self._stride = 1  # How far its last two boundaries were apart.
         self.raised = False  # True in every state but OPEN.
         self.finished = False  # The training loop ended: no further boundary comes.
         self.arrived: Optional[Dict[str, Any]] = None  # Set at the target: what only the training thread may read.
@@ -104,6 +106,11 @@ class StepGate:
         self._order: Optional[Order] = None
 
     # The agreement's side.
+
+    @property
+    def stride(self) -> int:
+        """How many steps a boundary is from the next: two where two optimizers step in each batch."""
+        return self._stride if 0 < self._stride <= _STRIDE_MAX else 1
 
     def promise(self, margin: int, cap_ns: int) -> int:
         """Bind the training thread not to pass its present step + margin; return that step."""
@@ -148,6 +155,8 @@ class StepGate:
 
         The store comes before the load: see the module's first lines.
         """
+        if step != self.step:
+            self._stride = step - self.step
         self.step = step
         return self.raised
 

@@ -33,6 +33,7 @@ class OneFileSaver:
         self.writes = True
         self.is_pending = False
         self.full = False  # Its disk.
+        self.says: dict[str, Any] = {}
 
     def harmed(self) -> str | None:
         return self.harm
@@ -45,6 +46,9 @@ class OneFileSaver:
         if self.full:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         (path / f"shard_{self.rank}").write_bytes(bytes((100 + self.rank) * self.writes))
+
+    def contents(self) -> dict[str, Any]:
+        return self.says
 
     def pending(self) -> bool:
         return self.is_pending
@@ -76,7 +80,7 @@ class Rank:
         self.agreement = AgreementThread(
             place, self.gate, self.save_at_step, self.requests, lambda: store, lambda *_: None
         )
-        self.pace_s = pace_s
+        self.pace_s, self.stride = pace_s, 1
         self.halt = threading.Event()
         self.thread = threading.Thread(target=self._train, daemon=True)
 
@@ -105,7 +109,7 @@ class Rank:
     def _train(self) -> None:
         step = 0
         while not self.halt.wait(self.pace_s):
-            step += 1
+            step += self.stride
             if self.gate.reach(step):
                 self.save_at_step.hold(step, False)
 

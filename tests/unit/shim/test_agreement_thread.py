@@ -194,6 +194,29 @@ def test_a_nan_while_a_good_checkpoint_is_written_makes_it_no_suspect_one(
     assert (saved["checkpoint"]["kind"], saved["step"]) == (kind, ranks[0].saver.steps[0])
 
 
+def test_steps_that_come_two_by_two_are_agreed_on(ranks: list[Rank]) -> None:
+    """Two optimizers step in each batch, and each counts: no boundary comes at an odd step."""
+    for rank in ranks:
+        rank.stride = 2
+    start(ranks)
+    while not all(rank.gate.step >= 4 for rank in ranks):
+        ranks[0].halt.wait(0.001)
+    ranks[0].ask("halt-1")
+    steps = {rank.ack("halt-1", "saved", "failed", "aborted").get("step") for rank in ranks}
+    assert all(rank.ack("halt-1", "saved", "failed", "aborted")["what"] == "saved" for rank in ranks)
+    assert len(steps) == 1
+
+
+def test_a_checkpoint_that_resume_would_refuse_is_not_said_to_be_saved(ranks: list[Rank], tmp_path: Path) -> None:
+    """save_fn has begun threads that it did not return, and all that is there is a small file."""
+    for rank in ranks:
+        rank.saver.says = {"parameters": 2_561, "bytes_min": 5_100_000}
+    start(ranks)
+    ranks[0].ask(f"{OWN}1.1")
+    assert "2,561 parameters" in ranks[0].ack(f"{OWN}1.1", "saved", "failed")["reason"]
+    assert not list(tmp_path.rglob(checkpoint.MANIFEST))
+
+
 def test_what_never_gets_written_fails_and_the_next_save_is_another(tmp_path: Path) -> None:
     """Else no save would ever end, nor a halt's begin."""
     rank = Rank(0, MemoryStore(), tmp_path, 0.0)

@@ -20,13 +20,15 @@ from . import checkpoint
 from .agreement import MARGIN_STEPS, Phase, Round
 from .facts import facts_of, kind_of, position_of
 from .open_requests import OWN, CheckpointRequest, OpenRequests, notice_of, request_of_notice
-from .save_at_step import SaveAtStep
+from .save_at_step import SaveAtStep, order_of
 from .step_gate import Order, Result, StepGate
 from .store import KeyStore, StoreLostError
 
 # Other ranks' threads post their positions within milliseconds. A rank that is silent for so long is frozen or gone.
 # Those that hold for it would rather train, or be seen to hang.
 AGREE_LIMIT_NS = 30_000_000_000
+# So long the ranks that stand at the step wait where the script asked: another may be out of data, or evaluate alone.
+OWN_WAIT_NS = 120_000_000_000
 # A save that began is finished, past the deadline too. Past this much more, some rank will never be heard of again.
 FINISH_LIMIT_NS = 600_000_000_000
 POLL_S = 0.005  # While a round is open.
@@ -36,8 +38,7 @@ IDLE_POLL_PER_RANK_S = 0.001  # Likewise, at most 1,000.
 RECONNECT_S = 5.0
 _DECIDE_AGAIN_NS = 1_000_000_000  # The rank that posted last should have decided; it may have died between the two.
 
-_FINISHED = "training has finished"
-_LOST = "lost its way"
+_FINISHED, _LOST = "training has finished", "lost its way"
 _NOTHING = "save_fn has to write before it returns, or return the future of what writes: nothing is in"
 
 Verdict = Dict[str, Any]
@@ -72,6 +73,7 @@ class AgreementThread:
         self._wake = ReentrantEvent()
         self.poll_s = max(POLL_S, POLL_PER_RANK_S * place.world_size)
         self.reconnect_s = RECONNECT_S
+        self.own_wait_ns = OWN_WAIT_NS
         self._idle_s = max(IDLE_POLL_S, IDLE_POLL_PER_RANK_S * place.world_size)
         self._thread = threading.Thread(target=self._run, name="costgov-agree", daemon=True)
 
@@ -162,7 +164,7 @@ class AgreementThread:
         if final.exit_after and ending is not Phase.ABORTED:
             self._requests.halt(final.incident)
             # A rank that was ordered to park with its save does so already; this reaches the others.
-            self._gate.order(_order(final, self._gate.step, final.checkpoint, save=False, park=True))
+            self._gate.order(order_of(final, self._gate.step, final.checkpoint, save=False, park=True))
 
     def _close(self, what: str, **fields: Any) -> None:
         """Ack the end of the open incident. What the script asked for and does not get is said where it runs, too."""
@@ -238,9 +240,10 @@ class AgreementThread:
 
     def _gather(self, round_: Round, target: int) -> Verdict:
         """Wait until every rank stands at the target and can write."""
-        late = "time ran out before step %d" % target
-        gate = self._gate
+        late, gate = "time ran out before step %d" % target, self._gate
         while gate.arrived is None and gate.busy() and time.monotonic_ns() < self._request.deadline_ns:
+            if round_.verdict(Phase.READY) is not None:  # The others have given this rank up.
+                break
             self._pause(round_)
         arrived = gate.arrived
         if arrived is None:
@@ -253,10 +256,16 @@ class AgreementThread:
             error = self._save_at_step.try_disk(target, kind, arrived["rank_state"])
         tokens = position_of(arrived).get("tokens_own")
         round_.post(Phase.READY, {"error": error, "tokens": tokens, "trained_finite": harmed == ""})
-        verdict = self._await_verdict(round_, lambda: self._request.deadline_ns, late)
+        stands_ns = time.monotonic_ns()
+        verdict = self._await_verdict(round_, lambda: self._patience_ns(stands_ns), late)
         if "abort" in verdict:
             self._save_at_step.clear_trial(target)
         return verdict
+
+    def _patience_ns(self, stands_ns: int) -> int:
+        """Until when a rank that stands at the step waits for the others: for the script's own request not as long."""
+        is_own = self._request.incident.startswith(OWN) and not self._request.exit_after
+        return min(self._request.deadline_ns, stands_ns + self.own_wait_ns if is_own else self._request.deadline_ns)
 
     def _doubt(self, round_: Round, step: int, harmed: str) -> Optional[str]:
         """A trained parameter is not finite: a governor gets a suspect checkpoint, and the script, if it asked, none.
@@ -282,7 +291,7 @@ class AgreementThread:
         self._harden(verdict)
         # The verdict alone names the tag: a request merged meanwhile on one rank must not split the shards.
         kind = "suspect" if verdict["suspect"] else "good"
-        return _order(self._request, target, kind, save=True, park=verdict["exit"] is not None)
+        return order_of(self._request, target, kind, save=True, park=verdict["exit"] is not None)
 
     def _harden(self, verdict: Verdict) -> None:
         if verdict["exit"] is not None:
@@ -389,8 +398,3 @@ class AgreementThread:
     def _pause(self, round_: Round) -> None:
         self._share(round_)
         self._wake.wait(self.poll_s)
-
-
-def _order(request: CheckpointRequest, step: int, kind: str, *, save: bool, park: bool) -> Order:
-    tag = checkpoint.tag_of(step, kind) if save else ""
-    return Order(save, tag, kind, park, request.exit_code, request.deadline_ns, request.incident, step)

@@ -14,6 +14,7 @@ from trainer_shim.progress import Progress
 from trainer_shim.signal_wakeup import defer_end, end_by
 
 from . import checkpoint, rng
+from .open_requests import CheckpointRequest
 from .publish import publish
 from .step_gate import Order, Result, StepGate
 
@@ -307,3 +308,9 @@ def _nobody() -> None:
 
 def _worded(error: BaseException) -> str:
     return clip("%s: %s" % (type(error).__name__, error))
+
+
+def order_of(request: CheckpointRequest, step: int, kind: str, *, save: bool, park: bool) -> Order:
+    """What the training thread does for a request at the step where it stands."""
+    tag = checkpoint.tag_of(step, kind) if save else ""
+    return Order(save, tag, kind, park, request.exit_code, request.deadline_ns, request.incident, step)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.unit.shim.governor_end import Ends, Server, connected
+from tests.unit.shim.ranks import RANKS, SAFETY_S, Rank
+from trainer_shim.saving.store import MemoryStore
 
 
 @pytest.fixture
@@ -24,3 +27,17 @@ def ends(server: Server) -> Iterator[Ends]:
     yield governor, peer
     governor.close()
     peer.close()
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[list[Rank]]:
+    store = MemoryStore()
+    pace = random.Random(5)
+    made = [Rank(rank, store, tmp_path, pace.uniform(0.0003, 0.003)) for rank in range(RANKS)]
+    yield made
+    for rank in made:
+        rank.halt.set()
+        rank.gate.finish()
+        rank.agreement.stop(SAFETY_S)
+        if rank.thread.ident is not None:
+            rank.thread.join(SAFETY_S)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,20 +18,6 @@ from trainer_shim.saving.open_requests import OWN
 from trainer_shim.saving.save_at_step import PENDING_NS, SaveAtStep
 from trainer_shim.saving.step_gate import Order, StepGate
 from trainer_shim.saving.store import MemoryStore, StoreLostError
-
-
-@pytest.fixture
-def ranks(tmp_path: Path) -> Iterator[list[Rank]]:
-    store = MemoryStore()
-    pace = random.Random(5)
-    made = [Rank(rank, store, tmp_path, pace.uniform(0.0003, 0.003)) for rank in range(RANKS)]
-    yield made
-    for rank in made:
-        rank.halt.set()
-        rank.gate.finish()
-        rank.agreement.stop(SAFETY_S)
-        if rank.thread.ident is not None:
-            rank.thread.join(SAFETY_S)
 
 
 def test_what_the_next_step_has_drawn_before_its_boundary_it_draws_again(tmp_path: Path) -> None:
@@ -194,19 +179,6 @@ def test_a_nan_while_a_good_checkpoint_is_written_makes_it_no_suspect_one(
     assert (saved["checkpoint"]["kind"], saved["step"]) == (kind, ranks[0].saver.steps[0])
 
 
-def test_steps_that_come_two_by_two_are_agreed_on(ranks: list[Rank]) -> None:
-    """Two optimizers step in each batch, and each counts: no boundary comes at an odd step."""
-    for rank in ranks:
-        rank.stride = 2
-    start(ranks)
-    while not all(rank.gate.step >= 4 for rank in ranks):
-        ranks[0].halt.wait(0.001)
-    ranks[0].ask("halt-1")
-    steps = {rank.ack("halt-1", "saved", "failed", "aborted").get("step") for rank in ranks}
-    assert all(rank.ack("halt-1", "saved", "failed", "aborted")["what"] == "saved" for rank in ranks)
-    assert len(steps) == 1
-
-
 def test_a_checkpoint_that_resume_would_refuse_is_not_said_to_be_saved(ranks: list[Rank], tmp_path: Path) -> None:
     """save_fn has begun threads that it did not return, and all that is there is a small file."""
     for rank in ranks:
@@ -230,44 +202,6 @@ def test_what_never_gets_written_fails_and_the_next_save_is_another(tmp_path: Pa
         rank.saver.is_pending = False
         assert rank.gate.result is not None
         assert ("has not ended 600 s after" in (rank.gate.result.error or "")) == (step == 1)
-
-
-def test_one_rank_that_never_reaches_the_step_releases_all_at_the_deadline(ranks: list[Rank], tmp_path: Path) -> None:
-    start(ranks, training=range(1, RANKS))
-    ranks[3].ask("i", grace_s=0.5)
-    for rank in ranks:
-        assert "time ran out before step" in rank.ack("i", "aborted")["reason"]
-    assert list(tmp_path.iterdir()) == [], "nothing of the trial is left"
-    before = [rank.gate.step for rank in ranks]
-    ranks[0].thread.start()
-    ranks[2].ask("again")
-    steps = {rank.ack("again", "saved")["step"] for rank in ranks}
-    assert len(steps) == 1
-    assert steps.pop() > max(before)
-
-
-def test_a_rank_whose_loop_ends_waits_for_nobody_who_has_not_posted_a_step(ranks: list[Rank]) -> None:
-    ranks[0].agreement.start()
-    ranks[0].thread.start()
-    ranks[0].ask("own.7")
-    while not ranks[0].gate.raised:
-        ranks[0].halt.wait(0.001)
-    ranks[0].gate.finish()
-    ranks[0].agreement.wake()
-    assert ranks[0].ack("own.7", "aborted")["reason"].startswith("rank 0: training has finished")
-
-
-def test_a_rank_that_leaves_is_waited_for_by_nobody_and_no_line_is_printed(
-    ranks: list[Rank], capsys: pytest.CaptureFixture[str]
-) -> None:
-    start(ranks)
-    ranks[3].gate.finish()
-    ranks[3].agreement.stop(SAFETY_S)
-    for incident in ("own.8", "own.9"):
-        ranks[0].ask(incident)
-        reasons = {rank.ack(incident, "aborted")["reason"] for rank in ranks if rank is not ranks[3]}
-        assert reasons == {"rank 3: training has finished"}
-    assert capsys.readouterr().err == ""
 
 
 def test_a_save_that_cannot_begin_leaves_no_empty_directory(tmp_path: Path) -> None:
@@ -389,17 +323,3 @@ def test_a_lost_store_lets_everybody_train_on(tmp_path: Path) -> None:
     rank.halt.set()
     rank.agreement.stop(SAFETY_S)
     rank.thread.join(SAFETY_S)
-
-
-def test_a_checkpoint_is_of_the_moment_that_was_saved_and_not_of_when_it_was_written(ranks: list[Rank]) -> None:
-    """A halt waits as long as the work that is unsaved took. What was trained during the writing was not counted."""
-    for rank in ranks:
-        rank.saver.is_pending = True
-    start(ranks)
-    ranks[0].ask(f"{OWN}1.1")
-    while not all(rank.saver.steps for rank in ranks):
-        ranks[0].halt.wait(0.001)
-    taken_ns = time.monotonic_ns()
-    for rank in ranks:
-        rank.saver.is_pending = False
-    assert all(rank.ack(f"{OWN}1.1", "saved")["checkpoint"]["mono_ns"] <= taken_ns for rank in ranks)

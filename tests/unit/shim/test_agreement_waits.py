@@ -1,0 +1,89 @@
+"""For whom the ranks of an agreement wait, and how long: for none that has left, nor for ever at the agreed step."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.unit.shim.ranks import RANKS, SAFETY_S, Rank, start
+from trainer_shim.saving.open_requests import OWN
+
+
+def test_a_rank_whose_loop_ends_waits_for_nobody_who_has_not_posted_a_step(ranks: list[Rank]) -> None:
+    ranks[0].agreement.start()
+    ranks[0].thread.start()
+    ranks[0].ask("own.7")
+    while not ranks[0].gate.raised:
+        ranks[0].halt.wait(0.001)
+    ranks[0].gate.finish()
+    ranks[0].agreement.wake()
+    assert ranks[0].ack("own.7", "aborted")["reason"].startswith("rank 0: training has finished")
+
+
+def test_a_rank_that_leaves_is_waited_for_by_nobody_and_no_line_is_printed(
+    ranks: list[Rank], capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(ranks)
+    ranks[3].gate.finish()
+    ranks[3].agreement.stop(SAFETY_S)
+    for incident in ("own.8", "own.9"):
+        ranks[0].ask(incident)
+        reasons = {rank.ack(incident, "aborted")["reason"] for rank in ranks if rank is not ranks[3]}
+        assert reasons == {"rank 3: training has finished"}
+    assert capsys.readouterr().err == ""
+
+
+def test_what_the_script_asks_for_holds_no_rank_for_long_where_another_makes_no_step(ranks: list[Rank]) -> None:
+    """Uneven inputs: a rank that is out of data waits in a collective for those that stand at the agreed step."""
+    for rank in ranks:
+        rank.agreement.own_wait_ns = 200_000_000
+    start(ranks, range(1, RANKS))
+    ranks[0].ask(f"{OWN}1.1")
+    for rank in ranks:
+        assert "time ran out before step" in rank.ack(f"{OWN}1.1", "aborted")["reason"]
+    stood_at = ranks[1].gate.step
+    while ranks[1].gate.step < stood_at + 5:
+        ranks[1].halt.wait(0.001)
+
+
+def test_steps_that_come_two_by_two_are_agreed_on(ranks: list[Rank]) -> None:
+    """Two optimizers step in each batch, and each counts: no boundary comes at an odd step."""
+    for rank in ranks:
+        rank.stride = 2
+    start(ranks)
+    while not all(rank.gate.step >= 4 for rank in ranks):
+        ranks[0].halt.wait(0.001)
+    ranks[0].ask("halt-1")
+    steps = {rank.ack("halt-1", "saved", "failed", "aborted").get("step") for rank in ranks}
+    assert all(rank.ack("halt-1", "saved", "failed", "aborted")["what"] == "saved" for rank in ranks)
+    assert len(steps) == 1
+
+
+def test_a_checkpoint_is_of_the_moment_that_was_saved_and_not_of_when_it_was_written(ranks: list[Rank]) -> None:
+    """A halt waits as long as the work that is unsaved took. What was trained during the writing was not counted."""
+    for rank in ranks:
+        rank.saver.is_pending = True
+    start(ranks)
+    ranks[0].ask(f"{OWN}1.1")
+    while not all(rank.saver.steps for rank in ranks):
+        ranks[0].halt.wait(0.001)
+    taken_ns = time.monotonic_ns()
+    for rank in ranks:
+        rank.saver.is_pending = False
+    assert all(rank.ack(f"{OWN}1.1", "saved")["checkpoint"]["mono_ns"] <= taken_ns for rank in ranks)
+
+
+def test_one_rank_that_never_reaches_the_step_releases_all_at_the_deadline(ranks: list[Rank], tmp_path: Path) -> None:
+    start(ranks, training=range(1, RANKS))
+    ranks[3].ask("i", grace_s=0.5)
+    for rank in ranks:
+        assert "time ran out before step" in rank.ack("i", "aborted")["reason"]
+    assert list(tmp_path.iterdir()) == [], "nothing of the trial is left"
+    before = [rank.gate.step for rank in ranks]
+    ranks[0].thread.start()
+    ranks[2].ask("again")
+    steps = {rank.ack("again", "saved")["step"] for rank in ranks}
+    assert len(steps) == 1
+    assert steps.pop() > max(before)

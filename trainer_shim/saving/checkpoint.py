@@ -229,6 +229,8 @@ def commit(path: str, parts: List[Part], facts: Dict[str, Any], move_latest: boo
 
 
 def _demand_bytes(parts: List[Part], facts: Dict[str, Any]) -> None:
+    if not holds_any(parts):  # Of nothing at all `holds_any` has spoken.
+        return
     entries = [Entry(part.path, part.size_bytes, part.sha256, part.node) for part in parts]
     try:
         count_bytes(dict(facts, files=entries))

@@ -229,7 +229,7 @@ def commit(path: str, parts: List[Part], facts: Dict[str, Any], move_latest: boo
 
 
 def _demand_bytes(parts: List[Part], facts: Dict[str, Any]) -> None:
-    if not holds_any(parts):  # Of nothing at all `holds_any` has spoken.
+    if not holds_any(parts):  # The agreement has refused nothing at all.
         return
     entries = [Entry(part.path, part.size_bytes, part.sha256, part.node) for part in parts]
     try:

@@ -17,6 +17,7 @@ from governor.core.halt.state import Fact, Halt, HaltPlan, HaltState, StopTarget
 STOP_ATTEMPTS_PER_RUNG_MAX: Final = 5
 # A provider that has answered no stop for so long is a person's matter too. Stops go on being sent.
 NO_ANSWER_NS: Final = 60 * NS_PER_S
+PUT_OFF: Final = "the provider answers, and puts each stop off"
 UNANSWERED: Final = "the provider has not answered the stop for a minute; stop the machine by hand if you can"
 RENEWALS_MAX: Final = 3  # Renewals of one state's deadline by restarts in it.
 # Keeps 2**n small. Every interval reaches its upper bound long before.
@@ -148,14 +149,31 @@ def stop_again(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
         if halt.rung < plan.rung_max:
             return _send_stop(halt, at, plan, halt.rung + 1)
         return _call_human(halt, at, plan, "the provider refuses the stop")
+    silent_since = _silent_since(halt)
+    pages: tuple[HaltEffect, ...] = ()
+    if silent_since is not None and at - silent_since >= NO_ANSWER_NS:
+        halt = replace(halt, page_reason=UNANSWERED)
+        pages = (Page(halt.incident_id, halt.run, UNANSWERED),)
+    if halt.stop_reply is None and pages and at < (until := halt.since + plan.stop_reply_ns):
+        return replace(halt, deadline=MonoNs(until)), pages  # The call has its own time yet. A person has not.
     if halt.rung_attempts < STOP_ATTEMPTS_PER_RUNG_MAX:
-        is_silent = not halt.is_answered and halt.stop_began is not None and at - halt.stop_began >= NO_ANSWER_NS
-        if not is_silent or halt.page_reason:
-            return _send_stop(halt, at, plan, halt.rung)
-        halt, effects = _send_stop(replace(halt, page_reason=UNANSWERED), at, plan, halt.rung)
-        return halt, (*effects, Page(halt.incident_id, halt.run, UNANSWERED))
+        halt, effects = _send_stop(halt, at, plan, halt.rung)
+        return halt, (*effects, *pages)
     # A harsher rung uses the same throttled or broken API: it would destroy more, not sooner.
-    return _call_human(halt, at, plan, "the provider does not answer the stop")
+    return _call_human(halt, at, plan, PUT_OFF if halt.is_answered else "the provider does not answer the stop")
+
+
+def _silent_since(halt: Halt) -> MonoNs | None:
+    """Since when no stop has been answered, while nobody was told so. None elsewhere."""
+    return halt.stop_began if not halt.is_answered and not halt.page_reason else None
+
+
+def _told_in_time(halt: Halt, at: MonoNs) -> Halt:
+    """The same halt with a deadline no later than the moment when a person must hear of the provider's silence."""
+    since = _silent_since(halt)
+    if since is None or halt.deadline is None:
+        return halt
+    return replace(halt, deadline=MonoNs(min(halt.deadline, max(at, since + NO_ANSWER_NS))))
 
 
 def start_verifying(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
@@ -239,6 +257,7 @@ def _send_stop(halt: Halt, at: MonoNs, plan: HaltPlan, rung: int) -> Outcome:
     first = halt.stop_attempts == 0
     began = at if first else halt.stop_began
     halt = replace(_count_stop(_move(halt, HaltState.STOPPING, at, plan.stop_reply_ns), rung), stop_began=began)
+    halt = _told_in_time(halt, at)
     # From the second stop on, billing is read too: an earlier stop may have worked and its answer been lost.
     return halt, (_stop_compute(halt),) if first else (_stop_compute(halt), _read(halt, 0.0))
 
@@ -263,7 +282,7 @@ def _note_reply(halt: Halt, at: MonoNs, plan: HaltPlan, fact: Fact) -> Outcome:
     pause_ns = round(_doubled(plan.poll_min_s, plan.poll_max_s, halt.rung_attempts - 1) * NS_PER_S)
     is_answered = halt.is_answered or fact is not Fact.STOP_UNKNOWN
     halt = replace(halt, stop_reply=fact, deadline=MonoNs(at + pause_ns), is_answered=is_answered)
-    return halt, (_read(halt, 0.0),)
+    return _told_in_time(halt, at), (_read(halt, 0.0),)
 
 
 def _call_human(halt: Halt, at: MonoNs, plan: HaltPlan, reason: str) -> Outcome:

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from governor.core.base.units import NS_PER_S
 from governor.core.events.effects import Kill, Page, ReadBilling, StopCompute
 from governor.core.events.inputs import BillingAnswer, StopAnswer
+from governor.core.halt.acts import NO_ANSWER_NS, PUT_OFF
 from governor.core.halt.table import (
     STOP_ATTEMPTS_PER_RUNG_MAX,
     Fact,
@@ -41,6 +43,25 @@ def test_a_busy_provider_is_asked_again_on_the_same_rung_then_a_person_is_called
     assert sent == STOP_ATTEMPTS_PER_RUNG_MAX
     assert driver.stage is HaltState.NEEDS_HUMAN
     assert driver.halt.rung == 0
+    assert driver.halt.page_reason == PUT_OFF, "it has answered"
+
+
+@pytest.mark.parametrize("reply_s", [1, 5, 17, 29, 50])
+def test_a_person_hears_of_a_silent_provider_when_a_minute_is_over_whatever_its_calls_take(reply_s: int) -> None:
+    driver = at_stopping(replace(PLAN, stop_reply_ns=seconds(reply_s)))
+    began, ends, told = driver.at, driver.at + seconds(reply_s), 0
+    while driver.stage is HaltState.STOPPING and not told:
+        assert driver.halt.deadline is not None
+        if driver.at < ends <= driver.halt.deadline:  # The call's own time is over first.
+            driver.feed(Fact.STOP_UNKNOWN, after_s=(ends - driver.at) / NS_PER_S)
+            continue
+        effects = driver.expire()
+        told = kinds(effects).count(Page)
+        if StopCompute in kinds(effects):
+            assert driver.at >= ends, "a call that has its own time yet is left alone"
+            ends = driver.at + seconds(reply_s)
+    assert told == 1
+    assert driver.at - began <= NO_ANSWER_NS
 
 
 def test_a_refusal_is_read_back_before_the_ladder_is_climbed() -> None:

@@ -61,7 +61,8 @@ class Watcher:
         self._said_bye = False
         self._said_refused = False
         self._resumes = 0
-        self._sought: List[str] = []  # Where resume() has looked.
+        self._sought: List[str] = []  # Where resume() has looked; without a path also in the saver's own places.
+        self._has_own_places = False
         self._own_requests = 0
         self._wanted_signal = signal_number(environ) if signal is None else signal
         self._hello = dict(hello, resume_called=False)
@@ -178,8 +179,7 @@ class Watcher:
             self._say("resume(): no directory is known, so nothing is resumed; pass checkpoint_dir= to attach()")
             return None
         self._sought = [where]
-        if not directory and isinstance(saver, OwnPlaces):
-            self._sought += saver.resume_places()
+        self._has_own_places = not directory and isinstance(saver, OwnPlaces)
         self.hello_field("resume_called", True)
         store = self._connect()
         if store is None and hasattr(saver, "join_ranks"):
@@ -284,6 +284,8 @@ class Watcher:
         path = os.path.realpath(str(record.get("path")))
         loaded_from = getattr(self._saver, "loaded_from", None)
         sought = self._sought or ([loaded_from] if loaded_from else [])
+        if self._has_own_places and isinstance(self._saver, OwnPlaces):
+            sought = [*sought, *self._saver.resume_places()]  # As of now: loggers number a directory for each launch.
         real = [os.path.realpath(one) for one in sought]
         is_there = not real or path in real or os.path.dirname(path) in real
         return record if is_there else dict(record, sought_in=sought[0])

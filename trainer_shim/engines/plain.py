@@ -160,7 +160,7 @@ class PlainSaver(base.PositionSaver):
             self._tell_half_step()
             self._tell_unloadable(path, {**state, "client_state": client_state})
             saved = {"state": state, "client_state": client_state, TRAINED: self._outside(state)}
-            torch.save(saved, os.path.join(path, STATE_FILE))
+            state_file.write(saved, os.path.join(path, STATE_FILE))
 
     @guarded(fallback={})
     def _outside(self, states: Dict[str, Any]) -> Dict[str, Any]:

@@ -51,6 +51,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         HALT: Severity.CRITICAL,
         TEST: Severity.INFO,
         "back_after_halt": Severity.CRITICAL,
+        "begun_anew": Severity.WARNING,
         "breaker_open": Severity.CRITICAL,
         "budget_over": Severity.INFO,
         "budgets_unreadable": Severity.CRITICAL,

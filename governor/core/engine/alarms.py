@@ -172,6 +172,30 @@ def no_loss_alarms(managed: ManagedRun) -> list[Effect]:
     return [Alarm("no_loss", run.run, text)]
 
 
+# --- a launch that does not go on from what the run has saved ---------------------------------------------------------
+
+
+def begun_anew_alarms(managed: ManagedRun) -> list[Effect]:
+    """Report once that resume() has found nothing though a checkpoint is known against which nothing is said.
+
+    Its directory may have the time in its name. A script that loads by its own means may count from 0 and go on, and
+    who goes back to an older checkpoint has meant it.
+    """
+    run, good = managed.run, managed.run.last_good
+    attempt = (run.attempt, run.attempt_at)
+    if run.step is None or not run.attempt_step or run.resumes != "called" or managed.reported.begun == attempt:
+        return []
+    managed.reported.begun = attempt
+    if good is None or not good.step or not good.is_fit or run.step > run.attempt_step or good.step < run.step:
+        return []
+    text = (
+        f"run {run.run} begins at step 0, since shim.resume() has found nothing where it looked: its last good "
+        f"checkpoint is of step {good.step:,} ({good.path}), and what was trained is paid again; end it and load that "
+        "one, or launch under another --name"
+    )
+    return [Alarm("begun_anew", run.run, text)]
+
+
 # --- a run that computes and trains nothing: forward passes, and no optimizer step of them ---------------------------
 
 
@@ -180,6 +204,7 @@ def no_loss_alarms(managed: ManagedRun) -> list[Effect]:
 STEPLESS_NS: Final = DurationNs(30 * NS_PER_S)
 FIRST_STEPLESS_NS: Final = DurationNs(300 * NS_PER_S)  # How many passes the first step takes nobody knows.
 STEPLESS_STEPS: Final = 3
+_UNSEEN_OPTIMIZER: Final = "it steps an optimizer that attach() was not given"
 MAY_STEP: Final = frozenset({"train", "compile"})
 
 
@@ -210,7 +235,9 @@ def no_step_alarms(managed: ManagedRun, at: MonoNs) -> list[Effect]:
 
 def _why_stepless(forwards: Forwards) -> str:
     if not forwards.seen:
-        return "the loop drops its loss, probably because that is not finite"
+        return f"the loop drops its loss, probably because that is not finite, or {_UNSEEN_OPTIMIZER}"
+    if not forwards.nonfinite:
+        return f"the {forwards.seen} outputs that were looked at are finite: perhaps {_UNSEEN_OPTIMIZER}"
     if forwards.nonfinite == forwards.seen:
         return f"none of the {forwards.seen} outputs that were looked at is finite, and the loop drops them"
     finite = f"{forwards.seen - forwards.nonfinite} of the {forwards.seen} outputs that were looked at are finite"

@@ -116,7 +116,9 @@ class Reported:
 
     nobody_attached: bool = False
     no_loss: tuple[str, MonoNs] | None = None  # The attempt that was reported to show no loss.
+    begun: tuple[str, MonoNs] | None = None  # The attempt of which it is known where it began.
     no_step: tuple[str, MonoNs, int | None] | None = None  # The attempt and its step that no other follows.
+    failed_checkpoint: tuple[str, str, str] | None = None  # The attempt, who asked, and why, without its numbers.
     unwatched: bool = False
     capped: tuple[str, MonoNs] | None = None  # The attempt of which a checkpoint was not charged as it was said.
     superseded_at: MonoNs | None = None

@@ -281,6 +281,8 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
         return _join(node, managed, event)
     if event.what in incidents.FAILURES and (verdicts.is_asked(managed, event) or verdicts.is_scripts_own(event)):
         return verdicts.failed_checkpoint_alarms(managed, event)
+    if event.what == "saved":
+        managed.reported.failed_checkpoint = None
     if event.what == "saved" and event.checkpoint is not None and event.checkpoint.kind == "good":
         managed.run.name_last_good(saved_checkpoint.named_by(event.step, event.checkpoint), event.at)
     return charging.on_saved(node, managed, event) if event.what == "saved" else []

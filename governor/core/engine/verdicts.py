@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from governor.core.base.findings import Finding, Response, Verdict
 from governor.core.base.units import MonoNs
 from governor.core.engine import incidents
@@ -9,6 +12,8 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Ask, Effect, Record
 from governor.core.events.inputs import Ack, Step
+
+_DIGITS: Final = re.compile(r"\d+")
 
 
 def judge(node: Node, managed: ManagedRun, at: MonoNs, event: Step | None) -> list[Effect]:
@@ -160,13 +165,18 @@ def is_scripts_own(ack: Ack) -> bool:
 def failed_checkpoint_alarms(managed: ManagedRun, ack: Ack) -> list[Effect]:
     """Report that a checkpoint was not saved: a rule does not ask again before it is quiet, a script does not know.
 
-    One rank's ack counts for the run. After the last step it is too late each time: no alarm.
+    One rank's ack counts for the run. After the last step it is too late each time: no alarm. Nor is there a second
+    one for the same reason, whatever step and name it has, until a checkpoint is saved.
     """
     why = ack.reason or ack.what
     if ack.rank != min(managed.run.ranks) or (is_scripts_own(ack) and ": training has finished" in why):
         return []
     rule = ack.incident_id.removeprefix(_request_prefix(managed)).rpartition(".")[0]
     who = "the training script" if is_scripts_own(ack) else f'rule "{rule}"'
+    about = (managed.run.attempt, who, _DIGITS.sub("", why))
+    if managed.reported.failed_checkpoint == about:
+        return []
+    managed.reported.failed_checkpoint = about
     text = f"the checkpoint of run {managed.run.run} that {who} asked for has not been saved: {why}"
     return [Alarm("checkpoint_failed", managed.run.run, text)]
 

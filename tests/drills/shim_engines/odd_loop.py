@@ -1,7 +1,13 @@
 """Plain loops that train what a checkpoint easily lacks: six steps, saved after three, resumed by new objects."""
 
+import collections
+import datetime
+import decimal
+import fractions
 import os
+import pathlib
 import sys
+import uuid
 
 import numpy
 import torch
@@ -38,17 +44,29 @@ class Noted(nn.Linear):
         pass
 
 
+VALUES = {
+    "sums": collections.defaultdict(list, {"a": [1.5]}), "counts": collections.defaultdict(int, {"b": 2}),
+    "window": collections.deque([1.0, 2.0], maxlen=2), "seen": frozenset([3]), "part": slice(1, 4), "turns": range(5),
+    "at": datetime.datetime(2026, 11, 24, 3, 0, tzinfo=datetime.UTC), "day": datetime.date(2026, 11, 24),
+    "took": datetime.timedelta(seconds=1.5), "file": pathlib.Path("shards") / "0.bin", "price": decimal.Decimal("1.10"),
+    "third": fractions.Fraction(1, 3), "id": uuid.UUID(int=5),
+}  # fmt: skip
+
+
 class Numbers:
-    """State of the script's own, with numpy's numbers in it."""
+    """State of the script's own, with numpy's numbers in it, and Python's values that are neither number nor tensor."""
 
     def __init__(self):
         self.best = numpy.float64(9.5)
 
     def state_dict(self):
-        return {"best": self.best, "seen": numpy.arange(3)}
+        return {"best": self.best, "seen": numpy.arange(3), "values": VALUES}
 
     def load_state_dict(self, state):
         self.best = state["best"]
+        assert state["values"] == VALUES
+        assert {name: type(one) for name, one in state["values"].items()} == {n: type(one) for n, one in VALUES.items()}
+        assert (state["values"]["window"].maxlen, state["values"]["sums"].default_factory) == (2, list)
 
 
 class Loop:

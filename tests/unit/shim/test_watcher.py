@@ -205,6 +205,29 @@ def test_a_checkpoint_that_the_next_launch_does_not_look_for_is_named_with_where
     assert told.get("sought_in") == (None if sought_in is None else str(tmp_path / sought_in))
 
 
+def test_a_place_that_is_made_after_resume_is_one_where_the_next_launch_looks(
+    listener: socket.socket, tmp_path: Path
+) -> None:
+    """A logger numbers its directory when the training begins."""
+    numbered: list[str] = []
+
+    class Numbers(Loader):
+        def __init__(self) -> None:
+            super().__init__()
+            self.directory = str(tmp_path)
+
+        def resume_places(self) -> list[str]:
+            return numbered
+
+    environ = {"COSTGOV_SOCKET": listener.getsockname()}
+    watch = Watcher({"run": "r", "attempt": "a"}, Progress(threading.get_ident()), Numbers(), environ=environ)
+    watch.resume(None)
+    numbered.append(str(tmp_path / "version_0"))
+    watch.hello_field("last_good", {"step": 40, "path": str(tmp_path / "version_0" / "40.ckpt")})
+    watch._let_go()
+    assert "sought_in" not in watch._hello_fields()["last_good"]
+
+
 @pytest.mark.parametrize("said", [{}, {"trained_finite": False}, {"trained_finite": True}])
 def test_what_all_ranks_have_seen_of_their_parameters_is_told_with_the_checkpoint(
     said: dict[str, Any], tmp_path: Path, listener: socket.socket

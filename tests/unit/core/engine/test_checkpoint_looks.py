@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from governor.core.base.identity import ConnectionId
 from governor.core.engine.node import Node
 from governor.core.events.checkpoints import CheckpointSeen, LastGoodSeen, NamedCheckpoint
 from governor.core.events.effects import Alarm, Effect, FindLastGood
 from governor.core.events.inputs import Disconnected, TrainerExited
 from governor.core.runs.last_good import LastGood
-from tests.unit.core.engine.test_step import a_step, at, hello, make_node, only, play, rule, training
+from tests.unit.core.engine.test_step import a_step, at, hello, make_node, only, play, rule, tick, training
 
 PLACE = "/ck/last"
 TORN = CheckpointSeen(PLACE, True, "is there", torn="model.pt ends in one of its records")
@@ -111,3 +113,30 @@ def test_each_is_said_once_and_by_what_it_was() -> None:
     assert said(torn[30], torn[20], CheckpointSeen("/ck/10", True, "is there")) == both
     asked = replace(asked, asked=replace(asked.asked, named=asked.asked.named[2:]))
     assert said(torn[10]) == ["the last good checkpoint"], "the others are known"
+
+
+@pytest.mark.parametrize(
+    ("resumes", "first", "path", "is_told"),
+    [
+        ("called", 1, PLACE, True),
+        ("called", 21, PLACE, False),  # It has gone on.
+        ("called", 11, PLACE, False),  # Somebody went back to an older one.
+        ("loaded", 1, PLACE, False),  # By its own means: its steps may count from 0.
+        ("called", 1, None, False),
+    ],
+)
+def test_a_launch_whose_resume_finds_nothing_of_what_was_saved_says_so_once(
+    resumes: str, first: int, path: str | None, is_told: bool
+) -> None:
+    node = make_node()
+    training(node)
+    told = saved(20, 20) if path else None
+    play(node, *(hello(rank, when=30.5, last_good=told) for rank in (0, 1)))
+    play(node, *(Disconnected(at(40), ConnectionId(one)) for one in (1, 2)), TrainerExited(at(41), "llama", 1))
+    play(node, *(hello(rank, when=44, attempt="a2", resumes=resumes) for rank in (0, 1)))
+    steps = [
+        one
+        for count in range(1, 6)
+        for one in (a_step(first + count - 1, 0, when=44 + count, attempt_step=count), tick(44 + count))
+    ]
+    assert alarms(play(node, *steps)).count("begun_anew") == is_told

@@ -42,7 +42,8 @@ def test_it_is_said_once_within_a_minute_and_names_the_cause() -> None:
     (alarm,) = said(node, LAST, LAST + 600, seen=False)
     assert alarm.text == (
         "600 forward passes since step 100 and no optimizer step for 30.0s: the loop drops its loss, probably because "
-        "that is not finite; run llama is paid for and does not train"
+        "that is not finite, or it steps an optimizer that attach() was not given; run llama is paid for "
+        "and does not train"
     )
     assert node.runs["llama"].incident is None, "nobody has seen a number that is not finite"
     play(node, a_step(101, when=LAST + 601), tick(LAST + 601))

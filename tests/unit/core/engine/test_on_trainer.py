@@ -67,6 +67,22 @@ def test_a_checkpoint_that_the_script_asked_for_and_that_failed_is_an_alarm(reas
     ]
 
 
+def test_a_checkpoint_that_goes_on_failing_is_one_alarm_until_one_is_saved() -> None:
+    node = make_node()
+    training(node)
+
+    def alarms(step: int, reason: str, what: str = "aborted") -> int:
+        own = {"incident_id": f"{OWN}{step}.1", "exit_after": False, "reason": reason}
+        told = play(node, ack(what, step + 0.5, 0, **own), tick(step + 1))
+        return sum(isinstance(effect, Alarm) for effect in told)
+
+    full, lost = "cannot write to /ck/cg_{}: No space left on device", "rank {}: Stale file handle"
+    assert [alarms(step, full.format(step)) for step in (31, 32, 33)] == [1, 0, 0]
+    assert alarms(34, lost.format(1)) == 1, "another reason"
+    assert alarms(35, "", "saved") == 0
+    assert alarms(36, lost.format(0)) == 1
+
+
 def test_a_halt_amid_a_checkpoint_without_one_takes_its_save_for_its_own() -> None:
     """The ranks fold the halt's letter into the one that is open, and go on under that one's name."""
     node = make_node(rule(), rule("spot_notice", response=Response.CHECKPOINT, checkpoint="good"))

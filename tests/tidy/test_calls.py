@@ -184,13 +184,18 @@ def test_who_refuses_a_text_or_takes_a_name_apart_makes_none() -> None:
     assert _made_text(Source("governor/text/planted.py", fine)) == []
 
 
+def _only_writes(node: ast.stmt) -> bool:
+    """`from pickle import Pickler`: what it writes is read by torch, with names that are allowed one by one."""
+    return isinstance(node, ast.ImportFrom) and {one.name for one in node.names} == {"Pickler"}
+
+
 def test_nothing_is_parsed_by_running_it() -> None:
     unsafe = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
     wrong = [
         f"{source.at(node)} imports {name}"
         for source in sources(*PRODUCT)
         for node, name in source.imports()
-        if name.split(".")[0] in unsafe
+        if name.split(".")[0] in unsafe and not _only_writes(node)
     ]
     wrong += [
         f"{source.at(node)} calls {dotted(node.func)}"

@@ -15,10 +15,10 @@ import decimal
 import fractions
 import io
 import pathlib
-import pickle
 import re
 import types
 import uuid
+from pickle import Pickler
 from typing import Any, ContextManager, Dict, List, Mapping, Optional, Tuple
 
 from trainer_shim.guard import attempt
@@ -36,7 +36,7 @@ _DEPTH_MAX = 8
 _GLOBAL = re.compile(r"(?:GLOBAL|allowed global|class) ([\w.]+\.[\w.]+|\w+ was not an allowed global)")
 
 
-class _Pickler(pickle.Pickler):
+class _Pickler(Pickler):
     """Writes as one call what torch would have to fill from outside, which it does with lists and dicts alone."""
 
     def reducer_override(self, value: Any) -> Any:

@@ -18,7 +18,7 @@ kept = []
 class Slow(Toy):
     def __getitem__(self, index):
         if index == SLOW_AT:
-            time.sleep(0.3)
+            time.sleep(0.5)
         return super().__getitem__(index)
 
 

@@ -75,7 +75,7 @@ def test_fetches_are_seen_with_workers_and_end_with_them(run_ranks) -> None:
     assert seen["steps"] == 18
     assert seen["starts"] == [0, 1, 2, 0, 1, 2], "each data set's own, whether workers are kept or started anew"
     assert seen["between"] == [0]
-    assert seen["longest_ns"] >= 3e8, "the batch with the slow sample"
+    assert seen["longest_ns"] >= 3e8, "the slow sample, but for what the worker did of it during the steps"
     assert seen["copied"] == [2, 2]
     assert "exited unexpectedly" in seen["died"], "the loader raises, and training ends by itself"
     assert seen["after"] == 0

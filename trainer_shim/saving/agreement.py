@@ -6,7 +6,7 @@ reads. There is no leader whose death could hold the others.
 
     notice     what was asked for; the first writer's request counts for all
     position   each rank's last finished step s, with the promise not to pass s + margin  -> target = max(s) + margin
-    ready      each rank stands at the target and can write                               -> go (tag, kind, exit)
+    ready      each rank stands at its first boundary from the target on, and can write   -> go (step, kind, exit)
     written    each rank's part is written                                                -> all is there
     outcome    each rank's files are durable; rank 0 writes the manifest and this verdict -> saved, or failed and why
 """
@@ -174,11 +174,18 @@ class Round:
 
 
 def _target(posts: List[Dict[str, Any]]) -> Dict[str, Any]:
-    return {"target": max(post["step"] + post.get("margin", MARGIN_STEPS) for post in posts)}
+    return {"target": max(post["step"] for post in posts) + MARGIN_STEPS}
 
 
 def _go(posts: List[Dict[str, Any]]) -> Dict[str, Any]:
-    return _first_error(posts) or {"go": True}
+    """A boundary has several steps where several optimizers step in a batch: the same ones on every rank."""
+    first = posts[0].get("step")
+    other = next((rank for rank, post in enumerate(posts) if post.get("step") != first), None)
+    error = _first_error(posts)
+    if error is None and other is not None:
+        told = "rank 0 stands at step %s and rank %d at step %s" % (first, other, posts[other].get("step"))
+        error = {"abort": told, "error": True}
+    return error or {"go": True, "step": first}
 
 
 def _all_there(posts: List[Dict[str, Any]]) -> Dict[str, Any]:

@@ -200,7 +200,7 @@ class AgreementThread:
             target = int(verdict["target"])
             verdict = self._gather(round_, target)
             if round_.follow(verdict) is Phase.WRITTEN:
-                return self._save(round_, self._ordered(target, verdict))
+                return self._save(round_, self._ordered(verdict))
         self._gate.release()
         return round_.phase, {"reason": clip(verdict["abort"]), "step": self._gate.step}
 
@@ -229,9 +229,8 @@ class AgreementThread:
         until_ns = min(self._request.deadline_ns, time.monotonic_ns() + AGREE_LIMIT_NS)
         verdict = round_.verdict(Phase.POSITION)  # A rank that slept through it finds it decided, always as an abort.
         if verdict is None:
-            margin = MARGIN_STEPS * self._gate.stride
-            step = self._gate.promise(margin, max(until_ns, self._request.deadline_ns))
-            round_.post(Phase.POSITION, {"step": step, "margin": margin})
+            step = self._gate.promise(MARGIN_STEPS, max(until_ns, self._request.deadline_ns))
+            round_.post(Phase.POSITION, {"step": step})
             verdict = self._await_verdict(round_, lambda: until_ns, "no agreement on a step")
         if "abort" not in verdict:
             self._gate.aim(verdict["target"])
@@ -248,18 +247,18 @@ class AgreementThread:
         arrived = gate.arrived
         if arrived is None:
             return self._give_up(round_, _FINISHED if gate.finished else late)
-        error, harmed = arrived.get("error"), arrived.get("harmed")
-        error = error or (self._doubt(round_, target, harmed) if harmed else None)
+        step, error, harmed = arrived["step"], arrived.get("error"), arrived.get("harmed")
+        error = error or (self._doubt(round_, step, harmed) if harmed else None)
         self._share(round_)  # The verdict of this phase names kind and exit for everyone.
         if not error:
             kind = "suspect" if round_.hardened(self._request).checkpoint == "suspect" else "good"
-            error = self._save_at_step.try_disk(target, kind, arrived["rank_state"])
+            error = self._save_at_step.try_disk(step, kind, arrived["rank_state"])
         tokens = position_of(arrived).get("tokens_own")
-        round_.post(Phase.READY, {"error": error, "tokens": tokens, "trained_finite": harmed == ""})
+        round_.post(Phase.READY, {"step": step, "error": error, "tokens": tokens, "trained_finite": harmed == ""})
         stands_ns = time.monotonic_ns()
         verdict = self._await_verdict(round_, lambda: self._patience_ns(stands_ns), late)
         if "abort" in verdict:
-            self._save_at_step.clear_trial(target)
+            self._save_at_step.clear_trial(step)
         return verdict
 
     def _patience_ns(self, stands_ns: int) -> int:
@@ -285,13 +284,13 @@ class AgreementThread:
         self._requests.harden(suspect)
         return None
 
-    def _ordered(self, target: int, verdict: Verdict) -> Order:
+    def _ordered(self, verdict: Verdict) -> Order:
         if verdict["suspect"]:
             self._requests.harden(self._request._replace(checkpoint="suspect"))
         self._harden(verdict)
         # The verdict alone names the tag: a request merged meanwhile on one rank must not split the shards.
         kind = "suspect" if verdict["suspect"] else "good"
-        return order_of(self._request, target, kind, save=True, park=verdict["exit"] is not None)
+        return order_of(self._request, int(verdict["step"]), kind, save=True, park=verdict["exit"] is not None)
 
     def _harden(self, verdict: Verdict) -> None:
         if verdict["exit"] is not None:

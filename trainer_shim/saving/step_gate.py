@@ -16,7 +16,6 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 # with it the thread that would have opened the gate.
 RELEASE_SLACK_NS = 10_000_000_000
 _POLL_S = 0.5
-_STRIDE_MAX = 64  # More is no loop of several optimizers: a resume, or a step that the script has set.
 
 
 class State(Enum):
@@ -24,7 +23,7 @@ class State(Enum):
 
     OPEN = "open"  # It passes.
     HOLDING = "holding"  # It stops at the promised step.
-    AIMED = "aimed"  # It goes on to the agreed step and stops there.
+    AIMED = "aimed"  # It goes on to the first boundary from the agreed step on, and stops there.
     ORDERED = "ordered"  # An order waits for it.
     SAVING = "saving"  # It has taken an order to save.
 
@@ -92,7 +91,6 @@ class StepGate:
 
     def __init__(self, step: int) -> None:
         self.step = step  # Written by the training thread alone.
-        self._stride = 1  # How far its last two boundaries were apart.
         self.raised = False  # True in every state but OPEN.
         self.finished = False  # The training loop ended: no further boundary comes.
         self.arrived: Optional[Dict[str, Any]] = None  # Set at the target: what only the training thread may read.
@@ -107,11 +105,6 @@ class StepGate:
 
     # The agreement's side.
 
-    @property
-    def stride(self) -> int:
-        """How many steps a boundary is from the next: two where two optimizers step in each batch."""
-        return self._stride if 0 < self._stride <= _STRIDE_MAX else 1
-
     def promise(self, margin: int, cap_ns: int) -> int:
         """Bind the training thread not to pass its present step + margin; return that step."""
         with self._condition:
@@ -124,7 +117,7 @@ class StepGate:
             return step
 
     def aim(self, target: int) -> None:
-        """Let the training thread go on up to the agreed step."""
+        """Let the training thread go on to the first boundary that is not before the agreed step."""
         with self._condition:
             if self._move(Event.AIM):
                 self._target = target
@@ -155,8 +148,6 @@ class StepGate:
 
         The store comes before the load: see the module's first lines.
         """
-        if step != self.step:
-            self._stride = step - self.step
         self.step = step
         return self.raised
 
@@ -209,9 +200,9 @@ class StepGate:
         if self._state is not State.AIMED or step < self._target:
             return False
         if self.arrived is None:
-            # Past the target only if steps were skipped, e.g. by a load: then there is no common step.
-            late = "stands at step %d, past the agreed %d" % (step, self._target)
-            self.arrived = {"error": late} if step > self._target else arrival()
+            # Past the target where a boundary has several steps. A load may have skipped some on one rank alone: the
+            # ranks compare where they stand.
+            self.arrived = dict(arrival(), step=step)
         return True
 
     def _taken(self, step: int) -> Order:

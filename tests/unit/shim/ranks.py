@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +82,8 @@ class Rank:
         self.agreement = AgreementThread(
             place, self.gate, self.save_at_step, self.requests, lambda: store, lambda *_: None
         )
-        self.pace_s, self.stride = pace_s, 1
+        self.pace_s = pace_s
+        self.strides: Iterator[int] = itertools.repeat(1)  # From boundary to boundary.
         self.halt = threading.Event()
         self.thread = threading.Thread(target=self._train, daemon=True)
 
@@ -109,7 +112,7 @@ class Rank:
     def _train(self) -> None:
         step = 0
         while not self.halt.wait(self.pace_s):
-            step += self.stride
+            step += next(self.strides)
             if self.gate.reach(step):
                 self.save_at_step.hold(step, False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 
@@ -48,17 +49,29 @@ def test_what_the_script_asks_for_holds_no_rank_for_long_where_another_makes_no_
         ranks[1].halt.wait(0.001)
 
 
-def test_steps_that_come_two_by_two_are_agreed_on(ranks: list[Rank]) -> None:
-    """Two optimizers step in each batch, and each counts: no boundary comes at an odd step."""
+@pytest.mark.parametrize("strides", [(2,), (1, 1, 1, 1, 2), (3, 1, 40)])
+def test_boundaries_that_several_steps_lie_between_are_agreed_on(ranks: list[Rank], strides: tuple[int, ...]) -> None:
+    """Several optimizers step in a batch, or in each fifth one, and each counts: not every step has a boundary."""
     for rank in ranks:
-        rank.stride = 2
+        rank.strides = itertools.cycle(strides)
     start(ranks)
-    while not all(rank.gate.step >= 4 for rank in ranks):
-        ranks[0].halt.wait(0.001)
+    for number in range(1, 2 * len(strides) + 1):
+        ranks[0].ask(f"{OWN}{number}.1")
+        ends = [rank.ack(f"{OWN}{number}.1", "saved", "failed", "aborted") for rank in ranks]
+        assert [end["what"] for end in ends] == ["saved"] * RANKS
+        assert len({end["step"] for end in ends}) == 1
+        assert {rank.saver.steps[-1] for rank in ranks} == {ends[0]["step"]}, "and there they stood"
+
+
+def test_ranks_that_stand_at_different_steps_save_nothing(ranks: list[Rank]) -> None:
+    """One has skipped a step by a load: its part would be of another step than the tag says."""
+    for number, rank in enumerate(ranks):
+        rank.strides = itertools.cycle((2,)) if number else itertools.chain((3,), itertools.repeat(2))
+    start(ranks)
     ranks[0].ask("halt-1")
-    steps = {rank.ack("halt-1", "saved", "failed", "aborted").get("step") for rank in ranks}
-    assert all(rank.ack("halt-1", "saved", "failed", "aborted")["what"] == "saved" for rank in ranks)
-    assert len(steps) == 1
+    for rank in ranks:
+        assert "stands at step" in rank.ack("halt-1", "saved", "failed", "aborted")["reason"]
+        assert rank.saver.steps == []
 
 
 def test_a_checkpoint_is_of_the_moment_that_was_saved_and_not_of_when_it_was_written(ranks: list[Rank]) -> None:

@@ -89,14 +89,14 @@ def test_past_the_cap_a_thread_at_the_target_leaves_an_open_gate() -> None:
     assert gate.arrived is None, "nobody may count on a thread that has left"
 
 
-def test_a_step_past_the_target_is_an_error_and_not_a_save() -> None:
+def test_the_first_boundary_from_the_target_on_is_where_it_stands_and_which_one_it_tells() -> None:
     gate = StepGate(0)
     gate.promise(1, FAR_NS)
     gate.aim(1)
     late = Stander(gate, 5)
     assert late.waiting.wait(30)
     assert gate.arrived is not None
-    assert "past the agreed 1" in gate.arrived["error"]
+    assert gate.arrived["step"] == 5
     gate.release()
     assert late.left()
 

@@ -326,11 +326,13 @@ def _hook_step(
 
     # Mute where somebody outside reports this call, or where we would break a graph that must be whole.
     def before(stepped: Any, _args: Any, _kwargs: Any) -> None:
-        if not (calls.outside or ((tracing() or compiler._is_compiling_flag) and may_not_break())):
+        is_mute = calls.outside or ((tracing() or compiler._is_compiling_flag) and may_not_break())
+        if not (is_mute or trained.makes_state(stepped)):
             enter(stepped)
 
     def after(stepped: Any, _args: Any, _kwargs: Any) -> None:
-        if not (calls.outside or ((tracing() or compiler._is_compiling_flag) and may_not_break())):
+        is_mute = calls.outside or ((tracing() or compiler._is_compiling_flag) and may_not_break())
+        if not (is_mute or trained.makes_state(stepped)):
             end(stepped)
 
     undo.add(optimizer.register_step_pre_hook(before).remove)

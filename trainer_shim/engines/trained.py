@@ -26,6 +26,24 @@ _SAMPLED_MAX = 256  # Tensors; a rank's sample of all is 16 KB.
 _VALUES_MAX = 8
 _UNLIKE = 1e-4  # Of the squares. Copies that each rank updates by the same gradients drift by rounding alone.
 _DEPTH_MAX = 8  # A state_dict() has its tensors three levels down.
+_MAKES_STATE = "_init_optim_state"  # Of torch.distributed.checkpoint.state_dict.
+_FRAMES_MAX = 8  # From a hook up to who calls step(): the hook's caller, wrappers of a profiler and of a scheduler.
+
+
+def makes_state(optimizer: Any) -> bool:
+    """Whether its step() trains nothing: torch makes an empty state by one without gradients and with a lr of 0.
+
+    get_state_dict() does so, in a save or before a load.
+    """
+    lr = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+    if isinstance(lr, (int, float)) and lr != 0:
+        return False
+    frame = sys._getframe(1)
+    for _ in range(_FRAMES_MAX):
+        if frame is None or frame.f_code.co_name == _MAKES_STATE:
+            return frame is not None
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def trained_by(optimizers: Iterable[Any]) -> Dict[str, Any]:

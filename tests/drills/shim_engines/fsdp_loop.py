@@ -7,6 +7,7 @@ import sys
 
 import torch
 from tiny import KeptWatch, TinyModel, write_report
+from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.fsdp import fully_shard
 
 from trainer_shim import attach
@@ -39,6 +40,7 @@ said = io.StringIO()
 with contextlib.redirect_stderr(said):
     for _ in range(2):  # Attaching again says nothing more.
         shim = attach(model, optimizer=optimizer, checkpoint_dir=sys.argv[2], make_watch=make_watch, **given)
+get_state_dict(model, optimizer)  # As a load begins: torch steps the optimizer to make its state.
 ids = torch.zeros((2, 16), dtype=torch.long)
 shim.loss(model(ids, ids)).backward()
 optimizer.step()

@@ -15,7 +15,10 @@ faults: Dict[str, int] = {}
 
 
 def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Tuple[Any, Optional[Exception]]:
-    """Call and return (result, None) or (None, the exception). SystemExit and KeyboardInterrupt pass."""
+    """Call and return (result, None) or (None, the exception).
+
+    SystemExit and KeyboardInterrupt pass, and whatever else is no Exception but torch's: its CheckpointException.
+    """
     caught: List[Exception] = []
     result = _safe(function, caught.append)(*args, **kwargs)
     return (None, caught[0]) if caught else (result, None)
@@ -39,8 +42,10 @@ def _safe(function: Callable[..., Any], on_error: Callable[[Exception], Any]) ->
     def safe(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs) if kwargs else function(*args)
-        except Exception as error:  # noqa: BLE001  (a bug of ours or of an engine must not cost a training step)
-            return on_error(error)
+        except BaseException as error:  # A bug of ours or of an engine must not cost a training step.
+            if not (isinstance(error, Exception) or type(error).__module__.startswith("torch.")):
+                raise  # A handler of the script's may end the training by it.
+            return on_error(cast(Exception, error))
 
     return safe
 

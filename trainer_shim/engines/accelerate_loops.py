@@ -216,7 +216,13 @@ class AcceleratePlainKind(_OverAccelerator, plain.PlainKind):
         if self._options.save_fn is None:
             self._tell_outside(bool(self._accelerator.is_main_process))
         meter.defer_boundary()
-        undo = plain.instrument(self._model, self._optimizers, meter, at_first_step=self._tell_schedule)
+        undo = plain.instrument(
+            self._model,
+            self._optimizers,
+            meter,
+            at_first_step=self._tell_schedule,
+            listed="the optimizers of prepare()",
+        )
         hooks.replace(undo, self._accelerator, "backward", hooks.around(through_backward, meter, False))
         self.hook_saves(undo)
         return undo

@@ -83,8 +83,9 @@ def around(function: Callable[..., Any], *bound: Any) -> Callable[[Callable[...,
 class StepOrder:
     """Which optimizer ends a step: the last of the list, which has to be the last that steps."""
 
-    def __init__(self, last: Any) -> None:
+    def __init__(self, last: Any, listed: str = "optimizer=", speaks: bool = True) -> None:
         self.last = last
+        self._listed, self._speaks = listed, speaks
         self._first: Any = None
         self._is_told = False
 
@@ -92,9 +93,9 @@ class StepOrder:
         """One of them has stepped."""
         if self._first is None:
             self._first = optimizer
-        if self._first is self.last is not optimizer and not self._is_told:
+        if self._speaks and self._first is self.last is not optimizer and not self._is_told:
             self._is_told = True
             print_line(
-                "attach(): the last of optimizer= steps before another one, so a step ends, and is saved, between the "
-                "two: list them in the order in which they step"
+                "attach(): the last of %s steps before another one, so a step ends, and is saved, between the two: "
+                "list them in the order in which they step" % self._listed
             )

@@ -16,7 +16,6 @@ from trainer_shim.interfaces import Saver
 from trainer_shim.launch import is_required
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint
-from trainer_shim.saving.store import connect
 from trainer_shim.scalars import EngineFacts
 from trainer_shim.tokens import Replicas
 
@@ -27,7 +26,6 @@ STATE_FILE = "state.pt"
 TRAINED = "trained"  # Values of what the optimizers train and no state has, by place.
 BLIND_STEPS_MAX = 20  # As the governor's LOSS_DUE_STEPS: what can be seen at all, the first step shows.
 OUTSIDE = "outside"  # In a rank's position: a sample of what TRAINED has of rank 0's.
-_ATTACHED = [0]  # How often, in this process: each time has its own place in the ranks' store.
 _HALF_STEP = (
     "checkpoint(): saved inside optimizer.step(): what the loop does behind it in a step (a scheduler) is not in it: "
     "attach the module that the loop calls, or use shim.wrap_loader(loader)"
@@ -73,7 +71,7 @@ class PlainKind:
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
         import torch
 
-        is_first = _is_first_rank(torch)
+        is_first = trained.is_first_rank(torch)
         if self._options.save_fn is None and not is_sharded(self._model):
             self._tell_outside(is_first)
         meter.defer_boundary()
@@ -92,7 +90,7 @@ class PlainKind:
                 "the optimizer trains %s outside of the attached module: their values are saved, as rank 0 has them. "
                 'A module is saved whole, its buffers too, by stateful={"name": module}' % trained.worded(kept)
             )
-        own = {place: kept[place] for place in _unlike_ranks(kept) if place in kept}
+        own = {place: kept[place] for place in trained.unlike_on_ranks(kept) if place in kept}
         trained.warn_lost(own, "the attached module, and other ones on each rank", "pass save_fn= and load_fn=", True)
 
     def _tell_schedule(self) -> None:
@@ -132,7 +130,7 @@ class PlainSaver(base.PositionSaver):
         """Return a sample of what is of no module, where there is more than one rank: it may be each rank's own."""
         import torch
 
-        if _rank_of(torch)[1] < 2 or is_sharded(self._model):
+        if trained.rank_of(torch)[1] < 2 or is_sharded(self._model):
             return {}
         held = trained.trained_by(self._optimizers)
         found = trained.outside(held, trained.parameters_of(self._stateful.values()))
@@ -155,7 +153,8 @@ class PlainSaver(base.PositionSaver):
 
         path = os.path.join(directory, tag)
         os.makedirs(path, exist_ok=True)
-        if _is_first_rank(torch):
+        trained.gather_shards(self._stateful.values())
+        if trained.is_first_rank(torch):
             state = {name: item.state_dict() for name, item in self._stateful.items()}
             self._tell_half_step()
             self._tell_unloadable(path, {**state, "client_state": client_state})
@@ -197,7 +196,7 @@ class PlainSaver(base.PositionSaver):
         for name, item in self._stateful.items():
             if name in saved["state"] or name not in self._given:
                 item.load_state_dict(saved["state"][name])
-            elif _is_first_rank(torch):
+            elif trained.is_first_rank(torch):
                 print_line("%s has no state of %r, which begins anew" % (path, name))
         self._load_outside(torch, path, saved.get(TRAINED))
         return dict(saved["client_state"])
@@ -207,7 +206,7 @@ class PlainSaver(base.PositionSaver):
         held = trained.trained_by(self._optimizers)
         if values is None:  # As older versions saved.
             lost = trained.outside(held, trained.parameters_of(self._stateful.values()))
-            if lost and _is_first_rank(torch):
+            if lost and trained.is_first_rank(torch):
                 print_line("%s lacks %s that the optimizer trains: they begin anew" % (path, trained.worded(lost)))
             return
         own = _own_places(torch, path, values)
@@ -223,7 +222,7 @@ class PlainSaver(base.PositionSaver):
 @guarded(fallback=[])
 def _own_places(torch: Any, path: str, values: Dict[str, Any]) -> List[str]:
     """Return where this rank had other tensors than rank 0, whose values these are. They begin anew."""
-    rank, directory = _rank_of(torch)[0], os.path.dirname(path)
+    rank, directory = trained.rank_of(torch)[0], os.path.dirname(path)
     if rank == 0 or not values:
         return []
     state = checkpoint.read_rank_file(directory, rank) or checkpoint.read_rank_file(directory, 1) or {}
@@ -252,6 +251,7 @@ def instrument(
     meter: StepMeter,
     ends_step: bool = True,
     at_first_step: Optional[Callable[[], None]] = None,
+    listed: str = "optimizer=",
 ) -> hooks.Undo:
     """Hook a module and its optimizers; the last optimizer's step() ends the step where nobody knows better."""
     import torch
@@ -259,7 +259,7 @@ def instrument(
     undo = hooks.Undo()
     compiling.watch_model(torch, model, meter, undo)
     last = optimizers[-1] if ends_step else None
-    order = hooks.StepOrder(last)
+    order = hooks.StepOrder(last, listed, trained.is_first_rank(torch))
     skipped = _SkippedStep(meter, last) if ends_step else ignore_skip
     gradients = torch_calls.instrument(meter, optimizers, undo, skipped)
     meter.watch_gradients(gradients, BLIND_STEPS_MAX if is_required(os.environ) else 0)
@@ -371,29 +371,3 @@ def end_step(meter: StepMeter, optimizer: Any, step: Optional[int] = None) -> No
     known_lr = float(lr) if isinstance(lr, (int, float)) else None
     # Applied: a gradient scaler that skips does not call step(), see _SkippedStep. By position: half the time.
     meter.end_step(EngineFacts(meter.progress.step + 1 if step is None else step, True, None, known_lr))
-
-
-def _is_first_rank(torch: Any) -> bool:
-    return _rank_of(torch)[0] == 0
-
-
-def _rank_of(torch: Any) -> Tuple[int, int]:
-    """Return rank and number of ranks."""
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return 0, 1
-    return int(distributed.get_rank()), int(distributed.get_world_size())
-
-
-@guarded(fallback=[])
-def _unlike_ranks(kept: Dict[str, Any]) -> List[str]:
-    """Return what is not the same on every rank, on the rank that learns it. Every rank has to call this."""
-    import torch
-
-    rank, world_size = _rank_of(torch)
-    if world_size < 2:
-        return []
-    _ATTACHED[0] += 1
-    meeting = "outside/%s/%d" % (os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), _ATTACHED[0])
-    store = connect(world_size, "costgov/" + meeting, meeting)
-    return [] if store is None else trained.unlike_ranks(store, rank, world_size, trained.sampled(kept))

@@ -56,9 +56,9 @@ class SaveFn:
         """Whether something is still being written. Raises what the writing has raised."""
         if not all(_is_over(one) for one in self._begun):
             return True
-        begun, self._begun = self._begun, []
-        for one in begun:
-            _raise_what_it_raised(one)
+        for one in self._begun:
+            _raise_what_it_raised(one)  # Asked again, it raises again.
+        self._begun = []
         return False
 
 

@@ -12,9 +12,9 @@ import os
 import sys
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from trainer_shim.guard import attempt, print_line
+from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.launch import is_required
-from trainer_shim.saving.store import KeyStore
+from trainer_shim.saving.store import KeyStore, connect
 
 from .base import innermost
 
@@ -26,6 +26,7 @@ _SAMPLED_MAX = 256  # Tensors; a rank's sample of all is 16 KB.
 _VALUES_MAX = 8
 _UNLIKE = 1e-4  # Of the squares. Copies that each rank updates by the same gradients drift by rounding alone.
 _DEPTH_MAX = 8  # A state_dict() has its tensors three levels down.
+_ATTACHED = [0]  # How often, in this process: each time has its own place in the ranks' store.
 _MAKES_STATE = "_init_optim_state"  # Of torch.distributed.checkpoint.state_dict.
 _FRAMES_MAX = 8  # From a hook up to who calls step(): the hook's caller, wrappers of a profiler and of a scheduler.
 
@@ -44,6 +45,27 @@ def makes_state(optimizer: Any) -> bool:
             return frame is not None
         frame = frame.f_back  # type: ignore[assignment]
     return False
+
+
+def rank_of(torch: Any) -> Tuple[int, int]:
+    """Return rank and number of ranks."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return 0, 1
+    return int(distributed.get_rank()), int(distributed.get_world_size())
+
+
+def is_first_rank(torch: Any) -> bool:
+    """Whether this rank writes, and speaks, for all."""
+    return rank_of(torch)[0] == 0
+
+
+def gather_shards(items: Iterable[Any]) -> None:
+    """Give the first rank the state that torch's ZeroRedundancyOptimizer has in parts. Every rank has to call this."""
+    for item in items:
+        gather = getattr(item, "consolidate_state_dict", None)
+        if callable(gather):
+            gather(to=0)
 
 
 def trained_by(optimizers: Iterable[Any]) -> Dict[str, Any]:
@@ -169,6 +191,20 @@ def unlike_ranks(store: KeyStore, rank: int, world_size: int, samples: Mapping[s
         return []
     posted = [json.loads(store.get("sample/%d" % other) or "{}") for other in range(world_size)]
     return sorted({place for other in posted[1:] for place in unlike(other, posted[0])})
+
+
+@guarded(fallback=[])
+def unlike_on_ranks(kept: Dict[str, Any]) -> List[str]:
+    """Return what is not the same on every rank, on the rank that learns it. Every rank has to call this."""
+    import torch
+
+    rank, world_size = rank_of(torch)
+    if world_size < 2:
+        return []
+    _ATTACHED[0] += 1
+    meeting = "outside/%s/%d" % (os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), _ATTACHED[0])
+    store = connect(world_size, "costgov/" + meeting, meeting)
+    return [] if store is None else unlike_ranks(store, rank, world_size, sampled(kept))
 
 
 def warn_lost(lost: Mapping[str, Any], holder: str, remedy: str, is_first: bool) -> None:

@@ -156,6 +156,15 @@ class Round:
         """Nor in any later round."""
         self._store.settle(_LEFT, self.let_go(why))
 
+    def votes(self) -> Tuple[List[Any], Optional[str]]:
+        """Return what all ranks have made durable, or why that is not all."""
+        parts: List[Any] = []
+        for rank, vote in enumerate(self.posted(Phase.OUTCOME)):
+            if vote is None or vote.get("error"):
+                return [], "rank %d: %s" % (rank, "did not vote" if vote is None else vote["error"])
+            parts += vote["parts"]
+        return parts, None
+
     def settle(self, phase: Phase, verdict: Dict[str, Any]) -> Dict[str, Any]:
         """Write a verdict, once; return the one that counts."""
         key = "%s%s/verdict" % (self._prefix, phase.value)
@@ -171,6 +180,31 @@ class Round:
 
     def _posts(self, phase: Phase) -> str:
         return self._prefix + ("vote" if phase is Phase.OUTCOME else phase.value)
+
+
+class Absent:
+    """Who made no step while the others stood at the agreed one, for what the script had asked for."""
+
+    def __init__(self) -> None:
+        self._at: Dict[int, Any] = {}  # By rank, its step then.
+
+    def note(self, round_: Round) -> None:
+        """Time has run out for these."""
+        self._at = {rank: step for rank, step in _steps(round_).items() if round_.posted(Phase.READY)[rank] is None}
+
+    def clear(self) -> None:
+        """All stood there."""
+        self._at = {}
+
+    def still(self, round_: Round) -> Optional[str]:
+        """Say who has made no step since; one read per rank where somebody was noted, else none."""
+        now = _steps(round_) if self._at else {}
+        stood = [rank for rank, step in self._at.items() if now.get(rank) == step]
+        return "rank %d stands at step %s since the last request" % (stood[0], self._at[stood[0]]) if stood else None
+
+
+def _steps(round_: Round) -> Dict[int, Any]:
+    return {rank: post["step"] for rank, post in enumerate(round_.posted(Phase.POSITION)) if post is not None}
 
 
 def _target(posts: List[Dict[str, Any]]) -> Dict[str, Any]:

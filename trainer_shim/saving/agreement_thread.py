@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from trainer_shim.governor_socket import clip
 from trainer_shim.guard import attempt, note, print_line
@@ -17,7 +17,7 @@ from trainer_shim.launch import Place, boot_id
 from trainer_shim.signal_wakeup import ReentrantEvent
 
 from . import checkpoint
-from .agreement import MARGIN_STEPS, Phase, Round
+from .agreement import MARGIN_STEPS, Absent, Phase, Round
 from .facts import facts_of, kind_of, position_of
 from .open_requests import OWN, CheckpointRequest, OpenRequests, notice_of, request_of_notice
 from .save_at_step import SaveAtStep, order_of
@@ -48,14 +48,9 @@ class AgreementThread:
     """`connect` opens the ranks' store when there is one, `on_saved` gets each ack record and its step."""
 
     def __init__(
-        self,
-        place: Place,
-        gate: StepGate,
-        save_at_step: SaveAtStep,
-        requests: OpenRequests,
-        connect: Callable[[], Optional[KeyStore]],
-        on_saved: Callable[[Dict[str, Any], int], None],
-    ) -> None:
+        self, place: Place, gate: StepGate, save_at_step: SaveAtStep, requests: OpenRequests,
+        connect: Callable[[], Optional[KeyStore]], on_saved: Callable[[Dict[str, Any], int], None],
+    ) -> None:  # fmt: skip
         self._place = place
         self._gate = gate
         self._save_at_step = save_at_step
@@ -68,6 +63,7 @@ class AgreementThread:
         self._boot_id = boot_id()
         self._entered = False  # This generation's round began here.
         self._spoiled = False  # It broke off here: nobody may wait for our part of it.
+        self._absent = Absent()
         self._said = ""  # Why the script's last request failed, without digits.
         self._stop = threading.Event()
         self._wake = ReentrantEvent()
@@ -239,6 +235,9 @@ class AgreementThread:
 
     def _gather(self, round_: Round, target: int) -> Verdict:
         """Wait until every rank stands at the target and can write."""
+        still = self._absent.still(round_) if self._request.is_own else None
+        if still is not None:
+            return self._give_up(round_, still)
         late, gate = "time ran out before step %d" % target, self._gate
         while gate.arrived is None and gate.busy() and time.monotonic_ns() < self._request.deadline_ns:
             if round_.verdict(Phase.READY) is not None:  # The others have given this rank up.
@@ -259,12 +258,16 @@ class AgreementThread:
         verdict = self._await_verdict(round_, lambda: self._patience_ns(stands_ns), late)
         if "abort" in verdict:
             self._save_at_step.clear_trial(step)
+            if self._request.is_own and time.monotonic_ns() > self._patience_ns(stands_ns):
+                self._absent.note(round_)
+        else:
+            self._absent.clear()
         return verdict
 
     def _patience_ns(self, stands_ns: int) -> int:
         """Until when a rank that stands at the step waits for the others: for the script's own request not as long."""
-        is_own = self._request.incident.startswith(OWN) and not self._request.exit_after
-        return min(self._request.deadline_ns, stands_ns + self.own_wait_ns if is_own else self._request.deadline_ns)
+        own_ns = stands_ns + self.own_wait_ns
+        return min(self._request.deadline_ns, own_ns) if self._request.is_own else self._request.deadline_ns
 
     def _doubt(self, round_: Round, step: int, harmed: str) -> Optional[str]:
         """A trained parameter is not finite: a governor gets a suspect checkpoint, and the script, if it asked, none.
@@ -274,9 +277,8 @@ class AgreementThread:
         request = round_.hardened(self._request)
         if request.checkpoint != "good":
             return None
-        is_own = request.incident.startswith(OWN) and not request.exit_after
         told = "parameter %s is not finite" % harmed
-        if is_own:
+        if request.is_own:
             return clip(told)
         print_line("rank %d, step %d: %s: it is saved as suspect" % (self._place.rank, step, told))
         suspect = request._replace(checkpoint="suspect")
@@ -298,13 +300,12 @@ class AgreementThread:
 
     def _await_own_part(self, round_: Round) -> Optional[Verdict]:
         """Wait until the training thread has saved or left; return the verdict of a rank that failed meanwhile."""
-        while self._gate.result is None and self._gate.busy():
+        verdict = None
+        while verdict is None and self._gate.result is None and self._gate.busy():
             self._pause(round_)
             # A rank that failed says so at once: others may sit in a collective of the save for as long as it lasts.
             verdict = round_.verdict(Phase.WRITTEN)
-            if verdict is not None:
-                return verdict
-        return None
+        return verdict
 
     def _report_part(self, round_: Round, result: Optional[Result], until_ns: int) -> Verdict:
         error = "the training thread left before the save" if result is None else result.error
@@ -339,15 +340,12 @@ class AgreementThread:
         """On rank 0: write the manifest once every rank's files are durable, and settle the outcome."""
         while not round_.complete(Phase.OUTCOME) and time.monotonic_ns() <= until_ns:
             self._pause(round_)
-        parts: List[checkpoint.Part] = []
-        for rank, vote in enumerate(round_.posted(Phase.OUTCOME)):
-            if vote is None or vote.get("error"):
-                why = "did not vote" if vote is None else vote["error"]
-                round_.settle(Phase.OUTCOME, {"abort": clip("rank %d: %s" % (rank, why))})
-                return
-            parts += [checkpoint.Part(*part) for part in vote["parts"]]
-        if not checkpoint.holds_any(parts):
-            round_.settle(Phase.OUTCOME, {"abort": clip("rank 0: %s %s" % (_NOTHING, path))})
+        votes, why = round_.votes()
+        parts = [checkpoint.Part(*part) for part in votes]
+        if why is None and not checkpoint.holds_any(parts):
+            why = "rank 0: %s %s" % (_NOTHING, path)
+        if why is not None:
+            round_.settle(Phase.OUTCOME, {"abort": clip(why)})
             return
         self._share(round_)
         request, ready = round_.hardened(self._request), round_.posted(Phase.READY)

@@ -21,6 +21,11 @@ class CheckpointRequest(NamedTuple):
     exit_code: int
     reason: str
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the script asked, and it is no halt."""
+        return self.incident.startswith(OWN) and not self.exit_after
+
 
 def request_of(frame: Dict[str, Any]) -> CheckpointRequest:
     """Read a valid `letter` frame."""

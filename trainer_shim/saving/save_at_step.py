@@ -24,6 +24,7 @@ OVERDUE_NS = 60_000_000_000  # So does one that is parked so long after the dead
 PENDING_NS = 600_000_000_000
 _UNWRITTEN = "what writes it behind the training thread has not ended %d s after it was due"
 _NAP_S = 0.25
+_FULL_BYTES = 2**20
 
 
 class SaveAtStep:
@@ -249,7 +250,7 @@ class SaveAtStep:
         # Collective: this rank takes part even if its own small file failed, or the others would wait for ever.
         _, error = attempt(saver.save, directory, order.tag, {"costgov": facts})
         error = error or failure
-        return Result(path, None if error is None else _worded(error))
+        return Result(path, None if error is None else _worded(error) + _if_full(directory))
 
     def _write_rank_file(self, path: str) -> None:
         # try_disk() wrote it already, unless a request has changed the kind, and so the tag, since.
@@ -307,7 +308,18 @@ def _nobody() -> None:
 
 
 def _worded(error: BaseException) -> str:
+    by_rank = getattr(error, "failures", None)  # Of torch's CheckpointException, with tracebacks.
+    if isinstance(by_rank, dict) and by_rank:
+        rank, failed = next(iter(by_rank.items()))
+        first = failed[0] if isinstance(failed, tuple) and failed else failed
+        return clip("%s of rank %s: %s: %s" % (type(error).__name__, rank, type(first).__name__, first))
     return clip("%s: %s" % (type(error).__name__, error))
+
+
+def _if_full(directory: str) -> str:
+    """torch.save() says of a full disk which byte it expected where."""
+    seen, _ = attempt(os.statvfs, directory)
+    return " (its disk is full)" if seen is not None and seen.f_bavail * seen.f_frsize < _FULL_BYTES else ""
 
 
 def order_of(request: CheckpointRequest, step: int, kind: str, *, save: bool, park: bool) -> Order:

@@ -32,3 +32,8 @@ def test_a_nan_of_a_loss_outside_the_model_is_seen_on_every_rank(run_ranks) -> N
         # The norm of this rank's shards is not the gradient's: that one takes a collective.
         assert not any("grad_norm" in frame for frame in frames)
         assert [frame["grad_finite"] for frame in frames] == [True] * 3 + [False] * 3
+
+
+def test_a_state_that_torchs_zero_redundancy_optimizer_has_in_parts_is_saved_whole(run_ranks, tmp_path: Path) -> None:
+    for report in run_ranks("zero_loop.py", str(tmp_path / "checkpoints"), ranks=2):
+        assert report["resumed"] == report["losses"]

@@ -63,6 +63,25 @@ def test_boundaries_that_several_steps_lie_between_are_agreed_on(ranks: list[Ran
         assert {rank.saver.steps[-1] for rank in ranks} == {ends[0]["step"]}, "and there they stood"
 
 
+def test_a_rank_that_has_made_no_step_since_is_not_waited_for_again_and_one_that_has_is(ranks: list[Rank]) -> None:
+    """Each checkpoint of torch's Join would hold the others, who are all that is left to train."""
+    for rank in ranks:
+        rank.agreement.own_wait_ns = 100_000_000
+    start(ranks, range(1, RANKS))
+    ranks[0].ask(f"{OWN}1.1")
+    assert all("time ran out before step" in rank.ack(f"{OWN}1.1", "aborted")["reason"] for rank in ranks)
+    for rank in ranks:
+        rank.agreement.own_wait_ns = int(SAFETY_S * 10**9)
+    ranks[0].ask(f"{OWN}2.1")
+    for rank in ranks:
+        assert "rank 0 stands at step 0 since the last request" in rank.ack(f"{OWN}2.1", "aborted")["reason"]
+    ranks[0].thread.start()
+    while ranks[0].gate.step < 1:
+        ranks[0].halt.wait(0.001)
+    ranks[0].ask(f"{OWN}3.1")
+    assert {rank.ack(f"{OWN}3.1", "saved", "aborted", "failed")["what"] for rank in ranks} <= {"saved", "failed"}
+
+
 def test_ranks_that_stand_at_different_steps_save_nothing(ranks: list[Rank]) -> None:
     """One has skipped a step by a load: its part would be of another step than the tag says."""
     for number, rank in enumerate(ranks):

@@ -36,6 +36,21 @@ def test_what_ends_the_process_passes(exit_: type[BaseException]) -> None:
         hook()
 
 
+@pytest.mark.parametrize(("module", "is_caught"), [("torch.distributed.checkpoint.api", True), ("train", False)])
+def test_what_torch_raises_that_is_no_exception_costs_no_step(module: str, is_caught: bool) -> None:
+    """Its CheckpointException is one. A handler of the script's may end the training by another."""
+    kind = type("CheckpointException", (BaseException,), {"__module__": module})
+
+    def fail() -> None:
+        raise kind("disk full")
+
+    if is_caught:
+        assert isinstance(guard.attempt(fail)[1], kind)
+        return
+    with pytest.raises(kind):
+        guard.attempt(fail)
+
+
 def test_attempt_returns_the_error() -> None:
     assert guard.attempt(int, "5") == (5, None)
     result, error = guard.attempt(int, "x")

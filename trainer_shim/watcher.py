@@ -176,7 +176,8 @@ class Watcher:
         home = own or self._save_at_step.directory()
         where = directory or home
         if saver is None or where is None:
-            self._say("resume(): no directory is known, so nothing is resumed; pass checkpoint_dir= to attach()")
+            told = "resume(): no directory is known, so nothing is resumed; pass checkpoint_dir= to attach()"
+            self._say(getattr(saver, "cannot_load", None) or told)
             return None
         self._sought = [where]
         self._has_own_places = not directory and isinstance(saver, OwnPlaces)

@@ -178,7 +178,7 @@ def _notes(run: Mapping[str, Any]) -> list[Styled]:
         notes.append(Styled(text, "bold yellow"))
     for finding in run.get("findings", []):
         if finding["reading"] == "firing":
-            text = f'rule "{plain(finding["rule"])}" fires: {plain(finding["text"] or finding["reason"])}'
+            text = f'rule "{plain(finding["rule"])}" sees: {plain(finding["text"] or finding["reason"])}'
             notes.append(Styled(text, "red"))
     return notes
 

@@ -25,7 +25,6 @@ from governor.text.table import plain
 
 # Half a terminal, so that the trainer's last output stays visible above.
 LINES_MAX: Final = 25
-COLUMNS_MAX: Final = 118
 LIVE_COLUMNS_MAX: Final = 100
 _LIVE_LOSS, _LIVE_SPEED, _LIVE_PER_MTOK = 2, 3, 5  # Places in the live line.
 _LABEL_COLUMNS: Final = 10
@@ -38,8 +37,8 @@ _NOT_FINISHED: Final = "NOT FINISHED"
 def timeline_lines(snapshot: Snapshot, fault_mono_ns: int | None = None, screen: Screen = FILE) -> list[str]:
     """Return at most LINES_MAX aligned lines: the halt as observed, then money, checkpoint and resume.
 
-    Times count from the fault if the caller knows it (a demo, a drill), else from the verdict. Lines of a file have at
-    most COLUMNS_MAX characters. On a terminal nothing is cut; a long line continues below its text.
+    Times count from the fault if the caller knows it (a demo, a drill), else from the verdict. Nothing is cut. On a
+    terminal a long line continues below its text.
     """
     origin = "fault" if fault_mono_ns is not None else "verdict"
     what = "NODE STOP" if snapshot["run"] == NODE else "HALT"
@@ -48,7 +47,7 @@ def timeline_lines(snapshot: Snapshot, fault_mono_ns: int | None = None, screen:
     told = moments(snapshot, fault_mono_ns)
     shown = _shortened([_moment_line(moment) for moment in told], LINES_MAX - 1 - len(foot))
     if screen.columns is None:
-        return [_cut(head), *map(_cut, shown), *(_cut(line) if cut else line for line, cut in foot)]
+        return [head, *shown, *(line for line, _ in foot)]
     hang = _SINCE_COLUMNS + 2 + _LABEL_COLUMNS + 1
     lines = shown_lines(Styled(head, "bold red"), screen)
     lines += [line for one in shown for line in shown_lines(one, screen, hang=hang - _lead(one))]
@@ -251,5 +250,5 @@ def resume_lines(snapshot: Snapshot) -> list[str]:
     return [f"{label:<{_FOOT_COLUMNS}} {text}" for label, text, _ in rows]
 
 
-def _cut(line: str, columns: int = COLUMNS_MAX) -> str:
+def _cut(line: str, columns: int) -> str:
     return line if len(line) <= columns else line[: columns - 1].rstrip() + "…"

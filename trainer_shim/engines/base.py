@@ -59,6 +59,7 @@ class PositionSaver:
 
     directory: Optional[str] = None
     loaded_from: Optional[str] = None  # By the script itself, or for resume().
+    cannot_load: Optional[str] = None  # What resume() says where that is another reason than a missing directory.
 
     def __init__(self, meter: StepMeter) -> None:
         self._meter = meter

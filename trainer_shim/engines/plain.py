@@ -30,6 +30,7 @@ _HALF_STEP = (
     "checkpoint(): saved inside optimizer.step(): what the loop does behind it in a step (a scheduler) is not in it: "
     "attach the module that the loop calls, or use shim.wrap_loader(loader)"
 )
+_SHARDED = "resume(): the model is sharded (FSDP) and there is no save_fn=: nothing was saved, so nothing is resumed"
 _SHARDING = ("FullyShardedDataParallel", "FSDPModule")
 
 
@@ -106,7 +107,9 @@ class PlainSaver(base.PositionSaver):
         self, meter: StepMeter, directory: Optional[str], model: Any, optimizers: List[Any], options: Options
     ) -> None:
         super().__init__(meter)
-        self.directory = None if is_sharded(model) and options.save_fn is None else directory
+        self.directory = directory
+        if is_sharded(model) and options.save_fn is None:
+            self.directory, self.cannot_load = None, _SHARDED
         self._stateful: Dict[str, Any] = {"model": without_replicas(model)}
         self._stateful.update(("optimizer_%d" % index, item) for index, item in enumerate(optimizers))
         self._given: List[str] = []  # By the user, perhaps only since the checkpoint was saved.

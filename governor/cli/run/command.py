@@ -204,6 +204,8 @@ def run(
     A halt ends whatever the command has started, also what has left its process tree (setsid, nohup, tmux). Where a
     control group may be made (by root, in a systemd unit with Delegate=yes), the command gets one of its own.
     """
+    if is_own_command(command):
+        return ExitCode.NOT_FOUND
     chosen = _allowed_name(*((name, "--name") if name is not None else _default_name(command)))
     settings = settings_from(config, {"observe": True} if observe else {}, run=chosen)
     with without_rich():
@@ -218,8 +220,6 @@ def run(
             limits=Limits(ceiling, price, max_rate, gate), log_path=log, fault_mark=fault_mark, console=console,
         )  # fmt: skip
         exit_code_stands()
-        if code == ExitCode.NOT_FOUND:
-            name_own_command(command)
     return code
 
 
@@ -230,13 +230,15 @@ def _allowed_name(chosen: str, given_by: str) -> str:
     return chosen
 
 
-def name_own_command(command: Sequence[str]) -> None:
-    """`costgov run forget NAME` starts a program of the name "forget"."""
+def is_own_command(command: Sequence[str]) -> bool:
+    """Whether it is `costgov run forget NAME`, and there is no program of the name "forget". It is told."""
     group = click.get_current_context().parent
     if group is None or not isinstance(group.command, click.Group) or shutil.which(command[0]) is not None:
-        return
-    if command[0] in group.command.list_commands(group):
-        remark(f"a command of costgov's own stands alone: `costgov {command_text(command)}`")
+        return False
+    if command[0] not in group.command.list_commands(group):
+        return False
+    remark(f"a command of costgov's own stands alone: `costgov {command_text(command)}`")
+    return True
 
 
 def _policy_paths(given: Sequence[Path], ceiling: UsdMicros | None, settings: Settings) -> list[Path]:

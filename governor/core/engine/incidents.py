@@ -83,7 +83,7 @@ def open_incident(
         opened_at=at,
         opened_wall=wall,
         operator_uid=operator_uid,
-        step=run.step,
+        step=run.step if verdict.step is None else max(run.step or 0, verdict.step),  # Another rank's may be ahead.
         loss=run.loss,
         tokens_total=run.tokens_total,
         rank_processes=(*(rank.peer.process for rank in run.ranks.values()), *managed.launch.named),

@@ -162,8 +162,8 @@ class Incident:
         if last is None or self.agreed_step is None or (last.step is not None and last.step >= self.agreed_step):
             return
         since = last.step_at if last.step_at is not None else last.hello_at
-        where = "" if last.phase == "train" else f", in {last.phase}"
-        told = f"rank {last.rank}{where}, has reached no step boundary in {format_duration(at - since)}"
+        where = "" if last.phase == "train" else f", in {last.phase},"
+        told = f"rank {last.rank}{where} has reached no step boundary in {format_duration(at - since)}"
         self.note(at, wall, NO_BOUNDARY, rank=last.rank, reason=told)
 
     def mark_unsent(self, what: str, reason: str) -> None:

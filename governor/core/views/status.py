@@ -323,9 +323,10 @@ def _binding(cap: Binding | None) -> dict[str, Any] | None:
 
 
 def _runway_s(cap: Binding | None) -> float | None:
+    """Until its halt, which comes before the ceiling by what is reserved for it then: as a budget's `reached_in_s`."""
     if cap is None or not cap.rate_usd_micros_per_hour:
         return None
-    return max(0.0, (cap.ceiling_usd_micros - cap.spend_usd_micros) / cap.rate_usd_micros_per_hour * 3600)
+    return max(0.0, (cap.room_usd_micros - cap.spend_usd_micros) / cap.rate_usd_micros_per_hour * 3600)
 
 
 def _hold(managed: ManagedRun, at: MonoNs) -> Mapping[str, Any] | None:

@@ -28,7 +28,7 @@ def test_status_shows_money_progress_and_what_is_wrong(costgov: Costgov, governo
     for expected in ("gpu-17", "$22.00/h (contract)", "41/200", "NaN", "$12.35 of $90.00", "$0.1194", "3h 32m", "8/8"):
         assert expected in text
     assert "on halt: stop i-0abc; stays billed: vol-1" in text
-    assert 'rule "nan" fires: NaN!' in text
+    assert 'rule "nan" sees: NaN!' in text
     assert "the last reload was refused: a.toml:3: bad" in text
     assert "UNWATCHED: pid 4321 holds GPU GPU-1a2b ($2.75/h)" in text
 

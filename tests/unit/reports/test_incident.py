@@ -16,7 +16,7 @@ from governor.core.events.inputs import TrainerExited
 from governor.core.runs.last_good import PENDING
 from governor.core.views.status import run_status
 from governor.reports.incident import incident_document, incident_json, incident_markdown, live_line, timeline_lines
-from governor.reports.terminal import COLUMNS_MAX, LINES_MAX, LIVE_COLUMNS_MAX, closing_line
+from governor.reports.terminal import LINES_MAX, LIVE_COLUMNS_MAX, closing_line
 from governor.text.moments import moments, since_text, size_text
 from governor.text.screen import Screen
 from tests.golden.report_cases import CASES, MS, OPENED_MONO, S, entry, hang_deaf, nan_halt, operator_halt_torn
@@ -36,7 +36,6 @@ def test_a_timeline_is_bounded_and_printable(case: str) -> None:
     lines = timeline_lines(CASES[case]())
     assert len(lines) <= LINES_MAX
     assert all(line.isprintable() for line in lines)
-    assert all(len(line) <= COLUMNS_MAX for line in lines if not line.startswith(("checkpoint", "last good", "resume")))
 
 
 def noted() -> Iterator[str]:

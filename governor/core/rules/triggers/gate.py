@@ -57,6 +57,9 @@ class _State:
     spent: int = 0
     reserve: int = 0
     done: int = 0  # In the goal's unit.
+    spent_before: int = 0  # By the attempts before, and at the last step of this one that was seen.
+    spent_last: int = 0
+    launch: int = 0  # What this attempt had cost at its first step.
     goal: int = 0
     unit: str = ""
     goal_tokens: int | None = None
@@ -112,12 +115,14 @@ class Gate(Trigger):
         self._state: _State = self._fresh()
 
     def _fresh(self) -> _State:
-        return _State()
+        before: _State | None = getattr(self, "_state", None)
+        return _State(spent_before=before.spent_last) if before is not None else _State()
 
     # --- the steps ----------------------------------------------------------------------------------------------
 
     def observe(self, event: Event, run: Run) -> bool | None:
         state = self._state
+        state.spent_last = run.spend_usd_micros
         if state.is_over:
             return False
         if isinstance(event, Step):
@@ -135,6 +140,7 @@ class Gate(Trigger):
         number = event.attempt_step if event.attempt_step is not None else event.step
         if state.first_step is None:
             state.first_step, state.first_number = event.step, number
+            state.launch = max(0, run.spend_usd_micros - state.spent_before)
         state.steps = max(state.steps, number - state.first_number + 1)
         counted = run.counted_step
         # Until all ranks have told their tokens, those of the attempt before stand there.
@@ -248,6 +254,13 @@ class Gate(Trigger):
             return self._ceiling - self._state.reserve
         return (self._per_mtok or 0) * (self._state.goal_tokens or 0) // MTOK
 
+    def _least(self, ceiling: UsdMicros) -> UsdMicros:
+        """The ceiling under which the next launch passes: it pays its start anew, and its halt may be reserved more."""
+        state = self._state
+        needed = state.high + state.launch
+        unreserved = max(ceiling - state.reserve, 1)
+        return _in_cents(max(needed + state.reserve, -(-needed * ceiling // unreserved)))
+
     def _landing(self) -> str:
         whole = self._ceiling if self._ceiling is not None else self._limit()
         return f"{self._between()} of {format_usd(UsdMicros(whole))}{'' if self._ceiling is not None else ' planned'}"
@@ -262,7 +275,7 @@ class Gate(Trigger):
         if self._ceiling is not None:
             reserved = f" less {format_usd(UsdMicros(state.reserve))} for its halt" if state.reserve else ""
             above = f"the ceiling {format_usd(self._ceiling)}{reserved}"
-            least = _in_cents(state.high + state.reserve)
+            least = self._least(self._ceiling)
             enough = f"a ceiling from {format_usd(least)} on"
         else:
             above = f"the {format_usd(UsdMicros(limit))} that its plan expects"

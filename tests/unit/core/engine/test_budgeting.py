@@ -301,8 +301,9 @@ def test_the_ceiling_that_is_hit_first_is_the_one_that_binds() -> None:
         "reserve_usd": BOTH_HALTS / 1e6,
     }  # fmt: skip
     assert other["ceiling_usd"] is None
-    assert other["runway_s"] == pytest.approx((20e6 - PRICE * 30 // 3600) / PRICE * 3600)
-    assert other["ceiling_in_s"] == pytest.approx(other["runway_s"] - 82, abs=0.001)
+    until_ceiling_s = (20e6 - PRICE * 30 // 3600) / PRICE * 3600
+    assert other["runway_s"] == pytest.approx(until_ceiling_s - 82, abs=0.001), "until its halt, as a budget's"
+    assert other["ceiling_in_s"] == pytest.approx(other["runway_s"], abs=0.001)
 
 
 def test_what_is_listed_has_the_ceilings_of_policies_too() -> None:

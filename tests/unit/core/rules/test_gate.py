@@ -80,11 +80,12 @@ def test_a_run_that_lands_above_its_ceiling_is_halted_with_a_good_checkpoint() -
     assert (incident.trigger, incident.rule, incident.reason) == ("gate", "gate", "gate")
     reserve = node.runs["llama"].run.reserve_usd_micros
     assert reserve == 300_000  # 30 s.
-    # 10 s are spent and 990 steps are left: $10. What $8 pay for, less the halt, are 770 steps.
+    # 10 s are spent and 990 steps are left: $10. What $8 pay for, less the halt, are 770 steps. The next launch pays
+    # what came before its first step again, and of a higher ceiling as much may be reserved: $10.01 * 8 / 7.70.
     assert incident.evidence["landing_usd_micros"] == 10_000_000
     assert incident.text == (
         "after 10 steps the run lands at $10.00 at its goal of 1,000 steps, above the ceiling $8.00 less $0.3000 for "
-        "its halt; what would do: a ceiling from $10.30 on, or a goal of 770 steps"
+        "its halt; what would do: a ceiling from $10.40 on, or a goal of 770 steps"
     )
 
 

@@ -237,7 +237,7 @@ class AgreementThread:
         """Wait until every rank stands at the target and can write."""
         still = self._absent.still(round_) if self._request.is_own else None
         if still is not None:
-            return self._give_up(round_, still)
+            return round_.settle(Phase.READY, {"abort": still})
         late, gate = "time ran out before step %d" % target, self._gate
         while gate.arrived is None and gate.busy() and time.monotonic_ns() < self._request.deadline_ns:
             if round_.verdict(Phase.READY) is not None:  # The others have given this rank up.

@@ -190,7 +190,8 @@ class Absent:
 
     def note(self, round_: Round) -> None:
         """Time has run out for these."""
-        self._at = {rank: step for rank, step in _steps(round_).items() if round_.posted(Phase.READY)[rank] is None}
+        stand = round_.posted(Phase.READY)
+        self._at = {rank: step for rank, step in _steps(round_).items() if stand[rank] is None}
 
     def clear(self) -> None:
         """All stood there."""

@@ -51,6 +51,7 @@ class KillInProgress:
     uid: int
     other_uids: tuple[int, ...]
     signum: signal.Signals
+    has_name: bool = False  # Its run is the one of the command's name.
     marks: tuple[int, ...] = ()
     cgroups: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()  # What its ranks run or ran.

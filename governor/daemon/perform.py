@@ -16,6 +16,7 @@ import structlog
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import MonoNs
 from governor.core.engine.idle_state import NODE
+from governor.core.engine.incidents import persist_incident
 from governor.core.engine.managed_run import Launch, ManagedRun, announced_by_others
 from governor.core.engine.node import Node
 from governor.core.events.effects import (
@@ -231,6 +232,7 @@ class Performer:
             others=partial(announced_by_others, self.node.runs, run),
             signalled=[process_of(row) for row in (incident.targets if incident is not None else ())],
             strangers=partial(announced_by_others, self.node.runs, run, but_of=(uid, *others)),
+            has_name=self.node.command is not None and run == self.node.command.run,
         )  # fmt: skip
         unsent = self._why_unsent(hit)
         if managed is not None and managed.incident is not None:
@@ -253,6 +255,7 @@ class Performer:
 
     def _note_hit(self, incident_id: str, run: str, signum: signal.Signals, hit: list[dict[str, Any]]) -> None:
         managed = self.node.runs.get(run)
+        kept: list[Record | PersistIncident] = []
         if managed is not None and managed.incident is not None and self.process_killer.blind is None:
             managed.incident.add_targets(row for row in hit if row["sent"] is Sent.SENT.value)
             signalled = {process_of(row) for row in hit}
@@ -260,8 +263,10 @@ class Performer:
             left = [process for process in others if not self.processes.is_gone(process)]
             of_others = [process for process in left if self._is_anothers(managed, process)]
             managed.incident.note_left(left, signalled, of_others=of_others)
+            # At once: a governor that resumes this halt ends what was signalled, and nothing else may tie that to it.
+            kept.append(persist_incident(self.node, managed))
         data = {"effect": signum.name, "targets": hit[:TARGETS_MAX], "targets_total": len(hit)}
-        self._record(Record("effect", run, incident_id, data))
+        self._persist([Record("effect", run, incident_id, data), *kept])
 
     def _is_anothers(self, managed: ManagedRun, launcher: ProcessId) -> bool:
         """Whether it is another user's, and above no other run."""

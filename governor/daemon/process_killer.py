@@ -79,7 +79,7 @@ class ProcessKiller:
         signum: signal.Signals, other_uids: Iterable[int] = (), *, marks: Iterable[int] = (),
         cgroups: Iterable[str] = (), programs: Iterable[str] = (), signalled: Iterable[ProcessId] = (),
         unsure: Callable[[], Iterable[ProcessId]] = tuple, others: Callable[[], Iterable[ProcessId]] = tuple,
-        strangers: Callable[[], Iterable[ProcessId]] = tuple,
+        strangers: Callable[[], Iterable[ProcessId]] = tuple, has_name: bool = False,
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Signal every process of the run, launchers first. Repeatable. Return each process and its signal's result.
 
@@ -91,7 +91,7 @@ class ProcessKiller:
         killing = KillInProgress(
             tuple(dict.fromkeys(ranks)), tuple(launchers), uid, tuple(other_uids), signum,
             marks=tuple(marks), cgroups=tuple(cgroups), programs=tuple(programs), unsure=unsure, others=others,
-            strangers=strangers, signalled=tuple(signalled),
+            strangers=strangers, signalled=tuple(signalled), has_name=has_name,
         )  # fmt: skip
         if known is not None:
             killing.members, killing.apart, killing.siblings = known.members, known.apart, known.siblings
@@ -148,15 +148,23 @@ class ProcessKiller:
         before = killing.members.marks if killing.members is not None else ()
         if self.adoption is not None and self.adoption.is_among((*killing.launchers, *killing.ranks)):
             killing.left = self.adoption.to_leave(table, killing.uids, (*killing.ranks, *killing.launchers))
-            killing.of_command = self.adoption.to_end(table, killing.uids, killing.others(), killing.left)
+            killing.of_command = self.adoption.to_end(
+                table, killing.uids, killing.others(), killing.left, has_name=killing.has_name
+            )
             killing.managers = self.adoption.managers(table, killing.uids) | killing.left
         killing.ties = own_ties(
             table, killing.ranks, killing.launchers, (*killing.marks, *before), killing.cgroups, killing.others(),
             self.own_pid, uids=killing.uids, guesses=(*killing.apart, *killing.siblings),
             made=self.group.path if self.group is not None else None, strangers=killing.strangers(), kept=killing.kept,
         )  # fmt: skip
-        killing.ties = replace(killing.ties, spared=killing.ties.spared | killing.left)
+        ended = killing.of_command & self._above_both(killing, table)
+        killing.ties = replace(killing.ties, spared=(killing.ties.spared - ended) | killing.left)
         return killing.ties
+
+    def _above_both(self, killing: KillInProgress, table: Table) -> frozenset[int]:
+        if self.adoption is None or not killing.has_name:
+            return frozenset()
+        return self.adoption.above_both(table, killing.ranks, killing.uids, killing.others())
 
     def _left(self, killing: KillInProgress, members: KillSet) -> KillSet:
         """What is left to the run of what an earlier scan knew as its own."""

@@ -10,7 +10,7 @@ import os
 import secrets
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import IO, Final
@@ -23,7 +23,7 @@ from governor.core.base.identity import ProcessFacts, ProcessId, carries
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import CommandExited, Event
 from governor.core.halt.adopted import Adoption
-from governor.core.halt.kill_set import is_below, stands_below
+from governor.core.halt.kill_set import ancestors, is_below, stands_below
 from governor.core.runs.ends import FOLLOWED_NS
 from governor.ports import Processes, Sent
 from trainer_shim.mark import MARK_BITS
@@ -56,6 +56,7 @@ class Command:
     died_of: str | None = None  # The signal that ended it.
     died_below: str | None = None  # The signal for which its exit code stands.
     passed_on: dict[str, MonoNs] = field(default_factory=dict)  # Signals that came to us and went on, the last last.
+    sent_to_left: signal.Signals | None = None  # What it had left has taken it.
     is_beyond_us: bool = False  # It has become another user's (`sudo`), and took no signal of ours.
 
     def identity(self, processes: Processes) -> tuple[ProcessId, ...]:
@@ -93,7 +94,10 @@ class Command:
             self.interrupts = 0  # The command has survived them, and whoever sends one now is not hurried.
         self.interrupts += 1
         # Until it is reaped its pid and its group's id are still its own.
-        is_sent = self.send(os.killpg, signum) if self.poll() is None else to_left(signum)
+        if self.poll() is None:
+            is_sent = self.send(os.killpg, signum)
+        elif is_sent := to_left(signum):
+            self.sent_to_left = signum
         if is_sent and at is not None:
             self.passed_on.pop(signum.name, None)
             self.passed_on[signum.name] = at
@@ -159,13 +163,23 @@ def living(processes: Processes, command: Command) -> list[ProcessFacts] | None:
     return None if table is None else _living_in(table, command)
 
 
-def send_to_left(processes: Processes, command: Command, signum: signal.Signals) -> list[int]:
-    """Signal what an ended command has left, and return the pids that took it.
+def send_to_left(
+    processes: Processes, command: Command, signum: signal.Signals, uids: Collection[int], ranks: Collection[ProcessId]
+) -> list[int]:  # fmt: skip
+    """Signal what an ended command has left of these users, and return the pids that took it.
 
-    Only what stands below us: a session's number may have another owner by now.
+    Only what stands below us: a session's number may have another owner by now. As root, not its managers (sshd) below
+    which other users have processes, nor what these have begun.
     """
     table = _table(processes, command) or {}
-    left = (facts for facts in _living_in(table, command) if stands_below(table, facts, os.getpid()))
+    kept = command.adoption.to_leave(table, uids, ranks) if command.adoption is not None else frozenset()
+    left = [
+        facts
+        for facts in _living_in(table, command)
+        if facts.uid in uids
+        and stands_below(table, facts, os.getpid())
+        and kept.isdisjoint(one.process.pid for one in (facts, *ancestors(table, facts)))
+    ]
     return [facts.process.pid for facts in left if processes.send(facts.process, signum) is Sent.SENT]
 
 

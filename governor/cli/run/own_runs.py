@@ -31,6 +31,19 @@ def of_command(node: Node) -> list[ManagedRun]:
     return [managed for managed in node.runs.values() if is_its(managed, command.run, command.processes)]
 
 
+def beside_halted(node: Node) -> list[ManagedRun]:
+    """Other users' live runs below a command whose own run was halted, to the end: nothing waits for these (a sandbox).
+
+    Empty before that: the kernel ties them to the command, and a trainer may be one of them.
+    """
+    command = node.command
+    named = node.runs.get(command.run) if command is not None else None
+    if command is None or named is None or named.incident is None or not named.incident.is_closed or named.run.alive:
+        return []
+    uids = (command.uid, named.run.uid)
+    return [t for t in watched(node) if t.run.alive and t is not named and t.run.uid not in uids]
+
+
 def trains_on(node: Node, since: MonoNs) -> bool:
     """Whether a run of the command trains that is not halted: one has made a step since then, or has a rank now.
 

@@ -24,10 +24,11 @@ from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.halt_plan import RUNG_DESTROY
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import RUNS_MAX
-from governor.core.halt.incident import Incident
+from governor.core.halt.incident import Incident, process_of
 from governor.core.halt.state import HaltState, StopTarget
 from governor.daemon import signals
 from governor.daemon.launches import SupervisedCommand
+from governor.ports import Sent
 from governor.reports.terminal import resume_lines
 from governor.settings.model import Paths
 from governor.text.table import plain
@@ -58,7 +59,7 @@ def launched_before(governor: Governor, name: str) -> str | None:
     runs = [t for t in watched(node) if t.run.alive and t.run.run not in logs]
     known = [process for managed in runs for process in managed.processes()]
     known += node.previous_command.processes if node.previous_command is not None else ()
-    alive = [facts for process in dict.fromkeys(known) if (facts := _living(governor, process)) is not None]
+    alive = [facts for process in dict.fromkeys(known) if (facts := still_there(governor, process)) is not None]
     if {facts.process for facts in alive} <= ended_by_halts(node):
         return None
     pids = [str(facts.process.pid) for facts in alive]
@@ -127,9 +128,10 @@ def _stops_machine(incident: Incident) -> bool:
 
 def _holds(governor: Governor, managed: ManagedRun, incident: Incident) -> bool:
     """Whether an open halt of this name has something to end yet: the machine, or a process that lives."""
-    processes = (*managed.processes(), *managed.launch.launchers, *incident.rank_processes, *incident.launchers)
+    signalled = (process_of(row) for row in incident.targets if row.get("sent") == Sent.SENT.value)
+    named = (*managed.processes(), *managed.launch.launchers, *incident.rank_processes, *incident.launchers)
     stops = incident.plan.stop is not StopTarget.PROCESSES
-    return stops or any(_living(governor, process) is not None for process in processes)
+    return stops or any(still_there(governor, process) is not None for process in (*named, *signalled))
 
 
 def _has_name(managed: ManagedRun, name: str) -> bool:
@@ -146,7 +148,7 @@ def left_unwatched(governor: Governor, command: Command) -> list[str]:
     uid = launched.uid if launched is not None else None
     own = {facts.process for facts in living(governor.processes, command) or ()} if refused else set()
     left = [(process, told) for process, told in refused.items() if uid in (None, told.uid) or process in own]
-    left = [(process, told) for process, told in left if _living(governor, process) is not None]
+    left = [(process, told) for process, told in left if still_there(governor, process) is not None]
     left.sort(key=lambda one: one[1].uid != uid)  # What another user has below the command pushes none of its own out.
     lines = [
         f"pid {process.pid} still runs, UNWATCHED: {plain(told.reason)}" for process, told in left[:PIDS_NAMED_MAX]
@@ -193,10 +195,11 @@ def _untied_of_its_name(governor: Governor, name: str) -> list[Peer]:
     namesakes = [run for run in strangers if run.run in names_of(name, run.uid)]
     peers = [list(enumerate(rank.peer for rank in run.ranks.values())) for run in namesakes]
     among = sorted((one for run in peers for one in run), key=lambda one: one[0])
-    return [peer for _, peer in among if _living(governor, peer.process) is not None]
+    return [peer for _, peer in among if still_there(governor, peer.process) is not None]
 
 
-def _living(governor: Governor, process: ProcessId) -> ProcessFacts | None:
+def still_there(governor: Governor, process: ProcessId) -> ProcessFacts | None:
+    """What is seen of a process that lives."""
     try:
         facts = governor.processes.facts(process.pid)
     except OSError:  # No free descriptors.
@@ -213,7 +216,7 @@ def how_to_resume(
     announced = [managed for managed in of_command(governor.node) if managed.was_announced]
     ours = next((t for t in announced if t.run.run == name), announced[0] if announced else None)
     code, end = command.poll(), ours.run.end if ours is not None else None
-    if is_halted or code is None or (code == 0 and end is None):
+    if is_halted or code is None or (code == 0 and end is None and command.sent_to_left is None):
         return []
     saved, directory = ours.run.last_good if ours is not None else None, here()
     again = command_text(redacted(own_argv(name, argv), governor.node.facts.redact_keys))

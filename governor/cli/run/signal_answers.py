@@ -82,7 +82,10 @@ class SignalAnswers:
 
     def _to_left(self, governor: Governor, signum: signal.Signals) -> bool:
         """The command has ended, and what it has left trains on: whoever ends us means that."""
-        sent = send_to_left(governor.processes, self.command, signum)
+        runs = of_command(governor.node)
+        uids = {os.getuid(), *(managed.run.uid for managed in runs)}
+        ranks = [process for managed in runs for process in managed.processes()]
+        sent = send_to_left(governor.processes, self.command, signum, uids, ranks)
         if sent and not self.was_told_left:
             self.was_told_left = True
             more = f" and {len(sent) - PIDS_NAMED_MAX} more" if len(sent) > PIDS_NAMED_MAX else ""

@@ -21,8 +21,8 @@ from governor.cli.interrupts import ENTERED
 from governor.cli.run.console import Console
 from governor.cli.run.limits import Limits, refused
 from governor.cli.run.outcome import Outcome
-from governor.cli.run.own_runs import of_command, watched
-from governor.cli.run.relaunch import how_to_resume, is_running, left_unwatched, made_for, own_argv
+from governor.cli.run.own_runs import beside_halted, of_command, watched
+from governor.cli.run.relaunch import how_to_resume, is_running, left_unwatched, made_for, own_argv, still_there
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_S, format_usd
@@ -162,7 +162,12 @@ def _close(
     outcome.leaves_training = leaves_training(governor, living(governor.processes, command))
     governor.daemon.performer.perform(left_behind(governor, command, name))
     note_end(governor, command, name, outcome)
-    for line in (*left_unwatched(governor, command), *closing_lines(governor, command, outcome)):
+    told = [
+        f"pid {rank.peer.process.pid} of uid {managed.run.uid} still runs, UNWATCHED from now on: another user's run"
+        for managed in beside_halted(governor.node)[:PIDS_NAMED_MAX]
+        for rank in list(managed.run.ranks.values())[:1]
+    ]
+    for line in (*left_unwatched(governor, command), *told, *closing_lines(governor, command, outcome)):
         console.print_line(f"costgov: {line}")
     for line in how_to_resume(governor, command, name, argv, is_halted=bool(outcome.stages)):
         console.print_line(line)
@@ -235,7 +240,9 @@ def _is_under_way(governor: Governor, incident: Incident) -> bool:
 
 def _ranks(governor: Governor) -> set[ProcessId]:
     """The launcher may exit before its ranks (`deepspeed` then exits with 0). They still train and still cost."""
-    return {rank for managed in watched(governor.node) if managed.run.alive for rank in managed.processes()}
+    others = beside_halted(governor.node)
+    alive = (t for t in watched(governor.node) if t.run.alive and t not in others)
+    return {rank for managed in alive for rank in managed.processes()}
 
 
 def _may_be_verified(governor: Governor, command: Command) -> bool:
@@ -261,31 +268,44 @@ def left_behind(governor: Governor, command: Command, name: str) -> list[Effect]
     """
     if command.poll() is None:
         return []
-    left = living(governor.processes, command)
-    trains = leaves_training(governor, left)
-    if left == [] or (_was_announced(governor) and not trains):
+    below = living(governor.processes, command)
+    trains, beyond = leaves_training(governor, below), _ranks_beyond(governor, below or ())
+    left = [*(below or ()), *beyond]
+    if (below == [] and not beyond) or (_was_announced(governor) and not trains):
         return []
-    who = "what is left of the command" if left is None else f"{len(left)} process(es) outlive the command"
-    named = ", ".join(str(facts.process.pid) for facts in (left or ())[:PIDS_NAMED_MAX])
-    more = len(left or ()) - PIDS_NAMED_MAX
+    who = "what is left of the command" if below is None else f"{len(left)} process(es) outlive the command"
+    named = ", ".join(str(facts.process.pid) for facts in left[:PIDS_NAMED_MAX])
+    more = len(left) - PIDS_NAMED_MAX
     pids = f" (pid {named}{f' and {more} more' if more > 0 else ''})" if left else ""
     price = governor.node.ledger.price_usd_micros_per_hour
     cost = "the price of this machine is unknown" if price is None else f"this machine costs {format_usd(price)}/h"
-    sids = dict.fromkeys(facts.sid for facts in (left or ()) if facts.sid) or {command.process.pid: None}
-    sessions = ",".join(map(str, list(sids)[:PIDS_NAMED_MAX]))
+    sids = dict.fromkeys(facts.sid for facts in (below or ()) if facts.sid) or {command.process.pid: None}
+    ends = [f"`pkill -s {','.join(map(str, list(sids)[:PIDS_NAMED_MAX]))}`"] if below != [] else []
+    # The session of a rank that something else has started is not the command's.
+    ends += [f"`kill {' '.join(str(one.process.pid) for one in beyond[:PIDS_NAMED_MAX])}`"] if beyond else []
     what = " and train on" if trains else ", and no rank has sent a hello"
     remedy = "" if trains else ", or let the training script call trainer_shim.attach()"
     text = (
         f"UNWATCHED: {who}{pids}{what}: nothing meters or ends them from now on, and {cost}; "
-        f"end them with `pkill -s {sessions}`{remedy}"
+        f"end them with {' and '.join(ends)}{remedy}"
     )
     return [Alarm("left_behind", name, text)]
 
 
 def leaves_training(governor: Governor, left: Sequence[ProcessFacts] | None) -> bool:
-    """Whether one of these, which the command has left, is a rank of a run that goes on."""
+    """Whether one of these, which the command has left, or another of its ranks is of a run that goes on."""
     ranks = _ranks(governor)
-    return bool(ranks) if left is None else any(facts.process in ranks for facts in left)
+    if left is None:
+        return bool(ranks)
+    return any(facts.process in ranks for facts in left) or bool(_ranks_beyond(governor, left))
+
+
+def _ranks_beyond(governor: Governor, left: Sequence[ProcessFacts]) -> list[ProcessFacts]:
+    """The command's ranks that live and are none of these: of the same name and user, in a container or in tmux."""
+    known = {facts.process for facts in left}
+    alive = (managed for managed in of_command(governor.node) if managed.run.alive)
+    ranks = (process for managed in alive for process in managed.processes() if process not in known)
+    return [facts for process in ranks if (facts := still_there(governor, process)) is not None]
 
 
 def note_end(governor: Governor, command: Command, name: str, outcome: Outcome) -> None:
@@ -353,4 +373,6 @@ def _exit_code(command: Command, outcome: Outcome) -> int:
     if outcome.stages:
         return HALT_EXIT_CODE
     code = command.poll()
+    if code == 0 and command.sent_to_left is not None:  # What trained has ended by it: that is no success.
+        return 128 + command.sent_to_left
     return code if code is not None else ExitCode.NEEDS_HUMAN

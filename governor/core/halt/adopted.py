@@ -74,17 +74,20 @@ class Adoption:
         return any((p.pid, p.start_ticks) == (self.command, self.since_ticks) for p in processes)
 
     def to_end(
-        self, table: Table, uids: Collection[int], others: Iterable[ProcessId], leave: frozenset[int] = frozenset()
+        self, table: Table, uids: Collection[int], others: Iterable[ProcessId], leave: frozenset[int] = frozenset(),
+        *, has_name: bool = False,
     ) -> frozenset[int]:  # fmt: skip
         """What a halt of the command may end, besides what is of the run's `uids`: our user's, and as root everybody's.
 
         Not root's managers (sshd, a container's) with what they have begun. Nor anything of a user whose other run
         lives below the command, one of `others`: it may be that run's. Beside such a run, another user's than ours
-        (a sandbox) has nothing of others: what is ours serves both. `leave`: as of `to_leave`.
+        (a sandbox) has nothing of others: what is ours serves both. But for the run that `has_name`, the command's,
+        where our own user has none: else one hello of a sandbox would keep alive what starts the halted trainer again.
+        `leave`: as of `to_leave`.
         """
         its = self._its(table)
-        busy = {its[p.pid].uid for p in others if p.pid in its and its[p.pid].process == p}
-        if busy and self.uid not in uids:
+        busy = _uids_of(its, others)
+        if busy and self.uid not in uids and not (has_name and busy.isdisjoint((self.uid, *uids))):
             return frozenset()
         foreign = [facts for facts in its.values() if facts.uid not in uids]
         left = self.managers(table, uids) | leave
@@ -95,6 +98,16 @@ class Adoption:
             and facts.uid not in busy
             and left.isdisjoint((facts.process.pid, *(above.process.pid for above in ancestors(table, facts))))
         )
+
+    def above_both(
+        self, table: Table, ranks: Iterable[ProcessId], uids: Collection[int], others: Iterable[ProcessId]
+    ) -> frozenset[int]:  # fmt: skip
+        """What is above these ranks, and above another user's run too: of the run that has the name, as in `to_end`."""
+        busy = _uids_of(self._its(table), others)
+        if not busy or not busy.isdisjoint((self.uid, *uids)):
+            return frozenset()
+        own = (table[rank.pid] for rank in ranks if rank.pid in table)
+        return frozenset(above.process.pid for facts in own for above in ancestors(table, facts))
 
     def managers(self, table: Table, uids: Collection[int]) -> frozenset[int]:
         """Root's managers below us, which no halt of a run of these `uids` ends."""
@@ -157,6 +170,10 @@ class Adoption:
 
     def _is_known(self, facts: ProcessFacts) -> bool:
         return facts.sid == self.command or facts.process in self._known
+
+
+def _uids_of(its: Mapping[int, ProcessFacts], others: Iterable[ProcessId]) -> frozenset[int]:
+    return frozenset(its[p.pid].uid for p in others if p.pid in its and its[p.pid].process == p)
 
 
 def _number(facts: ProcessFacts) -> tuple[int, int]:

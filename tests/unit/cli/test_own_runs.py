@@ -13,7 +13,7 @@ import pytest
 from governor.adapters.command.child import Command, living
 from governor.cli.run.console import Console, JsonConsole
 from governor.cli.run.outcome import Outcome
-from governor.cli.run.own_runs import of_command
+from governor.cli.run.own_runs import beside_halted, of_command
 from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched
 from governor.cli.run.signal_answers import SignalAnswers
 from governor.cli.run.supervise import HELLO_NS, closing_lines, is_over
@@ -87,6 +87,24 @@ def test_another_script_of_the_commands_user_is_watched_while_it_lives(beside: B
 def test_a_rank_of_the_command_that_has_become_another_user_is_watched_while_it_lives(beside: Beside) -> None:
     says_hello(beside, STRANGER, of_command=True)
     assert not is_over(beside.governor, beside.command)
+
+
+def test_a_sandbox_below_the_command_holds_nothing_open_once_the_trainer_was_halted_to_the_end(beside: Beside) -> None:
+    trainer = beside.processes.add(901, uid=2003, start_ticks=9_001)
+    play(
+        beside.node, hello(1, 1, run="run-1", world_size=2, peer=Peer(trainer, 2003), of_command=True), tick(1)
+    )  # fmt: skip
+    says_hello(beside, STRANGER, of_command=True)
+    assert beside_halted(beside.node) == []
+    play(beside.node, OperatorHalt(at(2), "run-1", "enough", 0))
+    incident = beside.node.runs["run-1"].incident
+    assert incident is not None
+    beside.processes.end(901)
+    play(beside.node, TrainerExited(at(3), "run-1", None), tick(1_000))
+    play(beside.node, ProcessesSeen(at(1_001), incident.incident_id, ()), tick(1_001))
+    assert incident.is_closed
+    assert [managed.run.run for managed in beside_halted(beside.node)] == ["other"]
+    assert is_over(beside.governor, beside.command)
 
 
 @pytest.mark.parametrize("uid", [STRANGER, OWN])

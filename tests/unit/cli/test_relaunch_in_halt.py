@@ -14,7 +14,7 @@ from governor.cli.common import ExitCode
 from governor.cli.run.relaunch import finish_halt
 from governor.core.engine.halt_plan import RUNG_DESTROY
 from governor.core.engine.node import Node
-from governor.core.halt.incident import Incident
+from governor.core.halt.incident import Incident, process_row
 from governor.core.halt.state import HaltState, StopTarget
 from governor.daemon.launches import SupervisedCommand
 from tests.contract.fakes import FakeProcesses
@@ -117,6 +117,16 @@ def test_nothing_of_its_name_is_launched_beside_a_rank_that_an_open_halt_ends(
     (line,) = serving.said
     assert "not launched" in line
     assert incident.incident_id in line
+
+
+@pytest.mark.parametrize(("sent", "is_launched"), [("sent", False), ("denied", True)])
+def test_nor_beside_a_child_that_is_deaf_to_sigterm_when_the_ranks_are_gone(sent: str, is_launched: bool) -> None:
+    """The halt sends it SIGKILL yet, and would send it to the ranks that begin meanwhile."""
+    node, incident = halting(HaltState.TERMED, StopTarget.PROCESSES)
+    serving = Serving(node, lambda _supervised: incident.move(replace(incident.halt, stage=HaltState.HALTED)))
+    child = serving.processes.add(700)
+    incident.add_targets([{**process_row(child), "role": "child", "argv0": "python", "sent": sent}])
+    assert serving.launch() == (None if is_launched else ExitCode.HALTED)
 
 
 def test_another_name_is_not_held_up_by_a_halt_that_ends_processes() -> None:

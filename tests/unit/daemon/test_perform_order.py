@@ -120,6 +120,19 @@ def test_observers_hear_of_a_halt_when_every_rank_has_been_rung() -> None:
     assert bench.reader.told == [("ASKED", [1, 1], [1, 1])]
 
 
+def test_what_was_signalled_is_on_disk_at_once() -> None:
+    """A governor that resumes this halt ends it, and serves the halt before the name is launched again."""
+    bench = Bench()
+    child = bench.processes.add(200, ppid=100, uid=1000)
+    play(bench.node, a_step(1), a_step(1, rank=1))
+    bench.performer.perform(play(bench.node, a_step(2, loss=float("nan"))))
+    incident = bench.node.runs["llama"].incident
+    assert incident is not None
+    bench.performer.perform([Term(incident.incident_id, "llama")])
+    (kept,) = bench.journal.open_incidents()
+    assert child.pid in [row["pid"] for row in kept["targets"]]
+
+
 def test_what_stands_behind_an_act_is_not_committed_before_it() -> None:
     bench = Bench()
     ask = Ask("i-1", "llama", "good", at(9), False, "r")

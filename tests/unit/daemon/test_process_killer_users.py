@@ -114,6 +114,24 @@ def test_the_halt_of_a_sandbox_ends_nothing_of_roots_command_below_which_another
     assert [set(named) for named in named_after(process_killer)] == [{102}]
 
 
+@pytest.mark.parametrize(("rooted", "lives"), [(False, {201}), (True, {COMMAND, 103, 201})])
+def test_a_sandboxs_hello_keeps_nothing_alive_that_would_start_the_halted_trainer_again(
+    rooted: bool, lives: set[int]
+) -> None:
+    """The trainer has the command's name. Where root's own run is announced, whoever took that name is no trainer."""
+    processes, process_killer, command = launched()
+    trainer = processes.add(101, ppid=COMMAND, uid=USER, mark=MARK)
+    processes.add(102, ppid=101, uid=USER, mark=MARK)
+    others = [processes.add(201, ppid=COMMAND, uid=OTHER, mark=MARK)]
+    if rooted:
+        others.append(processes.add(103, ppid=COMMAND, uid=ROOT, mark=MARK))
+    process_killer.begin(
+        "i", [trainer], [command], USER, signal.SIGTERM, marks=[MARK], others=lambda: others,
+        strangers=lambda: others, has_name=True,
+    )  # fmt: skip
+    assert set(processes.table()) == {OWN, *lives}
+
+
 def test_a_daemon_of_root_that_has_begun_logins_is_left_with_them_to_root() -> None:
     processes, process_killer, command = launched()
     rank = processes.add(101, ppid=COMMAND, uid=USER, mark=MARK)

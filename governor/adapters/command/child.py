@@ -56,7 +56,7 @@ class Command:
     died_of: str | None = None  # The signal that ended it.
     died_below: str | None = None  # The signal for which its exit code stands.
     passed_on: dict[str, MonoNs] = field(default_factory=dict)  # Signals that came to us and went on, the last last.
-    sent_to_left: signal.Signals | None = None  # What it had left has taken it.
+    sent_to_left: signal.Signals | None = None  # A rank that it had left has taken it.
     is_beyond_us: bool = False  # It has become another user's (`sudo`), and took no signal of ours.
 
     def identity(self, processes: Processes) -> tuple[ProcessId, ...]:
@@ -94,10 +94,7 @@ class Command:
             self.interrupts = 0  # The command has survived them, and whoever sends one now is not hurried.
         self.interrupts += 1
         # Until it is reaped its pid and its group's id are still its own.
-        if self.poll() is None:
-            is_sent = self.send(os.killpg, signum)
-        elif is_sent := to_left(signum):
-            self.sent_to_left = signum
+        is_sent = self.send(os.killpg, signum) if self.poll() is None else to_left(signum)
         if is_sent and at is not None:
             self.passed_on.pop(signum.name, None)
             self.passed_on[signum.name] = at

@@ -103,7 +103,7 @@ def test_a_signal_behind_their_launchers_end_ends_the_ranks_that_train_on(tmp_pa
         assert run.poll() is None, "it watches who trains on"
     run.send_signal(signal.SIGTERM)
     done = end_of(run, tmp_path)
-    assert done.code == 0, done.output
+    assert done.code == 128 + signal.SIGTERM, done.output
     assert "goes to what it has left" in done.output
     assert done.running() == []
 

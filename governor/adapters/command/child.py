@@ -72,6 +72,10 @@ class Command:
         if self.ended_at is None:
             self.ended_at = at
 
+    def note_sent_to_rank(self, signum: signal.Signals) -> None:
+        """The command has ended, and a rank that it has left has taken this signal."""
+        self.sent_to_left = signum
+
     def poll(self) -> int | None:
         if self.exit_code is None:
             code = self.process.poll()

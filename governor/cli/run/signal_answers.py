@@ -87,7 +87,7 @@ class SignalAnswers:
         ranks = [process for managed in runs for process in managed.processes()]
         sent = send_to_left(governor.processes, self.command, signum, uids, ranks)
         if any(rank.peer.process.pid in sent for managed in runs for rank in managed.run.ranks.values()):
-            self.command.sent_to_left = signum
+            self.command.note_sent_to_rank(signum)
         if sent and not self.was_told_left:
             self.was_told_left = True
             more = f" and {len(sent) - PIDS_NAMED_MAX} more" if len(sent) > PIDS_NAMED_MAX else ""

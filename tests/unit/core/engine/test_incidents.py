@@ -150,3 +150,12 @@ def test_a_rank_that_makes_no_step_while_it_is_asked_to_save_is_named(
     snapshot = incident_snapshot(node, incident)
     assert (f"none was saved by this halt: {told}" in "\n".join(timeline_lines(snapshot))) == (told is not None)
     assert (f"No checkpoint: {told}, and only there" in incident_markdown(snapshot)) == (told is not None)
+
+
+def test_the_step_of_a_halt_is_the_one_that_it_was_decided_at_where_another_rank_is_ahead() -> None:
+    node = make_node()
+    training(node)
+    play(node, a_step(34, 1, loss=float("nan")))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    assert (node.runs["llama"].run.step, incident.step) == (30, 34)

@@ -175,11 +175,12 @@ def run(
 
     Where no rank attaches, or none any more, its node time is metered all the same and the ceiling ends it, without a
     checkpoint.
-    Exits with the command's own code, or with 86 when it was halted. Its journal and incidents stay in the state
-    directory below runs/NAME. Without --name every launch is a run of its own, except under a scheduler, where the
-    job's id is the name: a requeued job goes on with the budget that it had. The newest 999 journals are kept; older
-    ones go when a run ends, except where a halt was not seen to its end or a directory holds what is not costgov's.
-    Directories that [paths] names are left alone.
+    Exits with the command's own code, or with 86 when it was halted; with 87 when it leaves a rank that trains on; with
+    143 (128 and the signal's number) where the command had ended with 0 and SIGTERM then went to a rank that it had
+    left. Its journal and incidents stay in the state directory below runs/NAME. Without --name every launch is a run
+    of its own, except under a scheduler, where the job's id is the name: a requeued job goes on with the budget that it
+    had. The newest 999 journals are kept; older ones go when a run ends, except where a halt was not seen to its end or
+    a directory holds what is not costgov's. Directories that [paths] names are left alone.
 
     COMMAND is not started while an earlier launch of NAME still trains, as after a `kill -9` of costgov: two trainers
     would write the same checkpoints. The message names its processes. End them, or choose another --name. Nor while

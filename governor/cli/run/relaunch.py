@@ -16,7 +16,7 @@ from governor.app.node_facts import CannotStart
 from governor.app.settings_file import paths_of_run
 from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
-from governor.cli.run.own_runs import ended_by_halts, of_command, watched
+from governor.cli.run.own_runs import beside_halted, ended_by_halts, of_command, watched
 from governor.core.base.identity import Peer, ProcessFacts, ProcessId
 from governor.core.base.run_names import names_of
 from governor.core.base.secrets import command_text, redacted
@@ -142,7 +142,8 @@ def _has_name(managed: ManagedRun, name: str) -> bool:
 def left_unwatched(governor: Governor, command: Command) -> list[str]:
     """Who still runs when it has ended, and whom nobody ends: its user's and its own that were refused, and namesakes.
 
-    A trainer that a daemon has started for it (in a container) says its name, and nothing ties it to the command.
+    A trainer that a daemon has started for it (in a container) says its name, and nothing ties it to the command. Of
+    other users' runs below a halted one (a sandbox) the first rank is named.
     """
     launched, refused = governor.node.command, governor.node.refusals
     uid = launched.uid if launched is not None else None
@@ -161,6 +162,10 @@ def left_unwatched(governor: Governor, command: Command) -> list[str]:
         for one in who[:PIDS_NAMED_MAX]
     ]
     lines += _also(who[PIDS_NAMED_MAX:])
+    beside = [rank.peer for t in beside_halted(governor.node) for rank in list(t.run.ranks.values())[:1]]
+    below = [f"pid {peer.process.pid} of uid {peer.uid}" for peer in beside]
+    lines += [f"{one} still runs, UNWATCHED from now on: another user's run" for one in below[:PIDS_NAMED_MAX]]
+    lines += _also(below[PIDS_NAMED_MAX:])
     return lines + _perhaps_of_command(governor, command)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Final
@@ -28,6 +28,7 @@ from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_S, format_usd
 from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.ends import RunEnd
 from governor.core.events.inputs import CommandLaunched
@@ -162,12 +163,7 @@ def _close(
     outcome.leaves_training = leaves_training(governor, living(governor.processes, command))
     governor.daemon.performer.perform(left_behind(governor, command, name))
     note_end(governor, command, name, outcome)
-    told = [
-        f"pid {rank.peer.process.pid} of uid {managed.run.uid} still runs, UNWATCHED from now on: another user's run"
-        for managed in beside_halted(governor.node)[:PIDS_NAMED_MAX]
-        for rank in list(managed.run.ranks.values())[:1]
-    ]
-    for line in (*left_unwatched(governor, command), *told, *closing_lines(governor, command, outcome)):
+    for line in (*left_unwatched(governor, command), *closing_lines(governor, command, outcome)):
         console.print_line(f"costgov: {line}")
     for line in how_to_resume(governor, command, name, argv, is_halted=bool(outcome.stages)):
         console.print_line(line)
@@ -240,9 +236,13 @@ def _is_under_way(governor: Governor, incident: Incident) -> bool:
 
 def _ranks(governor: Governor) -> set[ProcessId]:
     """The launcher may exit before its ranks (`deepspeed` then exits with 0). They still train and still cost."""
-    others = beside_halted(governor.node)
-    alive = (t for t in watched(governor.node) if t.run.alive and t not in others)
-    return {rank for managed in alive for rank in managed.processes()}
+    return {rank for managed in _going(governor.node, watched) for rank in managed.processes()}
+
+
+def _going(node: Node, among: Callable[[Node], list[ManagedRun]]) -> list[ManagedRun]:
+    """Those that live and are waited for."""
+    others = beside_halted(node)
+    return [managed for managed in among(node) if managed.run.alive and managed not in others]
 
 
 def _may_be_verified(governor: Governor, command: Command) -> bool:
@@ -303,8 +303,8 @@ def leaves_training(governor: Governor, left: Sequence[ProcessFacts] | None) -> 
 def _ranks_beyond(governor: Governor, left: Sequence[ProcessFacts]) -> list[ProcessFacts]:
     """The command's ranks that live and are none of these: of the same name and user, in a container or in tmux."""
     known = {facts.process for facts in left}
-    alive = (managed for managed in of_command(governor.node) if managed.run.alive)
-    ranks = (process for managed in alive for process in managed.processes() if process not in known)
+    going = _going(governor.node, of_command)
+    ranks = (process for managed in going for process in managed.processes() if process not in known)
     return [facts for process in ranks if (facts := still_there(governor, process)) is not None]
 
 
@@ -373,6 +373,6 @@ def _exit_code(command: Command, outcome: Outcome) -> int:
     if outcome.stages:
         return HALT_EXIT_CODE
     code = command.poll()
-    if code == 0 and command.sent_to_left is not None:  # What trained has ended by it: that is no success.
+    if code == 0 and command.sent_to_left is not None:  # A training that was told to end is no success.
         return 128 + command.sent_to_left
     return code if code is not None else ExitCode.NEEDS_HUMAN

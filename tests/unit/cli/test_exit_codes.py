@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 import pytest
+from click.testing import CliRunner
 
 from governor.app import requests
 from governor.cli.act import HOLD_MAX_NS
@@ -33,3 +36,10 @@ def test_run_names_the_command_that_was_meant_where_it_finds_no_program(
     said = capsys.readouterr().err
     assert told in said
     assert bool(said) == bool(told)
+
+
+def test_run_starts_no_governor_for_a_command_of_our_own(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "PATH": str(tmp_path)}
+    done = CliRunner().invoke(cli, ["run", "forget", "exp"], env=home, standalone_mode=False)
+    assert done.return_value == ExitCode.NOT_FOUND
+    assert list(tmp_path.iterdir()) == [], "no state of a run"

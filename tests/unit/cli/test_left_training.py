@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from governor.adapters.command.child import send_to_left
 from governor.cli.run.outcome import Outcome
+from governor.cli.run.relaunch import how_to_resume
 from governor.cli.run.signal_answers import SignalAnswers
 from governor.cli.run.supervise import closing_lines, leaves_training
 from governor.core.base.identity import Peer, ProcessId
@@ -97,3 +98,5 @@ def test_who_ends_what_the_command_has_left_gets_no_exit_code_of_success(beside:
     beside.processes.end(RANK)
     (line,) = closing_lines(beside.governor, beside.command, Outcome("llama"))
     assert line.startswith("llama: ended with exit code 143")
+    lines = how_to_resume(beside.governor, beside.command, "llama", ["train"], is_halted=False)
+    assert any(one.startswith("resume ") for one in lines)

@@ -16,7 +16,7 @@ from governor.cli.run.outcome import Outcome
 from governor.cli.run.own_runs import beside_halted, of_command
 from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched
 from governor.cli.run.signal_answers import SignalAnswers
-from governor.cli.run.supervise import HELLO_NS, closing_lines, is_over
+from governor.cli.run.supervise import HELLO_NS, closing_lines, is_over, leaves_training
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import BootNs, WallNs
 from governor.core.engine.alarms import refuse
@@ -105,6 +105,8 @@ def test_a_sandbox_below_the_command_holds_nothing_open_once_the_trainer_was_hal
     assert incident.is_closed
     assert [managed.run.run for managed in beside_halted(beside.node)] == ["other"]
     assert is_over(beside.governor, beside.command)
+    assert not leaves_training(beside.governor, [])
+    assert any(f"pid 900 of uid {STRANGER}" in line for line in left_unwatched(beside.governor, beside.command))
 
 
 @pytest.mark.parametrize("uid", [STRANGER, OWN])

@@ -87,7 +87,7 @@ class Adoption:
         """
         its = self._its(table)
         busy = _uids_of(its, others)
-        if busy and self.uid not in uids and not (has_name and busy.isdisjoint((self.uid, *uids))):
+        if busy and self.uid not in uids and not (has_name and self._is_among_strangers(uids, busy)):
             return frozenset()
         foreign = [facts for facts in its.values() if facts.uid not in uids]
         left = self.managers(table, uids) | leave
@@ -102,9 +102,12 @@ class Adoption:
     def above_both(
         self, table: Table, ranks: Iterable[ProcessId], uids: Collection[int], others: Iterable[ProcessId]
     ) -> frozenset[int]:  # fmt: skip
-        """What is above these ranks, and above another user's run too: of the run that has the name, as in `to_end`."""
+        """What is above these ranks, and perhaps above other users' runs too: of the run that has the name.
+
+        Empty where our own user or the run's has another run, as in `to_end`.
+        """
         busy = _uids_of(self._its(table), others)
-        if not busy or not busy.isdisjoint((self.uid, *uids)):
+        if not busy or not self._is_among_strangers(uids, busy):
             return frozenset()
         own = (table[rank.pid] for rank in ranks if rank.pid in table)
         return frozenset(above.process.pid for facts in own for above in ancestors(table, facts))
@@ -134,6 +137,10 @@ class Adoption:
         if not stands_below(table, facts, self.reaper):
             return False
         return self.is_ours_alone or any(self._is_known(one) for one in (facts, *ancestors(table, facts)))
+
+    def _is_among_strangers(self, uids: Collection[int], busy: Collection[int]) -> bool:
+        """Whether no other run below the command is of its users or ours."""
+        return frozenset(busy).isdisjoint((self.uid, *uids))
 
     def _its(self, table: Table) -> dict[int, ProcessFacts]:
         return {facts.process.pid: facts for facts, is_its in self._below(table) if is_its}

@@ -115,8 +115,12 @@ class Gate(Trigger):
         self._state: _State = self._fresh()
 
     def _fresh(self) -> _State:
-        before: _State | None = getattr(self, "_state", None)
-        return _State(spent_before=before.spent_last) if before is not None else _State()
+        return _State()
+
+    def new_attempt(self, run: Run) -> None:
+        spent = self._state.spent_last
+        super().new_attempt(run)
+        self._state.spent_before = spent
 
     # --- the steps ----------------------------------------------------------------------------------------------
 

@@ -210,6 +210,20 @@ def test_tokens_of_the_attempt_before_are_not_those_of_its_first_step() -> None:
     assert (finding.reason, finding.evidence["landing_usd_micros"]) == ("gate", 5_100_000 + 5_910_000)
 
 
+def test_the_advice_counts_what_this_launch_had_cost_at_its_first_step_and_not_the_ones_before() -> None:
+    gate = Gate({"steps": 10, "tokens": 0, "budget": Budget(usd(100)), "expected": Expected()})
+    run = Run("r", 0, MonoNs(0), total_steps=10_000)
+    for first_usd in (1, 52):  # The first launch has spent $50 when it ends.
+        gate.new_attempt(run)
+        for number in range(1, 11):
+            step = Step(at(number), None, "r", 0, number, attempt_step=number, step_s=1.0)
+            run.step, run.attempt_step = step.step, number
+            run.set_money(usd(50 if first_usd == 1 and number > 1 else first_usd + (number - 1) / 100), usd(36), usd(0))
+            gate.observe(step, run)
+    # $52.09 are spent, 9,990 steps of a cent are left, and $2 had gone before the first one.
+    assert gate.judge(at(10), run).evidence["enough_usd_micros"] == usd(52.09 + 99.90 + 2)
+
+
 def _answer(ceiling: float, times: list[float]) -> str:
     """Of a run that costs a dollar a second."""
     budget = Budget(UsdMicros(round(ceiling * 1e6)))

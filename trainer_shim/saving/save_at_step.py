@@ -24,7 +24,7 @@ OVERDUE_NS = 60_000_000_000  # So does one that is parked so long after the dead
 PENDING_NS = 600_000_000_000
 _UNWRITTEN = "what writes it behind the training thread has not ended %d s after it was due"
 _NAP_S = 0.25
-_FULL_BYTES = 2**20
+_FULL_BYTES = 2**20  # A file system may keep less than that back, and say that it has some left.
 
 
 class SaveAtStep:
@@ -250,7 +250,7 @@ class SaveAtStep:
         # Collective: this rank takes part even if its own small file failed, or the others would wait for ever.
         _, error = attempt(saver.save, directory, order.tag, {"costgov": facts})
         error = error or failure
-        return Result(path, None if error is None else _worded(error) + _if_full(directory))
+        return Result(path, None if error is None else clip(_if_full(directory) + _worded(error)))
 
     def _write_rank_file(self, path: str) -> None:
         # try_disk() wrote it already, unless a request has changed the kind, and so the tag, since.
@@ -317,9 +317,10 @@ def _worded(error: BaseException) -> str:
 
 
 def _if_full(directory: str) -> str:
-    """torch.save() says of a full disk which byte it expected where."""
+    """torch.save() says of a full disk which byte it expected where. A file system without blocks tells no size."""
     seen, _ = attempt(os.statvfs, directory)
-    return " (its disk is full)" if seen is not None and seen.f_bavail * seen.f_frsize < _FULL_BYTES else ""
+    is_full = seen is not None and seen.f_blocks > 0 and seen.f_bavail * seen.f_frsize < _FULL_BYTES
+    return "the disk is full: " if is_full else ""
 
 
 def order_of(request: CheckpointRequest, step: int, kind: str, *, save: bool, park: bool) -> Order:

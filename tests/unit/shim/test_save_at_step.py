@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from trainer_shim.saving import save_at_step
+
 TRAINER = """
 import os, signal, sys, threading, time
 from trainer_shim.governor_socket import GovernorSocket
@@ -73,3 +75,35 @@ def test_a_sigterm_while_it_saves_ends_it_as_soon_as_that_is_durable(tmp_path: P
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (-signal.SIGTERM, "written\ndurable\n"), done.stderr
+
+
+class OfRanks(BaseException):
+    """As torch's CheckpointException: by rank what was raised there, and its traceback."""
+
+    def __init__(self) -> None:
+        super().__init__("ranks:dict_keys([1])")
+        self.failures = {1: (OSError(28, "No space left on device"), "a traceback")}
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OfRanks(), "OfRanks of rank 1: OSError: [Errno 28] No space left on device"),
+        (ValueError("odd"), "ValueError: odd"),
+    ],
+)
+def test_what_a_save_of_many_ranks_raises_is_told_by_the_first_that_failed(error: BaseException, told: str) -> None:
+    assert save_at_step._worded(error) == told
+
+
+def test_a_disk_is_said_to_be_full_only_where_it_is(tmp_path: Path) -> None:
+    assert save_at_step._if_full(str(tmp_path)) == ""
+    assert save_at_step._if_full("/proc") == "", "it has no blocks at all"
+    script = f"from trainer_shim.saving import save_at_step; print(save_at_step._if_full({str(tmp_path)!r}))"
+    command = f'mount -t tmpfs -o size=64k none {tmp_path} && exec {sys.executable} -c "$SCRIPT"'
+    environ = {**os.environ, "SCRIPT": script, "PYTHONPATH": str(Path(__file__).parents[3])}
+    argv = ["unshare", "--mount", "--map-root-user", "sh", "-c", command]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode and ("unshare" in done.stderr or "mount" in done.stderr):
+        pytest.skip("needs permission to mount a tmpfs in a namespace: " + done.stderr.strip())
+    assert done.stdout == "the disk is full: \n", done.stderr

@@ -147,6 +147,18 @@ def test_one_run_goes_on_from_what_another_has_saved_and_says_so(
     assert ("that one was saved" in said) == is_told
 
 
+def test_resume_says_why_nothing_was_saved_where_a_directory_is_not_what_is_missing(
+    listener: socket.socket, capfd: pytest.CaptureFixture[str]
+) -> None:
+    saver = Loader()
+    saver.directory, saver.cannot_load = None, "resume(): the model is sharded"
+    environ = {"COSTGOV_SOCKET": listener.getsockname()}
+    watch = Watcher({"run": "beta"}, Progress(threading.get_ident()), saver, environ=environ)
+    assert watch.resume() is None
+    watch._let_go()
+    assert capfd.readouterr().err == "costgov: resume(): the model is sharded\n"
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 def test_who_calls_resume_where_no_directory_is_known_is_told_again_after_a_halt(
     listener: socket.socket, tmp_path: Path, is_known: bool, capfd: pytest.CaptureFixture[str]

@@ -43,7 +43,7 @@ def timeline_lines(snapshot: Snapshot, fault_mono_ns: int | None = None, screen:
     origin = "fault" if fault_mono_ns is not None else "verdict"
     what = "NODE STOP" if snapshot["run"] == NODE else "HALT"
     head = f"{what} {plain(snapshot['incident_id'])} (times since the {origin})"
-    foot = [(f"{label:<{_FOOT_COLUMNS}} {text}", cut) for label, text, cut in _foot(snapshot)]
+    foot = [(f"{label:<{_FOOT_COLUMNS}} {text}", may_wrap) for label, text, may_wrap in _foot(snapshot)]
     told = moments(snapshot, fault_mono_ns)
     shown = _shortened([_moment_line(moment) for moment in told], LINES_MAX - 1 - len(foot))
     if screen.columns is None:
@@ -51,10 +51,10 @@ def timeline_lines(snapshot: Snapshot, fault_mono_ns: int | None = None, screen:
     hang = _SINCE_COLUMNS + 2 + _LABEL_COLUMNS + 1
     lines = shown_lines(Styled(head, "bold red"), screen)
     lines += [line for one in shown for line in shown_lines(one, screen, hang=hang - _lead(one))]
-    for line, may_be_cut in foot:
+    for line, may_wrap in foot:
         style = "bold red" if line.startswith(_NOT_FINISHED) else ""
         # Text to copy is wrapped by the terminal only, which joins it again in the copy.
-        lines += shown_lines(Styled(line, style), screen, hang=_FOOT_COLUMNS + 1) if may_be_cut else [line]
+        lines += shown_lines(Styled(line, style), screen, hang=_FOOT_COLUMNS + 1) if may_wrap else [line]
     return lines
 
 
@@ -196,7 +196,7 @@ def _shortened(lines: list[str], limit: int) -> list[str]:
 
 
 def _foot(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
-    """Label, text, and whether it may be cut: paths and commands are there to be copied."""
+    """Label, text, and whether we may wrap it: paths and commands are there to be copied."""
     rows: list[tuple[str, str, bool]] = []
     if snapshot.get("closed_wall_ns") is None:
         rows.append((_NOT_FINISHED, f"stage {snapshot['halt_stage']}; the governor keeps trying", True))

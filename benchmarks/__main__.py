@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import subprocess
@@ -35,15 +36,20 @@ def run_one(argv: list[str], limit_s: float = LIMIT_S) -> subprocess.CompletedPr
 
 
 def main(arguments: list[str]) -> int:
-    wanted = [name for name in arguments if not name.startswith("-")]
-    programs = sorted(path.stem for path in HERE.glob("bench_*.py"))
+    programs = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
+    asked = argparse.ArgumentParser(prog="python -m benchmarks", description="Our cost beside a peer's, in one table.")
+    asked.add_argument("names", nargs="*", metavar="NAME", help=f"only these: {', '.join(programs)}")
+    asked.add_argument("--json", action="store_true", help="one JSON list of rows instead of the table")
+    told = asked.parse_args(arguments)
+    if unknown := [name for name in told.names if name not in programs]:
+        asked.error(f"no such benchmark: {', '.join(unknown)}")
     rows: list[Row] = []
     failed: list[str] = []
     for name in programs:
-        if wanted and name.removeprefix("bench_") not in wanted:
+        if told.names and name not in told.names:
             continue
         begun_s = time.monotonic()
-        argv = [sys.executable, "-m", f"benchmarks.{name}", "--json"]
+        argv = [sys.executable, "-m", f"benchmarks.bench_{name}", "--json"]
         # Frameworks warn hundreds of times: what a program says beside its rows is shown when it fails.
         done = run_one(argv)
         print(f"{name}: {time.monotonic() - begun_s:.0f} s", file=sys.stderr)
@@ -52,7 +58,7 @@ def main(arguments: list[str]) -> int:
             print(done.stderr[-ERROR_CHARS:], file=sys.stderr)
             continue
         rows += from_json(done.stdout.splitlines()[-1])  # Frameworks print what they like before it.
-    if "--json" in arguments:
+    if told.json:
         print(as_json(rows))
     else:
         load = ", ".join(f"{load:.1f}" for load in os.getloadavg())

@@ -41,8 +41,9 @@ class Axis:
         low, high = self.low, self.high
         if self.is_log:
             low, high, value = math.log(low), math.log(high), math.log(value)
-        # Both terms are halved because the difference of the largest floats would be infinite.
-        return (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
+        # Both terms are halved because the difference of the largest floats would be infinite. Half the smallest is 0.
+        length = high / 2 - low / 2
+        return (value / 2 - low / 2) / length if length > 0 else 0.5
 
     def marked(self) -> Sequence[tuple[float, str]]:
         return [(tick, figure(tick)) for tick in _ticks(self.low, self.high)] if self.marks is None else self.marks

@@ -45,6 +45,12 @@ def test_twice_as_much_is_as_far_away_everywhere() -> None:
     assert steps[0][1] > 0
 
 
+@pytest.mark.parametrize(("low", "high"), [(0.0, 5e-324), (-5e-324, 0.0), (0.0, 1e-323), (-1.7e308, 1.7e308)])
+def test_the_ends_of_what_a_float_holds_have_a_place_on_an_axis(low: float, high: float) -> None:
+    axis = Axis(low, high)
+    assert 0 <= axis.part(low) <= axis.part(high) <= 1
+
+
 @pytest.mark.parametrize("values", [[5.0], [5.0, 5.0], [1e-3, 1e9]])
 def test_one_point_and_nine_powers_of_ten_are_drawn_with_marks_to_read(values: list[float]) -> None:
     svg = curves([Series("one", [(value, value, "") for value in values])], "x", "y")

@@ -116,7 +116,7 @@ _HEAD: Final = ("INCIDENT", "OPENED (UTC)", "RUN", "STEP", "WHY", "STAGE", "CHEC
 
 
 def row(snapshot: Snapshot) -> tuple[str, ...]:
-    from governor.text.moments import spent_amount
+    from governor.text.incident_money import spent_amount
     from governor.text.table import plain
 
     stage = plain(snapshot["halt_stage"])

@@ -259,6 +259,8 @@ class Performer:
         if managed is not None and managed.incident is not None and self.process_killer.blind is None:
             managed.incident.add_targets(row for row in hit if row["sent"] is Sent.SENT.value)
             signalled = {process_of(row) for row in hit}
+            if signum is signal.SIGKILL:
+                managed.incident.note_killed({process_of(row) for row in hit if row["sent"] is Sent.SENT.value})
             others = (process for process in managed.incident.launchers if process not in signalled)
             left = [process for process in others if not self.processes.is_gone(process)]
             of_others = [process for process in left if self._is_anothers(managed, process)]

@@ -32,17 +32,14 @@ from governor.reports.resume_text import (
     unseen_last_good,
 )
 from governor.reports.terminal import boundary_missed, live_line, loss_text, timeline_lines
+from governor.text.incident_money import is_unpriced, spent_text, stays_billed_text, stop_target
 from governor.text.moments import (
     Snapshot,
-    is_unpriced,
     last_good_text,
     moments,
     none_is_left,
     processes_text,
     since_text,
-    spent_text,
-    stays_billed_text,
-    stop_target,
     unsure_text,
     when,
 )

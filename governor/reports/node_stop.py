@@ -5,7 +5,8 @@ from __future__ import annotations
 from governor.core.engine.idle.messages import ABANDONED
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.resume import SUPERSEDED
-from governor.text.moments import Snapshot, is_unpriced, moments, since_text, when
+from governor.text.incident_money import is_unpriced
+from governor.text.moments import Snapshot, moments, since_text, when
 from governor.text.table import plain
 
 

@@ -10,16 +10,8 @@ from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, 
 from governor.core.engine.idle_state import NODE
 from governor.core.halt.incident import NO_BOUNDARY
 from governor.reports.resume_text import none_known, refused, resume_rows, steps_behind
-from governor.text.moments import (
-    Moment,
-    Snapshot,
-    last_good_text,
-    moments,
-    none_is_left,
-    since_text,
-    spent_text,
-    stays_billed_text,
-)
+from governor.text.incident_money import spent_text, stays_billed_text
+from governor.text.moments import Moment, Snapshot, last_good_text, moments, none_is_left, since_text
 from governor.text.screen import FILE, Screen, Styled, shown_lines, width
 from governor.text.table import plain
 

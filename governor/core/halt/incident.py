@@ -201,6 +201,11 @@ class Incident:
         self.targets.extend(new[:room])
         self.targets_unlisted = max(self.targets_unlisted, len(new) - room)
 
+    def note_killed(self, hit: Collection[ProcessId]) -> None:
+        """Note of each signalled process whether SIGKILL has reached it: most are gone by then."""
+        for row in self.targets:
+            row["killed"] = bool(row.get("killed")) or process_of(row) in hit
+
     def note_left(
         self, left: Collection[ProcessId], hit: Collection[ProcessId], *, of_others: Collection[ProcessId] = ()
     ) -> None:

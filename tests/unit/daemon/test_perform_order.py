@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 
 from governor.core.base.identity import ConnectionId, Peer
-from governor.core.base.units import NS_PER_S, DurationNs
+from governor.core.base.units import NS_PER_S, DurationNs, WallNs
+from governor.core.engine.incident_json import incident_snapshot
 from governor.core.events.checkpoints import CheckpointLook, CheckpointSeen
-from governor.core.events.effects import Ask, PersistIncident, PersistRuns, Record, Term
+from governor.core.events.effects import Ask, Kill, PersistIncident, PersistRuns, Record, Term
 from governor.core.events.inputs import LaunchersSeen, OperatorHalt, OperatorHold
 from governor.core.halt.incident import OTHER_USER
 from governor.daemon.observers import Observers
 from governor.daemon.perform import Performer
 from governor.daemon.process_killer import ProcessKiller
 from governor.ports import Row
+from governor.text.moments import moments
 from tests.contract.fakes import FakeClock, FakeInbox, FakeJournal, FakeProcesses, FakeTrainer
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick
 
@@ -176,6 +178,21 @@ def test_a_halt_notes_the_launcher_that_it_leaves_to_another_run_and_no_other(is
     assert [row.get("left") for row in incident.targets if row["pid"] == 50] == [True if is_shared else None]
     incident.note_left([], [launcher])
     assert not any("left" in row for row in incident.targets)
+
+
+def test_sigkill_is_told_of_those_alone_that_it_has_reached() -> None:
+    """It named all that SIGTERM had ended before."""
+    bench = Bench(cloud="none")
+    play(bench.node, a_step(1), a_step(1, rank=1), OperatorHalt(at(2), "llama", "enough", 0))
+    bench.processes.by_pid[100].dies_of = frozenset({signal.SIGTERM})
+    incident = bench.node.runs["llama"].incident
+    assert incident is not None
+    incident.note(at(3), WallNs(0), "term")
+    bench.performer.term(Term(incident.incident_id, "llama"))
+    incident.note(at(4), WallNs(0), "kill")
+    bench.performer.kill(Kill(incident.incident_id, "llama"))
+    told = {moment.what: moment.text for moment in moments(incident_snapshot(bench.node, incident))}
+    assert (told["term"], told["kill"]) == ("2 ranks", "rank")
 
 
 def test_a_signal_that_was_not_sent_is_told_as_not_sent_until_it_is() -> None:

@@ -14,7 +14,7 @@ from governor.core.events.streams import StreamOpened
 from governor.core.halt.table import HaltState
 from governor.core.views.status import budgets_status, run_status
 from governor.reports.terminal import closing_line, live_line
-from governor.text.moments import spent_text
+from governor.text.incident_money import spent_text
 from tests.unit.core.engine.test_launched_command import (
     CEILING,
     COMMAND,

@@ -32,7 +32,7 @@ from governor.core.money.budgets import by_scope
 from governor.core.money.lines import Lines
 from governor.core.views.status import run_status
 from governor.reports.terminal import live_line
-from governor.text.moments import spent_amount, spent_text
+from governor.text.incident_money import spent_amount, spent_text
 from governor.text.screen import FILE
 from tests.unit.billed import LAUNCH, UPLOAD
 from tests.unit.core.engine.test_budgeting import budget

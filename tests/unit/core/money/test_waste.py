@@ -23,7 +23,7 @@ from governor.core.money.waste import STAGES_MAX, WASTE, Seen, SpendSplit, Spent
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.views.status import run_status
 from governor.reports.terminal import closing_line
-from governor.text.moments import spent_text
+from governor.text.incident_money import spent_text
 from tests.sweeps import share_of
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import a_step, hello, make_node, peer

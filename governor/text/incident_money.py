@@ -1,0 +1,58 @@
+"""What an incident has cost, and what stays billed, in words: for tables, the terminal and the written report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from governor.core.base.units import format_usd
+from governor.text.table import plain
+
+Snapshot = Mapping[str, Any]
+
+
+def is_unpriced(snapshot: Snapshot) -> bool:
+    """Whether what was spent is unknown. A run for which another one pays has spent nothing of its own."""
+    return snapshot.get("spend_rate_usd_micros_per_hour") is None and snapshot.get("paid_by") is None
+
+
+def spent_amount(snapshot: Snapshot) -> str:
+    """The run's spend as a cell of a table."""
+    if is_unpriced(snapshot):
+        return "unknown"
+    is_own = snapshot.get("spend_rate_usd_micros_per_hour") is not None or snapshot["spend_usd_micros"]
+    return format_usd(int(snapshot["spend_usd_micros"])) if is_own else "-"
+
+
+def spent_text(snapshot: Snapshot) -> str:
+    """The run's spend, the part of it after the verdict, and the source of the price."""
+    if is_unpriced(snapshot):
+        return "unknown: no price is known for this machine"
+    rate, spent = snapshot.get("spend_rate_usd_micros_per_hour"), int(snapshot["spend_usd_micros"])
+    if rate is None:
+        own = f"{format_usd(spent)} of its own, before" if spent else "nothing of its own"
+        return f"{own}: {plain(snapshot['paid_by'])} pays for the command"
+    after = spent - int(snapshot.get("spend_at_verdict_usd_micros", spent))
+    all_in = snapshot.get("usd_micros_per_mtok_all_in")
+    tokens = f", {format_usd(all_in)}/1M tokens all-in" if all_in is not None else ""
+    wasted = sum((snapshot.get("wasted_usd_micros") or {}).values())
+    tokens += f", {format_usd(wasted)} of it wasted" if wasted else ""
+    source = f"; price: {snapshot['price_source']}" if snapshot.get("price_source") else ""
+    # A halt that was over before the next tick charged anything.
+    since = f"{format_usd(after)} since the verdict" if after > 0 else "charged up to the tick before the verdict"
+    since = "another run has taken its time over" if after < 0 else since
+    return f"{format_usd(spent)} ({since}) at {format_usd(rate)}/h{tokens}{plain(source)}"
+
+
+def stays_billed_text(snapshot: Snapshot) -> str:
+    """What stays billed. If the end of billing was not observed, the machine itself comes first."""
+    listed = [str(item) for item in snapshot["stays_billed"]]
+    verified = any(entry["what"] == "verified" for entry in snapshot["timeline"])
+    if stop_target(snapshot) != "processes" and not verified:
+        listed.insert(0, "the machine itself, as far as anyone has observed")
+    return plain("; ".join(listed) or ("nothing that is known" if verified else "this machine: no stop was planned"))
+
+
+def stop_target(snapshot: Snapshot) -> str:
+    """processes | job | instance, as planned."""
+    return str(snapshot["plan"].get("stop", "processes")).lower()

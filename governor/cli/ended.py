@@ -7,14 +7,51 @@ import glob
 import json
 import os
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S
 
+if TYPE_CHECKING:
+    from governor.adapters.journal.db import JournalReader
+
 JOURNAL_NAME: Final = "costgov.db"
+LOOKED_INTO_MAX: Final = 100  # Journals, for a run that has another name than its command. A second's work.
+PIDS_NAMED_MAX: Final = 8
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a journal says of the runs of one command."""
+
+    runs: tuple[Row, ...]  # As `status --json` prints them.
+    lines: tuple[str, ...]
+    living: tuple[int, ...]  # Processes of the last launch, which nobody watches.
+
+
+def ended_run(name: str) -> Ended | None:
+    """What is known of a run, or of all runs of a command. None where it left no journal, or nothing readable.
+
+    A script and a log may have another name than their command.
+    """
+    path = _journal(name)
+    if path is not None:
+        return _read(path, name)
+    return next((found for path in _journals()[:LOOKED_INTO_MAX] if (found := _read(path, name)) is not None), None)
+
+
+def is_of_ended(name: str) -> bool:
+    """Whether a `costgov run` of this name has left its journal."""
+    return _journal(name) is not None
+
+
+def newest_ended() -> str | None:
+    """The name whose journal was written last: of a run whose terminal has closed, say."""
+    return next((path.parent.name for path in _journals()), None)
 
 
 def _journal(name: str) -> Path | None:
@@ -27,52 +64,122 @@ def _journal(name: str) -> Path | None:
     return path if path.parent.parent.name == "runs" and path.exists() else None
 
 
-def ended_run(name: str) -> str | None:
-    """One line about a run that has ended, from its own journal. None where it left none, or nothing readable."""
-    from governor.adapters.journal.db import JournalReader
-    from governor.reports.terminal import closing_line
+def _journals() -> list[Path]:
+    """All of this user's, the newest first."""
+    from governor.app.settings_file import paths_of_run
 
-    path = _journal(name)
-    if path is None:
-        return None
+    runs = os.path.dirname(paths_of_run(os.environ, "any")["state_dir"])
+    found: list[tuple[float, Path]] = []
+    for path in glob.glob(f"{glob.escape(runs)}/*/{JOURNAL_NAME}") if runs.endswith("/runs") else []:
+        with contextlib.suppress(OSError):
+            found.append((os.path.getmtime(path), Path(path)))
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def _read(path: Path, name: str) -> Ended | None:
+    from governor.adapters.journal.db import JournalReader
+
     # A journal may be another version's, another user's, or torn.
     with contextlib.suppress(sqlite3.Error, OSError, ValueError, KeyError, TypeError), contextlib.ExitStack() as at_end:
         reader = JournalReader(str(path))
         at_end.callback(reader.close)
-        rows = [json.loads(row["snapshot"]) for row in reader.run(name) if "snapshot" in row]
-        halts = [json.loads(row["snapshot"]) for row in reader.incidents(1, only_open=False)]
-        if rows:
-            run = rows[0]
-            shown = {**run, "spend_usd": run["spend_usd_micros"] / MICROS_PER_USD}
-            seen_at = datetime.fromtimestamp(run["wall_ns"] / NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-            return f"{closing_line(shown, _how(run, halts))}; as of {seen_at}"
+        return _told(reader, name)
     return None
 
 
-def is_of_ended(name: str) -> bool:
-    """Whether a `costgov run` of this name has left its journal."""
-    return _journal(name) is not None
+def _told(reader: JournalReader, name: str) -> Ended | None:
+    from governor.core.money.charges import UNALLOCATED
+
+    rows = [json.loads(entry["snapshot"]) for entry in reader.runs()]
+    halts = [json.loads(entry["snapshot"]) for entry in reader.incidents(LOOKED_INTO_MAX, only_open=False)]
+    launched = next((row.get("launched") for row in rows if row["run"] == UNALLOCATED), None)
+    own = [row for row in rows if name in (row["run"], row.get("command")) and not row.get("strangers")]
+    own.sort(key=lambda row: row["run"] != name)
+    found = [_run(row, _newest(halts, row), launched) for row in own]
+    # The command's own name is empty where a log or a script has another one.
+    runs = [one for one in found if not _is_empty(one)] or found[:1]
+    if not runs:
+        return None
+    living = _living(launched, [row for row in own if row["alive"]])
+    return Ended(tuple(runs), (*map(_line, runs), *_still_there(name, living)), living)
 
 
-def newest_ended() -> str | None:
-    """The name whose journal was written last: of a run whose terminal has closed, say."""
-    from governor.app.settings_file import paths_of_run
-
-    runs = os.path.dirname(paths_of_run(os.environ, "any")["state_dir"])
-    journals = glob.glob(f"{glob.escape(runs)}/*/{JOURNAL_NAME}") if runs.endswith("/runs") else []
-    with contextlib.suppress(OSError):
-        newest = max(journals, key=os.path.getmtime, default=None)
-        return os.path.basename(os.path.dirname(newest)) if newest is not None else None
-    return None
+def _newest(halts: Sequence[Row], row: Row) -> Row | None:
+    """The halt of this attempt."""
+    its = [halt for halt in halts if (halt["run"], halt["attempt"]) == (row["run"], row["attempt"])]
+    return its[-1] if its else None
 
 
-def _how(run: Mapping[str, Any], halts: list[dict[str, Any]]) -> str:
+def _run(row: Row, halt: Row | None, launched: Row | None) -> Row:
+    """`launched`: the command that went on when its governor ended. A run that no rank has told of stands in for it."""
+    stands_in = launched is not None and bool(launched.get("unattached")) and row["run"] == _payer(launched)
+    spent = row["spend_usd_micros"] + (_unallocated(launched) if launched is not None and stands_in else 0)
+    is_open = bool(row["alive"]) or stands_in
+    return {
+        **{key: row.get(key) for key in ("run", "attempt", "step", "tokens_total", "last_good", "completed")},
+        "ended": _how(row, halt, is_open=is_open),
+        "incident_id": halt["incident_id"] if halt is not None else None,
+        "spend_usd": spent / MICROS_PER_USD,
+        "as_of": datetime.fromtimestamp(row["wall_ns"] / NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+    }
+
+
+def _payer(launched: Row) -> Any:
+    return launched["account"] if launched["account"] is not None else launched.get("run")
+
+
+def _unallocated(launched: Row) -> int:
+    """What the command's time has cost that no run has taken over, in micro-dollars."""
+    return int(launched["nobodys_older_usd_micros"]) + sum(int(row["usd_micros"]) for row in launched["nobodys"])
+
+
+def _how(row: Row, halt: Row | None, *, is_open: bool) -> str:
     from governor.core.events.ends import RunEnd
     from governor.core.runs.ends import ended_text
 
-    if run.get("end") is not None:
-        return ended_text(RunEnd(run["end"]["exit_code"], run["end"]["cause"]))
-    for halt in halts:
-        if halt["run"] == run["run"] and halt["attempt"] == run["attempt"]:
-            return f"halted: {halt['text']} (costgov incident show {halt['incident_id']})"
-    return "its end was not seen" if run["alive"] else "ended"
+    if halt is not None and halt["halt_stage"] != "HALTED":
+        shown = f"costgov incident show {halt['incident_id']}"
+        return f"its halt was not seen to its end, stage {halt['halt_stage']}: {halt['text']} ({shown})"
+    if row.get("end") is not None:
+        return ended_text(RunEnd(row["end"]["exit_code"], row["end"]["cause"]))
+    if halt is not None:
+        return f"halted: {halt['text']} (costgov incident show {halt['incident_id']})"
+    return "its end was not seen" if is_open else "ended"
+
+
+def _is_empty(run: Row) -> bool:
+    return run["step"] is None and not run["spend_usd"] and run["ended"] == "ended" and run["incident_id"] is None
+
+
+def _line(run: Row) -> str:
+    from governor.reports.terminal import closing_line
+
+    return f"{closing_line(run, run['ended'])}; as of {run['as_of']}"
+
+
+def _living(launched: Row | None, alive: Sequence[Row]) -> tuple[int, ...]:
+    """Which processes of the command and its ranks still run. Empty where that cannot be seen."""
+    from governor.adapters.machine.clock import SystemClock
+    from governor.adapters.machine.processes import LinuxProcesses
+    from governor.core.halt.incident import process_of
+
+    rows = [
+        *(launched["processes"] if launched is not None else ()),
+        *(p for row in alive for p in row.get("processes", ())),
+    ]
+    known = dict.fromkeys(process_of(row) for row in rows)
+    with contextlib.suppress(OSError):
+        processes = LinuxProcesses(SystemClock().boot_id)
+        return tuple(process.pid for process in known if not processes.is_gone(process))
+    return ()
+
+
+def _still_there(name: str, pids: Sequence[int]) -> list[str]:
+    if not pids:
+        return []
+    shown = " ".join(map(str, pids[:PIDS_NAMED_MAX]))
+    more = f" and {len(pids) - PIDS_NAMED_MAX} more" if len(pids) > PIDS_NAMED_MAX else ""
+    return [
+        f"{name}: its last launch still runs, UNWATCHED: nothing meters or ends pid {shown}{more}; end it with "
+        f"`kill {shown}`"
+    ]

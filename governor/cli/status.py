@@ -52,7 +52,7 @@ def status(run: str | None, watch: bool, control: str | None, as_json: bool) -> 
     """Show every run: progress, dollars, $ per 1M tokens, runway, what rules say, and what a halt would do.
 
     Every governor that answers is asked: the service, and each `costgov run`. With RUN, only what watches that one is
-    shown; of a `costgov run` that is over, how it ended.
+    shown; of a `costgov run` that is over, how it ended, and what of it still runs: exit code 3 then.
 
     \b
     costgov status --watch     again every second, until Ctrl-C
@@ -65,7 +65,7 @@ def status(run: str | None, watch: bool, control: str | None, as_json: bool) -> 
     try:
         documents = _ask(control, run)
     except Failed as error:
-        if control is not None or as_json or not _told_ended(run, error):
+        if control is not None or not _told_ended(run, error, as_json=as_json):
             raise
         return
     if as_json:
@@ -96,20 +96,31 @@ def _ask(control: str | None, run: str | None = None) -> list[Any]:
     return watching
 
 
-def _told_ended(run: str | None, error: Failed) -> bool:
-    """Say how the run ended, from its journal. Where none was named, which ended last: its terminal may have closed."""
+def _told_ended(run: str | None, error: Failed, *, as_json: bool) -> bool:
+    """Say how the run ended, from its journal. Where none was named, which ended last: its terminal may have closed.
+
+    One that goes on without a governor is told, and fails.
+    """
     from governor.cli.ended import ended_run, newest_ended
 
     if run is None:
+        if as_json:
+            return False
         newest = newest_ended() if error.code is ExitCode.NO_GOVERNOR else None
         if newest is not None:
             remark(f"the last `costgov run` here: `costgov status {newest}` says how it ended")
         return False
     told = ended_run(run)
-    if told is not None:
+    if told is None:
+        return False
+    if as_json:
+        print_json({"governor": None, "runs": told.runs, "living": told.living})
+    else:
         remark("no governor watches it any more; from its journal:")
-        click.echo(told)
-    return told is not None
+        click.echo("\n".join(told.lines))
+    if told.living:
+        raise Failed(f"{plain(run)} runs without a governor", ExitCode.NO_GOVERNOR)
+    return True
 
 
 def _watch(control: str | None, as_json: bool, run: str | None) -> None:

@@ -191,7 +191,8 @@ def _foot(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
     """Label, text, and whether we may wrap it: paths and commands are there to be copied."""
     rows: list[tuple[str, str, bool]] = []
     if snapshot.get("closed_wall_ns") is None:
-        rows.append((_NOT_FINISHED, f"stage {snapshot['halt_stage']}; the governor keeps trying", True))
+        goes_on = "its governor goes on with it, or else the next one that is started"
+        rows.append((_NOT_FINISHED, f"stage {snapshot['halt_stage']}; {goes_on}", True))
     rows.append(("spent", spent_text(snapshot), True))
     rows.append(("stays billed", stays_billed_text(snapshot), True))
     checkpoint = snapshot.get("checkpoint")

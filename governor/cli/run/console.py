@@ -86,11 +86,18 @@ class Console:
             self.print_line(styled(text, "bold red", screen_of(self.stream)))
         self._stage = stage
         if is_over:
-            lines = timeline_lines(dict(snapshot), self._fault_mono_ns(), screen_of(self.stream))
-            for line in lines:
-                if line not in self._shown_lines:
-                    self.print_line(line)
-            self._shown_lines = lines
+            self._report(snapshot)
+
+    def leave(self, snapshot: Mapping[str, Any]) -> None:
+        """Show the report of a halt that we leave before its end."""
+        self._report(self._to_show(snapshot))
+
+    def _report(self, snapshot: Mapping[str, Any]) -> None:
+        lines = timeline_lines(dict(snapshot), self._fault_mono_ns(), screen_of(self.stream))
+        for line in lines:
+            if line not in self._shown_lines:
+                self.print_line(line)
+        self._shown_lines = lines
 
     def _to_show(self, snapshot: Mapping[str, Any]) -> Mapping[str, Any]:
         """Without the command to paste, where another user wrote it."""
@@ -164,7 +171,10 @@ class JsonConsole(Console):
         stage = str(snapshot["halt_stage"])
         if self._is_news(stage, snapshot.get("closed_wall_ns") is not None, snapshot):
             self._stage = stage
-            self._object("incident", incident_document(snapshot))
+            self._report(snapshot)
+
+    def _report(self, snapshot: Mapping[str, Any]) -> None:
+        self._object("incident", incident_document(snapshot))
 
     def alarm(self, name: str, run: str | None, text: str) -> None:
         self._object("alarm", {"name": name, "run": run, "text": text})

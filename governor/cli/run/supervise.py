@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from governor.adapters.command.child import Command, CommandEnd, end_command, living, start_command
 from governor.adapters.command.orphans import BeforeChildren, Reaper
@@ -27,6 +27,7 @@ from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwa
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_S, format_usd
 from governor.core.engine.alarms import PIDS_NAMED_MAX
+from governor.core.engine.incidents import persist_incident
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Effect
@@ -163,6 +164,8 @@ def _close(
     outcome.leaves_training = leaves_training(governor, living(governor.processes, command))
     governor.daemon.performer.perform(left_behind(governor, command, name))
     note_end(governor, command, name, outcome)
+    for snapshot in leave_halts(governor):
+        console.leave(snapshot)
     for line in (*left_unwatched(governor, command), *closing_lines(governor, command, outcome)):
         console.print_line(f"costgov: {line}")
     for line in how_to_resume(governor, command, name, argv, is_halted=bool(outcome.stages)):
@@ -306,6 +309,14 @@ def _ranks_beyond(governor: Governor, left: Sequence[ProcessFacts]) -> list[Proc
     going = _going(governor.node, of_command)
     ranks = (process for managed in going for process in managed.processes() if process not in known)
     return [facts for process in ranks if (facts := still_there(governor, process)) is not None]
+
+
+def leave_halts(governor: Governor) -> list[Mapping[str, Any]]:
+    """Note in the journal what the command's open halts have cost by now, and return them: nobody goes on with them."""
+    going = [t for t in of_command(governor.node) if t.incident is not None and not t.incident.is_closed]
+    kept = [persist_incident(governor.node, managed) for managed in going]
+    governor.daemon.performer.perform(kept)
+    return [one.snapshot for one in kept]
 
 
 def note_end(governor: Governor, command: Command, name: str, outcome: Outcome) -> None:

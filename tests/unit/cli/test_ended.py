@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ from click.testing import CliRunner
 
 from governor.adapters.journal.lock import JournalLocked
 from governor.adapters.journal.writer import open_journal
+from governor.adapters.machine.clock import SystemClock
+from governor.adapters.machine.processes import LinuxProcesses
 from governor.app.node_facts import CannotStart
 from governor.app.settings_file import paths_of_run
 from governor.cli.common import ExitCode, Failed
 from governor.cli.main import cli
 from governor.cli.run.relaunch import is_running
+from governor.core.money.charges import UNALLOCATED
 from governor.settings.model import Paths
 from tests.golden.report_cases import nan_halt
 
@@ -34,7 +38,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def leave(home: Path, *halts: dict[str, Any], **over: Any) -> None:
+def leave(
+    home: Path, *halts: dict[str, Any], node: dict[str, Any] | None = None,
+    others: dict[str, dict[str, Any]] | None = None, **over: Any,
+) -> None:  # fmt: skip
     """The journal of a `costgov run` of the name gpt."""
     path = home / "state" / "runs" / "gpt"
     path.mkdir(parents=True)
@@ -42,7 +49,8 @@ def leave(home: Path, *halts: dict[str, Any], **over: Any) -> None:
     assert problem is None
     for halt in halts:
         assert journal.close_incident(str(halt["incident_id"]), halt)
-    assert journal.save_runs({"gpt": RAN | over}, full=True)
+    rows = {"gpt": RAN | over, **(others or {}), **({UNALLOCATED: node} if node is not None else {})}
+    assert journal.save_runs(rows, full=True)
     journal.close()
 
 
@@ -79,6 +87,57 @@ def test_how_a_run_ended_is_told_when_its_terminal_is_gone(home: Path) -> None:
 def test_a_halt_is_named_of_its_own_attempt_alone(home: Path, over: dict[str, Any], how: str) -> None:
     leave(home, nan_halt() | {"run": "gpt"}, **over)
     assert call("status", "gpt")[1].startswith(f"{how}; step 60; ")
+
+
+STUCK = {"halt_stage": "VERIFYING", "closed_wall_ns": None}
+ITS_HALT = "its halt was not seen to its end, stage VERIFYING: loss is NaN at step 41 (costgov incident show run7."
+
+
+@pytest.mark.parametrize("end", [None, {"exit_code": 137, "cause": None}])
+def test_a_halt_that_was_not_seen_to_end_is_not_said_to_be_one(home: Path, end: object) -> None:
+    leave(home, nan_halt() | {"run": "gpt", **STUCK}, end=end)
+    assert call("status", "gpt")[1].startswith(f"gpt: {ITS_HALT}")
+
+
+def launched(pid: int, start_ticks: int) -> dict[str, Any]:
+    """The node's row: its command went on when its governor ended."""
+    process = {"pid": pid, "start_ticks": start_ticks, "boot_id": SystemClock().boot_id}
+    told = {"run": "gpt", "account": None, "processes": [process], "unattached": True}
+    told |= {"nobodys": [{"usd_micros": 250_000}], "nobodys_older_usd_micros": 50_000}
+    return {"run": UNALLOCATED, "launched": told}
+
+
+SILENT: dict[str, Any] = {"step": None, "tokens_total": 0, "spend_usd_micros": 0, "last_good": None, "end": None}
+
+
+def test_what_a_killed_governor_has_left_unwatched_is_told_with_its_money_while_it_runs(home: Path) -> None:
+    """Of `sleep 300`, which no rank speaks for: it was "ended", and had cost nothing."""
+    own = LinuxProcesses(SystemClock().boot_id).facts(os.getpid())
+    assert own is not None
+    leave(home, node=launched(own.process.pid, own.process.start_ticks), **SILENT)
+    code, told, _ = call("status", "gpt")
+    assert (code, told.splitlines()[0].split("; as of")[0]) == (
+        ExitCode.NO_GOVERNOR, "gpt: its end was not seen; no step was seen; spent $0.3000; no checkpoint seen",
+    )  # fmt: skip
+    assert f"`kill {own.process.pid}`" in told
+    code, told, _ = call("status", "gpt", "--json")
+    shown = json.loads(told)
+    assert (code, shown["living"], shown["runs"][0]["spend_usd"]) == (ExitCode.NO_GOVERNOR, [own.process.pid], 0.3)
+
+
+def test_what_has_ended_since_does_not_live(home: Path) -> None:
+    leave(home, node=launched(os.getpid(), 1), **SILENT)
+    code, told, _ = call("status", "gpt")
+    assert (code, "kill" in told) == (0, False)
+
+
+def test_a_log_of_another_name_than_its_command_is_told_under_both(home: Path) -> None:
+    log = RAN | {"run": "foreign", "command": "gpt"}
+    leave(home, others={"foreign": log}, **SILENT)
+    for name in ("gpt", "foreign"):
+        code, told, _ = call("status", name)
+        assert (code, len(told.splitlines())) == (0, 1)
+        assert told.startswith("foreign: ended with exit code 1")
 
 
 def test_a_name_that_left_nothing_or_nothing_readable_is_answered_as_by_no_governor(home: Path) -> None:

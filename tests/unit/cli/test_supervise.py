@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shlex
 import signal
@@ -16,6 +17,7 @@ import pytest
 
 from governor.adapters.command.child import Command
 from governor.app.settings_file import load_settings
+from governor.cli.run.console import Console
 from governor.cli.run.outcome import Outcome
 from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched, made_for
 from governor.cli.run.signal_answers import SignalAnswers
@@ -25,6 +27,7 @@ from governor.cli.run.supervise import (
     READ_NS,
     closing_lines,
     is_over,
+    leave_halts,
     left_behind,
 )
 from governor.core.base.identity import ConnectionId, ProcessFacts, ProcessId
@@ -35,10 +38,11 @@ from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.idle_state import Finish
 from governor.core.engine.managed_run import PreviousCommand
 from governor.core.events.checkpoints import NamedCheckpoint
-from governor.core.events.effects import Alarm
+from governor.core.events.effects import Alarm, Effect, PersistIncident
 from governor.core.events.inputs import CommandLaunched, Disconnected, OperatorHalt, StopAnswer, TrainerExited
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.adopted import Adoption
+from governor.core.views.status import run_status
 from governor.reports.resume_text import BEGINS_ANEW
 from tests.contract.fakes import FakeClock, FakeProcesses
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick, training
@@ -313,6 +317,22 @@ def test_a_signal_while_a_halt_saves_is_held_back_once() -> None:
         assert "saving a checkpoint" in said[0]
         assert answers.pass_on(beside.governor, signal.SIGTERM)
         assert sleeper.wait(10) == -signal.SIGTERM, "who insists is obeyed"
+
+
+def test_a_halt_that_is_left_before_its_end_is_reported_with_what_it_has_cost_by_then(beside: Beside) -> None:
+    """Exit 87: nothing named the report, the command that goes on, or that the machine may still be billed."""
+    node, governor, kept = beside.node, beside.governor, list[Effect]()
+    governor.daemon.performer.perform = kept.extend
+    training(node)
+    play(node, a_step(31, 1, loss=float("nan")), *[tick(second) for second in range(32, 60)])
+    managed = node.runs["llama"]
+    (snapshot,) = leave_halts(governor)
+    assert [effect.snapshot for effect in kept if isinstance(effect, PersistIncident)] == [snapshot]
+    assert snapshot["spend_usd_micros"] / 1e6 == run_status(managed, at(59))["spend_usd"]
+    shown = io.StringIO()
+    Console(shown).leave(snapshot)
+    labels = [line.split("  ")[0] for line in shown.getvalue().splitlines()]
+    assert {"NOT FINISHED", "stays billed", "report"} <= set(labels)
 
 
 @pytest.mark.parametrize("named", [(), (ProcessId(500_003, 1, "boot-1"),)])

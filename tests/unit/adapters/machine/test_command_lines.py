@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.machine.processes import (
+from governor.adapters.machine.command_lines import (
     ARGV_WORDS_MAX,
     ARGVS_BYTES_MAX,
     ARGVS_OF_UID_BYTES_MAX,
     CommandLines,
-    LinuxProcesses,
 )
+from governor.adapters.machine.processes import LinuxProcesses
 from governor.core.base.identity import ProcessId
 from tests.contract.test_processes import make_proc
 

@@ -8,7 +8,7 @@ RLIMIT_LOCKS. Everybody may read it in /proc/PID/limits, a service with CAP_KILL
 from __future__ import annotations
 
 import os
-from typing import List, Optional, Tuple
+from typing import List, Mapping, Optional, Tuple
 
 RLIMIT_LOCKS = 10  # Python's module has no name for it.
 # A launch within a launch appends bits of its own, so it belongs to the outer one too. Of so many bits no two launches
@@ -80,3 +80,32 @@ def _begin() -> Optional[int]:
         except (OSError, ValueError):
             return None
     return mark
+
+
+# --- the lock of a launch ----------------------------------------------------------------------------------
+# By it the next launch learns that somebody lives whom /proc does not show there: in another container. `costgov run`
+# has its command inherit a descriptor. Launchers close what they have inherited before they start their ranks
+# (subprocess does), so each rank takes the lock anew when it begins to be watched.
+
+LAUNCH_LOCK = "COSTGOV_LAUNCH_LOCK"  # In the command's environment: its path.
+
+_HELD: List[int] = []  # Held until this process ends, and by what it forks: at most one.
+
+
+def join_launch(environ: Mapping[str, str]) -> None:
+    """Hold it as long as we live. Does nothing outside `costgov run`, or where the file is another user's."""
+    path = environ.get(LAUNCH_LOCK)
+    if not path or _HELD:
+        return
+    try:
+        import fcntl
+
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (ImportError, OSError):
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+    else:
+        _HELD.append(descriptor)

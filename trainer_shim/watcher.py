@@ -16,7 +16,7 @@ from .guard import guarded, print_line
 from .interfaces import OwnMeans, OwnPlaces, Resumed, Saver
 from .launch import Place, is_required
 from .listener import Listener
-from .mark import mark_this_process
+from .mark import join_launch, mark_this_process
 from .progress import Progress
 from .saving import checkpoint
 from .saving.agreement_thread import AgreementThread
@@ -104,6 +104,7 @@ class Watcher:
         self._hello["signal"] = self._signal_wakeup.number
         self._hello["capabilities"] = self._capabilities(self._hello.get("capabilities"))
         self._hello["mark"] = mark_this_process()
+        join_launch(self._environ)
         if is_required(self._environ):
             self._insist()
         elif not self._governor.connect(time.monotonic_ns()) and self._place.local_rank == 0:

@@ -13,8 +13,10 @@ import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Final
 
+from governor.adapters.command import launch_lock
 from governor.adapters.command.evidence import Evidence, OomWatch, output_files
 from governor.adapters.command.orphans import BeforeChildren, adopt_orphans, adoption, send_to_marked
 from governor.adapters.command.surroundings import MARK
@@ -223,14 +225,18 @@ def _name_of(signum: int) -> str:
 
 def start_command(
     argv: Sequence[str], trainer_socket: str, name: str, sink: IO[bytes] | None, as_found: AbstractContextManager[None],
-    before: BeforeChildren,
+    before: BeforeChildren, state_dir: Path | None = None,
 ) -> Command:  # fmt: skip
-    """Start it. Within `as_found`, what is started ignores no signal for our sake. OSError: it cannot be run."""
+    """Start it. Within `as_found`, what is started ignores no signal for our sake. OSError: it cannot be run.
+
+    `state_dir`: where what it starts holds the lock of its launch.
+    """
     environ = {
         **os.environ,
         "COSTGOV_SOCKET": trainer_socket,
         "COSTGOV_RUN": name,
         INSIDE: name,
+        **(launch_lock.told(state_dir) if state_dir is not None else {}),
     }
     # The command gets its own session: Ctrl-C reaches it only once, through us, and its process tree is distinct from
     # ours.
@@ -247,6 +253,7 @@ def start_command(
         if group is not None:
             group.join()
 
+    lock = launch_lock.join(state_dir) if state_dir is not None else None
     try:
         with as_found:
             process = subprocess.Popen(
@@ -255,12 +262,16 @@ def start_command(
                 stdout=sink,
                 stderr=sink,
                 start_new_session=True,
+                pass_fds=() if lock is None else (lock,),
                 preexec_fn=settle,  # noqa: PLW1509
             )
     except OSError:
         if group is not None:
             group.remove()
         raise
+    finally:
+        if lock is not None:  # From here on it is held by the command alone.
+            os.close(lock)
     if group is not None and not group.holds(process.pid):
         group.remove()
         group = None

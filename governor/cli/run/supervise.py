@@ -111,7 +111,8 @@ def _run_governed(
                 outcome.began_at = governor.clock.mono()
                 try:
                     command = start_command(
-                        argv, str(governor.trainer_socket), name, sink, signals.as_found(), before
+                        argv, str(governor.trainer_socket), name, sink, signals.as_found(), before,
+                        settings.paths.state_dir,
                     )  # fmt: skip
                 except OSError as error:
                     sys.stderr.write(f"costgov: {argv[0]}: cannot be run: {error.strerror}\n")

@@ -1,0 +1,64 @@
+"""A lock that a command and what it starts hold together, so that who lives is known where nobody can be seen.
+
+Another PID namespace (a container, the host around one) does not show their processes, and another machine with the
+same directory neither. A descriptor is inherited, and whoever has one holds the lock. Python's launchers close it for
+their ranks: these take it again, at attach().
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+
+from trainer_shim.mark import LAUNCH_LOCK
+
+NAME: Final = "launch.lock"
+DESCRIPTOR_MIN: Final = 100  # Scripts number theirs from 3 on, and would put another in its place (`exec 3>log`).
+
+
+def join(state_dir: Path) -> int | None:
+    """A descriptor for the command to inherit. None where there is no such lock: nothing is known of it then."""
+    try:
+        # For reading, which is enough: who inherits it writes nothing there. Not another user's to open.
+        fd = os.open(path_of(state_dir), os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError):  # RLIMIT_NOFILE leaves no room for it.
+            high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR_MIN)
+            os.close(fd)
+            fd = high
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def is_held(state_dir: Path) -> bool | None:
+    """Whether somebody of an earlier launch lives. None: there is no lock, or it cannot be tried."""
+    try:
+        fd = os.open(path_of(state_dir), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # A file system without locks.
+        return None
+    finally:
+        os.close(fd)
+    return False
+
+
+def path_of(state_dir: Path) -> Path:
+    return state_dir / NAME
+
+
+def told(state_dir: Path) -> dict[str, str]:
+    """What a rank needs in its environment to take the lock."""
+    return {LAUNCH_LOCK: os.path.abspath(path_of(state_dir))}

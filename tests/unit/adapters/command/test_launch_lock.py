@@ -1,0 +1,73 @@
+"""Who of a launch lives is known by the lock that it holds: inherited, or taken by a rank whose launcher closed it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from governor.adapters.command import launch_lock
+from trainer_shim.mark import LAUNCH_LOCK
+
+SAFETY_S = 30.0
+
+
+def test_where_there_was_no_launch_nothing_is_known(tmp_path: Path) -> None:
+    assert launch_lock.is_held(tmp_path) is None
+    assert launch_lock.join(tmp_path / "missing") is None
+
+
+@pytest.mark.parametrize("script", ["read line", "exec 3>/dev/null 4>&3; (read line)"])
+def test_it_is_held_as_long_as_somebody_lives_who_has_inherited_it(script: str, tmp_path: Path) -> None:
+    fd = launch_lock.join(tmp_path)
+    assert fd is not None
+    child = subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, pass_fds=(fd,))
+    os.close(fd)
+    assert launch_lock.is_held(tmp_path)
+    child.communicate(b"\n", SAFETY_S)
+    assert launch_lock.is_held(tmp_path) is False
+
+
+RANK = """
+import os
+from trainer_shim.mark import join_launch
+join_launch(os.environ)
+join_launch(os.environ)
+print(flush=True)
+input()
+"""
+
+
+def test_a_rank_that_inherits_no_descriptor_takes_it_by_its_name(tmp_path: Path) -> None:
+    fd = launch_lock.join(tmp_path)
+    assert fd is not None
+    os.close(fd)
+    environ = {**os.environ, **launch_lock.told(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", RANK], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as rank:
+        assert rank.stdout is not None
+        rank.stdout.readline()
+        assert launch_lock.is_held(tmp_path)
+        rank.communicate(b"\n", SAFETY_S)
+    assert launch_lock.is_held(tmp_path) is False
+
+
+@pytest.mark.parametrize("environ", [{}, {LAUNCH_LOCK: "/missing/launch.lock"}])
+def test_a_rank_without_one_trains_all_the_same(environ: dict[str, str]) -> None:
+    whole = {name: value for name, value in os.environ.items() if name != LAUNCH_LOCK} | environ
+    done = subprocess.run([sys.executable, "-c", RANK], env=whole, input=b"\n", capture_output=True, timeout=SAFETY_S)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_two_launches_hold_it_together(tmp_path: Path) -> None:
+    """What an ended launch has left in our own namespace is seen, and is no reason to do without a lock."""
+    fds = [launch_lock.join(tmp_path), launch_lock.join(tmp_path)]
+    for fd in fds:
+        assert fd is not None
+        assert launch_lock.is_held(tmp_path)
+        os.close(fd)
+    assert launch_lock.is_held(tmp_path) is False

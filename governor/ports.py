@@ -58,6 +58,12 @@ class Processes(Protocol):
     def facts(self, pid: int) -> ProcessFacts | None:
         """One row of the table, or None when there is no such process."""
 
+    def locate(self, target: ProcessId) -> ProcessId | None:
+        """The process as our PID namespace numbers it; as it is given, where it is ours, gone or of another boot.
+
+        None: it is of another namespace and not seen from here. Such a one is DENIED below, and never gone.
+        """
+
     def send(self, target: ProcessId, signum: signal.Signals) -> Sent:
         """Signal exactly this process through a pidfd whose identity was compared after opening."""
 

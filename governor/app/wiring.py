@@ -31,6 +31,7 @@ from governor.adapters.trainers.recordings import RecordingFiles
 from governor.adapters.trainers.segments import limits_of
 from governor.adapters.trainers.streams import SavedStream, Stream
 from governor.app import pricing, requests
+from governor.app.earlier_launch import take_up
 from governor.app.node_facts import (
     CannotStart,
     load_cloud,
@@ -44,10 +45,9 @@ from governor.app.settings_file import second_place
 from governor.core.base.policy import WarmUp
 from governor.core.base.units import MICROS_PER_USD, TICK_NS, BootNs, UsdMicros, WallNs, format_usd
 from governor.core.engine.idle import limit
-from governor.core.engine.node import Node, know_incidents, new_node
+from governor.core.engine.node import Node, new_node
 from governor.core.engine.node_journal import begins_at, own_start
-from governor.core.engine.resume import restore_incidents, restore_runs
-from governor.core.events.effects import Alarm, Effect
+from governor.core.events.effects import Alarm
 from governor.core.money.charges import UNALLOCATED
 from governor.core.views.metrics import GovernorHealth
 from governor.daemon.logs import configure
@@ -119,7 +119,9 @@ class Governor:
         began = self._began(now, *entered) if entered is not None else now
         self.node: Node = new_node(facts, policies, began, WallNs(wall - (now - began)), budgets)
         # A resumed halt acts first; alarms about the price follow.
-        self.begin = [*self._restore(), *(Alarm(one.kind.value, None, one.line) for one in self.price.alarms)]
+        reports = paths.state_dir / "incidents"
+        taken, self.elsewhere = take_up(self.node, self.journal, self.processes, self.clock, reports)
+        self.begin = [*taken, *(Alarm(one.kind.value, None, one.line) for one in self.price.alarms)]
         # The service watches every user's trainers, `costgov run` only its own user's.
         self.selftest = run_selftest(self.processes, other_uids=not exclusive)
         self.gpus = NvmlSampler()
@@ -154,14 +156,6 @@ class Governor:
         own = self.processes.facts(os.getpid())
         started = own_start(boot_of_ticks(own.process.start_ticks if own is not None else 0), BootNs(first), cpu_ns)
         return begins_at(now, started, self.clock.boot_id, self.journal.runs().values(), self.journal.metered())
-
-    def _restore(self) -> list[Effect]:
-        at, boot, wall = self.clock.mono(), self.clock.boot(), self.clock.wall()
-        effects = restore_runs(self.node, list(self.journal.runs().values()), boot, at, self.journal.metered())
-        # Also what the journal has lost: a report is not replaced by another halt's.
-        reports = (path.stem for path in (self.settings.paths.state_dir / "incidents").glob("*.json"))
-        know_incidents(self.node, [*self.journal.incident_ids(), *reports])
-        return [*effects, *restore_incidents(self.node, self.journal.open_incidents(), at, wall)]
 
     def _build(self, watchers: Sequence[Observer]) -> Daemon:
         settings, paths, facts = self.settings, self.settings.paths, self.node.facts

@@ -240,10 +240,6 @@ def _came_late(detail: Detail, _snapshot: Snapshot) -> str:
     return f"{detail.get('who', 'somebody')} came when the stop was accepted, or may have been"
 
 
-def _abandoned(detail: Detail, _snapshot: Snapshot) -> str:
-    return f"{given_up(detail)}: the node goes on"
-
-
 def _ceiling_exceeded(detail: Detail, _snapshot: Snapshot) -> str:
     over, ceiling = int(detail.get("over_usd_micros", 0)), int(detail.get("ceiling_usd_micros", 0))
     why = "; ".join(str(cause) for cause in detail.get("because", []))
@@ -298,9 +294,10 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     "restored": ("restored", _restored),
     "nobody_here": ("nobody", _nobody_here),
     "came_late": ("late", _came_late),
-    ABANDONED: ("given up", _abandoned),
+    ABANDONED: ("given up", lambda detail, _snapshot: f"{given_up(detail)}: the node goes on"),
     GIVEN_WAY: ("given up", lambda _detail, _snapshot: "not ended: a run of the launched command has taken its place"),
     "superseded_by_reboot": ("superseded", _superseded),
+    "left_unseen": ("not seen", _reason),
     "undurable": ("undurable", lambda _detail, _snapshot: "not on disk within the bound; acted all the same"),
 }
 

@@ -71,8 +71,10 @@ class FakeProcess:
 class FakeProcesses:
     """A scripted process table. `send` obeys each process's own script and re-parents orphans to pid 1."""
 
-    def __init__(self, boot_id: str = BOOT_ID) -> None:
+    def __init__(self, boot_id: str = BOOT_ID, pid_ns: int = 0) -> None:
         self.boot_id = boot_id
+        self.pid_ns = pid_ns
+        self.elsewhere: dict[ProcessId, ProcessId | None] = {}  # Those of other PID namespaces. Not seen: None.
         self.is_stuck = False
         self.by_pid: dict[int, FakeProcess] = {}
         self._ticks = 1_000
@@ -84,7 +86,8 @@ class FakeProcesses:
         """Start a process. Without a sid it inherits its parent's session and group, as fork does."""
         parent = self.by_pid.get(ppid)
         self._ticks += 1
-        process = ProcessId(pid, self._ticks if start_ticks is None else start_ticks, self.boot_id)
+        ticks = self._ticks if start_ticks is None else start_ticks
+        process = ProcessId(pid, ticks, self.boot_id, self.pid_ns)
         inherited_sid = parent.facts.sid if parent else pid
         inherited_pgid = parent.facts.pgid if parent else pid
         facts = ProcessFacts(
@@ -117,8 +120,16 @@ class FakeProcesses:
         process = self.by_pid.get(pid)
         return process.facts if process else None
 
+    def locate(self, target: ProcessId) -> ProcessId | None:
+        if target.boot_id != self.boot_id or target.pid_ns == self.pid_ns:
+            return target
+        return replace(target, pid_ns=self.pid_ns) if target.pid_ns == 0 else self.elsewhere.get(target)
+
     def send(self, target: ProcessId, signum: signal.Signals) -> Sent:
-        process = self.by_pid.get(target.pid)
+        place = self.locate(target)
+        if place is None or place.pid_ns != self.pid_ns:
+            return Sent.DENIED if place is None else Sent.GONE
+        target, process = place, self.by_pid.get(place.pid)
         if target.boot_id != self.boot_id or process is None:
             return Sent.GONE
         if process.facts.process != target:
@@ -132,7 +143,7 @@ class FakeProcesses:
 
     def is_gone(self, target: ProcessId) -> bool:
         process = self._same(target)
-        return process is None or process.gone
+        return self.locate(target) is not None and (process is None or process.gone)
 
     def catches(self, target: ProcessId, signum: signal.Signals) -> bool | None:
         process = self._same(target)
@@ -147,8 +158,9 @@ class FakeProcesses:
         return read_end
 
     def _same(self, target: ProcessId) -> FakeProcess | None:
-        process = self.by_pid.get(target.pid)
-        return process if process is not None and process.facts.process == target else None
+        place = self.locate(target)
+        process = self.by_pid.get(place.pid) if place is not None else None
+        return process if process is not None and process.facts.process == place else None
 
 
 class FakeTrainer:

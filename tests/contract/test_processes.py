@@ -197,6 +197,31 @@ def test_kernel_threads_are_told_by_their_flag(flags: int, is_kernel_thread: boo
     assert stat.is_kernel_thread is is_kernel_thread
 
 
+def test_a_process_of_another_pid_namespace_is_none_of_ours_though_number_and_start_agree(world: World) -> None:
+    """Where nothing is seen of it, it is not gone either."""
+    process = world.spawn()
+    other = replace(process, pid_ns=process.pid_ns + 1)
+    place = world.processes.locate(other)
+    assert place in (other, None)
+    assert world.processes.is_gone(other) == (place == other)
+    assert world.processes.send(other, signal.SIGKILL) is (Sent.DENIED if place is None else Sent.GONE)
+    assert (world.processes.watch(other), world.processes.catches(other, signal.SIGUSR1)) == (None, None)
+    assert not world.processes.is_gone(process)
+
+
+def test_a_process_of_an_older_journal_is_one_of_ours(world: World) -> None:
+    process = world.spawn()
+    assert world.processes.locate(replace(process, pid_ns=0)) == process
+    assert not world.processes.is_gone(replace(process, pid_ns=0))
+
+
+def test_a_process_of_another_boot_is_gone_whatever_its_namespace(world: World) -> None:
+    process = world.spawn()
+    for other in (replace(process, boot_id="before"), replace(process, boot_id="before", pid_ns=1)):
+        assert world.processes.locate(other) == other
+        assert world.processes.is_gone(other)
+
+
 def test_a_torn_stat_is_nobody() -> None:
     assert parse_stat(b"42 (python) S 1 2") is None
     assert parse_stat(b"") is None

@@ -13,9 +13,11 @@ import select
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from dataclasses import replace
+from typing import NamedTuple, TypeGuard, TypeVar
 
 from governor.adapters.machine.command_lines import CommandLines
+from governor.adapters.machine.pid_namespace import OtherNamespaces
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.ports import Sent
 
@@ -106,6 +108,7 @@ class LinuxProcesses:
     def __init__(self, boot_id: str, proc: str = "/proc", look_bound_s: float = LOOK_BOUND_S) -> None:
         self._boot_id = boot_id
         self._proc = proc
+        self._others = OtherNamespaces(boot_id, proc)
         self._look_bound_s = look_bound_s
         self._lines = CommandLines()  # From the newest complete table, and read since.
         self._reading = self._lines  # Of the look under way, which may be stuck.
@@ -115,6 +118,19 @@ class LinuxProcesses:
     def is_stuck(self) -> bool:
         """Command lines cannot be read: a memory map is locked, or we are not scheduled. Tables show earlier ones."""
         return self._stuck is not None and self._stuck.is_alive()
+
+    @property
+    def pid_ns(self) -> int:
+        """The PID namespace whose numbers these are: an inode; 0 where the kernel does not show it."""
+        return self._others.own
+
+    def locate(self, target: ProcessId) -> ProcessId | None:
+        if target.boot_id != self._boot_id or target.pid_ns == self.pid_ns:
+            return target
+        return replace(target, pid_ns=self.pid_ns) if target.pid_ns == 0 else self._others.locate(target)
+
+    def _is_here(self, target: ProcessId | None) -> TypeGuard[ProcessId]:
+        return target is not None and (target.boot_id, target.pid_ns) == (self._boot_id, self.pid_ns)
 
     def table(self) -> Mapping[int, ProcessFacts]:
         return self._bounded(self._scan)
@@ -191,7 +207,7 @@ class LinuxProcesses:
         stat = parse_stat(_read("stat", directory) or b"")
         if stat is None:
             return None
-        process = ProcessId(pid, stat.start_ticks, self._boot_id)
+        process = ProcessId(pid, stat.start_ticks, self._boot_id, self.pid_ns)
         if stat.is_kernel_thread:  # A large machine has hundreds, and no halt ends one.
             return ProcessFacts(process, stat.ppid, 0, stat.pgid, stat.sid, stat.state, (), _UNKNOWN_CGROUP)
         uid = _status_field(_read("status", directory), b"\nUid:")
@@ -216,8 +232,10 @@ class LinuxProcesses:
         )
 
     def send(self, target: ProcessId, signum: signal.Signals) -> Sent:
-        if target.boot_id != self._boot_id:
-            return Sent.GONE
+        place = self.locate(target)
+        if not self._is_here(place):
+            return Sent.DENIED if place is None else Sent.GONE
+        target = place
         try:
             with _pidfd(target.pid) as pidfd:
                 # The comparison follows the opening of the handle, so the pid cannot be reused between check and
@@ -237,8 +255,10 @@ class LinuxProcesses:
             return Sent.NOT_OURS if error.errno == errno.EINVAL else Sent.DENIED
 
     def is_gone(self, target: ProcessId) -> bool:
-        if target.boot_id != self._boot_id:
-            return True
+        place = self.locate(target)
+        if not self._is_here(place):
+            return place is not None  # Of a namespace that is not seen from here nothing is known.
+        target = place
         try:
             with _pidfd(target.pid) as pidfd:
                 stat = self.stat(target.pid)
@@ -253,6 +273,10 @@ class LinuxProcesses:
             return error.errno == errno.EINVAL
 
     def catches(self, target: ProcessId, signum: signal.Signals) -> bool | None:
+        place = self.locate(target)
+        if not self._is_here(place):
+            return None
+        target = place
         try:
             status = _read(f"{self._proc}/{target.pid}/status")
             stat = self.stat(target.pid)
@@ -265,8 +289,10 @@ class LinuxProcesses:
 
     def watch(self, target: ProcessId) -> int | None:
         """See the port. None also if no descriptor is free, so ask `is_gone` before concluding that it ended."""
-        if target.boot_id != self._boot_id:
+        place = self.locate(target)
+        if not self._is_here(place):
             return None
+        target = place
         try:
             pidfd = os.pidfd_open(target.pid)
         except OSError:

@@ -149,7 +149,7 @@ class SeqpacketInbox:
             return f"process {pid} ended before it could be identified"
         if stat is None:
             return f"/proc/{pid} is not readable (hidepid?): mount /proc without hidepid for the governor"
-        return Peer(ProcessId(pid, stat.start_ticks, self._boot_id), uid, gid)
+        return Peer(ProcessId(pid, stat.start_ticks, self._boot_id, self._processes.pid_ns), uid, gid)
 
     def _stat_of_living(self, sock: socket.socket, pid: int) -> Stat | None:
         pidfd = _peer_pidfd(sock, pid)

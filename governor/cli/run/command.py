@@ -182,8 +182,8 @@ def run(
     had. The newest 999 journals are kept; older ones go when a run ends, except where a halt was not seen to its end or
     a directory holds what is not costgov's. Directories that [paths] names are left alone.
 
-    COMMAND is not started while an earlier launch of NAME still trains, as after a `kill -9` of costgov: two trainers
-    would write the same checkpoints. The message names its processes. End them, or choose another --name. Nor while
+    COMMAND is not started while an earlier launch of NAME still trains, as after a `kill -9` of costgov. The message
+    names its processes (in another container: the file that they hold): end them, or choose another --name. Nor while
     a halt of that launch is open: costgov sees it to its end, and exits as that halt would have.
 
     SIGTERM, SIGINT and SIGQUIT go to the command's process group, or to what an ended command has left, and at the

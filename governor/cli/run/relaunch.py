@@ -12,6 +12,7 @@ from typing import Final
 from governor.adapters.command.child import Command, living
 from governor.adapters.command.surroundings import here
 from governor.adapters.journal.writer import JournalLocked
+from governor.app.earlier_launch import lives_elsewhere
 from governor.app.node_facts import CannotStart
 from governor.app.settings_file import paths_of_run
 from governor.app.wiring import Governor
@@ -61,7 +62,7 @@ def launched_before(governor: Governor, name: str) -> str | None:
     known += node.previous_command.processes if node.previous_command is not None else ()
     alive = [facts for process in dict.fromkeys(known) if (facts := still_there(governor, process)) is not None]
     if {facts.process for facts in alive} <= ended_by_halts(node):
-        return None
+        return lives_elsewhere(name, governor.elsewhere, governor.settings.paths.state_dir)
     pids = [str(facts.process.pid) for facts in alive]
     what = command_text(redacted(alive[-1].argv, node.facts.redact_keys))[:COMMAND_CHARS_MAX]
     return (

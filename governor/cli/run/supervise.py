@@ -14,6 +14,7 @@ from governor.adapters.command.child import Command, CommandEnd, end_command, li
 from governor.adapters.command.orphans import BeforeChildren, Reaper
 from governor.adapters.command.surroundings import Surroundings, here
 from governor.adapters.journal.ended_runs import prune
+from governor.app.earlier_launch import taken_for_over
 from governor.app.node_facts import CannotStart
 from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
@@ -150,6 +151,9 @@ def _introduce(governor: Governor, name: str, console: Console) -> None:
     """What a halt would do here, and how the last attempt of this name ended."""
     for line in governor.lines():
         console.print_line(f"costgov: {line}")
+    unseen = taken_for_over(name, governor.elsewhere, governor.settings.paths.state_dir)
+    if unseen is not None:
+        console.print_line(f"costgov: {unseen}")
     before = governor.node.runs.get(name)
     if before is not None and before.run.end is not None:
         console.print_line(f"costgov: {name}: the last attempt {ended_text(before.run.end)}")

@@ -77,6 +77,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "journal_gone": Severity.CRITICAL,
         "last_good_gone": Severity.CRITICAL,
         "left_behind": Severity.CRITICAL,
+        "left_unseen": Severity.WARNING,
         "needs_human": Severity.CRITICAL,
         "no_loss": Severity.WARNING,
         "no_policy": Severity.WARNING,

@@ -19,12 +19,14 @@ ConnectionId = NewType("ConnectionId", int)  # Counted up by the inbox, never re
 class ProcessId:
     """A process, identified for all time: a pid alone can be reused, a pid with its start time cannot.
 
-    `start_ticks` is field 22 of /proc/PID/stat, in clock ticks since boot `boot_id`.
+    `start_ticks` is field 22 of /proc/PID/stat, in clock ticks since boot `boot_id`. A container numbers its processes
+    for itself: `pid_ns` is the inode of the PID namespace in which `pid` was read.
     """
 
     pid: int
     start_ticks: int
     boot_id: str
+    pid_ns: int = 0  # 0: nobody has noted it, as in an older journal.
 
 
 @dataclass(frozen=True, slots=True)

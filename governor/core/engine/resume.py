@@ -32,6 +32,7 @@ from governor.core.engine.node import RUNS_MAX, Node, make_past
 from governor.core.engine.node_journal import metered_until, restore_node
 from governor.core.events.effects import Alarm, Effect, PersistIncident, Record
 from governor.core.halt import table
+from governor.core.halt.elsewhere import ends_unseen, leave_unseen
 from governor.core.halt.incident import process_of
 from governor.core.money.budgets import TORN
 from governor.core.money.charges import UNALLOCATED
@@ -297,7 +298,7 @@ def unreadable(kind: str, name: str, error: Exception) -> Alarm:
 
 
 def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: MonoNs, wall: WallNs) -> list[Effect]:
-    """Resume open halts of this boot. Close those of another boot as superseded."""
+    """Resume open halts of this boot. Close those of another boot as superseded, and those of whom nobody is seen."""
     node.wall_offset_ns = wall - at
     effects: list[Effect] = []
     for snapshot in snapshots:
@@ -310,6 +311,9 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
                 continue
             if incident.run == NODE:
                 effects.extend(resume_stop(node, incident, at))
+                continue
+            if ends_unseen(snapshot):
+                effects.extend(leave_unseen(snapshot, wall))
                 continue
             incident.rename(_watched_as(node, snapshot))
             managed = node.runs.get(incident.run) or _run_of_incident(node, {**snapshot, "run": incident.run}, at)

@@ -261,8 +261,9 @@ def rank_rows(run: Run) -> list[dict[str, Any]]:
 
 
 def process_row(process: ProcessId) -> dict[str, Any]:
-    return {"pid": process.pid, "start_ticks": process.start_ticks, "boot_id": process.boot_id}
+    row = {"pid": process.pid, "start_ticks": process.start_ticks, "boot_id": process.boot_id}
+    return {**row, "pid_ns": process.pid_ns} if process.pid_ns else row
 
 
 def process_of(row: Mapping[str, Any]) -> ProcessId:
-    return ProcessId(int(row["pid"]), int(row["start_ticks"]), str(row["boot_id"]))
+    return ProcessId(int(row["pid"]), int(row["start_ticks"]), str(row["boot_id"]), int(row.get("pid_ns", 0)))

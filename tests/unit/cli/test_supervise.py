@@ -42,6 +42,7 @@ from governor.core.events.effects import Alarm, Effect, PersistIncident
 from governor.core.events.inputs import CommandLaunched, Disconnected, OperatorHalt, StopAnswer, TrainerExited
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.adopted import Adoption
+from governor.core.halt.elsewhere import Elsewhere
 from governor.core.views.status import run_status
 from governor.reports.resume_text import BEGINS_ANEW
 from tests.contract.fakes import FakeClock, FakeProcesses
@@ -76,11 +77,11 @@ class Beside:
 
     @property
     def governor(self) -> Any:
-        settings = SimpleNamespace(jsonl=[SimpleNamespace(run="log")])
+        settings = SimpleNamespace(jsonl=[SimpleNamespace(run="log")], paths=SimpleNamespace(state_dir=Path("/")))
         performer = SimpleNamespace(calls=SimpleNamespace(is_reading_checkpoint=self.is_reading))
         return SimpleNamespace(
             clock=self.clock, processes=self.processes, node=self.node, settings=settings, streams=[],
-            daemon=SimpleNamespace(performer=performer),
+            elsewhere=Elsewhere(), daemon=SimpleNamespace(performer=performer),
         )  # fmt: skip
 
     def leave(self, *pids: int) -> None:

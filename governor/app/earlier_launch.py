@@ -1,0 +1,58 @@
+"""What an earlier launch has left in the journal, as it is seen from here, and what decides where nothing is seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from governor.adapters.command import launch_lock
+from governor.core.engine.node import Node, know_incidents
+from governor.core.engine.resume import restore_incidents, restore_runs
+from governor.core.events.effects import Effect
+from governor.core.halt.elsewhere import Elsewhere, as_seen, left_elsewhere, unseen_runs
+from governor.ports import Clock, Journal, Processes
+
+
+class TakenUp(NamedTuple):
+    effects: list[Effect]
+    elsewhere: Elsewhere
+
+
+def take_up(node: Node, journal: Journal, processes: Processes, clock: Clock, reports: Path) -> TakenUp:
+    """Go on from the journal. Processes of a PID namespace within ours are known by our own numbers from here on."""
+    at, boot, wall = clock.mono(), clock.boot(), clock.wall()
+    runs = [as_seen(snapshot, processes.locate) for snapshot in journal.runs().values()]
+    halts = [as_seen(snapshot, processes.locate) for snapshot in journal.open_incidents()]
+    effects = restore_runs(node, runs, boot, at, journal.metered())
+    # Also what the journal has lost: a report is not replaced by another halt's.
+    know_incidents(node, [*journal.incident_ids(), *(path.stem for path in reports.glob("*.json"))])
+    effects += restore_incidents(node, halts, at, wall)
+    effects += unseen_runs(runs) if not node.facts.exclusive else []
+    return TakenUp(effects, left_elsewhere(runs, halts, clock.boot_id))
+
+
+def lives_elsewhere(name: str, elsewhere: Elsewhere, state_dir: Path) -> str | None:
+    """Why the command is not started: somebody of an earlier launch lives where nothing is seen from here."""
+    if not (elsewhere.is_unseen or elsewhere.is_of_other_boot) or not launch_lock.is_held(state_dir):
+        return None
+    where = (
+        "in another PID namespace (a container, or the host around this one)"
+        if elsewhere.is_unseen
+        else "on another machine that has the same directory"
+    )
+    halts = f" (nor can its open halt {', '.join(elsewhere.halts)} be ended)" if elsewhere.halts else ""
+    return (
+        f"not launched: an earlier launch of {name} still runs {where}, and is not seen from here{halts}: its "
+        f"processes hold {launch_lock.path_of(state_dir)}, and two trainers would write the same checkpoints; end it "
+        "there, or launch under another --name; if you know that none of them trains, remove that file and launch again"
+    )
+
+
+def taken_for_over(name: str, elsewhere: Elsewhere, state_dir: Path) -> str | None:
+    """What is told where the command is started although the end of an earlier launch was not seen."""
+    if not elsewhere.is_unseen:
+        return None
+    path = launch_lock.path_of(state_dir)
+    known = launch_lock.is_held(state_dir) is not None
+    why = f"nobody holds {path}: it is taken for over" if known else "nothing tells whether it still runs: look there"
+    return f"an earlier launch of {name} was in another PID namespace (a container), which is not seen from here; {why}"

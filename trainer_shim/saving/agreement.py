@@ -9,6 +9,9 @@ reads. There is no leader whose death could hold the others.
     ready      each rank stands at its first boundary from the target on, and can write   -> go (step, kind, exit)
     written    each rank's part is written                                                -> all is there
     outcome    each rank's files are durable; rank 0 writes the manifest and this verdict -> saved, or failed and why
+
+Where the manifest stands the verdict is that it is saved. So rank 0 claims the outcome before it writes: who has given
+the round up before has done so for all, and who does later speaks for itself alone.
 """
 
 from __future__ import annotations
@@ -63,6 +66,7 @@ NEXT = _table(
 
 
 _LEFT = "left"  # Of all rounds: the first rank that left, and why.
+_CLAIMED = "claimed"
 
 
 class Round:
@@ -145,16 +149,31 @@ class Round:
         left = self._store.get(_LEFT) if phase is Phase.POSITION else None
         return None if left is None else {"abort": left}
 
-    def let_go(self, why: str) -> str:
-        """Nobody may wait for this rank in any phase of this round; return what is said of it."""
+    def let_go(self, why: str, has_voted: bool = False) -> str:
+        """Nobody may wait for this rank in any phase of this round; return what is said of it.
+
+        For one that has voted nobody does: its part is durable, and the checkpoint may become whole.
+        """
         told = "rank %d: %s" % (self._rank, why)
-        for phase in LIVE_PHASES:
-            self.settle(phase, {"abort": told})
+        for phase in LIVE_PHASES[:-1] if has_voted else LIVE_PHASES:
+            self._give_up(phase, {"abort": told})
         return told
 
-    def leave(self, why: str) -> None:
+    def leave(self, why: str, has_voted: bool = False) -> None:
         """Nor in any later round."""
-        self._store.settle(_LEFT, self.let_go(why))
+        self._store.settle(_LEFT, self.let_go(why, has_voted))
+
+    def claim(self) -> Optional[Dict[str, Any]]:
+        """On rank 0, which alone commits: from here on nobody else gives the outcome up. Return the word of who has."""
+        text = self._store.settle(self._prefix + "claim", _CLAIMED)
+        return None if text == _CLAIMED else self.settle(Phase.OUTCOME, json.loads(text))
+
+    def _give_up(self, phase: Phase, verdict: Dict[str, Any]) -> Dict[str, Any]:
+        """Settle an abort. While rank 0 writes the manifest it is this rank's alone: the others wait for its word."""
+        is_others = phase is Phase.OUTCOME and self._rank != 0
+        if is_others and self._store.settle(self._prefix + "claim", json.dumps(verdict)) == _CLAIMED:
+            return self.verdict(phase) or verdict
+        return self.settle(phase, verdict)
 
     def votes(self) -> Tuple[List[Any], Optional[str]]:
         """Return what all ranks have made durable, or why that is not all."""
@@ -176,7 +195,7 @@ class Round:
         missing = [str(rank) for rank, post in enumerate(self.posted(phase)) if post is None]
         who = "rank" if len(missing) == 1 else "ranks"
         names = ", ".join(missing[:8]) + (", …" if len(missing) > 8 else "")
-        return self.settle(phase, {"abort": "%s (no answer from %s %s)" % (why, who, names) if missing else why})
+        return self._give_up(phase, {"abort": "%s (no answer from %s %s)" % (why, who, names) if missing else why})
 
     def _posts(self, phase: Phase) -> str:
         return self._prefix + ("vote" if phase is Phase.OUTCOME else phase.value)

@@ -6,7 +6,6 @@ so the listener makes no such call. This thread makes no CUDA call.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from typing import Any, Callable, Dict, Optional, Tuple
@@ -16,9 +15,9 @@ from trainer_shim.guard import attempt, note, print_line
 from trainer_shim.launch import Place, boot_id
 from trainer_shim.signal_wakeup import ReentrantEvent
 
-from . import checkpoint
+from . import outcome
 from .agreement import MARGIN_STEPS, Absent, Phase, Round
-from .facts import facts_of, kind_of, position_of
+from .facts import position_of
 from .open_requests import OWN, CheckpointRequest, OpenRequests, notice_of, request_of_notice
 from .save_at_step import SaveAtStep, order_of
 from .step_gate import Order, Result, StepGate
@@ -39,7 +38,6 @@ RECONNECT_S = 5.0
 _DECIDE_AGAIN_NS = 1_000_000_000  # The rank that posted last should have decided; it may have died between the two.
 
 _FINISHED, _LOST = "training has finished", "lost its way"
-_NOTHING = "save_fn has to write before it returns, or return the future of what writes: nothing is in"
 
 Verdict = Dict[str, Any]
 
@@ -63,6 +61,8 @@ class AgreementThread:
         self._boot_id = boot_id()
         self._entered = False  # This generation's round began here.
         self._spoiled = False  # It broke off here: nobody may wait for our part of it.
+        self._voted = False  # In this generation: our part is durable, or it never will be.
+        self._committed: Optional[Verdict] = None  # Likewise, on rank 0: the manifest stands.
         self._absent = Absent()
         self._said = ""  # Why the script's last request failed, without digits.
         self._stop = threading.Event()
@@ -101,7 +101,9 @@ class AgreementThread:
     def _leave(self) -> None:
         """Tell the others that no answer comes from here. A round may have begun that this rank has not seen."""
         if self._store is not None and self._place.world_size > 1:
-            self._round(self._store).leave(_LOST if self._spoiled else _FINISHED)
+            round_ = self._round(self._store)
+            self._settle_committed(round_)
+            round_.leave(_LOST if self._spoiled else _FINISHED, self._voted)
 
     def _round(self, store: KeyStore) -> Round:
         return Round(store, self._generation, self._place.rank, self._place.world_size)
@@ -110,7 +112,7 @@ class AgreementThread:
         """Let the training thread go. The other ranks learn it when the store can be reached again."""
         self._gate.release()
         # Between two rounds nothing broke off: a generation skipped here would be one where all others wait for us.
-        self._spoiled = self._entered
+        was_spoiled, self._spoiled = self._spoiled, self._entered
         if isinstance(error, StoreLostError):
             self._store = None
             reason = "the ranks' store is gone: %s" % error
@@ -118,9 +120,17 @@ class AgreementThread:
             note("the agreement", error)
             reason = "%s: %s" % (type(error).__name__, error)
         if self._requests.request is not None:
-            self._close("failed", reason=clip(reason))
+            if self._committed is not None and not was_spoiled:
+                self._close_saved(self._committed)
+            else:
+                self._close("failed", reason=clip(reason))
         self._gate.settle()
         self._stop.wait(self.reconnect_s)
+
+    def _settle_committed(self, round_: Round) -> None:
+        """What became whole before the store was lost: the others wait for the word of it."""
+        if self._committed is not None:
+            round_.settle(Phase.OUTCOME, self._committed)
 
     def _run_round_if_requested(self) -> bool:
         """Play one round if this rank or another was asked. False: nobody was."""
@@ -133,7 +143,8 @@ class AgreementThread:
                 return False
         round_ = self._round(self._store)
         if self._spoiled:
-            round_.let_go(_LOST)
+            self._settle_committed(round_)
+            round_.let_go(_LOST, self._voted)
             self._spoiled = False
             self._next_generation()
             return False
@@ -152,15 +163,21 @@ class AgreementThread:
         """Ack the end of the round, and stand still where the incident is a halt."""
         final = self._request
         self._next_generation()
-        self._close(ending.value, **fields)
-        self._save_at_step.note_end(ending is Phase.FAILED)
         if ending is Phase.SAVED:
-            self._on_saved(fields["checkpoint"], fields["step"])
+            self._close_saved(fields)
+        else:
+            self._close(ending.value, **fields)
+        self._save_at_step.note_end(ending is Phase.FAILED)
         self._gate.settle()
         if final.exit_after and ending is not Phase.ABORTED:
             self._requests.halt(final.incident)
             # A rank that was ordered to park with its save does so already; this reaches the others.
             self._gate.order(order_of(final, self._gate.step, final.checkpoint, save=False, park=True))
+
+    def _close_saved(self, verdict: Verdict) -> None:
+        record, step = self._save_at_step.dated(verdict["record"]), int(verdict["step"])
+        self._close("saved", step=step, checkpoint=record)
+        self._on_saved(record, step)
 
     def _close(self, what: str, **fields: Any) -> None:
         """Ack the end of the open incident. What the script asked for and does not get is said where it runs, too."""
@@ -174,7 +191,8 @@ class AgreementThread:
 
     def _next_generation(self) -> None:
         self._generation += 1
-        self._entered = False
+        self._entered = self._voted = False
+        self._committed = None
 
     # One round, phase after phase. StoreLostError and OSError end it from outside.
 
@@ -215,7 +233,7 @@ class AgreementThread:
             verdict = self._secure(round_, order, result.path, until_ns)
             if round_.follow(verdict) is Phase.SAVED:
                 self._harden(verdict)
-                return round_.phase, {"step": order.step, "checkpoint": self._save_at_step.dated(verdict["record"])}
+                return round_.phase, verdict
         return round_.phase, {"step": order.step, "reason": clip(verdict["abort"])}
 
     def _agree(self, round_: Round) -> Verdict:
@@ -318,50 +336,32 @@ class AgreementThread:
         """Make this rank's share durable, vote, and wait for rank 0's commit."""
         self._save_at_step.clear_trial(order.step)  # Of the other kind, where a request changed the kind since.
         place = self._place
-        try:
-            parts = checkpoint.secure(
-                path, place.rank, place.world_size, place.local_rank, place.local_world_size, order.deadline_ns
-            )
-            vote: Dict[str, Any] = {"parts": [list(part) for part in parts]}
-        except OSError as failure:
-            vote = {"error": clip("%s: %s" % (failure.filename or path, failure.strerror or failure))}
-        round_.post(Phase.OUTCOME, vote)
-        if place.rank == 0:
-            self._commit(round_, order, path, until_ns)
-        late = "rank 0 did not commit the checkpoint"
-        verdict = self._await_verdict(round_, lambda: until_ns + FINISH_LIMIT_NS, late)
+        round_.post(Phase.OUTCOME, outcome.vote_of(place, order, path))
+        self._voted = place.rank != 0
+        if self._voted:
+            late = "rank 0 did not commit the checkpoint"
+            verdict = self._await_verdict(round_, lambda: until_ns + FINISH_LIMIT_NS, late)
+        else:
+            verdict = self._commit(round_, order, path, until_ns)
         if place.local_rank == 0 and "record" in verdict:  # This node's directory may be its own.
             _, error = attempt(self._save_at_step.publish, path, order.step, verdict["record"]["kind"])
             if error is not None:
                 print_line("checkpoint %s stays where it was written: %s" % (path, error))
         return verdict
 
-    def _commit(self, round_: Round, order: Order, path: str, until_ns: int) -> None:
-        """On rank 0: write the manifest once every rank's files are durable, and settle the outcome."""
+    def _commit(self, round_: Round, order: Order, path: str, until_ns: int) -> Verdict:
+        """On rank 0: commit once every rank's files are durable, and settle the outcome."""
         while not round_.complete(Phase.OUTCOME) and time.monotonic_ns() <= until_ns:
+            given_up = round_.verdict(Phase.OUTCOME)
+            if given_up is not None:
+                return given_up
             self._pause(round_)
-        votes, why = round_.votes()
-        parts = [checkpoint.Part(*part) for part in votes]
-        if why is None and not checkpoint.holds_any(parts):
-            why = "rank 0: %s %s" % (_NOTHING, path)
-        if why is not None:
-            round_.settle(Phase.OUTCOME, {"abort": clip(why)})
-            return
         self._share(round_)
-        request, ready = round_.hardened(self._request), round_.posted(Phase.READY)
-        kind = kind_of(order, request, ready)
-        facts = facts_of(order, kind, self._place, self._gate.arrived or {}, ready)
-        # A framework that saved by its own means has its own way to find its newest checkpoint.
-        ours = self._save_at_step.directory() is not None
-        try:
-            record = checkpoint.commit(path, parts, facts, move_latest=ours and kind == "good")
-            final = self._save_at_step.publish(path, order.step, kind)
-        except OSError as failure:
-            round_.settle(Phase.OUTCOME, {"abort": "rank 0: manifest: %s" % (failure.strerror or failure)})
-            return
-        record.update(path=final, manifest=os.path.join(final, checkpoint.MANIFEST))
-        exit_code = str(request.exit_code) if request.exit_after else None
-        round_.settle(Phase.OUTCOME, {"record": record, "exit": exit_code})
+        arrived = self._gate.arrived or {}
+        verdict = outcome.commit(round_, order, path, self._place, self._request, arrived, self._save_at_step)
+        if "record" in verdict:
+            self._committed = verdict
+        return round_.settle(Phase.OUTCOME, verdict)
 
     def _await_verdict(self, round_: Round, until_ns: Callable[[], int], late: str) -> Verdict:
         """Wait for the present phase's verdict. Past its time, abort for everyone, or learn who was faster."""

@@ -65,6 +65,11 @@ def discard_manifest(path: str) -> None:
         pass
 
 
+def is_whole(path: str) -> bool:
+    """Whether it was ever committed: then nobody removes it, whatever he was told of the save."""
+    return os.path.lexists(os.path.join(path, MANIFEST))
+
+
 def stage_rank_file(path: str, rank: int, state: Dict[str, Any]) -> None:
     """Write a rank file beside its place, so that an older checkpoint of this step stays whole. Raises OSError."""
     write_durably(_staged(path, rank), json.dumps(state))

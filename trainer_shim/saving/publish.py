@@ -17,7 +17,7 @@ from typing import Dict
 from trainer_shim import launch
 from trainer_shim.guard import attempt, print_line
 
-from .checkpoint import MANIFEST, fsync
+from .checkpoint import fsync, is_whole
 
 STAGING = "costgov-saving-"
 SUSPECT = "costgov-suspect-"
@@ -104,7 +104,7 @@ def _set_aside(staging: str) -> bool:
             is_seen = is_locked and set(others) == {_where(stream.fileno())}
             is_ours = run == _run()
             # Nobody who writes there, on another machine or without locks, leaves all of it alone for so long.
-            if _is_whole(staging) or not (is_seen or is_ours or _idle_s(staging) > _IDLE_S):
+            if _has_whole(staging) or not (is_seen or is_ours or _idle_s(staging) > _IDLE_S):
                 return False
             os.rename(staging, staging + _GONE)
             return True
@@ -112,9 +112,8 @@ def _set_aside(staging: str) -> bool:
         return False
 
 
-def _is_whole(staging: str) -> bool:
-    names = (name for name in os.listdir(staging) if name != _REPLACED)
-    return any(os.path.lexists(os.path.join(staging, name, MANIFEST)) for name in names)
+def _has_whole(staging: str) -> bool:
+    return any(is_whole(os.path.join(staging, name)) for name in os.listdir(staging) if name != _REPLACED)
 
 
 def _idle_s(staging: str) -> float:

@@ -115,9 +115,12 @@ class SaveAtStep:
             self._unfinished = made
 
     def _remove_unfinished(self) -> None:
-        """Remove the directory of a save that has failed, if this rank made it: a full disk has no room else."""
+        """Remove the directory of a save that has failed, if this rank made it: a full disk has no room else.
+
+        Not where it is whole all the same: this rank may have learned of an end that rank 0 did not see.
+        """
         unfinished, self._unfinished = self._unfinished, None
-        if unfinished is not None and not self._pending()[0]:
+        if unfinished is not None and not self._pending()[0] and not checkpoint.is_whole(unfinished):
             attempt(shutil.rmtree, unfinished)
 
     def publish(self, path: str, step: int, kind: str) -> str:

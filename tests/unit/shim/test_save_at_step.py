@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from trainer_shim.saving import save_at_step
+from tests.unit.shim.ranks import Rank
+from trainer_shim.saving import checkpoint, save_at_step
+from trainer_shim.saving.store import MemoryStore
 
 TRAINER = """
 import os, signal, sys, threading, time
@@ -75,6 +77,41 @@ def test_a_sigterm_while_it_saves_ends_it_as_soon_as_that_is_durable(tmp_path: P
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (-signal.SIGTERM, "written\ndurable\n"), done.stderr
+
+
+def next_save_after_one_failed(rank: Rank, made_before: bool = False, is_committed: bool = False) -> set[str]:
+    """Step 7 fails for this rank, and step 8 is tried: return whose directories there are then."""
+    assert rank.saver.directory is not None
+    seven = Path(rank.saver.directory) / "cg_7"
+    if made_before:
+        seven.mkdir()
+    assert rank.save_at_step.try_disk(7, "good", {}) is None
+    if is_committed:
+        (seven / checkpoint.MANIFEST).write_text("{}")
+    rank.save_at_step.note_end(has_failed=True)
+    assert rank.save_at_step.try_disk(8, "good", {}) is None
+    return {path.name for path in seven.parent.iterdir()}
+
+
+def test_what_this_rank_has_begun_and_what_failed_goes(tmp_path: Path) -> None:
+    assert next_save_after_one_failed(Rank(0, MemoryStore(), tmp_path, 0.0)) == {"cg_8"}
+
+
+def test_what_was_committed_stays_whatever_this_rank_was_told_of_it(tmp_path: Path) -> None:
+    rank = Rank(0, MemoryStore(), tmp_path, 0.0)
+    assert next_save_after_one_failed(rank, is_committed=True) == {"cg_7", "cg_8"}
+
+
+def test_what_another_has_made_is_not_this_ranks_to_remove(tmp_path: Path) -> None:
+    """A directory of that step is there already: an earlier attempt's, or a save of the script's own."""
+    rank = Rank(0, MemoryStore(), tmp_path, 0.0)
+    assert next_save_after_one_failed(rank, made_before=True) == {"cg_7", "cg_8"}
+
+
+def test_what_is_still_being_written_is_not_removed_from_below_its_writer(tmp_path: Path) -> None:
+    rank = Rank(0, MemoryStore(), tmp_path, 0.0)
+    rank.saver.is_pending = True
+    assert next_save_after_one_failed(rank) == {"cg_7", "cg_8"}
 
 
 class OfRanks(BaseException):

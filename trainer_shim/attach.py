@@ -236,7 +236,7 @@ def _start(
     undo = hooks.Undo()
     undo.add(kind.instrument(meter))
     data_loader.watch(meter, undo)
-    attempt(getattr(saver, "look_at_start", _nothing))
+    attempt(saver.look_at_start)
     shim._undo = undo
     watch: Watch = (make_watch or _watcher)(hello, meter.progress, saver, environ=environ)
     meter.watch = watch

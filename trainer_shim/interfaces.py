@@ -6,9 +6,15 @@ from typing import Any, Dict, List, NamedTuple, Optional, Protocol, runtime_chec
 
 
 class Saver(Protocol):
-    """How one kind of engine saves and restores; the watcher calls it on the training thread."""
+    """How one kind of engine saves and restores; the watcher calls it on the training thread.
+
+    engines/base.py has what most kinds share. What is not known a kind says it does not know: nothing here may be left
+    out, since what judges a checkpoint would be left out with it.
+    """
 
     directory: Optional[str]  # Where checkpoints go; None = this engine cannot save by itself.
+    loaded_from: Optional[str]  # Where the script, or resume(), has loaded from.
+    cannot_load: Optional[str]  # What resume() says where that is another reason than a missing directory.
 
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
         """Write this rank's part of checkpoint `tag`. Collective: every rank calls it at the same step.
@@ -27,6 +33,18 @@ class Saver(Protocol):
 
     def restore_position(self, position: Dict[str, Any]) -> None:
         """Continue from what position() returned. Call after load(), and after generator states were restored."""
+
+    def contents(self) -> Dict[str, Any]:
+        """Return facts for the manifest: `parameters`, and `bytes_min`, what its files hold at least. {}: not known."""
+
+    def look_at_start(self) -> None:
+        """Before the first step: see what is not finite from the start."""
+
+    def harmed(self) -> Optional[str]:
+        """Return the first trained parameter that is not finite, "" where all are finite, None where nobody knows."""
+
+    def join_ranks(self) -> None:
+        """Let the ranks meet where resume() comes before the framework has done that."""
 
 
 @runtime_checkable

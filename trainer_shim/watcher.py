@@ -177,14 +177,16 @@ class Watcher:
         home = own or self._save_at_step.directory()
         where = directory or home
         if saver is None or where is None:
-            told = "resume(): no directory is known, so nothing is resumed; pass checkpoint_dir= to attach()"
-            self._say(getattr(saver, "cannot_load", None) or told)
+            told = None if saver is None else saver.cannot_load
+            self._say(
+                told or "resume(): no directory is known, so nothing is resumed; pass checkpoint_dir= to attach()"
+            )
             return None
         self._sought = [where]
         self._has_own_places = not directory and isinstance(saver, OwnPlaces)
         self.hello_field("resume_called", True)
         store = self._connect()
-        if store is None and hasattr(saver, "join_ranks"):
+        if store is None:
             saver.join_ranks()
             store = self._connect()
         if store is None:
@@ -284,7 +286,7 @@ class Watcher:
     def _with_place(self, record: Dict[str, Any]) -> Dict[str, Any]:
         """Say of a checkpoint that resume(), as it is called here, or the script's own load does not look there."""
         path = os.path.realpath(str(record.get("path")))
-        loaded_from = getattr(self._saver, "loaded_from", None)
+        loaded_from = None if self._saver is None else self._saver.loaded_from
         sought = self._sought or ([loaded_from] if loaded_from else [])
         if self._has_own_places and isinstance(self._saver, OwnPlaces):
             sought = [*sought, *self._saver.resume_places()]  # As of now: loggers number a directory for each launch.

@@ -58,8 +58,8 @@ class PositionSaver:
     """The part of interfaces.Saver that is the same for every engine."""
 
     directory: Optional[str] = None
-    loaded_from: Optional[str] = None  # By the script itself, or for resume().
-    cannot_load: Optional[str] = None  # What resume() says where that is another reason than a missing directory.
+    loaded_from: Optional[str] = None
+    cannot_load: Optional[str] = None
 
     def __init__(self, meter: StepMeter) -> None:
         self._meter = meter
@@ -94,7 +94,6 @@ class PositionSaver:
         return position
 
     def contents(self) -> Dict[str, Any]:
-        """Return facts for the manifest: `parameters`, and `bytes_min`, what its files hold at least. {}: not known."""
         return {}
 
     def trained(self) -> Iterable[Tuple[str, Any]]:
@@ -102,12 +101,13 @@ class PositionSaver:
         return ()
 
     def look_at_start(self) -> None:
-        """Before the first step: see what is not finite from the start."""
         weights.look_at_start(self._meter.progress, self.trained)
 
     def harmed(self) -> Optional[str]:
-        """Return the first trained parameter that is not finite, "" where all are finite, None where nobody knows."""
         return weights.first_harmed(self.trained(), self._meter.progress.meant_nonfinite)
+
+    def join_ranks(self) -> None:
+        """They have met: the script, or its launcher, does that."""
 
     def restore_position(self, position: Dict[str, Any]) -> None:
         load_loader_states(position.get("loaders") or [])

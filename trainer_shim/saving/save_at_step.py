@@ -192,10 +192,12 @@ class SaveAtStep:
         state, error = attempt(self._rank_state)
         if error is not None:
             return {"error": _worded(error)}
-        contents, _ = attempt(getattr(self._saver, "contents", dict))
-        # None where it cannot be known: "" says that all trained weights are finite.
-        harmed, _ = attempt(getattr(self._saver, "harmed", _nobody))
-        return {"rank_state": state, "tokens_total": self.tokens_total, "contents": contents or {}, "harmed": harmed}
+        seen: Dict[str, Any] = {"rank_state": state, "tokens_total": self.tokens_total, "contents": {}, "harmed": None}
+        if self._saver is not None:
+            seen["contents"] = attempt(self._saver.contents)[0] or {}
+            # None where it cannot be known: "" says that all trained weights are finite.
+            seen["harmed"], _ = attempt(self._saver.harmed)
+        return seen
 
     def _rank_state(self) -> Dict[str, Any]:
         position = None if self._saver is None else self._saver.position()
@@ -307,7 +309,7 @@ def _made(path: str) -> bool:
 
 
 def _nobody() -> None:
-    """In place of what is not there: an agreement that listens, a saver that looks at its weights."""
+    """In place of an agreement that listens."""
 
 
 def _worded(error: BaseException) -> str:

@@ -38,6 +38,9 @@ class OutOfMemoryError(RuntimeError):
 class FileSaver:
     """Saves a file a rank: enough for a whole, hashed, verified checkpoint."""
 
+    loaded_from: str | None = None
+    cannot_load: str | None = None
+
     def __init__(self, directory: Path, until: Path | None = None) -> None:
         self.directory: str | None = str(directory)
         self.until = until
@@ -61,6 +64,18 @@ class FileSaver:
 
     def load(self, directory: str, tag: str) -> dict[str, Any]:
         return dict(json.loads((Path(directory) / tag / "state.json").read_text()))
+
+    def contents(self) -> dict[str, Any]:
+        return {}
+
+    def look_at_start(self) -> None:
+        pass
+
+    def harmed(self) -> str | None:
+        return None
+
+    def join_ranks(self) -> None:
+        pass
 
 
 class Trainee:

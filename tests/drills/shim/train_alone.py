@@ -17,6 +17,8 @@ place = Path(options["place"])
 class FileSaver:
     """interfaces.Saver over one small file."""
 
+    loaded_from = cannot_load = None
+
     def __init__(self, directory):
         self.directory = directory
         self.state = 0
@@ -40,6 +42,18 @@ class FileSaver:
 
     def restore_position(self, position):
         assert position == {"batches": self.state}
+
+    def contents(self):
+        return {}
+
+    def look_at_start(self):
+        pass
+
+    def harmed(self):
+        return None
+
+    def join_ranks(self):
+        pass
 
 
 saver = FileSaver(str(place / "checkpoints"))

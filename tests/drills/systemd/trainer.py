@@ -26,10 +26,13 @@ UNSAVED_NS = 600 * 10**9
 
 
 class CountSaver:
-    """seam.Saver for a model that is one number."""
+    """interfaces.Saver for a model that is one number."""
+
+    loaded_from: str | None = None
+    cannot_load: str | None = None
 
     def __init__(self, directory: str, progress: Progress) -> None:
-        self.directory = directory
+        self.directory: str | None = directory
         self._progress = progress
 
     def save(self, directory: str, tag: str, client_state: dict[str, Any]) -> None:
@@ -51,6 +54,18 @@ class CountSaver:
 
     def restore_position(self, position: dict[str, Any]) -> None:
         self._progress.step = position["batch"]
+
+    def contents(self) -> dict[str, Any]:
+        return {}
+
+    def look_at_start(self) -> None:
+        pass
+
+    def harmed(self) -> str | None:
+        return None
+
+    def join_ranks(self) -> None:
+        pass
 
 
 def let_escape(directory: str) -> None:

@@ -26,6 +26,9 @@ SAFETY_S = 60.0
 class OneFileSaver:
     """interfaces.Saver: each rank writes its own file, without any collective."""
 
+    loaded_from: str | None = None
+    cannot_load: str | None = None
+
     def __init__(self, directory: Path, rank: int) -> None:
         self.directory: str | None = str(directory)
         self.rank = rank
@@ -36,6 +39,12 @@ class OneFileSaver:
         self.is_pending = False
         self.full = False  # Its disk.
         self.says: dict[str, Any] = {}
+
+    def look_at_start(self) -> None:
+        raise NotImplementedError
+
+    def join_ranks(self) -> None:
+        raise NotImplementedError
 
     def harmed(self) -> str | None:
         return self.harm

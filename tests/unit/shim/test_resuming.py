@@ -31,6 +31,8 @@ class Loader:
     """interfaces.Saver that only loads."""
 
     directory: str | None = None
+    loaded_from: str | None = None
+    cannot_load: str | None = None
 
     def __init__(self) -> None:
         self.loaded: list[str] = []
@@ -51,6 +53,18 @@ class Loader:
         raise NotImplementedError
 
     def position(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def contents(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def look_at_start(self) -> None:
+        raise NotImplementedError
+
+    def harmed(self) -> str | None:
+        raise NotImplementedError
+
+    def join_ranks(self) -> None:
         raise NotImplementedError
 
 

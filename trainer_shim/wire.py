@@ -33,6 +33,9 @@ PHASES = ("init", "compile", "train", "eval", "agree", "checkpoint", "idle", "fi
 ACKS = ("received", "agreed", "saving", "saved", "failed", "aborted", "merged", "declined")
 CHECKPOINT_KINDS = ("good", "suspect", "none")
 CAPABILITIES = ("ask", "agree", "beat", "exit_after", "durable", "timing")
+# Why a halt is asked for where a step's own values are what is wrong: each rank knows whether they were finite before.
+# As the governor's trigger `nonfinite` calls it, which may not import this; a test plays each.
+REASONS_OF_VALUES = ("loss_nan", "loss_inf", "gradient_nonfinite")
 # Under `costgov run` a halted command ends with this code, which schedulers read as do-not-requeue.
 # 75 (EX_TEMPFAIL) invites a retry, 1 is every crash: 86 is unused by sysexits, shells and torchrun.
 HALT_EXIT_CODE = 86

@@ -6,12 +6,11 @@ import time
 from typing import Any, Dict, List, Optional
 
 from trainer_shim.launch import Place
+from trainer_shim.wire import REASONS_OF_VALUES
 
 from .open_requests import CheckpointRequest
 from .step_gate import Order
 
-# Why a governor halts, where the values themselves tell whether a checkpoint is one of before.
-_OF_VALUES = frozenset({"loss_nan", "loss_inf", "gradient_nonfinite"})
 Posts = List[Optional[Dict[str, Any]]]
 
 
@@ -23,7 +22,7 @@ def kind_of(order: Order, request: CheckpointRequest, ready: Posts) -> str:
     """
     if "suspect" not in (order.kind, request.checkpoint):
         return "good"
-    is_of_before = order.kind == "good" and request.reason in _OF_VALUES and _all_finite(ready)
+    is_of_before = order.kind == "good" and request.reason in REASONS_OF_VALUES and _all_finite(ready)
     return "good" if is_of_before else "suspect"
 
 

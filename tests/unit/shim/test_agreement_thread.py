@@ -18,6 +18,7 @@ from trainer_shim.saving.open_requests import OWN
 from trainer_shim.saving.save_at_step import PENDING_NS, SaveAtStep
 from trainer_shim.saving.step_gate import Order, StepGate
 from trainer_shim.saving.store import MemoryStore, StoreLostError
+from trainer_shim.wire import REASONS_OF_VALUES
 
 
 def test_what_the_next_step_has_drawn_before_its_boundary_it_draws_again(tmp_path: Path) -> None:
@@ -153,8 +154,7 @@ def test_what_is_written_when_the_loop_ends_is_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reason", "harm", "kind"),
     [
-        ("loss_nan", "", "good"),
-        ("gradient_nonfinite", "", "good"),
+        *((reason, "", "good") for reason in REASONS_OF_VALUES),
         ("loss_nan", None, "suspect"),  # This loop cannot look at its weights.
         ("loss_climbs", "", "suspect"),  # It may have begun to before the save.
     ],

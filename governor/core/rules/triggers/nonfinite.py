@@ -222,6 +222,7 @@ class Nonfinite(Trigger):
         return QUIET if seen else unknown("no_loss_seen")
 
     def _judge_rank(self, rank: int, state: _Rank) -> Finding | None:
+        # Trainers that are asked to save know loss_nan, loss_inf and gradient_nonfinite: wire.REASONS_OF_VALUES.
         if state.bad_loss:
             return self._loss_finding(rank, state)
         if self._is_vanished(state):

@@ -6,8 +6,6 @@ import contextlib
 import functools
 from typing import Any, Callable, List, Tuple
 
-from trainer_shim.guard import print_line
-
 
 class Undo:
     """Collects what takes the hooks off again."""
@@ -78,24 +76,3 @@ def give_once(undo: Undo, owner: Any, name: str, index: int, keyword: str, value
 def around(function: Callable[..., Any], *bound: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return what replace() makes of `function(*bound, original, *args, **kwargs)`: one call more, not two."""
     return lambda original: functools.partial(function, *bound, original)
-
-
-class StepOrder:
-    """Which optimizer ends a step: the last of the list, which has to be the last that steps."""
-
-    def __init__(self, last: Any, listed: str = "optimizer=", speaks: bool = True) -> None:
-        self.last = last
-        self._listed, self._speaks = listed, speaks
-        self._first: Any = None
-        self._is_told = False
-
-    def note(self, optimizer: Any) -> None:
-        """One of them has stepped."""
-        if self._first is None:
-            self._first = optimizer
-        if self._speaks and self._first is self.last is not optimizer and not self._is_told:
-            self._is_told = True
-            print_line(
-                "attach(): the last of %s steps before another one, so a step ends, and is saved, between the two: "
-                "list them in the order in which they step" % self._listed
-            )

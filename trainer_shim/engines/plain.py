@@ -119,7 +119,7 @@ class PlainSaver(base.PositionSaver):
             if name not in self._stateful:
                 self._given.append(name)
             self._stateful[name] = item
-        self._told: List[str] = []  # Whose states resume() will not load.
+        self._told: List[str] = []  # What need not be said again: of whose state, and of half a step.
         self._save_fn = save_fn.of(options.save_fn)
         self._load_fn = options.load_fn
         self._model, self._optimizers = model, optimizers
@@ -262,7 +262,7 @@ def instrument(
     undo = hooks.Undo()
     compiling.watch_model(torch, model, meter, undo)
     last = optimizers[-1] if ends_step else None
-    order = hooks.StepOrder(last, listed, trained.is_first_rank(torch))
+    order = _StepOrder(last, listed, trained.is_first_rank(torch))
     skipped = _SkippedStep(meter, last) if ends_step else ignore_skip
     gradients = torch_calls.instrument(meter, optimizers, undo, skipped)
     meter.watch_gradients(gradients, BLIND_STEPS_MAX if is_required(os.environ) else 0)
@@ -303,11 +303,32 @@ def is_sharded(model: Any) -> bool:
     return any(base.__name__ in _SHARDING for base in type(model).__mro__)
 
 
+class _StepOrder:
+    """Which optimizer ends a step: the last of the list, which has to be the last that steps."""
+
+    def __init__(self, last: Any, listed: str = "optimizer=", speaks: bool = True) -> None:
+        self.last = last
+        self._listed, self._speaks = listed, speaks
+        self._first: Any = None
+        self._is_told = False
+
+    def note(self, optimizer: Any) -> None:
+        """One of them has stepped."""
+        if self._first is None:
+            self._first = optimizer
+        if self._speaks and self._first is self.last is not optimizer and not self._is_told:
+            self._is_told = True
+            print_line(
+                "attach(): the last of %s steps before another one, so a step ends, and is saved, between the two: "
+                "list them in the order in which they step" % self._listed
+            )
+
+
 def _hook_step(
     torch: Any,
     optimizer: Any,
     meter: StepMeter,
-    order: hooks.StepOrder,
+    order: _StepOrder,
     undo: hooks.Undo,
     at_first: List[Callable[[], None]],
 ) -> None:
@@ -327,19 +348,18 @@ def _hook_step(
     calls = compiling.Calls(torch, lambda _args, _kwargs: enter(optimizer), lambda _result: end(optimizer))
     tracing, compiler = calls.tracing, calls.compiler
 
-    # Mute where somebody outside reports this call, or where we would break a graph that must be whole.
-    def before(stepped: Any, _args: Any, _kwargs: Any) -> None:
-        is_mute = calls.outside or ((tracing() or compiler._is_compiling_flag) and may_not_break())
-        if not (is_mute or trained.makes_state(stepped)):
-            enter(stepped)
+    def hook(report: Callable[[Any], None]) -> Callable[[Any, Any, Any], None]:
+        """Mute where somebody outside reports this call, or where we would break a graph that must be whole."""
 
-    def after(stepped: Any, _args: Any, _kwargs: Any) -> None:
-        is_mute = calls.outside or ((tracing() or compiler._is_compiling_flag) and may_not_break())
-        if not (is_mute or trained.makes_state(stepped)):
-            end(stepped)
+        def call(stepped: Any, _args: Any, _kwargs: Any) -> None:
+            is_mute = calls.outside or ((tracing() or compiler._is_compiling_flag) and may_not_break())
+            if not (is_mute or trained.makes_state(stepped)):
+                report(stepped)
 
-    undo.add(optimizer.register_step_pre_hook(before).remove)
-    undo.add(optimizer.register_step_post_hook(after).remove)
+        return call
+
+    undo.add(optimizer.register_step_pre_hook(hook(enter)).remove)
+    undo.add(optimizer.register_step_post_hook(hook(end)).remove)
     compiling.watch_step(torch, optimizer, calls, undo)
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainer_shim.engines.hooks import StepOrder
-from trainer_shim.engines.plain import PlainSaver
+from trainer_shim.engines.plain import PlainSaver, _StepOrder
 
 
 @pytest.mark.parametrize(
@@ -26,7 +25,7 @@ def test_the_last_optimizer_of_the_list_has_to_be_the_last_that_steps(
     listed: str, calls: str, is_told: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     optimizers = {name: SimpleNamespace() for name in listed}
-    order = StepOrder(optimizers[listed[-1]])
+    order = _StepOrder(optimizers[listed[-1]])
     for name in calls:
         order.note(optimizers[name])
     assert capsys.readouterr().err.count("list them in the order in which they step") == is_told

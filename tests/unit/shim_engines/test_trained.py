@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from trainer_shim.engines import trained
 from trainer_shim.engines.base import innermost
-from trainer_shim.engines.plain import _own_places, without_replicas
+from trainer_shim.engines.plain import PlainSaver, _own_places, without_replicas
 from trainer_shim.saving import checkpoint
 from trainer_shim.saving.store import MemoryStore
 
@@ -189,6 +190,9 @@ class Row(list[float]):
     def __getitem__(self, key: Any) -> Any:
         return Row(super().__getitem__(key))
 
+    def copy_(self, other: Row) -> None:
+        self[:] = other
+
     def tolist(self) -> list[float]:
         return list(self)
 
@@ -197,7 +201,8 @@ class Row(list[float]):
 
 def ranks(rank: int) -> Any:
     facts = {"is_available": True, "is_initialized": True, "get_rank": rank, "get_world_size": 2}
-    return SimpleNamespace(distributed=SimpleNamespace(**{name: lambda v=v: v for name, v in facts.items()}))
+    distributed = SimpleNamespace(**{name: lambda v=v: v for name, v in facts.items()})
+    return SimpleNamespace(distributed=distributed, no_grad=contextlib.nullcontext)
 
 
 def test_a_rank_that_had_its_own_does_not_take_rank_0s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,6 +214,18 @@ def test_a_rank_that_had_its_own_does_not_take_rank_0s(tmp_path: Path, capsys: p
     assert capsys.readouterr().err == ""
     assert _own_places(ranks(1), path, saved) == ["0.1.0"]
     assert "rank 0's values of 1 tensor (2: 2 elements), and those of rank 1 were others" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("rank", "own"), [(0, [0.5, -1.0]), (1, [9.0, 9.0])])
+def test_at_resume_a_rank_keeps_the_values_that_were_its_own(tmp_path: Path, rank: int, own: list[float]) -> None:
+    """They begin anew, as it is told: rank 0's would be neither what it had nor what the script has made."""
+    saved = {"0.0.0": Row([7.0]), "0.0.1": Row([0.5, -1.0])}
+    sample = trained.sampled({"0.0.0": Row([7.0]), "0.0.1": Row([3.0, 4.0])})
+    checkpoint.write_rank_file(str(tmp_path), 1, {"position": {"outside": sample}})
+    shared, mine = Row([1.0]), Row([9.0, 9.0])
+    saver: Any = SimpleNamespace(_optimizers=[SimpleNamespace(param_groups=[{"params": [shared, mine]}])], _stateful={})
+    PlainSaver._load_outside(saver, ranks(rank), str(tmp_path / "state.pt"), saved)
+    assert (shared, mine) == ([7.0], own)
 
 
 def test_only_what_has_everything_takes_the_place_of_what_is_attached() -> None:

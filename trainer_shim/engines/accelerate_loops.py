@@ -36,7 +36,7 @@ class AccelerateSaver(base.PositionSaver):
         self._save_fn = save_fn.of(options.save_fn)
         self._load_fn = options.load_fn
         self._numbered = _numbered(accelerator)
-        self._spared = 0
+        self._sparing = base.Sparing()
 
     def contents(self) -> Dict[str, Any]:
         parameters = [parameter for model in self._accelerator._models for parameter in model.parameters()]
@@ -118,18 +118,12 @@ class AccelerateSaver(base.PositionSaver):
         naming: Any = getattr(self._accelerator, "project_configuration", None)
         part = meter.enter_phase("checkpoint")
         weights.look(meter.progress, self.trained)
-        self._spared = 0 if meter.progress.is_good else self._spared + 1
-        spares = naming is not None and 0 < self._spared <= base.SPARED_MAX
-        limit = getattr(naming, "total_limit", None)
         try:
-            if spares:
-                naming.total_limit = None
-            self._forget_part(args[0] if args else kwargs.get("output_dir"))
-            with meter.unannounced():
-                path = original(*args, **kwargs)
+            with self._sparing.around_save(meter.progress.is_good, naming, "total_limit"):
+                self._forget_part(args[0] if args else kwargs.get("output_dir"))
+                with meter.unannounced():
+                    path = original(*args, **kwargs)
         finally:
-            if spares:
-                naming.total_limit = limit
             meter.exit_phase(part, False)
         if meter.progress.is_good:
             self._note_part(path)

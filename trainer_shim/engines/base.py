@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Tuple
@@ -14,7 +15,6 @@ from trainer_shim.saving import checkpoint
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
-# So many of a framework's own saves after a NaN delete no older checkpoint to make room: until a halt is there.
 SPARED_MAX = 3
 _LAYERS_MAX = 8  # Two are usual.
 
@@ -112,6 +112,27 @@ class PositionSaver:
     def restore_position(self, position: Dict[str, Any]) -> None:
         load_loader_states(position.get("loaders") or [])
         self._meter.resumed(int(position.get("step", self._meter.progress.step)), position.get("tokens_total"))
+
+
+class Sparing:
+    """After a NaN so many of a framework's own saves delete no older checkpoint to make room: until a halt is there."""
+
+    def __init__(self) -> None:
+        self._saves = 0  # Since the last good one.
+
+    @contextlib.contextmanager
+    def around_save(self, is_good: bool, owner: Any, limit: str) -> Iterator[None]:
+        """Around one save: `owner` has the number that the framework keeps, None where it keeps all, as its `limit`."""
+        self._saves = 0 if is_good else self._saves + 1
+        spares = owner is not None and 0 < self._saves <= SPARED_MAX
+        before = getattr(owner, limit, None)
+        try:
+            if spares:
+                setattr(owner, limit, None)
+            yield
+        finally:
+            if spares:
+                setattr(owner, limit, before)
 
 
 def report_last_good(meter: StepMeter, step: int, path: str) -> None:

@@ -109,7 +109,7 @@ class TrainerRun:
         self._saver = saver
         self._undo = hooks.Undo()
         self._is_deepspeed = False
-        self._spared = 0
+        self._sparing = base.Sparing()
         self._saved: Optional[Dict[str, Any]] = None  # Not announced yet: the first rank may still write.
         self._looks_left = 0
         self._said_no_state = False
@@ -174,20 +174,13 @@ class TrainerRun:
 
     def _save_checkpoint(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The Trainer saves, or we have it save. After a NaN its own saves delete no older one for a while."""
-        limits, meter = self._trainer.args, self._meter
-        if meter.announces_saves:
-            weights.look(meter.progress, self._saver.trained)
-            self._spared = 0 if meter.progress.is_good else self._spared + 1
-            attempt(self._saver.forget, int(self._trainer.state.global_step))
-        spares = meter.announces_saves and 0 < self._spared <= base.SPARED_MAX
-        before = limits.save_total_limit
-        try:
-            if spares:
-                limits.save_total_limit = None
+        meter = self._meter
+        if not meter.announces_saves:
             return _in_phase(meter, "checkpoint", original, *args, **kwargs)
-        finally:
-            if spares:
-                limits.save_total_limit = before
+        weights.look(meter.progress, self._saver.trained)
+        attempt(self._saver.forget, int(self._trainer.state.global_step))
+        with self._sparing.around_save(meter.progress.is_good, self._trainer.args, "save_total_limit"):
+            return _in_phase(meter, "checkpoint", original, *args, **kwargs)
 
     @guarded()
     def saved(self, state: Any) -> None:

@@ -24,7 +24,7 @@ from .saving.open_requests import OWN, CheckpointRequest, OpenRequests
 from .saving.resuming import resume_at, resume_from
 from .saving.save_at_step import SaveAtStep
 from .saving.step_gate import StepGate
-from .saving.store import connect
+from .saving.store import connect, next_meeting
 from .scalars import is_sound
 from .sight.failures import Failures
 from .signal_wakeup import SignalWakeup, signal_number
@@ -32,7 +32,6 @@ from .signal_wakeup import SignalWakeup, signal_number
 REQUIRED_WAIT_S = 10.0  # COSTGOV_REQUIRED: the service may be starting beside us.
 BYE_WAIT_S = 0.5  # At exit, for the last acks and bye to be confirmed.
 LINGER_S = 60.0  # At exit, for a checkpoint that every rank has written to become durable.
-_WATCHERS = [0]  # Constructed in this process.
 DATA_ANEW = "resume(): the checkpoint knows no place in the data, which begins anew: shim.wrap_loader(loader) keeps it"
 OWN_REQUEST_NS = 600_000_000_000  # As the default grace: a 70B checkpoint to shared storage takes minutes.
 
@@ -74,10 +73,7 @@ class Watcher:
         self._gate = StepGate(progress.step)
         self._requests = OpenRequests(lambda ack: self._governor.put("ack", ack))
         place = self._place
-        restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        # Every rank attaches as often as the others. The count keeps an earlier watcher's keys apart from ours.
-        _WATCHERS[0] += 1
-        meeting = "%s/%d" % (restart, _WATCHERS[0])
+        meeting = next_meeting("watch", environ)
         prefix = "costgov/%s/%s/%s" % (place.run, place.attempt, meeting)
         self._connect = functools.partial(connect, place.world_size, prefix, meeting)
         self._save_at_step = SaveAtStep(place.rank, self._gate, progress, saver, self._governor)

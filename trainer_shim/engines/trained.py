@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Seque
 
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.launch import is_required
-from trainer_shim.saving.store import KeyStore, connect
+from trainer_shim.saving.store import KeyStore, connect, next_meeting
 
 from .base import innermost
 
@@ -26,7 +26,6 @@ _SAMPLED_MAX = 256  # Tensors; a rank's sample of all is 16 KB.
 _VALUES_MAX = 8
 _UNLIKE = 1e-4  # Of the squares. Copies that each rank updates by the same gradients drift by rounding alone.
 _DEPTH_MAX = 8  # A state_dict() has its tensors three levels down.
-_ATTACHED = [0]  # How often, in this process: each time has its own place in the ranks' store.
 _MAKES_STATE = "_init_optim_state"  # Of torch.distributed.checkpoint.state_dict.
 _FRAMES_MAX = 8  # From a hook up to who calls step(): the hook's caller, wrappers of a profiler and of a scheduler.
 
@@ -201,8 +200,7 @@ def unlike_on_ranks(kept: Dict[str, Any]) -> List[str]:
     rank, world_size = rank_of(torch)
     if world_size < 2:
         return []
-    _ATTACHED[0] += 1
-    meeting = "outside/%s/%d" % (os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), _ATTACHED[0])
+    meeting = next_meeting("outside", os.environ)
     store = connect(world_size, "costgov/" + meeting, meeting)
     return [] if store is None else unlike_ranks(store, rank, world_size, sampled(kept))
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import Any, Dict, Optional, Protocol
+from typing import Any, Dict, Mapping, Optional, Protocol
+
+_MEETINGS: Dict[str, int] = {}  # By subject, in this process.
 
 
 class StoreLostError(Exception):
@@ -88,6 +90,15 @@ class TorchStore:
             return str(self._store.compare_set(self._prefix + key, "", value).decode())
         except (RuntimeError, OSError) as error:
             raise StoreLostError(_first_line(error)) from error
+
+
+def next_meeting(subject: str, environ: Mapping[str, str]) -> str:
+    """Name where the ranks of this launch meet about `subject`: every rank asks as often as the others.
+
+    The count keeps an earlier one's keys apart, as after a second attach(). torchrun keeps the store over restarts.
+    """
+    _MEETINGS[subject] = _MEETINGS.get(subject, 0) + 1
+    return "%s/%s/%d" % (subject, environ.get("TORCHELASTIC_RESTART_COUNT", "0"), _MEETINGS[subject])
 
 
 def connect(world_size: int, prefix: str, meeting: str) -> Optional[KeyStore]:

@@ -54,6 +54,13 @@ def _table(*rows: Tuple[Phase, Tuple[Phase, ...]]) -> Dict[Tuple[Phase, Answer],
     return {(phase, answer): after for phase, nexts in rows for answer, after in zip(Answer, nexts)}  # noqa: B905
 
 
+class Left(Enum):
+    """Why nobody may wait for a rank, in words for people. An abort of its own has it as `left`, too."""
+
+    FINISHED = "training has finished"
+    LOST = "lost its way"
+
+
 LIVE_PHASES = (Phase.POSITION, Phase.READY, Phase.WRITTEN, Phase.OUTCOME)
 
 NEXT = _table(
@@ -65,7 +72,7 @@ NEXT = _table(
 )
 
 
-_LEFT = "left"  # Of all rounds: the first rank that left, and why.
+_LEFT = "left"  # Of all rounds: the abort of the first rank that left.
 _CLAIMED = "claimed"
 
 
@@ -147,21 +154,21 @@ class Round:
             known: Dict[str, Any] = json.loads(text)
             return known
         left = self._store.get(_LEFT) if phase is Phase.POSITION else None
-        return None if left is None else {"abort": left}
+        return None if left is None else dict(json.loads(left))
 
-    def let_go(self, why: str, has_voted: bool = False) -> str:
-        """Nobody may wait for this rank in any phase of this round; return what is said of it.
+    def let_go(self, left: Left, has_voted: bool = False) -> Dict[str, Any]:
+        """Nobody may wait for this rank in any phase of this round; return the abort that says so.
 
         For one that has voted nobody does: its part is durable, and the checkpoint may become whole.
         """
-        told = "rank %d: %s" % (self._rank, why)
+        verdict = {"abort": "rank %d: %s" % (self._rank, left.value), "left": left.name}
         for phase in LIVE_PHASES[:-1] if has_voted else LIVE_PHASES:
-            self._give_up(phase, {"abort": told})
-        return told
+            self._give_up(phase, verdict)
+        return verdict
 
-    def leave(self, why: str, has_voted: bool = False) -> None:
+    def leave(self, left: Left, has_voted: bool = False) -> None:
         """Nor in any later round."""
-        self._store.settle(_LEFT, self.let_go(why, has_voted))
+        self._store.settle(_LEFT, json.dumps(self.let_go(left, has_voted)))
 
     def claim(self) -> Optional[Dict[str, Any]]:
         """On rank 0, which alone commits: from here on nobody else gives the outcome up. Return the word of who has."""
@@ -190,12 +197,13 @@ class Round:
         stays: Dict[str, Any] = json.loads(self._store.settle(key, json.dumps(verdict)))
         return stays
 
-    def abort(self, phase: Phase, why: str) -> Dict[str, Any]:
+    def abort(self, phase: Phase, why: str, left: Optional[Left] = None) -> Dict[str, Any]:
         """Give up a phase for all ranks, naming those that did not post; return the verdict that counts."""
         missing = [str(rank) for rank, post in enumerate(self.posted(phase)) if post is None]
         who = "rank" if len(missing) == 1 else "ranks"
         names = ", ".join(missing[:8]) + (", …" if len(missing) > 8 else "")
-        return self._give_up(phase, {"abort": "%s (no answer from %s %s)" % (why, who, names) if missing else why})
+        verdict = {"abort": "%s (no answer from %s %s)" % (why, who, names) if missing else why}
+        return self._give_up(phase, verdict if left is None else dict(verdict, left=left.name))
 
     def _posts(self, phase: Phase) -> str:
         return self._prefix + ("vote" if phase is Phase.OUTCOME else phase.value)

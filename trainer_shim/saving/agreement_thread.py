@@ -16,7 +16,7 @@ from trainer_shim.launch import Place, boot_id
 from trainer_shim.signal_wakeup import ReentrantEvent
 
 from . import outcome
-from .agreement import MARGIN_STEPS, Absent, Phase, Round
+from .agreement import MARGIN_STEPS, Absent, Left, Phase, Round
 from .facts import position_of
 from .open_requests import OWN, CheckpointRequest, OpenRequests, notice_of, request_of_notice
 from .save_at_step import SaveAtStep, order_of
@@ -36,8 +36,6 @@ IDLE_POLL_S = 0.05
 IDLE_POLL_PER_RANK_S = 0.001  # Likewise, at most 1,000.
 RECONNECT_S = 5.0
 _DECIDE_AGAIN_NS = 1_000_000_000  # The rank that posted last should have decided; it may have died between the two.
-
-_FINISHED, _LOST = "training has finished", "lost its way"
 
 Verdict = Dict[str, Any]
 
@@ -103,7 +101,7 @@ class AgreementThread:
         if self._store is not None and self._place.world_size > 1:
             round_ = self._round(self._store)
             self._settle_committed(round_)
-            round_.leave(_LOST if self._spoiled else _FINISHED, self._voted)
+            round_.leave(Left.LOST if self._spoiled else Left.FINISHED, self._voted)
 
     def _round(self, store: KeyStore) -> Round:
         return Round(store, self._generation, self._place.rank, self._place.world_size)
@@ -123,7 +121,7 @@ class AgreementThread:
             if self._committed is not None and not was_spoiled:
                 self._close_saved(self._committed)
             else:
-                self._close("failed", reason=clip(reason))
+                self._close_unsaved(Phase.FAILED, {"abort": reason})
         self._gate.settle()
         self._stop.wait(self.reconnect_s)
 
@@ -139,12 +137,12 @@ class AgreementThread:
             self._store = self._connect()
             if self._store is None:
                 if request is not None and time.monotonic_ns() > request.deadline_ns:
-                    self._close("aborted", reason="the ranks have no common store yet")
+                    self._close_unsaved(Phase.ABORTED, {"abort": "the ranks have no common store yet"})
                 return False
         round_ = self._round(self._store)
         if self._spoiled:
             self._settle_committed(round_)
-            round_.let_go(_LOST, self._voted)
+            round_.let_go(Left.LOST, self._voted)
             self._spoiled = False
             self._next_generation()
             return False
@@ -159,14 +157,14 @@ class AgreementThread:
         self._end(*self._run_round(round_))
         return True
 
-    def _end(self, ending: Phase, fields: Dict[str, Any]) -> None:
+    def _end(self, ending: Phase, verdict: Verdict) -> None:
         """Ack the end of the round, and stand still where the incident is a halt."""
         final = self._request
         self._next_generation()
         if ending is Phase.SAVED:
-            self._close_saved(fields)
+            self._close_saved(verdict)
         else:
-            self._close(ending.value, **fields)
+            self._close_unsaved(ending, verdict)
         self._save_at_step.note_end(ending is Phase.FAILED)
         self._gate.settle()
         if final.exit_after and ending is not Phase.ABORTED:
@@ -176,18 +174,20 @@ class AgreementThread:
 
     def _close_saved(self, verdict: Verdict) -> None:
         record, step = self._save_at_step.dated(verdict["record"]), int(verdict["step"])
-        self._close("saved", step=step, checkpoint=record)
+        self._said = ""
+        self._requests.close(Phase.SAVED.value, step=step, checkpoint=record)
         self._on_saved(record, step)
 
-    def _close(self, what: str, **fields: Any) -> None:
-        """Ack the end of the open incident. What the script asked for and does not get is said where it runs, too."""
-        reason = fields.get("reason", "") if self._request.incident.startswith(OWN) else ""
-        kind = "".join(one for one in reason if not one.isdigit())  # The step is another one each time.
-        has_ended = self._gate.finished or _FINISHED in reason  # Here or elsewhere: each run ends once.
+    def _close_unsaved(self, ending: Phase, verdict: Verdict) -> None:
+        """Ack why nothing is saved. What the script asked for and does not get is said where it runs, too."""
+        reason, is_own = clip(verdict["abort"]), self._request.incident.startswith(OWN)
+        kind = "".join(one for one in reason if not one.isdigit()) if is_own else ""  # The step is another each time.
+        has_ended = self._gate.finished or verdict.get("left") == Left.FINISHED.name  # Anywhere: each run ends once.
         if kind not in ("", self._said) and not has_ended and self._place.rank == 0:
             print_line("checkpoint(): %s: nothing is saved" % reason)
         self._said = kind
-        self._requests.close(what, **fields)
+        step = {"step": verdict["step"]} if "step" in verdict else {}
+        self._requests.close(ending.value, reason=reason, **step)
 
     def _next_generation(self) -> None:
         self._generation += 1
@@ -202,13 +202,13 @@ class AgreementThread:
         assert request is not None, "a round has an open incident"
         return request
 
-    def _run_round(self, round_: Round) -> Tuple[Phase, Dict[str, Any]]:
-        """Take part in a round; return how it ended and the last ack's fields."""
+    def _run_round(self, round_: Round) -> Tuple[Phase, Verdict]:
+        """Take part in a round; return how it ended, and the verdict of that with this rank's step."""
         step = self._gate.step
         if not self._gate.finished and self._request.checkpoint == "none":
-            return Phase.DECLINED, {"reason": "no checkpoint was asked for", "step": step}
+            return Phase.DECLINED, {"abort": "no checkpoint was asked for", "step": step}
         if not self._gate.finished and not self._save_at_step.can_save():
-            return Phase.DECLINED, {"reason": "this loop has no way to save", "step": step}
+            return Phase.DECLINED, {"abort": "this loop has no way to save", "step": step}
         verdict = self._agree(round_)
         if round_.follow(verdict) is Phase.READY:
             target = int(verdict["target"])
@@ -216,9 +216,9 @@ class AgreementThread:
             if round_.follow(verdict) is Phase.WRITTEN:
                 return self._save(round_, self._ordered(verdict))
         self._gate.release()
-        return round_.phase, {"reason": clip(verdict["abort"]), "step": self._gate.step}
+        return round_.phase, dict(verdict, step=self._gate.step)
 
-    def _save(self, round_: Round, order: Order) -> Tuple[Phase, Dict[str, Any]]:
+    def _save(self, round_: Round, order: Order) -> Tuple[Phase, Verdict]:
         """Have this rank's part written, make it durable, and learn what became of the whole."""
         self._requests.report("saving", step=order.step)
         self._gate.order(order)
@@ -233,13 +233,12 @@ class AgreementThread:
             verdict = self._secure(round_, order, result.path, until_ns)
             if round_.follow(verdict) is Phase.SAVED:
                 self._harden(verdict)
-                return round_.phase, verdict
-        return round_.phase, {"step": order.step, "reason": clip(verdict["abort"])}
+        return round_.phase, dict(verdict, step=order.step)
 
     def _agree(self, round_: Round) -> Verdict:
         """Promise this rank's position and wait for the target step."""
         if self._gate.finished:
-            return self._give_up(round_, _FINISHED)
+            return self._give_up(round_)
         until_ns = min(self._request.deadline_ns, time.monotonic_ns() + AGREE_LIMIT_NS)
         verdict = round_.verdict(Phase.POSITION)  # A rank that slept through it finds it decided, always as an abort.
         if verdict is None:
@@ -263,7 +262,7 @@ class AgreementThread:
             self._pause(round_)
         arrived = gate.arrived
         if arrived is None:
-            return self._give_up(round_, _FINISHED if gate.finished else late)
+            return self._give_up(round_, None if gate.finished else late)
         step, error, harmed = arrived["step"], arrived.get("error"), arrived.get("harmed")
         error = error or (self._doubt(round_, step, harmed) if harmed else None)
         self._share(round_)  # The verdict of this phase names kind and exit for everyone.
@@ -373,7 +372,7 @@ class AgreementThread:
                 return verdict
             now_ns = time.monotonic_ns()
             if phase is Phase.POSITION and self._gate.finished:  # No step is left that could be agreed on.
-                return self._give_up(round_, _FINISHED)
+                return self._give_up(round_)
             if now_ns > until_ns():
                 return round_.abort(phase, late)
             if now_ns > again_ns:
@@ -382,10 +381,11 @@ class AgreementThread:
                     round_.decide(phase)
             self._pause(round_)
 
-    def _give_up(self, round_: Round, why: str) -> Verdict:
-        """This rank cannot go on: abort for everyone."""
-        verdict = round_.abort(round_.phase, "rank %d: %s" % (self._place.rank, why))
-        return verdict if "abort" in verdict else {"abort": why}
+    def _give_up(self, round_: Round, why: Optional[str] = None) -> Verdict:
+        """This rank cannot go on, None: because its loop has ended. Abort for everyone."""
+        left, told = (Left.FINISHED, Left.FINISHED.value) if why is None else (None, why)
+        verdict = round_.abort(round_.phase, "rank %d: %s" % (self._place.rank, told), left)
+        return verdict if "abort" in verdict else {"abort": told}
 
     def _share(self, round_: Round) -> None:
         """Tell the other ranks what a request merged here has added."""

@@ -36,6 +36,28 @@ def test_a_rank_that_leaves_is_waited_for_by_nobody_and_no_line_is_printed(
     assert capsys.readouterr().err == ""
 
 
+def test_a_rank_whose_loop_has_ended_asked_for_what_nobody_saves_and_no_line_is_printed(
+    ranks: list[Rank], capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(ranks)
+    ranks[3].gate.finish()
+    ranks[0].ask(f"{OWN}1.1")
+    assert "rank 3: training has finished" in ranks[0].ack(f"{OWN}1.1", "aborted")["reason"]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_reason_that_reads_like_the_end_of_training_is_said_all_the_same(
+    ranks: list[Rank], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a rank could not do is told in its own words, and those may be any."""
+    ranks[3].saver.directory = "/proc/training has finished"
+    start(ranks)
+    ranks[0].ask(f"{OWN}1.1")
+    reason = ranks[0].ack(f"{OWN}1.1", "failed", "aborted")["reason"]
+    assert "rank 3: cannot write to /proc/training has finished" in reason
+    assert capsys.readouterr().err == f"costgov: checkpoint(): {reason}: nothing is saved\n"
+
+
 def test_what_the_script_asks_for_holds_no_rank_for_long_where_another_makes_no_step(ranks: list[Rank]) -> None:
     """Uneven inputs: a rank that is out of data waits in a collective for those that stand at the agreed step."""
     for rank in ranks:

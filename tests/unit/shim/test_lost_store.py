@@ -10,10 +10,10 @@ import pytest
 
 from tests.unit.shim.ranks import RANKS, SAFETY_S, Rank, start
 from trainer_shim.saving import checkpoint
-from trainer_shim.saving.agreement import Phase, Round
+from trainer_shim.saving.agreement import Left, Phase, Round
 from trainer_shim.saving.store import KeyStore, MemoryStore, StoreLostError
 
-GIVEN_UP = {"abort": "rank 1: lost its way"}
+GIVEN_UP = {"abort": "rank 1: lost its way", "left": "LOST"}
 RECORD = {"record": {"path": "cg_7"}, "step": 7, "exit": None}
 
 
@@ -24,7 +24,7 @@ def pair() -> tuple[Round, Round]:
 
 def test_what_has_been_given_up_rank_0_does_not_commit() -> None:
     first, second = pair()
-    second.let_go("lost its way")
+    second.let_go(Left.LOST)
     assert first.claim() == GIVEN_UP
     assert second.verdict(Phase.OUTCOME) == GIVEN_UP
 
@@ -33,7 +33,7 @@ def test_what_rank_0_commits_nobody_gives_up_for_others() -> None:
     first, second = pair()
     assert first.claim() is None
     assert second.abort(Phase.OUTCOME, "late")["abort"].startswith("late"), "it need not wait for ever itself"
-    second.let_go("lost its way")
+    second.let_go(Left.LOST)
     assert first.verdict(Phase.OUTCOME) is None
     assert first.settle(Phase.OUTCOME, RECORD) == RECORD
     assert second.abort(Phase.OUTCOME, "late") == RECORD
@@ -44,7 +44,7 @@ def test_a_rank_that_was_lost_between_its_two_words_has_given_up() -> None:
     store = Breaks(MemoryStore(), lambda verb, key: verb == "settle" and key.endswith("outcome/verdict"))
     second = Round(store, 0, 1, 2)
     with pytest.raises(StoreLostError):
-        second.let_go("lost its way")
+        second.let_go(Left.LOST)
     assert Round(store, 0, 0, 2).claim() == GIVEN_UP
     assert second.verdict(Phase.OUTCOME) == GIVEN_UP
 
@@ -52,13 +52,13 @@ def test_a_rank_that_was_lost_between_its_two_words_has_given_up() -> None:
 def test_rank_0_takes_back_what_it_claimed_and_could_not_write() -> None:
     first, second = pair()
     assert first.claim() is None
-    first.let_go("lost its way")
-    assert second.verdict(Phase.OUTCOME) == {"abort": "rank 0: lost its way"}
+    first.let_go(Left.LOST)
+    assert second.verdict(Phase.OUTCOME) == {"abort": "rank 0: lost its way", "left": "LOST"}
 
 
 def test_a_rank_that_has_voted_gives_up_nothing_of_the_outcome() -> None:
     first, second = pair()
-    second.let_go("lost its way", has_voted=True)
+    second.let_go(Left.LOST, has_voted=True)
     assert first.verdict(Phase.OUTCOME) is None
     assert first.verdict(Phase.WRITTEN) == GIVEN_UP
     assert first.claim() is None

@@ -59,9 +59,13 @@ def commit(
         return given_up
     try:
         record = checkpoint.commit(path, parts, facts, move_latest=ours and kind == "good")
-        final = saving.publish(path, order.step, kind)
     except OSError as failure:
         return round_.settle(Phase.OUTCOME, {"abort": "rank 0: manifest: %s" % (failure.strerror or failure)})
+    try:
+        final = saving.publish(path, order.step, kind)
+    except OSError as failure:  # Nobody looks for it there; who is told finds it, and nobody removes it.
+        told = "rank 0: whole, but it has to stay in %s: %s" % (path, failure.strerror or failure)
+        return round_.settle(Phase.OUTCOME, {"abort": clip(told)})
     record.update(path=final, manifest=os.path.join(final, checkpoint.MANIFEST))
     exit_code = str(request.exit_code) if request.exit_after else None
     return {"record": record, "step": order.step, "exit": exit_code}

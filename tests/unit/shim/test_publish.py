@@ -9,11 +9,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.unit.shim.ranks import OneFileSaver, Rank
+from trainer_shim.governor_socket import GovernorSocket
+from trainer_shim.launch import Place
+from trainer_shim.saving import outcome
+from trainer_shim.saving.agreement import Phase, Round
 from trainer_shim.saving.checkpoint import MANIFEST
+from trainer_shim.saving.open_requests import CheckpointRequest
 from trainer_shim.saving.publish import publish, remove_abandoned, sign, staging_directory
+from trainer_shim.saving.save_at_step import SaveAtStep
+from trainer_shim.saving.step_gate import Order
+from trainer_shim.saving.store import MemoryStore
 
 
 def staged(directory: Path, step: int, content: str) -> Path:
@@ -171,3 +181,31 @@ def test_one_that_was_being_removed_goes(tmp_path: Path) -> None:
     remove_abandoned(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
     remove_abandoned(str(tmp_path / "absent"))
+
+
+class Elsewhere(OneFileSaver):
+    """interfaces.OwnMeans of which the final place cannot be written."""
+
+    def final_path(self, path: str, step: int, kind: str) -> str:
+        return str(Path(path).parents[1] / "missing" / f"checkpoint-{step}")
+
+    def resume_directory(self) -> str:
+        raise NotImplementedError
+
+    def own_checkpoints(self, directory: str) -> list[dict[str, Any]]:
+        raise NotImplementedError
+
+
+def test_what_is_whole_and_cannot_move_is_said_to_lie_where_it_does(tmp_path: Path) -> None:
+    path = staged(tmp_path, 7, "new")
+    rank = Rank(0, MemoryStore(), tmp_path, 0.0)
+    governor = GovernorSocket(["/nonexistent/costgov"], 0, dict)
+    saving = SaveAtStep(0, rank.gate, rank.progress, Elsewhere(tmp_path, 0), governor)
+    saving.delegate()
+    order = Order(True, "cg_7", "good", False, 86, 0, "own.7", 7)
+    request = CheckpointRequest("own.7", "good", 0, False, 86, "")
+    round_, place = Round(MemoryStore(), 0, 0, 1), Place("run", "attempt", 0, 1, 0, 1)
+    round_.post(Phase.OUTCOME, outcome.vote_of(place, order, str(path)))
+    told = outcome.commit(round_, order, str(path), place, request, {}, saving)
+    assert told == {"abort": f"rank 0: whole, but it has to stay in {path}: No such file or directory"}
+    assert (path / MANIFEST).exists()

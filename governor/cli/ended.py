@@ -170,7 +170,8 @@ def _living(launched: Row | None, alive: Sequence[Row]) -> tuple[int, ...]:
     known = dict.fromkeys(process_of(row) for row in rows)
     with contextlib.suppress(OSError):
         processes = LinuxProcesses(SystemClock().boot_id)
-        return tuple(process.pid for process in known if not processes.is_gone(process))
+        seen = (place for process in known if (place := processes.locate(process)) is not None)
+        return tuple(process.pid for process in seen if not processes.is_gone(process))
     return ()
 
 

@@ -191,13 +191,13 @@ def settings_from(config: Path | None, overrides: dict[str, Any] | None = None, 
     return settings
 
 
-def sockets(control: str | None) -> tuple[str, ...]:
-    return (control,) if control else control_client.socket_paths(os.environ)
+def sockets(control: str | None, run: str | None = None) -> tuple[str, ...]:
+    return (control,) if control else control_client.socket_paths(os.environ, run=run)
 
 
 def ask(control: str | None, request: dict[str, Any]) -> Any:
     """Ask the governor that knows the answer and return its data. Otherwise fail in one line."""
-    answer = control_client.ask_first(sockets(control), request)
+    answer = control_client.ask_first(sockets(control, request.get("run")), request)
     if not answer.ok:
         refuse(answer)
     return answer.data

@@ -81,7 +81,7 @@ def status(run: str | None, watch: bool, control: str | None, as_json: bool) -> 
 
 def _ask(control: str | None, run: str | None = None) -> list[Any]:
     """The status of every governor that answers, and watches `run` if one is named. Fails when none does."""
-    paths = sockets(control)
+    paths = sockets(control, run)
     answers = control_client.ask_each(paths, {"cmd": "status"})
     good = [answer.data for answer in answers if answer.ok]
     if not good:

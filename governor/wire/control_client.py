@@ -40,31 +40,36 @@ class Answer:
     code: str = ""
 
 
-def socket_paths(environ: Mapping[str, str], system_socket: str = SYSTEM_SOCKET) -> tuple[str, ...]:
+def socket_paths(
+    environ: Mapping[str, str], system_socket: str = SYSTEM_SOCKET, run: str | None = None
+) -> tuple[str, ...]:
     """Return where a governor may listen, first choice first.
 
     A path in the environment is the only choice; without one, the system's and the user's paths are. The variables are
-    those of the settings, so a governor started in the same environment uses the same path.
+    those of the settings, so a governor started in the same environment uses the same path. A `costgov run` that only
+    others may talk to has no say in what is asked, unless its name is `run`'s.
     """
     given = environ.get("COSTGOV_PATHS__CONTROL_SOCKET") or environ.get("COSTGOV_CONTROL")
     if given:
         return (given,)
     directory = environ.get("COSTGOV_PATHS__RUNTIME_DIR")
     if directory:
-        return (f"{directory}/control.sock", *_run_sockets(directory))
+        return (f"{directory}/control.sock", *_run_sockets(directory, run))
     runtime = environ.get("XDG_RUNTIME_DIR")
     state_home = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME", "/"), ".local/state")
     users = f"{runtime}/costgov/control.sock" if runtime else f"{state_home}/costgov/run/control.sock"
-    of_runs = [found for path in (system_socket, users) for found in _run_sockets(os.path.dirname(path))]
+    of_runs = [found for path in (system_socket, users) for found in _run_sockets(os.path.dirname(path), run)]
     # After a logout a user's governor listens in its state directory. Most users never have a socket there.
     lasting = f"{state_home}/costgov/control.sock"
-    seconds = [*([lasting] if os.path.exists(lasting) else []), *_run_sockets(os.path.dirname(lasting))]
+    seconds = [*([lasting] if os.path.exists(lasting) else []), *_run_sockets(os.path.dirname(lasting), run)]
     return (system_socket, users, *of_runs, *(path for path in seconds if path not in of_runs))
 
 
-def _run_sockets(runtime_dir: str) -> list[str]:
-    """The governors of `costgov run`, each in its own directory."""
-    return sorted(glob.glob(f"{glob.escape(runtime_dir)}/runs/*/control.sock"))[:GOVERNORS_MAX]
+def _run_sockets(runtime_dir: str, run: str | None) -> list[str]:
+    """The governors of `costgov run`, each in its own directory, which has the command's name."""
+    found = sorted(glob.glob(f"{glob.escape(runtime_dir)}/runs/*/control.sock"))
+    asked = (path for path in found if os.access(path, os.W_OK) or os.path.basename(os.path.dirname(path)) == run)
+    return list(asked)[:GOVERNORS_MAX]
 
 
 def ask(path: str, request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> Answer:

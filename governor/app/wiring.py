@@ -22,8 +22,9 @@ from governor.adapters.machine.gpu_watch import GpuWatch
 from governor.adapters.machine.host_watch import GovernorWatch, MemoryWatch, NoticeWatch, OwnFileWatch, UidRangeWatch
 from governor.adapters.machine.nvml import NvmlSampler
 from governor.adapters.machine.oom_kills import OomKillWatch
+from governor.adapters.machine.own_process import own_processes
 from governor.adapters.machine.processes import LinuxProcesses, proc_advice
-from governor.adapters.machine.service import SystemdNotifier, run_selftest, selftest_lines
+from governor.adapters.machine.service import SystemdNotifier, has_cap_kill, run_selftest, selftest_lines
 from governor.adapters.trainers.checkpoints import DiskCheckpoints
 from governor.adapters.trainers.inbox import SeqpacketInbox
 from governor.adapters.trainers.listener import SocketUnavailable
@@ -186,7 +187,7 @@ class Governor:
             journal=self.journal,
             checkpoints=self.checkpoints,
             observer=observers,
-            process_killer=ProcessKiller(self.processes, os.getpid(), facts.redact_keys),
+            process_killer=ProcessKiller(self.processes, os.getpid(), facts.redact_keys, own_processes, has_cap_kill()),
             post=lambda event: self.daemon.post(event),  # noqa: PLW0108 - the daemon is built later, with this performer.
             cloud=self.cloud,
         )
@@ -308,10 +309,9 @@ class Governor:
             "ok": self.node.facts.can_stop,
         }
         selftest = [{"name": name, "ok": ok, "line": line} for name, ok, line in self.selftest]
-        journal_problem = self.journal.problem
         return {
             "governor": {
-                "journal_problem": journal_problem,
+                "journal_problem": self.journal.problem,
                 "recording": self.recordings.document() if self.recordings is not None else None,
                 "processes_stuck": self.processes.is_stuck,
                 "cloud": cloud,

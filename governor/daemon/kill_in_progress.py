@@ -9,6 +9,7 @@ from typing import Protocol
 
 from governor.core.base.identity import Clue, ProcessFacts, ProcessId
 from governor.core.base.units import MonoNs
+from governor.core.halt.inherited import Inherited
 from governor.core.halt.kill_set import KillSet, ancestors, in_group
 from governor.core.halt.neighbours import Ties
 
@@ -51,6 +52,7 @@ class KillInProgress:
     uid: int
     other_uids: tuple[int, ...]
     signum: signal.Signals
+    inherited: Inherited | None = None  # Its launch, which another governor has begun.
     has_name: bool = False  # Its run is the one of the command's name.
     marks: tuple[int, ...] = ()
     cgroups: tuple[str, ...] = ()

@@ -41,7 +41,7 @@ from governor.core.events.effects import (
 )
 from governor.core.events.inputs import Event, ProcessesSeen
 from governor.core.events.machine import RunRecalled
-from governor.core.halt.incident import TARGETS_MAX, process_of
+from governor.core.halt.incident import TARGETS_MAX, Incident, process_of
 from governor.core.money.charges import charge_row
 from governor.daemon.calls import Call, Calls
 from governor.daemon.log_quota import LogQuota, more_like_it
@@ -201,7 +201,23 @@ class Performer:
         ]
         if effect.checkpoint != "none" and effect.rank is None:
             self.checkpoints.prepare()
-        self._record(Record("effect", effect.run, effect.incident_id, {"effect": "ask", "reached": reached}))
+        kept: list[Record | PersistIncident] = [
+            Record("effect", effect.run, effect.incident_id, {"effect": "ask", "reached": reached})
+        ]
+        if effect.rank is None and self._look_below(managed):
+            kept.append(persist_incident(self.node, managed))
+        self._persist(kept)
+
+    def _look_below(self, managed: ManagedRun) -> bool:
+        """Note what the halt's launch has now, if it is the command's: we may be killed. Whether there is news."""
+        incident = managed.incident
+        if incident is None:
+            return False
+        below = self.process_killer.below((*incident.launchers, *incident.rank_processes), incident.launch)
+        if below is None or below == incident.below:
+            return False
+        incident.note_below(below)
+        return True
 
     def _signal_rank(self, process: Any, number: int) -> str:
         if number == 0:
@@ -232,7 +248,7 @@ class Performer:
             others=partial(announced_by_others, self.node.runs, run),
             signalled=[process_of(row) for row in (incident.targets if incident is not None else ())],
             strangers=partial(announced_by_others, self.node.runs, run, but_of=(uid, *others)),
-            has_name=self.node.command is not None and run == self.node.command.run,
+            has_name=run == self._name_of_command(incident), launch=incident.launch if incident is not None else None,
         )  # fmt: skip
         unsent = self._why_unsent(hit)
         if managed is not None and managed.incident is not None:
@@ -244,6 +260,12 @@ class Performer:
         if self.process_killer.blind is not None:
             text = f"{signum.name} is not sent: {unsent}; it is sent when the table can be read again"
             self.alarm(Alarm("process_table_unreadable", run, text))
+
+    def _name_of_command(self, incident: Incident | None) -> str | None:
+        """Of the halt's own launch, which may be an earlier one."""
+        if incident is not None and incident.launch is not None:
+            return incident.launch.run
+        return self.node.command.run if self.node.command is not None else None
 
     def _why_unsent(self, hit: list[dict[str, Any]]) -> str | None:
         if self.process_killer.blind is not None:
@@ -265,6 +287,7 @@ class Performer:
             left = [process for process in others if not self.processes.is_gone(process)]
             of_others = [process for process in left if self._is_anothers(managed, process)]
             managed.incident.note_left(left, signalled, of_others=of_others)
+            self._look_below(managed)
             # At once: a governor that resumes this halt ends what was signalled, and nothing else may tie that to it.
             kept.append(persist_incident(self.node, managed))
         data = {"effect": signum.name, "targets": hit[:TARGETS_MAX], "targets_total": len(hit)}

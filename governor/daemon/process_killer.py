@@ -14,7 +14,8 @@ from governor.core.base.secrets import redacted
 from governor.core.base.units import NS_PER_MS, NS_PER_S, MonoNs
 from governor.core.events.inputs import ProcessesSeen
 from governor.core.halt.adopted import Adoption
-from governor.core.halt.incident import process_row
+from governor.core.halt.incident import LeftLaunch, process_row
+from governor.core.halt.inherited import Inherited, inherited
 from governor.core.halt.kill_set import (
     KillSet,
     begun_beside,
@@ -55,11 +56,14 @@ class ProcessKiller:
     processes: Processes
     own_pid: int
     redact_keys: tuple[str, ...] = ()
+    own_processes: Callable[[], frozenset[tuple[int, int]]] = frozenset  # Pid and start of what the governor starts.
+    may_end_all: bool = False  # The processes of every user.
     _open: dict[str, KillInProgress] = field(default_factory=dict)
     blind: str | None = None  # Why the process table cannot be read.
     group: ControlGroup | None = None  # Of the command of `costgov run`.
     surroundings: Surroundings | None = None  # Likewise.
     adoption: Adoption | None = None  # Likewise.
+    _inherited: dict[tuple[ProcessId, ...], Inherited] = field(default_factory=dict)  # By the launch's command.
     _late: list[tuple[str, signal.Signals, list[dict[str, Any]]]] = field(default_factory=list)
 
     def attend(
@@ -79,7 +83,7 @@ class ProcessKiller:
         signum: signal.Signals, other_uids: Iterable[int] = (), *, marks: Iterable[int] = (),
         cgroups: Iterable[str] = (), programs: Iterable[str] = (), signalled: Iterable[ProcessId] = (),
         unsure: Callable[[], Iterable[ProcessId]] = tuple, others: Callable[[], Iterable[ProcessId]] = tuple,
-        strangers: Callable[[], Iterable[ProcessId]] = tuple, has_name: bool = False,
+        strangers: Callable[[], Iterable[ProcessId]] = tuple, has_name: bool = False, launch: LeftLaunch | None = None,
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Signal every process of the run, launchers first. Repeatable. Return each process and its signal's result.
 
@@ -91,7 +95,7 @@ class ProcessKiller:
         killing = KillInProgress(
             tuple(dict.fromkeys(ranks)), tuple(launchers), uid, tuple(other_uids), signum,
             marks=tuple(marks), cgroups=tuple(cgroups), programs=tuple(programs), unsure=unsure, others=others,
-            strangers=strangers, signalled=tuple(signalled), has_name=has_name,
+            strangers=strangers, signalled=tuple(signalled), has_name=has_name, inherited=self._inherit(launch),
         )  # fmt: skip
         if known is not None:
             killing.members, killing.apart, killing.siblings = known.members, known.apart, known.siblings
@@ -99,6 +103,42 @@ class ProcessKiller:
         table = self._table()
         killing.is_waiting = table is None
         return self._begin(killing, table) if table is not None else []
+
+    def _inherit(self, launch: LeftLaunch | None) -> Inherited | None:
+        """What is known of a launch that is not below us. None where it is."""
+        if launch is None or (self.adoption is not None and self.adoption.is_among(launch.processes)):
+            return None
+        if launch.processes not in self._inherited:
+            made = inherited(launch, self.own_pid, self.own_processes, may_end_all=self.may_end_all)
+            self._inherited[launch.processes] = made
+        return self._inherited[launch.processes]
+
+    def below(self, processes: Iterable[ProcessId], launch: LeftLaunch | None = None) -> tuple[ProcessId, ...] | None:
+        """What a governor that goes on with a halt must know, as of now. `processes`: the run's ranks and launchers.
+
+        None: it is not of the command, or the process table cannot be read.
+        """
+        adoption = self._inherit(launch) or self.adoption
+        if adoption is None or not adoption.is_among(processes):
+            return None
+        try:
+            table: Table = self.processes.table()
+        except OSError:
+            return None
+        adoption.learn(table)
+        return adoption.to_remember(table)
+
+    def left_of(
+        self, launch: LeftLaunch, uids: Iterable[int], own: Iterable[ProcessId], others: Iterable[ProcessId]
+    ) -> tuple[ProcessFacts, ...]:  # fmt: skip
+        """What lives of another governor's launch, or perhaps of it, behind the halt. OSError: it cannot be seen."""
+        known = self._inherit(launch)
+        if known is None:
+            return ()
+        table = self.processes.table()
+        known.learn(table)
+        living = known.living(table, tuple(uids), own, others)
+        return tuple(facts for facts in living if not self.processes.is_gone(facts.process))
 
     def take_late(self) -> list[tuple[str, signal.Signals, list[dict[str, Any]]]]:
         """The signals that had waited and have been sent since: incident, signal, and as `begin` returns it."""
@@ -146,12 +186,13 @@ class ProcessKiller:
     def _tie(self, killing: KillInProgress, table: Table) -> Ties:
         """Look again which processes are other runs': these may begin, and announce themselves, during the halt."""
         before = killing.members.marks if killing.members is not None else ()
-        if self.adoption is not None and self.adoption.is_among((*killing.launchers, *killing.ranks)):
-            killing.left = self.adoption.to_leave(table, killing.uids, (*killing.ranks, *killing.launchers))
-            killing.of_command = self.adoption.to_end(
+        adoption = killing.inherited or self.adoption
+        if adoption is not None and adoption.is_among((*killing.launchers, *killing.ranks)):
+            killing.left = adoption.to_leave(table, killing.uids, (*killing.ranks, *killing.launchers))
+            killing.of_command = adoption.to_end(
                 table, killing.uids, killing.others(), killing.left, has_name=killing.has_name
             )
-            killing.managers = self.adoption.managers(table, killing.uids) | killing.left
+            killing.managers = adoption.managers(table, killing.uids) | killing.left
         killing.ties = own_ties(
             table, killing.ranks, killing.launchers, (*killing.marks, *before), killing.cgroups, killing.others(),
             self.own_pid, uids=killing.uids, guesses=(*killing.apart, *killing.siblings),
@@ -162,9 +203,10 @@ class ProcessKiller:
         return killing.ties
 
     def _above_both(self, killing: KillInProgress, table: Table) -> frozenset[int]:
-        if self.adoption is None or not killing.has_name:
+        adoption = killing.inherited or self.adoption
+        if adoption is None or not killing.has_name:
             return frozenset()
-        return self.adoption.above_both(table, killing.ranks, killing.uids, killing.others())
+        return adoption.above_both(table, killing.ranks, killing.uids, killing.others())
 
     def _left(self, killing: KillInProgress, members: KillSet) -> KillSet:
         """What is left to the run of what an earlier scan knew as its own."""
@@ -205,17 +247,18 @@ class ProcessKiller:
     def _table(self) -> Table | None:
         """The process table; None while it cannot be read (no descriptors, no memory). That is not an empty table."""
         try:
-            table = self.processes.table()
+            table: Table = self.processes.table()
         except OSError as error:
             if self.blind is None:  # Logged once, and not at each of twenty scans a second.
                 log.error("process_table_unreadable", reason=error.strerror, until="it can be read, signals wait")
             self.blind = error.strerror or "unknown error"
             return None
         self.blind = None
-        if self.adoption is None:
-            return table
-        self.adoption.learn(table)
-        return self.adoption.marked(table)
+        for adoption in (self.adoption, *self._inherited.values()):
+            if adoption is not None:
+                adoption.learn(table)
+                table = adoption.marked(table)
+        return table
 
     def _send(self, process: ProcessId, signum: signal.Signals) -> Sent:
         if signum is signal.SIGTERM:
@@ -318,7 +361,9 @@ class ProcessKiller:
         assert killing.members is not None
         members = frozenset(killing.members.members)
         beside = self._beside(killing, killing.members, table)
-        adoption = self.adoption if self.adoption is not None and self.adoption.mark in killing.marks else None
+        adoption = killing.inherited or self.adoption
+        if adoption is not None and adoption.mark not in killing.marks:
+            adoption = None
         adopted = adoption.unsure(table) if adoption is not None else ()
         others = (
             *killing.bearers_shared, *(facts.process for facts in adopted),

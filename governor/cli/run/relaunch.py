@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from governor.adapters.command.child import Command, living
-from governor.adapters.command.surroundings import here
+from governor.adapters.command.surroundings import Surroundings, here
 from governor.adapters.journal.writer import JournalLocked
 from governor.app.earlier_launch import lives_elsewhere
 from governor.app.node_facts import CannotStart
@@ -23,7 +23,7 @@ from governor.core.base.run_names import names_of
 from governor.core.base.secrets import command_text, redacted
 from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.halt_plan import RUNG_DESTROY
-from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.managed_run import ManagedRun, announced_by_others
 from governor.core.engine.node import RUNS_MAX
 from governor.core.halt.incident import Incident, process_of
 from governor.core.halt.state import HaltState, StopTarget
@@ -101,7 +101,7 @@ def finish_halt(governor: Governor, name: str, argv: Sequence[str], print_line: 
 
     governor.daemon.supervise(
         SupervisedCommand(
-            run=name, argv=own_argv(name, argv), processes=(), on_signal=on_signal,
+            run=name, argv=own_argv(name, argv), processes=(), on_signal=on_signal, surroundings=Surroundings(),
             should_end=lambda: all(one.is_closed or not (own or _stops_machine(one)) for one in incidents),
         )
     )  # fmt: skip
@@ -119,7 +119,28 @@ def finish_halt(governor: Governor, name: str, argv: Sequence[str], print_line: 
         )
     if not own:
         return ExitCode.FAILED
-    return ExitCode.HALTED if left is None else ExitCode.NEEDS_HUMAN
+    unended = [line for managed, incident in found if incident in own for line in _left_of(governor, managed, incident)]
+    for line in dict.fromkeys(unended):
+        print_line(f"costgov: {line}")
+    return ExitCode.HALTED if left is None and not unended else ExitCode.NEEDS_HUMAN
+
+
+def _left_of(governor: Governor, managed: ManagedRun, incident: Incident) -> list[str]:
+    """Who lives of the halted launch, or is perhaps of it. It is not below us: see core/halt/inherited.py."""
+    if incident.launch is None:
+        return []
+    own, others = (*incident.launchers, *incident.rank_processes), announced_by_others(governor.node.runs, incident.run)
+    killer, uids = governor.daemon.performer.process_killer, (managed.run.uid, *incident.named_uids)
+    try:
+        left = killer.left_of(incident.launch, uids, own, others)
+    except OSError as error:
+        return [f"what is left of the halted launch cannot be seen: {error.strerror}"]
+    lines = [
+        f"pid {facts.process.pid} of uid {facts.uid} still runs, perhaps of the halted launch, and was not ended: "
+        f"{command_text(redacted(facts.argv, governor.node.facts.redact_keys))[:COMMAND_CHARS_MAX]}"
+        for facts in left[:PIDS_NAMED_MAX]
+    ]
+    return lines + _also([f"pid {facts.process.pid}" for facts in left[PIDS_NAMED_MAX:]], "not ended either")
 
 
 def _stops_machine(incident: Incident) -> bool:
@@ -131,6 +152,7 @@ def _holds(governor: Governor, managed: ManagedRun, incident: Incident) -> bool:
     """Whether an open halt of this name has something to end yet: the machine, or a process that lives."""
     signalled = (process_of(row) for row in incident.targets if row.get("sent") == Sent.SENT.value)
     named = (*managed.processes(), *managed.launch.launchers, *incident.rank_processes, *incident.launchers)
+    named = (*named, *incident.below)
     stops = incident.plan.stop is not StopTarget.PROCESSES
     return stops or any(still_there(governor, process) is not None for process in (*named, *signalled))
 

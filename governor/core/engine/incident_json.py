@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from enum import Enum
 from typing import Any
 
 from governor.core.base.units import MonoNs, WallNs
 from governor.core.engine.node import Node
-from governor.core.halt.incident import Incident, process_of, process_row
+from governor.core.halt.incident import Incident, LeftLaunch, process_of, process_row
 from governor.core.halt.table import Fact, Halt, HaltPlan, HaltState, StopTarget
 from governor.core.money.token_windows import TokenPrices
 from governor.core.runs.last_good import LastGood
@@ -80,10 +80,22 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
         "plan": _plain_of(incident.plan),
         "rank_processes": [process_row(process) for process in incident.rank_processes],
         "launchers": [process_row(process) for process in incident.launchers],
+        **({"launch": launch.row()} if (launch := _launch(node, incident)) is not None else {}),
         **({"named_uids": list(incident.named_uids)} if incident.named_uids else {}),
         **({"paid_by": incident.paid_by} if incident.paid_by is not None else {}),
         **({"strangers": True} if _is_strangers(node, incident) else {}),
     }
+
+
+def _launch(node: Node, incident: Incident) -> LeftLaunch | None:
+    """The launch whose command the halt ends. None: it is of none, or of one that is not known any more."""
+    command = node.command
+    if incident.launch is not None:
+        return replace(incident.launch, below=incident.below)
+    if command is None or set(command.processes).isdisjoint(incident.launchers):
+        return None
+    mark = command.marks[0] if command.marks else 0
+    return LeftLaunch(command.run, command.uid, command.processes, mark, command.cgroups, incident.below)
 
 
 def _is_strangers(node: Node, incident: Incident) -> bool:
@@ -103,6 +115,7 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
     """Rebuild an incident. KeyError or ValueError when the snapshot is not one of ours."""
     plain = {name: snapshot[name] for name in _PLAIN if name not in ("opened_wall", "closed_wall")}
     closed = snapshot["closed_wall_ns"]
+    launch = LeftLaunch.of(snapshot["launch"]) if "launch" in snapshot else None  # An older journal has none.
     is_given_up = closed is not None and snapshot["halt_stage"] not in HaltState.__members__
     return Incident(
         **plain,
@@ -118,6 +131,8 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
         rank_processes=tuple(process_of(row) for row in snapshot["rank_processes"]),
         launchers=tuple(process_of(row) for row in snapshot["launchers"]),
         named_uids=tuple(int(uid) for uid in snapshot.get("named_uids", ())),
+        launch=launch,
+        below=launch.below if launch is not None else (),
         paid_by=snapshot.get("paid_by"),
         prices=TokenPrices(*(snapshot.get(f"usd_micros_per_mtok{of}") for of in ("", "_all_in", "_useful"))),
         wasted_usd_micros=snapshot.get("wasted_usd_micros"),

@@ -15,11 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from governor.core.base.identity import ProcessFacts, ProcessId, carries
 from governor.core.halt.kill_set import ancestors, managers, stands_below
 
 Table = Mapping[int, ProcessFacts]
+
+# Each row of them has 90 bytes, and each step of a halt writes them. What is below one of them need not be there.
+REMEMBERED_MAX: Final = 256
 
 
 @dataclass(slots=True)
@@ -39,12 +43,12 @@ class Adoption:
 
     def learn(self, table: Table) -> None:
         """Remember what stands below the command or below our own, as long as it lives. Of a whole table."""
-        own, children = self._own(), _children(table)
+        own, children = self._own(), children_of(table)
         level = [f for f in table.values() if f.process in self._ours or _number(f) in own]
         ours: set[ProcessId] = set()
         while level:
             ours.update(facts.process for facts in level)
-            level = [f for parent in level for f in _of(children, parent) if f.process not in ours]
+            level = [f for parent in level for f in of_parent(children, parent) if f.process not in ours]
         self._ours = frozenset(ours)
         if not self.is_ours_alone:
             below = self._below(table, by_mark=False)  # Everybody can copy a mark.
@@ -129,6 +133,16 @@ class Adoption:
         above = {ancestor.process for facts in foreign for ancestor in ancestors(table, facts)}
         return frozenset(process.pid for process in found & above)
 
+    def to_remember(self, table: Table) -> tuple[ProcessId, ...]:
+        """What is the command's, and would be known by nothing if we were killed now: by no mark that is believed.
+
+        The oldest, which are above the others. See inherited.py.
+        """
+        its = (facts for facts in self._its(table).values() if facts.state not in "ZX")
+        unmarked = [facts for facts in its if facts.uid != self.uid or not self._has_mark(facts)]
+        unmarked.sort(key=lambda facts: facts.process.start_ticks)
+        return tuple(facts.process for facts in unmarked[:REMEMBERED_MAX])
+
     def ties(self, table: Table, facts: ProcessFacts) -> bool:
         """Whether the process's place below us says that it is the command's.
 
@@ -153,13 +167,13 @@ class Adoption:
         us = table.get(self.reaper)
         if us is None:
             return
-        children, own = _children(table), self._own()
+        children, own = children_of(table), self._own()
         level = [(us, self.is_ours_alone)]
         while level:
             level = [
                 (facts, is_its or self._is_known(facts) or (by_mark and us.uid == facts.uid and self._has_mark(facts)))
                 for parent, is_its in level
-                for facts in _of(children, parent)
+                for facts in of_parent(children, parent)
                 if facts.process.pid != self.reaper  # A table that changed while it was read may have a circle.
                 and facts.process not in self._ours
                 and _number(facts) not in own
@@ -187,14 +201,14 @@ def _number(facts: ProcessFacts) -> tuple[int, int]:
     return facts.process.pid, facts.process.start_ticks
 
 
-def _children(table: Table) -> dict[int, list[ProcessFacts]]:
+def children_of(table: Table) -> dict[int, list[ProcessFacts]]:
     children: dict[int, list[ProcessFacts]] = {}
     for facts in table.values():
         children.setdefault(facts.ppid, []).append(facts)
     return children
 
 
-def _of(children: Mapping[int, list[ProcessFacts]], parent: ProcessFacts) -> Iterator[ProcessFacts]:
+def of_parent(children: Mapping[int, list[ProcessFacts]], parent: ProcessFacts) -> Iterator[ProcessFacts]:
     """The children of a process. One that is older than its parent had another parent of that number."""
     its = children.get(parent.process.pid, ())
     return (facts for facts in its if facts.process.start_ticks >= parent.process.start_ticks)

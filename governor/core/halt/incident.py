@@ -24,6 +24,43 @@ OTHER_USER = "other user"  # Why a launcher is left alone.
 NO_BOUNDARY = "no_boundary"  # In the timeline.
 
 
+@dataclass(frozen=True, slots=True)
+class LeftLaunch:
+    """The launch of `costgov run` whose run is halted, for a governor that goes on with the halt after a `kill -9`."""
+
+    run: str  # The command's name.
+    uid: int  # Who launched it.
+    processes: tuple[ProcessId, ...]  # The command. It began a session, which has its number.
+    mark: int  # What all that it starts inherits. 0: unknown.
+    cgroups: tuple[str, ...]  # Made for it.
+    below: tuple[ProcessId, ...] = ()  # What was its own at the last look, and what its user's mark does not tell.
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "uid": self.uid,
+            "processes": [process_row(process) for process in self.processes],
+            "mark": self.mark,
+            "cgroups": list(self.cgroups),
+            "below": [process_row(process) for process in self.below],
+        }
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> LeftLaunch:
+        """KeyError, TypeError or ValueError where it is not one of ours."""
+        processes = tuple(process_of(process) for process in row["processes"])
+        if not processes:
+            raise ValueError("a launch has a command")
+        return cls(
+            run=str(row["run"]),
+            uid=int(row["uid"]),
+            processes=processes,
+            mark=int(row["mark"]),
+            cgroups=tuple(str(cgroup) for cgroup in row["cgroups"]),
+            below=tuple(process_of(process) for process in row["below"]),
+        )
+
+
 @dataclass(slots=True)
 class Incident:
     incident_id: str
@@ -48,6 +85,8 @@ class Incident:
     rank_processes: tuple[ProcessId, ...] = ()
     launchers: tuple[ProcessId, ...] = ()
     named_uids: tuple[int, ...] = ()  # Beside `uid`: of processes that root's configuration names.
+    launch: LeftLaunch | None = None  # The journal's: the halt began under a governor that is gone.
+    below: tuple[ProcessId, ...] = ()  # As in LeftLaunch.
     targets: list[dict[str, Any]] = field(default_factory=list)
     # The most signalled processes at one time that are not in the list.
     targets_unlisted: int = 0
@@ -233,6 +272,10 @@ class Incident:
         if len(found) > PROCESSES_MAX:
             found = (*found[:RANKS_MAX], *found[RANKS_MAX - PROCESSES_MAX :])
         self.rank_processes = found
+
+    def note_below(self, processes: tuple[ProcessId, ...]) -> None:
+        """Note what is the launch's now."""
+        self.below = processes
 
     def add_uids(self, uids: Iterable[int]) -> None:
         self.named_uids = tuple(dict.fromkeys((*self.named_uids, *uids)))

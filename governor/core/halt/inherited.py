@@ -1,0 +1,77 @@
+"""The processes of a launch whose `costgov run` is gone, for the governor that goes on with its halt.
+
+They are not below that governor: they went to init, or to another process that takes orphans. So it goes by what the
+journal has of the launch. The launch's own are the command, what was seen below it at the last look (by pid and start),
+what is in the control group that was made for it, its user's processes with its mark, and all that stands below one of
+these. So is then all of the command's session: nobody can enter one, and no other has its number while somebody is in
+it. Whoever else shows a sign of the launch, as another user with its mark, which everybody can copy, is named, and not
+ended. What left the tree after the last look as another user, and has dropped the mark, is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from governor.core.base.identity import ProcessFacts, ProcessId
+from governor.core.halt.adopted import Adoption, Table, children_of, of_parent
+from governor.core.halt.incident import LeftLaunch
+from governor.core.halt.kill_set import ancestors, is_below
+
+
+@dataclass(slots=True)
+class Inherited(Adoption):
+    """`reaper` is who goes on. What stands below it is its own, whoever started it."""
+
+    cgroups: tuple[str, ...] = ()  # Made for the command.
+
+    def living(
+        self, table: Table, uids: Collection[int], own: Iterable[ProcessId], others: Iterable[ProcessId]
+    ) -> tuple[ProcessFacts, ...]:  # fmt: skip
+        """What lives of it, or is perhaps of it, when its halt is over. The older first.
+
+        Not what a halt leaves alone and knows: root's managers, and announced runs of `others`, with what stands below.
+        """
+        apart = {*self.managers(table, uids), *self.to_leave(table, uids, own), *(process.pid for process in others)}
+        us = table.get(self.reaper)
+        above = {self.reaper, *(one.process.pid for one in ancestors(table, us))} if us is not None else {self.reaper}
+        found = (*self._its(table).values(), *self.unsure(table))
+        left = (facts for facts in found if facts.state not in "ZX" and facts.process.pid not in above)
+        known = [f for f in left if apart.isdisjoint((f.process.pid, *(a.process.pid for a in ancestors(table, f))))]
+        return tuple(sorted(known, key=lambda facts: facts.process.start_ticks))
+
+    def _below(self, table: Table, *, by_mark: bool = True) -> Iterator[tuple[ProcessFacts, bool]]:
+        """Not what stands below us, but what is the launch's, and what shows a sign of it."""
+        its = self._with_all_below(table, (f for f in table.values() if self._is_root(f, by_mark=by_mark)))
+        fellows = [facts for facts in table.values() if facts.sid == self.command]
+        if any(facts.process.pid in its for facts in fellows):
+            its = self._with_all_below(table, (*its.values(), *fellows))
+        yield from ((facts, True) for facts in its.values())
+        signs = (f for f in table.values() if self._has_mark(f) or f.sid == self.command)
+        yield from ((facts, False) for facts in signs if facts.process.pid not in its and not self._is_ours(facts))
+
+    def _is_root(self, facts: ProcessFacts, *, by_mark: bool) -> bool:
+        is_users = by_mark and facts.uid == self.uid and self._has_mark(facts)
+        return is_users or facts.process in self._known or is_below(facts.cgroup, self.cgroups)
+
+    def _is_ours(self, facts: ProcessFacts) -> bool:
+        return facts.process in self._ours or (facts.process.pid, facts.process.start_ticks) in self.own()
+
+    def _with_all_below(self, table: Table, roots: Iterable[ProcessFacts]) -> dict[int, ProcessFacts]:
+        children, level, its = children_of(table), list(roots), dict[int, ProcessFacts]()
+        while level:
+            level = [f for f in level if f.process.pid not in (self.reaper, *its) and not self._is_ours(f)]
+            its.update((facts.process.pid, facts) for facts in level)
+            level = [facts for parent in level for facts in of_parent(children, parent)]
+        return its
+
+
+def inherited(
+    launch: LeftLaunch, own_pid: int, own: Callable[[], frozenset[tuple[int, int]]], *, may_end_all: bool
+) -> Inherited:  # fmt: skip
+    """`own`, `may_end_all`: as of `Adoption`."""
+    command = launch.processes[0]
+    return Inherited(
+        own_pid, command.pid, launch.mark, command.start_ticks, is_ours_alone=False, own=own, uid=launch.uid,
+        may_end_all=may_end_all, _known=frozenset((*launch.processes, *launch.below)), cgroups=launch.cgroups,
+    )  # fmt: skip

@@ -1,0 +1,129 @@
+"""A halt that the next launch goes on with ends what the first one would have: whatever user the command has become.
+
+costgov is killed in the middle of it, and what it had below it goes to init. Root's entry point starts the trainer of
+another user again and again, beside helpers of a third one.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.drills.halt.conftest import HERE, POLICY, SAFETY_S, begin, end_of, is_alive, until_gone
+from tests.drills.halt.escapes import FOR_EVER
+from tests.drills.halt.test_escapes import AS_USER, NO_GROUPS, USER, Bystanders
+from tests.drills.halt.test_governor_dies import stage_of
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: namespaces and other users")
+HELPER, LOGIN = USER + 1, USER + 2
+# How a trainee makes the stage last until costgov is killed in it.
+LASTING = {"SAVING": "slow_save", "TERMED": "deaf_term"}
+POLICIES = {
+    "SAVING": POLICY.replace('grace = "10s"', 'grace = "90s"', 1),
+    "TERMED": POLICY.replace('term_grace = "1s"', 'term_grace = "5s"'),
+}
+SHELL = ("/bin/sh", "-c", '"$@"; code=$?; echo "the shell lives"; exit $code', "sh")
+
+
+def as_user(uid: int) -> str:
+    return f"setpriv --reuid={uid} --regid={uid} --clear-groups"
+
+
+def entry_point(work: Path, mode: str) -> list[str]:
+    """Each of its processes writes its pid to a file before it does nothing for ever."""
+    work.chmod(0o777)
+    waits = f"exec sleep {FOR_EVER}"
+    train = f"echo $$ >> {work}/trainers; exec {sys.executable} {HERE / 'trainee.py'} {mode} {work} 600"
+    login = f"{as_user(LOGIN)} sh -c 'echo $$ > {work}/login; {waits}'"
+    sshd = (
+        f"echo $BASHPID > {work}/sshd; exec -a 'sshd: /usr/sbin/sshd [listener]' bash -c {shlex.quote(f'{login}; :')}"
+    )
+    # It has left the tree, and kept neither the limit nor the environment.
+    stays = f"echo $$ > {work}/left; exec sleep {SAFETY_S}"
+    left = f"(setsid prlimit --locks=unlimited env -i {as_user(HELPER)} sh -c {shlex.quote(stays)} &)"
+    script = "\n".join((
+        "exec > /dev/null 2>&1",  # With costgov their reader is gone.
+        "umask 000",
+        "trap : TERM",  # It outlives the trainer.
+        f"{as_user(HELPER)} sleep {FOR_EVER} & echo $! > {work}/helper",
+        f"({sshd}) &",
+        left,
+        f"echo $$ > {work}/entry",
+        f"until [ -s {work}/login ] && [ -s {work}/left ]; do :; done",
+        f"while :; do {shlex.join(AS_USER)} sh -c {shlex.quote(train)}; done",
+    ))  # fmt: skip
+    return ["bash", "-c", script]
+
+
+def pids_in(work: Path, *names: str) -> list[int]:
+    return [int(pid) for name in names for pid in (work / name).read_text().split()]
+
+
+class Beside(Bystanders):
+    """Also the trainer's user, the helper's and a login's, with command lines of the run's."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        sleep = f"sleep {FOR_EVER}"
+        trains = f"{sys.executable} {HERE / 'trainee.py'} healthy {self.files}"
+        manager = f"exec -a 'sshd: /usr/sbin/sshd [listener]' bash -c '{as_user(LOGIN)} {sleep}; :'"
+        self.files.chmod(0o777)
+        more = {
+            "the trainer's user's": ["sh", "-c", f"exec {as_user(USER)} {sleep}"],
+            "the helper's user's": ["sh", "-c", f"exec {as_user(HELPER)} {sleep}"],
+            "another user's run": [*AS_USER, "sh", "-c", f"exec {trains}"],
+            "root's manager": ["bash", "-c", manager],
+        }
+        for name, argv in more.items():
+            self.started[name] = self._start(argv)
+            self.pids[name] = self.started[name].pid
+
+    def end(self) -> None:
+        manager = self.pids["root's manager"]
+        for child in Path(f"/proc/{manager}/task/{manager}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+        super().end()
+
+
+@pytest.fixture
+def beside(public: Path) -> Iterator[Beside]:
+    made = Beside(public)
+    yield made
+    made.end()
+
+
+def kill_in(work: Path, stage: str, run: subprocess.Popen[str]) -> None:
+    """SIGKILL to costgov once its halt is there."""
+    with run:
+        until_gone(run.pid, lambda: run.kill() if stage_of(work) == stage else None)
+
+
+@pytest.mark.parametrize("stage", LASTING)
+def test_what_starts_the_halted_trainer_again_ends_with_the_halt_and_so_do_helpers(
+    stage: str, public: Path, beside: Beside
+) -> None:
+    policy = POLICIES[stage]
+    first = begin(public, entry_point(public, LASTING[stage]), policy=policy, prefix=NO_GROUPS)
+    try:
+        kill_in(public, stage, first)
+        (public / "go_on").touch()
+        halted = end_of(begin(public, ["true"], policy=policy, prefix=(*NO_GROUPS, *SHELL)), public)
+        alive = [name for name in ("entry", "trainers", "helper", "left") if any(map(is_alive, pids_in(public, name)))]
+        assert alive == [], halted.output
+        assert beside.dead() == []
+        assert [is_alive(pid) for pid in pids_in(public, "sshd", "login")] == [True, True], "root's, and another's"
+        assert halted.code == 86, halted.output
+        assert halted.incident["halt_stage"] == "HALTED"
+        assert "the shell lives" in halted.output
+    finally:
+        first.kill()
+        for pid in pids_in(public, "entry", "helper", "left", "login", "sshd", "trainers"):
+            if is_alive(pid):
+                os.kill(pid, signal.SIGKILL)

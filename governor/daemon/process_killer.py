@@ -199,7 +199,8 @@ class ProcessKiller:
             made=self.group.path if self.group is not None else None, strangers=killing.strangers(), kept=killing.kept,
         )  # fmt: skip
         ended = killing.of_command & self._above_both(killing, table)
-        killing.ties = replace(killing.ties, spared=(killing.ties.spared - ended) | killing.left)
+        ours = killing.inherited.ours(table) if killing.inherited is not None else frozenset()
+        killing.ties = replace(killing.ties, spared=(killing.ties.spared - ended) | killing.left | ours)
         return killing.ties
 
     def _above_both(self, killing: KillInProgress, table: Table) -> frozenset[int]:

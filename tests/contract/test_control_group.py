@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from governor.adapters.machine.control_group import PREFIX, OwnGroup, Place, make_group, own_place, sweep
+from governor.adapters.machine.control_group import PREFIX, OwnGroup, Place, left_group, make_group, own_place, sweep
 
 SAFETY_S = 60
 WAITS = ["/bin/sh", "-c", "read line; (setsid sleep 3600 &)"]
@@ -72,6 +73,30 @@ def test_a_group_that_somebody_uses_is_no_leftover(place: Place) -> None:
     sweep(place.directory)
     held.remove()
     assert not list(place.directory.glob(f"{PREFIX}*"))
+
+
+def test_the_group_of_one_that_was_killed_is_had_again_but_not_by_who_is_in_it(place: Place) -> None:
+    made = make_group("killed", place)
+    assert made is not None
+    assert left_group(made.path) is None, "it is held"
+    assert left_group(place.path) is None, "it is none of ours"
+    with start(made) as process:
+        for fd in (made._procs, made._fd):  # As its end by SIGKILL does.
+            os.close(fd)
+        inside = f"from {left_group.__module__} import *; import sys; sys.exit(left_group({made.path!r}) is not None)"
+        subprocess.run([sys.executable, "-c", inside], preexec_fn=lambda: into(made.directory), check=True)
+        again = left_group(made.path)
+        assert again is not None
+        assert again.is_populated
+        assert again.kill()
+        process.communicate(timeout=SAFETY_S)
+    assert not again.is_populated
+    again.remove()
+    assert left_group(made.path) is None, "it is gone"
+
+
+def into(group: Path) -> None:
+    (group / "cgroup.procs").write_text("0")
 
 
 def test_where_none_can_be_made_there_is_none(tmp_path: Path) -> None:

@@ -102,6 +102,23 @@ def make_group(name: str, place: Place | None = None) -> OwnGroup | None:
     return None
 
 
+def left_group(path: str) -> OwnGroup | None:
+    """The group that a killed one of us has made for its command. None where it is not to be had, or we are in it."""
+    if not path.rsplit("/", 1)[-1].startswith(PREFIX) or f"{_path_of(os.getpid())}/".startswith(f"{path}/"):
+        return None
+    for mount in mounts():
+        if mount.kind != "cgroup2" or not path.startswith(mount.root):
+            continue
+        directory = Path(mount.place + path.removeprefix(mount.root.rstrip("/")))
+        with contextlib.suppress(OSError):
+            fd = _locked(directory)
+            try:
+                return OwnGroup(path, directory, fd, os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=fd))
+            except OSError:
+                os.close(fd)
+    return None
+
+
 def own_place() -> Place | None:
     """The control group in which we are. None without a version 2, and where somebody counts on finding us in it."""
     path = _path_of(os.getpid())

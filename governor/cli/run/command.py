@@ -184,7 +184,7 @@ def run(
 
     COMMAND is not started while an earlier launch of NAME still trains, as after a `kill -9` of costgov. The message
     names its processes (in another container: the file that they hold): end them, or choose another --name. Nor while
-    a halt of that launch is open: costgov sees it to its end, and exits as that halt would have.
+    a halt of that launch is open: costgov sees it to its end, and exits as that would have, or with 87: some is left.
 
     SIGTERM, SIGINT and SIGQUIT go to the command's process group, or to what an ended command has left, and at the
     third costgov leaves, unless the one before was survived by a minute. SIGUSR1, SIGUSR2 and SIGALRM go to the

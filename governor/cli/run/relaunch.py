@@ -12,6 +12,7 @@ from typing import Final
 from governor.adapters.command.child import Command, living
 from governor.adapters.command.surroundings import Surroundings, here
 from governor.adapters.journal.writer import JournalLocked
+from governor.adapters.machine.control_group import left_group
 from governor.app.earlier_launch import lives_elsewhere
 from governor.app.node_facts import CannotStart
 from governor.app.settings_file import paths_of_run
@@ -99,13 +100,18 @@ def finish_halt(governor: Governor, name: str, argv: Sequence[str], print_line: 
     def on_signal(signum: signal.Signals) -> bool:
         return signum not in signals.PASSED_ON  # There is nobody to pass it on to: its sender wants us to leave.
 
+    made = [cgroup for incident in own if incident.launch is not None for cgroup in incident.launch.cgroups]
+    group = left_group(made[0]) if made else None
     governor.daemon.supervise(
         SupervisedCommand(
             run=name, argv=own_argv(name, argv), processes=(), on_signal=on_signal, surroundings=Surroundings(),
+            group=group,
             should_end=lambda: all(one.is_closed or not (own or _stops_machine(one)) for one in incidents),
         )
     )  # fmt: skip
     governor.daemon.run(governor.begin)
+    if group is not None:
+        group.remove()
     left = next((incident for incident in incidents if not incident.is_closed), None)
     if left is not None:
         may_start = keeps_disk or not any(map(_stops_machine, incidents))

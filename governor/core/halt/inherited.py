@@ -34,36 +34,43 @@ class Inherited(Adoption):
         """
         apart = {*self.managers(table, uids), *self.to_leave(table, uids, own), *(process.pid for process in others)}
         us = table.get(self.reaper)
-        above = {self.reaper, *(one.process.pid for one in ancestors(table, us))} if us is not None else {self.reaper}
+        above = {one.process.pid for one in ancestors(table, us)} if us is not None else set()
         found = (*self._its(table).values(), *self.unsure(table))
         left = (facts for facts in found if facts.state not in "ZX" and facts.process.pid not in above)
         known = [f for f in left if apart.isdisjoint((f.process.pid, *(a.process.pid for a in ancestors(table, f))))]
         return tuple(sorted(known, key=lambda facts: facts.process.start_ticks))
 
+    def ours(self, table: Table) -> frozenset[int]:
+        """Ourselves, what stands below us, and what we have started: where we were begun inside of the launch."""
+        own = self.own()
+        roots = (f for f in table.values() if f.process.pid == self.reaper or f.process in self._ours)
+        started = (facts for facts in table.values() if (facts.process.pid, facts.process.start_ticks) in own)
+        return frozenset(_with_all_below(table, (*roots, *started), frozenset()))
+
     def _below(self, table: Table, *, by_mark: bool = True) -> Iterator[tuple[ProcessFacts, bool]]:
         """Not what stands below us, but what is the launch's, and what shows a sign of it."""
-        its = self._with_all_below(table, (f for f in table.values() if self._is_root(f, by_mark=by_mark)))
+        ours = self.ours(table)
+        its = _with_all_below(table, (f for f in table.values() if self._is_root(f, by_mark=by_mark)), ours)
         fellows = [facts for facts in table.values() if facts.sid == self.command]
         if any(facts.process.pid in its for facts in fellows):
-            its = self._with_all_below(table, (*its.values(), *fellows))
+            its = _with_all_below(table, (*its.values(), *fellows), ours)
         yield from ((facts, True) for facts in its.values())
-        signs = (f for f in table.values() if self._has_mark(f) or f.sid == self.command)
-        yield from ((facts, False) for facts in signs if facts.process.pid not in its and not self._is_ours(facts))
+        signs = (facts for facts in table.values() if self._has_mark(facts) or facts.sid == self.command)
+        yield from ((facts, False) for facts in signs if facts.process.pid not in its and facts.process.pid not in ours)
 
     def _is_root(self, facts: ProcessFacts, *, by_mark: bool) -> bool:
         is_users = by_mark and facts.uid == self.uid and self._has_mark(facts)
         return is_users or facts.process in self._known or is_below(facts.cgroup, self.cgroups)
 
-    def _is_ours(self, facts: ProcessFacts) -> bool:
-        return facts.process in self._ours or (facts.process.pid, facts.process.start_ticks) in self.own()
 
-    def _with_all_below(self, table: Table, roots: Iterable[ProcessFacts]) -> dict[int, ProcessFacts]:
-        children, level, its = children_of(table), list(roots), dict[int, ProcessFacts]()
-        while level:
-            level = [f for f in level if f.process.pid not in (self.reaper, *its) and not self._is_ours(f)]
-            its.update((facts.process.pid, facts) for facts in level)
-            level = [facts for parent in level for facts in of_parent(children, parent)]
-        return its
+def _with_all_below(table: Table, roots: Iterable[ProcessFacts], but: frozenset[int]) -> dict[int, ProcessFacts]:
+    """These processes and what stands below them, except `but`."""
+    children, level, found = children_of(table), list(roots), dict[int, ProcessFacts]()
+    while level:
+        level = [facts for facts in level if facts.process.pid not in found and facts.process.pid not in but]
+        found.update((facts.process.pid, facts) for facts in level)
+        level = [facts for parent in level for facts in of_parent(children, parent)]
+    return found
 
 
 def inherited(

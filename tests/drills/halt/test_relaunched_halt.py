@@ -6,6 +6,7 @@ another user again and again, beside helpers of a third one.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -100,21 +101,29 @@ def beside(public: Path) -> Iterator[Beside]:
 
 
 def kill_in(work: Path, stage: str, run: subprocess.Popen[str]) -> None:
-    """SIGKILL to costgov once its halt is there."""
+    """SIGKILL to costgov once its halt is there, or is "restored"."""
     with run:
-        until_gone(run.pid, lambda: run.kill() if stage_of(work) == stage else None)
+        until_gone(run.pid, lambda: run.kill() if stage in (stage_of(work), *noted(work)) else None)
 
 
-@pytest.mark.parametrize("stage", LASTING)
+def noted(work: Path) -> list[str]:
+    reports = (work / "state" / "incidents").glob("*.json")
+    return [entry["what"] for report in reports for entry in json.loads(report.read_text())["timeline"]]
+
+
+# With a control group for the command, where one may be made, and without. Who goes on may be killed too.
+@pytest.mark.parametrize(("stage", "prefix", "kills"), [("SAVING", NO_GROUPS, 2), ("TERMED", (), 1)])
 def test_what_starts_the_halted_trainer_again_ends_with_the_halt_and_so_do_helpers(
-    stage: str, public: Path, beside: Beside
+    stage: str, prefix: tuple[str, ...], kills: int, public: Path, beside: Beside
 ) -> None:
     policy = POLICIES[stage]
-    first = begin(public, entry_point(public, LASTING[stage]), policy=policy, prefix=NO_GROUPS)
+    first = begin(public, entry_point(public, LASTING[stage]), policy=policy, prefix=prefix)
     try:
         kill_in(public, stage, first)
+        for _ in range(1, kills):
+            kill_in(public, "restored", begin(public, ["true"], policy=policy, prefix=prefix))
         (public / "go_on").touch()
-        halted = end_of(begin(public, ["true"], policy=policy, prefix=(*NO_GROUPS, *SHELL)), public)
+        halted = end_of(begin(public, ["true"], policy=policy, prefix=(*prefix, *SHELL)), public)
         alive = [name for name in ("entry", "trainers", "helper", "left") if any(map(is_alive, pids_in(public, name)))]
         assert alive == [], halted.output
         assert beside.dead() == []

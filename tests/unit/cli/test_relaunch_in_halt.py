@@ -14,11 +14,14 @@ from governor.cli.common import ExitCode
 from governor.cli.run.relaunch import finish_halt
 from governor.core.engine.halt_plan import RUNG_DESTROY
 from governor.core.engine.node import Node
-from governor.core.halt.incident import Incident, process_row
+from governor.core.halt.incident import Incident, LeftLaunch, process_row
 from governor.core.halt.state import HaltState, StopTarget
 from governor.daemon.launches import SupervisedCommand
+from governor.daemon.process_killer import ProcessKiller
 from tests.contract.fakes import FakeProcesses
 from tests.unit.core.engine.test_step import a_step, make_node, play, training
+
+MARK = 0x9ABCDEF012
 
 
 def halting(
@@ -41,6 +44,7 @@ class Serving:
         self.node, self.comes, self.begun = node, comes, 0
         self.processes = FakeProcesses("boot-1")
         self.said: list[str] = []
+        self.performer = SimpleNamespace(process_killer=ProcessKiller(self.processes, 999))
 
     def supervise(self, supervised: SupervisedCommand) -> None:
         self.supervised = supervised
@@ -127,6 +131,35 @@ def test_nor_beside_a_child_that_is_deaf_to_sigterm_when_the_ranks_are_gone(sent
     child = serving.processes.add(700)
     incident.add_targets([{**process_row(child), "role": "child", "argv0": "python", "sent": sent}])
     assert serving.launch() == (None if is_launched else ExitCode.HALTED)
+
+
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_what_lives_of_the_halted_launch_is_named_and_the_halt_was_not_seen_to_its_end(is_ended: bool) -> None:
+    node, incident = halting(HaltState.KILLED, StopTarget.PROCESSES)
+
+    def goes_on(_supervised: SupervisedCommand) -> None:
+        for pid in (700, 701) if is_ended else (700,):
+            serving.processes.end(pid)
+        incident.move(replace(incident.halt, stage=HaltState.HALTED))
+
+    serving = Serving(node, goes_on)
+    command = serving.processes.add(700, uid=0, argv=["sh", "entry.sh"], mark=MARK)
+    serving.processes.add(701, sid=701, uid=2002, argv=["helper", "--token=hf_abc"], mark=MARK)
+    incident.launch = LeftLaunch("llama", 0, (command,), MARK, ())
+    incident.launchers = (command,)
+    assert serving.launch() == (ExitCode.HALTED if is_ended else ExitCode.NEEDS_HUMAN)
+    named = serving.said[1:]
+    assert [line.split(":")[1] for line in named] == (
+        [] if is_ended else [" pid 701 of uid 2002 still runs, perhaps of the halted launch, and was not ended"]
+    )
+    assert "hf_abc" not in "".join(named)
+
+
+def test_nor_beside_a_helper_that_was_seen_below_the_command_when_all_else_is_gone() -> None:
+    node, incident = halting(HaltState.TERMED, StopTarget.PROCESSES)
+    serving = Serving(node, lambda _supervised: incident.move(replace(incident.halt, stage=HaltState.HALTED)))
+    incident.note_below((serving.processes.add(700, uid=2002),))
+    assert serving.launch() == ExitCode.HALTED
 
 
 def test_another_name_is_not_held_up_by_a_halt_that_ends_processes() -> None:

@@ -15,8 +15,9 @@ from governor.core.base.units import NS_PER_S, DurationNs, WallNs
 from governor.core.engine.incident_json import incident_snapshot
 from governor.core.events.checkpoints import CheckpointLook, CheckpointSeen
 from governor.core.events.effects import Ask, Kill, PersistIncident, PersistRuns, Record, Term
-from governor.core.events.inputs import LaunchersSeen, OperatorHalt, OperatorHold
-from governor.core.halt.incident import OTHER_USER
+from governor.core.events.inputs import CommandLaunched, LaunchersSeen, OperatorHalt, OperatorHold
+from governor.core.halt.adopted import Adoption
+from governor.core.halt.incident import OTHER_USER, process_row
 from governor.daemon.observers import Observers
 from governor.daemon.perform import Performer
 from governor.daemon.process_killer import ProcessKiller
@@ -247,3 +248,19 @@ def test_a_window_is_kept_in_the_commit_of_its_meter() -> None:
     bench.performer.perform([PersistRuns({"llama": {"tokens": 7}}, (), (record,))])
     assert bench.journal.runs() == {"llama": {"tokens": 7}}
     assert [(row.kind, row.run, row.data) for row in bench.journal.rows()] == [("window", "llama", {"to_tokens": 7})]
+
+
+def test_who_is_below_the_command_is_in_the_journal_once_the_ranks_are_asked_to_save() -> None:
+    """costgov may be killed while they do. What it has below it by then goes to init."""
+    bench = Bench()
+    bench.processes.add(999, uid=0)
+    command = bench.processes.add(700, ppid=999, sid=700, uid=0, mark=5)
+    helper = bench.processes.add(701, ppid=700, uid=2002)
+    adoption = Adoption(999, 700, 5, command.start_ticks, is_ours_alone=True, uid=0)
+    bench.performer.process_killer.attend(None, None, adoption)
+    play(bench.node, CommandLaunched(at(0), "llama", 0, (command,)), LaunchersSeen(at(0), "llama", (command,), ()))
+    play(bench.node, a_step(1), a_step(1, rank=1))
+    bench.performer.perform(play(bench.node, a_step(2, loss=float("nan"))))
+    assert bench.journal.waits == [[0, 0], [1, 1]], "the ranks do not wait for it"
+    (kept,) = bench.journal.open_incidents()
+    assert (kept["halt_stage"], kept["launch"]["below"]) == ("ASKED", [process_row(helper)])

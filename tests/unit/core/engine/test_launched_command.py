@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 from governor.core.base.findings import Response
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.policy import Budget, Mode, Rule
-from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros
+from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
+from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.launched_command import ATTACH_EXPECTED_NS
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
-from governor.core.engine.resume import restore_runs
+from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Alarm, Effect, Kill, Term
 from governor.core.events.inputs import (
     CommandLaunched,
@@ -21,6 +24,7 @@ from governor.core.events.inputs import (
     TrainerExited,
 )
 from governor.core.events.streams import StreamOpened
+from governor.core.halt.incident import LeftLaunch
 from governor.core.halt.table import HaltState
 from governor.core.money.charges import UNALLOCATED, UNALLOCATED_MAX
 from governor.core.views.status import run_status
@@ -296,3 +300,29 @@ def test_a_run_that_paid_beside_the_command_takes_its_account_once_it_says_that_
         pass_time(node, 60, 31)
         assert list(node.runs) == ["other"]
         assert (node.ledger.spend("other"), node.ledger.spend(UNALLOCATED)) == (60_000_000, 0)
+
+
+def test_a_halt_of_the_command_has_its_launch_in_the_journal_for_whoever_goes_on_with_it() -> None:
+    node, trainer = launched(), ProcessId(4322, 2, "boot-1")
+    play(node, OperatorHalt(at(1), "job", "enough", 0))
+    incident = node.runs["job"].incident
+    assert incident is not None
+    incident.note_below((trainer,))
+    again = make_node(cloud="none", exclusive=True)
+    for _ in range(2):  # Who goes on may be killed too, and has no command of its own.
+        restore_incidents(again, [json.loads(json.dumps(incident_snapshot(node, incident)))], at(2), WallNs(at(2)))
+        node, incident = again, again.runs["job"].incident
+        assert incident is not None
+        assert incident.launch == LeftLaunch("job", 1000, (COMMAND,), 0, (), (trainer,))
+        assert incident.below == (trainer,)
+        again = make_node(cloud="none", exclusive=True)
+
+
+def test_the_halt_of_a_run_beside_the_command_has_no_launch() -> None:
+    node = launched()
+    play(node, hello(0, run="other"), tick(1))
+    node.runs["other"].launch.launchers = ()
+    play(node, OperatorHalt(at(1), "other", "enough", 0))
+    incident = node.runs["other"].incident
+    assert incident is not None
+    assert "launch" not in incident_snapshot(node, incident)

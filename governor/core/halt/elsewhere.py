@@ -47,6 +47,11 @@ def as_seen(snapshot: Mapping[str, Any], locate: Locate) -> Row:
     for key in ("rank_processes", "launchers", "targets"):
         if isinstance(rows := snapshot.get(key), list):
             seen[key] = _seen(rows, locate, unseen if key != "targets" else [], keep=True)
+    if isinstance(launch := snapshot.get("launch"), Mapping):
+        del seen["launch"]  # Of a halt: its command's number is a session's, which here may be a stranger's.
+        rows = {key: launch.get(key) for key in ("processes", "below")}
+        known = {key: _seen(of, locate, [], keep=False) for key, of in rows.items() if isinstance(of, list)}
+        seen |= {"launch": {**launch, **known}} if known.get("processes") else {}
     launched = snapshot.get("launched")
     if isinstance(launched, Mapping) and isinstance(rows := launched.get("processes"), list):
         seen["launched"] = {**launched, "processes": _seen(rows, locate, unseen, keep=False)}

@@ -11,8 +11,8 @@ from governor.core.base.policy import AT_ONCE, Mode, Policy, Rule
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, BootNs, MonoNs, UsdMicros, day_of, format_usd
 from governor.core.engine.budgeting import spent
 from governor.core.engine.charging import checkpoint_reserve
+from governor.core.engine.command.ceilings import ceiling_run
 from governor.core.engine.halt_plan import FIXED_POINT_MAX, halt_times, lasts_ns
-from governor.core.engine.launched_command import payer_before
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.money.budgets import ScopedBudget, ScopeKind
@@ -26,6 +26,7 @@ class _Launch:
     """A command as its first tick will have it."""
 
     node: Node
+    command: str
     name: str  # Of the run that will pay.
     policy: Policy
     managed: ManagedRun | None  # Known from an earlier launch.
@@ -41,12 +42,13 @@ class _Launch:
         return UsdMicros(reserve(rate or 0, whole) + upload)
 
     def spend(self) -> int:
-        """Of the run, with what an earlier launch of it had cost when it ended together with its governor."""
+        """What the run's ceiling counts, with what an earlier launch had cost that ended together with its governor."""
         node, previous = self.node, self.node.previous_command
         waiting = 0
-        if previous is not None and (previous.account or previous.run) == self.name:
+        if previous is not None and {self.command, self.name} & {previous.run, previous.account}:
             waiting = sum(charge.usd_micros for charge in previous.unallocated) + previous.unallocated_older_usd_micros
-        return node.ledger.spend(self.name) + waiting + self.started_usd_micros
+        counted = node.ledger.spend(self.name) + node.ledger.book.runs.beside(self.name, self.command)
+        return counted + waiting + self.started_usd_micros
 
 
 def refusal(node: Node, name: str, uid: int, boot: BootNs, at: MonoNs) -> str | None:
@@ -55,7 +57,7 @@ def refusal(node: Node, name: str, uid: int, boot: BootNs, at: MonoNs) -> str | 
     A person's hold lets it go on, and so does a governor or a policy that only observes.
     """
     rate = node.facts.usd_micros_per_hour
-    payer = payer_before(node, name) or name
+    payer = ceiling_run(node, name)
     managed = node.runs.get(payer)
     if node.facts.observe or not rate or (managed is not None and _is_on_hold(managed, at)):
         return None
@@ -63,7 +65,7 @@ def refusal(node: Node, name: str, uid: int, boot: BootNs, at: MonoNs) -> str | 
     stage, labels = (run.stage, run.labels) if run is not None else (None, {})
     policy = managed.policy if managed is not None else node.policy_for(payer, None, {}, uid)
     started = rate * max(0, boot - node.began) // NS_PER_HOUR
-    launch = _Launch(node, payer, policy, managed, started, at)
+    launch = _Launch(node, name, payer, policy, managed, started, at)
     rules = [rule for rule in policy.rules if _halts_at_once(rule) and rule.applies_to(labels, stage)]
     return next((why for rule in rules for why in _reached(launch, rule, stage, labels.items())), None)
 

@@ -6,7 +6,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
-from governor.reports.terminal import is_spend_known, loss_text, no_step_text, token_prices_text, wasted_text
+from governor.reports.terminal import (
+    command_ceiling_text,
+    is_spend_known,
+    loss_text,
+    no_step_text,
+    token_prices_text,
+    wasted_text,
+)
 from governor.text.screen import Screen, Styled, flow, shown_lines
 from governor.text.table import Head, fits, plain, render_rows
 
@@ -150,6 +157,7 @@ def _notes(run: Mapping[str, Any]) -> list[Styled]:
     notes = [Styled(line) for line in (*_ahead(run), *paced, *wasted_text(run), *_padding(run))]
     if run.get("saves") and run["state"] not in ("finished", "halted"):
         notes.append(Styled(_saves(run["saves"])))
+    notes += [Styled(plain(text)) for text in command_ceiling_text(run)]
     notes += _bound_by_a_group(run)
     if run.get("paid_by") is not None and not is_spend_known(run):
         beside = "beside which this run is watched" if run.get("is_strangers") else "which writes this log too"

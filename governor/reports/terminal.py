@@ -112,6 +112,7 @@ def closing_line(run_status: Mapping[str, Any], ended: str) -> str:
         "no step was seen" if step is None else f"step {_count(step)}" + (f"/{total:,}" if total else ""),
         *([f"{_count(tokens)} tokens"] if tokens else []),
         f"spent {spend if known else _unpaid(run_status)}",
+        *command_ceiling_text(run_status),
         *token_prices_text(run_status),
         *wasted_text(run_status, WASTE_TOLD_FRAC),
         f"last checkpoint: step {_count(saved.get('step'))}, {last_good_text(saved)}"
@@ -119,6 +120,15 @@ def closing_line(run_status: Mapping[str, Any], ended: str) -> str:
         else "no checkpoint seen",
     ]
     return plain("; ".join(parts))
+
+
+def command_ceiling_text(run_status: Mapping[str, Any]) -> list[str]:
+    """How far the ceiling is used that counts more than this run: other users' runs below its command. Else empty."""
+    cap = run_status.get("command_ceiling")
+    if cap is None:
+        return []
+    spend, ceiling = (format_usd(round(float(cap[key]) * MICROS_PER_USD)) for key in ("spend_usd", "ceiling_usd"))
+    return [f"{cap['scope']}: {spend} of {ceiling} spent, by all runs of its command"]
 
 
 def token_prices_text(run_status: Mapping[str, Any]) -> list[str]:

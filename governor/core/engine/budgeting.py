@@ -11,16 +11,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from governor.core.base.policy import COMMAND_LINE, Policy, PolicySet
-from governor.core.base.units import (
-    NS_PER_DAY,
-    NS_PER_HOUR,
-    MonoNs,
-    UsdMicros,
-    day_of,
-    format_usd,
-)
-from governor.core.engine import launched_command
+from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, MonoNs, UsdMicros, day_of, format_usd
 from governor.core.engine.charging import checkpoint_reserve
+from governor.core.engine.command import ceilings
 from governor.core.engine.halt_plan import (
     FIXED_POINT_MAX,
     halt_times,
@@ -45,8 +38,9 @@ _WHOLE_NODE: Final = (ScopeKind.DAY, ScopeKind.NODE)
 
 def apply(node: Node, at: MonoNs) -> list[Effect]:
     """At each tick, set every run's caps, and warn. Every run's money is known, and no run is judged yet."""
-    for managed in node.runs.values():
-        managed.run.set_caps(_of_command(node, managed, at))
+    of_command = _of_command(node, at)
+    for name, managed in node.runs.items():
+        managed.run.set_caps((of_command[name],) if name in of_command else ())
     in_force = node.budgets.in_force()
     if not in_force:
         node.budgets.stand(())
@@ -83,6 +77,8 @@ def grows_ns(node: Node, budget: ScopedBudget, at: MonoNs) -> int:
 
 def _standing(node: Node, budget: ScopedBudget, covered: Iterable[ManagedRun], at: MonoNs) -> Cap:
     scope = budget.scope
+    if scope.kind is ScopeKind.RUN:
+        covered = {one.run.run: one for one in (*covered, *ceilings.others(node, scope.name))}.values()
     members = [managed for managed in covered if _spends(managed) and not node.pays_nothing(managed)]
     known = node.ledger.usd_micros_per_hour
     rate = known if scope.kind in _WHOLE_NODE else _together(members)
@@ -102,25 +98,33 @@ def _standing(node: Node, budget: ScopedBudget, covered: Iterable[ManagedRun], a
     return Cap(scope.text, budget.ceiling_usd_micros, spent(node, scope, at), held, UsdMicros(rate or 0), to_reset)
 
 
-def _of_command(node: Node, managed: ManagedRun, at: MonoNs) -> tuple[Cap, ...]:
-    """The ceiling of a command that has become other users, who share its cost: for each of them all of it counts."""
-    command, ceiling = node.command, managed.policy.budget.ceiling_usd_micros
-    if command is None or ceiling is None or managed.is_separate or managed.run.uid in (None, command.uid):
-        return ()
-    below = [one for one in node.runs.values() if one.run.ranks and not one.is_separate]
-    if len({one.run.uid for one in below}) < 2 or node.pays_nothing(managed):
-        return ()
-    cap = _standing(node, ScopedBudget(Scope(ScopeKind.NODE), ceiling, COMMAND_LINE), below, at)
-    since = UsdMicros(cap.spend_usd_micros - node.account.before_usd_micros)
-    return (replace(cap, scope=f"run:{command.run}", spend_usd_micros=since),)
+def _of_command(node: Node, at: MonoNs) -> dict[str, Cap]:
+    """By run of the command, the ceiling that counts more than the run itself costs: see `command.ceilings`.
+
+    Other users' runs have that of the command's name together, whatever budgets they have themselves.
+    """
+    caps: dict[str, Cap] = {}
+    made: dict[tuple[str, int], Cap] = {}  # A sandbox may have dozens of runs.
+    for name, whose in ceilings.by_run(node).items():
+        managed = node.runs[name]
+        usd_micros = ceilings.ceiling_of(node, managed, whose)
+        if usd_micros is None:
+            continue
+        if (whose, usd_micros) not in made:
+            budget = ScopedBudget(Scope(ScopeKind.RUN, whose), usd_micros, COMMAND_LINE)
+            made[whose, usd_micros] = _standing(node, budget, [managed] if name == whose else [], at)
+        cap, own, rate = made[whose, usd_micros], managed.policy.budget, managed.run.spend_rate_usd_micros_per_hour
+        alone = own.ceiling_usd_micros, ceilings.spend(node, managed), rate
+        if alone != (usd_micros, cap.spend_usd_micros, cap.rate_usd_micros_per_hour):
+            caps[name] = cap
+    return caps
 
 
 def spent(node: Node, scope: Scope, at: MonoNs) -> UsdMicros:
     groups = node.ledger.groups
     match scope.kind:
         case ScopeKind.RUN:
-            managed = node.runs.get(scope.name)
-            return launched_command.spend(node, managed) if managed is not None else node.ledger.spend(scope.name)
+            return ceilings.counted(node, scope.name)
         case ScopeKind.DAY:
             return UsdMicros(groups.of_day(node.wall(at)))
         case ScopeKind.NODE:
@@ -128,7 +132,7 @@ def spent(node: Node, scope: Scope, at: MonoNs) -> UsdMicros:
         case _:
             # A command's stand-in spends what the counters still have as unallocated.
             standing_in = [one for one in node.runs.values() if one.is_unattached and _covers(scope, one)]
-            unclaimed = sum(launched_command.unclaimed(node, managed) for managed in standing_in)
+            unclaimed = sum(ceilings.unclaimed(node, managed) for managed in standing_in)
             return UsdMicros(groups.of_key(scope.text) + unclaimed)
 
 
@@ -202,7 +206,9 @@ def note_overrun(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     if budget is not None:
         spend = spent(node, budget.scope, at)
         caps.append(Cap(group, budget.ceiling_usd_micros, spend, rate_usd_micros_per_hour=rate))
-    for cap in caps:
+    for cap in (cap for cap in managed.run.caps if cap.scope.startswith("run:")):  # The launched command's.
+        caps.append(replace(cap, spend_usd_micros=ceilings.counted(node, cap.scope.removeprefix("run:"))))
+    for cap in {cap.scope: cap for cap in caps}.values():
         bound_ns, rise = node.facts.stop_bound_ns, node.price_rise
         overrun.note_overrun(incident, cap, at, node.wall(at), stop_bound_ns=bound_ns, rise=rise)
 

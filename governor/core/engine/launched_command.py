@@ -24,8 +24,9 @@ from governor.core.base.policy import Mode
 from governor.core.base.run_names import names_of
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, format_duration, format_usd
 from governor.core.engine import alarms
+from governor.core.engine.command.ceilings import count_untold, payer_before
 from governor.core.engine.managed_run import ManagedRun, PreviousCommand
-from governor.core.engine.node import RUNS_MAX, Node, manage, newest_of_most
+from governor.core.engine.node import RUNS_MAX, Node, manage, newest_of_most, owner_of
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import CommandLaunched, Hello, LauncherExited
 from governor.core.events.streams import StreamOpened
@@ -42,8 +43,7 @@ def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
     node.launched = node.command = event
     node.idle.command = event.run
     node.request_persist()  # Whoever launches this name after our crash must know these processes.
-    its = node.ledger.spend(node.account.run or event.run)
-    node.account.launched(node.ledger.groups.node_usd_micros - its)
+    count_untold(node, event)
     previous = node.previous_command
     if previous is not None and set(previous.processes) == set(event.processes):
         # The governor was restarted, not the command. What the command cost before counts towards its ceiling.
@@ -187,6 +187,9 @@ def _is_only_rank(managed: ManagedRun, hello: Hello) -> bool:
 def on_rank(node: Node, managed: ManagedRun, hello: Hello, *, stood_in: bool) -> None:
     """A rank speaks for its run from now on: for the command too, or beside it. `stood_in`: the run did, until now."""
     managed.follows_command, managed.is_separate = False, not speaks_for_it(node, hello)
+    if node.command is not None and not managed.is_separate:
+        is_own = hello.peer.uid == node.command.uid
+        node.ledger.book.runs.count_to(managed.run.run, None if is_own else node.command.run)
     if stood_in:
         managed.launch.named = ()
     if not managed.is_separate:  # What was taken for a stranger's is seen to be the command's.
@@ -252,17 +255,6 @@ def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> list[Effect]
     return displaced
 
 
-def payer_before(node: Node, command: str) -> str | None:
-    """The run that took over the time of the command's launches before, last of several: its budget goes on.
-
-    An older journal does not say which was the last. None of several does then.
-    """
-    known = [t for t in node.runs.values() if t.history.command == command]
-    turn = max((t.history.turn for t in known), default=0)
-    its = [t.run.run for t in known if t.history.turn == turn]
-    return its[0] if len(its) == 1 else None
-
-
 def _reports_for_command(managed: ManagedRun) -> bool:
     is_halted = managed.incident is not None and managed.incident.is_closed
     return managed.run.alive and not managed.is_separate and not is_halted
@@ -295,6 +287,8 @@ def _named(
             return None, displaced
         reason = f"{RUNS_MAX} runs are alive on this node: the newest of uid {strangers.run.uid} gives way to {name}"
         displaced = alarms.displace(node, strangers, reason, at)
+    if owner_of(node, name) is None:
+        node.ledger.book.runs.count_to(name, launched.run)  # Until a rank of its own user has the name.
     return manage(node, name, launched.uid, None, {}, launched.at), displaced
 
 
@@ -331,20 +325,12 @@ def _shield(managed: ManagedRun) -> str:
     budgets = [r for r in managed.policy.rules if r.trigger == "budget" and r.response is Response.HALT]
     halting = [rule for rule in budgets if rule.mode is Mode.ENFORCE]
     ceilings = [format_usd(own)] if own is not None and any(not r.params.get("caps_only") for r in halting) else []
-    ceilings += [f"{format_usd(cap.ceiling_usd_micros)} of {cap.scope}" for cap in managed.run.caps if halting]
+    caps = [cap for cap in managed.run.caps if halting and cap.scope != f"run:{managed.run.run}"]
+    ceilings += [f"{format_usd(cap.ceiling_usd_micros)} of {cap.scope}" for cap in caps]
     if ceilings:
         return f"only the ceiling {' and '.join(ceilings)} protects this run"
     observed = f" (the ceiling {format_usd(own)} is only observed)" if own is not None else ""
     return f"nothing protects this run{observed}"
-
-
-def spend(node: Node, managed: ManagedRun) -> UsdMicros:
-    """What the run has cost, including the unallocated spend that would be handed over to it."""
-    return UsdMicros(node.ledger.spend(managed.run.run) + unclaimed(node, managed))
-
-
-def unclaimed(node: Node, managed: ManagedRun) -> UsdMicros:
-    return node.ledger.book.unclaimed_usd_micros() if managed.is_unattached else UsdMicros(0)
 
 
 # --- over our own crash -------------------------------------------------------------------------------------

@@ -191,25 +191,31 @@ def take_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
     """Charge to the first run of the command's own user what other users' below the command were charged before it.
 
     The command may have become such a user (sudo), and nobody else pays for it then. It may also have a sandbox, that
-    spoke first. What another script of its user announces is not the command's.
+    spoke first. What another script of its user announces is not the command's. Whenever a run of its own user comes
+    while another user's has the command's account, the account is its own from then on.
     """
-    command, account, name = node.command, node.account, managed.run.run
-    if command is None or account.has_own or managed.run.uid != command.uid or not managed.run.ranks:
+    command, account = node.command, node.account
+    if command is None or managed.run.uid != command.uid or not managed.run.ranks:
         return []
     if managed.is_separate or not is_its(managed, command.run, command.processes):
         return []
-    account.own_reports()
+    lenders = _taken_back(node, managed, at) if not account.has_own else []
+    if account.run is not None and node.ledger.book.runs.part_of(account.run) is not None:
+        account.run_reports(managed.run.run, follows=True)
+        managed.history.take_over(command.run, _turns(node, command.run) + 1)
+        return [persist(node, at, *lenders)]
+    return [persist(node, at, *lenders)] if lenders else []
+
+
+def _taken_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[ManagedRun]:
+    node.account.own_reports()
     charge_until(node, at)
     lenders = [node.runs[run] for run in node.ledger.take_back(payer_of(managed)) if run in node.runs]
-    if not lenders:
-        return []
     for lender in lenders:
         lender.history.give_back(node.ledger.charged_to, node.ledger.spend(lender.run.run))
-    if managed.history.meter is None:
-        managed.history.paid_from = min(managed.history.paid_from, account.since)
-    account.run_reports(name, follows=True)
-    managed.history.take_over(command.run, _turns(node, command.run) + 1)
-    return [persist(node, at, *lenders)]
+    if lenders and managed.history.meter is None:
+        managed.history.paid_from = min(managed.history.paid_from, node.account.since)
+    return lenders
 
 
 def _has_account_ended(node: Node, managed: ManagedRun) -> bool:
@@ -248,7 +254,10 @@ def settle(node: Node, at: MonoNs) -> list[Effect]:
     if previous is None or previous.run is None or node.launched is None:
         return []
     # Also when another name is launched now: its own may be back only after many of those.
-    managed = node.runs.get(previous.account if previous.account is not None else previous.run)
+    names = [previous.account, previous.run]
+    if previous.run == node.launched.run:
+        names += [name for name, one in node.runs.items() if one.is_unattached]
+    managed = next((node.runs[name] for name in names if name in node.runs), None)
     if managed is None:
         return []
     node.ledger.book.restore_unallocated(previous.unallocated, previous.unallocated_older_usd_micros)

@@ -278,7 +278,7 @@ class Node:
         policy = self.policies.for_run(labels, stage)
         has_own = self.budgets.of(Scope(ScopeKind.RUN, run)) is not None
         announced = None if has_own else announced_as(run, uid, self.budgets.runs())
-        held = self.budgets.over(policy, announced or run, stage, labels)
+        held = self.budgets.over(policy, announced or run, stage, labels, of_command=self.facts.exclusive)
         return held.observing() if self.facts.observe and held is not policy else held
 
     @property

@@ -67,6 +67,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "paid_from": managed.history.paid_from,
         "paid_before_usd_micros": managed.history.paid_before,
         "command": managed.history.command,
+        **({"counts_to": list(part)} if (part := node.ledger.book.runs.part_of(run.run)) is not None else {}),
         **({"command_turn": managed.history.turn} if managed.history.turn else {}),
         "tokens_total": run.tokens_total,
         "counted_step": run.counted_step,

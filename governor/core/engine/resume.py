@@ -261,6 +261,9 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
     managed.history.take_over(snapshot.get("command"), int(snapshot.get("command_turn", 0)))  # An older one has none.
     managed.history.split = _split_of(snapshot, managed.history.meter)
     launched_command.restore_stranger(node, managed, is_strangers=bool(snapshot.get("strangers")))
+    if "counts_to" in snapshot:  # An older journal has none.
+        command, part = snapshot["counts_to"]
+        node.ledger.book.runs.restore_part(run.run, str(command), int(part))
     if not same_boot:
         return managed
     managed.launch.remembered = tuple(process_of(row) for row in snapshot.get("processes", ()))

@@ -27,6 +27,7 @@ from governor.core.engine import (
     run_forecast,
     verdicts,
 )
+from governor.core.engine.command import ceilings
 from governor.core.engine.idle import limit, occupancy, stop
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.managed_run import ManagedRun
@@ -131,7 +132,7 @@ def _meter(node: Node, managed: ManagedRun, holders: dict[str, int], at: MonoNs)
         lasts = halt_plan.shortest_ns(managed)
         times = halt_plan.halt_times(node.facts, managed.policy, lasts, run, at)
         held = UsdMicros(reserve(rate, times.whole_ns) + charging.checkpoint_reserve(node, managed))
-    run.set_money(launched_command.spend(node, managed), rate, held)
+    run.set_money(ceilings.spend(node, managed), rate, held)
     if run.alive:
         managed.money.paid_by = metering.payer_for(node, managed, holders)
 

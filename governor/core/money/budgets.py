@@ -217,12 +217,18 @@ class Budgets:
         """Store the fraction of this scope's budget that was alarmed."""
         self.reports[scope] = report
 
-    def over(self, policy: Policy, run: str, stage: str | None, labels: Mapping[str, str]) -> Policy:
-        """The policy with the run's own budget for its `[budget]`, and with a rule for the group budgets over it."""
+    def over(
+        self, policy: Policy, run: str, stage: str | None, labels: Mapping[str, str], *, of_command: bool = False
+    ) -> Policy:
+        """The policy with the run's own budget for its `[budget]`, and with a rule for the group budgets over it.
+
+        `of_command`: another run's budget may be over it too, as that of the command's name.
+        """
         own = self.of(Scope(ScopeKind.RUN, run))
         if own is not None:
             policy = with_ceiling(policy, own.ceiling_usd_micros, tokens=own.tokens, source=own.source)
-        if any(budget.scope.covers(run, stage, labels) for budget in self.of_groups()):
+        is_named = of_command and bool(self.runs())
+        if is_named or any(budget.scope.covers(run, stage, labels) for budget in self.of_groups()):
             policy = with_cap_rule(policy)
         return policy
 

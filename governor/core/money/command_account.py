@@ -77,7 +77,6 @@ class CommandAccount:
     goes_on: bool = False  # The command has outlived the previous governor.
     # A run of the command's own user has reported. Before, the command may have become another user, whose run pays.
     has_own: bool = False
-    before_usd_micros: int = 0  # What the node had cost, without this account's run, when the command was launched.
 
     @property
     def is_held(self) -> bool:
@@ -89,10 +88,6 @@ class CommandAccount:
         `follows`: it begins to, and the run that has the account has ended.
         """
         return self._name(run, Fact.RUN_FOLLOWS if follows else Fact.RUN_REPORTS) is Act.TAKE
-
-    def launched(self, before_usd_micros: int) -> None:
-        """The command begins, or goes on below a new governor."""
-        self.before_usd_micros = before_usd_micros
 
     def own_reports(self) -> None:
         """The command's own user has a run of it. What others below it were charged before is that run's."""

@@ -8,6 +8,7 @@ A budget that is set later counts from the ledger's beginning.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -23,6 +24,9 @@ KEY_CHARS_MAX: Final = 160
 DAYS_MAX: Final = 3  # Today, yesterday, and one day of a wrong clock.
 # Runs that are no longer managed and may come back to their budgets, below 1 MB. The journal has the others.
 PAST_MAX: Final = 1_000
+# Launched commands of one ledger with runs that count to them: 50 KB in a snapshot. Each name has a ledger of its own,
+# except where [paths] gives one to several.
+COMMANDS_MAX: Final = 1_000
 
 Labels = Iterable[tuple[str, str]]
 
@@ -51,9 +55,20 @@ class RunSpend:
         self.folded_usd_micros = 0  # The sum of runs whose names were dropped.
         self.folded_total = 0  # How many names this governor has dropped.
         self.by_run: dict[str, int] = {}  # Read at every step of every run.
+        # What runs have cost that count to a launched command (see count_to), by its name: dropped runs too.
+        self._by_command: dict[str, int] = {}
+        self._parts: dict[str, tuple[str, int]] = {}  # By such a run: its command, and how much of that sum it is.
 
     def enter(self, run: str, usd_micros: int) -> None:
-        """Add what a charge of this run has grown by, or its spend from the journal."""
+        """Add what a charge of this run has grown by."""
+        self.carry_in(run, usd_micros)
+        if run in self._parts:
+            command, part = self._parts[run]
+            self._parts[run] = command, part + usd_micros
+            self._by_command[command] = self._by_command.get(command, 0) + usd_micros
+
+    def carry_in(self, run: str, usd_micros: int) -> None:
+        """Add a run's spend from the journal."""
         self.by_run[run] = self.by_run.get(run, 0) + usd_micros
 
     def move(self, run: str, to: str, usd_micros: int) -> None:
@@ -78,7 +93,57 @@ class RunSpend:
         del self.past[dropped]
         self.folded_usd_micros += self.by_run.pop(dropped, 0)
         self.folded_total += 1
+        self._parts.pop(dropped, None)  # Its command's sum keeps it.
         return dropped
+
+    # --- what counts to a launched command: to the ceiling of its name, whatever the run is called ---
+
+    def count_to(self, run: str, command: str | None) -> None:
+        """Count to this command all that the run has cost and will cost. None: its spend is its own again.
+
+        What it has cost below another command stays counted to that one.
+        """
+        before = self._parts.get(run)
+        if command is None:
+            if before is not None:
+                del self._parts[run]
+                self._by_command[before[0]] = self.of_command(before[0]) - before[1]
+        elif before is None or before[0] != command:
+            part = self.by_run.get(run, 0) if before is None else 0
+            self._parts[run] = command, part
+            self._by_command[command] = self._by_command.pop(command, 0) + part
+            while len(self._by_command) > COMMANDS_MAX:
+                del self._by_command[next(iter(self._by_command))]
+
+    def part_of(self, run: str) -> tuple[str, int] | None:
+        """The command that the run counts to, and how much of that command's sum is the run's."""
+        return self._parts.get(run)
+
+    def of_command(self, command: str) -> int:
+        return self._by_command.get(command, 0)
+
+    def beside(self, run: str, command: str) -> int:
+        """What counts to the command and is not the run's."""
+        its, part = self._parts.get(run, (command, 0))
+        return self.of_command(command) - (part if its == command else 0)
+
+    def commands(self) -> dict[str, int]:
+        return {command: amount for command, amount in self._by_command.items() if amount}
+
+    def restore_commands(self, sums: Mapping[str, int]) -> None:
+        """Go on with the journal's sums."""
+        self._by_command = dict(sums)
+
+    def restore_part(self, run: str, command: str, usd_micros: int) -> None:
+        """The run counts to this command. The journal's sum has its part already."""
+        self._parts[run] = command, usd_micros
+
+    def mend_commands(self) -> None:
+        """No sum is less than its parts: the journal's sums may have been unreadable."""
+        parts: Counter[str] = Counter()
+        for command, part in self._parts.values():
+            parts[command] += part
+        self._by_command |= {command: max(part, self.of_command(command)) for command, part in parts.items()}
 
     def unfold(self, run: str, usd_micros: int) -> None:
         """Give a run whose name was dropped its counter back, as the journal has it."""

@@ -185,7 +185,7 @@ class Ledger:
 
     def carry_in(self, run: str, spend: UsdMicros) -> None:
         """Add a run's spend from the journal after a restart."""
-        self.book.runs.enter(run, spend)
+        self.book.runs.carry_in(run, spend)
 
     def make_past(self, run: str, claim: Claim = Claim()) -> str | None:
         """The run is no longer managed. Returns another run whose spend is folded away instead, if there is one."""
@@ -239,6 +239,7 @@ class Ledger:
             "unallocated_usd_micros": self.spend(UNALLOCATED),
             "unpriced_ns": self.unpriced_ns,
             "groups": self.groups.snapshot(),
+            **({"commands": commands} if (commands := self.book.runs.commands()) else {}),
         }
 
     def restore(self, snapshot: Mapping[str, Any], *, same_boot: bool, in_force_from: BootNs) -> None:
@@ -251,6 +252,7 @@ class Ledger:
         unpriced_ns, credit = int(snapshot["unpriced_ns"]), int(snapshot.get("credit", 0))
         lines = {str(name): (int(row["carry"]), int(row["credit"])) for name, row in snapshot.get("lines", {}).items()}
         carries = {str(name): int(carry) for name, carry in snapshot.get("carries", {}).items()}
+        commands = {str(name): int(amount) for name, amount in snapshot.get("commands", {}).items()}
         before = price_of(snapshot.get("price")) if same_boot else None
         priced_from = BootNs(int(snapshot.get("priced_from", snapshot["boot_ns"])))
         self.compute.restore(carry, credit)
@@ -259,6 +261,7 @@ class Ledger:
                 meter.restore(*lines[meter.metered.line.name])
         self.carries, self.unpriced_ns = carries, unpriced_ns
         self.book.runs.restore(UNALLOCATED, unallocated)
+        self.book.runs.restore_commands(commands)
         if before is not None:
             self.next_price = (self.compute.metered, in_force_from)
             self.compute.metered, self.priced_from = before, priced_from

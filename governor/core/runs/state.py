@@ -176,7 +176,8 @@ class Run:
     spend_rate_usd_micros_per_hour: UsdMicros | None = None  # None: the price is unknown.
     usd_micros_per_mtok: int | None = None
     reserve_usd_micros: UsdMicros | None = None  # The price of this run's own halt; None: unknown.
-    caps: tuple[Cap, ...] = ()  # Budgets of its stage, labels, day and node, as they stand.
+    # Budgets of its stage, labels, day and node, as they stand, and a command's ceiling that counts more than this run.
+    caps: tuple[Cap, ...] = ()
     last_frame_at: MonoNs | None = None
     last_frame_wall_ns: int | None = None
     # Only `move` writes these two.
@@ -195,6 +196,12 @@ class Run:
         if self.nonpad_tokens is None or self.nonpad_of_tokens == 0:
             return None
         return 1.0 - self.nonpad_tokens / self.nonpad_of_tokens
+
+    @property
+    def counted_usd_micros(self) -> UsdMicros:
+        """What its own ceiling counts: under `costgov run` that may be more than its spend."""
+        counted = (cap.spend_usd_micros for cap in self.caps if cap.scope == f"run:{self.run}")
+        return max((self.spend_usd_micros, *counted))
 
     def move(self, fact: LifeFact, at: MonoNs) -> Cell:
         """Put one fact to the table of its life. The caller begins the attempt where the cell says that one begins."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from governor.core.base.policy import COMMAND_LINE
 from governor.core.base.save_interval import advice, mtbf_s
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, DurationNs, MonoNs
 from governor.core.engine import budgeting
@@ -16,7 +17,7 @@ from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import Binding, Outlook, outlook
 from governor.core.events.ends import RunEnd
 from governor.core.events.machine import GpuSample, HostMemory
-from governor.core.money.budgets import Cap, Scope, ScopedBudget, ScopeKind
+from governor.core.money.budgets import Cap, Scope, ScopedBudget, ScopeKind, parse_scope
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.forecast import after_growth_ns
 from governor.core.runs.ends import cause_of, ended_text
@@ -135,6 +136,9 @@ def budgets_status(node: Node, at: MonoNs) -> list[dict[str, Any]]:
             policys = budgeting.after_clearing(node, scope)
             if policys is not None:
                 budgets[scope.text] = policys
+    for cap in (cap for managed in node.runs.values() if managed.run.alive for cap in managed.run.caps):
+        if cap.scope.startswith("run:") and cap.scope not in budgets:  # Of a command's name that no run has now.
+            budgets[cap.scope] = ScopedBudget(parse_scope(cap.scope), cap.ceiling_usd_micros, COMMAND_LINE)
     return [
         _budget(budget, budgeting.standing(node, budget, at), budgeting.grows_ns(node, budget, at))
         for budget in budgets.values()
@@ -199,6 +203,7 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "paid_by": managed.money.paid_by,
         "is_strangers": managed.is_strangers,
         "ceiling_usd": _usd(ceiling),
+        "command_ceiling": _command_ceiling(run),
         "tokens_wasted": managed.history.meter.wasted_tokens if managed.history.meter is not None else None,
         **_wasted(managed),
         **_outlook(managed, at),
@@ -320,6 +325,15 @@ def _binding(cap: Binding | None) -> dict[str, Any] | None:
         "spend_usd": _usd(cap.spend_usd_micros),
         "reserve_usd": _usd(cap.reserve_usd_micros),
     }
+
+
+def _command_ceiling(run: Run) -> dict[str, Any] | None:
+    """The ceiling of the launched command that counts more than what this run has cost: other users' runs below it."""
+    cap = next((cap for cap in run.caps if cap.scope.startswith("run:")), None)
+    if cap is None or cap.spend_usd_micros == run.spend_usd_micros:
+        return None
+    ceiling, spend = _usd(cap.ceiling_usd_micros), _usd(cap.spend_usd_micros)
+    return {"scope": cap.scope, "ceiling_usd": ceiling, "spend_usd": spend}
 
 
 def _runway_s(cap: Binding | None) -> float | None:

@@ -24,7 +24,8 @@ class BudgetReached(Trigger):
     the token budget is reached: the run is then complete. Ceiling and tokens are set in `[budget]`. With a ceiling and
     an unknown price the reading is UNKNOWN. The state holds across attempts: a budget belongs to the run. At the whole
     ceiling it also judges the budgets of the run's stage, labels, day and node (`[[budget]]`, `costgov budget set`):
-    the spend of all their runs, plus the price of halting all of them.
+    the spend of all their runs, plus the price of halting all of them. Under `costgov run` the ceiling also counts what
+    other users' runs below the command have cost.
     """
 
     KIND: ClassVar[str] = "budget"
@@ -66,9 +67,10 @@ class BudgetReached(Trigger):
         own = self._own(run)
         if own is not None and self._is_reached(own, self._limit or 0):
             return self._reached(own, "")
-        caps = run.caps if self._at_frac >= 1 else ()
+        # A group's budget says itself at which parts of it somebody is told.
+        caps = [cap for cap in run.caps if self._at_frac >= 1 or cap.scope == f"run:{run.run}"]
         for cap in caps:
-            if self._is_reached(cap, cap.ceiling_usd_micros):
+            if self._is_reached(cap, cap.ceiling_usd_micros * round(self._at_frac * 10**6) // 10**6):
                 return self._reached(cap, f"{cap.scope}: ")
         if (own is not None or caps) and run.spend_rate_usd_micros_per_hour is None:
             return unknown("price_unknown")

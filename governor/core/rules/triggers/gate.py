@@ -232,7 +232,8 @@ class Gate(Trigger):
         left_s = total_ahead(list(state.own_s), goal.steps_left) if len(state.own_s) else None
         if left_s is None or left_s.low is None or left_s.high is None or (self._ceiling is None and not goal.tokens):
             return "few_steps"
-        spent, per_s = run.spend_usd_micros, rate * NS_PER_S / NS_PER_HOUR
+        spent = run.counted_usd_micros if self._ceiling is not None else run.spend_usd_micros
+        per_s = rate * NS_PER_S / NS_PER_HOUR
         low_s, high_s = (left_s.mid + WIDER * (end - left_s.mid) for end in (left_s.low, left_s.high))
         state.low, state.mid, state.high = (
             spent + round(max(0.0, seconds) * per_s) for seconds in (low_s, left_s.mid, high_s)

@@ -10,8 +10,8 @@ import pytest
 from governor.cli.status_table import render_status
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import BootNs, MonoNs, usd
+from governor.core.engine.command.ceilings import payer_before
 from governor.core.engine.incident_json import incident_snapshot
-from governor.core.engine.launched_command import payer_before
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import node_snapshot, run_snapshot
 from governor.core.engine.resume import restore_runs
@@ -210,8 +210,8 @@ def test_it_pays_where_nobody_of_the_commands_own_user_trains_or_that_run_is_ove
 def halted_at(runs: int, ceiling: int, before: int = 0) -> float:
     """Root's command has become a user that trains, beside so many runs of a sandbox: when that user is halted."""
     node = launched(ceiling=usd(ceiling))
-    node.ledger.groups.node_usd_micros += usd(before)
-    node.account.launched(usd(before))
+    node.ledger.book.runs.count_to("theirs", "another-command")
+    node.ledger.book.runs.enter("theirs", usd(before))
     trains = {"run": "job", "world_size": 1, "peer": peer(100, 1001), "of_command": True}
     play(node, hello(0, 1, **trains), a_step(1, run="job", when=1), tick(1))
     for number in range(runs):

@@ -184,7 +184,7 @@ def hand_over(node: Node, managed: ManagedRun, at: MonoNs, *, begins: bool = Fal
         return
     if managed.history.meter is None:
         managed.history.paid_from = node.account.since
-    node.ledger.hand_over(payer_of(managed))
+    node.ledger.hand_over(payer_of(managed), node.command.run if node.command is not None else None)
 
 
 def take_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
@@ -261,7 +261,7 @@ def settle(node: Node, at: MonoNs) -> list[Effect]:
     if managed is None:
         return []
     node.ledger.book.restore_unallocated(previous.unallocated, previous.unallocated_older_usd_micros)
-    node.ledger.hand_over(payer_of(managed))
+    node.ledger.hand_over(payer_of(managed), previous.run)
     return [persist(node, at, managed)]
 
 

@@ -264,10 +264,15 @@ class ChargeBook:
         keys = [key for key in self._open if key[0] not in runs]
         return [self._close(key) for key in keys]
 
-    def hand_over(self, to: Payer) -> list[Charge]:
-        """Move the unallocated charges to the payer `to`, under the same ids; return those that are already closed."""
+    def hand_over(self, to: Payer, command: str | None = None) -> list[Charge]:
+        """Move the unallocated charges to the payer `to`, under the same ids; return those that are already closed.
+
+        What is too old to move counts to the launched command whose time it was.
+        """
         closed = list(self._unallocated)
         self._unallocated.clear()
+        if command is not None:
+            self.runs.count_sum_to(command, self._unallocated_older_usd_micros)
         self._unallocated_older_usd_micros = 0
         handed = self._move(closed, [key for key in self._open if key[0] == UNALLOCATED], to)
         if to.run in self._lent:

@@ -111,9 +111,13 @@ class RunSpend:
         elif before is None or before[0] != command:
             part = self.by_run.get(run, 0) if before is None else 0
             self._parts[run] = command, part
-            self._by_command[command] = self._by_command.pop(command, 0) + part
-            while len(self._by_command) > COMMANDS_MAX:
-                del self._by_command[next(iter(self._by_command))]
+            self.count_sum_to(command, part)
+
+    def count_sum_to(self, command: str, usd_micros: int) -> None:
+        """Count an amount to this command that no run of it has."""
+        self._by_command[command] = self._by_command.pop(command, 0) + usd_micros
+        while len(self._by_command) > COMMANDS_MAX:
+            del self._by_command[next(iter(self._by_command))]
 
     def part_of(self, run: str) -> tuple[str, int] | None:
         """The command that the run counts to, and how much of that command's sum is the run's."""

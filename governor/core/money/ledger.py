@@ -151,9 +151,9 @@ class Ledger:
         self.uncommitted += closed
         return taken
 
-    def hand_over(self, to: Payer) -> None:
-        """Move all unallocated charges so far to a run; its spend grows by their sum."""
-        self.uncommitted += self.book.hand_over(to)
+    def hand_over(self, to: Payer, command: str | None = None) -> None:
+        """Move all unallocated charges so far to a run: its spend grows by their sum. `command`: see ChargeBook."""
+        self.uncommitted += self.book.hand_over(to, command)
 
     def take_back(self, to: Payer) -> list[str]:
         """Move what the runs that were lent to (ChargeBook.lend) were charged to this run. Returns those runs."""

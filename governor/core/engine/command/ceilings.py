@@ -42,9 +42,10 @@ def others(node: Node, name: str) -> list[ManagedRun]:
 
 
 def by_run(node: Node) -> dict[str, str]:
-    """By run of the command that pays: whose ceiling counts it. Empty while nothing counts to the command's name."""
+    """By run of the command that pays or has paid: whose ceiling counts it. Empty while nothing counts to the name."""
     command = node.command
-    its = {name: one for name, one in node.runs.items() if not one.is_separate and not node.pays_nothing(one)}
+    its = {name: one for name, one in node.runs.items() if one.run.alive or node.ledger.spend(name)}
+    its = {name: one for name, one in its.items() if not one.is_separate and not node.pays_nothing(one)}
     theirs = [name for name, one in its.items() if _counts_to_name(node, one)]
     if command is None or not (theirs or node.ledger.book.runs.of_command(command.run)):
         return {}

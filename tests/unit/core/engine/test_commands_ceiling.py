@@ -293,6 +293,15 @@ def a_name() -> Launches:
     return Launches(World(node))
 
 
+def assert_sums_are_exact(world: World) -> None:
+    """Charges and counters are equal, by run, in all and for the command's name."""
+    ledger, runs = world.node.ledger, world.node.ledger.book.runs
+    names = [*world.node.runs, *world.node.past]
+    assert {name: ledger.spend(name) for name in names} == {name: world.charged(name) for name in names}
+    assert ledger.total() == sum(charge.usd_micros for charge in world.charges.values())
+    assert runs.of_command("job") == sum(world.charged(name) for name in names if runs.part_of(name) is not None)
+
+
 @pytest.mark.parametrize("ends", [Launches.end, Launches.kill, Launches.crash], ids=["end", "kill", "crash"])
 @pytest.mark.parametrize("scene", SCENES, ids=[scene.__name__ for scene in SCENES])
 def test_one_name_is_one_ceiling_whatever_its_launches_are_called_below(
@@ -305,3 +314,4 @@ def test_one_name_is_one_ceiling_whatever_its_launches_are_called_below(
         scene(one)
         ends(one)
     assert CEILING_S * 0.7 <= one.used_s <= CEILING_S
+    assert_sums_are_exact(one.world)

@@ -44,10 +44,12 @@ def others(node: Node, name: str) -> list[ManagedRun]:
 def by_run(node: Node) -> dict[str, str]:
     """By run of the command that pays or has paid: whose ceiling counts it. Empty while nothing counts to the name."""
     command = node.command
+    if command is None:
+        return {}
     its = {name: one for name, one in node.runs.items() if one.run.alive or node.ledger.spend(name)}
     its = {name: one for name, one in its.items() if not one.is_separate and not node.pays_nothing(one)}
     theirs = [name for name, one in its.items() if _counts_to_name(node, one)]
-    if command is None or not (theirs or node.ledger.book.runs.of_command(command.run)):
+    if not theirs and not node.ledger.book.runs.of_command(command.run):
         return {}
     return {name: name for name in its} | dict.fromkeys(theirs, ceiling_run(node, command.run))
 

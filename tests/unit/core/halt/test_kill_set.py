@@ -200,61 +200,6 @@ def test_the_next_run_of_a_sweep_is_not_a_respawn(tree: Tree) -> None:
     assert strays(tree.table, killed, GOVERNOR) == ()
 
 
-def test_workers_that_outlive_their_rank_are_found_by_its_session(tree: Tree) -> None:
-    ranks = torchrun_tree(tree)
-    killed = kill_set(tree.table, ranks, GOVERNOR)
-    assert killed is not None
-    tree.add(250, 211, RANK)  # Forked in the last moment by a worker.
-    for pid in (200, 201, 202, 211, 221):
-        tree.end(pid)
-    assert pids(strays(tree.table, killed, GOVERNOR)) == [250]
-    assert pids(remaining(tree.table, killed)) == [212, 222]
-
-
-def test_workers_of_a_rank_that_was_gone_before_the_kill_set(tree: Tree) -> None:
-    ranks = torchrun_tree(tree)
-    tree.end(201, reaper=90)
-    killed = kill_set(tree.table, ranks, GOVERNOR)
-    assert killed is not None
-    assert {211, 221} <= set(pids(killed.members))
-
-
-def test_last_moment_orphans_under_deepspeed_are_found_by_its_group(tree: Tree) -> None:
-    ranks = deepspeed_tree(tree)
-    killed = kill_set(tree.table, ranks, GOVERNOR)
-    assert killed is not None
-    tree.add(350, 302, (PYTHON, "-c", "from multiprocessing.spawn import spawn_main"))
-    for member in killed.members:
-        tree.end(member.pid)
-    assert pids(strays(tree.table, killed, GOVERNOR)) == [350]
-
-
-def test_a_second_look_keeps_what_the_first_knew(tree: Tree) -> None:
-    """SIGTERM took launchers and ranks; the worker that a rank forked meanwhile is an orphan of their group."""
-    ranks = deepspeed_tree(tree)
-    first = kill_set(tree.table, ranks, GOVERNOR)
-    assert first is not None
-    tree.add(350, 302, (PYTHON, "-c", "from multiprocessing.spawn import spawn_main"))
-    for member in first.members:
-        tree.end(member.pid)
-    second = kill_set(tree.table, ranks, GOVERNOR, uid=USER)
-    assert second is not None
-    assert strays(tree.table, second, GOVERNOR) == ()
-    assert pids(strays(tree.table, second.joined(first), GOVERNOR)) == [350]
-    assert second.joined(first).members == first.members
-
-
-def test_a_last_moment_orphan_in_a_wholly_shared_session_needs_the_ranks_command_line(tree: Tree) -> None:
-    tree.add(700, 100, ("bash", "job.sh"), group=True)
-    rank = tree.add(701, 700, RANK)
-    killed = kill_set(tree.table, [rank], GOVERNOR)
-    assert killed is not None
-    tree.add(702, 701, RANK)
-    tree.add(703, 701, ("tensorboard",))
-    tree.end(701)
-    assert pids(strays(tree.table, killed, GOVERNOR)) == [702]
-
-
 def test_a_restarting_agent_brings_its_new_ranks_and_their_children_with_it(tree: Tree) -> None:
     killed = kill_set(tree.table, torchrun_tree(tree), GOVERNOR)
     assert killed is not None
@@ -335,6 +280,11 @@ def test_a_reused_parent_number_launches_nobody(tree: Tree) -> None:
     rank = tree.add(700, 701, RANK, ticks=500)
     tree.add(701, 100, TORCHRUN, ticks=501)
     assert find_launchers(tree.table, rank) == ()
+
+
+def test_a_launcher_may_start_a_rank_within_one_tick_of_the_clock(tree: Tree) -> None:
+    agent = tree.add(701, 100, TORCHRUN, ticks=500)
+    assert find_launchers(tree.table, tree.add(700, 701, RANK, ticks=500)) == (agent,)
 
 
 def test_a_late_child_that_is_a_zombie_keeps_nobody_waiting(tree: Tree) -> None:

@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from governor.core.base.identity import MARK_PART_BITS, ProcessId, carries
-from governor.core.halt.kill_set import KillSet, kill_set, marked_of_others, own_cgroups, strays, unsure
+from governor.core.halt.kill_set import (
+    KillSet,
+    begun_beside,
+    kill_set,
+    marked_of_others,
+    own_cgroups,
+    strays,
+    unsure,
+)
 from tests.unit.core.halt.test_kill_set import GOVERNOR, RANK, TORCHRUN, USER, Tree, pids, tree
 
 __all__ = ["tree"]
@@ -96,6 +104,7 @@ def test_orphans_from_before_the_hello_are_unsure_and_no_others(tree: Tree) -> N
     add(tree, 150, 1, 0, ("tmux",))  # Before the run.
     agent = tree.add(200, 100, TORCHRUN, group=True)
     rank = add(tree, 201, 200, MARK, RANK)
+    tree.add(151, 1, ("redis-server",), session=True, ticks=agent.start_ticks)  # Begun within the agent's tick.
     add(tree, 300, 1, 0, ("redis-server",))
     add(tree, 301, 300, 0)  # No orphan.
     add(tree, 302, 1, MARK)  # The run's own.
@@ -104,9 +113,16 @@ def test_orphans_from_before_the_hello_are_unsure_and_no_others(tree: Tree) -> N
     tree.zombie(304)
     add(tree, 305, 1, 0)
     tree.table[305] = replace(tree.table[305], cgroup="/user.slice/session-2.scope")
-    assert pids(unsure(tree.table, [rank, agent], GOVERNOR, [MARK], [])) == [300]
+    assert pids(unsure(tree.table, [rank, agent], GOVERNOR, [MARK], [])) == [151, 300]
     assert unsure({}, [rank, agent], GOVERNOR, [MARK], []) == ()
     assert unsure(tree.table, [rank, agent], GOVERNOR, [MARK], ["/"]) == ()
+
+
+def test_what_began_beside_a_run_is_of_its_first_tick_or_later(tree: Tree) -> None:
+    made = killed(tree, add(tree, 201, 100, MARK, RANK))
+    for pid, ticks in ((301, 5_000), (302, 5_001), (303, 5_002)):
+        tree.add(pid, 1, ("window",), session=True, ticks=ticks)
+    assert pids(tuple(facts.process for facts in begun_beside(tree.table, made, GOVERNOR, 5_001))) == [302, 303]
 
 
 SCOPE = "/system.slice/run-r1.scope"
@@ -170,3 +186,16 @@ def test_the_step_daemon_of_another_user_takes_no_unit_from_the_run(tree: Tree) 
     made = kill_set(tree.table, [rank], GOVERNOR, cgroups=[SCOPE])
     assert made is not None
     assert pids(made.members) == [201]
+
+
+def test_a_step_is_not_the_step_whose_number_begins_alike(tree: Tree) -> None:
+    """Slurm's step_1 and step_10 of one job and user."""
+    job = "/system.slice/slurmstepd.scope/job_4711"
+    rank = tree.add(201, 1, RANK, session=True)
+    for pid, step in ((201, "step_1"), (301, "step_10"), (302, "step_10/user/task_0"), (303, "step_1/user/task_0")):
+        if pid != rank.pid:
+            tree.add(pid, 1, ("python", "other.py"), session=True)
+        into(tree, f"{job}/{step}", pid)
+    made = kill_set(tree.table, [rank], GOVERNOR, cgroups=[f"{job}/step_1"])
+    assert made is not None
+    assert pids(made.members) == [201, 303]

@@ -73,6 +73,52 @@ def test_without_a_process_table_nothing_is_gone_and_the_signal_comes_once_it_ca
         assert signal.SIGTERM in processes.by_pid[process.pid].received
 
 
+def test_a_table_that_could_not_be_read_between_two_looks_says_of_neither_that_all_are_gone() -> None:
+    processes = BlindProcesses()
+    process_killer = ProcessKiller(processes, OWN)
+    process_killer.begin("i", [processes.add(100)], [], 1000, signal.SIGKILL)
+    assert scans(process_killer, EMPTY_SCANS - 1) == []
+    processes.blind = 1
+    assert scans(process_killer, EMPTY_SCANS, begin=10) == [], "one that was blind, and one too few behind it"
+    assert scans(process_killer, 1, begin=20) == [()]
+
+
+def test_a_last_fork_that_one_look_has_missed_keeps_the_halt_open_and_gets_its_signal() -> None:
+    """The table was read before it, and who forked was gone behind it."""
+    processes = FakeProcesses()
+    rank = processes.add(100)
+    process_killer = ProcessKiller(processes, OWN)
+    process_killer.begin("i", [rank], [], 1000, signal.SIGTERM)
+    assert processes.is_gone(rank)
+    assert scans(process_killer, 1) == []
+    worker = processes.add(101, sid=100, argv=["worker"], dies_of=frozenset())
+    assert scans(process_killer, EMPTY_SCANS + 3, begin=1) == []
+    assert processes.by_pid[worker.pid].received == [signal.SIGCONT, signal.SIGTERM]
+
+
+def test_a_run_that_comes_back_when_all_were_gone_is_told_and_so_is_that_it_is_gone_again() -> None:
+    processes = FakeProcesses()
+    process_killer = ProcessKiller(processes, OWN)
+    process_killer.begin("i", [processes.add(100)], [], 1000, signal.SIGKILL)
+    assert scans(process_killer, EMPTY_SCANS + 3) == [()]
+    again = processes.add(101, sid=100)
+    assert scans(process_killer, EMPTY_SCANS + 3, begin=10) == [(101,), ()]
+    assert processes.is_gone(again)
+
+
+def test_sigterm_wakes_a_stopped_process_once_and_sigkill_is_repeated_while_it_lives() -> None:
+    processes = FakeProcesses()
+    rank = processes.add(100, dies_of=frozenset())
+    process_killer = ProcessKiller(processes, OWN)
+    process_killer.begin("i", [rank], [], 1000, signal.SIGTERM)
+    assert scans(process_killer, 2) == []
+    assert processes.by_pid[100].received == [signal.SIGCONT, signal.SIGTERM]
+    process_killer.begin("i", [rank], [], 1000, signal.SIGKILL)
+    assert processes.by_pid[100].received[2:] == [signal.SIGKILL]
+    processes.by_pid[100].dies_of = frozenset((signal.SIGKILL,))  # The disk that it waited for has answered.
+    assert scans(process_killer, EMPTY_SCANS + 1, begin=10) == [()]
+
+
 def test_another_users_announced_run_below_the_same_command_is_not_named_as_perhaps_the_runs() -> None:
     processes = FakeProcesses()
     command = processes.add(50, uid=1000, argv=["sh", "train.sh"], start_ticks=1)

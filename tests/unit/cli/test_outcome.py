@@ -8,6 +8,7 @@ from governor.cli.run.outcome import LEAVES_NS, Outcome
 from governor.cli.run.supervise import closing_lines
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.engine.resume import SUPERSEDED
 from governor.core.events.inputs import CommandLaunched, Disconnected, LaunchersSeen, OperatorHalt, TrainerExited
 from governor.core.halt.incident import OTHER_USER, process_row
 from tests.unit.cli.test_supervise import Beside
@@ -36,6 +37,22 @@ def test_a_halt_of_another_run_is_neither_our_exit_code_nor_our_commands_end(
     }
     outcome.incident(snapshot)
     assert outcome.is_unfinished is counts
+
+
+@pytest.mark.parametrize("open_one", ["i", "j"])
+def test_one_of_two_halts_that_is_open_leaves_the_end_unseen(open_one: str) -> None:
+    outcome = Outcome("mine")
+    for incident_id in ("i", "j"):
+        stage = "VERIFYING" if incident_id == open_one else "HALTED"
+        snapshot = {"incident_id": incident_id, "run": "mine", "halt_stage": stage, "launchers": []}
+        outcome.incident({**snapshot, "opened_mono_ns": 5})
+    assert outcome.is_unfinished
+
+
+def test_a_halt_of_an_earlier_boot_is_neither_open_nor_the_exit_code() -> None:
+    outcome = Outcome("mine")
+    outcome.incident({"incident_id": "i", "run": "mine", "halt_stage": SUPERSEDED, "launchers": [], "opened_mono_ns": 5})
+    assert (outcome.stages, outcome.is_unfinished) == ({}, False)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +126,23 @@ def test_a_command_of_another_user_that_ends_behind_its_halted_run_was_halted_un
         outcome.tick(beside.node, MonoNs(halted + moment))
     assert bool(outcome.stages) is counts
     assert bool(outcome.outlived) is not counts
+
+
+def test_a_command_that_ends_within_a_second_behind_its_halted_run_has_not_trained_on(beside: Beside) -> None:
+    """PAM's modules may take it, while the last step of another of its runs is newer than the halt."""
+    command, living = ProcessId(4321, 1, "boot-1"), [True]
+    outcome = Outcome("mine", (command,), lives=lambda: living[0])
+    play(beside.node, CommandLaunched(at(0), "mine", 1000, (command,)), tick(0))
+    play(beside.node, hello(0, 1, run="second", world_size=1), LaunchersSeen(at(1), "second", (command,)))
+    row = process_row(command)
+    targets = [{**row, "role": "launcher", "left": OTHER_USER}]
+    snapshot = {"incident_id": "i", "run": "mine", "launchers": [row], "targets": targets, "opened_mono_ns": 5}
+    outcome.incident({**snapshot, "halt_stage": "HALTED"})
+    for second in (5, 6):
+        outcome.tick(beside.node, at(second))
+    living[0] = False
+    outcome.tick(beside.node, at(60))
+    assert outcome.stages == {"i": "HALTED"}
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,21 @@ def test_what_is_the_runs_in_the_control_group_of_a_login_keeps_the_halt_open_wh
     assert [set(named) for named in named_after(process_killer, 10)] == [{200, 201}]
 
 
+def test_one_in_the_group_of_whom_nothing_tells_keeps_the_halt_open_beside_a_login_that_does_not() -> None:
+    """Without the login it would end with the group, whosever it is."""
+    processes, process_killer, command = launched(is_ours_alone=False)
+    group = FakeGroup(processes)
+    process_killer.attend(group, None, process_killer.adoption)
+    rank = processes.add(101, ppid=COMMAND, uid=ROOT, mark=MARK)
+    sshd = processes.add(200, ppid=COMMAND, uid=ROOT, argv=["sshd: /usr/sbin/sshd [listener]"])
+    processes.add(201, ppid=sshd.pid, uid=OTHER, argv=["-bash"])
+    unknown = processes.add(301, ppid=OWN, sid=301, uid=OTHER)
+    process_killer.begin("i", [rank], [command], ROOT, signal.SIGKILL, marks=[MARK], cgroups=[group.path])
+    assert (named_after(process_killer), set(processes.table())) == ([], {OWN, 200, 201, unknown.pid})
+    processes.end(unknown.pid)
+    assert [set(named) for named in named_after(process_killer, 10)] == [{200, 201}]
+
+
 def test_the_command_itself_is_ended_as_such_also_if_it_is_called_like_a_manager() -> None:
     processes, process_killer, command = launched()
     processes.by_pid[COMMAND].facts = replace(processes.by_pid[COMMAND].facts, argv=("/lib/systemd/systemd",))

@@ -158,3 +158,24 @@ def test_a_number_that_was_given_again_is_not_the_one_that_was_seen(processes: F
     escape(processes, 700, start_ticks=3_001)
     assert marked(shared, processes) == set()
     assert [facts.process.pid for facts in shared.unsure(processes.table())] == [700]
+
+
+TRAINER, SANDBOX, THIRD = 2001, 2002, 2003
+
+
+def test_only_beside_strangers_runs_the_run_of_the_name_has_what_is_of_others_and_what_is_above_both(
+    processes: FakeProcesses,
+) -> None:
+    """Beside a second run of our own user's or of the trainer's, what is of none of them may be that run's."""
+    us = 1000
+    trainer, helper, *others = (
+        processes.add(700 + number, ppid=COMMAND, uid=uid, start_ticks=3_000)
+        for number, uid in enumerate((TRAINER, THIRD, SANDBOX, TRAINER, us))
+    )
+    named = Adoption(GOVERNOR, COMMAND, MARK, SINCE, is_ours_alone=True, uid=us, may_end_all=True)
+    table = processes.table()
+    for other, is_strangers in zip(others, (True, False, False), strict=True):
+        ended = named.to_end(table, {TRAINER}, [other], has_name=True)
+        assert (helper.pid in ended, COMMAND in ended) == (is_strangers, is_strangers)
+        assert (COMMAND in named.above_both(table, [trainer], {TRAINER}, [other])) is is_strangers
+    assert named.above_both(table, [trainer], {TRAINER}, []) == frozenset(), "there is one run"

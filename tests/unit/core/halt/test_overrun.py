@@ -22,7 +22,8 @@ from governor.core.events.inputs import (
     TrainerExited,
 )
 from governor.core.halt.incident import Incident
-from governor.core.halt.overrun import causes
+from governor.core.halt.overrun import causes, note_overrun
+from governor.core.money.budgets import Cap
 from governor.text.moments import moments
 from tests.unit.core.engine.test_step import at, hello, make_node, peer, play, rule, tick
 
@@ -141,3 +142,16 @@ def test_where_no_cause_was_observed_the_reserve_is_blamed() -> None:
 def test_a_verdict_that_came_too_late_is_said() -> None:
     _, incident = halted(first_tick=380, stopped=390)
     assert told(incident) == ["the ceiling was passed before the verdict"]
+
+
+def test_a_verdict_at_the_ceiling_itself_came_too_late_and_an_end_at_it_is_no_overrun() -> None:
+    _, incident = halted(first_tick=300, stopped=330)
+    at_verdict = incident.spend_at_verdict_usd_micros
+    late, at_it, before = (causes(incident, UsdMicros(at_verdict + n), 60 * NS_PER_S, at(330)) for n in (-1, 0, 1))
+    assert late == at_it != before
+    noted = []
+    for over in (0, 1):
+        cap = Cap("run", UsdMicros(incident.spend_usd_micros - over), incident.spend_usd_micros)
+        note_overrun(incident, cap, at(330), WallNs(0), stop_bound_ns=60 * NS_PER_S, rise=None)
+        noted.append(len(told(incident)))
+    assert noted == [0, 1]

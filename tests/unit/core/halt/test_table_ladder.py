@@ -135,6 +135,19 @@ def test_with_a_person_called_the_ladder_goes_round_and_accepted_gets_its_time()
     assert driver.stage is HaltState.HALTED
 
 
+def test_with_a_person_called_a_stop_that_was_accepted_in_vain_is_followed_by_the_next_rung() -> None:
+    driver = at_stopping()
+    while driver.stage is not HaltState.NEEDS_HUMAN:
+        driver.feed(Fact.STOP_ACCEPTED)
+        driver.expire()
+    rungs = []
+    for _ in range(4):
+        driver.expire()
+        rungs.append(driver.halt.rung)
+        driver.feed(Fact.STOP_ACCEPTED)
+    assert rungs == [0, 1, 0, 1]
+
+
 def test_with_a_person_called_billing_is_read_until_it_ends() -> None:
     driver = needs_human()
     (page, _kill, read) = driver.effects

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
+from governor.cli.run.console import Console
 from governor.cli.run.outcome import LEAVES_NS, Outcome
-from governor.cli.run.supervise import closing_lines
+from governor.cli.run.relaunch import how_to_resume
+from governor.cli.run.supervise import _close, closing_lines
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.resume import SUPERSEDED
-from governor.core.events.inputs import CommandLaunched, Disconnected, LaunchersSeen, OperatorHalt, TrainerExited
+from governor.core.events.inputs import (
+    CommandLaunched,
+    Disconnected,
+    Event,
+    LaunchersSeen,
+    OperatorHalt,
+    TrainerExited,
+)
 from governor.core.halt.incident import OTHER_USER, process_row
 from tests.unit.cli.test_supervise import Beside
 from tests.unit.core.engine.test_step import a_step, at, hello, peer, play, tick
@@ -51,7 +62,8 @@ def test_one_of_two_halts_that_is_open_leaves_the_end_unseen(open_one: str) -> N
 
 def test_a_halt_of_an_earlier_boot_is_neither_open_nor_the_exit_code() -> None:
     outcome = Outcome("mine")
-    outcome.incident({"incident_id": "i", "run": "mine", "halt_stage": SUPERSEDED, "launchers": [], "opened_mono_ns": 5})
+    snapshot = {"incident_id": "i", "run": "mine", "launchers": [], "opened_mono_ns": 5}
+    outcome.incident({**snapshot, "halt_stage": SUPERSEDED})
     assert (outcome.stages, outcome.is_unfinished) == ({}, False)
 
 
@@ -146,7 +158,7 @@ def test_a_command_that_ends_within_a_second_behind_its_halted_run_has_not_train
 
 
 @pytest.mark.parametrize(
-    ("opened", "start_ticks", "counts"), [(99, 7_000, False), (99, 9_500, True), (100, 7_000, True)]
+    ("opened", "start_ticks", "counts"), [(99, 7_000, False), (99, 9_000, True), (99, 9_500, True), (100, 7_000, True)]
 )
 def test_the_halt_of_an_earlier_launch_is_not_the_exit_code_of_this_one_that_it_does_not_end(
     opened: int, start_ticks: int, counts: bool
@@ -170,3 +182,22 @@ def test_a_run_whose_halt_the_command_has_outlived_is_told_as_halted(beside: Bes
         beside.governor, beside.command, Outcome("run-1", (command,), outlived={incident.incident_id})
     )
     assert [line.partition(";")[0] for line in lines] == ["below: was halted"]
+
+
+@pytest.mark.parametrize("stages", [{}, {"i": "HALTED"}])
+def test_an_end_by_a_halt_is_neither_looked_at_for_its_cause_nor_followed_by_the_line_that_resumes(
+    beside: Beside, stages: dict[str, str]
+) -> None:
+    """The report of the halt has both."""
+    noted: list[Event] = []
+    console = Console(stream=io.StringIO())
+    governor = beside.governor
+    governor.daemon.apply, governor.daemon.supervised = noted.append, None
+    governor.daemon.performer.perform = list
+    beside.command.exit_code = 1
+    outcome = Outcome("run-1", stages=stages)
+    _close(governor, beside.command, "run-1", ["train"], outcome, console)
+    resumes = how_to_resume(governor, beside.command, "run-1", ["train"], is_halted=False)
+    assert isinstance(console.stream, io.StringIO)
+    said = set(console.stream.getvalue().splitlines())
+    assert (len(noted), [line in said for line in resumes]) == ((0, [False]) if stages else (1, [True]))

@@ -107,6 +107,9 @@ def test_a_sandbox_below_the_command_holds_nothing_open_once_the_trainer_was_hal
     assert is_over(beside.governor, beside.command)
     assert not leaves_training(beside.governor, [])
     assert any(f"pid 900 of uid {STRANGER}" in line for line in left_unwatched(beside.governor, beside.command))
+    for uid in (2003, OWN):  # The trainer's own user's, and the command's, are waited for.
+        beside.node.runs["other"].run.uid = uid
+        assert beside_halted(beside.node) == []
 
 
 @pytest.mark.parametrize("uid", [STRANGER, OWN])

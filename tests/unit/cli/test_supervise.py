@@ -6,7 +6,6 @@ import errno
 import io
 import os
 import shlex
-import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +19,6 @@ from governor.app.settings_file import load_settings
 from governor.cli.run.console import Console
 from governor.cli.run.outcome import Outcome
 from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched, made_for
-from governor.cli.run.signal_answers import SignalAnswers
 from governor.cli.run.supervise import (
     HELLO_NS,
     NAMED_NS,
@@ -31,15 +29,12 @@ from governor.cli.run.supervise import (
     left_behind,
 )
 from governor.core.base.identity import ConnectionId, ProcessFacts, ProcessId
-from governor.core.base.policy import Policy
 from governor.core.base.units import BootNs, UsdMicros
-from governor.core.engine import step as engine
 from governor.core.engine.alarms import PIDS_NAMED_MAX
-from governor.core.engine.idle_state import Finish
 from governor.core.engine.managed_run import PreviousCommand
 from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Alarm, Effect, PersistIncident
-from governor.core.events.inputs import CommandLaunched, Disconnected, OperatorHalt, StopAnswer, TrainerExited
+from governor.core.events.inputs import CommandLaunched, Disconnected, OperatorHalt, TrainerExited
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.adopted import Adoption
 from governor.core.halt.elsewhere import Elsewhere
@@ -47,7 +42,6 @@ from governor.core.views.status import run_status
 from governor.reports.resume_text import BEGINS_ANEW
 from tests.contract.fakes import FakeClock, FakeProcesses
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick, training
-from tests.unit.idle_node import Idle
 
 PRICE = UsdMicros(98_320_000)
 
@@ -293,6 +287,13 @@ def test_a_command_that_no_rank_had_joined_is_an_earlier_launch_too(beside: Besi
     assert "pid 700" in (launched_before(beside.governor, "run-1") or "")
 
 
+def test_the_processes_of_a_followed_log_are_no_earlier_launch(beside: Beside) -> None:
+    process = beside.processes.add(700)
+    play(beside.node, StreamOpened(at(0), "log", 1000, None, {}, (process,)))
+    assert beside.node.runs["log"].processes() == (process,)
+    assert launched_before(beside.governor, "run-1") is None
+
+
 def test_the_commands_own_log_closes_with_the_commands_end_also_without_a_step() -> None:
     beside = Beside()
     beside.command.poll()
@@ -302,22 +303,6 @@ def test_the_commands_own_log_closes_with_the_commands_end_also_without_a_step()
     play(beside.node, StreamOpened(at(1), "log", 1000, None, {}, (process,)), tick(10))
     (line,) = closing_lines(beside.governor, beside.command, Outcome("run-1", (process,)))
     assert line.startswith(f"log: ended with exit code {beside.command.exit_code}; no step was seen; spent $")
-
-
-def test_a_signal_while_a_halt_saves_is_held_back_once() -> None:
-    """Passed on, it would end the ranks in the middle of the save that the halt has asked for."""
-    beside = Beside()
-    said: list[str] = []
-    with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:
-        answers = SignalAnswers(Command(sleeper), said.append)
-        training(beside.node)
-        play(beside.node, a_step(31, 1, loss=float("nan")))
-        assert answers.pass_on(beside.governor, signal.SIGTERM)
-        assert sleeper.poll() is None, "the first one waits for the save"
-        assert len(said) == 1
-        assert "saving a checkpoint" in said[0]
-        assert answers.pass_on(beside.governor, signal.SIGTERM)
-        assert sleeper.wait(10) == -signal.SIGTERM, "who insists is obeyed"
 
 
 def test_a_halt_that_is_left_before_its_end_is_reported_with_what_it_has_cost_by_then(beside: Beside) -> None:
@@ -348,13 +333,6 @@ def test_a_halted_log_holds_a_command_that_has_ended_only_while_it_names_a_proce
     assert is_over(beside.governor, beside.command) is not bool(named)
 
 
-def test_a_signal_without_a_halt_is_passed_on_at_once() -> None:
-    beside = Beside()
-    with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:
-        assert SignalAnswers(Command(sleeper), lambda _line: None).pass_on(beside.governor, signal.SIGINT)
-        assert sleeper.wait(10) == -signal.SIGINT
-
-
 @pytest.mark.parametrize("assigned", [{}, {"COSTGOV_PATHS__STATE_DIR": "/s", "COSTGOV_PATHS__RUNTIME_DIR": "/d"}])
 def test_only_directories_that_costgov_run_made_are_pruned(tmp_path: Path, assigned: dict[str, str]) -> None:
     environ = {"HOME": "/home/nobody", **assigned}
@@ -373,34 +351,3 @@ def test_the_end_waits_for_the_look_at_a_saved_checkpoint_but_not_for_all_of_its
     assert not is_over(beside.governor, beside.command)
     beside.clock.advance(READ_NS)
     assert is_over(beside.governor, beside.command)
-
-
-def test_a_signal_while_only_the_nodes_stop_is_left_keeps_the_node_and_a_second_one_leaves(beside: Beside) -> None:
-    node, said = beside.node, []
-    node.idle.finish = Finish("llama", "p", observed=False, at=at(0))
-    beside.command.poll()
-    governor = beside.governor
-    governor.daemon.apply = lambda event: engine.step(node, event)
-    assert not is_over(governor, beside.command), "its stop is waited for"
-    answers = SignalAnswers(beside.command, said.append)
-    assert answers.pass_on(governor, signal.SIGINT)
-    assert said == ["costgov: the node is kept, if its stop can still be taken back; once more to leave at once"]
-    assert node.idle.finish is None
-    assert node.idle.hold_reason == "SIGINT to costgov run"
-    assert is_over(governor, beside.command)
-    node.idle.finish = Finish("llama", "p", observed=False, at=at(0))  # One that could not be given up.
-    assert not answers.pass_on(governor, signal.SIGINT)
-
-
-def test_a_signal_behind_an_accepted_stop_is_the_machines_shutdown_and_not_somebody(beside: Beside) -> None:
-    world = Idle(policy=Policy(name="p", run_on_finish="stop"))
-    world.until(4)
-    world.begins()
-    world.until(6)
-    world.ends()
-    world.until(70)
-    world.replies(StopAnswer.ACCEPTED)
-    beside.node, said = world.node, []
-    beside.command.poll()
-    assert not SignalAnswers(beside.command, said.append).pass_on(beside.governor, signal.SIGTERM)
-    assert "accepted the node's stop" in said[0]

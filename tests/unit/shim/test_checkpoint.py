@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -91,6 +92,50 @@ def test_a_latest_that_cannot_be_written_costs_no_checkpoint(
     written(tmp_path, 7)
     assert [found["step"] for found in whole(tmp_path)] == [7]
     assert "latest stays as it is: it cannot be written" in capsys.readouterr().err
+
+
+def test_latest_stays_where_the_manifest_cannot_be_written(tmp_path: Path) -> None:
+    written(tmp_path, 7)
+    path = tmp_path / "cg_9"
+    (path / checkpoint.MANIFEST).mkdir(parents=True)
+    parts = [checkpoint.Part("shard_0.pt", 1000, None)]
+    with pytest.raises(OSError, match=checkpoint.MANIFEST):
+        checkpoint.commit(str(path), parts, {"step": 9, "kind": "good"}, move_latest=True)
+    assert (tmp_path / "latest").read_text() == "cg_7"
+
+
+FLUSHES = """
+import os, sys
+from trainer_shim.saving import checkpoint
+
+fsync = os.fsync
+
+def told(descriptor):
+    print(os.path.relpath(os.readlink("/proc/self/fd/%d" % descriptor), sys.argv[1]))
+    fsync(descriptor)
+
+os.fsync = told
+path = os.path.join(sys.argv[1], "save", "cg_7")
+parts = checkpoint.secure(path, 0, 1, 0, 1, 0)
+print("secured")
+checkpoint.commit(path, parts, {"step": 7, "kind": "good"}, move_latest=True)
+"""
+
+
+def test_what_a_crash_must_not_take_is_flushed_with_the_directories_that_name_it(tmp_path: Path) -> None:
+    """As the kernel is told it by an interpreter of its own."""
+    below = tmp_path / "save" / "cg_7" / "below"
+    below.mkdir(parents=True)
+    (below / "shard_0.pt").write_bytes(bytes(1000))
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    argv = [os.sys.executable, "-c", FLUSHES, str(tmp_path)]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60)
+    secured, _, committed = done.stdout.partition("secured\n")
+    assert sorted(secured.split()) == ["save", "save/cg_7", "save/cg_7/below", "save/cg_7/below/shard_0.pt"], (
+        done.stderr
+    )
+    names = [re.sub(r"\.\d+\.costgov-tmp", "", name) for name in committed.split()]
+    assert names == [f"save/cg_7/{checkpoint.MANIFEST}", "save/cg_7", "save/latest", "save"]
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "no manifest", "torn manifest"])

@@ -20,8 +20,10 @@ from tests.unit.shim.weights_files import COUNT, NAN, ONE, dcp_metadata, distcp,
 from trainer_shim.engines import base
 from trainer_shim.interfaces import Resumed
 from trainer_shim.saving import checkpoint, rng
-from trainer_shim.saving.resuming import CANDIDATES_MAX, resume_from
+from trainer_shim.saving.manifest import Entry
+from trainer_shim.saving.resuming import CANDIDATES_MAX, harm_of, resume_from
 from trainer_shim.saving.store import MemoryStore
+from trainer_shim.saving.weights_sample import FILES_MAX
 
 FAR_NS = time.monotonic_ns() + 3_600 * 10**9
 RANKS = 2
@@ -363,3 +365,28 @@ def test_one_that_is_a_single_file_is_looked_into_too(
     assert [one.step for one in resumed if one is not None] == [50] * RANKS
     what = "not finite" if harm == "not finite" else "not whole"
     assert f"passing over {tmp_path}/99.ckpt: {what}: 99.ckpt" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("own", "total"), [({"tokens_own": {"total": 250}}, 500), ({}, 250)])
+def test_a_rank_that_counts_its_own_tokens_goes_on_from_the_total_of_all(
+    tmp_path: Path, own: dict[str, Any], total: int
+) -> None:
+    path = write(tmp_path, 5)
+    state = {"v": 1, "rng": rng.capture(), "position": {"tokens_total": 250, **own}}
+    checkpoint.write_rank_file(str(path), 0, state)
+    parts = checkpoint.secure(str(path), 0, 1, 0, 1, FAR_NS)
+    facts = {"step": 5, "tokens_total": 500, "kind": "good", "created_unix_s": time.time()}
+    checkpoint.commit(str(path), parts, facts, move_latest=True)
+    loader = Loader()
+    assert resume_from(loader, str(tmp_path), 0, MemoryStore(), 1) is not None
+    assert loader.position_restored == {"tokens_total": total, **own}
+
+
+def test_the_files_of_other_nodes_are_no_part_of_what_a_node_looks_into(tmp_path: Path) -> None:
+    """There are more of them than a look takes."""
+    safetensors(tmp_path / "model.safetensors", {"w": ("F32", NAN["F32"] * COUNT)})
+    own = Entry("model.safetensors", 12_000, None, socket.gethostname())
+    theirs = [Entry(f"{number:05}.safetensors", 12_000, None, "another") for number in range(2 * FILES_MAX)]
+    last = [one._replace(path=f"z{one.path}") for one in theirs]
+    manifest = {"path": str(tmp_path), "files": [*theirs, own, *last]}
+    assert harm_of(manifest, 0, RANKS) == "not finite: model.safetensors: w"

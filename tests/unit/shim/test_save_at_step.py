@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.unit.shim.ranks import Rank
-from trainer_shim.saving import checkpoint, save_at_step
+from trainer_shim.governor_socket import GovernorSocket
+from trainer_shim.progress import Progress
+from trainer_shim.saving import checkpoint, rng, save_at_step
+from trainer_shim.saving.save_at_step import GONE_NS, OVERDUE_NS, SaveAtStep
+from trainer_shim.saving.step_gate import Order, StepGate
 from trainer_shim.saving.store import MemoryStore
 
 TRAINER = """
@@ -150,3 +156,47 @@ def test_a_disk_is_said_to_be_full_only_where_it_is(tmp_path: Path) -> None:
     if done.returncode and ("unshare" in done.stderr or "mount" in done.stderr):
         pytest.skip("needs permission to mount a tmpfs in a namespace: " + done.stderr.strip())
     assert done.stdout == "the disk is full: \n", done.stderr
+
+
+def saving_nothing(gate: StepGate, progress: Progress) -> tuple[SaveAtStep, GovernorSocket]:
+    governor = GovernorSocket(["/nonexistent"], 0, dict)
+    return SaveAtStep(0, gate, progress, None, governor), governor
+
+
+def test_the_generators_are_those_of_the_end_of_the_step_that_is_saved_or_of_now() -> None:
+    progress = Progress(0)
+    saving, _ = saving_nothing(StepGate(0), progress)
+    random.seed(3)
+    progress.step = 5
+    saving.keep_generators(5)
+    kept = rng.capture()
+    random.random()  # A loader that has begun the next step.
+    assert saving._rank_state()["rng"] == kept != rng.capture()
+    progress.step = 6
+    assert saving._rank_state()["rng"] == rng.capture()
+
+
+HOUR_NS = 3_600 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("lost_ns", "due_ns", "parked_ns", "leaves"),
+    [
+        (HOUR_NS, -HOUR_NS, GONE_NS, True),
+        (HOUR_NS, -HOUR_NS, 0, False),  # It has lost the governor long before it was parked.
+        (0, -HOUR_NS, HOUR_NS, False),
+        (None, -HOUR_NS, HOUR_NS, False),
+        (None, OVERDUE_NS + 1, HOUR_NS, True),
+        (None, HOUR_NS, 0, False),  # The order came late.
+    ],
+)
+def test_a_parked_rank_leaves_a_time_after_it_was_parked_and_when_the_round_is_settled(
+    lost_ns: int | None, due_ns: int, parked_ns: int, leaves: bool
+) -> None:
+    gate, now_ns = StepGate(0), time.monotonic_ns()
+    saving, governor = saving_nothing(gate, Progress(0))
+    governor.lost_since_ns = None if lost_ns is None else now_ns - lost_ns
+    order = Order(False, "", "good", True, 86, now_ns - due_ns, "i", 1)
+    assert not saving._may_leave(order, now_ns - parked_ns - 1), "other ranks may wait for it yet"
+    gate.settle()
+    assert saving._may_leave(order, now_ns - parked_ns - 1) is leaves

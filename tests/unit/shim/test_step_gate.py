@@ -185,8 +185,10 @@ def test_the_table_is_complete_and_the_threads_own_events_come_only_where_it_can
 @pytest.mark.parametrize("state", State)
 def test_a_promise_holds_from_every_state(state: State) -> None:
     gate = gate_in(state)
+    gate.settle()
     assert gate.promise(1, FAR_NS) == 3
     assert gate.raised
+    assert not gate.settled, "a round begins"
     assert (gate.result, gate.arrived) == (None, None)
     assert does_hold(gate, 4)
 

@@ -210,6 +210,24 @@ def test_its_time_is_bounded(tmp_path: Path) -> None:
     assert list(storages(opcodes, Budget(lambda: None, until=time.monotonic() - 1))) == []
 
 
+@pytest.mark.parametrize("name", ["optimizer.pt", "optimizer_1.bin", "scheduler.pt", "rng_state_0.pth"])
+def test_an_empty_state_that_is_loaded_with_the_weights_is_torn(tmp_path: Path, name: str) -> None:
+    saved(tmp_path)
+    (tmp_path / name).touch()
+    sizes = [(one.name, one.stat().st_size) for one in sorted(tmp_path.iterdir())]
+    assert sample(str(tmp_path), sizes, lambda: None).torn == f"{name} is empty"
+
+
+def test_what_was_looked_into_speaks_for_as_many_bytes_again_and_an_optimizer_for_none(tmp_path: Path) -> None:
+    saved(tmp_path)
+    torch_zip(tmp_path / "optimizer.pt", "F32", ONE["F32"] * COUNT)
+    sizes = {one.name: one.stat().st_size for one in tmp_path.iterdir()}
+    for more, unsampled in ((0, None), (1, "most of its bytes: embeddings.dat")):
+        others = {"embeddings.dat": sizes["model.safetensors"] + more}
+        seen = sample(str(tmp_path), list({**sizes, **others}.items()), lambda: None, time_s=60.0)
+        assert seen == Sampled(None, unsampled)
+
+
 # --- which tensors are harmed, where they are few ---------------------------------------------------------------------
 
 

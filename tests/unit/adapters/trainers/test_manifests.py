@@ -54,6 +54,7 @@ TABLE: dict[str, tuple[Any, bool]] = {
     "no files": ({**PLAIN, "files": []}, False),
     "our own files alone": ({**PLAIN, "files": [OWN]}, False),
     "too few bytes": ({**PLAIN, "parameters": 500, "bytes_min": 1001}, False),
+    "too few bytes beside our own": ({**PLAIN, "files": [SHARD, OWN], "parameters": 500, "bytes_min": 1002}, False),
     "an entry that is a list": ({**PLAIN, "files": [SHARD, []]}, False),
     "an entry that lists files": (entry(files=[]), True),
     "a negative size": (entry(bytes=-1), False),

@@ -357,18 +357,14 @@ def test_the_environment_says_where_to_look(tmp_path: Path) -> None:
 
 
 def test_governors_beside_a_command_are_found(tmp_path: Path) -> None:
-    beside = tmp_path / "costgov" / "runs" / "train-1"
-    beside.mkdir(parents=True)
-    (beside / "control.sock").touch()
-    system = str(tmp_path / "system" / "control.sock")
-    users = str(tmp_path / "costgov" / "control.sock")
-    found = (system, users, str(beside / "control.sock"))
-    assert socket_paths({"XDG_RUNTIME_DIR": str(tmp_path)}, system) == found
-    others = tmp_path / "costgov" / "runs" / "theirs"
-    others.mkdir()
-    (others / "control.sock").symlink_to("nowhere")  # Root could write what another user may not.
-    assert socket_paths({"XDG_RUNTIME_DIR": str(tmp_path)}, system) == found, "who may not talk to it does not ask it"
-    assert str(others / "control.sock") in socket_paths({"XDG_RUNTIME_DIR": str(tmp_path)}, system, run="theirs")
+    runs, system = tmp_path / "costgov" / "runs", str(tmp_path / "system" / "control.sock")
+    for name in ("mine", "theirs"):
+        (runs / name).mkdir(parents=True)
+    (runs / "mine" / "control.sock").touch()
+    (runs / "theirs" / "control.sock").symlink_to("nowhere")  # Root could write what another user may not.
+    environ, found = {"XDG_RUNTIME_DIR": str(tmp_path)}, (system, str(runs.parent / "control.sock"))
+    assert socket_paths(environ, system) == (*found, str(runs / "mine" / "control.sock")), "nor asked, who only refuses"
+    assert str(runs / "theirs" / "control.sock") in socket_paths(environ, system, run="theirs")
 
 
 @contextlib.contextmanager

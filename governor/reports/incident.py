@@ -15,7 +15,7 @@ from governor.core.base.printable import escaped
 from governor.core.base.shell_words import REDACTED
 from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration
 from governor.core.halt.incident import NO_BOUNDARY
-from governor.core.halt.state import GIVEN_WAY
+from governor.core.halt.state import GivenUp
 from governor.reports.node_stop import is_of_node, last_runs, node_not_observed, node_summary
 from governor.reports.resume_text import (
     BEGINS_ANEW,
@@ -49,6 +49,13 @@ from trainer_shim.wire import worded
 __all__ = ["incident_document", "incident_json", "incident_markdown", "live_line", "timeline_lines"]
 
 SCHEMA: Final = "costgov.incident/1"
+_GIVEN_UP: Final = {
+    GivenUp.ABANDONED: "somebody came to the node",
+    GivenUp.GAVE_WAY: "its place was given to a run of the launched command",
+    GivenUp.SUPERSEDED: "the machine went down",
+    GivenUp.LEFT_UNSEEN: "its governor ended in another PID namespace, whose processes cannot be seen from here",
+}
+assert _GIVEN_UP.keys() == set(GivenUp), "each end of a halt has its words"
 STACK_FRAMES_SHOWN: Final = 8  # The innermost frames. The JSON has all.
 
 
@@ -125,9 +132,8 @@ def summary(snapshot: Snapshot) -> str:
 def _halted(snapshot: Snapshot) -> str:
     if snapshot.get("closed_wall_ns") is None:
         return "is being halted"
-    if snapshot["halt_stage"] == GIVEN_WAY:
-        return "was being halted when its place was given to a run of the launched command,"
-    return "was halted" if snapshot["halt_stage"] == "HALTED" else "was being halted when the machine went down,"
+    given_up = GivenUp.of(snapshot["halt_stage"])
+    return "was halted" if given_up is None else f"was being halted when {_GIVEN_UP[given_up]},"
 
 
 def _saved_clause(snapshot: Snapshot) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_MS, NS_PER_S, format_duration, format_usd
-from governor.core.engine.idle.messages import ABANDONED, given_up
+from governor.core.engine.idle.messages import given_up
 from governor.core.engine.idle_state import NODE
 from governor.core.halt.incident import NO_BOUNDARY, OTHER_USER
-from governor.core.halt.state import GIVEN_WAY
+from governor.core.halt.state import GivenUp
 from governor.core.runs.last_good import PENDING
 from governor.text.table import plain
 
@@ -294,10 +294,13 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     "restored": ("restored", _restored),
     "nobody_here": ("nobody", _nobody_here),
     "came_late": ("late", _came_late),
-    ABANDONED: ("given up", lambda detail, _snapshot: f"{given_up(detail)}: the node goes on"),
-    GIVEN_WAY: ("given up", lambda _detail, _snapshot: "not ended: a run of the launched command has taken its place"),
-    "superseded_by_reboot": ("superseded", _superseded),
-    "left_unseen": ("not seen", _reason),
+    GivenUp.ABANDONED: ("given up", lambda detail, _snapshot: f"{given_up(detail)}: the node goes on"),
+    GivenUp.GAVE_WAY: (
+        "given up",
+        lambda _detail, _snapshot: "not ended: a run of the launched command has taken its place",
+    ),
+    GivenUp.SUPERSEDED: ("superseded", _superseded),
+    GivenUp.LEFT_UNSEEN: ("not seen", _reason),
     "undurable": ("undurable", lambda _detail, _snapshot: "not on disk within the bound; acted all the same"),
 }
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from governor.core.engine.idle.messages import ABANDONED
 from governor.core.engine.idle_state import NODE
 from governor.core.events.effects import Alarm, Effect, PersistIncident, StopCompute
 from governor.core.events.inputs import Event, Hello, OperatorHold, Tick
 from governor.core.events.machine import GpuProcessesSeen
+from governor.core.halt.state import GivenUp
 from tests.sim.node_invariants import BrokenError, play
 from tests.sim.node_world import World
 
@@ -89,7 +89,7 @@ def _never_closed(_world: World, effects: list[Effect]) -> list[Effect]:
     """A stop that was given up stays open in the journal."""
     return [
         replace(effect, closed=False)
-        if isinstance(effect, PersistIncident) and effect.snapshot["halt_stage"] == ABANDONED
+        if isinstance(effect, PersistIncident) and effect.snapshot["halt_stage"] == GivenUp.ABANDONED
         else effect
         for effect in effects
     ]

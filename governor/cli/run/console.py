@@ -11,10 +11,9 @@ from typing import Any, Final, TextIO
 
 from governor.cli.run.own_runs import whose
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.engine.idle.messages import ABANDONED
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.node import Node
-from governor.core.halt.state import GIVEN_WAY
+from governor.core.halt.state import GivenUp
 from governor.core.views.status import run_status
 from governor.daemon.stderr import QueuedStream
 from governor.reports.incident import incident_document, live_line, timeline_lines
@@ -76,7 +75,8 @@ class Console:
     def incident(self, snapshot: Mapping[str, Any]) -> None:
         snapshot = self._to_show(snapshot)
         stage = str(snapshot["halt_stage"])
-        is_over = stage in ("HALTED", "NEEDS_HUMAN", ABANDONED, GIVEN_WAY)
+        given_up = GivenUp.of(stage)
+        is_over = stage in ("HALTED", "NEEDS_HUMAN") or (given_up is not None and not given_up.is_by_next)
         if not self._is_news(stage, is_over, snapshot):
             return
         if not self._stage:

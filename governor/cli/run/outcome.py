@@ -10,8 +10,7 @@ from governor.cli.run.own_runs import ends_it, is_halt_of_command, is_of_earlier
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.node import Node
-from governor.core.engine.resume import SUPERSEDED
-from governor.core.halt.elsewhere import LEFT_UNSEEN
+from governor.core.halt.state import GivenUp
 
 # `sudo` and `runuser` end their session when what they wait for has ended. PAM's modules may take a second.
 LEAVES_NS: Final = 3 * NS_PER_S
@@ -61,8 +60,8 @@ class Outcome:
     def incident(self, snapshot: Mapping[str, Any]) -> None:
         incident_id, stage = str(snapshot["incident_id"]), str(snapshot["halt_stage"])
         is_ours = is_halt_of_command(snapshot, self.run, self.processes)
-        # A superseded halt is of an earlier boot, and one that was left unseen of another PID namespace.
-        is_before = stage in (SUPERSEDED, LEFT_UNSEEN)
+        given_up = GivenUp.of(stage)
+        is_before = given_up is not None and given_up.is_by_next
         if is_before or not is_ours or is_of_earlier_launch(snapshot, self.processes, self.began_at):
             return
         may_outlive = snapshot["run"] != self.run or not ends_it(snapshot, self.processes)

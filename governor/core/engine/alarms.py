@@ -15,7 +15,7 @@ from governor.core.engine.node import Node, Refusal
 from governor.core.events.effects import Alarm, CloseIncident, Effect, PersistIncident, Record, Refuse
 from governor.core.events.forwards import Forwards
 from governor.core.events.inputs import BadHello, Hello, Step
-from governor.core.halt.state import GIVEN_WAY
+from governor.core.halt.state import GivenUp
 from governor.core.runs.life import LifeFact
 from governor.core.runs.state import Rank, is_nonfinite
 
@@ -64,8 +64,8 @@ def _give_up_halt(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
     incident = managed.incident
     if incident is None or incident.is_closed:
         return []
-    incident.give_up(at, node.wall(at), GIVEN_WAY)
-    data = {"from": incident.halt.stage.name, "to": GIVEN_WAY, "fact": "displaced"}
+    incident.give_up(at, node.wall(at), GivenUp.GAVE_WAY)
+    data = {"from": incident.halt.stage.name, "to": GivenUp.GAVE_WAY, "fact": "displaced"}
     return [
         PersistIncident(incident.incident_id, incident_snapshot(node, incident), closed=True),
         Record("transition", incident.run, incident.incident_id, data, durable=True),

@@ -34,6 +34,7 @@ from governor.core.events.effects import Alarm, Effect, PersistIncident, Record
 from governor.core.halt import table
 from governor.core.halt.elsewhere import ends_unseen, leave_unseen
 from governor.core.halt.incident import process_of
+from governor.core.halt.state import GivenUp
 from governor.core.money.budgets import TORN
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.forecast import ceiling_report_of
@@ -45,7 +46,6 @@ from governor.core.runs import intake
 from governor.core.runs.life import LifeFact
 from governor.core.runs.state import Run
 
-SUPERSEDED = "superseded_by_reboot"
 # Only the wall clock measures an absence. Beyond a year it is more likely wrong than right.
 ABSENCE_MAX_NS: Final = DurationNs(366 * 24 * NS_PER_HOUR)
 
@@ -371,12 +371,12 @@ def _supersede(snapshot: Mapping[str, Any], wall: WallNs) -> list[Effect]:
     note = {
         "mono_ns": 0,
         "wall_ns": wall,
-        "what": SUPERSEDED,
+        "what": GivenUp.SUPERSEDED,
         "detail": {"was": snapshot["halt_stage"], "boot_id": snapshot["boot_id"]},
     }
     closed = {
         **snapshot,
-        "halt_stage": SUPERSEDED,
+        "halt_stage": GivenUp.SUPERSEDED,
         "closed_wall_ns": wall,
         "timeline": [*snapshot["timeline"], note],
     }
@@ -384,4 +384,4 @@ def _supersede(snapshot: Mapping[str, Any], wall: WallNs) -> list[Effect]:
     text = (
         f"incident {incident_id} was at {snapshot['halt_stage']} when the machine went down; it is up again, and {anew}"
     )
-    return [PersistIncident(incident_id, closed, closed=True), Alarm(SUPERSEDED, run, text)]
+    return [PersistIncident(incident_id, closed, closed=True), Alarm(GivenUp.SUPERSEDED, run, text)]

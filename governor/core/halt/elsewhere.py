@@ -15,11 +15,10 @@ from governor.core.base.identity import ProcessId
 from governor.core.base.units import WallNs
 from governor.core.events.effects import Alarm, Effect, PersistIncident
 from governor.core.halt.incident import process_of, process_row
-from governor.core.halt.state import StopTarget
+from governor.core.halt.state import GivenUp, StopTarget
 from governor.core.money.budgets import TORN
 from governor.core.money.charges import UNALLOCATED
 
-LEFT_UNSEEN: Final = "left_unseen"
 UNOBSERVED: Final = "its processes cannot be seen from here, and their end was not observed"
 
 Row = dict[str, Any]
@@ -102,15 +101,14 @@ def leave_unseen(snapshot: Mapping[str, Any], wall: WallNs) -> list[Effect]:
     """Close a halt whose processes cannot be seen from here: neither ended nor seen to be gone."""
     incident_id, was = str(snapshot["incident_id"]), snapshot["halt_stage"]
     detail = {"was": was, "reason": f"its governor ended at {was} in another PID namespace: {UNOBSERVED}"}
-    note = {"mono_ns": 0, "wall_ns": wall, "what": LEFT_UNSEEN, "detail": detail}
-    closed = {
-        **snapshot, "halt_stage": LEFT_UNSEEN, "closed_wall_ns": wall, "timeline": [*snapshot["timeline"], note],
-    }  # fmt: skip
+    note = {"mono_ns": 0, "wall_ns": wall, "what": GivenUp.LEFT_UNSEEN, "detail": detail}
+    timeline = [*snapshot["timeline"], note]
+    closed = {**snapshot, "halt_stage": GivenUp.LEFT_UNSEEN, "closed_wall_ns": wall, "timeline": timeline}
     text = (
         f"incident {incident_id} was at {was} when its governor ended in another PID namespace (a container); "
         f"{UNOBSERVED}: nothing ends them"
     )
-    return [PersistIncident(incident_id, closed, closed=True), Alarm(LEFT_UNSEEN, str(snapshot["run"]), text)]
+    return [PersistIncident(incident_id, closed, closed=True), Alarm(GivenUp.LEFT_UNSEEN, str(snapshot["run"]), text)]
 
 
 def unseen_runs(runs: Iterable[Mapping[str, Any]]) -> list[Effect]:
@@ -120,4 +118,4 @@ def unseen_runs(runs: Iterable[Mapping[str, Any]]) -> list[Effect]:
         "not known, and nothing watches them"
     )
     named = [str(row["run"]) for row in runs if row.get("unseen") and row.get("alive")]
-    return [Alarm(LEFT_UNSEEN, run, f"run {run}: {text}") for run in named]
+    return [Alarm(GivenUp.LEFT_UNSEEN, run, f"run {run}: {text}") for run in named]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
-from typing import Final
+from enum import Enum, StrEnum
 
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 
@@ -23,8 +22,23 @@ class HaltState(Enum):
     HALTED = "halted"
 
 
-# Stands where a halt's state stands: a stranger's halt, whose place a run of the launched command has taken.
-GIVEN_WAY: Final = "gave_way"
+class GivenUp(StrEnum):
+    """Stands where a halt's state stands: closed without having been seen to its end, and why."""
+
+    ABANDONED = "abandoned"  # The node's own stop: somebody came.
+    GAVE_WAY = "gave_way"  # A stranger's: a run of the launched command has taken its place.
+    SUPERSEDED = "superseded_by_reboot"
+    LEFT_UNSEEN = "left_unseen"  # Its processes are of another PID namespace.
+
+    @property
+    def is_by_next(self) -> bool:
+        """Whether the next governor has closed it, of which it was none of the halts."""
+        return self in (GivenUp.SUPERSEDED, GivenUp.LEFT_UNSEEN)
+
+    @classmethod
+    def of(cls, stage: object) -> GivenUp | None:
+        """None: the word is a state's, or a newer version's."""
+        return next((one for one in cls if one.value == stage), None)
 
 
 class Fact(Enum):

@@ -12,7 +12,6 @@ from governor.cli.run.relaunch import how_to_resume
 from governor.cli.run.supervise import _close, closing_lines
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.engine.resume import SUPERSEDED
 from governor.core.events.inputs import (
     CommandLaunched,
     Disconnected,
@@ -22,6 +21,7 @@ from governor.core.events.inputs import (
     TrainerExited,
 )
 from governor.core.halt.incident import OTHER_USER, process_row
+from governor.core.halt.state import GivenUp
 from tests.unit.cli.test_supervise import Beside
 from tests.unit.core.engine.test_step import a_step, at, hello, peer, play, tick
 
@@ -63,7 +63,7 @@ def test_one_of_two_halts_that_is_open_leaves_the_end_unseen(open_one: str) -> N
 def test_a_halt_of_an_earlier_boot_is_neither_open_nor_the_exit_code() -> None:
     outcome = Outcome("mine")
     snapshot = {"incident_id": "i", "run": "mine", "launchers": [], "opened_mono_ns": 5}
-    outcome.incident({**snapshot, "halt_stage": SUPERSEDED})
+    outcome.incident({**snapshot, "halt_stage": GivenUp.SUPERSEDED})
     assert (outcome.stages, outcome.is_unfinished) == ({}, False)
 
 

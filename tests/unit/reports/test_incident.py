@@ -13,9 +13,17 @@ import pytest
 from governor.cli.status_table import render_status
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import TrainerExited
+from governor.core.halt.state import GivenUp
 from governor.core.runs.last_good import PENDING
 from governor.core.views.status import run_status
-from governor.reports.incident import incident_document, incident_json, incident_markdown, live_line, timeline_lines
+from governor.reports.incident import (
+    incident_document,
+    incident_json,
+    incident_markdown,
+    live_line,
+    summary,
+    timeline_lines,
+)
 from governor.reports.terminal import LINES_MAX, LIVE_COLUMNS_MAX, closing_line
 from governor.text.moments import moments, since_text, size_text
 from governor.text.screen import Screen
@@ -36,6 +44,14 @@ def test_a_timeline_is_bounded_and_printable(case: str) -> None:
     lines = timeline_lines(CASES[case]())
     assert len(lines) <= LINES_MAX
     assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize("given_up", GivenUp)
+def test_an_end_that_was_not_seen_has_words_of_its_own_kind(given_up: GivenUp) -> None:
+    """Of a halt whose processes another container has, the machine was said to have gone down."""
+    told = summary(nan_halt() | {"halt_stage": given_up.value})
+    others = [summary(nan_halt() | {"halt_stage": other.value}) for other in GivenUp if other is not given_up]
+    assert told not in [summary(nan_halt()), *others]
 
 
 def noted() -> Iterator[str]:

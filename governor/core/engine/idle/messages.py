@@ -11,8 +11,6 @@ from governor.core.halt.state import Fact, Halt
 if TYPE_CHECKING:  # A table in a terminal uses these messages without a node.
     from governor.core.engine.node import Node, NodeFacts
 
-# Stands where a halt's state stands: somebody came, and the node goes on.
-ABANDONED: Final = "abandoned"
 KEEP_IT: Final = "keep it with: costgov hold @node 2h --reason …"
 SHORT_NS: Final = 5 * NS_PER_MINUTE  # Less leaves too little time to log in after a boot.
 

@@ -16,7 +16,6 @@ from governor.core.engine import incidents
 from governor.core.engine.halt_plan import node_plan
 from governor.core.engine.idle.limit import PATIENCE_NS, Limit, due_at, finish_over, limit, standing, warn_ns
 from governor.core.engine.idle.messages import (
-    ABANDONED,
     abandoned,
     came_late,
     cannot_stop,
@@ -35,6 +34,7 @@ from governor.core.events.effects import Alarm, Effect, Kill, PersistIncident, R
 from governor.core.events.inputs import BillingRead, OperatorHold, StopAnswer, StopReplied
 from governor.core.halt import table
 from governor.core.halt.incident import Incident
+from governor.core.halt.state import GivenUp
 from governor.core.halt.table import Fact, HaltState
 from governor.core.money.charges import UNALLOCATED
 from governor.core.rules.evaluate import Rules
@@ -142,8 +142,8 @@ def _late(node: Node, incident: Incident, who: str, at: MonoNs) -> list[Effect]:
 def _abandon(node: Node, incident: Incident, reason: Mapping[str, str], at: MonoNs) -> list[Effect]:
     why = given_up(reason)
     incident.set_spend(node.spent_by(NODE))
-    incident.give_up(at, node.wall(at), ABANDONED, **reason)
-    data = {"from": incident.halt.stage.name, "to": ABANDONED, "fact": why}
+    incident.give_up(at, node.wall(at), GivenUp.ABANDONED, **reason)
+    data = {"from": incident.halt.stage.name, "to": GivenUp.ABANDONED, "fact": why}
     return [
         PersistIncident(incident.incident_id, incident_snapshot(node, incident), closed=True),
         Record("transition", NODE, incident.incident_id, data, durable=True),
@@ -156,7 +156,11 @@ def on_answer(node: Node, managed: ManagedRun, event: StopReplied | BillingRead)
     incident = managed.incident
     assert incident is not None
     if incident.is_closed:
-        if isinstance(event, StopReplied) and event.answer in STOPS_PERHAPS and incident.at_of(ABANDONED) is not None:
+        if (
+            isinstance(event, StopReplied)
+            and event.answer in STOPS_PERHAPS
+            and incident.at_of(GivenUp.ABANDONED) is not None
+        ):
             return _late(node, incident, "whoever is here", event.at)
         return []
     if isinstance(event, StopReplied):

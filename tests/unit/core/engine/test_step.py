@@ -15,7 +15,7 @@ from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, 
 from governor.core.engine import step as engine
 from governor.core.engine.node import Node, NodeFacts, new_node
 from governor.core.engine.node_journal import run_snapshot
-from governor.core.engine.resume import SUPERSEDED, restore_incidents, restore_runs
+from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.checkpoints import CheckpointLook, CheckpointRead, SavedCheckpoint
 from governor.core.events.effects import (
     Alarm,
@@ -45,6 +45,7 @@ from governor.core.events.inputs import (
     Tick,
 )
 from governor.core.events.machine import GpuProcessesSeen
+from governor.core.halt.state import GivenUp
 from governor.core.halt.table import HaltState, StopTarget
 
 E = TypeVar("E", bound=Effect)
@@ -378,7 +379,7 @@ def test_a_machine_that_was_booted_again_is_not_stopped_for_yesterday() -> None:
     reborn = make_node(boot_id="boot-2")
     effects = restore_incidents(reborn, [kept[-1].snapshot], at(5), WallNs(10**18))
     assert not any(isinstance(effect, (Ask, Term, Kill, StopCompute)) for effect in effects)
-    assert only(effects, PersistIncident).snapshot["halt_stage"] == SUPERSEDED  # type: ignore[attr-defined]
+    assert only(effects, PersistIncident).snapshot["halt_stage"] == GivenUp.SUPERSEDED  # type: ignore[attr-defined]
 
 
 def test_a_token_budget_of_an_earlier_launch_ends_nobody_who_has_not_trained_yet() -> None:

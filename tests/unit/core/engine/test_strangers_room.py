@@ -14,7 +14,7 @@ from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Alarm, CloseIncident, Effect, PersistIncident, Refuse
 from governor.core.events.inputs import CommandLaunched, LauncherExited, OperatorHalt, TrainerExited
-from governor.core.halt.state import GIVEN_WAY
+from governor.core.halt.state import GivenUp
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.views.status import run_status
 from governor.reports.incident import incident_markdown
@@ -134,11 +134,15 @@ def test_a_halt_whose_run_gives_way_is_closed_in_the_journal_as_not_ended() -> N
     node = all_in_halts()
     effects = play(node, hello(0, 3, run="second", world_size=1, connection=ConnectionId(7), peer=peer(7)))
     (kept,) = [effect for effect in effects if isinstance(effect, PersistIncident)]
-    assert (kept.snapshot["run"], kept.snapshot["halt_stage"], kept.snapshot["strangers"]) == ("o62", GIVEN_WAY, True)
+    assert (kept.snapshot["run"], kept.snapshot["halt_stage"], kept.snapshot["strangers"]) == (
+        "o62",
+        GivenUp.GAVE_WAY,
+        True,
+    )
     assert kept.closed
     assert kept.snapshot["halt"]["stage"] == kept.snapshot["timeline"][-1]["detail"]["was"] != "HALTED"
     again = incident_of(kept.snapshot)
-    assert (again.is_closed, again.stage_name, again.has_ended(again.rank_processes)) == (True, GIVEN_WAY, False)
+    assert (again.is_closed, again.stage_name, again.has_ended(again.rank_processes)) == (True, GivenUp.GAVE_WAY, False)
     (closed,) = [effect for effect in effects if isinstance(effect, CloseIncident)]
     assert (closed.incident_id, closed.has_ended) == (kept.incident_id, False), "nobody looks for its processes"
     (told,) = [effect.text for effect in effects if isinstance(effect, Alarm) and effect.name == "run_displaced"]
@@ -156,9 +160,9 @@ def test_no_view_calls_a_halt_halted_that_gave_way() -> None:
     assert incident is not None
     displace(node, managed, "no room", at(3))
     told = run_status(managed, at(3))
-    assert (told["state"], told["halt"]["stage"]) == ("finished", GIVEN_WAY)
+    assert (told["state"], told["halt"]["stage"]) == ("finished", GivenUp.GAVE_WAY)
     measured = take_snapshot(node, at(3), GovernorHealth(), LagReading(), "")
-    assert [run.halt_stage for run in measured.runs if run.run == "o62"] == [GIVEN_WAY]
+    assert [run.halt_stage for run in measured.runs if run.run == "o62"] == [GivenUp.GAVE_WAY]
     assert not incident.has_ended(incident.rank_processes)
 
 

@@ -13,7 +13,6 @@ from governor.core.engine.node_journal import node_snapshot, run_snapshot
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Alarm, PersistIncident
 from governor.core.halt.elsewhere import (
-    LEFT_UNSEEN,
     Elsewhere,
     as_seen,
     ends_unseen,
@@ -21,7 +20,7 @@ from governor.core.halt.elsewhere import (
     unseen_runs,
 )
 from governor.core.halt.incident import LeftLaunch, process_of, process_row
-from governor.core.halt.state import StopTarget
+from governor.core.halt.state import GivenUp, StopTarget
 from tests.contract.fakes import FakeProcesses
 from tests.unit.core.engine.test_step import a_step, at, make_node, only, play, training
 
@@ -114,7 +113,7 @@ def test_a_halt_that_could_only_end_the_unseen_is_closed_and_claims_no_end() -> 
     effects = restore_incidents(node, [snapshot], at(2), WALL)
     closed = only(effects, PersistIncident)
     assert closed.closed  # type: ignore[attr-defined]
-    assert closed.snapshot["halt_stage"] == LEFT_UNSEEN  # type: ignore[attr-defined]
+    assert closed.snapshot["halt_stage"] == GivenUp.LEFT_UNSEEN  # type: ignore[attr-defined]
     assert "their end was not observed" in only(effects, Alarm).text  # type: ignore[attr-defined]
     assert all(managed.incident is None for managed in node.runs.values())
 

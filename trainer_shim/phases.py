@@ -54,7 +54,8 @@ class phase:  # noqa: N801  A context manager that reads like the statement it i
 class data:  # noqa: N801  As `phase`.
     """Mark the enclosed code as the fetching of a batch, where neither a torch DataLoader nor wrap_loader() does it.
 
-    The governor then knows a rank that sleeps in its data from one that saves, and does not wait as long for it.
+    The governor then knows a rank that sleeps in its data from one that saves, and does not wait as long for it; and,
+    between two micro-steps, from one that hangs in its step, and waits longer.
     """
 
     __slots__ = ("_meter", "_part")

@@ -29,8 +29,8 @@ def data_sleep(ranks: Sequence[Rank]) -> DataSleep | None:
     """Return who sleeps and who waits. None unless each rank does one of both, and each sleeper's loader is known."""
     asleep, waiting, last_since = [], [], MonoNs(0)
     for rank in ranks:
-        since = _fetching_since(rank)
-        if since is not None and not _waits_for_others(rank):
+        since = rank.fetching_since
+        if since is not None and sleeps_in_data(rank):
             if _is_start(rank.fetch):
                 return None
             asleep.append(rank)
@@ -50,11 +50,9 @@ def _is_start(fetch: Fetch | None) -> bool:
     return fetch is not None and fetch.starts is not None and fetch.starts < STARTS_MIN
 
 
-def _fetching_since(rank: Rank) -> MonoNs | None:
-    """When the rank's present fetch began. Progress after the beat that reports it has ended it."""
-    if rank.fetch is None or rank.beat_at is None or rank.beat_at <= rank.progress_at:
-        return None
-    return rank.fetch.since
+def sleeps_in_data(rank: Rank) -> bool:
+    """Whether it is inside a fetch of data, wherever in its step, and not in a call that waits for others."""
+    return rank.fetching_since is not None and not _waits_for_others(rank)
 
 
 def _waits_for_others(rank: Rank) -> bool:
@@ -83,9 +81,33 @@ def _place(rank: Rank) -> str:
     return f" ({rank.stack[0][:FRAME_CHARS_MAX]})" if rank.stack else ""
 
 
+def say_stillness(ranks: Sequence[Rank], still_ns: int) -> str:
+    who = f"none of {len(ranks)} ranks has" if len(ranks) > 1 else "the run has not"
+    return f"{who} made progress for {format_duration(still_ns)}"
+
+
+def say_where(ranks: Sequence[Rank], suspected: Sequence[int], at: MonoNs, beat_fresh_ns: int) -> str:
+    """Go on about ranks that all stand still: who waits for data, where a run's only rank is, at whom to look."""
+    look = f"; look at rank {', '.join(map(str, suspected))}" if suspected else ""
+    beating = [rank for rank in ranks if not _is_silent(rank, at, beat_fresh_ns)]
+    asleep = [rank for rank in beating if sleeps_in_data(rank)]
+    if asleep:
+        since = min(rank.fetching_since or at for rank in asleep)
+        who = f"rank {asleep[0].rank}" if len(ranks) > 1 else "it"
+        who, has = (f"{who} and {len(asleep) - 1} more", "have") if len(asleep) > 1 else (who, "has")
+        return f": {who} {has} waited for data for {format_duration(at - since)}{_place(asleep[0])}{look}"
+    if len(ranks) == 1 and ranks[0].stack:
+        return f": it {'is' if beating else 'was last seen'} in {ranks[0].stack[0][:FRAME_CHARS_MAX]}{look}"
+    return look
+
+
+def _is_silent(rank: Rank, at: MonoNs, beat_fresh_ns: int) -> bool:
+    return rank.beat_at is not None and at - rank.beat_at >= beat_fresh_ns
+
+
 def suspects(ranks: Sequence[Rank], at: MonoNs, beat_fresh_ns: int) -> list[int]:
     """Ranks that the others probably wait for: the silent ones, else those that entered fewer collectives."""
-    silent = [rank.rank for rank in ranks if rank.beat_at is not None and at - rank.beat_at >= beat_fresh_ns]
+    silent = [rank.rank for rank in ranks if _is_silent(rank, at, beat_fresh_ns)]
     if silent and len(silent) < len(ranks):
         return silent
     counts = {rank.rank: (rank.collective or {}).get("count") for rank in ranks}
@@ -96,7 +118,7 @@ def suspects(ranks: Sequence[Rank], at: MonoNs, beat_fresh_ns: int) -> list[int]
 
 
 def describe(rank: Rank, at: MonoNs) -> dict[str, Any]:
-    since = _fetching_since(rank)
+    since = rank.fetching_since
     return {
         "rank": rank.rank,
         "pid": rank.peer.process.pid,

@@ -240,9 +240,11 @@ def note_frame(rank: Rank, at: MonoNs, progress_seq: int | None) -> None:
     """Note a frame. Progress counts from the moment at which the sequence number last changed."""
     rank.last_frame_at = at
     if progress_seq is not None and progress_seq != rank.progress_seq:
-        # The time of a compilation or a save does not show how long a step may be silent.
+        # The time of a compilation, a save or a fetch of data does not show how long a step may be silent.
         if rank.in_step and rank.progress_seq >= 0 and rank.phase not in PAUSES:
-            rank.silence_longest_ns = max(rank.silence_longest_ns, at - rank.progress_at)
+            until = rank.fetching_since
+            silence_ns = (at if until is None else until) - rank.progress_at
+            rank.silence_longest_ns = max(rank.silence_longest_ns, silence_ns)
         rank.progress_seq = progress_seq
         rank.progress_at = at
 

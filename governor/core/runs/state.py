@@ -82,6 +82,13 @@ class Rank:
     def connected(self) -> bool:
         return self.connection is not None
 
+    @property
+    def fetching_since(self) -> MonoNs | None:
+        """When its present fetch of data began. Progress after the beat that reports it has ended it."""
+        if self.fetch is None or self.beat_at is None or self.beat_at <= self.progress_at:
+            return None
+        return self.fetch.since
+
 
 @dataclass(frozen=True, slots=True)
 class Trained:

@@ -1,4 +1,4 @@
-"""A rank that sleeps in its data set while another waits for it in a collective."""
+"""A rank that sleeps in its data set: while another waits for it in a collective, and alone between two micro-steps."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ tight_min = "1s"
 data_min = "1s"
 """
 PAUSE_AT, PAUSE_S, SLEEP_AT = 50, 3, 600
+ALONE = POLICY.replace('tight_min = "1s"', 'tight_min = "4s"\nworth_max = "4s"\nbetween_limit = "12s"')
 
 
 def test_a_rank_that_sleeps_in_its_data_is_halted_and_one_that_only_pauses_is_not(
@@ -45,4 +46,26 @@ def test_a_rank_that_sleeps_in_its_data_is_halted_and_one_that_only_pauses_is_no
     assert "fetching_s" not in waiting
     assert waiting["stack"][0].startswith("graph.py:_engine_run_backward:")
     assert all(row["stack"][0] in halted.output for row in (asleep, waiting)), "both facts, on the terminal"
+    assert halted.running() == []
+
+
+def test_data_that_comes_late_within_a_step_is_waited_for_as_long_as_between_two_steps(
+    costgov_run: Run, tmp_path: Path
+) -> None:
+    """The pause lasts twice what a step may. One process whose data never comes is halted, and it is said where."""
+    words = [str(tmp_path), str(PAUSE_AT), "8", str(SLEEP_AT)]
+    halted = costgov_run([sys.executable, str(HERE / "accumulating.py"), *words], policy=ALONE)
+    assert halted.code == HALT_EXIT_CODE, halted.output
+    incident = halted.incident
+    assert (incident["rule"], incident["reason"]) == ("hang", "overdue_step")
+    evidence = incident["evidence"]
+    (asleep,) = evidence["ranks"]
+    assert asleep["step"] == SLEEP_AT, "the pause before it was no hang"
+    assert asleep["in_step"], "with one micro-step done"
+    assert asleep["stack"][0].startswith("accumulating.py:__getitem__:")
+    assert asleep["fetching_s"] >= evidence["limit_s"] == 12
+    said = f"({asleep['stack'][0]})"
+    assert "it has waited for data for " in incident["text"]
+    assert said in incident["text"]
+    assert said in halted.output
     assert halted.running() == []

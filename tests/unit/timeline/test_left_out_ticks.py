@@ -36,7 +36,16 @@ _GPUS: Final = ("gpus 0.9 0.005", "gpus 0.0 0.0", "gpus", "steps 12 every 1s", "
 ABOUT: Final = {
     "budget": ("money spend=1 rate=20", "money spend=9 reserve=1 rate=40", "money spend=1"),
     "gpu_starvation": _GPUS,
-    "hang": ("quiet 5m", "steps 12 every 1s", "blind 4s", "blind {s}s", "phase checkpoint", "restart"),
+    "hang": (
+        "quiet 5m",
+        "steps 12 every 1s",
+        "blind 4s",
+        "blind {s}s",
+        "phase checkpoint",
+        "restart",
+        "stand {s}s in_step fetch",
+        "stand {s}s 0: in_step 1: in_step fetch",
+    ),
     "memory_pressure": (
         "memory 1 of 64",
         "memory 60 of 64",

@@ -60,20 +60,21 @@ class Hang(Trigger):
     hook. The limit that holds is the longest of all ranks: one rank that evaluates, saves or logs excuses the others,
     which wait for it in a collective, until its own limit.
 
-    *Tight limit*: for a rank whose last hook was inside a step or whose innermost call waits for a device. It is
-    `max(p99_times x p99 step, silence_times x longest silence inside a step that ended well, tight_min, min(worth_max,
-    start-up + unsaved work))`: a halt is decided after about the time that a wrong halt would cost. It needs
-    connections that cover the whole world size, and `armed_after` steps. The stack is reported; it is never sufficient
-    evidence.
+    *Tight limit*: for a rank whose last hook was inside a step, but for its fetches of data, or whose innermost call
+    waits for a device. It is `max(p99_times x p99 step, silence_times x longest silence inside a step that ended well,
+    tight_min, min(worth_max, start-up + unsaved work))`: a halt is decided after about the time that a wrong halt would
+    cost. It needs connections that cover the whole world size, and `armed_after` steps. The stack is reported; it is
+    never sufficient evidence.
 
     *A rank asleep in its data*: some ranks are inside a fetch of data, and all others wait for them, inside a step or
     in a call that waits for a device or for other ranks. The limit is `max(p99_times x p99 step, silence_times x
-    longest fetch that ended, data_min)`; the cost of a wrong halt does not lengthen it. It needs what the tight limit
-    needs, beats of every rank, and a shim that reports fetches: those of a torch DataLoader in any engine, of
-    `wrap_loader()` and of `with shim.data():`. The stack is reported; it is never sufficient evidence. Where more than
-    half of the ranks sleep, what they all read from is slow: the tight limit holds at least. A rank that fetches while
-    nobody waits has the loose limit. So has a loader's first batch (of an epoch, of an evaluation), when workers start
-    and buffers fill, until the data set's loader has been started twice.
+    longest fetch that ended, data_min)`, at most the loose one; the cost of a wrong halt does not lengthen it. It needs
+    what the tight limit needs, beats of every rank, and a shim that reports fetches, between steps and micro-steps:
+    those of a torch DataLoader in any engine, of `wrap_loader()` and of `with shim.data():`. The stack is reported; it
+    is never sufficient evidence. Where more than half of the ranks sleep, what they all read from is slow: the tight
+    limit holds at least. A rank that fetches while nobody waits, as a run's only one, has the loose limit. So has a
+    loader's first batch (of an epoch, of an evaluation), when workers start and buffers fill, until the data set's
+    loader has been started twice.
 
     *Silent rank*: its connection is open, its beats (1 Hz, from their own thread) have stopped and all other ranks
     stand still. It is stopped (SIGSTOP, cgroup freezer), or a native call holds the interpreter lock. The limit is the
@@ -82,7 +83,7 @@ class Hang(Trigger):
     *Loose limits* hold everywhere else. Starting and compiling (the first steps, the first step after evaluation, and
     whatever the shim's stack sample shows as a compiler): `start_limit` or `start_limit_without_beats`. Evaluation:
     `eval_limit`. Saving: `checkpoint_limit` or `checkpoint_times` the longest save seen. Everything else, and runs with
-    ranks on other nodes or with a lost rank: `between_limit`.
+    ranks on other nodes or with a lost rank: `between_limit` or `p99_times x p99 step`.
 
     *A log without ranks*: the longest of three. One is `between_limit`. One is `log_gap_times` its median rhythm, at
     most `start_limit_without_beats` plus one median. One is `silence_times` its longest pause that ended well, at most
@@ -162,15 +163,17 @@ class Hang(Trigger):
     )
     MEANING: ClassVar[tuple[str, ...]] = (
         "no rank makes progress for longer than what the slowest of them is doing may take",
-        "In a step, once {armed_after} are done: the longest of {p99_times} times the 99th percentile of step times, "
-        "{silence_times} times the longest silence that ended well, {tight_min}, and what a wrong halt would cost in "
-        "time, of which at most {worth_max} counts; at least {silent_min} for a rank without a beat for {beat_fresh}.",
+        "In a step, but for fetches of data, once {armed_after} are done: the longest of {p99_times} times the 99th "
+        "percentile of step times, {silence_times} times the longest silence that ended well, {tight_min}, and what a "
+        "wrong halt would cost in time, of which at most {worth_max} counts; at least {silent_min} for a rank without "
+        "a beat for {beat_fresh}.",
         "Where a rank is inside a fetch of data and the others wait for it: the longest of {p99_times} times that "
-        "percentile, {silence_times} times the longest fetch that ended, and {data_min}.",
+        "percentile, {silence_times} times the longest fetch that ended, and {data_min}; at most what holds elsewhere, "
+        "and where most ranks fetch at least what holds in a step.",
         "Elsewhere: starting and compiling {start_limit} ({start_limit_without_beats} without beats), evaluating "
-        "{eval_limit}, saving {checkpoint_limit} or {checkpoint_times} times the longest save, anything else "
-        "{between_limit}; a log without ranks at least {log_gap_times} times its own rhythm and {silence_times} times "
-        "its longest pause.",
+        "{eval_limit}, saving {checkpoint_limit} or {checkpoint_times} times the longest save, anything else, as a "
+        "fetch for which nobody waits, {between_limit} or {p99_times} times that percentile; a log without ranks at "
+        "least {log_gap_times} times its own rhythm and {silence_times} times its longest pause.",
     )
 
     def __init__(self, params: Mapping[str, Any]) -> None:
@@ -304,10 +307,11 @@ class Hang(Trigger):
         if rank.phase == "train" and tight_ns is not None:
             if not beating and rank.beat_at is not None:
                 return _Limit(max(tight_ns, self._ns["silent_min"]), "rank_silent", rank.rank)
-            if rank.in_step or rank.device_wait is not None:
+            is_stepping = rank.in_step and not stillness.sleeps_in_data(rank)
+            if is_stepping or rank.device_wait is not None:
                 return _Limit(tight_ns, "no_progress_in_step", rank.rank)
         # A step that is itself slower than the loose limit is no hang.
-        return _Limit(max(self._ns["between_limit"], tight_ns or 0), "overdue_step", rank.rank)
+        return _Limit(max(self._ns["between_limit"], self._p99_ns(run)), "overdue_step", rank.rank)
 
     def _judge_log(self, at: MonoNs, run: Run) -> Finding:
         """Judge a log: it shows only that records come, so their absence is held against the log's own rhythm."""
@@ -374,9 +378,8 @@ class Hang(Trigger):
     ) -> Finding:
         if limit.sleep is None:
             suspects = stillness.suspects(ranks, at, self._ns["beat_fresh"])
-            named = f"; look at rank {', '.join(map(str, suspects))}" if suspects else ""
-            who = f"none of {len(ranks)} ranks has" if len(ranks) > 1 else "the run has not"
-            what = f"{who} made progress for {format_duration(still_ns)}"
+            named = stillness.say_where(ranks, suspects, at, self._ns["beat_fresh"])
+            what = stillness.say_stillness(ranks, still_ns)
         else:
             suspects, named = [rank.rank for rank in limit.sleep.asleep], ""
             what = stillness.say_data_sleep(limit.sleep, at)

@@ -10,7 +10,7 @@ import pytest
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.fetch import Fetch
-from governor.core.rules.stillness import STARTS_MIN, data_sleep, describe, say_data_sleep
+from governor.core.rules.stillness import STARTS_MIN, data_sleep, describe, say_data_sleep, say_where, sleeps_in_data
 from governor.core.runs.state import Rank
 
 SINCE, AT = MonoNs(100 * NS_PER_S), MonoNs(170 * NS_PER_S)
@@ -60,6 +60,34 @@ def test_who_waits_outside_of_a_step_waits_too(other: Rank) -> None:
     sleep = data_sleep([other, ASLEEP])
     assert sleep is not None
     assert sleep.waiting == (other,)
+
+
+@pytest.mark.parametrize("is_in_step", [False, True])
+def test_a_fetch_is_one_wherever_in_the_step_it_is(is_in_step: bool) -> None:
+    fetching = replace(ASLEEP, in_step=is_in_step)
+    assert sleeps_in_data(fetching)
+    assert not sleeps_in_data(replace(fetching, device_wait="item"))
+    sleep = data_sleep([WAITING, fetching])
+    assert sleep is not None
+    assert (sleep.asleep, sleep.waiting) == ((fetching,), (WAITING,))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ([replace(ASLEEP, rank=0)], ": it has waited for data for 1m 10s (data.py:__getitem__:7)"),
+        ([WAITING], ": it is in graph.py:_engine_run_backward:9"),
+        ([replace(WAITING, beat_at=SINCE)], ": it was last seen in graph.py:_engine_run_backward:9"),
+        ([replace(ASLEEP, progress_at=MonoNs(0), beat_at=SINCE)], ": it was last seen in data.py:__getitem__:7"),
+        ([rank(0)], ""),
+        ([rank(0), ASLEEP], ": rank 1 has waited for data for 1m 10s (data.py:__getitem__:7)"),
+        ([ASLEEP, ASLEEP], ": rank 1 and 1 more have waited for data for 1m 10s (data.py:__getitem__:7)"),
+        ([rank(0), WAITING], ""),
+    ],
+)
+def test_of_ranks_that_stand_still_it_is_said_where_the_data_or_the_only_one_is(ranks: list[Rank], said: str) -> None:
+    assert say_where(ranks, [], AT, 5 * NS_PER_S) == said
+    assert say_where(ranks, [1, 2], AT, 5 * NS_PER_S) == f"{said}; look at rank 1, 2"
 
 
 @pytest.mark.parametrize("ranks", [[], [ASLEEP], [ASLEEP, replace(ASLEEP, rank=0)], [WAITING]])

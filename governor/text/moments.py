@@ -29,6 +29,8 @@ _REMARKS: Final = {
     "nonfinite_in_all": "not finite in all: {}",
     "unsampled": "its weights were not looked into: {}",
 }
+# Verdicts that no rule has reached.
+_BY_HAND: Final = {"operator": "an operator asked for a halt too", "join": "another governor halts too"}
 _UNFIT: Final = ("gone", "torn", "nonfinite")
 _PASSED_TOLD: Final = 3
 _BYTES: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
@@ -185,10 +187,6 @@ def unsure_text(detail: Detail) -> str:
     return ", ".join(f"pid {row.get('pid')} ({plain(row.get('command'))})" for row in detail.get("processes", []))
 
 
-def _ranks_exited(_detail: Detail, _snapshot: Snapshot) -> str:
-    return "observed: no rank is left; what they left behind is ended next"
-
-
 def _respawned(detail: Detail, _snapshot: Snapshot) -> str:
     return f"new processes of the run: pid {', '.join(str(pid) for pid in detail.get('pids', []))}"
 
@@ -217,10 +215,15 @@ def _state(detail: Detail, _snapshot: Snapshot) -> str:
     return f'read back: provider says "{detail.get("state", "?")}"'
 
 
-def _merged(detail: Detail, _snapshot: Snapshot) -> str:
-    if "into" in detail:
-        return f"rank {detail.get('rank', '?')} is busy with incident {detail['into']}"
-    return f'rule "{detail.get("rule", "?")}" fired too: {detail.get("reason", "?")}'
+def _merged(detail: Detail, snapshot: Snapshot) -> str:
+    rank, into = f"rank {detail.get('rank', '?')}", detail.get("into") or detail.get("merged_into")
+    if into is not None and into == snapshot["incident_id"]:
+        return f"{rank} saves once for this halt and for {detail.get('asked_by') or 'a checkpoint asked for before'}"
+    if into is not None:
+        return f"{rank} is busy with incident {into}"
+    rule, why = detail.get("rule", "?"), detail.get("reason", "?")
+    by_hand = _BY_HAND.get(rule)
+    return f"{by_hand}: {detail.get('text') or why}" if by_hand else f'rule "{rule}" fired too: {why}'
 
 
 def _restored(detail: Detail, _snapshot: Snapshot) -> str:
@@ -230,10 +233,6 @@ def _restored(detail: Detail, _snapshot: Snapshot) -> str:
 def _superseded(detail: Detail, snapshot: Snapshot) -> str:
     then = "its idle time begins anew" if snapshot["run"] == NODE else "not stopped for the old run"
     return f"the machine went down at {detail.get('was', '?')} and was started again: {then}"
-
-
-def _nobody_here(_detail: Detail, _snapshot: Snapshot) -> str:
-    return "observed for all of that time: no live run, no command, no GPU process, no hold"
 
 
 def _came_late(detail: Detail, _snapshot: Snapshot) -> str:
@@ -251,10 +250,6 @@ def _ceiling_exceeded(detail: Detail, _snapshot: Snapshot) -> str:
 def _egress(detail: Detail, _snapshot: Snapshot) -> str:
     paid, held = int(detail.get("usd_micros", 0)), int(detail.get("reserved_usd_micros", 0))
     return f"the checkpoint's upload cost {format_usd(paid)}, and {format_usd(held)} was reserved for it"
-
-
-def _halted(_detail: Detail, snapshot: Snapshot) -> str:
-    return "the node is stopped" if snapshot["run"] == NODE else "the halt is complete"
 
 
 def _plainly(detail: Detail, _snapshot: Snapshot) -> str:
@@ -276,7 +271,7 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     "term": ("SIGTERM", _targets),
     "kill": ("SIGKILL", _killed),
     "nobody_named": ("unseen", lambda _d, _s: "the run names no processes: that none is seen proves nothing"),
-    "ranks_exited": ("ranks gone", _ranks_exited),
+    "ranks_exited": ("ranks gone", lambda _d, _s: "observed: no rank is left; what they left behind is ended next"),
     "exited": ("gone", lambda _detail, _snapshot: "observed: no process of the run is left"),
     "unsure": ("not ended", _unsure),
     "respawned": ("respawned", _respawned),
@@ -290,9 +285,12 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     "page": ("PAGE", _reason),
     "ceiling_exceeded": ("OVER", _ceiling_exceeded),
     "egress": ("egress", _egress),
-    "halted": ("halted", _halted),
+    "halted": ("halted", lambda _d, of: "the node is stopped" if of["run"] == NODE else "the halt is complete"),
     "restored": ("restored", _restored),
-    "nobody_here": ("nobody", _nobody_here),
+    "nobody_here": (
+        "nobody",
+        lambda _d, _s: "observed for all of that time: no live run, no command, no GPU process, no hold",
+    ),
     "came_late": ("late", _came_late),
     GivenUp.ABANDONED: ("given up", lambda detail, _snapshot: f"{given_up(detail)}: the node goes on"),
     GivenUp.GAVE_WAY: (

@@ -144,9 +144,9 @@ def _resume_command(node: Node, managed: ManagedRun) -> str | None:
 
 def merge(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> list[Effect]:
     """Join a second halt of the same attempt to the first. The checkpoint is suspect if either halt says so."""
-    incident = managed.incident
+    incident, found = managed.incident, verdict.finding
     assert incident is not None
-    incident.note(at, node.wall(at), "merged", rule=verdict.rule, reason=verdict.finding.reason)
+    incident.note(at, node.wall(at), "merged", rule=verdict.rule, reason=found.reason, text=found.text)
     if verdict.checkpoint != "suspect" or incident.plan.checkpoint != "good":
         return [persist_incident(node, managed)]
     incident.suspect()

@@ -273,7 +273,8 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
     if incident is not None and not incident.is_closed and verdicts.is_merged(managed, event):
         return incidents.on_ack(node, managed, replace(event, incident_id=incident.incident_id))
     if incident is not None and not incident.is_closed and event.merged_into:
-        incident.note(event.at, node.wall(event.at), "merged", into=event.merged_into, rank=event.rank)
+        asked_by = {"asked_by": verdicts.asker(managed, event)} if event.merged_into == incident.incident_id else {}
+        incident.note(event.at, node.wall(event.at), "merged", into=event.merged_into, rank=event.rank, **asked_by)
         return []
     if event.exit_after and event.what in ("received", "agreed", "saving") and (
         incident is None or incident.is_closed

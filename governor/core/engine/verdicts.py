@@ -162,6 +162,15 @@ def is_scripts_own(ack: Ack) -> bool:
     return ack.incident_id.startswith("own.")
 
 
+def asker(managed: ManagedRun, ack: Ack) -> str:
+    """Name who asked for the checkpoint that the rank speaks of."""
+    if is_scripts_own(ack):
+        return "the training script"
+    if not is_asked(managed, ack):
+        return f"incident {ack.incident_id}"
+    return f'rule "{ack.incident_id.removeprefix(_request_prefix(managed)).rpartition(".")[0]}"'
+
+
 def failed_checkpoint_alarms(managed: ManagedRun, ack: Ack) -> list[Effect]:
     """Report that a checkpoint was not saved: a rule does not ask again before it is quiet, a script does not know.
 
@@ -171,8 +180,7 @@ def failed_checkpoint_alarms(managed: ManagedRun, ack: Ack) -> list[Effect]:
     why = ack.reason or ack.what
     if ack.rank != min(managed.run.ranks) or (is_scripts_own(ack) and ": training has finished" in why):
         return []
-    rule = ack.incident_id.removeprefix(_request_prefix(managed)).rpartition(".")[0]
-    who = "the training script" if is_scripts_own(ack) else f'rule "{rule}"'
+    who = asker(managed, ack)
     about = (managed.run.attempt, who, _DIGITS.sub("", why))
     if managed.reported.failed_checkpoint == about:
         return []

@@ -10,6 +10,7 @@ from governor.core.base.findings import Response
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import BootNs, MonoNs, WallNs
 from governor.core.engine.idle.occupancy import occupants
+from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import RUNS_PER_UID_MAX, Node
 from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Alarm, Ask, Confirm, Effect, Kill, Refuse, Term
@@ -18,6 +19,7 @@ from governor.core.events.machine import SpotNotice
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.table import HaltState
 from governor.core.runs.last_good import LastGood
+from governor.text.moments import moments
 from tests.unit.core.engine.test_step import a_step, ack, at, hello, make_node, only, peer, play, rule, tick, training
 from trainer_shim.saving.open_requests import OWN
 
@@ -99,6 +101,37 @@ def test_a_halt_amid_a_checkpoint_without_one_takes_its_save_for_its_own() -> No
     assert only(play(node, replace(saved, exit_after=True)), Term), "not when the grace is over"
     assert incident.checkpoint is not None
     assert incident.checkpoint["path"] == "/ck/cg_33"
+
+
+@pytest.mark.parametrize(
+    ("other", "asked_by"),
+    [
+        (f"{OWN}30.3", "the training script"),
+        ("llama.checkpoint.r-spot_notice.5", 'rule "r-spot_notice"'),
+        ("elsewhere.1", "incident elsewhere.1"),
+    ],
+)
+def test_a_checkpoint_that_goes_on_as_the_halts_is_told_as_that(other: str, asked_by: str) -> None:
+    node = make_node(rule())
+    training(node)
+    play(node, a_step(31, 1, loss=NAN))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    folded = ack("merged", 31.1, incident_id=other, merged_into=incident.incident_id)
+    busy = ack("merged", 31.2, incident_id=other, merged_into="another.2")
+    play(node, folded, busy)
+    told = [moment.text for moment in moments(incident_snapshot(node, incident)) if moment.what == "merged"]
+    assert told == [f"rank 0 saves once for this halt and for {asked_by}", "rank 0 is busy with incident another.2"]
+
+
+def test_a_person_who_asks_for_a_halt_amid_one_is_told_in_words() -> None:
+    node = make_node(rule())
+    training(node)
+    play(node, a_step(31, 1, loss=NAN), OperatorHalt(at(31.1), "llama", "wrong data", 1000))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    told = [moment.text for moment in moments(incident_snapshot(node, incident)) if moment.what == "merged"]
+    assert told == ["an operator asked for a halt too: wrong data"]
 
 
 def test_a_connection_that_says_hello_twice_leaves_no_rank_connected_behind() -> None:

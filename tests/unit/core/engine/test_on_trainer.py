@@ -119,9 +119,14 @@ def test_a_checkpoint_that_goes_on_as_the_halts_is_told_as_that(other: str, aske
     assert incident is not None
     folded = ack("merged", 31.1, incident_id=other, merged_into=incident.incident_id)
     busy = ack("merged", 31.2, incident_id=other, merged_into="another.2")
-    play(node, folded, busy)
+    parked = ack("merged", 31.3, 1, incident_id=incident.incident_id, merged_into="another.2")
+    play(node, folded, busy, parked)
     told = [moment.text for moment in moments(incident_snapshot(node, incident)) if moment.what == "merged"]
-    assert told == [f"rank 0 saves once for this halt and for {asked_by}", "rank 0 is busy with incident another.2"]
+    assert told == [
+        f"rank 0 saves once for this halt and for {asked_by}",
+        "rank 0 is busy with incident another.2",
+        "rank 1 is busy with incident another.2",
+    ]
 
 
 def test_a_person_who_asks_for_a_halt_amid_one_is_told_in_words() -> None:

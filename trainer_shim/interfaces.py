@@ -98,6 +98,15 @@ class Resumed(NamedTuple):
     position: Optional[Dict[str, Any]]
     age_s: float
 
+    def __repr__(self) -> str:
+        """Without the position, which holds the state of each rank's generators: hundreds of numbers."""
+        return "Resumed(step=%d, tokens_total=%r, path=%r, age_s=%.0f)" % (
+            self.step,
+            self.tokens_total,
+            self.path,
+            self.age_s,
+        )
+
 
 class Watch(Protocol):
     """What attach() and an instrumented engine call, on the training thread.

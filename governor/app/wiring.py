@@ -45,6 +45,7 @@ from governor.app.pricing import PriceWatch
 from governor.app.settings_file import second_place
 from governor.core.base.policy import WarmUp
 from governor.core.base.units import MICROS_PER_USD, TICK_NS, BootNs, UsdMicros, WallNs, format_usd
+from governor.core.engine.halt_plan import machine_of
 from governor.core.engine.idle import limit
 from governor.core.engine.node import Node, new_node
 from governor.core.engine.node_journal import begins_at, own_start
@@ -343,7 +344,7 @@ class Governor:
         lines = [f"on halt I will {facts.will_stop}"]
         if facts.cloud != "none" and not facts.can_stop:
             lines = [f'on halt I will end the processes only (stop = "auto"); I cannot yet {facts.will_stop}']
-            billed.insert(0, f"{facts.cloud} instance {facts.instance_id}")
+            billed.insert(0, machine_of(facts))
         lines += limit.promises(self.node)
         lines.append(f"this stays billed: {'; '.join(billed) or 'nothing known'}")
         names = [policy.name for policy in self.node.policies.policies]

@@ -59,8 +59,8 @@ def none_known(snapshot: Snapshot) -> str | None:
         return None
     if command_to_copy(snapshot) is None:
         return _NONE_KNOWN
-    unless = "" if snapshot.get("resumes") == "called" else " unless the script loads one itself"
-    return f"{_NONE_KNOWN}: this begins at step 0{unless}"
+    finds = "shim.resume() finds one" if snapshot.get("resumes") == "called" else "the script loads one itself"
+    return f"{_NONE_KNOWN}: this begins at step 0 unless {finds}"
 
 
 def resume_from(snapshot: Snapshot) -> str | None:

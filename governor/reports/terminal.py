@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
+from governor.core.base.units import MICROS_PER_USD, NS_PER_MINUTE, NS_PER_S, format_duration, format_usd
 from governor.core.engine.idle_state import NODE
 from governor.core.halt.incident import NO_BOUNDARY
 from governor.reports.resume_text import none_known, refused, resume_rows, steps_behind
@@ -87,7 +87,7 @@ def live_line(run_status: Mapping[str, Any], columns: int = LIVE_COLUMNS_MAX) ->
     if halt:
         parts.append(f"{halt['stage']}: {plain(halt['reason'])}")
     elif hold:
-        parts.append(f"HELD {hold['left_s'] / 60:.0f} min")
+        parts.append(f"HELD {format_duration(round(hold['left_s'] / 60) * NS_PER_MINUTE)}")
     # From the right, so that the places of the other parts stay valid.
     for spared in (_LIVE_PER_MTOK, _LIVE_SPEED, _LIVE_LOSS):
         if width("  ".join(parts)) > columns < LIVE_COLUMNS_MAX:

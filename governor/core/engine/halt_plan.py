@@ -217,6 +217,13 @@ def _stop_target(node: Node, managed: ManagedRun, verdict: Verdict) -> StopTarge
     return StopTarget.INSTANCE
 
 
+def machine_of(facts: NodeFacts) -> str:
+    """The machine as its provider bills it. One that is stopped by a command has no id there."""
+    if facts.cloud == "none" or facts.instance_id is None:
+        return f"this machine ({facts.node})"
+    return f"{facts.cloud} instance {facts.instance_id}"
+
+
 def node_plan(facts: NodeFacts) -> HaltPlan:
     """The plan for stopping a node that nobody uses: nothing to save, no process to end, never destroyed."""
     return HaltPlan(

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from governor.core.base.units import MonoNs, WallNs
+from governor.core.engine.halt_plan import machine_of
 from governor.core.engine.node import Node
 from governor.core.halt.incident import Incident, LeftLaunch, process_of, process_row
 from governor.core.halt.table import Fact, Halt, HaltPlan, HaltState, StopTarget
@@ -107,7 +108,7 @@ def stays_billed(node: Node, incident: Incident) -> list[str]:
     """What the provider goes on billing after this halt. That includes the machine, unless the halt stops it."""
     known = list(node.facts.stays_billed)
     if incident.plan.stop is StopTarget.PROCESSES and node.facts.cloud != "none":
-        return [f"{node.facts.cloud} instance {node.facts.instance_id}: only the processes are ended", *known]
+        return [f"{machine_of(node.facts)}: only the processes are ended", *known]
     return known
 
 

@@ -179,7 +179,7 @@ def test_no_words_in_a_path_decide_what_a_checkpoint_lacks() -> None:
 @pytest.mark.parametrize(
     ("resumes", "unless"),
     [
-        ("called", ""),
+        ("called", " unless shim.resume() finds one"),
         ("never", " unless the script loads one itself"),
         ("loaded", " unless the script loads one itself"),
         (None, " unless the script loads one itself"),

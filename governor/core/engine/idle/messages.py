@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from governor.core.base.units import NS_PER_MINUTE, format_duration
+from governor.core.engine.halt_plan import machine_of
 from governor.core.halt.state import Fact, Halt
 
 if TYPE_CHECKING:  # A table in a terminal uses these messages without a node.
@@ -35,8 +36,7 @@ def idle_text(facts: NodeFacts, source: str, idle_ns: int, obstacle: str) -> str
 
 
 def not_stopped_text(facts: NodeFacts, source: str, obstacle: str) -> str:
-    name = f"{facts.cloud} instance {facts.instance_id}" if facts.cloud != "none" else f"this machine ({facts.node})"
-    billed = "; ".join((name, *(item for item in facts.stays_billed if facts.cloud != "none")))
+    billed = "; ".join((machine_of(facts), *(item for item in facts.stays_billed if facts.cloud != "none")))
     return f"{source}; it is not stopped: {obstacle}. This stays billed: {billed}"
 
 
@@ -64,10 +64,9 @@ def abandoned(why: str, was: Halt, incident_id: str) -> str:
 
 
 def came_late(who: str, facts: NodeFacts, incident_id: str) -> str:
-    machine = f"{facts.cloud} instance {facts.instance_id}"
     return (
-        f"{who} came when the stop of {machine} was accepted already, or may have been: it goes down under them "
-        f"(incident {incident_id}); start it again, and launch once more"
+        f"{who} came when the stop of {machine_of(facts)} was accepted already, or may have been: it goes down under "
+        f"them (incident {incident_id}); start it again, and launch once more"
     )
 
 

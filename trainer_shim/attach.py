@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, TypeVar, cast
 from weakref import ref
 
-from . import launch, tokens
+from . import keeping, launch, tokens
 from .engines import data_loader, hooks
 from .engines.base import Kind, Options
 from .engines.replicas import HINT, is_rehearsal
@@ -23,6 +23,7 @@ from .loader import WrappedLoader, wrap_loader
 from .meter import StepMeter
 from .phases import CURRENT, data, phase
 from .progress import Progress
+from .turns import Turn
 from .version import __version__
 from .wire import TEXT_CHARS_MAX
 
@@ -33,10 +34,11 @@ class Shim:
     """What attach() returns. Nothing on it needs to be called; every method is safe when nobody watches."""
 
     def __init__(self, meter: StepMeter, total_steps: Optional[int]) -> None:
-        self._target: Callable[[], Any] = _nothing  # Once attached, a weak reference: the script may drop its engine.
+        self._turn: Optional[Turn] = None
         self._meter = meter
         self._total_steps = total_steps
         self._undo: Callable[[], None] = _nothing
+        self._let_go: Callable[[], None] = _nothing
         self.watching = False
 
     @property
@@ -73,8 +75,13 @@ class Shim:
         position), or None. Raises FileNotFoundError where you name a path that holds nothing to go on from: training
         anew is what costs.
         """
-        if directory and not self.watching:
-            raise RuntimeError("resume(%r): this handle is attached to nothing, so nothing is loaded" % (directory,))
+        if not self.watching:
+            if directory:
+                raise RuntimeError(
+                    "resume(%r): this handle is attached to nothing, so nothing is loaded" % (directory,)
+                )
+            print_line("resume(): this handle is attached to nothing, so nothing is loaded")
+            return None
         return self._meter.watch.resume(directory)
 
     def checkpoint(self) -> None:
@@ -91,11 +98,13 @@ class Shim:
         self._meter.watch.finish(reason, completed)
 
     def close(self) -> None:
-        """Take every hook off and say bye; another engine may be attached then."""
+        """Take every hook off and say bye. Nothing of ours keeps model or optimizer alive then."""
+        atexit.unregister(self._at_exit)
         self.finish("closed", self._reached_the_end())
         self._undo()
-        self._meter.watch.close()
-        self._undo = _nothing
+        self._meter.watch.close()  # It may have a checkpoint to finish, which asks the saver.
+        self._let_go()
+        self._undo = self._let_go = _nothing
         self.watching = False
         if CURRENT.meter is self._meter:
             CURRENT.meter = None
@@ -160,27 +169,35 @@ def attach(
     A sharded (FSDP) model needs them: what cannot be saved is said on rank 0's terminal, once.
     `make_watch` makes another transport than ours: see interfaces.Watch.
 
-    Attaching the same engine again returns the same handle. A second engine in one process is not watched, and says
-    so. Never raises; with COSTGOV_REQUIRED=1 it ends a process that it cannot watch.
+    Attaching the same engine again returns the same handle. Another engine begins the next training of this process,
+    an attempt of its own, and ends the watch of the one before: once train() or fit() has returned, finish() or close()
+    was called, or the script has dropped the earlier one. While that trains, the second is not watched: it gets a
+    handle with `watching` False, which loads nothing, and the governor raises an alarm that stays.
+    Never raises; with COSTGOV_REQUIRED=1 it ends a process that it cannot watch.
     """
-    known = _ATTACHED[0] if _ATTACHED else None
-    if known is not None and known.watching:
-        if known._target() is engine:
-            return known
-        if known._target() is not None:
-            print_line("attach(): this process is watched through another object already; close() that handle first")
-            return known
-        known.close()
     options = Options(checkpoint_dir, optimizer, stateful or {}, save_fn, load_fn)
     shim = _handle(total_steps, tokens_per_step, tokens_fn)
     meter = shim._meter
+    kind, error = attempt(kind_of, engine, options)
+    if error is not None:
+        return _unwatched(shim, error)
+    known = _ATTACHED[0] if _ATTACHED else None
+    if known is not None and known.watching and known._turn is not None:
+        if known._turn.is_of(engine, kind.keeper()):
+            _LAST[:] = [known]
+            return known
+        if not known._turn.is_over(type(kind)):
+            _LAST[:] = [shim]
+            return _beside(shim, known, engine)
+        known.close()
     overrides = {"run": run, "stage": stage, "tokens_per_step": tokens_per_step, "total_steps": total_steps}
     overrides["data_parallel_size"] = data_parallel_size
-    _, error = attempt(_start, shim, meter, engine, options, overrides, labels or {}, signal, make_watch)
+    _, error = attempt(_start, shim, meter, engine, kind, options, overrides, labels or {}, signal, make_watch)
     if error is not None:
         return _unwatched(shim, error)
     shim.watching = True
-    _ATTACHED[:] = [shim]
+    _ATTACHED[:] = _LAST[:] = [shim]
+    _TRAININGS[0] += 1
     CURRENT.meter = meter
     atexit.register(shim._at_exit)
     return shim
@@ -195,23 +212,26 @@ def _handle(
     return Shim(StepMeter(progress, tokens.TokenCount(tokens_per_step, tokens_fn, 1)), total_steps)
 
 
-_ATTACHED: List[Shim] = []
+_ATTACHED: List[Shim] = []  # What is watched, or was watched last.
+_LAST: List[Shim] = []  # Of the last attach(), which may watch nothing beside that.
+_TRAININGS = [0]  # That were watched in this process, the one at hand included.
 
 
 def resume(directory: Optional[str] = None) -> Optional[Resumed]:
     """Continue from the newest whole checkpoint, through the handle of the last attach(); see Shim.resume."""
-    if not _ATTACHED:
+    if not _LAST:
         if directory:
             raise RuntimeError("resume(%r) comes after attach(): nothing is loaded" % (directory,))
         print_line("resume() comes after attach(): nothing was resumed")
         return None
-    return _ATTACHED[0].resume(directory)
+    return _LAST[0].resume(directory)
 
 
 def _start(
     shim: Shim,
     meter: StepMeter,
     engine: Any,
+    kind: Kind,
     options: Options,
     overrides: Dict[str, Any],
     labels: Mapping[str, Any],
@@ -221,8 +241,10 @@ def _start(
     environ = dict(os.environ)
     if signal is not None:
         environ["COSTGOV_SIGNAL"] = str(int(signal))
-    kind = kind_of(engine, options)
-    shim._target = ref(engine)
+    keeper = kind.keeper()
+    shim._turn = Turn(engine, keeper, type(kind), meter.progress)
+    attempt(keeping.keep, keeper, "kind", kind)
+    shim._let_go = functools.partial(keeping.let_go, keeping.known(keeper))
     directory = options.checkpoint_dir or kind.checkpoint_dir() or environ.get("COSTGOV_CHECKPOINT_DIR")
     directory = os.path.abspath(directory) if directory else None
     saver: Saver = kind.saver(meter, directory)
@@ -231,7 +253,7 @@ def _start(
     launched = launch.Launch(environ, directory)
     tell_misfits(options.save_fn, options.load_fn, launched.rank == 0)
     hello = _hello(launched, kind, overrides, labels, saver, environ)
-    meter.count.ask(functools.partial(_replicas, kind, meter, launched.rank, overrides.get("data_parallel_size")))
+    meter.count.ask(functools.partial(_replicas, ref(kind), meter, launched.rank, overrides.get("data_parallel_size")))
     meter.progress.step = kind.step()
     undo = hooks.Undo()
     undo.add(kind.instrument(meter))
@@ -252,9 +274,12 @@ def _watcher(*args: Any, **kwargs: Any) -> Watch:
     return Watcher(*args, **kwargs)
 
 
-def _replicas(kind: Kind, meter: StepMeter, rank: int, given: Optional[int], batch: Any) -> Optional[tokens.Replicas]:
+def _replicas(
+    known: Callable[[], Optional[Kind]], meter: StepMeter, rank: int, given: Optional[int], batch: Any
+) -> Optional[tokens.Replicas]:
     """Return how many ranks see different tokens: the user's word, else what the engine shows. Tell the governor."""
-    if is_rehearsal():
+    kind = known()
+    if kind is None or is_rehearsal():
         return None
     asked, error = attempt(kind.replicas, batch)
     found: tokens.Replicas = asked if asked is not None else tokens.Replicas(None, "")
@@ -284,7 +309,8 @@ def _hello(
         "local_rank": launched.local_rank,
         "world_size": launched.world_size,
         "run": launched.run,
-        "attempt": launched.attempt,
+        # Each training of one process is an attempt of its own: its steps and losses begin anew.
+        "attempt": launched.attempt + ("+%d" % _TRAININGS[0] if _TRAININGS[0] else ""),
         "stage": launched.stage,
         "labels": launch.clean_labels({**launched.labels, **labels}),
         "gpu_uuids": launch.gpu_uuids(environ),
@@ -307,9 +333,24 @@ def _as_json(overrides: Mapping[str, Any]) -> Dict[str, Any]:
     return given
 
 
+def _beside(shim: Shim, known: Shim, engine: Any) -> Shim:
+    """Leave `engine` unwatched beside what `known` watches. The governor hears of it through that one."""
+    name = type(engine).__name__[:TEXT_CHARS_MAX]
+    known._meter.watch.hello_field("beside", name)
+    print_line(
+        "UNWATCHED: attach(%s): another training of this process is watched and not over: finish() or close() its "
+        "handle first, or attach one module with the optimizers of both" % name
+    )
+    return _refused(shim)
+
+
 def _unwatched(shim: Shim, error: Exception) -> Shim:
     print_line("attach() failed, training goes on unwatched: %s: %.300s" % (type(error).__name__, error))
     attempt(shim._undo)
+    return _refused(shim)
+
+
+def _refused(shim: Shim) -> Shim:
     if launch.is_required(os.environ):
         sys.exit("costgov: COSTGOV_REQUIRED=1 refuses to train unwatched")
     return shim

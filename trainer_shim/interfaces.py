@@ -165,7 +165,7 @@ class Watch(Protocol):
         """
 
     def finish(self, reason: str, completed: bool) -> None:
-        """Say bye. Idempotent."""
+        """Say bye, and set the outermost phase to `finish` until a step comes. Idempotent."""
 
     def close(self) -> None:
         """End: threads, socket, signal. Idempotent."""

@@ -86,6 +86,11 @@ class Progress:
         self.forwards = self.outputs_seen = self.outputs_nonfinite = 0
 
     @property
+    def is_finished(self) -> bool:
+        """Whether the training has said bye, and no step came since."""
+        return self.phases[0] == "finish"
+
+    @property
     def is_good(self) -> bool:
         """Whether what the framework saves now, or has just saved, is worth going on from, as far as it is known."""
         return self.sound and self.weights_finite is not False

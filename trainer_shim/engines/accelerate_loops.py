@@ -10,6 +10,7 @@ import os
 import re
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
+from trainer_shim import keeping
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.interfaces import Saver
 from trainer_shim.meter import StepMeter
@@ -29,8 +30,11 @@ _NUMBERED = re.compile(r"^checkpoint_(\d+)$")
 class AccelerateSaver(base.PositionSaver):
     """Saves through the user's function, else accelerator.save_state()."""
 
+    _accelerator, _save_fn, _load_fn = (keeping.Of() for _ in range(3))
+
     def __init__(self, meter: StepMeter, directory: Optional[str], accelerator: Any, options: Options) -> None:
         super().__init__(meter)
+        keeping.keep_at(accelerator, self)
         self.directory = _beside_automatic(accelerator, directory)
         self._accelerator = accelerator
         self._save_fn = save_fn.of(options.save_fn)

@@ -50,8 +50,11 @@ class Kind(Protocol):
     def step(self) -> int:
         """Return the absolute step it stands at."""
 
+    def keeper(self) -> Any:
+        """Return the object without which it cannot train on: what we keep for it hangs there (keeping.py)."""
+
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
-        """Hook it. Returns what takes the hooks off."""
+        """Hook it. Returns what takes the hooks off, and keeps nothing of it alive."""
 
 
 class PositionSaver:

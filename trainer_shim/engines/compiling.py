@@ -8,7 +8,9 @@ optimizer's step()), the calls of the compiled one are reported in their place.
 from __future__ import annotations
 
 from typing import Any, Callable, List, Tuple
+from weakref import ref
 
+from trainer_shim import keeping
 from trainer_shim.guard import attempt
 from trainer_shim.meter import StepMeter
 
@@ -113,15 +115,20 @@ def watch_model(torch: Any, model: Any, meter: StepMeter, undo: hooks.Undo) -> N
     calls = ModelCalls(torch, model, meter)
     handles = calls.hook(model, False)
     undo.add(lambda: [handle.remove() for handle in handles])
-    undo.add(calls.close)
+    undo.add(keeping.weakly(calls.close))
     if getattr(model, "_compiled_call_impl", None) is not None:
         hooks.replace(undo, model, "_compiled_call_impl", calls.wrap)
 
+    known, known_calls = ref(model), ref(calls)  # torch.compile lives on: it keeps no model alive.
+
     def seen(given: Any, made: Any) -> Any:
-        if given is model and made is not model and hasattr(made, "register_forward_pre_hook"):
-            handles.extend(calls.hook(made, True))
-        elif getattr(given, "__self__", None) is model and getattr(given, "__name__", "") == "_call_impl":
-            return calls.wrap(made)  # model.compile(): the module calls what it gets here.
+        ours, reported = known(), known_calls()
+        if ours is None or reported is None:
+            return made
+        if given is ours and made is not ours and hasattr(made, "register_forward_pre_hook"):
+            handles.extend(reported.hook(made, True))
+        elif getattr(given, "__self__", None) is ours and getattr(given, "__name__", "") == "_call_impl":
+            return reported.wrap(made)  # model.compile(): the module calls what it gets here.
         return made
 
     _watch_compile(torch, seen, undo)
@@ -130,11 +137,16 @@ def watch_model(torch: Any, model: Any, meter: StepMeter, undo: hooks.Undo) -> N
 def watch_step(torch: Any, optimizer: Any, calls: Calls, undo: hooks.Undo) -> None:
     """Report the calls of what `optimizer.step` is compiled to from now on, until `undo`."""
 
-    def seen(given: Any, made: Any) -> Any:
-        is_step = getattr(given, "__self__", None) is optimizer and getattr(given, "__name__", "") == "step"
-        return calls.wrap(made) if is_step else made
+    known, known_calls = keeping.known(optimizer), ref(calls)
 
-    undo.add(calls.close)
+    def seen(given: Any, made: Any) -> Any:
+        ours, reported = known(), known_calls()
+        if ours is None or reported is None:
+            return made
+        is_step = getattr(given, "__self__", None) is ours and getattr(given, "__name__", "") == "step"
+        return reported.wrap(made) if is_step else made
+
+    undo.add(keeping.weakly(calls.close))
     _watch_compile(torch, seen, undo)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
-from trainer_shim import device_timing
+from trainer_shim import device_timing, keeping
 from trainer_shim.guard import guarded, print_line
 from trainer_shim.interfaces import Saver
 from trainer_shim.meter import StepMeter
@@ -50,6 +50,9 @@ class DeepSpeedKind:
     def step(self) -> int:
         return int(self._engine.global_steps)
 
+    def keeper(self) -> Any:
+        return self._engine
+
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
         return instrument(self._engine, meter, meter.boundary)
 
@@ -57,8 +60,11 @@ class DeepSpeedKind:
 class DeepSpeedSaver(base.PositionSaver):
     """Saves and loads through the engine's own collective calls."""
 
+    _engine, _save = (keeping.Of() for _ in range(2))
+
     def __init__(self, engine: Any, meter: StepMeter, directory: Optional[str]) -> None:
         super().__init__(meter)
+        keeping.keep_at(engine, self)
         self.directory = directory
         self._engine = engine
         self._save = engine.save_checkpoint

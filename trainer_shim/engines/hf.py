@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from typing import Any, Callable, Dict, Optional
+from weakref import ref
 
 from trainer_shim import timing
 from trainer_shim.guard import attempt, guarded, print_line
@@ -62,15 +63,21 @@ class TrainerKind:
     def step(self) -> int:
         return int(self._trainer.state.global_step)
 
+    def keeper(self) -> Any:
+        return self._trainer
+
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
         saver = self._saver or self.saver(meter, None)
         callback = make_callback(self._trainer, meter, saver)
         self._trainer.add_callback(callback)
+        known, known_callback = ref(self._trainer), ref(callback)
 
         def undo() -> None:
-            self._trainer.remove_callback(callback)
-            callback.unhook()
-            saver.forget_resume()
+            trainer, added = known(), known_callback()
+            if trainer is not None and added is not None:
+                trainer.remove_callback(added)
+                added.unhook()
+                saver.forget_resume()
 
         return undo
 

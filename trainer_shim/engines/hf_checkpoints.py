@@ -14,6 +14,7 @@ import re
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
+from trainer_shim import keeping
 from trainer_shim.guard import attempt, print_line
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, publish, store
@@ -32,6 +33,7 @@ class TrainerSaver(base.PositionSaver):
     """interfaces.OwnMeans: the Trainer saves and loads."""
 
     directory: Optional[str] = None
+    _trainer = keeping.Of()
 
     def __init__(
         self,
@@ -41,9 +43,11 @@ class TrainerSaver(base.PositionSaver):
         numbers: Iterator[int] = _numbers,
     ) -> None:
         super().__init__(meter)
+        keeping.keep_at(trainer, self)
         self._trainer = trainer
         self._connect = connect
         self._numbers = numbers
+        self._output_dir = ""
         self._resuming = hooks.Undo()
 
     def contents(self) -> Dict[str, Any]:
@@ -56,7 +60,10 @@ class TrainerSaver(base.PositionSaver):
         """The engine inside saves into the Trainer's checkpoints: no place of its own."""
 
     def resume_directory(self) -> str:
-        return os.path.abspath(str(self._trainer.args.output_dir))
+        trainer = self._trainer
+        if trainer is not None:  # Else it is gone, and its last checkpoint is being published.
+            self._output_dir = os.path.abspath(str(trainer.args.output_dir))
+        return self._output_dir
 
     def path_of(self, step: int) -> str:
         """Return where the Trainer itself saves that step."""

@@ -6,6 +6,8 @@ import contextlib
 import functools
 from typing import Any, Callable, List, Tuple
 
+from trainer_shim import keeping
+
 
 class Undo:
     """Collects what takes the hooks off again."""
@@ -41,17 +43,20 @@ def replace(undo: Undo, owner: Any, name: str, make: Callable[[Callable[..., Any
     """Put `make(original)` in place of the method `name` of this one object; it takes and returns what that does."""
     original = getattr(owner, name)
     wrapped = functools.wraps(original)(make(original))
-    own = vars(owner).get(name)
+    wrapped.costgov_before = vars(owner).get(name)  # type: ignore[attr-defined]
     setattr(owner, name, wrapped)
+    known, known_wrapped = keeping.known(owner), keeping.known(wrapped)  # Undo keeps nothing alive.
 
     def put_back() -> None:
+        owned, ours = known(), known_wrapped()
         # Somebody may have wrapped ours since: theirs calls it, so it stays.
-        if vars(owner).get(name) is not wrapped:
+        if owned is None or ours is None or vars(owned).get(name) is not ours:
             return
-        if own is None:
-            delattr(owner, name)
+        before = ours.costgov_before
+        if before is None:
+            delattr(owned, name)
         else:
-            setattr(owner, name, own)
+            setattr(owned, name, before)
 
     undo.add(put_back)
 

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import os
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from weakref import ref
 
 from trainer_shim import timing
 from trainer_shim.guard import attempt, guarded, print_line
@@ -64,6 +65,9 @@ class LightningKind:
     def step(self) -> int:
         return int(self._trainer.global_step)
 
+    def keeper(self) -> Any:
+        return self._trainer
+
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
         trainer = self._trainer
         callback = make_callback(trainer, meter)
@@ -74,13 +78,18 @@ class LightningKind:
                 loaders, trainer._data_connector, "_prepare_dataloader", hooks.around(_prepare_inner, trainer)
             )
 
+        known, known_callback, saver = ref(trainer), ref(callback), self._saver
+
         def undo() -> None:
-            if callback in trainer.callbacks:
-                trainer.callbacks.remove(callback)
-            callback.unhook()
+            hooked, added = known(), known_callback()
+            if hooked is None or added is None:
+                return
+            if added in hooked.callbacks:
+                hooked.callbacks.remove(added)
+            added.unhook()
             loaders()
-            if self._saver is not None:
-                self._saver.forget_resume()
+            if saver is not None:
+                saver.forget_resume()
 
         return undo
 
@@ -91,7 +100,8 @@ def _prepare_inner(trainer: Any, original: Callable[..., Any], loader: Any, *arg
         return original(loader, *args, **kwargs)
     loader.prepare(lambda inner: original(inner, *args, **kwargs))
     if getattr(trainer, "training", False):  # Not one of validation, inside of fit() either.
-        loader.hold_back(lambda: _held_back(trainer))
+        known = ref(trainer)  # The script may use its loader for the next one.
+        loader.hold_back(lambda: _held_back(known()))
     return loader
 
 

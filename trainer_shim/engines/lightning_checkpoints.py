@@ -9,7 +9,7 @@ import os
 import re
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
-from trainer_shim import launch
+from trainer_shim import keeping, launch
 from trainer_shim.guard import attempt, print_line
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, rng
@@ -38,12 +38,15 @@ class LightningSaver(base.PositionSaver):
     It has what interfaces.OwnMeans has: fit() loads, and Lightning saves unasked, too.
     """
 
+    _trainer, _write = (keeping.Of() for _ in range(2))
+
     def __init__(self, meter: StepMeter, directory: Optional[str], trainer: Any) -> None:
         super().__init__(meter)
+        keeping.keep_at(trainer, self)
         self.directory = directory
         self._trainer = trainer
         self._resuming = hooks.Undo()
-        self._write: Optional[Write] = None
+        self._write = None
 
     def contents(self) -> Dict[str, Any]:
         return base.counted(self._trainer.lightning_module.parameters(), self._trainer.optimizers)

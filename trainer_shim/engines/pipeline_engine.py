@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from typing import Any, Callable, Dict
+from weakref import ref
 
 from trainer_shim import timing
 from trainer_shim.guard import guarded
@@ -48,7 +49,8 @@ def instrument(engine: Any, meter: StepMeter, at_boundary: Callable[[], None]) -
         instruction: _timed(meter, instruction.__name__, execute)
         for instruction, execute in engine._INSTRUCTION_MAP.items()
     }
-    undo.add(lambda: _restore_map(engine, own))
+    known = ref(engine)
+    undo.add(lambda: _restore_map(known(), own))
     hooks.replace(undo, engine, "train_batch", hooks.around(_train_batch, engine, meter, facts, at_boundary))
     hooks.replace(undo, engine, "eval_batch", hooks.around(_eval_batch, meter))
     instrument_modes_and_checkpoints(engine, meter, facts, undo)
@@ -57,6 +59,8 @@ def instrument(engine: Any, meter: StepMeter, at_boundary: Callable[[], None]) -
 
 
 def _restore_map(engine: Any, own: Any) -> None:
+    if engine is None:
+        return  # The script has dropped it.
     if own is None:
         del engine._INSTRUCTION_MAP
     else:

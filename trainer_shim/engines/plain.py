@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-from trainer_shim import device_timing
+from trainer_shim import device_timing, keeping
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.interfaces import Saver
 from trainer_shim.launch import is_required
@@ -69,6 +69,9 @@ class PlainKind:
     def step(self) -> int:
         return 0
 
+    def keeper(self) -> Any:
+        return self._optimizers[-1]
+
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
         import torch
 
@@ -103,14 +106,17 @@ class PlainKind:
 class PlainSaver(base.PositionSaver):
     """Rank 0 writes model and optimizers, which are the same on every rank unless they are sharded."""
 
+    _stateful, _model, _optimizers, _save_fn, _load_fn = (keeping.Of() for _ in range(5))
+
     def __init__(
         self, meter: StepMeter, directory: Optional[str], model: Any, optimizers: List[Any], options: Options
     ) -> None:
         super().__init__(meter)
+        keeping.keep_at(optimizers[-1], self)
         self.directory = directory
         if is_sharded(model) and options.save_fn is None:
             self.directory, self.cannot_load = None, _SHARDED
-        self._stateful: Dict[str, Any] = {"model": without_replicas(model)}
+        self._stateful = {"model": without_replicas(model)}
         self._stateful.update(("optimizer_%d" % index, item) for index, item in enumerate(optimizers))
         self._given: List[str] = []  # By the user, perhaps only since the checkpoint was saved.
         for name, item in options.stateful.items():
@@ -368,11 +374,11 @@ class _SkippedStep:
 
     def __init__(self, meter: StepMeter, last: Any) -> None:
         self._meter = meter
-        self._last = last
+        self._last = keeping.known(last)
         self._total = 0
 
     def __call__(self, optimizer: Any) -> None:
-        if optimizer is self._last:
+        if optimizer is self._last():
             self._report()
             self._meter.boundary()
 

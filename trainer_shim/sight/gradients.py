@@ -7,7 +7,9 @@ in eight. After one that is not finite it is taken at every step, since rules co
 from __future__ import annotations
 
 import time
-from typing import Any, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
+
+from trainer_shim import keeping
 
 SAMPLED_MAX = 8  # Parameters. A loss that is not a number reaches the gradient of nearly all of them.
 SMALL = 4_096  # Elements of one that are read: biases and norms whole, of larger ones the first.
@@ -21,9 +23,9 @@ class Gradients:
 
     def __init__(self, torch: Any, optimizers: List[Any]) -> None:
         self._torch = torch
-        self._optimizers = optimizers
+        self._optimizers = [keeping.known(one) for one in optimizers]  # torch's own functions know us.
         self._watched = {id(p) for optimizer in optimizers for p in _parameters(optimizer)}
-        self._sampled: Optional[List[Any]] = None
+        self._sampled: Optional[List[Callable[[], Any]]] = None
         self._norm: Any = None
         self._sample: Any = None
         self._period = PERIOD_STEPS
@@ -45,7 +47,7 @@ class Gradients:
 
     def before_step(self, optimizer: Any) -> None:
         """An optimizer is about to use the gradient: sample it, where nobody has told its norm."""
-        if self._norm is not None or self._sample is not None or optimizer is not self._optimizers[-1]:
+        if self._norm is not None or self._sample is not None or optimizer is not self._optimizers[-1]():
             return
         self._due -= 1
         if self._due > 0 or getattr(optimizer, "grad_scale", None) is not None:
@@ -70,8 +72,9 @@ class Gradients:
 
     def _take_sample(self) -> Any:
         if self._sampled is None:
-            self._sampled = _choose([p for one in self._optimizers for p in _parameters(one)])
-        grads = [grad for grad in map(_gradient, self._sampled) if grad is not None]
+            living = [one for one in (known() for known in self._optimizers) if one is not None]
+            self._sampled = [keeping.known(p) for p in _choose([p for one in living for p in _parameters(one)])]
+        grads = [grad for grad in map(_gradient, [known() for known in self._sampled]) if grad is not None]
         if not grads:
             self._sampled = None  # Frozen, or not yet used: choose anew.
             return None
@@ -97,7 +100,7 @@ def _choose(parameters: List[Any]) -> List[Any]:
 
 def _gradient(parameter: Any) -> Any:
     """Return a part of the parameter's gradient as this rank has it, in one dimension, or None."""
-    grad = parameter.grad
+    grad = None if parameter is None else parameter.grad
     if grad is None:
         return None
     if hasattr(grad, "to_local"):

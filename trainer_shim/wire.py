@@ -88,6 +88,8 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         last_good=Field("record"),
         # {"step", "path"} of the newest one saved while a trained parameter in this rank's part was not finite.
         harmed_save=Field("record"),
+        # The class of another object of this process that attach() was given while this one trains: it is not watched.
+        beside=Field("str"),
         mark=Field("int"),  # mark.py: believed if the kernel says the same of the sender.
         open_incident=Field("record"),  # On reconnect: {"incident", "what", "step"} as the rank knows it.
     ),

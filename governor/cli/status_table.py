@@ -184,6 +184,9 @@ def _notes(run: Mapping[str, Any]) -> list[Styled]:
     if run.get("loss_unseen_steps"):
         text = f"no loss is seen in {run['loss_unseen_steps']:,} steps: rules that need one cannot judge it"
         notes.append(Styled(text, "bold yellow"))
+    if run.get("unwatched_beside"):
+        text = f"{plain(run['unwatched_beside'])} trains beside it in the same process, UNWATCHED"
+        notes.append(Styled(text, "bold yellow"))
     for finding in run.get("findings", []):
         if finding["reading"] == "firing":
             text = f'rule "{plain(finding["rule"])}" sees: {plain(finding["text"] or finding["reason"])}'

@@ -83,6 +83,8 @@ def live_line(run_status: Mapping[str, Any], columns: int = LIVE_COLUMNS_MAX) ->
     ]
     if run_status.get("loss_unseen_steps"):
         parts.append("NO LOSS SEEN")
+    if run_status.get("unwatched_beside"):
+        parts.append("TRAINS MORE, UNWATCHED")
     halt, hold = run_status.get("halt"), run_status.get("hold")
     if halt:
         parts.append(f"{halt['stage']}: {plain(halt['reason'])}")

@@ -172,6 +172,24 @@ def no_loss_alarms(managed: ManagedRun) -> list[Effect]:
     return [Alarm("no_loss", run.run, text)]
 
 
+# --- a process that trains something else beside what is watched ---------------------------------------------
+
+
+def beside_alarms(managed: ManagedRun) -> list[Effect]:
+    """Report once an attempt that its process trains something else unwatched. It stands in `status` until its end."""
+    run = managed.run
+    attempt = (run.attempt, run.attempt_at)
+    if run.beside is None or managed.reported.beside == attempt:
+        return []
+    managed.reported.beside = attempt
+    text = (
+        f"a process of run {run.run} trains something else UNWATCHED beside what is judged ({run.beside}): attach() "
+        "watches one training at a time; call finish() or close() on the handle of the one that is over, or attach one "
+        "module with the optimizers of both"
+    )
+    return [Alarm("trains_beside", run.run, text)]
+
+
 # --- a launch that does not go on from what the run has saved ---------------------------------------------------------
 
 

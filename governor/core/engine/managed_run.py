@@ -116,6 +116,7 @@ class Reported:
 
     nobody_attached: bool = False
     no_loss: tuple[str, MonoNs] | None = None  # The attempt that was reported to show no loss.
+    beside: tuple[str, MonoNs] | None = None  # The attempt beside which something else trains unwatched.
     begun: tuple[str, MonoNs] | None = None  # The attempt of which it is known where it began.
     no_step: tuple[str, MonoNs, int | None] | None = None  # The attempt and its step that no other follows.
     failed_checkpoint: tuple[str, str, str] | None = None  # The attempt, who asked, and why, without its numbers.

@@ -86,7 +86,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     managed.was_announced = True
     hand_over(node, managed, hello.at, begins=begins)  # After attempt, stage and labels are set: its charges bear them.
     effects.extend(take_back(node, managed, hello.at))
-    if begins:
+    if begins and not managed.run.trains_again:
         charging.charge_launch(node, managed, hello.at)
     intake.set_jsonl_only(managed.run, only=False)  # Also when a stream of this name was opened first.
     node.connections[hello.connection] = (hello.run, hello.rank)
@@ -142,7 +142,8 @@ def _begin_attempt(node: Node, managed: ManagedRun, hello: Hello) -> list[Effect
     stage, labels = hello.stage if hello.stage is not None else managed.run.stage, hello.labels or managed.run.labels
     policy = node.policy_for(hello.run, stage, labels, hello.peer.uid)
     managed.judge_by(policy)
-    intake.begin_attempt(managed.run, hello.attempt, hello.at if hello.started_at is None else hello.started_at)
+    began = hello.at if hello.started_at is None else hello.started_at
+    intake.begin_attempt(managed.run, hello.attempt, began, trains_again=_trains_again(managed, hello))
     if not first:
         managed.rules.new_attempt()
     data = {"attempt": hello.attempt, "policy": policy.name, "uid": hello.peer.uid, "world_size": hello.world_size}
@@ -153,6 +154,11 @@ def _begin_attempt(node: Node, managed: ManagedRun, hello: Hello) -> list[Effect
         text = f"no loaded policy matches run {hello.run} ({staged}): it is metered and {fate}"
         effects.append(Alarm("no_policy", hello.run, text))
     return effects
+
+
+def _trains_again(managed: ManagedRun, hello: Hello) -> bool:
+    """Whether this process has trained in the attempt before: a fold after a fold, DPO after SFT."""
+    return any(rank.peer.process == hello.peer.process for rank in managed.run.ranks.values())
 
 
 def _reconnect(managed: ManagedRun, hello: Hello) -> list[Effect]:

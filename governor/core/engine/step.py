@@ -115,6 +115,7 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
             effects.extend(_silence(managed, tick.at))
             effects.extend(alarms.no_loss_alarms(managed))
             effects.extend(alarms.no_step_alarms(managed, tick.at))
+            effects.extend(alarms.beside_alarms(managed))
             effects.extend(alarms.begun_anew_alarms(managed))
             effects.extend(verdicts.retry_held_back(node, managed, tick.at))
             effects.extend(run_forecast.warn_of_ceiling(node, managed, tick.at))

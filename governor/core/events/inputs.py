@@ -63,6 +63,7 @@ class Hello:
     resumes: str | None = None  # "called": resume(); "loaded": a checkpoint, by other means; "never": neither yet.
     last_good: NamedCheckpoint | None = None
     harmed_save: NamedCheckpoint | None = None  # A trained parameter in this rank's part was not finite.
+    beside: str | None = None  # The class of what else its process trains, unwatched.
     mark: int | None = None  # What the rank and all that it starts carry, as it says.
     of_command: bool = False  # The kernel ties the rank to the command of `costgov run`.
     open_incident: Mapping[str, Any] | None = None

@@ -35,10 +35,16 @@ def is_paused(run: Run) -> bool:
     )
 
 
-def begin_attempt(run: Run, attempt: str, at: MonoNs) -> None:
-    """Begin a new launch of the run: the old one's ranks and speeds go, money and checkpoints stay."""
+def begin_attempt(run: Run, attempt: str, at: MonoNs, *, trains_again: bool = False) -> None:
+    """Begin a new launch of the run: the old one's ranks and speeds go, money and checkpoints stay.
+
+    `trains_again`: a process of the attempt before begins another training, which goes on from none of its checkpoints.
+    """
     run.attempt = attempt
     run.attempt_at = at
+    run.trains_again = trains_again
+    if trains_again:
+        run.take_last_good(None, None)
     _forget_ranks(run)
     run.attempt_step = 0
     run.first_step_at = None
@@ -218,7 +224,7 @@ def apply_hello(run: Run, hello: Hello) -> Rank:
             phase_at=hello.at,
         )
         run.ranks[hello.rank] = rank
-    rank.data_parallel_rank = hello.data_parallel_rank
+    rank.data_parallel_rank, rank.beside = hello.data_parallel_rank, hello.beside
     named = hello.last_good
     rank.vouched = (named.path, named.step) if named is not None and named.own_finite else None
     harmed = hello.harmed_save

@@ -73,6 +73,7 @@ class Rank:
     # Path and step of the checkpoint of which it has said that all trained parameters are finite in its part.
     vouched: tuple[str | None, int | None] | None = None
     harmed: tuple[str | None, int | None] | None = None  # Likewise, where one is not.
+    beside: str | None = None  # As in Hello.
     skipped_steps: int | None = None
     data_parallel_rank: int | None = None  # Its number among the ranks that see different tokens.
     # The longest time in this attempt without a change of progress_seq inside a step that went on.
@@ -125,6 +126,7 @@ class Run:
     first_seen_at: MonoNs
     attempt: str = ""
     attempt_at: MonoNs = MonoNs(0)  # attach() of the attempt's first rank, or its first frame.
+    trains_again: bool = False  # The attempt is another training of the same processes: no launch.
     stage: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     world_size: int = 1
@@ -269,6 +271,13 @@ class Run:
     def share(self) -> int:
         """The weight by which the run pays for the node."""
         return max(1, len(self.known_ranks()))
+
+    @property
+    def beside(self) -> str | None:
+        """The class of what a process of it trains unwatched beside it."""
+        if not self.alive:
+            return None
+        return next((rank.beside for rank in self.ranks.values() if rank.connected and rank.beside), None)
 
     def connected_ranks(self) -> list[Rank]:
         return [rank for rank in self.ranks.values() if rank.connected]

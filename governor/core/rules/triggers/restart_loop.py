@@ -41,7 +41,8 @@ class RestartLoop(Trigger):
     pod. It also fires for a person who repairs a run and launches it again under the same name, until they wait, hold
     (`costgov hold RUN 30m --reason …`) or the run makes progress.
 
-    The state holds across attempts and across restarts of the governor. Attempts that began and ended while the
+    Trainings that follow each other in one process are one launch: only the last of them counts, from its own first
+    step. The state holds across attempts and across restarts of the governor. Attempts that began and ended while the
     governor was down are not counted. UNKNOWN before the first event of the run. In a log without launches every step
     belongs to one attempt.
     """
@@ -122,7 +123,9 @@ class RestartLoop(Trigger):
     def new_attempt(self, run: Run) -> None:
         """The previous attempt is over: count it if it made no progress."""
         state = self._state
-        if state.began_at is not None and state.began_at != state.counted:
+        if run.trains_again:
+            state.first = state.furthest = None
+        elif state.began_at is not None and state.began_at != state.counted:
             state.counted = state.began_at
             if state.is_complete or self._has_progressed():
                 state.barren.clear()

@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, TypeVar, cast
 from weakref import ref
 
-from . import keeping, launch, tokens
+from . import launch, tokens
 from .engines import data_loader, hooks
 from .engines.base import Kind, Options
 from .engines.replicas import HINT, is_rehearsal
@@ -19,11 +19,12 @@ from .engines.save_fn import tell_misfits
 from .engines.select import kind_of
 from .guard import attempt, print_line
 from .interfaces import Resumed, Saver, Watch
+from .lifetime import keeping
+from .lifetime.turns import Turn
 from .loader import WrappedLoader, wrap_loader
 from .meter import StepMeter
 from .phases import CURRENT, data, phase
 from .progress import Progress
-from .turns import Turn
 from .version import __version__
 from .wire import TEXT_CHARS_MAX
 
@@ -181,15 +182,9 @@ def attach(
     kind, error = attempt(kind_of, engine, options)
     if error is not None:
         return _unwatched(shim, error)
-    known = _ATTACHED[0] if _ATTACHED else None
-    if known is not None and known.watching and known._turn is not None:
-        if known._turn.is_of(engine, kind.keeper()):
-            _LAST[:] = [known]
-            return known
-        if not known._turn.is_over(type(kind)):
-            _LAST[:] = [shim]
-            return _beside(shim, known, engine)
-        known.close()
+    known = _in_its_place(shim, engine, kind)
+    if known is not None:
+        return known
     overrides = {"run": run, "stage": stage, "tokens_per_step": tokens_per_step, "total_steps": total_steps}
     overrides["data_parallel_size"] = data_parallel_size
     _, error = attempt(_start, shim, meter, engine, kind, options, overrides, labels or {}, signal, make_watch)
@@ -201,6 +196,21 @@ def attach(
     CURRENT.meter = meter
     atexit.register(shim._at_exit)
     return shim
+
+
+def _in_its_place(shim: Shim, engine: Any, kind: Kind) -> Optional[Shim]:
+    """Return the handle that `engine` gets since something is watched already. None: it is over, and is closed now."""
+    known = _ATTACHED[0] if _ATTACHED else None
+    if known is None or not known.watching or known._turn is None:
+        return None
+    if known._turn.is_of(engine, kind.keeper()):
+        _LAST[:] = [known]
+        return known
+    if known._turn.is_over(type(kind)):
+        known.close()
+        return None
+    _LAST[:] = [shim]
+    return _beside(shim, known, engine)
 
 
 def _handle(

@@ -10,9 +10,9 @@ import os
 import re
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
-from trainer_shim import keeping
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.interfaces import Saver
+from trainer_shim.lifetime import keeping
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, rng
 from trainer_shim.sight import weights

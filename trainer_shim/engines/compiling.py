@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, Callable, List, Tuple
 from weakref import ref
 
-from trainer_shim import keeping
 from trainer_shim.guard import attempt
+from trainer_shim.lifetime import keeping
 from trainer_shim.meter import StepMeter
 
 from . import hooks

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
-from trainer_shim import device_timing, keeping
+from trainer_shim import device_timing
 from trainer_shim.guard import guarded, print_line
 from trainer_shim.interfaces import Saver
+from trainer_shim.lifetime import keeping
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint
 from trainer_shim.saving.pickled_values import Budget, values_of

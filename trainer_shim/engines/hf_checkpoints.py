@@ -14,8 +14,8 @@ import re
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
-from trainer_shim import keeping
 from trainer_shim.guard import attempt, print_line
+from trainer_shim.lifetime import keeping
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, publish, store
 

@@ -6,7 +6,7 @@ import contextlib
 import functools
 from typing import Any, Callable, List, Tuple
 
-from trainer_shim import keeping
+from trainer_shim.lifetime import keeping
 
 
 class Undo:

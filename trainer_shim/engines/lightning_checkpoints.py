@@ -9,8 +9,9 @@ import os
 import re
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
-from trainer_shim import keeping, launch
+from trainer_shim import launch
 from trainer_shim.guard import attempt, print_line
+from trainer_shim.lifetime import keeping
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, rng
 from trainer_shim.saving.pickled_values import Budget, TooLargeError, values_of

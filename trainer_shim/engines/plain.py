@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-from trainer_shim import device_timing, keeping
+from trainer_shim import device_timing
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.interfaces import Saver
 from trainer_shim.launch import is_required
+from trainer_shim.lifetime import keeping
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint
 from trainer_shim.scalars import EngineFacts

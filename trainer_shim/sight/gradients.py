@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, List, Optional, Tuple
 
-from trainer_shim import keeping
+from trainer_shim.lifetime import keeping
 
 SAMPLED_MAX = 8  # Parameters. A loss that is not a number reaches the gradient of nearly all of them.
 SMALL = 4_096  # Elements of one that are read: biases and norms whole, of larger ones the first.

@@ -1,7 +1,4 @@
-"""Everything that can happen, as data. `at` is arrival on the governor's monotonic clock.
-
-Floats may be non-finite: the wire's words for nan and inf have been converted.
-"""
+"""Everything that can happen, as data. `at`: arrival on the governor's monotonic clock. Floats may be non-finite."""
 
 from __future__ import annotations
 

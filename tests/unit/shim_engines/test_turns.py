@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from trainer_shim import keeping
 from trainer_shim.engines import hooks
+from trainer_shim.lifetime import keeping
+from trainer_shim.lifetime.turns import Turn
 from trainer_shim.progress import Progress
-from trainer_shim.turns import Turn
 
 
 class Kind:

@@ -11,8 +11,9 @@ import gc
 import sys
 from typing import Any, Callable
 
+from trainer_shim.progress import Progress
+
 from .keeping import known
-from .progress import Progress
 
 _LOOPS = ("train", "fit")  # Methods of a Trainer that are on the stack while it trains.
 _STACK_MAX = 2_000  # Python's own limit is 1,000, unless a script has raised it.

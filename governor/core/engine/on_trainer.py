@@ -75,7 +75,9 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     begins = managed.run.move(LifeFact.RANK_OF_NEW_ATTEMPT if is_new else LifeFact.RANK, hello.at).begins
     if begins:
         managed.launch.forget_places(is_over=was_over)
-        effects.extend(_begin_attempt(node, managed, hello) if is_new else _reconnect(managed, hello))
+        effects.extend(
+            _begin_attempt(node, managed, hello, was_over=was_over) if is_new else _reconnect(managed, hello)
+        )
     known_as = managed.run.stage, managed.run.labels
     rank = intake.apply_hello(managed.run, hello)
     if begins or managed.run.known_ranks() != ranks_before:
@@ -131,7 +133,7 @@ def _refusal(node: Node, hello: Hello) -> str | None:
     return None
 
 
-def _begin_attempt(node: Node, managed: ManagedRun, hello: Hello) -> list[Effect]:
+def _begin_attempt(node: Node, managed: ManagedRun, hello: Hello, *, was_over: bool) -> list[Effect]:
     incident = managed.incident
     first = managed.run.attempt == ""
     if incident is not None and incident.is_closed:
@@ -143,7 +145,8 @@ def _begin_attempt(node: Node, managed: ManagedRun, hello: Hello) -> list[Effect
     policy = node.policy_for(hello.run, stage, labels, hello.peer.uid)
     managed.judge_by(policy)
     began = hello.at if hello.started_at is None else hello.started_at
-    intake.begin_attempt(managed.run, hello.attempt, began, trains_again=_trains_again(managed, hello))
+    trains_again = not was_over and _has_trained(managed, hello)
+    intake.begin_attempt(managed.run, hello.attempt, began, trains_again=trains_again)
     if not first:
         managed.rules.new_attempt()
     data = {"attempt": hello.attempt, "policy": policy.name, "uid": hello.peer.uid, "world_size": hello.world_size}
@@ -156,7 +159,7 @@ def _begin_attempt(node: Node, managed: ManagedRun, hello: Hello) -> list[Effect
     return effects
 
 
-def _trains_again(managed: ManagedRun, hello: Hello) -> bool:
+def _has_trained(managed: ManagedRun, hello: Hello) -> bool:
     """Whether this process has trained in the attempt before: a fold after a fold, DPO after SFT."""
     return any(rank.peer.process == hello.peer.process for rank in managed.run.ranks.values())
 

@@ -287,6 +287,8 @@ def test_under_a_command_its_own_user_is_believed_and_another_that_pays_is_not(u
     node.facts = replace(node.facts, lines=Lines((), (LAUNCH,), ()))
     before = node.ledger.spend("x")
     for number in range(100):
-        play(node, of_stranger(2, attempt=f"b{number}", peer=peer(900, uid), of_command=True))
+        play(node, of_stranger(2, attempt=f"b{number}", peer=peer(901 + number, uid), of_command=True))
     launches = 100 if uid == 1000 else AT_ONCE_MAX
     assert node.ledger.spend("x") - before == launches * LAUNCH.price_usd_micros
+    play(node, of_stranger(2, attempt="b99+1", peer=peer(1000, uid), of_command=True))
+    assert node.ledger.spend("x") - before == launches * LAUNCH.price_usd_micros, "another training, and no launch"

@@ -87,7 +87,7 @@ class PlainKind:
         """Say at once what of the optimizers is of no module. Its values are saved, with what belongs to them not."""
         modules = trained.parameters_of((self._model, *self._options.stateful.values()))
         outside = trained.outside(trained.trained_by(self._optimizers), modules)
-        shared_out = {place: one for place, one in outside.items() if not _is_whole(one)}
+        shared_out = {place: one for place, one in outside.items() if not trained.is_whole(one)}
         trained.warn_lost(shared_out, "the attached module", "pass save_fn= and load_fn=", is_first)
         kept = {place: one for place, one in outside.items() if place not in shared_out}
         if kept and is_first:
@@ -144,7 +144,7 @@ class PlainSaver(base.PositionSaver):
             return {}
         held = trained.trained_by(self._optimizers)
         found = trained.outside(held, trained.parameters_of(self._stateful.values()))
-        return trained.sampled({place: tensor for place, tensor in found.items() if _is_whole(tensor)})
+        return trained.sampled({place: tensor for place, tensor in found.items() if trained.is_whole(tensor)})
 
     def contents(self) -> Dict[str, Any]:
         if self._save_fn is not None:
@@ -175,7 +175,7 @@ class PlainSaver(base.PositionSaver):
     def _outside(self, states: Dict[str, Any]) -> Dict[str, Any]:
         """Return the values of what the optimizers train and no state has."""
         found = trained.outside(trained.moved_by(self._optimizers), trained.kept_in(states, self._stateful))
-        return {place: tensor.detach() for place, tensor in found.items() if _is_whole(tensor)}
+        return {place: tensor.detach() for place, tensor in found.items() if trained.is_whole(tensor)}
 
     @guarded()
     def _tell_unloadable(self, path: str, states: Dict[str, Any]) -> None:
@@ -298,11 +298,6 @@ def without_replicas(model: Any) -> Any:
         return model
     names = [name for listed in (outer.named_parameters(), outer.named_buffers()) for name, _ in listed]
     return inner if all(name.startswith("module.") for name in names) else model
-
-
-def _is_whole(tensor: Any) -> bool:
-    """Whether this rank has all of it."""
-    return not hasattr(tensor, "to_local")
 
 
 def is_sharded(model: Any) -> bool:

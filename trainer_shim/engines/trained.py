@@ -46,6 +46,11 @@ def makes_state(optimizer: Any) -> bool:
     return False
 
 
+def is_whole(tensor: Any) -> bool:
+    """Whether this rank has all of it."""
+    return not hasattr(tensor, "to_local")
+
+
 def rank_of(torch: Any) -> Tuple[int, int]:
     """Return rank and number of ranks."""
     distributed = torch.distributed

@@ -45,6 +45,8 @@ class Of:
         self._name = name
 
     def __get__(self, holder: Any, owner: Any = None) -> Any:
+        if holder is None:
+            return self
         values = vars(holder).get(_NAME)
         if values is None:
             return vars(holder).get(self._name)

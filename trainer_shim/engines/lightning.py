@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 from weakref import ref
 
@@ -26,6 +27,7 @@ from . import base, deepspeed_engine, hooks, plain, replicas, torch_calls, train
 from .background import Write, absolute
 from .base import Options
 from .lightning_checkpoints import CHECKPOINT_FILE, STATE_KEY, LightningSaver, state_of, trained_in
+from .newest_good import NewestGood
 
 
 class LightningKind:
@@ -190,7 +192,7 @@ class LightningFit:
         self._step = 0
         self._eval_parts: List[Optional[int]] = []
         self.loaded: Dict[str, Any] = {}  # The callback's state in the checkpoint that fit() began with.
-        self._good = ""  # What the script or Lightning saved last, unless after a NaN.
+        self._good = NewestGood()  # Of what the script or Lightning has saved.
         self._announcements: List[Announcement] = []  # What Lightning has saved and is perhaps not there yet.
         self._generators: Optional[Dict[str, Any]] = None  # As they were when it was saved: for the first batch.
 
@@ -212,6 +214,9 @@ class LightningFit:
         hooks.replace(self._undo, trainer.strategy, "remove_checkpoint", hooks.around(self._remove))
         if self._step:
             self._take_state(str(trainer.ckpt_path or ""))
+            # What was gone on from may be written over before anything else is good.
+            path, now_ns = absolute(str(trainer.ckpt_path)), time.monotonic_ns()
+            self._good.note({"step": self._step, "path": path, "mono_ns": now_ns})
         parameters = deepspeed_engine.count_parameters(module)
         if parameters:
             meter.watch.hello_field("parameters", parameters)
@@ -253,6 +258,8 @@ class LightningFit:
             return original(filepath, *args, **kwargs)
         part = meter.enter_phase("checkpoint")
         weights.look(meter.progress, lambda: trained_in(self._trainer))
+        if not meter.progress.is_good:
+            self._make_way(absolute(str(filepath)))
         write, _ = attempt(Write, self._trainer, str(filepath))
         try:
             result = original(filepath, *args, **kwargs)
@@ -263,10 +270,26 @@ class LightningFit:
         return result
 
     def _remove(self, original: Callable[..., Any], filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        """A ModelCheckpoint makes room. After a NaN the last good one stays."""
-        if not self._meter.progress.is_good and absolute(str(filepath)) == self._good:
+        """A ModelCheckpoint makes room. After a NaN what was saved last before it stays."""
+        path = absolute(str(filepath))
+        if not self._meter.progress.is_good and (self._good.spares(path) or self._is_awaited(path)):
             return None
         return original(filepath, *args, **kwargs)
+
+    def _is_awaited(self, path: str) -> bool:
+        return any(one.record["path"] == path for one in self._announcements)
+
+    @guarded()
+    def _make_way(self, path: str) -> None:
+        """What is saved now is not good, and must not replace the newest that is."""
+        for one in self._announcements:
+            if one.record["path"] == path:
+                one.write.wait()  # Else it would be written after it was moved.
+        self._announce()
+        self._good.note_harmed(int(self._trainer.global_step))
+        record = self._good.make_way(path, bool(self._trainer.is_global_zero))
+        if record is not None:
+            self._meter.watch.hello_field("last_good", record)
 
     @guarded()
     def _saved(self, write: Write) -> None:
@@ -287,7 +310,7 @@ class LightningFit:
             with contextlib.suppress(ValueError):  # The other thread has done it.
                 self._announcements.remove(one)
                 if error is None:
-                    self._good = one.record["path"]
+                    self._good.note(one.record)
                     self._meter.watch.hello_field("last_good", one.record)
 
     @guarded()

@@ -190,9 +190,12 @@ def _path(checkpoint: LastGood | None) -> str | None:
 
 
 def _older(run: Run, checkpoint: LastGood) -> tuple[LastGood, ...]:
-    """Those that were named before it."""
-    paths = [_path(run.last_good), *(one.path for one in run.named_before)]
-    return run.named_before[paths.index(checkpoint.path) :] if checkpoint.path in paths else ()
+    """Those that were named before it, behind what the trainer has named of the same step since: it was moved."""
+    named = (*((run.last_good,) if run.last_good is not None else ()), *run.named_before)
+    place = next((place for place, one in enumerate(named) if one.path == checkpoint.path), None)
+    if place is None:
+        return ()
+    return (*(one for one in named[:place] if one.step == checkpoint.step), *named[place + 1 :])
 
 
 def judge(managed: ManagedRun, read: CheckpointRead, wall: WallNs) -> list[Alarm | FindLastGood]:

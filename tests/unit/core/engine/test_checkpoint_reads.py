@@ -287,6 +287,24 @@ def test_where_the_newest_is_not_finite_the_one_before_is_the_last_good_and_says
     assert run.last_good == saved_by_itself(30, after=4).pending(), "saved again since then"
 
 
+def test_one_that_was_renamed_since_the_verdict_is_found_by_the_name_that_the_trainer_says() -> None:
+    """A trainer keeps the newest good one from what it writes after a NaN: `last.ckpt` is then not what it was."""
+    node, _ = named(20, 30)
+    moved = NamedCheckpoint(30, "/ck/last-kept-30", mono_ns=said(30).mono_ns)
+    play(node, hello(when=31.2, last_good=moved))
+    run, incident = node.runs["llama"].run, node.runs["llama"].incident
+    assert incident is not None
+    asked = LookedFor(at(33), (said(30), moved, said(20)))
+    found = [CheckpointSeen(one.path or "", True, "is there", HARM if one == said(30) else None) for one in asked.named]
+    play(node, LastGoodSeen(at(33.5), "llama", asked, tuple(found)))
+    assert incident.last_good is not None
+    assert (incident.last_good.path, [one.path for one in incident.last_good.passed_over]) == (
+        "/ck/last-kept-30",
+        ["/ck/checkpoint-30"],
+    )
+    assert run.last_good == LastGood.named(moved)
+
+
 def test_a_look_alarms_of_what_was_not_known_before_it_alone() -> None:
     node, _ = named(10, 20, 30)
     play(node, looks(s30=HARM, s20=None))

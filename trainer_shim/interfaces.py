@@ -141,14 +141,14 @@ class Watch(Protocol):
         save at the agreed step, and (exit_after) park it until the process is ended.
         """
 
-    def wants_save(self, step: int) -> bool:
-        """Delegate mode (HF Trainer): as at_boundary, but return True at the agreed step instead of saving.
+    def wants_save(self, step: int) -> Optional[str]:
+        """Delegate mode (HF Trainer): as at_boundary, but at the agreed step return its kind instead of saving.
 
-        The caller saves by its own means on every rank and then calls `delegate_saved`.
+        Before its next step the caller saves by its own means on every rank, and then calls `delegate_saved`.
         """
 
     def delegate_saved(self, path: Optional[str], error: Optional[str]) -> None:
-        """Delegate mode: the framework saved to the staged directory `path`, or failed with `error`.
+        """Delegate mode: the framework saved to the staged directory `path`, or its own, or failed with `error`.
 
         It goes to OwnMeans.final_path() when every rank's part is durable.
         """
@@ -192,9 +192,9 @@ class NoWatch:
     def at_boundary(self, step: int) -> None:
         """Nobody asks."""
 
-    def wants_save(self, step: int) -> bool:
+    def wants_save(self, step: int) -> Optional[str]:
         """Nobody asks."""
-        return False
+        return None
 
     def delegate_saved(self, path: Optional[str], error: Optional[str]) -> None:
         """Nobody to tell."""

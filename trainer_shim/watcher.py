@@ -155,9 +155,9 @@ class Watcher:
         if self._gate.reach(step):
             self._save_at_step.hold(step, False)
 
-    def wants_save(self, step: int) -> bool:
+    def wants_save(self, step: int) -> Optional[str]:
         self._save_at_step.delegate()
-        return bool(self._gate.reach(step) and self._save_at_step.hold(step, True))
+        return self._save_at_step.hold(step, True) if self._gate.reach(step) else None
 
     def delegate_saved(self, path: Optional[str], error: Optional[str]) -> None:
         if self._alive:

@@ -1,7 +1,8 @@
 """transformers.Trainer.
 
 No engine exists before train(), so a callback hooks what train() built. The Trainer saves by its own means (delegate
-mode): at the agreed step the callback has it save on every rank, before it logs or evaluates. Losses are taken at
+mode): at the agreed step every rank saves where the Trainer itself would, behind the step's log and its evaluation,
+which draws random numbers. Where the Trainer saves that step anyway, its checkpoint is the one. Losses are taken at
 accelerator.backward or engine.backward: `logging_nan_inf_filter` hides non-finite ones from on_log.
 """
 
@@ -25,6 +26,7 @@ _LAYERWISE = (
     "the state of the layerwise optimizers, of which transformers saves none: a resumed run begins with a new one; %s"
     % _SAVE_IT
 )
+_AFTER_STEP = "_maybe_log_save_evaluate"  # Of transformers 5: where the Trainer itself saves.
 _LOOKS_MAX = 100  # Steps in which another rank finishes a checkpoint that this one has left.
 
 
@@ -96,7 +98,11 @@ def make_callback(trainer: Any, meter: StepMeter, saver: TrainerSaver) -> Any:
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if self._train.end_step(state):
-                control.should_save = False  # It is saved. Once more, older ones would be rotated away for it.
+                control.should_save = False  # We save it. Once more, older ones would be rotated away for it.
+
+        def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if self._train.end_epoch():
+                control.should_save = False
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self._train.saved(state)
@@ -120,11 +126,16 @@ class TrainerRun:
         self._saved: Optional[Dict[str, Any]] = None  # Not announced yet: the first rank may still write.
         self._looks_left = 0
         self._said_no_state = False
+        self._asked: Optional[int] = None  # The step that is to be saved once it is logged and evaluated.
+        self._has_place = False  # The Trainer's loop comes to that place after each step, as it has done before.
+        self._at_epoch_end = False
+        self._own_saved: Optional[int] = None  # The step that the Trainer has saved last.
 
     @guarded()
     def begin(self, state: Any) -> None:
         """train() has built model, optimizer and, perhaps, an engine."""
         self.unhook()  # train() begins again when it searches for a batch size that fits.
+        self._asked, self._has_place = None, False
         trainer, meter = self._trainer, self._meter
         attempt(self._saver.remove_abandoned)
         wrapped = trainer.model_wrapped
@@ -141,6 +152,8 @@ class TrainerRun:
             hooks.replace(self._undo, trainer.accelerator, "backward", around)
         hooks.replace(self._undo, trainer, "evaluate", hooks.around(_in_phase, meter, "eval"))
         hooks.replace(self._undo, trainer, "_save_checkpoint", hooks.around(self._save_checkpoint))
+        if hasattr(trainer, _AFTER_STEP):
+            hooks.replace(self._undo, trainer, _AFTER_STEP, hooks.around(self._after_step))
         if state.global_step:
             place = self._saver.path_of(int(state.global_step))
             meter.resumed(int(state.global_step), base.tokens_before(place, trainer.args.process_index))
@@ -163,21 +176,58 @@ class TrainerRun:
 
     @guarded(fallback=False)
     def end_step(self, state: Any) -> bool:
-        """Report the step, where no engine does. Save if every rank shall now; return whether that was done."""
+        """Report the step, where no engine does. Save if every rank shall; return whether we do in the Trainer's place.
+
+        What is good waits until the step is logged and evaluated. A halt for a NaN waits for neither.
+        """
         meter, step = self._meter, int(state.global_step)
+        self._at_epoch_end = False
         if self._saved is not None:
             self._announce(self._saved)
         if not self._is_deepspeed:
             plain.end_step(meter, base.innermost(self._trainer.optimizer), step)
         meter.clock.switch(timing.HOLD)
-        if not meter.watch.wants_save(step):
-            meter.clock.switch(timing.GAP)
+        kind = meter.watch.wants_save(step)
+        meter.clock.switch(timing.GAP)
+        if kind is None:
             return False
+        if self._has_place and kind != "suspect":
+            self._asked = step
+            return not self._saver.saves_whole()
+        return self._save_aside(step)
+
+    def end_epoch(self) -> bool:
+        """What comes at the end of an epoch follows. Return whether we save in the Trainer's place."""
+        self._at_epoch_end = True
+        return self._asked is not None and not self._saver.saves_whole()
+
+    def _save_aside(self, step: int) -> bool:
+        meter = self._meter
         meter.clock.switch(timing.CHECKPOINT)
         path, error = attempt(self._saver.save_aside, step)
         meter.watch.delegate_saved(path, None if error is None else "%s: %s" % (type(error).__name__, error))
         meter.clock.switch(timing.GAP)
         return error is None
+
+    def _after_step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The Trainer logs, evaluates and saves: after each step, and once more at the end of an epoch."""
+        self._has_place = True
+        result = original(*args, **kwargs)
+        if self._asked is not None:
+            self._save_asked(self._asked)
+        return result
+
+    @guarded()
+    def _save_asked(self, step: int) -> None:
+        trainer, meter = self._trainer, self._meter
+        if self._own_saved == step and self._saver.saves_whole():
+            self._asked = None
+            meter.clock.switch(timing.CHECKPOINT)
+            meter.watch.delegate_saved(self._saver.path_of(step), None)
+            meter.clock.switch(timing.GAP)
+        elif self._at_epoch_end or not _epoch_follows(trainer):
+            self._asked = None
+            self._save_aside(step)
 
     def _save_checkpoint(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The Trainer saves, or we have it save. After a NaN its own saves delete no older one for a while."""
@@ -185,9 +235,12 @@ class TrainerRun:
         if not meter.announces_saves:
             return _in_phase(meter, "checkpoint", original, *args, **kwargs)
         weights.look(meter.progress, self._saver.trained)
-        attempt(self._saver.forget, int(self._trainer.state.global_step))
+        step = int(self._trainer.state.global_step)
+        attempt(self._saver.forget, step)
         with self._sparing.around_save(meter.progress.is_good, self._trainer.args, "save_total_limit"):
-            return _in_phase(meter, "checkpoint", original, *args, **kwargs)
+            result = _in_phase(meter, "checkpoint", original, *args, **kwargs)
+        self._own_saved = step
+        return result
 
     @guarded()
     def saved(self, state: Any) -> None:
@@ -221,6 +274,16 @@ class TrainerRun:
     def unhook(self) -> None:
         """Take the hooks of this train() off."""
         self._undo()
+
+
+def _epoch_follows(trainer: Any) -> bool:
+    """Whether this step ends an epoch, at whose end the Trainer evaluates or saves: it does that next."""
+    args, control = trainer.args, trainer.control
+    told = (getattr(args, "eval_strategy", None), getattr(args, "save_strategy", None))
+    if "epoch" not in [getattr(one, "value", one) for one in told]:
+        return False
+    ends = control.should_epoch_stop or control.should_training_stop
+    return bool(ends) or float(trainer.state.epoch or 0.5).is_integer()
 
 
 def through_backward(meter: StepMeter, is_share: bool, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -97,6 +97,13 @@ class TrainerSaver(base.PositionSaver):
             raise FileNotFoundError("_save_checkpoint() has left no %s, without which train() cannot go on" % _STATE)
         return path
 
+    def saves_whole(self) -> bool:
+        """Whether what the Trainer saves by itself is what we would: with the optimizer, in the place we look in."""
+        trainer = self._trainer
+        makers = sum("_save_checkpoint" in vars(one) for one in type(trainer).__mro__)
+        is_searching = getattr(trainer, "hp_search_backend", None) is not None
+        return makers < 2 and not is_searching and not getattr(trainer.args, "save_only_model", False)
+
     def _save_whole(self, path: str) -> None:
         """Call the trainer's own `_save_checkpoint`, and transformers' where a subclass saves only adapters (LLaVA).
 

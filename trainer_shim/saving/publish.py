@@ -127,9 +127,15 @@ def publish(path: str, final: str) -> None:
     """Move checkpoint `path` out of its staging directory to `final`. Raises OSError.
 
     A checkpoint of the same name goes when the new one stands. So does what earlier saves left behind unfinished.
+    One that the framework has written where it stays is not moved.
     """
-    directory = os.path.dirname(final)
-    replaced = os.path.join(os.path.dirname(path), _REPLACED)
+    staging, directory = os.path.dirname(path), os.path.dirname(final)
+    if not os.path.basename(staging).startswith(STAGING):
+        if path != final:
+            os.rename(path, final)
+        fsync(directory)
+        return
+    replaced = os.path.join(staging, _REPLACED)
     if os.path.lexists(final):
         os.rename(final, replaced)
     try:
@@ -140,5 +146,5 @@ def publish(path: str, final: str) -> None:
         raise
     fsync(directory)
     _let_go()
-    shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+    shutil.rmtree(staging, ignore_errors=True)
     remove_abandoned(directory)

@@ -147,30 +147,30 @@ class SaveAtStep:
         if order.park:
             self._park(order)
 
-    @guarded(fallback=False)
-    def hold(self, step: int, delegate: bool) -> bool:
-        """Hold, save and park as ordered. True when the framework has to save now (delegate mode)."""
+    @guarded()
+    def hold(self, step: int, delegate: bool) -> Optional[str]:
+        """Hold, save and park as ordered. The checkpoint's kind where the framework has to save it (delegate mode)."""
         if self._delegated is not None:
             self._delegated = None
             self._gate.saved(Result(None, "the framework did not save when asked"))
         if self._draining is not None:
             self._drain(*self._draining)
-            return False
+            return None
         order = self._stand(step)
         if order is None:
-            return False
+            return None
         if order.park and self._asked_to_end is None:
             # From here: a SIGTERM while it saves must end this rank when that is durable, and not before.
             self._asked_to_end = defer_end(lambda: self._gate.settled)
         self._captured_ns = time.monotonic_ns()
         if order.save and delegate:
             self._delegated = order
-            return True
+            return order.kind
         if order.save:
             self._save(order)
         if order.park:
             self._park(order)
-        return False
+        return None
 
     def _stand(self, step: int) -> Optional[Order]:
         held_from_ns: Optional[int] = None

@@ -152,13 +152,16 @@ def test_a_resumed_trainer_goes_on_at_its_step(run_ranks, tmp_path: Path) -> Non
     assert resumed["frames"][0]["tokens_total"] == 5 * TOKENS, "counted over the run, not since launch"
 
 
-def test_evaluation_is_a_phase(run_ranks, tmp_path: Path) -> None:
-    chosen = {"output_dir": str(tmp_path / "out"), "evaluate": True}
+def test_evaluation_is_a_phase_and_what_is_saved_then_has_it(run_ranks, tmp_path: Path) -> None:
+    """It draws random numbers: a run that went on from before it would go on otherwise."""
+    chosen = {"output_dir": str(tmp_path / "out"), "evaluate": True, "save_at": 3}
     seen = run_ranks("trainer_loop.py", json.dumps(chosen))[0]
 
     told = [phase for phase, _ in itertools.groupby(seen["phases"])]
-    assert told == ["compile", "train", "eval", "train", "compile", "train", "eval", "train"]
+    assert told == ["compile", "train", "eval", "train", "checkpoint", "train", "compile", "train", "eval", "train"]
     assert [frame["tokens"] for frame in seen["frames"]] == [TOKENS] * STEPS
+    state = json.loads((tmp_path / "out" / "checkpoint-3" / "trainer_state.json").read_text())
+    assert [entry["step"] for entry in state["log_history"] if "eval_loss" in entry] == [3]
 
 
 @pytest.fixture

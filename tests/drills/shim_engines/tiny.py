@@ -86,7 +86,7 @@ class KeptWatch(NoWatch):
 
     def wants_save(self, step):
         self.boundaries.append(step)
-        return step == self.save_at
+        return self.kind if step == self.save_at else None
 
     def delegate_saved(self, path, error):
         self.delegated.append([path, error])

@@ -209,3 +209,15 @@ def test_what_is_whole_and_cannot_move_is_said_to_lie_where_it_does(tmp_path: Pa
     told = outcome.commit(round_, order, str(path), place, request, {}, saving)
     assert told == {"abort": f"rank 0: whole, but it has to stay in {path}: No such file or directory"}
     assert (path / MANIFEST).exists()
+
+
+@pytest.mark.parametrize("name", ["checkpoint-100", "costgov-suspect-100"])
+def test_one_that_the_framework_has_written_where_it_stays_costs_nothing_beside_it(tmp_path: Path, name: str) -> None:
+    for step in (90, 100):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "weights").write_text(str(step))
+    publish(str(tmp_path / "checkpoint-100"), str(tmp_path / name))
+    assert {path.name: (path / "weights").read_text() for path in tmp_path.iterdir()} == {
+        "checkpoint-90": "90",
+        name: "100",
+    }

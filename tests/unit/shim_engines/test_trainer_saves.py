@@ -1,0 +1,147 @@
+"""Where in a step the Trainer saves what was asked for: behind its evaluation, and its own save counts.
+
+The Trainer's loop is made up here as transformers 5 has it; tests/drills/shim_engines/test_trainer.py has the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainer_shim.engines import hooks
+from trainer_shim.engines.hf import TrainerRun
+from trainer_shim.engines.hf_checkpoints import TrainerSaver
+from trainer_shim.interfaces import NoWatch
+from trainer_shim.meter import StepMeter
+from trainer_shim.progress import Progress
+from trainer_shim.tokens import TokenCount
+
+
+class Trainer:
+    """Four steps an epoch. `log` has what happens, in its order."""
+
+    lr_scheduler = model_wrapped = hp_search_backend = None
+    model = object()
+
+    def __init__(self, root: Path, every: dict[str, int], only_model: bool, *strategies: str) -> None:
+        self.root, self.every, self.log = root, every, list[str]()
+        given = (*strategies, "no", "no")
+        self.args = SimpleNamespace(
+            output_dir=str(root), process_index=0, world_size=1, save_total_limit=1, save_only_model=only_model,
+            eval_strategy=SimpleNamespace(value=given[0]), save_strategy=SimpleNamespace(value=given[1]),
+        )  # fmt: skip
+        self.state = SimpleNamespace(global_step=0, epoch=0.0)
+        self.control = SimpleNamespace(should_epoch_stop=False, should_training_stop=False, should_save=False)
+        self.optimizer = SimpleNamespace(param_groups=[{"lr": 0.1}])
+
+    def is_world_process_zero(self) -> bool:
+        return True
+
+    is_local_process_zero = is_world_process_zero
+
+    def train(self, steps: int, run: TrainerRun) -> None:
+        for step in range(1, steps + 1):
+            self.state.global_step, self.state.epoch = step, step / 4
+            self.control.should_save = step % self.every.get("save", 99) == 0
+            if run.end_step(self.state):
+                self.control.should_save = False
+            self._maybe_log_save_evaluate(step % self.every.get("eval", 99) == 0)
+            if step % 4 == 0:
+                self.control.should_save = self.args.save_strategy.value == "epoch"
+                if run.end_epoch():
+                    self.control.should_save = False
+                self._maybe_log_save_evaluate(self.args.eval_strategy.value == "epoch")
+
+    def _maybe_log_save_evaluate(self, evaluates: bool) -> None:
+        self.log += ["eval"] * evaluates
+        if self.control.should_save:
+            self._save_checkpoint(None, None)
+            self.log.append("on_save")
+
+    def _get_output_dir(self) -> str:
+        return str(self.root)
+
+    def _push_from_checkpoint(self) -> None:
+        """Nothing."""
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        path = Path(self._get_output_dir()) / f"checkpoint-{self.state.global_step}"
+        path.mkdir(exist_ok=True)
+        (path / "trainer_state.json").write_text(json.dumps({"global_step": self.state.global_step}))
+        self.log.append("own" if path.parent == self.root else "aside")
+
+
+class Asks(NoWatch):
+    def __init__(self, step: int, kind: str) -> None:
+        self.step, self.kind, self.saved = step, kind, list[tuple[str | None, str | None]]()
+
+    def wants_save(self, step: int) -> str | None:
+        return self.kind if step == self.step else None
+
+    def delegate_saved(self, path: str | None, error: str | None) -> None:
+        self.saved.append((path, error))
+
+
+def trained(trainer: Trainer, asked: int, kind: str = "good", steps: int = 6) -> list[str]:
+    """Train, and return the parts of the place that the asked-for checkpoint has."""
+    meter = StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
+    meter.watch = watch = Asks(asked, kind)
+    run = TrainerRun(trainer, meter, TrainerSaver(meter, trainer))
+    hooks.replace(run._undo, trainer, "_save_checkpoint", hooks.around(run._save_checkpoint))
+    hooks.replace(run._undo, trainer, "_maybe_log_save_evaluate", hooks.around(run._after_step))
+    trainer.train(steps, run)
+    assert [error for _, error in watch.saved] == [None]
+    return list(Path(str(watch.saved[0][0])).relative_to(trainer.root).parts)
+
+
+OWN, ASIDE = ["checkpoint-3"], ["costgov-saving-3", "checkpoint-3"]
+
+
+@pytest.mark.parametrize(
+    ("every", "only_model", "place", "log"),
+    [
+        ({}, False, ASIDE, ["aside"]),
+        ({"eval": 3}, False, ASIDE, ["eval", "aside", "eval"]),
+        ({"eval": 3, "save": 3}, False, OWN, ["eval", "own", "on_save", "eval", "own", "on_save"]),
+        ({"eval": 3, "save": 3}, True, ASIDE, ["eval", "aside", "eval", "own", "on_save"]),
+    ],
+    ids=["plain", "evaluated", "saved anyway", "saved without the optimizer"],
+)
+def test_what_is_asked_for_is_saved_where_the_trainer_itself_would(
+    tmp_path: Path, every: dict[str, int], only_model: bool, place: list[str], log: list[str]
+) -> None:
+    trainer = Trainer(tmp_path, every, only_model)
+    assert (trained(trainer, 3), trainer.log) == (place, log)
+
+
+def test_a_halt_for_a_nan_waits_for_no_evaluation(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path, {"eval": 3, "save": 3}, False)
+    assert trained(trainer, 3, "suspect", steps=3) == ASIDE
+    assert trainer.log == ["aside", "eval"]
+
+
+@pytest.mark.parametrize(
+    ("strategies", "place", "log"),
+    [
+        (("epoch",), ["costgov-saving-4", "checkpoint-4"], ["eval", "aside"]),
+        (("no", "epoch"), ["checkpoint-4"], ["own", "on_save"]),
+        (("epoch", "epoch"), ["checkpoint-4"], ["eval", "own", "on_save"]),
+    ],
+)
+def test_at_the_end_of_an_epoch_it_waits_for_what_the_trainer_does_there(
+    tmp_path: Path, strategies: tuple[str, ...], place: list[str], log: list[str]
+) -> None:
+    trainer = Trainer(tmp_path, {}, False, *strategies)
+    assert (trained(trainer, 4), trainer.log) == (place, log)
+
+
+def test_a_loop_that_does_not_come_to_that_place_saves_at_once(tmp_path: Path) -> None:
+    """A loop of a subclass's own, and the first step of any: nobody has seen yet where it saves."""
+    trainer = Trainer(tmp_path, {"eval": 1}, False)
+    assert trained(trainer, 1, steps=1) == ["costgov-saving-1", "checkpoint-1"]
+    assert trainer.log == ["aside", "eval"]

@@ -26,6 +26,7 @@ class WrappedLoader(Generic[Batch]):
         self.epoch = 0  # Epochs begun before the current one.
         self.batches = 0  # Handed out in the current epoch.
         self._held_back: Callable[[], int] = _none
+        self._counts_whole = False
         self.starts = 0  # Of the loader's own iterator, in this process.
         self._begun = False
         self._epoch_rng: Optional[Dict[str, Any]] = None  # As it was before the epoch's order was drawn.
@@ -35,9 +36,6 @@ class WrappedLoader(Generic[Batch]):
         _LOADERS.add(self)
 
     def __iter__(self) -> Iterator[Batch]:
-        if self._begun and self._resume is None:
-            self.epoch += 1
-        self._begun = True
         return _TimedIterator(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -53,6 +51,10 @@ class WrappedLoader(Generic[Batch]):
         """Ask `how_many` of the batches that were handed out a framework has fetched ahead of training."""
         self._held_back = how_many
 
+    def count_whole_epoch(self, is_counted: bool) -> None:
+        """Whether to the framework the epoch of the position that is loaded next is over: it asks for another one's."""
+        self._counts_whole = is_counted
+
     def state_dict(self) -> Dict[str, Any]:
         """Return the position: epoch, batches trained on in it, and the random state that drew its order."""
         if self._resume is not None:
@@ -62,16 +64,17 @@ class WrappedLoader(Generic[Batch]):
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Continue from `state`: the next batch handed out, by a running iterator too, is the one after it."""
-        self._resume = dict(state)
         self.epoch = int(state["epoch"])
         self.batches = int(state["batches"])
+        self._resume, self._begun = (None, True) if self._counts_whole else (dict(state), self._begun)
 
     def start_epoch(self) -> Iterator[Batch]:
         """Return the loader's iterator at the position to start from."""
         self.starts += 1
-        resume = self._resume
-        self._resume = None
+        begun, self._begun = self._begun, True
+        resume, self._resume = self._resume, None
         if resume is None:
+            self.epoch += begun  # Here, and not in iter(): Lightning calls that once more, to see whether it can.
             self.batches = 0
             self._epoch_rng = rng.capture()
             return iter(self._loader)

@@ -104,6 +104,8 @@ def _prepare_inner(trainer: Any, original: Callable[..., Any], loader: Any, *arg
     if getattr(trainer, "training", False):  # Not one of validation, inside of fit() either.
         known = ref(trainer)  # The script may use its loader for the next one.
         loader.hold_back(lambda: _held_back(known()))
+        is_counted, _ = attempt(_is_epoch_counted, trainer)
+        loader.count_whole_epoch(bool(is_counted))
     return loader
 
 
@@ -111,6 +113,18 @@ def _held_back(trainer: Any) -> int:
     """Return how many batches wait in fit(): of a loader without a length Lightning has the next one at hand."""
     fetcher = getattr(getattr(trainer, "fit_loop", None), "_data_fetcher", None)
     return len(getattr(fetcher, "batches", ()))
+
+
+def _is_epoch_counted(trainer: Any) -> bool:
+    """Whether fit() goes on from the end of an epoch's last batch: it counts that epoch as done, and asks for the next.
+
+    Where the epoch's end had begun it asks for a batch first, and learns from the loader that there is none.
+    """
+    loop = trainer.fit_loop
+    epochs, batches = loop.epoch_progress.total, loop.epoch_loop.batch_progress
+    is_in_epoch = epochs.started == epochs.ready and epochs.processed == epochs.completed == epochs.started - 1
+    is_in_batch = batches.total.completed == batches.total.processed - 1
+    return bool(loop.restarting and batches.is_last_batch and is_in_epoch and is_in_batch)
 
 
 def make_callback(trainer: Any, meter: StepMeter) -> Any:
@@ -194,7 +208,7 @@ class LightningFit:
         self.loaded: Dict[str, Any] = {}  # The callback's state in the checkpoint that fit() began with.
         self._good = NewestGood()  # Of what the script or Lightning has saved.
         self._announcements: List[Announcement] = []  # What Lightning has saved and is perhaps not there yet.
-        self._generators: Optional[Dict[str, Any]] = None  # As they were when it was saved: for the first batch.
+        self._generators: Optional[Dict[str, Any]] = None  # As they were when it was saved: for the first epoch.
 
     @guarded()
     def begin(self, module: Any) -> None:
@@ -214,6 +228,7 @@ class LightningFit:
         hooks.replace(self._undo, trainer.strategy, "remove_checkpoint", hooks.around(self._remove))
         if self._step:
             self._take_state(str(trainer.ckpt_path or ""))
+            self._give_generators()
             # What was gone on from may be written over before anything else is good.
             path, now_ns = absolute(str(trainer.ckpt_path)), time.monotonic_ns()
             self._good.note({"step": self._step, "path": path, "mono_ns": now_ns})
@@ -250,6 +265,24 @@ class LightningFit:
             self._generators = loaded.get("rng")
         elif loaded:
             print_line("rank %d: its generators start anew; the checkpoint has rank 0's, which has another seed" % rank)
+
+    def _give_generators(self) -> None:
+        """Put them back before an epoch's order is drawn, or the validation begins that the saved step still lacked.
+
+        At once, and again behind what the script's own hooks draw at the start of training.
+        """
+        if self._generators is None:
+            return
+        rng.restore(self._generators)
+        loop = self._trainer.fit_loop
+        if hasattr(loop, "on_advance_start"):
+            hooks.replace(self._undo, loop, "on_advance_start", hooks.around(self._begin_epoch))
+
+    def _begin_epoch(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        generators, self._generators = self._generators, None
+        if generators is not None:
+            attempt(rng.restore, generators)
+        return original(*args, **kwargs)
 
     def _save(self, original: Callable[..., Any], filepath: Any, *args: Any, **kwargs: Any) -> Any:
         """The script saves, or Lightning's ModelCheckpoint does; or we do, which is announced elsewhere."""
@@ -316,9 +349,6 @@ class LightningFit:
     @guarded()
     def begin_batch(self, batch: Any) -> None:
         """A micro-batch is here."""
-        if self._generators is not None:
-            generators, self._generators = self._generators, None
-            rng.restore(generators)
         if isinstance(batch, dict):
             self._meter.enter_forward(True, (), batch)
         else:

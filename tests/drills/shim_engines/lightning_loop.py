@@ -6,6 +6,7 @@ import warnings
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from tiny import KeptWatch, TinyModel, Toy, write_report
 
 from trainer_shim import attach, wrap_loader
@@ -48,19 +49,27 @@ class Stream(torch.utils.data.IterableDataset):
 
 
 module = Module()
-data = torch.utils.data.DataLoader(Stream() if told.get("stream") else Toy(), batch_size=4)
+size = told.get("size", 512)  # Where it is told: shuffled, and every second step and every end of an epoch is saved.
+data = torch.utils.data.DataLoader(Stream() if told.get("stream") else Toy(size), batch_size=4, shuffle="size" in told)
+every = {"steps": {"every_n_train_steps": 2}, "epochs": {"every_n_epochs": 1, "save_on_train_epoch_end": True}}
+saves = [
+    ModelCheckpoint(dirpath=told["directory"] + "/" + kind, filename="{step}", save_top_k=-1, **every[kind])
+    for kind in told.get("saves", ())
+]
 trainer = pl.Trainer(
-    max_steps=told["steps"],
+    max_steps=told["steps"] if "epochs" not in told else -1,
+    max_epochs=told.get("epochs"),
     accelerator="cpu",
     devices=1,
     logger=False,
     enable_progress_bar=False,
     enable_model_summary=False,
-    enable_checkpointing=False,
+    enable_checkpointing=bool(saves),
+    callbacks=saves,
     accumulate_grad_batches=2,
     gradient_clip_val=told.get("clip"),
-    val_check_interval=8,
-    limit_val_batches=1,
+    val_check_interval=4 if "size" in told else 8,
+    limit_val_batches=told.get("validates", 1),
     default_root_dir=told["directory"],
 )
 batches = data

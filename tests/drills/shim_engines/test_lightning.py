@@ -56,3 +56,25 @@ def test_a_checkpoint_in_our_directory_resumes_with_the_same_losses(run_ranks, t
     assert resumed["losses"] == whole["losses"][6:]
     assert [frame["step"] for frame in resumed["frames"]] == list(range(4, STEPS + 1))
     assert resumed["hello"]["resumed_step"] == 3
+
+
+@pytest.mark.parametrize(
+    ("ends", "places"),
+    [({}, [("epochs", 4), ("steps", 6)]), ({"epochs": 3, "validates": 0}, [("epochs", 4), ("steps", 4)])],
+    ids=["steps", "epochs"],
+)
+def test_its_own_checkpoints_resume_with_the_same_losses_at_the_end_of_an_epoch_too(
+    run_ranks, tmp_path: Path, ends: dict[str, int], places: list[tuple[str, int]]
+) -> None:
+    """Four steps an epoch, in an order that is drawn at its begin, and perhaps a validation after each second step.
+
+    At the end of an epoch's last batch Lightning counts it as done, with no validation that was due then; at the
+    epoch's end it asks for a batch more.
+    """
+    chosen = {"size": 32, "steps": 12, **ends}
+    whole = run_ranks("lightning_loop.py", told(tmp_path, saves=["steps", "epochs"], **chosen))[0]["losses"]
+    assert len(whole) == 24
+    for place, step in places:
+        path = str(tmp_path / place / f"step={step}.ckpt")
+        resumed = run_ranks("lightning_loop.py", told(tmp_path / "again", resume=path, **chosen))[0]
+        assert resumed["losses"] == whole[2 * step :], (place, step)

@@ -131,3 +131,30 @@ def test_a_position_beyond_a_shorter_data_set_ends_the_epoch() -> None:
     assert list(wrapped) == []
     assert list(wrapped) == [0, 1, 2]
     assert wrapped.epoch == 1
+
+
+def test_an_iterator_that_hands_out_nothing_begins_no_epoch() -> None:
+    """Lightning makes one to see whether it can."""
+    wrapped = wrap_loader(Shuffled())
+    iter(wrapped)
+    list(wrapped)
+    assert wrapped.epoch == 0
+    next(iter(wrapped))
+    assert wrapped.epoch == 1
+
+
+@pytest.mark.parametrize("is_counted", [False, True])
+def test_at_the_end_of_an_epoch_nothing_is_left_of_it_unless_the_framework_asks_for_the_next(is_counted: bool) -> None:
+    random.seed(4)
+    first = wrap_loader(Shuffled())
+    list(first)
+    state, generators = first.state_dict(), random.getstate()
+    following = list(first)
+    random.setstate(generators)
+    again = wrap_loader(Shuffled())
+    again.count_whole_epoch(is_counted)
+    again.load_state_dict(state)
+    assert list(again) == (following if is_counted else [])
+    if not is_counted:
+        assert list(again) == following
+    assert again.epoch == 1

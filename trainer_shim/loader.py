@@ -26,7 +26,8 @@ class WrappedLoader(Generic[Batch]):
         self.epoch = 0  # Epochs begun before the current one.
         self.batches = 0  # Handed out in the current epoch.
         self._held_back: Callable[[], int] = _none
-        self._counts_whole = False
+        self._is_over: Optional[bool] = None
+        self._is_asked = False  # Since a position was loaded an iterator was made, and nothing was taken from it.
         self.starts = 0  # Of the loader's own iterator, in this process.
         self._begun = False
         self._epoch_rng: Optional[Dict[str, Any]] = None  # As it was before the epoch's order was drawn.
@@ -36,6 +37,10 @@ class WrappedLoader(Generic[Batch]):
         _LOADERS.add(self)
 
     def __iter__(self) -> Iterator[Batch]:
+        if self._resume is not None and self._is_over is not None:
+            if self._is_asked:
+                self._pass_over()
+            self._is_asked = True
         return _TimedIterator(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -51,9 +56,12 @@ class WrappedLoader(Generic[Batch]):
         """Ask `how_many` of the batches that were handed out a framework has fetched ahead of training."""
         self._held_back = how_many
 
-    def count_whole_epoch(self, is_counted: bool) -> None:
-        """Whether to the framework the epoch of the position that is loaded next is over: it asks for another one's."""
-        self._counts_whole = is_counted
+    def count_epochs(self, is_over: bool) -> None:
+        """A framework counts epochs by itself, and may be through with the one of the position that is loaded next.
+
+        `is_over`: it is. Else a second iterator, with nothing taken from the first one, says so.
+        """
+        self._is_over = is_over
 
     def state_dict(self) -> Dict[str, Any]:
         """Return the position: epoch, batches trained on in it, and the random state that drew its order."""
@@ -66,7 +74,13 @@ class WrappedLoader(Generic[Batch]):
         """Continue from `state`: the next batch handed out, by a running iterator too, is the one after it."""
         self.epoch = int(state["epoch"])
         self.batches = int(state["batches"])
-        self._resume, self._begun = (None, True) if self._counts_whole else (dict(state), self._begun)
+        self._resume, self._is_asked = dict(state), False
+        if self._is_over:
+            self._pass_over()
+
+    def _pass_over(self) -> None:
+        """What comes next begins the epoch behind the loaded position."""
+        self._resume, self._begun = None, True
 
     def start_epoch(self) -> Iterator[Batch]:
         """Return the loader's iterator at the position to start from."""

@@ -105,7 +105,7 @@ def _prepare_inner(trainer: Any, original: Callable[..., Any], loader: Any, *arg
         known = ref(trainer)  # The script may use its loader for the next one.
         loader.hold_back(lambda: _held_back(known()))
         is_counted, _ = attempt(_is_epoch_counted, trainer)
-        loader.count_whole_epoch(bool(is_counted))
+        loader.count_epochs(bool(is_counted))
     return loader
 
 
@@ -118,7 +118,8 @@ def _held_back(trainer: Any) -> int:
 def _is_epoch_counted(trainer: Any) -> bool:
     """Whether fit() goes on from the end of an epoch's last batch: it counts that epoch as done, and asks for the next.
 
-    Where the epoch's end had begun it asks for a batch first, and learns from the loader that there is none.
+    Behind a validation it does so at the next epoch. Where the epoch's end had begun it asks for a batch of it first,
+    and learns from the loader that there is none.
     """
     loop = trainer.fit_loop
     epochs, batches = loop.epoch_progress.total, loop.epoch_loop.batch_progress

@@ -51,7 +51,11 @@ class Stream(torch.utils.data.IterableDataset):
 module = Module()
 size = told.get("size", 512)  # Where it is told: shuffled, and every second step and every end of an epoch is saved.
 data = torch.utils.data.DataLoader(Stream() if told.get("stream") else Toy(size), batch_size=4, shuffle="size" in told)
-every = {"steps": {"every_n_train_steps": 2}, "epochs": {"every_n_epochs": 1, "save_on_train_epoch_end": True}}
+every = {
+    "steps": {"every_n_train_steps": 2},
+    "epochs": {"save_on_train_epoch_end": True},
+    "validations": {"save_on_train_epoch_end": False},
+}
 saves = [
     ModelCheckpoint(dirpath=told["directory"] + "/" + kind, filename="{step}", save_top_k=-1, **every[kind])
     for kind in told.get("saves", ())

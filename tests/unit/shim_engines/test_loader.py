@@ -143,8 +143,10 @@ def test_an_iterator_that_hands_out_nothing_begins_no_epoch() -> None:
     assert wrapped.epoch == 1
 
 
-@pytest.mark.parametrize("is_counted", [False, True])
-def test_at_the_end_of_an_epoch_nothing_is_left_of_it_unless_the_framework_asks_for_the_next(is_counted: bool) -> None:
+@pytest.mark.parametrize(("counts", "iterators"), [(None, 1), (False, 1), (False, 2), (True, 1)])
+def test_at_the_end_of_an_epoch_nothing_is_left_of_it_unless_a_framework_is_through_with_it(
+    counts: bool | None, iterators: int
+) -> None:
     random.seed(4)
     first = wrap_loader(Shuffled())
     list(first)
@@ -152,9 +154,12 @@ def test_at_the_end_of_an_epoch_nothing_is_left_of_it_unless_the_framework_asks_
     following = list(first)
     random.setstate(generators)
     again = wrap_loader(Shuffled())
-    again.count_whole_epoch(is_counted)
+    if counts is not None:
+        again.count_epochs(counts)
     again.load_state_dict(state)
-    assert list(again) == (following if is_counted else [])
-    if not is_counted:
+    iterator = [iter(again) for _ in range(iterators)][-1]
+    is_through = bool(counts) or iterators > 1
+    assert list(iterator) == (following if is_through else [])
+    if not is_through:
         assert list(again) == following
     assert again.epoch == 1

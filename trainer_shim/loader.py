@@ -7,6 +7,7 @@ import time
 from typing import Any, Callable, Dict, Generic, Iterable, Iterator, List, Optional, TypeVar
 from weakref import WeakSet
 
+from . import loader_state
 from .guard import attempt, print_line
 from .phases import CURRENT
 from .saving import rng
@@ -31,6 +32,7 @@ class WrappedLoader(Generic[Batch]):
         self.starts = 0  # Of the loader's own iterator, in this process.
         self._begun = False
         self._epoch_rng: Optional[Dict[str, Any]] = None  # As it was before the epoch's order was drawn.
+        self._epoch_own: Optional[Dict[str, Any]] = None  # Likewise, of the loader's own: see loader_state.
         self._resume: Optional[Dict[str, Any]] = None
         self._index = _WRAPPED_TOTAL[0]
         _WRAPPED_TOTAL[0] += 1
@@ -68,7 +70,10 @@ class WrappedLoader(Generic[Batch]):
         if self._resume is not None:
             return dict(self._resume)
         held, _ = attempt(self._held_back)
-        return {"epoch": self.epoch, "batches": max(0, self.batches - (held or 0)), "epoch_rng": self._epoch_rng}
+        own, _ = attempt(loader_state.capture, self._loader)
+        batches = max(0, self.batches - (held or 0))
+        state = {"epoch": self.epoch, "batches": batches, "epoch_rng": self._epoch_rng}
+        return {**state, "epoch_own": self._epoch_own, "own": own}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Continue from `state`: the next batch handed out, by a running iterator too, is the one after it."""
@@ -80,7 +85,8 @@ class WrappedLoader(Generic[Batch]):
 
     def _pass_over(self) -> None:
         """What comes next begins the epoch behind the loaded position."""
-        self._resume, self._begun = None, True
+        resume, self._resume, self._begun = self._resume, None, True
+        attempt(loader_state.restore_generators, self._loader, (resume or {}).get("own") or {})
 
     def start_epoch(self) -> Iterator[Batch]:
         """Return the loader's iterator at the position to start from."""
@@ -91,18 +97,38 @@ class WrappedLoader(Generic[Batch]):
             self.epoch += begun  # Here, and not in iter(): Lightning calls that once more, to see whether it can.
             self.batches = 0
             self._epoch_rng = rng.capture()
+            self._epoch_own, _ = attempt(loader_state.capture, self._loader)
             return iter(self._loader)
         # Drawing the order again takes random numbers that the interrupted run had taken long before.
         now = rng.capture()
-        self._epoch_rng = resume.get("epoch_rng")
-        if self._epoch_rng is not None:
-            rng.restore(self._epoch_rng)
+        self._epoch_rng, self._epoch_own = resume.get("epoch_rng"), resume.get("epoch_own")
+        self._begin_resumed(self._epoch_own or {})
         iterator = iter(self._loader)
         for _ in range(int(resume["batches"])):
             if next(iterator, iterator) is iterator:
                 break  # The data set became shorter, and the epoch ends here.
         rng.restore(now)
         return iterator
+
+    def _begin_resumed(self, own: Dict[str, Any]) -> None:
+        """Put back what the order of the resumed epoch was drawn by."""
+        loader = self._loader
+        told, _ = attempt(loader_state.restore_counts, loader, own)
+        for said, known in told or ():
+            print_line(
+                "set_epoch(%d) was called, and the data goes on in epoch %d: begin the loop at loader.epoch, "
+                "or the order of the next epochs differs" % (said, known)
+            )
+        if own.get("goes_on") and not loader_state.goes_on(loader):
+            print_line(
+                "workers of persistent_workers=True begin anew: what they draw themselves (augmentation) differs"
+            )
+            iter(loader)  # It starts them, and draws a seed for them, which a later epoch does not.
+            if not loader_state.goes_on(loader):
+                print_line("%s starts its workers with the first batch: the order differs" % type(loader).__name__)
+        attempt(loader_state.restore_generators, loader, own)
+        if self._epoch_rng is not None:
+            rng.restore(self._epoch_rng)
 
     @property
     def repositioned(self) -> bool:

@@ -32,7 +32,10 @@ from .signal_wakeup import SignalWakeup, signal_number
 REQUIRED_WAIT_S = 10.0  # COSTGOV_REQUIRED: the service may be starting beside us.
 BYE_WAIT_S = 0.5  # At exit, for the last acks and bye to be confirmed.
 LINGER_S = 60.0  # At exit, for a checkpoint that every rank has written to become durable.
-DATA_ANEW = "resume(): the checkpoint knows no place in the data, which begins anew: shim.wrap_loader(loader) keeps it"
+DATA_ANEW = (
+    "resume(): the checkpoint knows no place in the data. What the loop draws by the generators of torch, numpy and "
+    "python goes on, but for what it had drawn ahead; a loader begins anew, unless it is shim.wrap_loader(loader)"
+)
 OWN_REQUEST_NS = 600_000_000_000  # As the default grace: a 70B checkpoint to shared storage takes minutes.
 
 

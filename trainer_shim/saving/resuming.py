@@ -37,7 +37,7 @@ def resume_from(
     and RuntimeError where CANDIDATES_MAX are like that, no two of them alike, and more may be older.
     """
     manifest = _common(saver, directory, rank, store, world_size, call)
-    return None if manifest is None else _load(saver, directory, manifest, rank)
+    return None if manifest is None else _load(saver, directory, manifest, rank, world_size)
 
 
 def resume_at(
@@ -71,9 +71,12 @@ def resume_at(
     harms = [text for of_rank in found for text in of_rank]
     if harms and rank == 0:
         print_line("%s is %s: going on from it all the same, since it was named" % (path, harms[0]))
-    return _load(saver, os.path.dirname(manifest["path"]), manifest, rank)
+    return _load(saver, os.path.dirname(manifest["path"]), manifest, rank, world_size)
 
 
+_OTHER_WORLD = (
+    "%s was saved by %d ranks, and these are %d: wrapped loaders begin anew, and the generators of ranks it has not"
+)
 _HOLDS_NONE = (
     "is no checkpoint that this loop can load, and no whole good one is in it. resume() without a path begins anew"
 )
@@ -101,7 +104,7 @@ def _named(saver: Saver, path: str, is_home: bool) -> Tuple[Optional[Dict[str, A
     return None, "%s %s" % (path, missing)
 
 
-def _load(saver: Saver, directory: str, manifest: Dict[str, Any], rank: int) -> Resumed:
+def _load(saver: Saver, directory: str, manifest: Dict[str, Any], rank: int, world_size: int) -> Resumed:
     path = manifest["path"]
     lacks = lacking(path, [name for name, _ in checkpoint.listing(path)]) if rank == 0 else None
     if lacks is not None:
@@ -112,17 +115,23 @@ def _load(saver: Saver, directory: str, manifest: Dict[str, Any], rank: int) -> 
         step = saver.position()["step"]
     state = checkpoint.read_rank_file(path, rank)
     position = None
+    told = manifest.get("world_size")
+    is_other_world = isinstance(told, int) and told != world_size and not isinstance(saver, OwnMeans)
+    if is_other_world and rank == 0:
+        print_line(_OTHER_WORLD % (path, told, world_size))
     if isinstance(saver, OwnMeans):
         position = (state or {}).get("position")
     elif state is None or "rng" not in state:
-        print_line("%s has no state of rank %d: generators and data start anew" % (path, rank))
+        if not is_other_world:
+            print_line("%s has no state of rank %d: generators and data start anew" % (path, rank))
     else:
         rng.restore(state["rng"])
         position = state.get("position")
         if position is not None:
             if "tokens_own" in position and manifest.get("tokens_total") is not None:  # Of all ranks together.
                 position = dict(position, tokens_total=manifest["tokens_total"])
-            saver.restore_position(position)
+            # Each rank has a place of its own: all go on in the data, or none.
+            saver.restore_position(dict(position, loaders=[]) if is_other_world else position)
     age_s = max(0.0, time.time() - manifest.get("created_unix_s", time.time()))
     return Resumed(step, manifest.get("tokens_total"), path, position, age_s)
 

@@ -74,7 +74,9 @@ class Loader:
 SHARDS = ("zero_pp_rank_%d_mp_rank_00_optim_states.pt", "__%d_0.distcp")
 
 
-def write(directory: Path, step: int, kind: str = "good", shards: dict[str, bytes] | None = None) -> Path:
+def write(
+    directory: Path, step: int, kind: str = "good", shards: dict[str, bytes] | None = None, ranks: int = RANKS
+) -> Path:
     path = directory / checkpoint.tag_of(step, kind)
     path.mkdir(parents=True)
     (path / "shard").write_bytes(bytes(10))
@@ -85,11 +87,12 @@ def write(directory: Path, step: int, kind: str = "good", shards: dict[str, byte
     places = {one.name: [(0, one.stat().st_size)] for one in path.glob("*.distcp")}
     if places:
         (path / ".metadata").write_bytes(dcp_metadata(places))
-    for rank in range(RANKS):
+    for rank in range(ranks):
         state = {"v": 1, "rng": rng.capture(), "position": {"rank": rank, "step": step}}
         checkpoint.write_rank_file(str(path), rank, state)
     parts = checkpoint.secure(str(path), 0, 1, 0, 1, FAR_NS)
     facts = {"step": step, "tokens_total": step * 100, "kind": kind, "created_unix_s": time.time() - 50}
+    facts["world_size"] = ranks
     checkpoint.commit(str(path), parts, facts, move_latest=True)
     return path
 
@@ -132,6 +135,24 @@ def test_all_ranks_load_the_newest_good_one_and_get_their_own_state_back(tmp_pat
         assert 50 <= result.age_s < 1_000
         assert loaders[rank].loaded == ["cg_9"]
         assert loaders[rank].position_restored == {"rank": rank, "step": 9} == result.position
+
+
+@pytest.mark.parametrize("saved_by", [1, 2, 4])
+def test_with_another_number_of_ranks_none_goes_on_in_the_data(
+    tmp_path: Path, saved_by: int, capfd: pytest.CaptureFixture
+) -> None:
+    path = write(tmp_path, 9, ranks=saved_by)
+    loaders, _ = resume_all([tmp_path] * RANKS)
+    known = {0: {"rank": 0, "step": 9}, 1: {"rank": 1, "step": 9}}
+    said = capfd.readouterr().err
+    if saved_by == RANKS:
+        assert [one.position_restored for one in loaders] == [known[0], known[1]]
+        assert said == ""
+    else:
+        restored = [{**known[rank], "loaders": []} if rank < saved_by else None for rank in range(RANKS)]
+        assert [one.position_restored for one in loaders] == restored
+        assert said.count("costgov:") == 1
+        assert f"{path} was saved by {saved_by} ranks, and these are 2: wrapped loaders begin anew" in said
 
 
 def test_a_shard_torn_on_one_node_makes_all_take_the_older_one(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:

@@ -7,10 +7,9 @@ import time
 from typing import Any, Callable, Dict, Generic, Iterable, Iterator, List, Optional, TypeVar
 from weakref import WeakSet
 
-from . import loader_state
 from .guard import attempt, print_line
 from .phases import CURRENT
-from .saving import rng
+from .saving import loader_state, rng
 
 Batch = TypeVar("Batch")
 

@@ -12,10 +12,10 @@ from trainer_shim.interfaces import Saver
 from trainer_shim.loader import load_loader_states, loader_states
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint
+from trainer_shim.saving.newest_good import SPARED_MAX
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
-SPARED_MAX = 3
 _LAYERS_MAX = 8  # Two are usual.
 
 

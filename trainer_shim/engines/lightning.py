@@ -19,6 +19,7 @@ from trainer_shim.launch import is_required
 from trainer_shim.loader import WrappedLoader
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, rng
+from trainer_shim.saving.newest_good import NewestGood
 from trainer_shim.scalars import EngineFacts
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
@@ -26,8 +27,7 @@ from trainer_shim.tokens import Replicas
 from . import base, deepspeed_engine, hooks, plain, replicas, torch_calls, trained
 from .background import Write, absolute
 from .base import Options
-from .lightning_checkpoints import CHECKPOINT_FILE, STATE_KEY, LightningSaver, state_of, trained_in
-from .newest_good import NewestGood
+from .lightning_checkpoints import CHECKPOINT_FILE, STATE_KEY, LightningSaver, fit_state, state_of, trained_in
 
 
 class LightningKind:
@@ -178,12 +178,6 @@ def _callback_class(trainer: Any) -> Any:
     packages = [one.__module__.split(".")[0] for one in type(trainer).__mro__]
     package = next(name for name in packages[::-1] if name in ("lightning", "pytorch_lightning"))
     return importlib.import_module("lightning.pytorch" if package == "lightning" else package).Callback
-
-
-@guarded(fallback={})
-def fit_state(meter: StepMeter) -> Dict[str, Any]:
-    """Return what a checkpoint of Lightning's own lacks. {}: nothing is added to it."""
-    return {**state_of(meter.tokens_total if meter.tokens_known else None), "sound": meter.progress.is_good}
 
 
 # On a node that does not see what rank 0 writes none of them ever comes.

@@ -10,7 +10,7 @@ import re
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from trainer_shim import launch
-from trainer_shim.guard import attempt, print_line
+from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.lifetime import keeping
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, rng
@@ -25,6 +25,12 @@ _CKPT_PATH = 4  # fit(model, train_dataloaders, val_dataloaders, datamodule, ckp
 _SHARDS_META = "meta.pt"  # Beside the shards of a strategy that saves a directory.
 _STEP = re.compile(r"step=(\d+)")  # As ModelCheckpoint names it.
 _OWN_MAX = 32  # The newest files that are looked into. ModelCheckpoint keeps one by default.
+
+
+@guarded(fallback={})
+def fit_state(meter: StepMeter) -> Dict[str, Any]:
+    """Return what a checkpoint of Lightning's own lacks. {}: nothing is added to it."""
+    return {**state_of(meter.tokens_total if meter.tokens_known else None), "sound": meter.progress.is_good}
 
 
 def trained_in(trainer: Any) -> List[Tuple[str, Any]]:

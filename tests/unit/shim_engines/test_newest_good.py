@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from trainer_shim.engines import base
 from trainer_shim.engines.lightning import LightningFit
-from trainer_shim.engines.newest_good import NewestGood
 from trainer_shim.interfaces import NoWatch
 from trainer_shim.meter import StepMeter
 from trainer_shim.progress import Progress
+from trainer_shim.saving.newest_good import SPARED_MAX, NewestGood
 from trainer_shim.tokens import TokenCount
 
 
@@ -134,7 +133,7 @@ def test_another_rank_moves_nothing_and_tells_the_same(run: Run) -> None:
 def test_older_ones_stay_for_a_few_saves_and_when_all_is_good_again_room_is_made_as_ever(run: Run) -> None:
     for step in (10, 20, 30):
         run.save(f"{step}.ckpt", step)
-    for step in range(40, 40 + 10 * base.SPARED_MAX, 10):
+    for step in range(40, 40 + 10 * SPARED_MAX, 10):
         run.save("last.ckpt", step, is_good=False)
         run.remove("10.ckpt")
     assert "10.ckpt" in run.files()

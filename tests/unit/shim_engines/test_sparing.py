@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainer_shim.engines.base import SPARED_MAX, Sparing
+from trainer_shim.engines.base import Sparing
+from trainer_shim.saving.newest_good import SPARED_MAX
 
 
 def test_the_first_saves_after_a_nan_keep_all_and_then_the_limit_is_the_users_again() -> None:

@@ -12,7 +12,8 @@ from typing import Any, Dict, Optional, Set
 
 from trainer_shim.guard import print_line
 
-from .base import SPARED_MAX
+# So many of a framework's own saves after a NaN delete no older checkpoint to make room: until a halt is there.
+SPARED_MAX = 3
 
 
 class NewestGood:

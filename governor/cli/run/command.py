@@ -140,7 +140,11 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
     "--gate", type=GateAfter(), metavar="STEPS|TOKENS",
     help="After so many, as 20steps or 2M, halt a run that lands above its ceiling at its goal, with 90 % certainty.",
 )  # fmt: skip
-@click.option("--name", metavar="NAME", help="Name of the run. One name is one budget, over every restart.")
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="Name of the run. One name is one budget, over every restart; a run that the script names has its own.",
+)
 @observe_option
 @click.option(
     "--log", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Send the command's output there."

@@ -14,7 +14,7 @@ from governor.core.base.secrets import redacted
 from governor.core.base.units import NS_PER_MS, NS_PER_S, MonoNs
 from governor.core.events.inputs import ProcessesSeen
 from governor.core.halt.adopted import Adoption
-from governor.core.halt.incident import LeftLaunch, process_row
+from governor.core.halt.incident import Below, LeftLaunch, process_row
 from governor.core.halt.inherited import Inherited, inherited
 from governor.core.halt.kill_set import (
     KillSet,
@@ -113,7 +113,7 @@ class ProcessKiller:
             self._inherited[launch.processes] = made
         return self._inherited[launch.processes]
 
-    def below(self, processes: Iterable[ProcessId], launch: LeftLaunch | None = None) -> tuple[ProcessId, ...] | None:
+    def below(self, processes: Iterable[ProcessId], launch: LeftLaunch | None = None) -> Below | None:
         """What a governor that goes on with a halt must know, as of now. `processes`: the run's ranks and launchers.
 
         None: it is not of the command, or the process table cannot be read.

@@ -207,6 +207,11 @@ def _unseen_end(snapshot: Snapshot, seen: set[str]) -> list[str]:
         for entry in snapshot["timeline"]
         if entry["what"] == "unsure"
     )
+    unlisted = (snapshot.get("launch") or {}).get("below_unlisted") if "restored" in seen else None
+    if unlisted:
+        lines.append(
+            f"The end of {unlisted} more process(es) was not observed: they were not noted before the restart."
+        )
     if stop_target(snapshot) == "processes":
         lines.append("No machine was stopped, by plan: it stays billed until somebody stops it.")
     elif "verified" not in seen:

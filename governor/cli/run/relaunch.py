@@ -146,7 +146,15 @@ def _left_of(governor: Governor, managed: ManagedRun, incident: Incident) -> lis
         f"{command_text(redacted(facts.argv, governor.node.facts.redact_keys))[:COMMAND_CHARS_MAX]}"
         for facts in left[:PIDS_NAMED_MAX]
     ]
-    return lines + _also([f"pid {facts.process.pid}" for facts in left[PIDS_NAMED_MAX:]], "not ended either")
+    lines += _also([f"pid {facts.process.pid}" for facts in left[PIDS_NAMED_MAX:]], "not ended either")
+    return lines + _unlisted(incident)
+
+
+def _unlisted(incident: Incident) -> list[str]:
+    """What was not written down of the halted launch, before its governor was killed."""
+    many = incident.launch.below.unlisted if incident.launch is not None else 0
+    told = f"the halted launch had {many} more process(es) than were noted: whether these have ended is not known"
+    return [told] if many else []
 
 
 def _stops_machine(incident: Incident) -> bool:
@@ -158,8 +166,9 @@ def _holds(governor: Governor, managed: ManagedRun, incident: Incident) -> bool:
     """Whether an open halt of this name has something to end yet: the machine, or a process that lives."""
     signalled = (process_of(row) for row in incident.targets if row.get("sent") == Sent.SENT.value)
     named = (*managed.processes(), *managed.launch.launchers, *incident.rank_processes, *incident.launchers)
-    named = (*named, *incident.below)
+    named = (*named, *incident.below.processes)
     stops = incident.plan.stop is not StopTarget.PROCESSES
+    stops = stops or bool(_unlisted(incident))
     return stops or any(still_there(governor, process) is not None for process in (*named, *signalled))
 
 

@@ -13,17 +13,20 @@ below that. Of the rest nothing tells whose it is: it is named, and not ended.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from governor.core.base.identity import ProcessFacts, ProcessId, carries
+from governor.core.halt.incident import Below
 from governor.core.halt.kill_set import ancestors, managers, stands_below
 
 Table = Mapping[int, ProcessFacts]
 
-# Each row of them has 90 bytes, and each step of a halt writes them. What is below one of them need not be there.
-REMEMBERED_MAX: Final = 256
+# As many as a halt knows besides (incident.PROCESSES_MAX): 90 bytes each, and each step of a halt writes them. What is
+# below one of them, or in its session, need not be there while it lives.
+REMEMBERED_MAX: Final = 1_024
 
 
 @dataclass(slots=True)
@@ -133,15 +136,26 @@ class Adoption:
         above = {ancestor.process for facts in foreign for ancestor in ancestors(table, facts)}
         return frozenset(process.pid for process in found & above)
 
-    def to_remember(self, table: Table) -> tuple[ProcessId, ...]:
+    def to_remember(self, table: Table) -> Below:
         """What is the command's, and would be known by nothing if we were killed now: by no mark that is believed.
 
-        The oldest, which are above the others. See inherited.py.
+        Where there are too many, of each session the oldest, which are above the others. See inherited.py.
         """
-        its = (facts for facts in self._its(table).values() if facts.state not in "ZX")
-        unmarked = [facts for facts in its if facts.uid != self.uid or not self._has_mark(facts)]
-        unmarked.sort(key=lambda facts: facts.process.start_ticks)
-        return tuple(facts.process for facts in unmarked[:REMEMBERED_MAX])
+        its, before = self._its(table), Counter[int]()
+        living = sorted((f for f in its.values() if f.state not in "ZX"), key=lambda facts: facts.process.start_ticks)
+        unmarked: list[tuple[int, ProcessFacts]] = []
+        for facts in living:
+            if facts.uid != self.uid or not self._has_mark(facts):
+                unmarked.append((before[facts.sid], facts))
+                before[facts.sid] += 1
+        unmarked.sort(key=lambda one: one[0])  # The first of each session, then the second of each.
+        listed = [facts for _, facts in unmarked[:REMEMBERED_MAX]]
+        of_others = {facts.sid for facts in table.values() if facts.process.pid not in its and facts.state not in "ZX"}
+        return Below(
+            processes=tuple(facts.process for facts in listed),
+            shared=tuple(facts.process for facts in listed if facts.sid in of_others),
+            unlisted=len(unmarked) - len(listed),
+        )
 
     def ties(self, table: Table, facts: ProcessFacts) -> bool:
         """Whether the process's place below us says that it is the command's.

@@ -48,7 +48,7 @@ def as_seen(snapshot: Mapping[str, Any], locate: Locate) -> Row:
             seen[key] = _seen(rows, locate, unseen if key != "targets" else [], keep=True)
     if isinstance(launch := snapshot.get("launch"), Mapping):
         del seen["launch"]  # Of a halt: its command's number is a session's, which here may be a stranger's.
-        rows = {key: launch.get(key) for key in ("processes", "below")}
+        rows = {key: launch.get(key) for key in ("processes", "below", "below_shared")}
         known = {key: _seen(of, locate, [], keep=False) for key, of in rows.items() if isinstance(of, list)}
         seen |= {"launch": {**launch, **known}} if known.get("processes") else {}
     launched = snapshot.get("launched")

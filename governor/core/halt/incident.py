@@ -25,6 +25,32 @@ NO_BOUNDARY = "no_boundary"  # In the timeline.
 
 
 @dataclass(frozen=True, slots=True)
+class Below:
+    """What was the launch's own at the last look, and what its user's mark does not tell."""
+
+    processes: tuple[ProcessId, ...] = ()
+    shared: tuple[ProcessId, ...] = ()  # Those of them in whose session somebody else was too.
+    unlisted: int = 0  # How many more there were than are listed.
+
+    def row(self) -> dict[str, Any]:
+        """As LeftLaunch has it."""
+        return {
+            "below": [process_row(process) for process in self.processes],
+            **({"below_shared": [process_row(process) for process in self.shared]} if self.shared else {}),
+            **({"below_unlisted": self.unlisted} if self.unlisted else {}),
+        }
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Below:
+        """KeyError, TypeError or ValueError where it is not one of ours. An older journal has the processes alone."""
+        return cls(
+            processes=tuple(process_of(process) for process in row["below"]),
+            shared=tuple(process_of(process) for process in row.get("below_shared", ())),
+            unlisted=int(row.get("below_unlisted", 0)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class LeftLaunch:
     """The launch of `costgov run` whose run is halted, for a governor that goes on with the halt after a `kill -9`."""
 
@@ -33,7 +59,7 @@ class LeftLaunch:
     processes: tuple[ProcessId, ...]  # The command. It began a session, which has its number.
     mark: int  # What all that it starts inherits. 0: unknown.
     cgroups: tuple[str, ...]  # Made for it.
-    below: tuple[ProcessId, ...] = ()  # What was its own at the last look, and what its user's mark does not tell.
+    below: Below = Below()
 
     def row(self) -> dict[str, Any]:
         return {
@@ -42,7 +68,7 @@ class LeftLaunch:
             "processes": [process_row(process) for process in self.processes],
             "mark": self.mark,
             "cgroups": list(self.cgroups),
-            "below": [process_row(process) for process in self.below],
+            **self.below.row(),
         }
 
     @classmethod
@@ -57,7 +83,7 @@ class LeftLaunch:
             processes=processes,
             mark=int(row["mark"]),
             cgroups=tuple(str(cgroup) for cgroup in row["cgroups"]),
-            below=tuple(process_of(process) for process in row["below"]),
+            below=Below.of(row),
         )
 
 
@@ -86,7 +112,7 @@ class Incident:
     launchers: tuple[ProcessId, ...] = ()
     named_uids: tuple[int, ...] = ()  # Beside `uid`: of processes that root's configuration names.
     launch: LeftLaunch | None = None  # The journal's: the halt began under a governor that is gone.
-    below: tuple[ProcessId, ...] = ()  # As in LeftLaunch.
+    below: Below = Below()  # As in LeftLaunch.
     targets: list[dict[str, Any]] = field(default_factory=list)
     # The most signalled processes at one time that are not in the list.
     targets_unlisted: int = 0
@@ -273,9 +299,9 @@ class Incident:
             found = (*found[:RANKS_MAX], *found[RANKS_MAX - PROCESSES_MAX :])
         self.rank_processes = found
 
-    def note_below(self, processes: tuple[ProcessId, ...]) -> None:
+    def note_below(self, below: Below) -> None:
         """Note what is the launch's now."""
-        self.below = processes
+        self.below = below
 
     def add_uids(self, uids: Iterable[int]) -> None:
         self.named_uids = tuple(dict.fromkeys((*self.named_uids, *uids)))

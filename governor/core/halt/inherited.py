@@ -4,18 +4,20 @@ They are not below that governor: they went to init, or to another process that 
 journal has of the launch. The launch's own are the command, what was seen below it at the last look (by pid and start),
 what is in the control group that was made for it, its user's processes with its mark, and all that stands below one of
 these. So is then all of the command's session: nobody can enter one, and no other has its number while somebody is in
-it. Whoever else shows a sign of the launch, as another user with its mark, which everybody can copy, is named, and not
-ended. What left the tree after the last look as another user, and has dropped the mark, is not known.
+it. And so is any session that had the launch's processes alone at the last look, while one of these lives in it.
+Whoever else shows a sign of the launch, as another user with its mark, which everybody can copy, is named, and not
+ended. What left the tree after the last look as another user, and has dropped the mark, is not known; nor is what was
+too much to be listed, where nobody who is listed lives in its session.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.halt.adopted import Adoption, Table, children_of, of_parent
-from governor.core.halt.incident import LeftLaunch
+from governor.core.halt.incident import Below, LeftLaunch
 from governor.core.halt.kill_set import ancestors, is_below
 
 
@@ -24,6 +26,18 @@ class Inherited(Adoption):
     """`reaper` is who goes on. What stands below it is its own, whoever started it."""
 
     cgroups: tuple[str, ...] = ()  # Made for the command.
+    unlisted: int = 0  # As in Below.
+    _sole: frozenset[ProcessId] = frozenset()  # Who lives in a session that is the launch's alone.
+
+    def learn(self, table: Table) -> None:
+        sessions = self._sessions(table)
+        Adoption.learn(self, table)
+        self._sole = frozenset(facts.process for facts in table.values() if facts.sid in sessions)
+
+    def to_remember(self, table: Table) -> Below:
+        """Also that the list which we go by was cut, for who goes on behind us."""
+        below = Adoption.to_remember(self, table)
+        return replace(below, unlisted=max(below.unlisted, self.unlisted))
 
     def living(
         self, table: Table, uids: Collection[int], own: Iterable[ProcessId], others: Iterable[ProcessId]
@@ -50,13 +64,19 @@ class Inherited(Adoption):
     def _below(self, table: Table, *, by_mark: bool = True) -> Iterator[tuple[ProcessFacts, bool]]:
         """Not what stands below us, but what is the launch's, and what shows a sign of it."""
         ours = self.ours(table)
-        its = _with_all_below(table, (f for f in table.values() if self._is_root(f, by_mark=by_mark)), ours)
+        sessions = self._sessions(table)
+        roots = (f for f in table.values() if f.sid in sessions or self._is_root(f, by_mark=by_mark))
+        its = _with_all_below(table, roots, ours)
         fellows = [facts for facts in table.values() if facts.sid == self.command]
         if any(facts.process.pid in its for facts in fellows):
             its = _with_all_below(table, (*its.values(), *fellows), ours)
         yield from ((facts, True) for facts in its.values())
         signs = (facts for facts in table.values() if self._has_mark(facts) or facts.sid == self.command)
         yield from ((facts, False) for facts in signs if facts.process.pid not in its and facts.process.pid not in ours)
+
+    def _sessions(self, table: Table) -> set[int]:
+        """By our own numbers, whatever namespace they were noted in. 0: begun outside of it."""
+        return {facts.sid for facts in table.values() if facts.sid and facts.process in self._sole}
 
     def _is_root(self, facts: ProcessFacts, *, by_mark: bool) -> bool:
         is_users = by_mark and facts.uid == self.uid and self._has_mark(facts)
@@ -80,5 +100,6 @@ def inherited(
     command = launch.processes[0]
     return Inherited(
         own_pid, command.pid, launch.mark, command.start_ticks, is_ours_alone=False, own=own, uid=launch.uid,
-        may_end_all=may_end_all, _known=frozenset((*launch.processes, *launch.below)), cgroups=launch.cgroups,
+        may_end_all=may_end_all, _known=frozenset((*launch.processes, *launch.below.processes)), cgroups=launch.cgroups,
+        unlisted=launch.below.unlisted, _sole=frozenset(launch.below.processes).difference(launch.below.shared),
     )  # fmt: skip

@@ -12,9 +12,10 @@ import pytest
 
 from governor.cli.common import ExitCode
 from governor.cli.run.relaunch import finish_halt
+from governor.core.base.identity import ProcessId
 from governor.core.engine.halt_plan import RUNG_DESTROY
 from governor.core.engine.node import Node
-from governor.core.halt.incident import Incident, LeftLaunch, process_row
+from governor.core.halt.incident import Below, Incident, LeftLaunch, process_row
 from governor.core.halt.state import HaltState, StopTarget
 from governor.daemon.launches import SupervisedCommand
 from governor.daemon.process_killer import ProcessKiller
@@ -155,10 +156,21 @@ def test_what_lives_of_the_halted_launch_is_named_and_the_halt_was_not_seen_to_i
     assert "hf_abc" not in "".join(named)
 
 
+def test_where_more_was_the_launchs_than_was_noted_no_end_is_claimed() -> None:
+    """Nor is anything launched as if all of it were gone, though nobody who was noted lives."""
+    node, incident = halting(HaltState.KILLED, StopTarget.PROCESSES)
+    serving = Serving(node, lambda _supervised: incident.move(replace(incident.halt, stage=HaltState.HALTED)))
+    command = ProcessId(700, 5, "boot-1")
+    incident.launch = LeftLaunch("llama", 0, (command,), MARK, (), Below(unlisted=64))
+    incident.launchers = (command,)
+    assert serving.launch() == ExitCode.NEEDS_HUMAN
+    assert serving.said[-1].startswith("costgov: the halted launch had 64 more process(es) than were noted")
+
+
 def test_nor_beside_a_helper_that_was_seen_below_the_command_when_all_else_is_gone() -> None:
     node, incident = halting(HaltState.TERMED, StopTarget.PROCESSES)
     serving = Serving(node, lambda _supervised: incident.move(replace(incident.halt, stage=HaltState.HALTED)))
-    incident.note_below((serving.processes.add(700, uid=2002),))
+    incident.note_below(Below((serving.processes.add(700, uid=2002),)))
     assert serving.launch() == ExitCode.HALTED
 
 

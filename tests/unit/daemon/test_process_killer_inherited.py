@@ -8,7 +8,7 @@ import pytest
 
 from governor.core.base.identity import ProcessId
 from governor.core.halt.adopted import Adoption
-from governor.core.halt.incident import LeftLaunch
+from governor.core.halt.incident import Below, LeftLaunch
 from governor.daemon.process_killer import ProcessKiller
 from tests.contract.fakes import FakeProcesses
 from tests.unit.daemon.test_process_killer_users import named_after
@@ -27,7 +27,7 @@ def left(may_end_all: bool = True, by: int = ROOT) -> tuple[FakeProcesses, Proce
 
 
 def launch(command: ProcessId, *below: ProcessId, uid: int = ROOT) -> LeftLaunch:
-    return LeftLaunch("drill", uid, (command,), MARK, (), below)
+    return LeftLaunch("drill", uid, (command,), MARK, (), Below(below))
 
 
 def test_roots_entry_point_and_other_users_helpers_end_and_roots_manager_and_strangers_live() -> None:
@@ -110,7 +110,7 @@ def test_what_is_below_the_command_is_seen_for_the_journal() -> None:
     rank = processes.add(101, ppid=COMMAND, uid=USER, mark=MARK)
     assert process_killer.below([command]) is None, "nobody attends to it"
     assert process_killer.below([rank], launch(command)) is None, "another run's"
-    assert process_killer.below([command, rank], launch(command)) == (rank,)
+    assert process_killer.below([command, rank], launch(command)) == Below((rank,))
 
 
 def test_its_own_helpers_live_where_it_was_begun_inside_of_the_launch() -> None:

@@ -54,6 +54,14 @@ def test_an_end_that_was_not_seen_has_words_of_its_own_kind(given_up: GivenUp) -
     assert told not in [summary(nan_halt()), *others]
 
 
+@pytest.mark.parametrize(("what", "is_told"), [("restored", True), ("exited", False)])
+def test_processes_that_were_not_noted_before_a_restart_are_not_said_to_have_ended(what: str, is_told: bool) -> None:
+    """Without a restart the governor has seen them all itself."""
+    timeline = [*nan_halt()["timeline"], entry(5 * S, what, stage="TERMED")]
+    halt = nan_halt() | {"launch": {"below_unlisted": 64}, "timeline": timeline}
+    assert ("The end of 64 more process(es) was not observed" in incident_markdown(halt)) == is_told
+
+
 def noted() -> Iterator[str]:
     """Every kind of entry that the core writes into a timeline, from its source."""
     for path in sorted((ROOT / "governor" / "core").rglob("*.py")):

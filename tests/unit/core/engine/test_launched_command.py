@@ -24,7 +24,7 @@ from governor.core.events.inputs import (
     TrainerExited,
 )
 from governor.core.events.streams import StreamOpened
-from governor.core.halt.incident import LeftLaunch
+from governor.core.halt.incident import Below, LeftLaunch
 from governor.core.halt.table import HaltState
 from governor.core.money.charges import UNALLOCATED, UNALLOCATED_MAX
 from governor.core.views.status import run_status
@@ -307,14 +307,15 @@ def test_a_halt_of_the_command_has_its_launch_in_the_journal_for_whoever_goes_on
     play(node, OperatorHalt(at(1), "job", "enough", 0))
     incident = node.runs["job"].incident
     assert incident is not None
-    incident.note_below((trainer,))
+    below = Below((trainer,), (trainer,), 64)
+    incident.note_below(below)
     again = make_node(cloud="none", exclusive=True)
     for _ in range(2):  # Who goes on may be killed too, and has no command of its own.
         restore_incidents(again, [json.loads(json.dumps(incident_snapshot(node, incident)))], at(2), WallNs(at(2)))
         node, incident = again, again.runs["job"].incident
         assert incident is not None
-        assert incident.launch == LeftLaunch("job", 1000, (COMMAND,), 0, (), (trainer,))
-        assert incident.below == (trainer,)
+        assert incident.launch == LeftLaunch("job", 1000, (COMMAND,), 0, (), below)
+        assert incident.below == below
         again = make_node(cloud="none", exclusive=True)
 
 

@@ -19,7 +19,7 @@ from governor.core.halt.elsewhere import (
     left_elsewhere,
     unseen_runs,
 )
-from governor.core.halt.incident import LeftLaunch, process_of, process_row
+from governor.core.halt.incident import Below, LeftLaunch, process_of, process_row
 from governor.core.halt.state import GivenUp, StopTarget
 from tests.contract.fakes import FakeProcesses
 from tests.unit.core.engine.test_step import a_step, at, make_node, only, play, training
@@ -53,11 +53,11 @@ def a_halt(stop: StopTarget, *processes: ProcessId) -> dict[str, Any]:
 
 def test_the_launch_of_a_halt_is_known_by_our_numbers_or_not_at_all() -> None:
     """Its command's number is that of its session, which another session has here."""
-    left = LeftLaunch("llama", 0, (LEFT,), 5, (), (LEFT,))
+    left = LeftLaunch("llama", 0, (LEFT,), 5, (), Below((LEFT,), (LEFT,)))
     snapshot = {**a_halt(StopTarget.INSTANCE, LEFT), "launch": left.row()}
     here = ProcessId(4_007, 500, "boot-1", HERE)
     seen = LeftLaunch.of(as_seen(snapshot, seen_from(left=here))["launch"])
-    assert (seen.processes, seen.below) == ((here,), (here,))
+    assert (seen.processes, seen.below) == ((here,), Below((here,), (here,)))
     assert "launch" not in as_seen(snapshot, seen_from())
     assert "launch" in snapshot
 

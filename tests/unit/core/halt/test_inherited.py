@@ -8,7 +8,7 @@ import pytest
 
 from governor.core.base.identity import MARK_PART_BITS, ProcessId
 from governor.core.halt.adopted import REMEMBERED_MAX, Adoption
-from governor.core.halt.incident import LeftLaunch
+from governor.core.halt.incident import Below, LeftLaunch
 from governor.core.halt.inherited import Inherited, inherited
 from tests.contract.fakes import FakeProcesses
 
@@ -31,8 +31,12 @@ def processes() -> FakeProcesses:
 
 
 def left(processes: FakeProcesses, *below: ProcessId, own: frozenset[tuple[int, int]] = frozenset()) -> Inherited:
+    return of_launch(left_launch(processes, *below), own)
+
+
+def left_launch(processes: FakeProcesses, *below: ProcessId) -> LeftLaunch:
     command = processes.by_pid[COMMAND].facts.process
-    return of_launch(LeftLaunch("drill", ROOT, (command,), MARK, (GROUP,), below), own)
+    return LeftLaunch("drill", ROOT, (command,), MARK, (GROUP,), Below(below))
 
 
 def of_launch(launch: LeftLaunch, own: frozenset[tuple[int, int]] = frozenset()) -> Inherited:
@@ -153,16 +157,52 @@ def test_what_is_remembered_is_what_no_mark_tells(processes: FakeProcesses, is_f
         processes.by_pid[COMMAND].facts = replace(processes.by_pid[COMMAND].facts, ppid=500)
         adoption = Adoption(500, COMMAND, MARK, command.start_ticks, is_ours_alone=True, uid=ROOT)
     trainer = processes.by_pid[601].facts.process
-    assert adoption.to_remember(processes.table()) == (trainer, other, dropped)
+    assert adoption.to_remember(processes.table()) == Below((trainer, other, dropped))
     for pid in range(10_000, 10_000 + REMEMBERED_MAX):
         processes.add(pid, ppid=700, uid=OTHER)
+    late = processes.add(20_000, ppid=700, uid=OTHER, sid=20_000)
     remembered = adoption.to_remember(processes.table())
-    assert (remembered[:3], len(remembered)) == ((trainer, other, dropped), REMEMBERED_MAX)
+    assert len(remembered.processes) == REMEMBERED_MAX
+    assert {trainer, other, dropped, late} <= set(remembered.processes), "of each session the first"
+    assert (remembered.shared, remembered.unlisted) == ((), 4)
+
+
+def test_a_session_of_its_own_is_known_as_long_as_one_lives_in_it_that_was_seen(processes: FakeProcesses) -> None:
+    """Of 320 workers in the sessions of eight ranks 64 were not listed, and lived on behind exit code 86."""
+    listed = processes.add(700, sid=700, uid=OTHER)
+    for pid in (701, 702):
+        processes.add(pid, sid=700, uid=OTHER)  # No child of it.
+    processes.add(703, ppid=702, sid=703, uid=OTHER)
+    adoption = left(processes, listed)
+    assert ended(adoption, processes) == {COMMAND, 700, 701, 702, 703}
+    processes.end(700)
+    processes.add(704, sid=700, uid=OTHER)
+    assert ended(adoption, processes) == {COMMAND, 701, 702, 703, 704}
+    unseen = left(processes, listed)
+    assert ended(unseen, processes) == {COMMAND}
+
+
+def test_a_session_that_others_were_in_too_tells_nothing(processes: FakeProcesses) -> None:
+    """A shell that somebody has moved to the command's control group."""
+    moved = processes.add(700, sid=690, uid=OTHER)
+    processes.by_pid[700].facts = replace(processes.by_pid[700].facts, cgroup=GROUP)
+    processes.add(690, sid=690, uid=OTHER)
+    seen = left(processes).to_remember(processes.table())
+    assert (seen.shared, moved in seen.processes) == ((moved,), True)
+    known = replace(left_launch(processes), cgroups=(), below=seen)
+    assert ended(of_launch(known), processes) == {COMMAND, 700}
+    unlike = replace(known, below=Below(seen.processes))
+    assert ended(of_launch(unlike), processes) == {COMMAND, 690, 700}
+
+
+def test_that_the_list_was_cut_is_not_forgotten_by_who_goes_on(processes: FakeProcesses) -> None:
+    adoption = of_launch(replace(left_launch(processes), below=Below(unlisted=3)))
+    assert adoption.to_remember(processes.table()).unlisted == 3
 
 
 def test_a_launch_is_the_same_behind_the_journal(processes: FakeProcesses) -> None:
     command, below = (processes.by_pid[pid].facts.process for pid in (COMMAND, 601))
-    launch = LeftLaunch("drill", ROOT, (command,), MARK, (GROUP,), (below,))
+    launch = LeftLaunch("drill", ROOT, (command,), MARK, (GROUP,), Below((below,), (below,), 3))
     assert LeftLaunch.of(launch.row()) == launch
     with pytest.raises(ValueError, match="command"):
         LeftLaunch.of({**launch.row(), "processes": []})

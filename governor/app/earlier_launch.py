@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from governor.adapters.command import launch_lock
+from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.engine.node import Node, know_incidents
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Effect
 from governor.core.halt.elsewhere import Elsewhere, as_seen, left_elsewhere, unseen_runs
+from governor.core.halt.incident import LeftLaunch
+from governor.core.halt.inherited import inherited
+from governor.daemon.process_killer import ProcessKiller
 from governor.ports import Clock, Journal, Processes
 
 
@@ -29,6 +34,26 @@ def take_up(node: Node, journal: Journal, processes: Processes, clock: Clock, re
     effects += restore_incidents(node, halts, at, wall)
     effects += unseen_runs(runs) if not node.facts.exclusive else []
     return TakenUp(effects, left_elsewhere(runs, halts, clock.boot_id))
+
+
+def lives_here(
+    launch: LeftLaunch, killer: ProcessKiller, uids: Iterable[int], others: Iterable[ProcessId]
+) -> tuple[ProcessFacts, ...]:  # fmt: skip
+    """Whoever is of this launch and lives: the command, its user's processes with its mark, and its control group.
+
+    And what stands below these. Not root's managers, nor `others`. Empty where the table cannot be read. `uids`: also
+    the run's.
+    """
+    known = inherited(launch, killer.own_pid, killer.own_processes, may_end_all=False)
+    try:
+        table = killer.processes.table()
+    except OSError:  # No free descriptors.
+        return ()
+    us = table.get(killer.own_pid)
+    if us is None or any(process.boot_id != us.process.boot_id for process in launch.processes):
+        return ()
+    living = known.living_its(table, (launch.uid, *uids), launch.processes, others)
+    return tuple(facts for facts in living if not killer.processes.is_gone(facts.process))
 
 
 def lives_elsewhere(name: str, elsewhere: Elsewhere, state_dir: Path) -> str | None:

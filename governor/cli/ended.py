@@ -100,7 +100,8 @@ def _told(reader: JournalReader, name: str) -> Ended | None:
     runs = [one for one in found if not _is_empty(one)] or found[:1]
     if not runs:
         return None
-    living = _living(launched, [row for row in own if row["alive"]])
+    strangers = [row for row in rows if row.get("strangers")]
+    living = _living(launched, [row for row in own if row["alive"]], strangers)
     return Ended(tuple(runs), (*map(_line, runs), *_still_there(name, living)), living)
 
 
@@ -157,11 +158,18 @@ def _line(run: Row) -> str:
     return f"{closing_line(run, run['ended'])}; as of {run['as_of']}"
 
 
-def _living(launched: Row | None, alive: Sequence[Row]) -> tuple[int, ...]:
-    """Which processes of the command and its ranks still run. Empty where that cannot be seen."""
+def _living(launched: Row | None, alive: Sequence[Row], strangers: Sequence[Row]) -> tuple[int, ...]:
+    """Which processes of the command and its ranks still run. Empty where that cannot be seen.
+
+    Of a command whose end was not seen also what else it has started.
+    """
     from governor.adapters.machine.clock import SystemClock
     from governor.adapters.machine.processes import LinuxProcesses
+    from governor.app.earlier_launch import lives_here
+    from governor.core.engine.launched_command import launch_of
+    from governor.core.halt.elsewhere import as_seen
     from governor.core.halt.incident import process_of
+    from governor.daemon.process_killer import ProcessKiller
 
     rows = [
         *(launched["processes"] if launched is not None else ()),
@@ -170,8 +178,15 @@ def _living(launched: Row | None, alive: Sequence[Row]) -> tuple[int, ...]:
     known = dict.fromkeys(process_of(row) for row in rows)
     with contextlib.suppress(OSError):
         processes = LinuxProcesses(SystemClock().boot_id)
-        seen = (place for process in known if (place := processes.locate(process)) is not None)
-        return tuple(process.pid for process in seen if not processes.is_gone(process))
+        places = [place for process in known if (place := processes.locate(process)) is not None]
+        seen = [process for process in places if not processes.is_gone(process)]
+        launch = launch_of(as_seen({"launched": launched}, processes.locate)["launched"]) if launched else None
+        if launch is not None:
+            others = [process_of(p) for row in strangers for p in row.get("processes", ())]
+            killer = ProcessKiller(processes, os.getpid())
+            its = lives_here(launch, killer, [row["uid"] for row in alive], others)
+            seen += [facts.process for facts in its if facts.process not in seen]
+        return tuple(process.pid for process in seen)
     return ()
 
 

@@ -13,7 +13,7 @@ from governor.adapters.command.child import Command, living
 from governor.adapters.command.surroundings import Surroundings, here
 from governor.adapters.journal.writer import JournalLocked
 from governor.adapters.machine.control_group import left_group
-from governor.app.earlier_launch import lives_elsewhere
+from governor.app.earlier_launch import lives_elsewhere, lives_here
 from governor.app.node_facts import CannotStart
 from governor.app.settings_file import paths_of_run
 from governor.app.wiring import Governor
@@ -55,22 +55,36 @@ def own_argv(name: str, argv: Sequence[str]) -> tuple[str, ...]:
 def launched_before(governor: Governor, name: str) -> str | None:
     """Why the command is not started: an earlier launch of this name trains on, and writes the same checkpoints.
 
-    The journal has its processes. Those of a followed log are the log's own. An open halt that ends them goes on now.
+    The journal has its processes, and by what others are known that the command has started, while it was not seen to
+    end. Those of a followed log are the log's own. An open halt that ends them goes on now.
     """
     node, logs = governor.node, {stream.run for stream in governor.settings.jsonl}
     runs = [t for t in watched(node) if t.run.alive and t.run.run not in logs]
     known = [process for managed in runs for process in managed.processes()]
     known += node.previous_command.processes if node.previous_command is not None else ()
     alive = [facts for process in dict.fromkeys(known) if (facts := still_there(governor, process)) is not None]
-    if {facts.process for facts in alive} <= ended_by_halts(node):
+    ended, known = ended_by_halts(node), [facts.process for facts in alive]
+    its = [facts for facts in _of_previous(governor) if facts.process not in known]
+    if not its and set(known) <= ended:
         return lives_elsewhere(name, governor.elsewhere, governor.settings.paths.state_dir)
-    pids = [str(facts.process.pid) for facts in alive]
-    what = command_text(redacted(alive[-1].argv, node.facts.redact_keys))[:COMMAND_CHARS_MAX]
+    pids = [str(facts.process.pid) for facts in (*alive, *its)][:ALSO_NAMED_MAX]
+    what = command_text(redacted([*its[:1], *alive][-1].argv, node.facts.redact_keys))[:COMMAND_CHARS_MAX]
     return (
         f"not launched: an earlier launch of {name} still runs, unwatched (pid {', '.join(pids[:PIDS_NAMED_MAX])}: "
         f"{what}), and two trainers would write the same checkpoints; end it with `kill {' '.join(pids)}`, "
         "or launch under another --name"
     )
+
+
+def _of_previous(governor: Governor) -> tuple[ProcessFacts, ...]:
+    """Who lives of a command whose end was not seen. Nobody where an open halt ends it, and no stranger (a sandbox)."""
+    node = governor.node
+    previous = node.previous_command
+    if previous is None or previous.launch is None or not ended_by_halts(node).isdisjoint(previous.processes):
+        return ()
+    strangers = [process for t in node.runs.values() if t.is_strangers for process in t.processes()]
+    uids = [managed.run.uid for managed in watched(node) if managed.run.alive]
+    return lives_here(previous.launch, governor.daemon.performer.process_killer, uids, strangers)
 
 
 def finish_halt(governor: Governor, name: str, argv: Sequence[str], print_line: Callable[[str], None]) -> int | None:
@@ -168,8 +182,11 @@ def _holds(governor: Governor, managed: ManagedRun, incident: Incident) -> bool:
     named = (*managed.processes(), *managed.launch.launchers, *incident.rank_processes, *incident.launchers)
     named = (*named, *incident.below.processes)
     stops = incident.plan.stop is not StopTarget.PROCESSES
-    stops = stops or bool(_unlisted(incident))
-    return stops or any(still_there(governor, process) is not None for process in (*named, *signalled))
+    if stops or _unlisted(incident) or any(still_there(governor, one) is not None for one in (*named, *signalled)):
+        return True
+    others, killer = announced_by_others(governor.node.runs, incident.run), governor.daemon.performer.process_killer
+    uids = (managed.run.uid, *incident.named_uids)
+    return incident.launch is not None and bool(lives_here(incident.launch, killer, uids, others))
 
 
 def _has_name(managed: ManagedRun, name: str) -> bool:

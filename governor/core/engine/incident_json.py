@@ -95,8 +95,7 @@ def _launch(node: Node, incident: Incident) -> LeftLaunch | None:
         return replace(incident.launch, below=incident.below)
     if command is None or set(command.processes).isdisjoint(incident.launchers):
         return None
-    mark = command.marks[0] if command.marks else 0
-    return LeftLaunch(command.run, command.uid, command.processes, mark, command.cgroups, incident.below)
+    return LeftLaunch.of_command(command, incident.below)
 
 
 def _is_strangers(node: Node, incident: Incident) -> bool:

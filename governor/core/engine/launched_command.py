@@ -30,7 +30,7 @@ from governor.core.engine.node import RUNS_MAX, Node, manage, newest_of_most, ow
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import CommandLaunched, Hello, LauncherExited
 from governor.core.events.streams import StreamOpened
-from governor.core.halt.incident import process_of, process_row
+from governor.core.halt.incident import LeftLaunch, process_of, process_row
 from governor.core.money.charges import charge_of, charge_row
 from governor.core.runs import intake
 from governor.core.runs.life import LifeFact
@@ -341,9 +341,13 @@ def launched_row(node: Node) -> Mapping[str, Any] | None:
     if node.launched is None:
         return None
     charges, older = node.ledger.book.unallocated_charges()
+    launch = LeftLaunch.of_command(node.launched)
     return {
-        "run": node.launched.run,
-        "processes": [process_row(process) for process in node.launched.processes],
+        "run": launch.run,
+        "uid": launch.uid,
+        "processes": [process_row(process) for process in launch.processes],
+        "mark": launch.mark,
+        "cgroups": list(launch.cgroups),
         "account": node.account.run,
         "nobodys_since": node.account.since,
         "nobodys": [charge_row(charge) for charge in charges],
@@ -357,6 +361,11 @@ def _lent_rows(node: Node) -> Mapping[str, Any]:
     return {run: [charge_row(one) for one in charges] for run, charges in node.ledger.book.lent_charges().items()}
 
 
+def launch_of(row: Mapping[str, Any]) -> LeftLaunch | None:
+    """By what its processes are known beside the command's own. An older journal does not say."""
+    return LeftLaunch.of({**row, "below": ()}) if row.get("processes") and "mark" in row else None
+
+
 def previous_command(row: Mapping[str, Any]) -> PreviousCommand:
     """Rebuild it. KeyError, TypeError or ValueError when the row is not one of ours."""
     account, run, lent = row["account"], row.get("run"), row.get("lent")  # An older journal has no name.
@@ -368,5 +377,6 @@ def previous_command(row: Mapping[str, Any]) -> PreviousCommand:
         unallocated=tuple(charge_of(charge) for charge in row["nobodys"]),
         unallocated_older_usd_micros=UsdMicros(int(row["nobodys_older_usd_micros"])),
         is_unattached=bool(row.get("unattached")),  # An older journal does not say.
+        launch=launch_of(row),
         lent=None if lent is None else {str(name): tuple(map(charge_of, rows)) for name, rows in lent.items()},
     )

@@ -10,7 +10,7 @@ from typing import Any, Final
 from governor.core.base.identity import ProcessId
 from governor.core.base.policy import Policy
 from governor.core.base.units import NS_PER_DAY, BootNs, MonoNs, UsdMicros, WallNs
-from governor.core.halt.incident import Incident
+from governor.core.halt.incident import Incident, LeftLaunch
 from governor.core.money.charges import Charge
 from governor.core.money.forecast import RECENT_WINDOWS, CeilingReport, Forecast
 from governor.core.money.token_windows import TokenMeter, Window
@@ -248,6 +248,7 @@ class PreviousCommand:
     unallocated_older_usd_micros: UsdMicros
     is_unattached: bool  # A run stood in for it.
     lent: Mapping[str, tuple[Charge, ...]] | None = None  # None: its own user had reported, or an older journal.
+    launch: LeftLaunch | None = None  # None: nobody of it is seen from here, or an older journal.
 
 
 @dataclass(frozen=True, slots=True)

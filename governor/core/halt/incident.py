@@ -8,6 +8,7 @@ from typing import Any
 
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import MonoNs, WallNs, format_duration
+from governor.core.events.inputs import CommandLaunched
 from governor.core.halt.table import Halt, HaltPlan, HaltState
 from governor.core.money.token_windows import TokenPrices
 from governor.core.runs.last_good import LastGood
@@ -26,7 +27,7 @@ NO_BOUNDARY = "no_boundary"  # In the timeline.
 
 @dataclass(frozen=True, slots=True)
 class Below:
-    """What was the launch's own at the last look, and what its user's mark does not tell."""
+    """Of a launch in a halt: what was its own at the last look, and what its user's mark does not tell."""
 
     processes: tuple[ProcessId, ...] = ()
     shared: tuple[ProcessId, ...] = ()  # Those of them in whose session somebody else was too.
@@ -52,7 +53,7 @@ class Below:
 
 @dataclass(frozen=True, slots=True)
 class LeftLaunch:
-    """The launch of `costgov run` whose run is halted, for a governor that goes on with the halt after a `kill -9`."""
+    """A launch of `costgov run` as the journal has it, for a governor that finds it, or its halt, after a `kill -9`."""
 
     run: str  # The command's name.
     uid: int  # Who launched it.
@@ -70,6 +71,11 @@ class LeftLaunch:
             "cgroups": list(self.cgroups),
             **self.below.row(),
         }
+
+    @classmethod
+    def of_command(cls, command: CommandLaunched, below: Below = Below()) -> LeftLaunch:
+        mark = command.marks[0] if command.marks else 0
+        return cls(command.run, command.uid, command.processes, mark, command.cgroups, below)
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> LeftLaunch:

@@ -46,10 +46,21 @@ class Inherited(Adoption):
 
         Not what a halt leaves alone and knows: root's managers, and announced runs of `others`, with what stands below.
         """
+        return self._left(table, (*self._its(table).values(), *self.unsure(table)), uids, own, others)
+
+    def living_its(
+        self, table: Table, uids: Collection[int], own: Iterable[ProcessId], others: Iterable[ProcessId]
+    ) -> tuple[ProcessFacts, ...]:  # fmt: skip
+        """As `living`, without what is perhaps of it."""
+        return self._left(table, self._its(table).values(), uids, own, others)
+
+    def _left(
+        self, table: Table, found: Iterable[ProcessFacts], uids: Collection[int], own: Iterable[ProcessId],
+        others: Iterable[ProcessId],
+    ) -> tuple[ProcessFacts, ...]:  # fmt: skip
         apart = {*self.managers(table, uids), *self.to_leave(table, uids, own), *(process.pid for process in others)}
         us = table.get(self.reaper)
         above = {one.process.pid for one in ancestors(table, us)} if us is not None else set()
-        found = (*self._its(table).values(), *self.unsure(table))
         left = (facts for facts in found if facts.state not in "ZX" and facts.process.pid not in above)
         known = [f for f in left if apart.isdisjoint((f.process.pid, *(a.process.pid for a in ancestors(table, f))))]
         return tuple(sorted(known, key=lambda facts: facts.process.start_ticks))

@@ -19,6 +19,7 @@ import pytest
 
 from tests.drills.halt.conftest import HERE, POLICY, SAFETY_S, begin, end_of, is_alive, until_gone
 from tests.drills.halt.escapes import FOR_EVER
+from tests.drills.halt.test_ends import knows_of
 from tests.drills.halt.test_escapes import AS_USER, NO_GROUPS, USER, Bystanders
 from tests.drills.halt.test_governor_dies import stage_of
 
@@ -31,6 +32,21 @@ POLICIES = {
     "TERMED": POLICY.replace('term_grace = "1s"', 'term_grace = "5s"'),
 }
 SHELL = ("/bin/sh", "-c", '"$@"; code=$?; echo "the shell lives"; exit $code', "sh")
+
+
+# More than a list of theirs once had room for, in a session of their own. Whoever has started them is gone.
+CROWD = f"""
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.setsid()
+pids = []
+for _ in range(300):
+    if (pid := os.fork()) == 0:
+        time.sleep({SAFETY_S})
+        os._exit(0)
+    pids.append(pid)
+print(*pids, file=open(sys.argv[1], "w"))
+"""
 
 
 def as_user(uid: int) -> str:
@@ -50,6 +66,7 @@ def entry_point(work: Path, mode: str) -> list[str]:
     stays = f"echo $$ > {work}/left; exec sleep {SAFETY_S}"
     left = f"(setsid prlimit --locks=unlimited env -i {as_user(HELPER)} sh -c {shlex.quote(stays)} &)"
     script = "\n".join((
+        f"prlimit --locks=unlimited env -i {as_user(HELPER)} {sys.executable} -Sc {shlex.quote(CROWD)} {work}/crowd",
         "exec > /dev/null 2>&1",  # With costgov their reader is gone.
         "umask 000",
         "trap : TERM",  # It outlives the trainer.
@@ -111,6 +128,28 @@ def noted(work: Path) -> list[str]:
     return [entry["what"] for report in reports for entry in json.loads(report.read_text())["timeline"]]
 
 
+def test_a_rank_that_the_launcher_has_left_refuses_the_next_launch(public: Path) -> None:
+    """Nobody has attached, and the launcher was ended as advised."""
+    rank = f"[{sys.executable!r}, '-c', 'import time; time.sleep({SAFETY_S})']"
+    launch = f"import os, subprocess as s; r = s.Popen({rank}, start_new_session=True); print(os.getpid(), r.pid)"
+    first = begin(public, [sys.executable, "-uc", f"{launch}; r.wait()"], prefix=NO_GROUPS)
+    assert first.stdout is not None
+    launcher, rank_pid = map(int, first.stdout.readline().split())
+    with first:
+        until_gone(first.pid, lambda: first.kill() if knows_of(public, launcher) else None)
+    try:
+        for advised in ([launcher, rank_pid], [rank_pid]):
+            told = end_of(begin(public, ["true"], prefix=NO_GROUPS), public)
+            assert told.code == 1, told.output
+            assert f"end it with `kill {' '.join(map(str, advised))}`" in told.output
+            until_gone(advised[0], lambda pid=advised[0]: os.kill(pid, signal.SIGKILL))
+        assert end_of(begin(public, ["true"], prefix=NO_GROUPS), public).code == 0
+    finally:
+        for pid in (launcher, rank_pid):
+            if is_alive(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
 # With a control group for the command, where one may be made, and without. Who goes on may be killed too.
 @pytest.mark.parametrize(("stage", "prefix", "kills"), [("SAVING", NO_GROUPS, 2), ("TERMED", (), 1)])
 def test_what_starts_the_halted_trainer_again_ends_with_the_halt_and_so_do_helpers(
@@ -124,7 +163,11 @@ def test_what_starts_the_halted_trainer_again_ends_with_the_halt_and_so_do_helpe
             kill_in(public, "restored", begin(public, ["true"], policy=policy, prefix=prefix))
         (public / "go_on").touch()
         halted = end_of(begin(public, ["true"], policy=policy, prefix=(*prefix, *SHELL)), public)
-        alive = [name for name in ("entry", "trainers", "helper", "left") if any(map(is_alive, pids_in(public, name)))]
+        alive = [
+            name
+            for name in ("entry", "trainers", "helper", "left", "crowd")
+            if any(map(is_alive, pids_in(public, name)))
+        ]
         assert alive == [], halted.output
         assert beside.dead() == []
         assert [is_alive(pid) for pid in pids_in(public, "sshd", "login")] == [True, True], "root's, and another's"
@@ -133,6 +176,6 @@ def test_what_starts_the_halted_trainer_again_ends_with_the_halt_and_so_do_helpe
         assert "the shell lives" in halted.output
     finally:
         first.kill()
-        for pid in pids_in(public, "entry", "helper", "left", "login", "sshd", "trainers"):
+        for pid in pids_in(public, "entry", "helper", "left", "login", "sshd", "trainers", "crowd"):
             if is_alive(pid):
                 os.kill(pid, signal.SIGKILL)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +111,7 @@ def launched(pid: int, start_ticks: int) -> dict[str, Any]:
     return {"run": UNALLOCATED, "launched": told}
 
 
+MARK = 0x9ABCDEF013
 SILENT: dict[str, Any] = {"step": None, "tokens_total": 0, "spend_usd_micros": 0, "last_good": None, "end": None}
 
 
@@ -123,6 +128,29 @@ def test_what_a_killed_governor_has_left_unwatched_is_told_with_its_money_while_
     code, told, _ = call("status", "gpt", "--json")
     shown = json.loads(told)
     assert (code, shown["living"], shown["runs"][0]["spend_usd"]) == (ExitCode.NO_GOVERNOR, [own.process.pid], 0.3)
+
+
+@pytest.fixture
+def detached() -> Iterator[int]:
+    """An orphan in a session of its own, with a launch's mark."""
+    rank = "echo $$; exec sleep 600 > /dev/null"
+    script = f"setsid prlimit --locks={MARK}: sh -c '{rank}' &"
+    pid = int(subprocess.run(["sh", "-c", script], check=True, stdout=subprocess.PIPE).stdout)
+    yield pid
+    with open(os.pidfd_open(pid), "rb") as pidfd:
+        os.kill(pid, signal.SIGKILL)
+        select.select([pidfd], [], [])
+
+
+@pytest.mark.parametrize("mark", [MARK, None])
+def test_a_rank_lives_on_that_only_the_launchs_mark_tells(home: Path, detached: int, mark: int | None) -> None:
+    """Its launcher was ended as advised, and `costgov status` said "ended" while it trained."""
+    node = launched(os.getpid(), 1)
+    if mark is not None:
+        node["launched"] |= {"uid": os.geteuid(), "mark": mark, "cgroups": []}
+    leave(home, node=node, **SILENT)
+    code, told, _ = call("status", "gpt")
+    assert (code, f"`kill {detached}`" in told) == ((ExitCode.NO_GOVERNOR, True) if mark else (0, False))
 
 
 def test_what_has_ended_since_does_not_live(home: Path) -> None:

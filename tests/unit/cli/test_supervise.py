@@ -39,11 +39,13 @@ from governor.core.events.streams import StreamOpened
 from governor.core.halt.adopted import Adoption
 from governor.core.halt.elsewhere import Elsewhere
 from governor.core.views.status import run_status
+from governor.daemon.process_killer import ProcessKiller
 from governor.reports.resume_text import BEGINS_ANEW
 from tests.contract.fakes import FakeClock, FakeProcesses
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick, training
 
 PRICE = UsdMicros(98_320_000)
+OWN_PID = 999
 
 
 class BlindProcesses(FakeProcesses):
@@ -72,7 +74,8 @@ class Beside:
     @property
     def governor(self) -> Any:
         settings = SimpleNamespace(jsonl=[SimpleNamespace(run="log")], paths=SimpleNamespace(state_dir=Path("/")))
-        performer = SimpleNamespace(calls=SimpleNamespace(is_reading_checkpoint=self.is_reading))
+        calls = SimpleNamespace(is_reading_checkpoint=self.is_reading)
+        performer = SimpleNamespace(calls=calls, process_killer=ProcessKiller(self.processes, OWN_PID))
         return SimpleNamespace(
             clock=self.clock, processes=self.processes, node=self.node, settings=settings, streams=[],
             elsewhere=Elsewhere(), daemon=SimpleNamespace(performer=performer),

@@ -11,7 +11,7 @@ from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, 
 from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.launched_command import ATTACH_EXPECTED_NS
 from governor.core.engine.node import Node
-from governor.core.engine.node_journal import run_snapshot
+from governor.core.engine.node_journal import node_snapshot, restore_node, run_snapshot
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Alarm, Effect, Kill, Term
 from governor.core.events.inputs import (
@@ -317,6 +317,28 @@ def test_a_halt_of_the_command_has_its_launch_in_the_journal_for_whoever_goes_on
         assert incident.launch == LeftLaunch("job", 1000, (COMMAND,), 0, (), below)
         assert incident.below == below
         again = make_node(cloud="none", exclusive=True)
+
+
+def test_by_what_all_of_the_command_is_known_is_in_the_journal_until_its_end_is_seen() -> None:
+    node, mark = make_node(exclusive=True), 0x9ABCDEF012
+    play(node, CommandLaunched(at(0), "job", 1000, (COMMAND,), marks=(mark,), cgroups=("/unit/costgov-job",)), tick(0))
+    again = make_node(exclusive=True)
+    restore_node(again, json.loads(json.dumps(node_snapshot(node))))
+    assert again.previous_command is not None
+    assert again.previous_command.launch == LeftLaunch("job", 1000, (COMMAND,), mark, ("/unit/costgov-job",))
+    play(node, LauncherExited(at(2)))
+    restore_node(again, json.loads(json.dumps(node_snapshot(node))))
+    assert again.previous_command is None
+
+
+def test_a_journal_without_the_mark_and_the_groups_of_its_command_is_read() -> None:
+    node = launched()
+    snapshot = json.loads(json.dumps(node_snapshot(node)))
+    for key in ("uid", "mark", "cgroups"):
+        del snapshot["launched"][key]
+    restore_node(node, snapshot)
+    assert node.previous_command is not None
+    assert (node.previous_command.processes, node.previous_command.launch) == ((COMMAND,), None)
 
 
 def test_the_halt_of_a_run_beside_the_command_has_no_launch() -> None:

@@ -1,0 +1,70 @@
+"""What a command has left of whose end no governor has seen: its next launch waits for that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from governor.cli.run.relaunch import launched_before
+from governor.core.base.identity import Peer, ProcessId
+from governor.core.base.units import BootNs, UsdMicros
+from governor.core.engine.managed_run import PreviousCommand
+from governor.core.halt.incident import LeftLaunch
+from tests.unit.cli.test_supervise import OWN_PID, Beside
+from tests.unit.core.engine.test_step import hello, play
+
+
+@pytest.fixture
+def beside() -> Beside:
+    return Beside()
+
+
+def previous(beside: Beside, **over: Any) -> LeftLaunch:
+    """A command that has ended, and whose end no governor has seen."""
+    beside.processes.add(OWN_PID, argv=["costgov", "run"], uid=1000)
+    gone = ProcessId(600, 5, beside.processes.boot_id)
+    launch = replace(LeftLaunch("run-1", 1000, (gone,), 0x9ABCDEF012, ("/run-1.scope",)), **over)
+    beside.node.previous_command = PreviousCommand(
+        "run-1", (gone,), None, BootNs(0), (), UsdMicros(0), is_unattached=True, launch=launch
+    )
+    return launch
+
+
+def test_a_rank_in_a_session_of_its_own_is_of_the_earlier_launch_when_its_launcher_is_gone(beside: Beside) -> None:
+    """The advised `kill` of the launcher alone had the next launch train beside it."""
+    launch = previous(beside)
+    beside.processes.add(700, sid=700, argv=["python", "rank.py"], mark=launch.mark)
+    beside.processes.add(701, ppid=700, sid=701, uid=2001)
+    beside.processes.add(702, sid=702)
+    beside.processes.by_pid[702].facts = replace(beside.processes.by_pid[702].facts, cgroup="/run-1.scope/0")
+    told = launched_before(beside.governor, "run-1") or ""
+    assert "(pid 700, 701, 702: python rank.py)" in told
+    assert "`kill 700 701 702`" in told
+    for pid in (702, 701, 700):
+        beside.processes.end(pid)
+    assert launched_before(beside.governor, "run-1") is None
+
+
+@pytest.mark.parametrize("why", ["another boot", "another user's copy", "where we are", "an end that was seen"])
+def test_no_sign_of_the_earlier_launch_refuses_a_launch_of_itself(beside: Beside, why: str) -> None:
+    launch = previous(beside)
+    ppid, uid = (OWN_PID, 1000) if why == "where we are" else (1, 2001 if why == "another user's copy" else 1000)
+    beside.processes.add(700, ppid=ppid, sid=700, uid=uid, mark=launch.mark)
+    if why == "where we are":  # A terminal that the command has opened.
+        beside.processes.by_pid[OWN_PID].facts = replace(beside.processes.by_pid[OWN_PID].facts, mark=launch.mark)
+    if why == "another boot":
+        previous(beside, processes=(replace(launch.processes[0], boot_id="boot-0"),))
+    if why == "an end that was seen":
+        beside.node.previous_command = None
+    assert launched_before(beside.governor, "run-1") is None
+
+
+def test_a_sandbox_below_the_earlier_launch_refuses_no_launch(beside: Beside) -> None:
+    launch = previous(beside)
+    sandbox = beside.processes.add(700, sid=700, mark=launch.mark)
+    play(beside.node, hello(0, 1, run="other", world_size=1, peer=Peer(sandbox, 2001)))
+    beside.node.runs["other"].is_separate = True
+    assert beside.node.runs["other"].is_strangers
+    assert launched_before(beside.governor, "run-1") is None

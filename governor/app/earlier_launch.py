@@ -56,15 +56,20 @@ def lives_here(
     return tuple(facts for facts in living if not killer.processes.is_gone(facts.process))
 
 
-def lives_elsewhere(name: str, elsewhere: Elsewhere, state_dir: Path) -> str | None:
-    """Why the command is not started: somebody of an earlier launch lives where nothing is seen from here."""
+def held_elsewhere(elsewhere: Elsewhere, state_dir: Path) -> str | None:
+    """Where somebody of an earlier launch lives who is not seen from here, and holds its lock. None: nobody does."""
     if not (elsewhere.is_unseen or elsewhere.is_of_other_boot) or not launch_lock.is_held(state_dir):
         return None
-    where = (
-        "in another PID namespace (a container, or the host around this one)"
-        if elsewhere.is_unseen
-        else "on another machine that has the same directory"
-    )
+    if elsewhere.is_unseen:
+        return "in another PID namespace (a container, or the host around this one)"
+    return "on another machine that has the same directory"
+
+
+def lives_elsewhere(name: str, elsewhere: Elsewhere, state_dir: Path) -> str | None:
+    """Why the command is not started: somebody of an earlier launch lives where nothing is seen from here."""
+    where = held_elsewhere(elsewhere, state_dir)
+    if where is None:
+        return None
     halts = f" (nor can its open halt {', '.join(elsewhere.halts)} be ended)" if elsewhere.halts else ""
     return (
         f"not launched: an earlier launch of {name} still runs {where}, and is not seen from here{halts}: its "

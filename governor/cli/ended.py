@@ -31,6 +31,7 @@ class Ended:
     runs: tuple[Row, ...]  # As `status --json` prints them.
     lines: tuple[str, ...]
     living: tuple[int, ...]  # Processes of the last launch, which nobody watches.
+    lock: Path | None = None  # Which somebody of it holds who is not seen from here.
 
 
 def ended_run(name: str) -> Ended | None:
@@ -83,11 +84,11 @@ def _read(path: Path, name: str) -> Ended | None:
     with contextlib.suppress(sqlite3.Error, OSError, ValueError, KeyError, TypeError), contextlib.ExitStack() as at_end:
         reader = JournalReader(str(path))
         at_end.callback(reader.close)
-        return _told(reader, name)
+        return _told(reader, name, path.parent)
     return None
 
 
-def _told(reader: JournalReader, name: str) -> Ended | None:
+def _told(reader: JournalReader, name: str, state_dir: Path) -> Ended | None:
     from governor.core.money.charges import UNALLOCATED
 
     rows = [json.loads(entry["snapshot"]) for entry in reader.runs()]
@@ -102,7 +103,8 @@ def _told(reader: JournalReader, name: str) -> Ended | None:
         return None
     strangers = [row for row in rows if row.get("strangers")]
     living = _living(launched, [row for row in own if row["alive"]], strangers)
-    return Ended(tuple(runs), (*map(_line, runs), *_still_there(name, living)), living)
+    lock, held = _held(name, rows, [halt for halt in halts if halt["closed_wall_ns"] is None], state_dir)
+    return Ended(tuple(runs), (*map(_line, runs), *_still_there(name, living), *held), living, lock)
 
 
 def _newest(halts: Sequence[Row], row: Row) -> Row | None:
@@ -188,6 +190,30 @@ def _living(launched: Row | None, alive: Sequence[Row], strangers: Sequence[Row]
             seen += [facts.process for facts in its if facts.process not in seen]
         return tuple(process.pid for process in seen)
     return ()
+
+
+def _held(
+    name: str, rows: Sequence[Row], halts: Sequence[Row], state_dir: Path
+) -> tuple[Path | None, list[str]]:  # fmt: skip
+    """The lock of a launch that cannot be seen from here, and what is told of who holds it."""
+    from governor.adapters.command import launch_lock
+    from governor.adapters.machine.clock import SystemClock
+    from governor.adapters.machine.processes import LinuxProcesses
+    from governor.app.earlier_launch import held_elsewhere
+    from governor.core.halt.elsewhere import as_seen, left_elsewhere
+
+    boot_id, path = SystemClock().boot_id, launch_lock.path_of(state_dir)
+    where = None
+    with contextlib.suppress(OSError):
+        locate = LinuxProcesses(boot_id).locate
+        runs, opened = ([as_seen(row, locate) for row in of] for of in (rows, halts))
+        where = held_elsewhere(left_elsewhere(runs, opened, boot_id), state_dir)
+    if where is None:
+        return None, []
+    return path, [
+        f"{name}: its last launch still runs {where}, UNWATCHED: its processes hold {path}, and nothing here sees, "
+        "meters or ends them; end it there"
+    ]
 
 
 def _still_there(name: str, pids: Sequence[int]) -> list[str]:

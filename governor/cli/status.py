@@ -113,12 +113,13 @@ def _told_ended(run: str | None, error: Failed, *, as_json: bool) -> bool:
     told = ended_run(run)
     if told is None:
         return False
+    held = {"lock": str(told.lock)} if told.lock is not None else {}
     if as_json:
-        print_json({"governor": None, "runs": told.runs, "living": told.living})
+        print_json({"governor": None, "runs": told.runs, "living": told.living} | held)
     else:
         remark("no governor watches it any more; from its journal:")
         click.echo("\n".join(told.lines))
-    if told.living:
+    if told.living or held:
         raise Failed(f"{plain(run)} runs without a governor", ExitCode.NO_GOVERNOR)
     return True
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from governor.adapters.command import launch_lock
 from governor.adapters.journal.lock import JournalLocked
 from governor.adapters.journal.writer import open_journal
 from governor.adapters.machine.clock import SystemClock
@@ -151,6 +152,28 @@ def test_a_rank_lives_on_that_only_the_launchs_mark_tells(home: Path, detached: 
     leave(home, node=node, **SILENT)
     code, told, _ = call("status", "gpt")
     assert (code, f"`kill {detached}`" in told) == ((ExitCode.NO_GOVERNOR, True) if mark else (0, False))
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_launch_that_is_not_seen_from_here_runs_while_its_lock_is_held(home: Path, is_held: bool) -> None:
+    """On another machine, or in a container beside: a launch of the name was refused, and its status had code 0."""
+    node = launched(7, 500)
+    node["launched"]["processes"][0]["boot_id"] = "another"
+    leave(home, node=node | {"boot_id": "another"}, **SILENT)
+    state = home / "state" / "runs" / "gpt"
+    fd = launch_lock.join(state)
+    assert fd is not None
+    if not is_held:
+        os.close(fd)
+    code, told, _ = call("status", "gpt")
+    assert told.startswith("gpt: its end was not seen")
+    assert (code, f"its processes hold {state / 'launch.lock'}" in told) == (
+        (ExitCode.NO_GOVERNOR, True) if is_held else (0, False)
+    )
+    shown = json.loads(call("status", "gpt", "--json")[1])
+    assert shown.get("lock") == (str(state / "launch.lock") if is_held else None)
+    if is_held:
+        os.close(fd)
 
 
 def test_what_has_ended_since_does_not_live(home: Path) -> None:

@@ -167,6 +167,17 @@ def test_where_more_was_the_launchs_than_was_noted_no_end_is_claimed() -> None:
     assert serving.said[-1].startswith("costgov: the halted launch had 64 more process(es) than were noted")
 
 
+def test_nor_beside_what_the_launchs_mark_alone_tells() -> None:
+    """Those that SIGTERM has reached are listed up to a bound."""
+    node, incident = halting(HaltState.TERMED, StopTarget.PROCESSES)
+    serving = Serving(node, lambda _supervised: serving.processes.end(701))
+    serving.processes.add(999, argv=["costgov", "run"])
+    serving.processes.add(701, sid=701, mark=MARK)
+    incident.launch = LeftLaunch("llama", 1000, (ProcessId(700, 5, "boot-1"),), MARK, ())
+    assert serving.launch() == ExitCode.NEEDS_HUMAN
+    assert (serving.launch(), serving.begun) == (None, 1), "nobody of it is left"
+
+
 def test_nor_beside_a_helper_that_was_seen_below_the_command_when_all_else_is_gone() -> None:
     node, incident = halting(HaltState.TERMED, StopTarget.PROCESSES)
     serving = Serving(node, lambda _supervised: incident.move(replace(incident.halt, stage=HaltState.HALTED)))

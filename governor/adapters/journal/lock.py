@@ -16,7 +16,7 @@ class JournalUnavailable(Exception):  # noqa: N818 - the condition is the name.
 
 
 class JournalLocked(JournalUnavailable):
-    """Another governor holds this journal. `holder` is its pid, or "unknown"."""
+    """Another governor holds this journal. `holder` is as of `lock_file.LockHeld`."""
 
     def __init__(self, journal: str, holder: str) -> None:
         super().__init__(f"{journal}: another governor (pid {holder}) uses this journal; stop it first")

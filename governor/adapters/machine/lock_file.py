@@ -12,12 +12,12 @@ from typing import Final
 
 # Each try loses to a holder that left in the same instant. So many losses mean that it is held.
 TRIES_MAX: Final = 16
-_PID_BYTES_MAX: Final = 32  # The note follows them.
+_PID_BYTES_MAX: Final = 32  # The pid and the inode of its PID namespace. The note follows them.
 NOTE_BYTES_MAX: Final = 480  # With the pid, one sector of a disk: a crash of the machine leaves no half of it.
 
 
 class LockHeld(Exception):  # noqa: N818 - the condition is the name.
-    """Another process holds it. The message is its pid, or "unknown"."""
+    """Another process holds it. The message is its pid, and that it is of another PID namespace, or "unknown"."""
 
 
 def take(path: str) -> int:
@@ -27,7 +27,7 @@ def take(path: str) -> int:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(fd, _PID_BYTES_MAX, 0).decode("ascii", "replace").strip() or "unknown"
+            holder = _holder(os.pread(fd, _PID_BYTES_MAX, 0))
             os.close(fd)
             raise LockHeld(holder) from None
         except OSError:
@@ -37,10 +37,25 @@ def take(path: str) -> int:
         if is_named(fd, path):
             # A full disk may not take even the pid. The lock holds all the same.
             with contextlib.suppress(OSError):
-                os.pwrite(fd, str(os.getpid()).encode().ljust(_PID_BYTES_MAX), 0)
+                os.pwrite(fd, f"{os.getpid()} {_namespace()}".encode().ljust(_PID_BYTES_MAX), 0)
             return fd
         os.close(fd)
     raise LockHeld("unknown")
+
+
+def _holder(written: bytes) -> str:
+    """An older holder has written its pid alone."""
+    pid, _, namespace = written.decode("ascii", "replace").strip().partition(" ")
+    is_here = namespace in ("", "0", str(_namespace()))
+    return (pid if is_here else f"{pid} in another PID namespace, as a container has") or "unknown"
+
+
+def _namespace() -> int:
+    """The inode of our PID namespace. 0: this kernel does not show it."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
 
 
 def leave_note(fd: int, line: str) -> None:

@@ -17,6 +17,25 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "x.lock"
 
 
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("2 1", "2 in another PID namespace, as a container has"),
+        (f"2 {os.stat('/proc/self/ns/pid').st_ino}", "2"),
+        ("2", "2"),
+        ("2 0", "2"),
+        ("", "unknown"),
+    ],
+)
+def test_a_number_of_another_container_is_said_to_be_one(path: Path, written: str, told: str) -> None:
+    fd = lock_file.take(str(path))
+    os.pwrite(fd, written.encode().ljust(32), 0)
+    with pytest.raises(lock_file.LockHeld) as held:
+        lock_file.take(str(path))
+    assert str(held.value) == told
+    os.close(fd)
+
+
 def test_a_held_lock_names_its_holder_and_leaves_no_file_behind(path: Path) -> None:
     fd = lock_file.take(str(path))
     with pytest.raises(lock_file.LockHeld, match=str(os.getpid())):
@@ -28,7 +47,7 @@ def test_a_held_lock_names_its_holder_and_leaves_no_file_behind(path: Path) -> N
 def test_a_dead_holders_file_is_taken_over(path: Path) -> None:
     path.write_text("12345")
     fd = lock_file.take(str(path))
-    assert path.read_text().split() == [str(os.getpid())]
+    assert path.read_text().split()[0] == str(os.getpid())
     assert lock_file.note(fd) is None
     lock_file.drop(str(path), fd)
 

@@ -10,6 +10,8 @@ import errno
 import json
 import os
 import socket
+import stat
+import struct
 import threading
 import time
 import weakref
@@ -31,19 +33,29 @@ QUEUE_FRAMES_MAX = 4_096  # About 2 MiB. A sender may fall so far behind while a
 BACKLOG_FRAMES = 1_024
 PACKETS_PER_TURN_MAX = 64  # Requests and confirms: more in one go means a flood, and beats must go on.
 _SO_SNDBUFFORCE = 32
+_SYSTEM_DIRECTORY = os.path.dirname(wire.DEFAULT_SOCKET)
+_OVERFLOW_UID = 65_534  # Whoever has no number in our user namespace.
+_UCRED = struct.Struct("@iII")
 # MSG_NOSIGNAL everywhere: a script that gave SIGPIPE its default action back must not die with our governor.
 
 
 class GovernorSocket:
-    """`hello_fields` returns the hello fields of this moment; it runs at every (re)connect."""
+    """`hello_fields` returns the hello fields of this moment; it runs at every (re)connect.
 
-    def __init__(self, paths: Sequence[str], rank: int, hello_fields: Callable[[], Dict[str, Any]]) -> None:
+    `named`: a person has named the path, and whoever listens there is believed.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], rank: int, hello_fields: Callable[[], Dict[str, Any]], named: bool = True
+    ) -> None:
         self.paths = tuple(paths)
         self.path = self.paths[0]
         self.dropped = {"step": 0, "beat": 0, "phase": 0}  # Since attach: a reconnect must not hide what it cost.
         self.refused: Optional[str] = None
+        self.stranger: Optional[str] = None  # Who listens where a governor should, in words.
         self.lost_since_ns: Optional[int] = time.monotonic_ns()  # None while connected.
         self.retry_at_ns = 0
+        self._named = named
         self._rank = rank
         self._hello_fields = hello_fields
         self._any_dropped = False
@@ -158,8 +170,9 @@ class GovernorSocket:
         """Try every path once, listener thread (or before it started). On failure sets `retry_at_ns`."""
         assert self._sock is None, "connect() while connected"
         self._close_old()
+        self.stranger = None
         for path in self.paths:
-            sock = _open(path)
+            sock = self._opened(path)
             if sock is None:
                 continue
             try:
@@ -168,7 +181,7 @@ class GovernorSocket:
                 sock.close()
                 raise
             self.path = path
-            self.refused = None
+            self.refused = self.stranger = None
             self.lost_since_ns = None
             self._connected_ns = now_ns
             with self._lock:  # The hello comes first.
@@ -177,6 +190,18 @@ class GovernorSocket:
             return True
         self._retry_later(now_ns)
         return False
+
+    def _opened(self, path: str) -> Optional[socket.socket]:
+        sock = _open(path)
+        uid = None if sock is None or self._named else stranger(sock, path)
+        if sock is None or uid is None:
+            return sock
+        sock.close()
+        self.stranger = (
+            "uid %d listens at %s, and is neither root nor you, nor has root given it that directory; if it is your "
+            "governor, set COSTGOV_SOCKET=%s" % (uid, path, path)
+        )
+        return None
 
     def _greet(self) -> None:
         hello = self._hello_fields()  # Outside our lock: it takes others'.
@@ -313,9 +338,54 @@ def clip(text: str) -> str:
     return text if len(text) <= wire.TEXT_CHARS_MAX else text[: wire.TEXT_CHARS_MAX - 1] + "…"
 
 
-def unwatched_line(paths: Tuple[str, ...], refused: Optional[str]) -> str:
+def unwatched_line(paths: Tuple[str, ...], refused: Optional[str], stranger: Optional[str] = None) -> str:
     """The one line that says nobody is watching."""
     where = ", ".join(paths)
     if refused is not None:
         return "UNWATCHED: the governor at %s refused: %s" % (where, refused)
-    return "UNWATCHED: no governor at " + where
+    return "UNWATCHED: no governor at " + where + ("" if stranger is None else ": " + stranger)
+
+
+def stranger(sock: socket.socket, path: str) -> Optional[int]:
+    """Return the uid that listens at a path that nobody named, if that is no governor of ours; None: it is believed.
+
+    Believed are root, our own uid, and whoever root let listen there. The governor's `control_client` has the same rule
+    for commands, which do not load this package.
+    """
+    uid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]
+    return None if is_believed(path, uid) else uid
+
+
+def is_believed(path: str, uid: int) -> bool:
+    """Whether this uid may be the governor at this path."""
+    return uid in (0, os.geteuid()) or _is_given_by_root(os.path.dirname(os.path.abspath(path)), uid)
+
+
+def _is_given_by_root(directory: str, uid: int) -> bool:
+    """Whether only root can have put the socket there, or have given that uid the directory."""
+    try:
+        if _is_roots_alone(directory):
+            return True
+        above, name = os.path.split(os.path.dirname(directory))
+        base = above if name == "runs" else directory
+        facts = os.lstat(base)
+        is_owner = stat.S_ISDIR(facts.st_mode) and facts.st_uid == uid != _OVERFLOW_UID
+        return is_owner and _is_roots_alone(os.path.dirname(base))
+    except OSError:
+        return False
+
+
+def _is_roots_alone(directory: str) -> bool:
+    """Whether nobody but root may change the way to the directory, nor what is in it. Links on the way count."""
+    # In a user namespace that has no number for the machine's root, the system's directories are nobody's.
+    roots = (0, _OVERFLOW_UID) if directory in (_SYSTEM_DIRECTORY, os.path.dirname(_SYSTEM_DIRECTORY)) else (0,)
+    for way in {directory, os.path.realpath(directory)}:
+        while True:
+            facts = os.lstat(way)
+            is_open = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not stat.S_ISLNK(facts.st_mode)
+            if is_open or facts.st_uid not in roots:
+                return False
+            if way == os.path.dirname(way):
+                break
+            way = os.path.dirname(way)
+    return True

@@ -72,7 +72,8 @@ class Watcher:
         self._hello_lock = threading.RLock()  # A signal handler that saves tells a hello field.
         self._signal_wakeup = SignalWakeup()
         self._failures = Failures(self._post_failure)
-        self._governor = GovernorSocket(wire.split_socket_paths(dict(environ)), self._place.rank, self._hello_fields)
+        paths, is_named = wire.split_socket_paths(dict(environ)), bool(environ.get("COSTGOV_SOCKET"))
+        self._governor = GovernorSocket(paths, self._place.rank, self._hello_fields, is_named)
         self._gate = StepGate(progress.step)
         self._requests = OpenRequests(lambda ack: self._governor.put("ack", ack))
         place = self._place
@@ -107,7 +108,7 @@ class Watcher:
         if is_required(self._environ):
             self._insist()
         elif not self._governor.connect(time.monotonic_ns()) and self._place.local_rank == 0:
-            print_line(unwatched_line(self._governor.paths, None))
+            print_line(unwatched_line(self._governor.paths, None, self._governor.stranger))
         self._alive = True
         _quiet_in_children(self)
         self._listener.start()
@@ -315,7 +316,7 @@ class Watcher:
             else:
                 self._governor.connect(now_ns)
             pause.wait(0.05)
-        line = unwatched_line(self._governor.paths, self._governor.refused)
+        line = unwatched_line(self._governor.paths, self._governor.refused, self._governor.stranger)
         raise SystemExit("costgov: %s (COSTGOV_REQUIRED=1: not training)" % line)
 
     def _go_on(self) -> None:

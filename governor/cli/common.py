@@ -76,6 +76,7 @@ def _meaning_lines(code: ExitCode) -> list[str]:
 # The exit code for the `code` of a governor's refusal. Any other code exits with FAILED.
 OF_REFUSAL: Final[dict[str, ExitCode]] = {
     "no_governor": ExitCode.NO_GOVERNOR,
+    "stranger": ExitCode.NO_GOVERNOR,
     "silent": ExitCode.NO_GOVERNOR,
     "garbled": ExitCode.NO_GOVERNOR,
     "denied": ExitCode.DENIED,

@@ -7,6 +7,7 @@ import glob
 import json
 import os
 import socket
+import stat
 import struct
 import time
 from collections.abc import Mapping, Sequence
@@ -25,14 +26,23 @@ _LISTENS: Final = 0x10000  # __SO_ACCEPTCON
 _CHUNK_BYTES: Final = 64 * 1024
 # What a call gets after the deadline, so that an answer already there is still read.
 _LEAST_S: Final = 0.001
+_SYSTEM_DIRECTORY: Final = os.path.dirname(SYSTEM_SOCKET)
+_OVERFLOW_UID: Final = 65_534  # Whoever has no number in our user namespace.
+_UCRED: Final = struct.Struct("@iII")
 _TIMEVAL: Final = struct.Struct("@ll")
 
 Snapshot = Mapping[str, Any]
 
 
+class Found(str):
+    """A path that nobody named: who listens there has yet to show that it is a governor. A plain `str` was named."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response. `code` is "" if ok, else the governor's code or one of ours: no_governor, silent, garbled."""
+    """A response. `code` is "" if ok, else the governor's code or ours: no_governor, stranger, silent, garbled."""
 
     ok: bool
     data: Any = None
@@ -45,9 +55,9 @@ def socket_paths(
 ) -> tuple[str, ...]:
     """Return where a governor may listen, first choice first.
 
-    A path in the environment is the only choice; without one, the system's and the user's paths are. The variables are
-    those of the settings, so a governor started in the same environment uses the same path. A `costgov run` that only
-    others may talk to has no say in what is asked, unless its name is `run`'s.
+    A path in the environment is the only choice; without one, the system's and the user's paths are, each as `Found`.
+    The variables are those of the settings, so a governor started in the same environment uses the same path. A
+    `costgov run` that only others may talk to has no say in what is asked, unless its name is `run`'s.
     """
     given = environ.get("COSTGOV_PATHS__CONTROL_SOCKET") or environ.get("COSTGOV_CONTROL")
     if given:
@@ -62,7 +72,8 @@ def socket_paths(
     # After a logout a user's governor listens in its state directory. Most users never have a socket there.
     lasting = f"{state_home}/costgov/control.sock"
     seconds = [*([lasting] if os.path.exists(lasting) else []), *_run_sockets(os.path.dirname(lasting), run)]
-    return (system_socket, users, *of_runs, *(path for path in seconds if path not in of_runs))
+    places = (system_socket, users, *of_runs, *(path for path in seconds if path not in of_runs))
+    return tuple(map(Found, places))
 
 
 def _run_sockets(runtime_dir: str, run: str | None) -> list[str]:
@@ -73,11 +84,15 @@ def _run_sockets(runtime_dir: str, run: str | None) -> list[str]:
 
 
 def ask(path: str, request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> Answer:
-    """Send one request and return the answer. Never raises; `timeout_s` bounds the whole exchange."""
+    """Send one request and return the answer. Never raises; `timeout_s` bounds the whole exchange.
+
+    Nothing is sent to a stranger at a `Found` path.
+    """
     deadline_s = time.monotonic() + timeout_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
         try:
-            _connect(sock, path, timeout_s)
+            if (uid := _stranger(sock, path, timeout_s)) is not None:
+                return _not_believed(path, uid)
         except (OSError, ValueError) as error:
             return _unreachable(path, error)
         try:
@@ -103,6 +118,16 @@ def ask(path: str, request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> 
     return _read(path, bytes(received))
 
 
+def _stranger(sock: socket.socket, path: str, timeout_s: float) -> int | None:
+    """Connect. The uid of whoever listens there and is not believed; None: ask."""
+    if isinstance(path, Found):
+        uid = os.stat(path).st_uid
+        if not is_believed(path, uid):
+            return uid  # A stranger's full queue holds up nobody.
+    _connect(sock, path, timeout_s)
+    return stranger(sock, path) if isinstance(path, Found) else None
+
+
 def _connect(sock: socket.socket, path: str, timeout_s: float) -> None:
     """Connect, waiting while the backlog is full: the governor empties it at its next turn. EAGAIN after `timeout_s`.
 
@@ -114,9 +139,10 @@ def _connect(sock: socket.socket, path: str, timeout_s: float) -> None:
 
 
 def ask_each(paths: tuple[str, ...], request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> list[Answer]:
-    """Ask every governor. Empty if there is none."""
-    answers = (ask(path, request, timeout_s) for path in paths)
-    return [answer for answer in answers if answer.code != "no_governor"]
+    """Ask every governor. Empty if there is none. A stranger is told of where nobody else answers."""
+    found = [ask(path, request, timeout_s) for path in paths]
+    answers = [answer for answer in found if answer.code not in ("no_governor", "stranger")]
+    return answers or [answer for answer in found if answer.code == "stranger"][:1]
 
 
 def ask_first(paths: tuple[str, ...], request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> Answer:
@@ -130,7 +156,9 @@ def ask_first(paths: tuple[str, ...], request: Mapping[str, Any], timeout_s: flo
         answer = ask(path, request, timeout_s)
         if answer.ok:
             return answer
-        if answer.code != "no_governor" and (telling is None or telling.code == "no_such_run"):
+        if answer.code == "stranger":
+            telling = telling or answer
+        elif answer.code != "no_governor" and (telling is None or telling.code in ("no_such_run", "stranger")):
             telling = answer
     return telling or Answer(False, error=nobody(paths), code="no_governor")
 
@@ -148,6 +176,59 @@ def _unreachable(path: str, error: Exception) -> Answer:
         text = f"you may not talk to the governor at {path}; become a member of the socket's group, or root"
         return Answer(False, error=text, code="denied")
     return Answer(False, error=nobody((path,)), code="no_governor")
+
+
+def stranger(sock: socket.socket, path: str) -> int | None:
+    """The uid that listens at a path that nobody named, if that is no governor of ours; None: it is believed.
+
+    Believed are root, our own uid, and whoever root let listen there. The shim's `governor_socket` has the same rule;
+    its package is slow to import.
+    """
+    uid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]
+    return None if is_believed(path, uid) else uid
+
+
+def is_believed(path: str, uid: int) -> bool:
+    """Whether this uid may be the governor at this path."""
+    return uid in (0, os.geteuid()) or _is_given_by_root(os.path.dirname(os.path.abspath(path)), uid)
+
+
+def _is_given_by_root(directory: str, uid: int) -> bool:
+    """Whether only root can have put the socket there, or have given that uid the directory."""
+    try:
+        if _is_roots_alone(directory):
+            return True
+        above, name = os.path.split(os.path.dirname(directory))
+        base = above if name == "runs" else directory
+        facts = os.lstat(base)
+        is_owner = stat.S_ISDIR(facts.st_mode) and facts.st_uid == uid != _OVERFLOW_UID
+        return is_owner and _is_roots_alone(os.path.dirname(base))
+    except OSError:
+        return False
+
+
+def _is_roots_alone(directory: str) -> bool:
+    """Whether nobody but root may change the way to the directory, nor what is in it. Links on the way count."""
+    # In a user namespace that has no number for the machine's root, the system's directories are nobody's.
+    roots = (0, _OVERFLOW_UID) if directory in (_SYSTEM_DIRECTORY, os.path.dirname(_SYSTEM_DIRECTORY)) else (0,)
+    for way in {directory, os.path.realpath(directory)}:
+        while True:
+            facts = os.lstat(way)
+            is_open = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not stat.S_ISLNK(facts.st_mode)
+            if is_open or facts.st_uid not in roots:
+                return False
+            if way == os.path.dirname(way):
+                break
+            way = os.path.dirname(way)
+    return True
+
+
+def _not_believed(path: str, uid: int) -> Answer:
+    text = (
+        f"no governor of yours at {path}: it is uid {uid}'s, who is neither root nor you, nor has root given it that "
+        f"directory; if you know it, say so with --control {path}, else start one with `costgov run -- CMD`"
+    )
+    return Answer(False, error=text, code="stranger")
 
 
 def is_listened_on(path: str, table: str = UNIX_SOCKETS) -> bool:

@@ -38,6 +38,7 @@ from governor.core.money.prices import Chosen, RemarkKind
 from governor.policies import files
 from governor.policies.loading import policy_loader
 from governor.ports import Preflight
+from governor.settings.directories import problem_above
 from governor.settings.money import lines_of
 from governor.wire import control_client
 
@@ -129,6 +130,9 @@ def _socket_problem(path: Path) -> tuple[str, str] | None:
         return f"longer than {SOCKET_PATH_BYTES_MAX} bytes", "set a shorter paths.runtime_dir"
     directory = _nearest(path.parent)
     facts = directory.stat()
+    above = problem_above(str(path.parent), os.geteuid())
+    if above is not None:
+        return above, "set paths.runtime_dir"
     if directory == path.parent and facts.st_uid not in (0, os.geteuid()):
         return f"{directory} belongs to uid {facts.st_uid}, who could replace the socket", "use a directory of your own"
     if directory == path.parent and facts.st_mode & stat.S_IWOTH:

@@ -61,6 +61,7 @@ from governor.daemon.recorder import Recorder
 from governor.policies import files
 from governor.policies.loading import policy_loader
 from governor.ports import Observer
+from governor.settings.directories import problem_above
 from governor.settings.model import TRAINER_SOCKET, Settings
 from governor.settings.money import lines_of
 from governor.settings.streams import Jsonl
@@ -92,8 +93,8 @@ class Governor:
             raise CannotStart(f"{error.filename}: cannot be read: {error.strerror}; {proc_advice(error)}") from error
         self._closers: list[Callable[[], object]] = []
         paths = settings.paths
-        for directory in (paths.state_dir, paths.runtime_dir):
-            _make_directory(directory)
+        _make_directory(paths.state_dir)
+        _make_directory(paths.runtime_dir, problem_above(str(paths.runtime_dir), os.geteuid()))
         self.cloud, self.preflight = load_cloud(settings)
         price_source = load_price_source(settings)
         self.journal, self.journal_problem = self._open_journal()
@@ -372,7 +373,9 @@ class Governor:
         self.close()
 
 
-def _make_directory(path: Path) -> None:
+def _make_directory(path: Path, problem: str | None = None) -> None:
+    if problem is not None:
+        raise CannotStart(problem)
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o755)
     except OSError as error:

@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from governor.core.base.units import NS_PER_S, UsdMicros, parse_duration, usd
 from governor.core.money.budgets import BUDGETS_MAX
 from governor.core.money.prices import GPUS_MAX, STALE_AFTER_DAYS, PriceKind, span_of
+from governor.settings.directories import problem_of
 from governor.settings.money import LINES_MAX, BudgetTable, LineTable, named_apart, one_of_each
 from governor.settings.streams import ALERT_RECEIVERS_MAX, JSONL_STREAMS_MAX, Alert, Jsonl
 from governor.settings.values import AbsolutePath, Dollars, IdleStop, Mode, Table, Text, Uids
@@ -249,6 +250,8 @@ def default_paths(
     if "runtime_dir" not in paths:
         assigned = environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
         user = environ.get("XDG_RUNTIME_DIR")
+        if user and problem_of(f"{user}/costgov", uid) is not None:
+            user = None  # Another user could take our place there. Commands look in the state directory too.
         lasting = assigned or _system(SYSTEM_RUNTIME_DIR, uid)
         vanishes = run is not None and lasting is None and bool(user)
         paths["runtime_dir"] = (lasting or (f"{user}/costgov" if user else f"{state_home}/costgov/run")) + below

@@ -71,7 +71,13 @@ def socket_paths(
     of_runs = [found for path in (system_socket, users) for found in _run_sockets(os.path.dirname(path), run)]
     # After a logout a user's governor listens in its state directory. Most users never have a socket there.
     lasting = f"{state_home}/costgov/control.sock"
-    seconds = [*([lasting] if os.path.exists(lasting) else []), *_run_sockets(os.path.dirname(lasting), run)]
+    # Nor is the runtime directory used where another user could take our place in it.
+    moved = f"{state_home}/costgov/run/control.sock"
+    seconds = [
+        found
+        for path in ((lasting, moved) if runtime else (lasting,))
+        for found in (*([path] if os.path.exists(path) else []), *_run_sockets(os.path.dirname(path), run))
+    ]
     places = (system_socket, users, *of_runs, *(path for path in seconds if path not in of_runs))
     return tuple(map(Found, places))
 

@@ -14,6 +14,7 @@ import threading
 from dataclasses import dataclass
 
 from governor.adapters.machine import lock_file
+from governor.settings.directories import problem_of
 
 BACKLOG = 128  # Every rank of a large node may reconnect at once after our restart.
 # Descriptors that connections leave free. A halt opens at once: the process table, a pidfd, its report, a checkpoint
@@ -276,14 +277,9 @@ def _own_directory(directory: str, mode: int | None) -> None:
         os.makedirs(directory, mode=0o755, exist_ok=True)
         if mode is not None:
             os.chmod(directory, mode)
-    facts = os.lstat(directory)
-    if not stat.S_ISDIR(facts.st_mode):
-        raise SocketUnavailable(f"{directory}: not a directory of its own (a symbolic link?); name the real one")
-    if facts.st_uid not in (0, os.geteuid()):
-        raise SocketUnavailable(f"{directory}: belongs to uid {facts.st_uid}, who could replace the socket")
-    others_may_write = facts.st_mode & stat.S_IWOTH or (facts.st_mode & stat.S_IWGRP and facts.st_gid != os.getegid())
-    if others_may_write:
-        raise SocketUnavailable(f"{directory}: others may write there and replace the socket; use a subdirectory of it")
+    problem = problem_of(directory, os.geteuid())
+    if problem is not None:
+        raise SocketUnavailable(problem)
 
 
 def _lock(path: str) -> int:

@@ -33,8 +33,10 @@ from governor.cli.common import (
     sockets,
 )
 from governor.core.base.units import NS_PER_S
+from governor.core.engine.idle_state import NODE
 from governor.text.screen import Styled, screen_of
 from governor.wire import control_client
+from governor.wire.answer_shapes import INCIDENT, OF_RUN, is_shaped
 from governor.wire.control_client import INCIDENTS_MAX, Snapshot, matching
 
 JOURNAL_NAME: Final = "costgov.db"
@@ -97,6 +99,8 @@ def show(incident_id: str, markdown: bool, config: Path | None, control: str | N
     if markdown and as_json:
         raise click.UsageError("--markdown and --json exclude one another")
     snapshot = _find(incident_id, known_incidents(INCIDENTS_MAX, config, control, incident_id))
+    if not is_shaped(snapshot, INCIDENT) or not (snapshot["run"] == NODE or is_shaped(snapshot, OF_RUN)):
+        raise Failed(f"incident {snapshot['incident_id']!r} is not whole: something that its report tells is missing")
     if as_json:
         click.echo(report.incident_json(snapshot), nl=False)
     elif markdown:

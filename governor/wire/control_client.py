@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from governor.wire.answer_shapes import ANSWERS, is_shaped
+
 SYSTEM_SOCKET: Final = "/run/costgov/control.sock"
 # Twice what a governor sends. Anything longer does not come from a governor.
 RESPONSE_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -121,7 +123,7 @@ def ask(path: str, request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> 
             if not data:
                 break
             received += data
-    return _read(path, bytes(received))
+    return _read(path, request, bytes(received))
 
 
 def _stranger(sock: socket.socket, path: str, timeout_s: float) -> int | None:
@@ -269,15 +271,18 @@ def _silent(path: str, timeout_s: float) -> Answer:
     return Answer(False, error=text, code="silent")
 
 
-def _read(path: str, received: bytes) -> Answer:
+def _read(path: str, request: Mapping[str, Any], received: bytes) -> Answer:
     try:
         answer = json.loads(received)
     except (ValueError, RecursionError):
         answer = None
-    if not isinstance(answer, dict) or not isinstance(answer.get("ok"), bool):
-        return Answer(False, error=f"{path} did not answer as a governor does; is it one?", code="garbled")
-    if answer["ok"]:
+    is_answer = isinstance(answer, dict) and isinstance(answer.get("ok"), bool)
+    cmd = str(request.get("cmd"))
+    if is_answer and answer["ok"] and is_shaped(answer.get("data"), ANSWERS.get(cmd, {})):
         return Answer(True, data=answer.get("data"))
+    if not is_answer or answer["ok"]:
+        text = f'{path} did not answer "{cmd}" as a governor of this version does; is it one? `costgov doctor` looks'
+        return Answer(False, error=text, code="garbled")
     return Answer(False, error=str(answer.get("error", "refused")), code=str(answer.get("code", "unavailable")))
 
 

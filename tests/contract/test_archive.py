@@ -67,7 +67,8 @@ def journal(tmp_path: Path) -> Iterator[SqliteJournal]:
 
 
 def snapshot(number: int) -> dict[str, Any]:
-    return {"incident_id": f"run7.gpu-17.{number}", "opened_wall_ns": number, "loss": float("nan"), "timeline": []}
+    told = {"run": "run7", "halt_stage": "HALTED", "reason": "loss_nan", "spend_usd_micros": 0, "loss": float("nan")}
+    return {"incident_id": f"run7.gpu-17.{number}", "opened_wall_ns": number, "timeline": [], **told}
 
 
 def asking(path: str, request: dict[str, Any], answers: list[Answer]) -> threading.Thread:

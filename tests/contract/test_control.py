@@ -320,10 +320,10 @@ def test_governors_are_asked_until_one_knows_the_run(server: ControlServer, path
     (first,) = serve(server)
     server.reply(first.conn, {"ok": False, "error": "no run r", "code": "no_such_run"})
     (second,) = serve(knowing)
-    knowing.reply(second.conn, {"ok": True, "data": None})
+    knowing.reply(second.conn, {"ok": True, "data": {"run": "r"}})
     thread.join(DEADLINE_S)
     knowing.close()
-    assert answers == [Answer(True)]
+    assert answers == [Answer(True, data={"run": "r"})]
 
 
 def test_a_governor_that_refuses_outranks_those_that_do_not_know(

@@ -1,0 +1,100 @@
+"""What a governor's answers hold that commands read unasked. Anything else did not come from a governor.
+
+A key with "?" may be absent or null. Of an incident in a list only what a list shows is asked: one old incident with
+a gap does not hide the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+_NUMBER, _WALL_NS, _ANYTHING = "a number", "a moment", "anything"
+
+_CAP: Final = {"scope": str, "ceiling_usd": _NUMBER, "spend_usd": _NUMBER}
+_BUDGET: Final = {**_CAP, "reserve_usd": _NUMBER, "reached_in_s?": _NUMBER, "source": str, "live": bool}
+_RUN: Final = {
+    "run": str,
+    "state": str,
+    "step?": _NUMBER,
+    "spend_usd": _NUMBER,
+    "ceiling_usd?": _NUMBER,
+    "ranks_connected": _NUMBER,
+    "world_size": _NUMBER,
+    "halt?": {"stage": str, "reason": str, "incident_id": str},
+    "hold?": {"left_s": _NUMBER, "reason": str},
+    "end?": {"text": str},
+    "binding?": _CAP,
+    "command_ceiling?": _CAP,
+    "findings?": [{"rule": str, "reading": str, "reason": _ANYTHING, "text": _ANYTHING}],
+}
+_GOVERNOR: Final = {
+    "node": str,
+    "budgets": [_BUDGET],
+    "price_usd_per_hour?": _NUMBER,
+    "lines?": [{"usd_per_hour?": _NUMBER}],
+    "policies?": [str],
+    "cloud?": {"stays_billed?": [str], "problems?": [str]},
+    "alerts?": {"problems?": [str]},
+    "selftest?": [{"ok": bool, "line": str}],
+    "price?": {"remarks?": [{"text": str, "alarm": bool}]},
+    "refused?": [{"pid": _NUMBER, "uid": _NUMBER, "reason": str}],
+}
+_BUDGET_ACT: Final = {
+    "before_usd?": _NUMBER, "ceiling_usd?": _NUMBER, "spend_usd": _NUMBER, "reserve_usd": _NUMBER, "source?": str,
+    "runs": [str], "observe": bool, "notes": [str],
+}  # fmt: skip
+_LISTED: Final = {
+    "incident_id": str, "opened_wall_ns": _WALL_NS, "closed_wall_ns?": _WALL_NS, "run": str, "halt_stage": str,
+    "reason": str, "checkpoint?": {}, "spend_usd_micros": _NUMBER, "spend_rate_usd_micros_per_hour?": _NUMBER,
+}  # fmt: skip
+# A whole incident, as `costgov incident show` tells it.
+INCIDENT: Final = {
+    **_LISTED,
+    "timeline": [{"what": str, "wall_ns": _WALL_NS, "mono_ns": _NUMBER, "detail": {}}],
+    "plan": {},
+    "stays_billed": [str],
+    "evidence": {},
+    "node": str,
+}
+OF_RUN: Final = {"ranks": [{"rank": _NUMBER}]}  # The node's own stop has none.
+# By the request's `cmd`.
+ANSWERS: Final[Mapping[str, Any]] = {
+    "ping": {},
+    "status": {"governor": _GOVERNOR, "runs": [_RUN], "unwatched_gpu_processes?": [{"pid": _NUMBER, "gpu": _ANYTHING}]},
+    "halt": {"run": str, "incident_id?": str},
+    "hold": {"run": str},
+    "forget": {"run": str, "owner_uid": _NUMBER, "spend_usd": _NUMBER},
+    "budget_set": _BUDGET_ACT,
+    "budget_clear": _BUDGET_ACT,
+    "incidents": [_LISTED],
+    "reload": {},
+}
+
+
+def is_shaped(value: Any, shape: Any) -> bool:
+    """Whether it has that shape. More keys than it names may be there."""
+    if isinstance(shape, Mapping):
+        return isinstance(value, dict) and all(_holds(value, key, inner) for key, inner in shape.items())
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(is_shaped(one, shape[0]) for one in value)
+    if shape is _NUMBER:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and _is_finite(value)
+    if shape is _WALL_NS:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+    return shape is _ANYTHING or isinstance(value, shape)
+
+
+def _holds(value: Mapping[str, Any], key: str, shape: Any) -> bool:
+    name = key.removesuffix("?")
+    if value.get(name) is None and name != key:
+        return True
+    return name in value and is_shaped(value[name], shape)
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # A whole number beyond every float.
+        return False

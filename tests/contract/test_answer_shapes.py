@@ -1,0 +1,133 @@
+"""Whatever is not a governor's answer is one line for people, of every command, over a real socket."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from governor.cli.common import ExitCode, Failed
+from governor.cli.main import cli
+from governor.core.base.units import MonoNs
+from governor.core.views.status import run_status
+from governor.wire.answer_shapes import ANSWERS, INCIDENT, OF_RUN, is_shaped
+from tests.golden.report_cases import CASES
+from tests.unit.core.engine.test_metering import World
+from tests.unit.core.engine.test_step import make_node
+
+SAFETY_S = 20.0
+Serve = Callable[[Any], str]
+
+
+@pytest.fixture
+def serve(short_tmp: Path) -> Iterator[Serve]:
+    """Answer every request with that data."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(short_tmp / "c"))
+    listener.listen()
+    threads: list[threading.Thread] = []
+
+    def run(data: Any) -> None:
+        while True:
+            try:
+                conn, _ = listener.accept()
+            except OSError:
+                return
+            with conn:
+                if not conn.recv(1 << 16):
+                    return
+                conn.sendall(json.dumps({"ok": True, "data": data}).encode() + b"\n")
+
+    def start(data: Any) -> str:
+        threads.append(threading.Thread(target=run, args=(data,)))
+        threads[-1].start()
+        return str(short_tmp / "c")
+
+    yield start
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as last:
+        last.connect(str(short_tmp / "c"))
+        last.shutdown(socket.SHUT_WR)
+        for thread in threads:
+            thread.join(SAFETY_S)
+    listener.close()
+
+
+COMMANDS = (
+    ("status",), ("status", "--json"), ("status", "e3"), ("incident", "list"), ("incident", "show", "last"),
+    ("halt", "e3", "--reason", "r"), ("hold", "e3", "1h", "--reason", "r"), ("hold", "@node", "1h", "--reason", "r"),
+    ("forget", "e3"), ("budget", "list"), ("budget", "set", "run:e3", "30", "--reason", "r"),
+    ("budget", "clear", "run:e3", "--reason", "r"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize(
+    "data", [{"runs": []}, {"incident": "x"}, {"governor": {}, "runs": [1]}, [{"run": "x"}], None, 3]
+)
+def test_an_answer_of_another_shape_is_one_line(serve: Serve, command: tuple[str, ...], data: Any) -> None:
+    path = serve(data)
+    done = CliRunner().invoke(cli, [*command, "--control", path], standalone_mode=False)
+    assert isinstance(done.exception, Failed), (done.exception, done.output)
+    assert done.exception.code is ExitCode.NO_GOVERNOR
+    assert f"{path} did not answer" in done.exception.message
+    assert "\n" not in done.exception.message
+
+
+def test_an_incident_that_is_not_whole_is_one_line(serve: Serve) -> None:
+    """Beside it the list stays readable."""
+    listed = {key: CASES["nan_halt"]()[key] for key in ANSWERS["incidents"][0] if not key.endswith("?")}
+    path = serve([listed])
+    shown = CliRunner().invoke(cli, ["incident", "list", "--control", path], standalone_mode=False)
+    assert listed["incident_id"] in shown.output
+    done = CliRunner().invoke(cli, ["incident", "show", "last", "--control", path], standalone_mode=False)
+    assert isinstance(done.exception, Failed), done.exception
+    assert "is not whole" in done.exception.message
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_incident_that_is_reported_has_the_shape(name: str) -> None:
+    case = json.loads(json.dumps(CASES[name]()))
+    assert is_shaped([case], ANSWERS["incidents"])
+    assert is_shaped(case, INCIDENT)
+    assert is_shaped(case, OF_RUN) or case["trigger"] == "idle"
+
+
+def a_run() -> dict[str, Any]:
+    world = World(make_node(cloud="none"))
+    world.tick()
+    world.hear()
+    return run_status(world.node.runs["llama"], MonoNs(world.mono))
+
+
+def test_every_part_that_a_shape_names_is_looked_at() -> None:
+    shape = ANSWERS["status"]["runs"]
+    run = a_run() | {
+        "halt": {"stage": "ASKED", "reason": "r", "incident_id": "i"},
+        "hold": {"left_s": 1.0, "reason": "r"},
+        "end": {"text": "t"},
+        "binding": {"scope": "day", "ceiling_usd": 1.0, "spend_usd": 0.5},
+        "command_ceiling": {"scope": "run:x", "ceiling_usd": 1.0, "spend_usd": 0.5},
+        "findings": [{"rule": "r", "reading": "quiet", "reason": "", "text": ""}],
+    }
+    assert is_shaped([run], shape)
+    for key in shape[0]:
+        assert not is_shaped([run | {key.removesuffix("?"): object()}], shape), key
+        without = {name: value for name, value in run.items() if name != key}
+        assert key.endswith("?") or not is_shaped([without], shape), key
+
+
+@pytest.mark.parametrize("moment", [-1, 2**63, True, "1", 1.5, None])
+def test_a_moment_that_no_clock_shows_is_none(moment: Any) -> None:
+    case = CASES["nan_halt"]() | {"opened_wall_ns": moment}
+    assert not is_shaped([case], ANSWERS["incidents"])
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 10**400, True, "3"])
+def test_a_number_that_cannot_be_shown_is_none(number: Any) -> None:
+    assert not is_shaped({"run": "e3", "owner_uid": 1, "spend_usd": number}, ANSWERS["forget"])

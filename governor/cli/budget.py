@@ -12,6 +12,7 @@ import click
 from governor.cli.common import (
     OF_THE_COMMANDS,
     ExitCode,
+    Failed,
     Usd,
     ask,
     control_option,
@@ -176,6 +177,8 @@ def list_budgets(control: str | None, as_json: bool) -> None:
     governors = [answer.data["governor"] for answer in answers if answer.ok]
     if not governors:
         refuse(answers[0] if answers else Answer(False, error=nobody(paths), code="no_governor"))
+    if any(one.get("budgets") is None for one in governors):
+        raise Failed("a governor that answers is older than this command and tells of no budgets: start it again")
     if as_json:
         print_json([{"node": one["node"], "run": one.get("run"), "budgets": one["budgets"]} for one in governors])
         return

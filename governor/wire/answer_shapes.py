@@ -31,7 +31,7 @@ _RUN: Final = {
 }
 _GOVERNOR: Final = {
     "node": str,
-    "budgets": [_BUDGET],
+    "budgets?": [_BUDGET],
     "price_usd_per_hour?": _NUMBER,
     "lines?": [{"usd_per_hour?": _NUMBER}],
     "policies?": [str],

@@ -98,7 +98,7 @@ def test_watch_on_a_terminal_draws_in_place(governor: dict[str, Any], environ: d
 
 def test_halt_and_hold_say_what_they_asked_for(costgov: Costgov, governor: dict[str, Any]) -> None:
     governor["answers"]["halt"] = {"ok": True, "data": {"run": "run7", "incident_id": "run7.n.1"}}
-    governor["answers"]["hold"] = {"ok": True, "data": {}}
+    governor["answers"]["hold"] = {"ok": True, "data": {"run": "run7", "left_s": 1.0}}
     assert "incident run7.n.1" in costgov("halt", "run7", "--reason", "wrong data").stdout
     assert "for 1h 30m" in costgov("hold", "run7", "1h30m", "--reason", "looking").stdout
     assert "lifted" in costgov("hold", "run7", "off").stdout

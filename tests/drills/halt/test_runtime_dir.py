@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from governor.wire.control_client import ask_first, socket_paths
+from governor.wire.control_client import Answer, ask_first, socket_paths
 from tests.drills.halt.conftest import BIN, HERE, POLICY, SAFETY_S, Service
 
 LAUNCHER = """
@@ -122,12 +122,20 @@ def test_a_users_daemon_is_found_after_a_logout(public: Path) -> None:
     with one.log.open("wb") as log:
         one.process = subprocess.Popen(argv, env=environ, stdout=log, stderr=log)
 
+    def asked(**request: Any) -> Answer:
+        was = os.geteuid()
+        os.seteuid(UID)  # To root it is another user's, unless he names its socket.
+        try:
+            return ask_first(socket_paths(environ), request)
+        finally:
+            os.seteuid(was)
+
     def incidents() -> list[dict[str, Any]]:
-        answer = ask_first(socket_paths(environ), {"cmd": "incidents", "last": 9})
+        answer = asked(cmd="incidents", last=9)
         return answer.data if answer.ok else []
 
     def is_there() -> bool:
-        return ask_first(socket_paths(environ), {"cmd": "ping"}).ok
+        return asked(cmd="ping").ok
 
     try:
         # Both: between the two it starts yet, and where it cannot, it ends with one line.

@@ -52,7 +52,7 @@ class GovernorSocket:
         self.path = self.paths[0]
         self.dropped = {"step": 0, "beat": 0, "phase": 0}  # Since attach: a reconnect must not hide what it cost.
         self.refused: Optional[str] = None
-        self.stranger: Optional[str] = None  # Who listens where a governor should, in words.
+        self.stranger: Optional[str] = None  # Who has listened where a governor should, in words.
         self.lost_since_ns: Optional[int] = time.monotonic_ns()  # None while connected.
         self.retry_at_ns = 0
         self._named = named
@@ -170,7 +170,6 @@ class GovernorSocket:
         """Try every path once, listener thread (or before it started). On failure sets `retry_at_ns`."""
         assert self._sock is None, "connect() while connected"
         self._close_old()
-        self.stranger = None
         for path in self.paths:
             sock = self._opened(path)
             if sock is None:

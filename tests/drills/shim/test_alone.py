@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -232,6 +233,29 @@ def test_nobody_listening_is_said_once_and_training_runs(train: Train) -> None:
     child = train(steps=20)
     assert said(child).count("UNWATCHED: no governor at") == 1
     assert child.returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@pytest.mark.parametrize("required", ["0", "1"])
+def test_a_stranger_who_listens_where_a_governor_may_is_told_and_not_heard(
+    train: Train, short_tmp: Path, required: str
+) -> None:
+    """In an $XDG_RUNTIME_DIR that others may write: its letter with exit_after parked a trainer of root."""
+    (short_tmp / "costgov").mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as fake:
+        fake.bind(str(short_tmp / "costgov/trainer.sock"))
+        os.seteuid(12_345)
+        fake.listen()
+        os.seteuid(0)
+        away = {"COSTGOV_SOCKET": "", "XDG_RUNTIME_DIR": str(short_tmp), "COSTGOV_REQUIRED": required}
+        child = train(environ=away, steps=20)
+        told = said(child)
+        assert told.count("uid 12345 listens at") == 1, told
+        assert f"COSTGOV_SOCKET={short_tmp}/costgov/trainer.sock" in told
+        assert (child.returncode == 0) is (required == "0")
+        peer, _ = fake.accept()
+        assert peer.recv(wire.FRAME_BYTES_MAX) == b""
+        peer.close()
 
 
 def test_required_refuses_to_train_unwatched(train: Train) -> None:

@@ -19,7 +19,7 @@ from .engines.save_fn import tell_misfits
 from .engines.select import kind_of
 from .guard import attempt, print_line
 from .interfaces import Resumed, Saver, Watch
-from .lifetime import keeping
+from .lifetime import keeping, turns
 from .lifetime.turns import Turn
 from .loader import WrappedLoader, wrap_loader
 from .meter import StepMeter
@@ -206,7 +206,9 @@ def _in_its_place(shim: Shim, engine: Any, kind: Kind) -> Optional[Shim]:
     if known._turn.is_of(engine, kind.keeper()):
         _LAST[:] = [known]
         return known
-    if known._turn.is_over(type(kind)):
+    is_over = known._turn.is_over(type(kind), engine)
+    is_over_for_all, error = attempt(turns.on_all_ranks, is_over)
+    if is_over if error is not None else is_over_for_all:
         known.close()
         return None
     _LAST[:] = [shim]
@@ -348,8 +350,9 @@ def _beside(shim: Shim, known: Shim, engine: Any) -> Shim:
     name = type(engine).__name__[:TEXT_CHARS_MAX]
     known._meter.watch.hello_field("beside", name)
     print_line(
-        "UNWATCHED: attach(%s): another training of this process is watched and not over: finish() or close() its "
-        "handle first, or attach one module with the optimizers of both" % name
+        "UNWATCHED: attach(%s): another training of this process is watched and not over: something (a variable, a "
+        "scheduler) holds its model and optimizer yet; finish() or close() its handle first, or attach one module "
+        "with the optimizers of both" % name
     )
     return _refused(shim)
 

@@ -8,12 +8,19 @@ under way while its object lives.
 from __future__ import annotations
 
 import gc
+import os
 import sys
+import time
 from typing import Any, Callable
 
 from trainer_shim.progress import Progress
+from trainer_shim.saving.store import KeyStore, connect, next_meeting
 
 from .keeping import known
+
+ANSWER_S = 20.0  # From one rank's attach() to the last one's. They come together, between two trainings.
+_POLL_S = 0.02
+_OVER, _GOES_ON = "over", "goes on"
 
 _LOOPS = ("train", "fit")  # Methods of a Trainer that are on the stack while it trains.
 _STACK_MAX = 2_000  # Python's own limit is 1,000, unless a script has raised it.
@@ -32,18 +39,21 @@ class Turn:
         """Whether that is the same training: the same object, and the same optimizer where the loop is its own."""
         return self._engine() is engine and self._keeper() is keeper
 
-    def is_over(self, kind: type) -> bool:
-        """Whether a training of this kind may take its place."""
+    def is_over(self, kind: type, engine: Any = None) -> bool:
+        """Whether the training of this engine, of this kind, may take its place.
+
+        A loop of the script's own that attaches its module again with another optimizer is in its next stage.
+        """
         if self._progress.is_finished or self._is_gone():
             return True
         gc.collect()  # Engines and their hooks hold each other. It costs a moment, between two trainings.
         if self._is_gone():
             return True
-        is_other = kind is not self._kind
-        engine = self._engine()
-        if _is_trainer(engine):
-            return (is_other or self._progress.last_hook != "attach") and not self._is_running(engine)
-        return is_other and not self._progress.in_step
+        is_other, has_begun = kind is not self._kind, self._progress.last_hook != "attach"
+        before = self._engine()
+        if _is_trainer(before):
+            return (is_other or has_begun) and not self._is_running(before)
+        return (is_other or (has_begun and before is engine)) and not self._progress.in_step
 
     def _is_gone(self) -> bool:
         return self._engine() is None or self._keeper() is None
@@ -62,3 +72,29 @@ class Turn:
 def _is_trainer(engine: Any) -> bool:
     """Whether its own method is the loop: Module.train() is none."""
     return any(one.__name__ == "Trainer" for one in type(engine).__mro__)
+
+
+def on_all_ranks(is_over: bool) -> bool:
+    """Return what all ranks of the job take for true, from what this one sees. Each has to ask. Raises StoreLostError.
+
+    A rank that alone holds the former model in some variable would be unwatched, and the others would wait for it.
+    """
+    dist = sys.modules.get("torch.distributed")
+    is_alone = dist is None or not dist.is_available() or not dist.is_initialized()
+    world_size = 1 if dist is None or is_alone else int(dist.get_world_size())
+    if world_size < 2:
+        return is_over
+    meeting = next_meeting("turn", os.environ)
+    ranks = connect(world_size, "costgov/" + meeting, meeting)
+    return is_over if ranks is None else settled(is_over, ranks, world_size)
+
+
+def settled(is_over: bool, ranks: KeyStore, world_size: int) -> bool:
+    """It is over where any rank sees that, for all run one script. Who sees it waits for nobody."""
+    if is_over:
+        return ranks.settle("turn", _OVER) == _OVER
+    ranks.add("asked", 1)
+    until = time.monotonic() + ANSWER_S
+    while ranks.get("turn") is None and ranks.add("asked", 0) < world_size and time.monotonic() < until:
+        time.sleep(_POLL_S)
+    return ranks.settle("turn", _GOES_ON) == _OVER

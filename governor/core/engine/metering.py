@@ -294,6 +294,8 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
         # A process that attaches anew counts its attempt's steps from one again. Its absolute step goes on.
         if began == run.attempt_at and step.attempt_step <= counted and step.step <= newest:
             return  # Reported twice or late: counted already.
+        if run.trains_again and began != run.attempt_at and step.attempt_step == step.step and managed.history.meter:
+            managed.history.meter.begin_training()  # One that has loaded a checkpoint goes on from its totals.
         managed.money.metered = run.attempt_at, step.attempt_step, step.step
     if managed.history.meter is None:
         managed.history.meter = TokenMeter(window_tokens=managed.policy.budget.window_tokens)

@@ -99,6 +99,8 @@ class TokenMeter:
     # The last reported total. Below progress while a run trains lost tokens again.
     last_total: int = 0
     wasted_tokens: int = 0
+    # Of the trainings before this one in its process: its own totals begin at nothing.
+    earlier_tokens: int = 0
     # The total when metering began: earlier tokens have no cost here.
     began_tokens: int = 0
     from_tokens: int = 0  # Where the open window began.
@@ -166,6 +168,7 @@ class TokenMeter:
         windows follow each other without gap. `first_step_at`: of the step's attempt; one that is not the last one's
         begins here.
         """
+        tokens_total += self.earlier_tokens
         took_ns = max(0, boot - self.metered_to) if self.metered_to is not None else 0
         self.spent_ns += took_ns
         self.metered_to = boot
@@ -187,6 +190,10 @@ class TokenMeter:
         window = self._close(usd_micros)
         self.window_tokens = then_tokens or self.window_tokens
         return window
+
+    def begin_training(self) -> None:
+        """Another training begins, whose totals go on from all progress so far: it repeats nothing."""
+        self.earlier_tokens = self.last_total = self.progress_tokens
 
     def begin_earlier(self, tokens: int) -> None:
         """Count tokens before the first step's end: it had them itself. Of the first window only, with its start."""
@@ -215,6 +222,7 @@ class TokenMeter:
         # Old journals have none of these. What they have of the open window counts with the start of an attempt.
         known = {
             "began_tokens": snapshot["from_tokens"],
+            "earlier_tokens": 0,
             "last_tokens": 0,
             "last_usd_micros": 0,
             "start_ns": snapshot["spent_ns"],

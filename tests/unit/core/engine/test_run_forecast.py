@@ -71,7 +71,7 @@ def test_a_log_that_is_read_in_one_go_piles_no_windows_up() -> None:
 def test_a_resume_from_an_older_step_is_waste_and_the_windows_go_on() -> None:
     node = started()
     before = windows(trained(node, 1, 10))  # 2.5M tokens.
-    play(node, hello(0, 11, world_size=1, attempt="a2", stage="stage1"))
+    play(node, hello(0, 11, world_size=1, attempt="a2", stage="stage1", peer=peer(900)))
     after = windows(trained(node, 12, 19, total_before=MTOK))  # Back to 1M, then to 3M.
     assert before[-1]["to_tokens"] == after[0]["from_tokens"] == 2 * MTOK
     assert after[0]["wasted_tokens"] == 1_500_000
@@ -248,7 +248,7 @@ def test_a_person_reads_what_is_left() -> None:
 def test_a_person_reads_how_sure_it_is_and_what_was_lost() -> None:
     node = started()
     trained(node, 1, 10)
-    play(node, hello(0, 30, world_size=1, attempt="a2", stage="stage1"))
+    play(node, hello(0, 30, world_size=1, attempt="a2", stage="stage1", peer=peer(900)))
     trained(node, 31, 44, total_before=MTOK)
     line = shown(node, 44)[0]
     assert re.fullmatch(

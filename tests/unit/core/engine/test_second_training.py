@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from governor.core.base.identity import ConnectionId
 from governor.core.engine.node import Node
 from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Alarm, Effect
+from governor.core.money.token_windows import TokenMeter
 from governor.core.views.status import run_status
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, rule, tick
 
@@ -21,7 +23,11 @@ def alarms(effects: list[Effect], name: str) -> list[Alarm]:
 def train(node: Node, when: int, attempt: str, steps: int, **changes: Any) -> list[Effect]:
     effects = play(node, hello(0, when, world_size=1, attempt=attempt, **changes))
     for number in range(1, steps + 1):
-        effects += play(node, a_step(number, 0, when + number, attempt_step=number), tick(when + number))
+        effects += play(
+            node,
+            a_step(number, 0, when + number, attempt_step=number, tokens=100, tokens_total=None),
+            tick(when + number),
+        )
     return effects
 
 
@@ -68,3 +74,32 @@ def test_what_trains_unwatched_beside_it_is_said_once_and_stands_until_the_end()
     assert run_status(node.runs["llama"], at(20))["unwatched_beside"] == "Critic"
     assert alarms(train(node, 30, "a1+1", 5), "trains_beside") == []
     assert run_status(node.runs["llama"], at(40))["unwatched_beside"] is None
+
+
+def test_what_the_second_training_costs_repeats_nothing_of_the_firsts() -> None:
+    """Healthy folds were "tokens trained twice", and half of what they cost was waste."""
+    node = make_node(price_usd_micros_per_hour=22_000_000)
+    for number in range(3):
+        train(node, 20 * number, f"a1+{number}", 10)
+    meter = node.runs["llama"].history.meter
+    assert meter is not None
+    assert (meter.wasted_tokens, meter.trained_tokens) == (0, 30 * 100)
+    shown = run_status(node.runs["llama"], at(60))
+    assert shown["usd_per_mtok_useful"] == shown["usd_per_mtok_all_in"]
+    again = TokenMeter.restored(json.loads(json.dumps(meter.snapshot())), same_boot=True)
+    assert again == meter
+    train(node, 80, "a2", 10, peer=peer(900))
+    assert meter.wasted_tokens == 10 * 100, "a launch that begins anew does repeat"
+
+
+def test_one_that_has_loaded_a_checkpoint_goes_on_from_its_totals_and_repeats_what_was_lost() -> None:
+    """A restart within the process."""
+    node = make_node(price_usd_micros_per_hour=22_000_000)
+    train(node, 0, "a1", 10)
+    play(node, hello(0, 20, world_size=1, attempt="a1+1"))
+    for number in range(1, 11):
+        step = a_step(6 + number, 0, 20 + number, attempt_step=number, tokens=100, tokens_total=100 * (6 + number))
+        play(node, step, tick(20 + number))
+    meter = node.runs["llama"].history.meter
+    assert meter is not None
+    assert (meter.wasted_tokens, meter.trained_tokens) == (400, 2_000)

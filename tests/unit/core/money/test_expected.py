@@ -28,7 +28,7 @@ from governor.reports.terminal import closing_line
 from governor.text.screen import FILE
 from tests.sweeps import share_of
 from tests.unit.core.engine.test_metering import World
-from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, play, rule, tick
+from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, peer, play, rule, tick
 
 # $3.60/h is a tenth of a cent a second.
 CENTS = {"price_usd_micros_per_hour": UsdMicros(3_600_000)}
@@ -286,7 +286,7 @@ def test_three_prices_of_tokens_have_three_names_and_every_view_tells_the_same()
     """$3.60/h: a million in 4 s, then half of it a second time in 4 s: 0.4, 0.53 and 0.8 cents."""
     node = started()
     trained(node, 1, 4)
-    play(node, hello(0, 4, world_size=1, attempt="a2", stage="stage1"))
+    play(node, hello(0, 4, world_size=1, attempt="a2", stage="stage1", peer=peer(900)))
     for number in (1, 2):
         told = a_step(number, when=4 + 2 * number, tokens=MTOK // 4, tokens_total=number * MTOK // 4)
         play(node, tick(4 + 2 * number), told)

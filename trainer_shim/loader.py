@@ -85,7 +85,11 @@ class WrappedLoader(Generic[Batch]):
     def _pass_over(self) -> None:
         """What comes next begins the epoch behind the loaded position."""
         resume, self._resume, self._begun = self._resume, None, True
-        attempt(loader_state.restore_generators, self._loader, (resume or {}).get("own") or {})
+        own = (resume or {}).get("own") or {}
+        now = rng.capture()
+        self._start_workers(own)
+        rng.restore(now)
+        attempt(loader_state.restore_generators, self._loader, own)
 
     def start_epoch(self) -> Iterator[Batch]:
         """Return the loader's iterator at the position to start from."""
@@ -118,6 +122,14 @@ class WrappedLoader(Generic[Batch]):
                 "set_epoch(%d) was called, and the data goes on in epoch %d: begin the loop at loader.epoch, "
                 "or the order of the next epochs differs" % (said, known)
             )
+        self._start_workers(own)
+        attempt(loader_state.restore_generators, loader, own)
+        if self._epoch_rng is not None:
+            rng.restore(self._epoch_rng)
+
+    def _start_workers(self, own: Dict[str, Any]) -> None:
+        """Let those that had lived on live before an epoch begins: it draws no seed for them then."""
+        loader = self._loader
         if own.get("goes_on") and not loader_state.goes_on(loader):
             print_line(
                 "workers of persistent_workers=True begin anew: what they draw themselves (augmentation) differs"
@@ -125,9 +137,6 @@ class WrappedLoader(Generic[Batch]):
             iter(loader)  # It starts them, and draws a seed for them, which a later epoch does not.
             if not loader_state.goes_on(loader):
                 print_line("%s starts its workers with the first batch: the order differs" % type(loader).__name__)
-        attempt(loader_state.restore_generators, loader, own)
-        if self._epoch_rng is not None:
-            rng.restore(self._epoch_rng)
 
     @property
     def repositioned(self) -> bool:

@@ -16,7 +16,6 @@ from weakref import ref
 from trainer_shim import timing
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.launch import is_required
-from trainer_shim.loader import WrappedLoader
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, rng
 from trainer_shim.saving.newest_good import NewestGood
@@ -27,7 +26,16 @@ from trainer_shim.tokens import Replicas
 from . import base, deepspeed_engine, hooks, plain, replicas, torch_calls, trained
 from .background import Write, absolute
 from .base import Options
-from .lightning_checkpoints import CHECKPOINT_FILE, STATE_KEY, LightningSaver, fit_state, state_of, trained_in
+from .lightning_checkpoints import (
+    CHECKPOINT_FILE,
+    STATE_KEY,
+    LightningSaver,
+    fit_state,
+    give_positions,
+    prepare_inner,
+    state_of,
+    trained_in,
+)
 
 
 class LightningKind:
@@ -76,9 +84,7 @@ class LightningKind:
         trainer.callbacks.insert(0, callback)  # A ModelCheckpoint stays the last, where Lightning has put it.
         loaders = hooks.Undo()
         if hasattr(getattr(trainer, "_data_connector", None), "_prepare_dataloader"):
-            hooks.replace(
-                loaders, trainer._data_connector, "_prepare_dataloader", hooks.around(_prepare_inner, trainer)
-            )
+            hooks.replace(loaders, trainer._data_connector, "_prepare_dataloader", hooks.around(prepare_inner, trainer))
 
         known, known_callback, saver = ref(trainer), ref(callback), self._saver
 
@@ -94,38 +100,6 @@ class LightningKind:
                 saver.forget_resume()
 
         return undo
-
-
-def _prepare_inner(trainer: Any, original: Callable[..., Any], loader: Any, *args: Any, **kwargs: Any) -> Any:
-    """Lightning gives ranks a sampler of their own in a DataLoader that it knows: so it gets the one inside of ours."""
-    if not isinstance(loader, WrappedLoader):
-        return original(loader, *args, **kwargs)
-    loader.prepare(lambda inner: original(inner, *args, **kwargs))
-    if getattr(trainer, "training", False):  # Not one of validation, inside of fit() either.
-        known = ref(trainer)  # The script may use its loader for the next one.
-        loader.hold_back(lambda: _held_back(known()))
-        is_counted, _ = attempt(_is_epoch_counted, trainer)
-        loader.count_epochs(bool(is_counted))
-    return loader
-
-
-def _held_back(trainer: Any) -> int:
-    """Return how many batches wait in fit(): of a loader without a length Lightning has the next one at hand."""
-    fetcher = getattr(getattr(trainer, "fit_loop", None), "_data_fetcher", None)
-    return len(getattr(fetcher, "batches", ()))
-
-
-def _is_epoch_counted(trainer: Any) -> bool:
-    """Whether fit() goes on from the end of an epoch's last batch: it counts that epoch as done, and asks for the next.
-
-    Behind a validation it does so at the next epoch. Where the epoch's end had begun it asks for a batch of it first,
-    and learns from the loader that there is none.
-    """
-    loop = trainer.fit_loop
-    epochs, batches = loop.epoch_progress.total, loop.epoch_loop.batch_progress
-    is_in_epoch = epochs.started == epochs.ready and epochs.processed == epochs.completed == epochs.started - 1
-    is_in_batch = batches.total.completed == batches.total.processed - 1
-    return bool(loop.restarting and batches.is_last_batch and is_in_epoch and is_in_batch)
 
 
 def make_callback(trainer: Any, meter: StepMeter) -> Any:
@@ -223,6 +197,7 @@ class LightningFit:
         hooks.replace(self._undo, trainer.strategy, "remove_checkpoint", hooks.around(self._remove))
         if self._step:
             self._take_state(str(trainer.ckpt_path or ""))
+            give_positions(trainer)
             self._give_generators()
             # What was gone on from may be written over before anything else is good.
             path, now_ns = absolute(str(trainer.ckpt_path)), time.monotonic_ns()

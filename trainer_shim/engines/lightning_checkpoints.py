@@ -1,4 +1,7 @@
-"""Checkpoints of a Trainer of Lightning: its own file in our directory when asked, and what fit() continues from."""
+"""Checkpoints of a Trainer of Lightning: its own file in our directory when asked, and what fit() continues from.
+
+The position in the data is there, too: Lightning keeps the state of a wrapped loader.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ import hashlib
 import json
 import os
 import re
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+from weakref import ref
 
 from trainer_shim import launch
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.lifetime import keeping
+from trainer_shim.loader import WrappedLoader
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, rng
 from trainer_shim.saving.pickled_values import Budget, TooLargeError, values_of
@@ -37,6 +42,55 @@ def trained_in(trainer: Any) -> List[Tuple[str, Any]]:
     """Return what its optimizers train, by name. Empty before fit()."""
     module = trainer.lightning_module
     return [] if module is None else base.watched(module.named_parameters(), trainer.optimizers)
+
+
+def prepare_inner(trainer: Any, original: Callable[..., Any], loader: Any, *args: Any, **kwargs: Any) -> Any:
+    """Lightning gives ranks a sampler of their own in a DataLoader that it knows: so it gets the one inside of ours."""
+    if not isinstance(loader, WrappedLoader):
+        return original(loader, *args, **kwargs)
+    loader.prepare(lambda inner: original(inner, *args, **kwargs))
+    if getattr(trainer, "training", False):  # Not one of validation, inside of fit() either.
+        known = ref(trainer)  # The script may use its loader for the next one.
+        loader.hold_back(lambda: _held_back(known()))
+        is_counted, _ = attempt(_is_epoch_counted, trainer)
+        loader.count_epochs(bool(is_counted))
+    return loader
+
+
+def _held_back(trainer: Any) -> int:
+    """Return how many batches wait in fit(): of a loader without a length Lightning has the next one at hand."""
+    fetcher = getattr(getattr(trainer, "fit_loop", None), "_data_fetcher", None)
+    return len(getattr(fetcher, "batches", ()))
+
+
+def _is_epoch_counted(trainer: Any) -> bool:
+    """Whether fit() goes on from the end of an epoch's last batch: it counts that epoch as done, and asks for the next.
+
+    Behind a validation it does so at the next epoch. Where the epoch's end had begun it asks for a batch of it first,
+    and learns from the loader that there is none.
+    """
+    loop = trainer.fit_loop
+    epochs, batches = loop.epoch_progress.total, loop.epoch_loop.batch_progress
+    is_in_epoch = epochs.started == epochs.ready and epochs.processed == epochs.completed == epochs.started - 1
+    is_in_batch = batches.total.completed == batches.total.processed - 1
+    return bool(loop.restarting and batches.is_last_batch and is_in_epoch and is_in_batch)
+
+
+@guarded()
+def give_positions(trainer: Any) -> None:
+    """Give the loaders what Lightning has read and gives to none: so it does behind the end of an epoch.
+
+    Call before the generators are put back.
+    """
+    loop = trainer.fit_loop
+    states, loop._combined_loader_states_to_load = getattr(loop, "_combined_loader_states_to_load", ()), []
+    loaders = [one for one in loop._combined_loader.flattened if hasattr(one, "load_state_dict")]
+    if loop.restarting or len(states) != len(loaders) or _held_back(trainer):
+        return  # Where a batch waits, of a loader without a length, the epoch has begun.
+    for loader, state in zip(loaders, states):  # noqa: B905  (strict= is not in Python 3.9; the lengths are equal)
+        if isinstance(loader, WrappedLoader):
+            loader.count_epochs(True)
+            loader.load_state_dict(state)
 
 
 class LightningSaver(base.PositionSaver):

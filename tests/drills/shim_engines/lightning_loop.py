@@ -50,7 +50,12 @@ class Stream(torch.utils.data.IterableDataset):
 
 module = Module()
 size = told.get("size", 512)  # Where it is told: shuffled, and every second step and every end of an epoch is saved.
-data = torch.utils.data.DataLoader(Stream() if told.get("stream") else Toy(size), batch_size=4, shuffle="size" in told)
+ordered = {"shuffle": "size" in told}
+if told.get("seed"):
+    ordered["generator"] = torch.Generator().manual_seed(told["seed"])
+if told.get("workers"):
+    ordered.update(num_workers=told["workers"], persistent_workers=True)
+data = torch.utils.data.DataLoader(Stream() if told.get("stream") else Toy(size), batch_size=4, **ordered)
 every = {
     "steps": {"every_n_train_steps": 2},
     "epochs": {"save_on_train_epoch_end": True},

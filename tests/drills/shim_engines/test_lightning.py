@@ -60,8 +60,13 @@ def test_a_checkpoint_in_our_directory_resumes_with_the_same_losses(run_ranks, t
 
 @pytest.mark.parametrize(
     ("ends", "places"),
-    [({}, [("validations", 4)]), ({"epochs": 3, "validates": 0}, [("epochs", 4), ("steps", 4)])],
-    ids=["steps", "epochs"],
+    [
+        ({}, [("validations", 4)]),
+        ({"epochs": 3, "validates": 0}, [("epochs", 4), ("steps", 4)]),
+        ({"epochs": 3, "validates": 0, "seed": 5}, [("epochs", 8)]),
+        ({"epochs": 3, "validates": 0, "workers": 1}, [("epochs", 4), ("steps", 4)]),
+    ],
+    ids=["steps", "epochs", "a generator of the loader's own", "workers that live on"],
 )
 def test_its_own_checkpoints_resume_with_the_same_losses_at_the_end_of_an_epoch_too(
     run_ranks, tmp_path: Path, ends: dict[str, int], places: list[tuple[str, int]]
@@ -69,7 +74,7 @@ def test_its_own_checkpoints_resume_with_the_same_losses_at_the_end_of_an_epoch_
     """Four steps an epoch, in an order that is drawn at its begin, and perhaps a validation after each second step.
 
     At the end of an epoch's last batch Lightning counts it as done, behind the validation after that it asks for
-    nothing more of it, and at the epoch's end for one batch.
+    nothing more of it, and at the epoch's end for one batch, or, told epochs and no steps, gives the loader no state.
     """
     chosen = {"size": 32, "steps": 12, **ends}
     whole = run_ranks("lightning_loop.py", told(tmp_path, saves=[place for place, _ in places], **chosen))[0]["losses"]

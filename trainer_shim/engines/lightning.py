@@ -174,6 +174,7 @@ class LightningFit:
         self._undo = hooks.Undo()
         self._step = 0
         self._eval_parts: List[Optional[int]] = []
+        self._boundary_due = False  # Once the step's validation is over.
         self.loaded: Dict[str, Any] = {}  # The callback's state in the checkpoint that fit() began with.
         self._good = NewestGood()  # Of what the script or Lightning has saved.
         self._announcements: List[Announcement] = []  # What Lightning has saved and is perhaps not there yet.
@@ -195,6 +196,8 @@ class LightningFit:
         self._step = int(trainer.global_step)
         hooks.replace(self._undo, trainer, "save_checkpoint", hooks.around(self._save))
         hooks.replace(self._undo, trainer.strategy, "remove_checkpoint", hooks.around(self._remove))
+        self._boundary_due = False
+        hooks.replace(self._undo, trainer.fit_loop.epoch_loop.val_loop, "run", hooks.around(self._validate))
         if self._step:
             self._take_state(str(trainer.ckpt_path or ""))
             give_positions(trainer)
@@ -319,6 +322,7 @@ class LightningFit:
     @guarded()
     def begin_batch(self, batch: Any) -> None:
         """A micro-batch is here."""
+        self._end_boundary()  # There was no validation.
         if isinstance(batch, dict):
             self._meter.enter_forward(True, (), batch)
         else:
@@ -334,6 +338,26 @@ class LightningFit:
         if self._announcements:
             self._announce()
         if self._end_step():
+            # What is saved before a validation never has it: Lightning goes on behind it.
+            is_awaited, _ = attempt(self._awaits_validation)
+            self._boundary_due = bool(is_awaited)
+            if not is_awaited:
+                self._meter.boundary()
+
+    def _awaits_validation(self) -> bool:
+        """Whether it comes next. Nothing that is not good waits for it."""
+        loop = self._trainer.fit_loop
+        return self._meter.progress.is_good and bool(loop.epoch_loop._should_check_val_fx(loop._data_fetcher))
+
+    def _validate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """All callbacks have seen its end behind this, and know what it told."""
+        result = original(*args, **kwargs)
+        self._end_boundary()
+        return result
+
+    def _end_boundary(self) -> None:
+        is_due, self._boundary_due = self._boundary_due, False
+        if is_due:
             self._meter.boundary()
 
     @guarded(fallback=False)
@@ -361,6 +385,7 @@ class LightningFit:
     @guarded()
     def end(self) -> None:
         """fit() has come to its end: it was not broken off."""
+        self._end_boundary()
         self.loaded = {}
         for one in self._announcements:
             one.write.wait()  # As Lightning does, next.

@@ -10,12 +10,14 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from tiny import KeptWatch, TinyModel, Toy, write_report
 
 from trainer_shim import attach, wrap_loader
+from trainer_shim.scalars import is_sound
 
 warnings.simplefilter("ignore")
 told = json.loads(sys.argv[1])
 torch.set_num_threads(1)
 torch.manual_seed(7)
-kept, losses = [], []
+kept, losses, validations = [], [], []
+seen_at = {}  # By the step of a boundary: that of the last validation before it.
 
 
 class Module(pl.LightningModule):
@@ -32,13 +34,25 @@ class Module(pl.LightningModule):
 
     def validation_step(self, batch, batch_idx):
         self.model(*batch)
+        torch.rand(())
+        validations.append(self.global_step)
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
 
+class Watch(KeptWatch):
+    def step_frame(self, fields):
+        self.progress.sound = is_sound(fields)  # As watcher.py does.
+        super().step_frame(fields)
+
+    def at_boundary(self, step):
+        seen_at[step] = validations[-1]
+        super().at_boundary(step)
+
+
 def make_watch(*args, **kwargs):
-    kept.append(KeptWatch(*args, **kwargs))
+    kept.append(Watch(*args, **kwargs))
     kept[0].save_at = told.get("save_at")
     return kept[0]
 
@@ -87,7 +101,12 @@ if told["attached"]:
     assert shim.watching
     batches = wrap_loader(data)
 trainer.fit(module, batches, data, ckpt_path=told.get("resume"))
-report = {"losses": losses, "weights": [float(p.double().sum()) for p in module.parameters()]}
+report = {
+    "losses": losses,
+    "validations": validations,
+    "seen_at": seen_at,
+    "weights": [float(p.double().sum()) for p in module.parameters()],
+}
 if told["attached"]:
     shim.close()
     report |= kept[0].report()

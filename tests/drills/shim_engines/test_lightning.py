@@ -58,6 +58,23 @@ def test_a_checkpoint_in_our_directory_resumes_with_the_same_losses(run_ranks, t
     assert resumed["hello"]["resumed_step"] == 3
 
 
+@pytest.mark.parametrize("step", [2, 4], ids=["within an epoch", "at its end"])
+def test_a_step_with_a_validation_is_saved_behind_it(run_ranks, tmp_path: Path, step: int) -> None:
+    """It draws random numbers, and Lightning does not make up for one that a checkpoint lacks."""
+    chosen = {"size": 32, "steps": 12}
+    whole = run_ranks("lightning_loop.py", told(tmp_path, save_at=step, **chosen))[0]
+    path = str(tmp_path / "costgov" / "cg_drill" / "trainer.ckpt")
+    resumed = run_ranks("lightning_loop.py", told(tmp_path / "again", resume=path, **chosen))[0]
+    assert resumed["losses"] == whole["losses"][2 * step :]
+    later = [one for one in resumed["validations"] if one > step]
+    assert later == [one for one in whole["validations"] if one > step]
+
+
+def test_what_is_not_good_does_not_wait_for_a_validation(run_ranks, tmp_path: Path) -> None:
+    seen_at = run_ranks("lightning_loop.py", told(tmp_path, broken=4, size=32))[0]["seen_at"]
+    assert [seen_at[step] for step in ("2", "3", "4")] == [2, 2, 2]
+
+
 @pytest.mark.parametrize(
     ("ends", "places"),
     [

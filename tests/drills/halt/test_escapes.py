@@ -154,7 +154,7 @@ def test_what_drops_its_mark_stays_in_a_control_group_of_its_own(
     public: Path, delegated: Place, bystanders: Make
 ) -> None:
     """By a user, in a unit that is delegated to them. What hops from fork to fork is never where it was just seen."""
-    os.chown(public, USER, USER)
+    public.chmod(0o1777)  # Nobody may replace in it what is root's.
     others = bystanders(public)
     into = ("/bin/sh", "-c", f'echo $$ > {delegated.directory}/cgroup.procs && exec "$@"', "sh")
     leftover = delegated.directory / f"{PREFIX}killed-00000000"
@@ -205,7 +205,7 @@ def test_an_orphan_that_dropped_all_that_it_had_inherited(
 @needs_root
 def test_what_has_become_another_users_ends_with_roots_command_and_that_with_it(public: Path) -> None:
     """As a container's entry point drops root: its shell would start the halted trainer again."""
-    os.chown(public, USER, USER)
+    public.chmod(0o1777)  # Nobody may replace in it what is root's.
     trains = f"{shlex.join(AS_USER)} {sys.executable} {HERE / 'trainee.py'} polite {public}"
     helps = f"setpriv --reuid={USER + 1} --clear-groups sleep {FOR_EVER} > /dev/null 2>&1 & echo $! > {public}/helper"
     script = f"{helps}; {trains}; touch {public}/again; exec {trains}"
@@ -223,7 +223,7 @@ def test_as_pid_1_the_commands_orphans_are_told_from_those_of_others(public: Pat
     The trainer is another user's, has left its launcher, which ends before its hello, and beside it is one that has
     dropped all that it had inherited.
     """
-    os.chown(public, USER, USER)
+    public.chmod(0o1777)  # Nobody may replace in it what is root's.
     foreign = f"until [ -e {public}/up ]; do sleep 0.02; done; setsid sleep {FOR_EVER} & echo $! > {public}/foreign"
     first = (*NO_GROUPS, *APART, "/bin/sh", "-c", 'sh -c "$0" & exec "$@"', foreign)
     stays = f"echo $$ > {public}/left; exec sleep {SAFETY_S}"

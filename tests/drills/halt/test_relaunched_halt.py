@@ -55,7 +55,7 @@ def as_user(uid: int) -> str:
 
 def entry_point(work: Path, mode: str) -> list[str]:
     """Each of its processes writes its pid to a file before it does nothing for ever."""
-    work.chmod(0o777)
+    work.chmod(0o1777)
     waits = f"exec sleep {FOR_EVER}"
     train = f"echo $$ >> {work}/trainers; exec {sys.executable} {HERE / 'trainee.py'} {mode} {work} 600"
     login = f"{as_user(LOGIN)} sh -c 'echo $$ > {work}/login; {waits}'"

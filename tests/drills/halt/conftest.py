@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import resource
@@ -248,6 +249,18 @@ class Service:
         with (self.work / "trainee.log").open("ab") as log:
             self.trainees.append(subprocess.Popen(argv, env=environ, stdout=log, stderr=log, start_new_session=True))
         return self.trainees[-1]
+
+
+@pytest.fixture
+def among_orphans(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Not beside another drill that has it.
+
+    A killed costgov leaves orphans to init. A halt names those of its user and time, which may be its own: a drill that
+    wants nobody named would see them.
+    """
+    with open(tmp_path_factory.getbasetemp().parent / "orphans.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ ROOTLESS_UID = 1000
 ROOTLESS = ("unshare", "--user", f"--map-user={ROOTLESS_UID}", f"--map-group={ROOTLESS_UID}")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: namespaces and other users")
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux (Debian package tmux)")
-pytestmark = needs_tmux
+pytestmark = [needs_tmux, pytest.mark.usefixtures("among_orphans")]
 # As most containers have it, and a login without a systemd of its own: no control group may be made.
 NO_GROUPS = (
     "unshare", "--mount", "/bin/sh", "-c",

@@ -21,7 +21,10 @@ from tests.drills.halt.conftest import APART, HERE, POLICY, Service, begin, end_
 from tests.drills.halt.test_ends import knows_of
 from tests.drills.halt.test_governor_dies import stage_of
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a PID namespace")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a PID namespace"),
+    pytest.mark.usefixtures("among_orphans"),
+]
 needs_initial = pytest.mark.skipif(
     os.stat("/proc/self/ns/pid").st_ino != INITIAL,
     reason="needs the machine's own PID namespace, which sees all others",

@@ -23,7 +23,10 @@ from tests.drills.halt.test_ends import knows_of
 from tests.drills.halt.test_escapes import AS_USER, NO_GROUPS, USER, Bystanders
 from tests.drills.halt.test_governor_dies import stage_of
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: namespaces and other users")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: namespaces and other users"),
+    pytest.mark.usefixtures("among_orphans"),
+]
 HELPER, LOGIN = USER + 1, USER + 2
 # How a trainee makes the stage last until costgov is killed in it.
 LASTING = {"SAVING": "slow_save", "TERMED": "deaf_term"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -92,7 +93,8 @@ def until_gone(pid: int, meanwhile: Callable[[], object]) -> None:
     try:
         while not select.select([pidfd], [], [], 0.005)[0]:
             assert time.monotonic() < deadline, f"pid {pid} does not end"
-            meanwhile()
+            with contextlib.suppress(ProcessLookupError):  # It has ended since, and somebody has taken it.
+                meanwhile()
     finally:
         os.close(pidfd)
 

@@ -109,9 +109,10 @@ class Adoption:
     def above_both(
         self, table: Table, ranks: Iterable[ProcessId], uids: Collection[int], others: Iterable[ProcessId]
     ) -> frozenset[int]:  # fmt: skip
-        """What is above these ranks, and perhaps above other users' runs too: of the run that has the name.
+        """The processes above these ranks, for the run of the command's name, where all other runs are strangers'.
 
-        Empty where our own user or the run's has another run, as in `to_end`.
+        A halt ends these though such a run stands below them too. Empty where there is no other run, or where one is of
+        our own user or of the run's, as in `to_end`.
         """
         busy = _uids_of(self._its(table), others)
         if not busy or not self._is_among_strangers(uids, busy):

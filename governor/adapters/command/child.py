@@ -18,6 +18,7 @@ from typing import IO, Final
 
 from governor.adapters.command import launch_lock
 from governor.adapters.command.evidence import Evidence, OomWatch, output_files
+from governor.adapters.command.gate import require_program, start_waiting
 from governor.adapters.command.orphans import BeforeChildren, adopt_orphans, adoption, send_to_marked
 from governor.adapters.command.surroundings import MARK
 from governor.adapters.machine.control_group import OwnGroup, make_group
@@ -37,6 +38,9 @@ INSIDE: Final = "COSTGOV_INSIDE"  # Set in the command's environment: the run na
 LOOK_PERIOD_NS: Final = NS_PER_S
 # The first two go to the command. At the third we leave, with the halt unfinished. Those count that came in a row.
 INTERRUPTS_BEFORE_LEAVING: Final = 3
+
+
+Tell = Callable[[int, int, OwnGroup | None], None]
 
 
 def _to_nobody(_: signal.Signals) -> bool:
@@ -223,23 +227,26 @@ def _name_of(signum: int) -> str:
         return f"signal {signum}"
 
 
+def _tell_nobody(_pid: int, _mark: int, _group: OwnGroup | None) -> None:
+    pass
+
+
+def _environ(trainer_socket: str, name: str, state_dir: Path | None) -> dict[str, str]:
+    lock = launch_lock.told(state_dir) if state_dir is not None else {}
+    return {**os.environ, "COSTGOV_SOCKET": trainer_socket, "COSTGOV_RUN": name, INSIDE: name, **lock}
+
+
 def start_command(
     argv: Sequence[str], trainer_socket: str, name: str, sink: IO[bytes] | None, as_found: AbstractContextManager[None],
-    before: BeforeChildren, state_dir: Path | None = None,
+    before: BeforeChildren, state_dir: Path | None = None, tell: Tell = _tell_nobody,
 ) -> Command:  # fmt: skip
     """Start it. Within `as_found`, what is started ignores no signal for our sake. OSError: it cannot be run.
 
-    `state_dir`: where what it starts holds the lock of its launch.
+    `state_dir`: where what it starts holds the lock of its launch. `tell`: gets its pid, its mark and its group before
+    its first instruction, which waits for that.
     """
-    environ = {
-        **os.environ,
-        "COSTGOV_SOCKET": trainer_socket,
-        "COSTGOV_RUN": name,
-        INSIDE: name,
-        **(launch_lock.told(state_dir) if state_dir is not None else {}),
-    }
-    # The command gets its own session: Ctrl-C reaches it only once, through us, and its process tree is distinct from
-    # ours.
+    environ = _environ(trainer_socket, name, state_dir)
+    require_program(argv[0], environ)
     group = make_group(name)
     evidence = Evidence(output_files((1, 2) if sink is None else (sink.fileno(),)), OomWatch.begin())
     adopt_orphans()
@@ -248,23 +255,31 @@ def start_command(
     mark = limit.mark if limit.mark is not None else secrets.randbits(MARK_BITS) | 1 << (MARK_BITS - 1)
     environ[MARK] = str(mark)
 
-    def settle() -> None:  # Two system calls, which take no lock that a thread may hold.
-        limit.take()
-        if group is not None:
-            group.join()
-
     lock = launch_lock.join(state_dir) if state_dir is not None else None
+
+    def start(wait: Callable[[], None]) -> subprocess.Popen[bytes]:
+        def before_exec() -> None:  # System calls alone, which take no lock that a thread may hold.
+            limit.take()
+            if group is not None:
+                group.join()
+            wait()
+
+        # Its own session: Ctrl-C reaches it only once, through us, and its process tree is distinct from ours.
+        return subprocess.Popen(
+            argv,
+            env=environ,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
+            pass_fds=() if lock is None else (lock,),
+            preexec_fn=before_exec,  # noqa: PLW1509
+        )
+
+    def told(pid: int) -> None:
+        tell(pid, mark, group if group is not None and group.holds(pid) else None)
+
     try:
-        with as_found:
-            process = subprocess.Popen(
-                argv,
-                env=environ,
-                stdout=sink,
-                stderr=sink,
-                start_new_session=True,
-                pass_fds=() if lock is None else (lock,),
-                preexec_fn=settle,  # noqa: PLW1509
-            )
+        process = start_waiting(start, as_found, told)
     except OSError:
         if group is not None:
             group.remove()

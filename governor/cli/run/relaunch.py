@@ -12,7 +12,7 @@ from typing import Final
 from governor.adapters.command.child import Command, living
 from governor.adapters.command.surroundings import Surroundings, here
 from governor.adapters.journal.writer import JournalLocked
-from governor.adapters.machine.control_group import left_group
+from governor.adapters.machine.control_group import OwnGroup, left_group
 from governor.app.earlier_launch import lives_elsewhere, lives_here
 from governor.app.node_facts import CannotStart
 from governor.app.settings_file import paths_of_run
@@ -26,6 +26,7 @@ from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.halt_plan import RUNG_DESTROY
 from governor.core.engine.managed_run import ManagedRun, announced_by_others
 from governor.core.engine.node import RUNS_MAX
+from governor.core.events.inputs import CommandLaunched, LauncherExited
 from governor.core.halt.incident import Incident, process_of
 from governor.core.halt.state import HaltState, StopTarget
 from governor.daemon import signals
@@ -50,6 +51,30 @@ def own_argv(name: str, argv: Sequence[str]) -> tuple[str, ...]:
     given = sys.argv[1 : len(sys.argv) - len(argv)] if is_ours else ["run", "--"]
     named = given if "--name" in given else [*given[:1], "--name", name, *given[1:]]
     return ("costgov", *named, *argv)
+
+
+def note_launch(
+    governor: Governor, name: str, argv: Sequence[str], pid: int, mark: int | None, group: OwnGroup | None
+) -> None:  # fmt: skip
+    """Have the command in the journal: a launch of this name after our `kill -9` must know it."""
+    try:
+        facts = governor.processes.facts(pid)
+    except OSError:  # No free descriptors.
+        return
+    if facts is not None:
+        marks, cgroups = () if mark is None else (mark,), () if group is None else (group.path,)
+        at, own = governor.clock.mono(), own_argv(name, argv)
+        launched = CommandLaunched(at, name, os.getuid(), (facts.process,), own, marks, cgroups, here())
+        governor.daemon.apply(launched)
+
+
+def cannot_run(governor: Governor, program: str, error: OSError) -> int:
+    """Say so, and that this launch is over: its process was there perhaps, and ran nothing."""
+    if governor.node.launched is not None:
+        governor.daemon.apply(LauncherExited(governor.clock.mono()))
+        governor.daemon.persist_runs()
+    sys.stderr.write(f"costgov: {program}: cannot be run: {error.strerror}\n")
+    return ExitCode.NOT_FOUND if isinstance(error, FileNotFoundError) else ExitCode.CANNOT_EXECUTE
 
 
 def launched_before(governor: Governor, name: str) -> str | None:

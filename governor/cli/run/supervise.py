@@ -12,7 +12,7 @@ from typing import IO, Any, Final
 
 from governor.adapters.command.child import Command, CommandEnd, end_command, living, start_command
 from governor.adapters.command.orphans import BeforeChildren, Reaper
-from governor.adapters.command.surroundings import Surroundings, here
+from governor.adapters.command.surroundings import Surroundings
 from governor.adapters.journal.ended_runs import prune
 from governor.app.earlier_launch import taken_for_over
 from governor.app.node_facts import CannotStart
@@ -23,7 +23,16 @@ from governor.cli.run.console import Console
 from governor.cli.run.limits import Limits, refused
 from governor.cli.run.outcome import Outcome
 from governor.cli.run.own_runs import beside_halted, of_command, watched
-from governor.cli.run.relaunch import how_to_resume, is_running, left_unwatched, made_for, own_argv, still_there
+from governor.cli.run.relaunch import (
+    cannot_run,
+    how_to_resume,
+    is_running,
+    left_unwatched,
+    made_for,
+    note_launch,
+    own_argv,
+    still_there,
+)
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_S, format_usd
@@ -33,7 +42,6 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.ends import RunEnd
-from governor.core.events.inputs import CommandLaunched
 from governor.core.halt.incident import Incident
 from governor.core.halt.state import StopTarget
 from governor.core.runs.ends import ended_text
@@ -113,15 +121,16 @@ def _run_governed(
                 try:
                     command = start_command(
                         argv, str(governor.trainer_socket), name, sink, signals.as_found(), before,
-                        settings.paths.state_dir,
+                        settings.paths.state_dir, partial(note_launch, governor, name, argv),
                     )  # fmt: skip
                 except OSError as error:
-                    sys.stderr.write(f"costgov: {argv[0]}: cannot be run: {error.strerror}\n")
-                    return 127 if isinstance(error, FileNotFoundError) else 126
+                    return cannot_run(governor, argv[0], error)
                 answers = SignalAnswers(command, console.print_line)
                 outcome.lives = partial(_lives, command)
                 if command.group is not None:
                     at_end.callback(command.group.remove)
+            else:
+                note_launch(governor, name, argv, command.process.pid, command.mark, command.group)
             outcome.processes = outcome.processes or command.identity(governor.processes)
             if _watch(governor, command, name, argv, answers):
                 _close(governor, command, name, argv, outcome, console)
@@ -199,12 +208,6 @@ def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str],
     )  # fmt: skip
     reaper = Reaper(pid, command.mark, command.group)
     governor.daemon.supervise(supervised, ended, reaper, command.evidence.oom)
-    if supervised.processes:
-        launched = CommandLaunched(
-            governor.clock.mono(), name, os.getuid(), supervised.processes, supervised.argv, supervised.marks,
-            supervised.cgroups, here(),
-        )  # fmt: skip
-        governor.daemon.apply(launched)
     return governor.daemon.run(governor.begin)
 
 

@@ -42,7 +42,6 @@ ATTACH_EXPECTED_NS: Final = DurationNs(60 * NS_PER_S)
 def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
     node.launched = node.command = event
     node.idle.command = event.run
-    node.request_persist()  # Whoever launches this name after our crash must know these processes.
     count_untold(node, event)
     previous = node.previous_command
     if previous is not None and set(previous.processes) == set(event.processes):
@@ -338,10 +337,11 @@ def _shield(managed: ManagedRun) -> str:
 
 def launched_row(node: Node) -> Mapping[str, Any] | None:
     """What a restarted governor must know of the command. Plain JSON: few charges, at most UNALLOCATED_MAX."""
-    if node.launched is None:
+    launched = node.launched or _waiting(node)
+    if launched is None:
         return None
     charges, older = node.ledger.book.unallocated_charges()
-    launch = LeftLaunch.of_command(node.launched)
+    launch = LeftLaunch.of_command(launched)
     return {
         "run": launch.run,
         "uid": launch.uid,
@@ -352,9 +352,15 @@ def launched_row(node: Node) -> Mapping[str, Any] | None:
         "nobodys_since": node.account.since,
         "nobodys": [charge_row(charge) for charge in charges],
         "nobodys_older_usd_micros": older,
-        "unattached": any(managed.is_unattached for managed in node.runs.values()),
+        "unattached": node.launched is None or any(managed.is_unattached for managed in node.runs.values()),
         **({} if node.account.has_own else {"lent": _lent_rows(node)}),
     }
+
+
+def _waiting(node: Node) -> CommandLaunched | None:
+    """A command that waits for what the journal knows of its name."""
+    waiting = (event for events in node.waiting.values() for event in events)
+    return next((event for event in waiting if isinstance(event, CommandLaunched)), None)
 
 
 def _lent_rows(node: Node) -> Mapping[str, Any]:

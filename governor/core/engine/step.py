@@ -186,10 +186,14 @@ _INCIDENT_HANDLERS: Final[dict[type, Callable[[Node, ManagedRun, Any], list[Effe
 
 
 def _on_command_launched(node: Node, event: CommandLaunched) -> list[Effect]:
-    if asked := names.ask_first(node, event):
-        return asked
-    names.free_for_command(node, event)
-    return [*launched_command.on_launched(node, event), *metering.settle(node, event.at)]
+    """It waits for the commit before it does anything: whoever launches this name after our crash must know it."""
+    effects = names.ask_first(node, event)
+    if not effects:
+        names.free_for_command(node, event)
+        effects = [*launched_command.on_launched(node, event), *metering.settle(node, event.at)]
+    effects = [*effects, persist(node, event.at, durable=True)]
+    node.request_persist()  # What its first tick charges waits for no period.
+    return effects
 
 
 def _on_command_exited(node: Node, event: CommandExited) -> list[Effect]:

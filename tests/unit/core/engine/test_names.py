@@ -27,7 +27,9 @@ from governor.core.events.inputs import (
 )
 from governor.core.events.machine import RunRecalled, UidRangesSeen
 from governor.core.events.streams import StreamOpened
+from governor.core.halt.incident import process_row
 from governor.core.money.budgets import Scope, ScopedBudget, ScopeKind
+from governor.core.money.charges import UNALLOCATED
 from governor.core.money.group_totals import PAST_MAX
 from governor.core.runs.life import LifeFact
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, tick
@@ -323,7 +325,11 @@ def test_a_log_and_a_launched_command_wait_for_what_their_name_has_spent() -> No
     node = make_node(cloud="none")
     play(node, tick(0))
     node.names_dropped = True
-    assert play(node, CommandLaunched(at(2), "mine", 1000, (peer(7).process,), ())) == [RecallRun("mine")]
+    recall, kept = play(node, CommandLaunched(at(2), "mine", 1000, (peer(7).process,), ()))
+    assert recall == RecallRun("mine")
+    assert isinstance(kept, PersistRuns)
+    assert kept.durable
+    assert kept.runs[UNALLOCATED]["launched"]["processes"] == [process_row(peer(7).process)], "it waits for no answer"
     play(node, tick(2.25))
     assert "mine" not in node.runs
     play(node, RunRecalled(at(2.25), "mine", {"run": "mine", **spent}), tick(2.5))

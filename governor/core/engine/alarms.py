@@ -206,6 +206,8 @@ def begun_anew_alarms(managed: ManagedRun) -> list[Effect]:
     managed.reported.begun = attempt
     if good is None or not good.step or not good.is_fit or run.step > run.attempt_step or good.step < run.step:
         return []
+    if run.last_good_at is not None and run.last_good_at >= run.attempt_at:
+        return []  # This attempt has saved it: a loop may tell of a checkpoint before it tells of its steps.
     text = (
         f"run {run.run} begins at step 0, since shim.resume() has found nothing where it looked: its last good "
         f"checkpoint is of step {good.step:,} ({good.path}), and what was trained is paid again; end it and load that "

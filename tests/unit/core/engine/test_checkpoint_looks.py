@@ -140,3 +140,11 @@ def test_a_launch_whose_resume_finds_nothing_of_what_was_saved_says_so_once(
         for one in (a_step(first + count - 1, 0, when=44 + count, attempt_step=count), tick(44 + count))
     ]
     assert alarms(play(node, *steps)).count("begun_anew") == is_told
+
+
+def test_what_the_launch_itself_has_saved_before_its_first_step_is_told_is_nothing_to_go_on_from() -> None:
+    node = make_node()
+    play(node, *(hello(rank, when=1, resumes="called") for rank in (0, 1)))
+    play(node, hello(when=1.4, resumes="called", last_good=saved(3, 1.3)))
+    steps = [one for step in (1, 2, 3) for one in (a_step(step, 0, when=1.5 + step / 100), tick(2 + step / 10))]
+    assert alarms(play(node, *steps)).count("begun_anew") == 0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Generic, Iterable, Iterator, List, Optional, TypeVar
+from typing import Any, Callable, Dict, Generic, Iterable, Iterator, List, NamedTuple, Optional, TypeVar
 from weakref import WeakSet
 
 from .guard import attempt, print_line
@@ -16,6 +17,16 @@ Batch = TypeVar("Batch")
 # Loaders whose position belongs into the checkpoint, in the order in which the script wrapped them.
 _LOADERS: WeakSet[Any] = WeakSet()
 _WRAPPED_TOTAL = [0]
+_LIGHTNINGS_LOOK = "_check_dataloader_iterable"  # Of what is no torch DataLoader: it takes no batch.
+
+
+class _Made(NamedTuple):
+    """An iterator of the loader's own, and what its order is drawn by, as it was before."""
+
+    iterator: Iterator[Any]
+    rng: Dict[str, Any]
+    own: Optional[Dict[str, Any]]
+    loaded: int  # How many positions had been loaded: behind the next one it is not of this order.
 
 
 class WrappedLoader(Generic[Batch]):
@@ -33,7 +44,9 @@ class WrappedLoader(Generic[Batch]):
         self._epoch_rng: Optional[Dict[str, Any]] = None  # As it was before the epoch's order was drawn.
         self._epoch_own: Optional[Dict[str, Any]] = None  # Likewise, of the loader's own: see loader_state.
         self._resume: Optional[Dict[str, Any]] = None
-        self._index = _WRAPPED_TOTAL[0]
+        self._loaded = 0
+        self._is_untaken = False  # Since a position was loaded nothing was taken.
+        self._index = _WRAPPED_TOTAL[0]  # The last one of ours: see __setattr__.
         _WRAPPED_TOTAL[0] += 1
         _LOADERS.add(self)
 
@@ -42,12 +55,24 @@ class WrappedLoader(Generic[Batch]):
             if self._is_asked:
                 self._pass_over()
             self._is_asked = True
-        return _TimedIterator(self)
+        iterator = _TimedIterator(self)
+        # A DataLoader draws a seed for each iterator, taken from or not: so does this one, at the same moment. Behind a
+        # position that was loaded the process's own generators are perhaps not back yet.
+        if not self._is_untaken and sys._getframe(1).f_code.co_name != _LIGHTNINGS_LOOK:
+            iterator.make()
+        return iterator
 
     def __getattr__(self, name: str) -> Any:
         if name == "_loader":
             raise AttributeError(name)  # This object is half-built, e.g. while it is unpickled.
         return getattr(self._loader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What is not ours is the loader's: Lightning forgets its workers so, and samplers are exchanged."""
+        if "_index" in vars(self) and name not in vars(self):
+            setattr(self._loader, name, value)
+        else:
+            object.__setattr__(self, name, value)
 
     def prepare(self, make: Callable[[Any], Any]) -> None:
         """Put `make(loader)` in the wrapped loader's place: a framework gives each rank a sampler of its own."""
@@ -79,6 +104,8 @@ class WrappedLoader(Generic[Batch]):
         self.epoch = int(state["epoch"])
         self.batches = int(state["batches"])
         self._resume, self._is_asked = dict(state), False
+        self._loaded += 1
+        self._is_untaken = True
         if self._is_over:
             self._pass_over()
 
@@ -91,21 +118,29 @@ class WrappedLoader(Generic[Batch]):
         rng.restore(now)
         attempt(loader_state.restore_generators, self._loader, own)
 
-    def start_epoch(self) -> Iterator[Batch]:
-        """Return the loader's iterator at the position to start from."""
-        self.starts += 1
+    def make(self) -> _Made:
+        """Make an iterator. Until a batch is taken from it no epoch begins: Lightning makes some that it drops."""
+        drawn_by, (own, _) = rng.capture(), attempt(loader_state.capture, self._loader)
+        return _Made(iter(self._loader), drawn_by, own, self._loaded)
+
+    def start_epoch(self, made: Optional[_Made] = None) -> Iterator[Batch]:
+        """Return the loader's iterator at the position to start from. `made`: for an epoch from its beginning."""
         begun, self._begun = self._begun, True
+        self._is_untaken = False
         resume, self._resume = self._resume, None
         if resume is None:
-            self.epoch += begun  # Here, and not in iter(): Lightning calls that once more, to see whether it can.
+            self.starts += 1
+            self.epoch += begun
             self.batches = 0
-            self._epoch_rng = rng.capture()
-            self._epoch_own, _ = attempt(loader_state.capture, self._loader)
-            return iter(self._loader)
+            if made is None or made.loaded != self._loaded:
+                made = self.make()
+            self._epoch_rng, self._epoch_own = made.rng, made.own
+            return made.iterator
         # Drawing the order again takes random numbers that the interrupted run had taken long before.
         now = rng.capture()
         self._epoch_rng, self._epoch_own = resume.get("epoch_rng"), resume.get("epoch_own")
         self._begin_resumed(self._epoch_own or {})
+        self.starts += 1
         iterator = iter(self._loader)
         for _ in range(int(resume["batches"])):
             if next(iterator, iterator) is iterator:
@@ -130,10 +165,11 @@ class WrappedLoader(Generic[Batch]):
     def _start_workers(self, own: Dict[str, Any]) -> None:
         """Let those that had lived on live before an epoch begins: it draws no seed for them then."""
         loader = self._loader
-        if own.get("goes_on") and not loader_state.goes_on(loader):
+        if own.get("goes_on") and not (self.starts and loader_state.goes_on(loader)):
             print_line(
                 "workers of persistent_workers=True begin anew: what they draw themselves (augmentation) differs"
             )
+        if own.get("goes_on") and not loader_state.goes_on(loader):
             iter(loader)  # It starts them, and draws a seed for them, which a later epoch does not.
             if not loader_state.goes_on(loader):
                 print_line("%s starts its workers with the first batch: the order differs" % type(loader).__name__)
@@ -156,11 +192,26 @@ class SizedWrappedLoader(WrappedLoader[Batch]):
 
 
 class _TimedIterator(Iterator[Batch]):
-    __slots__ = ("_iterator", "_owner")
+    __slots__ = ("_iterator", "_made", "_owner")
 
     def __init__(self, owner: WrappedLoader[Batch]) -> None:
         self._owner = owner
         self._iterator: Optional[Iterator[Batch]] = None
+        self._made: Optional[_Made] = None
+
+    def make(self) -> None:
+        """Make the loader's own iterator, which starts its workers: the time is a fetch's."""
+        meter = CURRENT.meter
+        if meter is None or meter.progress.main_thread_id != threading.get_ident():
+            self._made = self._owner.make()
+            return
+        part = meter.enter_fetch()
+        meter.progress.enter_fetch(meter.clock.since_ns, self._owner.starts)
+        try:
+            self._made = self._owner.make()
+        finally:
+            meter.exit_fetch(part)
+            meter.progress.leave_fetch(meter.clock.since_ns)
 
     def __next__(self) -> Batch:
         meter = CURRENT.meter
@@ -173,7 +224,7 @@ class _TimedIterator(Iterator[Batch]):
             if self._iterator is None or self._owner.repositioned:
                 starts = self._owner.starts
                 progress.enter_fetch(meter.clock.since_ns, starts)
-                self._iterator = self._owner.start_epoch()
+                self._start()
                 # Batches that were skipped on resume do not show how long one takes.
                 progress.enter_fetch(time.monotonic_ns(), starts)
             else:
@@ -185,11 +236,15 @@ class _TimedIterator(Iterator[Batch]):
 
     def _fetch(self) -> Batch:
         owner = self._owner
-        if self._iterator is None or owner.repositioned:
-            self._iterator = owner.start_epoch()
-        batch = next(self._iterator)
+        iterator = self._start() if self._iterator is None or owner.repositioned else self._iterator
+        batch = next(iterator)
         owner.batches += 1
         return batch
+
+    def _start(self) -> Iterator[Batch]:
+        made, self._made = self._made, None
+        self._iterator = self._owner.start_epoch(made)
+        return self._iterator
 
 
 def wrap_loader(loader: Iterable[Batch]) -> WrappedLoader[Batch]:

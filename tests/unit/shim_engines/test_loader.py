@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -163,3 +163,43 @@ def test_at_the_end_of_an_epoch_nothing_is_left_of_it_unless_a_framework_is_thro
     if not is_through:
         assert list(again) == following
     assert again.epoch == 1
+
+
+def _drawn_beside_others(loader: Iterable[int]) -> list[list[int]]:
+    """As Lightning goes: it makes iterators, callbacks draw, it makes another one, and takes from the last alone."""
+    random.seed(3)
+    iter(loader)
+    random.random()
+    epochs = []
+    for _ in range(2):
+        batches = iter(loader)
+        random.random()
+        epochs.append(list(batches))
+    return epochs
+
+
+def test_an_iterator_draws_when_it_is_made_as_that_of_the_loader_itself_does() -> None:
+    wrapped = wrap_loader(Shuffled())
+    assert _drawn_beside_others(wrapped) == _drawn_beside_others(Shuffled())
+    assert wrapped.epoch == 1, "one that nothing is taken from is no epoch"
+
+
+def test_a_position_that_is_loaded_behind_an_iterator_decides_what_that_hands_out() -> None:
+    first = wrap_loader(Shuffled())
+    random.seed(4)
+    seen = iter(first)
+    before = [next(seen) for _ in range(5)]
+    position = json.loads(json.dumps(first.state_dict()))
+    second = wrap_loader(Shuffled())
+    goes_on = iter(second)
+    second.load_state_dict(position)
+    assert list(goes_on) == list(seen)
+    assert len({*before}) == 5
+
+
+def test_what_is_set_on_it_is_set_on_the_loader() -> None:
+    loader = Shuffled()
+    wrapped = wrap_loader(loader)
+    wrapped.batch_size = 7
+    wrapped.batches = 2
+    assert (loader.batch_size, "batches" in vars(loader)) == (7, False)

@@ -26,7 +26,6 @@ class TakenUp(NamedTuple):
 def take_up(node: Node, journal: Journal, processes: Processes, clock: Clock, reports: Path) -> TakenUp:
     """Go on from the journal. Processes of a PID namespace within ours are known by our own numbers from here on."""
     at, boot, wall = clock.mono(), clock.boot(), clock.wall()
-    node.wall_offset_ns = wall - at  # Until the first tick: a launch is written down before that.
     runs = [as_seen(snapshot, processes.locate) for snapshot in journal.runs().values()]
     halts = [as_seen(snapshot, processes.locate) for snapshot in journal.open_incidents()]
     effects = restore_runs(node, runs, boot, at, journal.metered())

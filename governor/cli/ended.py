@@ -94,15 +94,16 @@ def _told(reader: JournalReader, name: str, state_dir: Path) -> Ended | None:
     rows = [json.loads(entry["snapshot"]) for entry in reader.runs()]
     halts = [json.loads(entry["snapshot"]) for entry in reader.incidents(LOOKED_INTO_MAX, only_open=False)]
     launched = next((row.get("launched") for row in rows if row["run"] == UNALLOCATED), None)
+    left = next((row.get("left") for row in rows if row["run"] == UNALLOCATED), None)
     own = [row for row in rows if name in (row["run"], row.get("command")) and not row.get("strangers")]
     own.sort(key=lambda row: row["run"] != name)
-    found = [_run(row, _newest(halts, row), launched) for row in own]
+    found = [_run(row, _newest(halts, row), launched, left) for row in own]
     # The command's own name is empty where a log or a script has another one.
     runs = [one for one in found if not _is_empty(one)] or found[:1]
     if not runs:
         return None
     strangers = [row for row in rows if row.get("strangers")]
-    living = _living(launched, [row for row in own if row["alive"]], strangers)
+    living = _living(launched or left, [row for row in own if row["alive"]], strangers)
     lock, held = _held(name, rows, [halt for halt in halts if halt["closed_wall_ns"] is None], state_dir)
     return Ended(tuple(runs), (*map(_line, runs), *_still_there(name, living), *held), living, lock)
 
@@ -113,11 +114,14 @@ def _newest(halts: Sequence[Row], row: Row) -> Row | None:
     return its[-1] if its else None
 
 
-def _run(row: Row, halt: Row | None, launched: Row | None) -> Row:
-    """`launched`: the command that went on when its governor ended. A run that no rank has told of stands in for it."""
+def _run(row: Row, halt: Row | None, launched: Row | None, left: Row | None) -> Row:
+    """`launched`: the command that went on when its governor ended. A run that no rank has told of stands in for it.
+
+    `left`: the launch whose command had exited, and of which that governor still waited for what it had left.
+    """
     stands_in = launched is not None and bool(launched.get("unattached")) and row["run"] == _payer(launched)
     spent = row["spend_usd_micros"] + (_unallocated(launched) if launched is not None and stands_in else 0)
-    is_open = bool(row["alive"]) or stands_in
+    is_open = bool(row["alive"]) or stands_in or (left is not None and row["run"] == left["run"])
     return {
         **{key: row.get(key) for key in ("run", "attempt", "step", "tokens_total", "last_good", "completed")},
         "ended": _how(row, halt, is_open=is_open),

@@ -26,6 +26,7 @@ from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.halt_plan import RUNG_DESTROY
 from governor.core.engine.managed_run import ManagedRun, announced_by_others
 from governor.core.engine.node import RUNS_MAX
+from governor.core.events.ends import CommandLeft
 from governor.core.events.inputs import CommandLaunched, LauncherExited
 from governor.core.halt.incident import Incident, process_of
 from governor.core.halt.state import HaltState, StopTarget
@@ -71,8 +72,8 @@ def note_launch(
 def cannot_run(governor: Governor, program: str, error: OSError) -> int:
     """Say so, and that this launch is over: its process was there perhaps, and ran nothing."""
     if governor.node.launched is not None:
-        governor.daemon.apply(LauncherExited(governor.clock.mono()))
-        governor.daemon.persist_runs()
+        for seen in (LauncherExited, CommandLeft):
+            governor.daemon.apply(seen(governor.clock.mono()))
     sys.stderr.write(f"costgov: {program}: cannot be run: {error.strerror}\n")
     return ExitCode.NOT_FOUND if isinstance(error, FileNotFoundError) else ExitCode.CANNOT_EXECUTE
 
@@ -102,14 +103,14 @@ def launched_before(governor: Governor, name: str) -> str | None:
 
 
 def _of_previous(governor: Governor) -> tuple[ProcessFacts, ...]:
-    """Who lives of a command whose end was not seen. Nobody where an open halt ends it, and no stranger (a sandbox)."""
+    """Who lives of a launch whose end was not seen. Nobody where an open halt ends it, and no stranger (a sandbox)."""
     node = governor.node
-    previous = node.previous_command
-    if previous is None or previous.launch is None or not ended_by_halts(node).isdisjoint(previous.processes):
+    launch = node.previous_command.launch if node.previous_command is not None else node.left
+    if launch is None or not ended_by_halts(node).isdisjoint(launch.processes):
         return ()
     strangers = [process for t in node.runs.values() if t.is_strangers for process in t.processes()]
     uids = [managed.run.uid for managed in watched(node) if managed.run.alive]
-    return lives_here(previous.launch, governor.daemon.performer.process_killer, uids, strangers)
+    return lives_here(launch, governor.daemon.performer.process_killer, uids, strangers)
 
 
 def finish_halt(governor: Governor, name: str, argv: Sequence[str], print_line: Callable[[str], None]) -> int | None:

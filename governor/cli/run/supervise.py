@@ -41,7 +41,7 @@ from governor.core.engine.incidents import persist_incident
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Effect
-from governor.core.events.ends import RunEnd
+from governor.core.events.ends import CommandLeft, RunEnd
 from governor.core.halt.incident import Incident
 from governor.core.halt.state import StopTarget
 from governor.core.runs.ends import ended_text
@@ -180,6 +180,8 @@ def _close(
     note_end(governor, command, name, outcome)
     for snapshot in leave_halts(governor):
         console.leave(snapshot)
+    if governor.node.left is not None:
+        governor.daemon.apply(CommandLeft(governor.clock.mono()))
     for line in (*left_unwatched(governor, command), *closing_lines(governor, command, outcome)):
         console.print_line(f"costgov: {line}")
     for line in how_to_resume(governor, command, name, argv, is_halted=bool(outcome.stages)):

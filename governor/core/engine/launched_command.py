@@ -41,6 +41,7 @@ ATTACH_EXPECTED_NS: Final = DurationNs(60 * NS_PER_S)
 
 def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
     node.launched = node.command = event
+    node.left = None
     node.idle.command = event.run
     count_untold(node, event)
     previous = node.previous_command
@@ -60,7 +61,12 @@ def on_launcher_exited(node: Node, _event: LauncherExited) -> list[Effect]:
 
 
 def over(node: Node, stand_in: ManagedRun | None = None) -> None:
-    """The command is over. Its processes were those of the run that stood in for it: nobody has those any more."""
+    """The command is over. Its processes were those of the run that stood in for it: nobody has those any more.
+
+    What it has left is waited for, and was not announced perhaps. Until that is over too, the journal knows it.
+    """
+    if node.launched is not None:
+        node.left = LeftLaunch.of_command(node.launched)
     node.launched = None
     if stand_in is not None:
         stand_in.launch.named = ()
@@ -365,6 +371,11 @@ def _waiting(node: Node) -> CommandLaunched | None:
 
 def _lent_rows(node: Node) -> Mapping[str, Any]:
     return {run: [charge_row(one) for one in charges] for run, charges in node.ledger.book.lent_charges().items()}
+
+
+def left_row(node: Node) -> Mapping[str, Any]:
+    """Nothing of it where nobody is waited for, as in an older journal."""
+    return {"left": node.left.row()} if node.left is not None else {}
 
 
 def launch_of(row: Mapping[str, Any]) -> LeftLaunch | None:

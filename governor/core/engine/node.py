@@ -18,7 +18,7 @@ from governor.core.events.effects import Record
 from governor.core.events.inputs import CommandLaunched
 from governor.core.events.machine import SpotNotice
 from governor.core.events.streams import StreamOpened
-from governor.core.halt.incident import Incident
+from governor.core.halt.incident import Incident, LeftLaunch
 from governor.core.money.budgets import Budgets, Scope, ScopedBudget, ScopeKind, by_scope
 from governor.core.money.charges import UNALLOCATED, UNALLOCATED_PAYER, Payer, Place, labels_of
 from governor.core.money.command_account import CommandAccount
@@ -98,6 +98,7 @@ class Node:
     launched: CommandLaunched | None = None  # The command of `costgov run`, until it has exited.
     command: CommandLaunched | None = None  # The same, also when it has exited: its ranks may live on.
     previous_command: PreviousCommand | None = None  # Until we know whether it is the launched command.
+    left: LeftLaunch | None = None  # A launch whose command has exited: what that has left is waited for.
     price_rise: PriceRise | None = None  # The last one.
     windows_uncommitted: list[Record] = field(default_factory=list)  # Closed windows that no PersistRuns has taken yet.
     runs: dict[str, ManagedRun] = field(default_factory=dict)

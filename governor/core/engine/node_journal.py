@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, WallNs
-from governor.core.engine.launched_command import launched_row, previous_command
+from governor.core.engine.launched_command import launch_of, launched_row, left_row, previous_command
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import PROTECTED, Node, claim_of
 from governor.core.events.effects import PersistRuns
@@ -37,6 +37,7 @@ def node_snapshot(node: Node) -> Mapping[str, Any]:
         "budgets": node.budgets.snapshot(),
         "idle": node.idle.snapshot(),
         "launched": launched_row(node),
+        **left_row(node),
         "running_source": node.running_source,
     }
 
@@ -166,7 +167,7 @@ def restore_node(node: Node, snapshot: Mapping[str, Any]) -> None:
     launched = snapshot.get("launched")
     previous = previous_command(launched) if launched is not None else None
     node.ledger.restore(snapshot, same_boot=same_boot, in_force_from=_in_force_from(node))
-    node.previous_command = previous
+    node.previous_command, node.left = previous, launch_of(snapshot.get("left") or {})
     source = snapshot.get("running_source")  # An older journal does not say.
     if node.running_source is None and isinstance(source, str):
         node.running_source = source

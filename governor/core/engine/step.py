@@ -35,7 +35,7 @@ from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
 from governor.core.events.checkpoints import CheckpointRead, CheckpointWeighed, LastGoodSeen
 from governor.core.events.effects import Alarm, Effect, Record
-from governor.core.events.ends import CommandEndSeen, OomKillsSeen, RankFailed
+from governor.core.events.ends import CommandEndSeen, CommandLeft, OomKillsSeen, RankFailed
 from governor.core.events.inputs import (
     Ack,
     BadHello,
@@ -201,7 +201,13 @@ def _on_command_exited(node: Node, event: CommandExited) -> list[Effect]:
     launched_command.over(node)
     standing_in = [name for name, managed in node.runs.items() if managed.is_unattached]
     ends = [run_ends.on_exited(node, TrainerExited(event.at, name, event.exit_code)) for name in standing_in]
+    node.left = None
     return [*(effect for end in ends for effect in end), *limit.on_command_exited(node, event)]
+
+
+def _on_command_left(node: Node, event: CommandLeft) -> list[Effect]:
+    was, node.left = node.left, None
+    return [persist(node, event.at)] if was is not None else []
 
 
 def _on_operator_halt(node: Node, event: OperatorHalt) -> list[Effect]:
@@ -262,6 +268,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     FilesLost: on_sources.on_files_lost,
     SpotNotice: on_sources.on_spot_notice,
     CommandExited: _on_command_exited,
+    CommandLeft: _on_command_left,
     PriceRead: charging.on_price_read,
     OperatorHalt: _on_operator_halt,
     OperatorHold: _on_operator_hold,

@@ -81,7 +81,14 @@ class OomKillsSeen:
     count: int  # Since this attempt was first looked at.
 
 
-EndEvent = RankFailed | CommandEndSeen | OomKillsSeen
+@dataclass(frozen=True, slots=True)
+class CommandLeft:
+    """`costgov run` ends behind its command, and has told what that has left: nobody waits for it any more."""
+
+    at: MonoNs
+
+
+EndEvent = RankFailed | CommandEndSeen | OomKillsSeen | CommandLeft
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,9 +51,10 @@ def as_seen(snapshot: Mapping[str, Any], locate: Locate) -> Row:
         rows = {key: launch.get(key) for key in ("processes", "below", "below_shared")}
         known = {key: _seen(of, locate, [], keep=False) for key, of in rows.items() if isinstance(of, list)}
         seen |= {"launch": {**launch, **known}} if known.get("processes") else {}
-    launched = snapshot.get("launched")
-    if isinstance(launched, Mapping) and isinstance(rows := launched.get("processes"), list):
-        seen["launched"] = {**launched, "processes": _seen(rows, locate, unseen, keep=False)}
+    for key in ("launched", "left"):
+        launched = snapshot.get(key)
+        if isinstance(launched, Mapping) and isinstance(rows := launched.get("processes"), list):
+            seen[key] = {**launched, "processes": _seen(rows, locate, unseen, keep=False)}
     return {**seen, "unseen": unseen} if unseen else seen
 
 
@@ -75,7 +76,11 @@ def _seen(rows: Iterable[Any], locate: Locate, unseen: list[Any], *, keep: bool)
 def left_elsewhere(runs: Iterable[Mapping[str, Any]], halts: Iterable[Mapping[str, Any]], boot_id: str) -> Elsewhere:
     """What these rows, as they are seen from here, had going and leave unseen."""
     known, opened = list(runs), list(halts)
-    going = [row for row in known if row.get("alive") or (row.get("run") == UNALLOCATED and row.get("launched"))]
+    going = [
+        row
+        for row in known
+        if row.get("alive") or (row.get("run") == UNALLOCATED and (row.get("launched") or row.get("left")))
+    ]
     # The node's row is in every commit. A run's may be of long ago.
     last = next((str(row.get("boot_id")) for row in known if row.get("run") == UNALLOCATED), boot_id)
     return Elsewhere(

@@ -153,6 +153,27 @@ def test_a_rank_that_the_launcher_has_left_refuses_the_next_launch(public: Path)
                 os.kill(pid, signal.SIGKILL)
 
 
+def test_a_rank_that_a_launcher_has_left_before_costgov_was_killed_refuses_the_next_launch(public: Path) -> None:
+    """It was waited for, and the journal had forgotten its launch."""
+    rank = f"[{sys.executable!r}, '-c', 'import time; time.sleep({SAFETY_S})']"
+    launch = f"import os, subprocess as s; r = s.Popen({rank}, start_new_session=True); print(os.getpid(), r.pid)"
+    first = begin(public, [sys.executable, "-uc", launch], prefix=NO_GROUPS)
+    assert first.stdout is not None
+    launcher, rank_pid = map(int, first.stdout.readline().split())
+    try:
+        with first:
+            until_gone(first.pid, lambda: first.kill() if not knows_of(public, launcher) else None)
+        for code, expected in ((1, f"end it with `kill {rank_pid}`"), (0, "")):
+            told = end_of(begin(public, ["true"], prefix=NO_GROUPS), public)
+            assert told.code == code, told.output
+            assert expected in told.output
+            if is_alive(rank_pid):
+                until_gone(rank_pid, lambda: os.kill(rank_pid, signal.SIGKILL))
+    finally:
+        if is_alive(rank_pid):
+            os.kill(rank_pid, signal.SIGKILL)
+
+
 # With a control group for the command, where one may be made, and without. Who goes on may be killed too.
 @pytest.mark.parametrize(("stage", "prefix", "kills"), [("SAVING", NO_GROUPS, 2), ("TERMED", (), 1)])
 def test_what_starts_the_halted_trainer_again_ends_with_the_halt_and_so_do_helpers(

@@ -47,6 +47,16 @@ def test_a_rank_in_a_session_of_its_own_is_of_the_earlier_launch_when_its_launch
     assert launched_before(beside.governor, "run-1") is None
 
 
+def test_a_rank_whose_launcher_had_ended_before_costgov_was_killed_is_of_the_earlier_launch(beside: Beside) -> None:
+    """The living governor waited for its hello, and the journal had forgotten it."""
+    launch = previous(beside)
+    beside.node.previous_command, beside.node.left = None, launch
+    beside.processes.add(700, sid=700, mark=launch.mark)
+    assert "`kill 700`" in (launched_before(beside.governor, "run-1") or "")
+    beside.processes.end(700)
+    assert launched_before(beside.governor, "run-1") is None
+
+
 @pytest.mark.parametrize("why", ["another boot", "another user's copy", "where we are", "an end that was seen"])
 def test_no_sign_of_the_earlier_launch_refuses_a_launch_of_itself(beside: Beside, why: str) -> None:
     launch = previous(beside)

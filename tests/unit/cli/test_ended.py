@@ -154,6 +154,14 @@ def test_a_rank_lives_on_that_only_the_launchs_mark_tells(home: Path, detached: 
     assert (code, f"`kill {detached}`" in told) == ((ExitCode.NO_GOVERNOR, True) if mark else (0, False))
 
 
+def test_what_a_launcher_has_left_is_told_of_whom_its_governor_waited_for(home: Path, detached: int) -> None:
+    left = launched(os.getpid(), 1)["launched"] | {"uid": os.geteuid(), "mark": MARK, "cgroups": [], "below": []}
+    leave(home, node={"run": UNALLOCATED, "launched": None, "left": left}, **SILENT)
+    code, told, _ = call("status", "gpt")
+    assert (code, f"`kill {detached}`" in told) == (ExitCode.NO_GOVERNOR, True)
+    assert told.startswith("gpt: its end was not seen")
+
+
 @pytest.mark.parametrize("is_held", [True, False])
 def test_a_launch_that_is_not_seen_from_here_runs_while_its_lock_is_held(home: Path, is_held: bool) -> None:
     """On another machine, or in a container beside: a launch of the name was refused, and its status had code 0."""

@@ -13,7 +13,8 @@ from governor.core.engine.launched_command import ATTACH_EXPECTED_NS
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import node_snapshot, restore_node, run_snapshot
 from governor.core.engine.resume import restore_incidents, restore_runs
-from governor.core.events.effects import Alarm, Effect, Kill, Term
+from governor.core.events.effects import Alarm, Effect, Kill, PersistRuns, Term
+from governor.core.events.ends import CommandLeft
 from governor.core.events.inputs import (
     CommandLaunched,
     Disconnected,
@@ -327,8 +328,18 @@ def test_by_what_all_of_the_command_is_known_is_in_the_journal_until_its_end_is_
     assert again.previous_command is not None
     assert again.previous_command.launch == LeftLaunch("job", 1000, (COMMAND,), mark, ("/unit/costgov-job",))
     play(node, LauncherExited(at(2)))
-    restore_node(again, json.loads(json.dumps(node_snapshot(node))))
-    assert again.previous_command is None
+    for _ in range(2):  # Who goes on may be killed too.
+        again = make_node(exclusive=True)
+        restore_node(again, json.loads(json.dumps(node_snapshot(node))))
+        assert again.previous_command is None, "its time is over"
+        assert again.left == LeftLaunch("job", 1000, (COMMAND,), mark, ("/unit/costgov-job",)), (
+            "what it has left is not"
+        )
+        node = again
+    (kept,) = play(node, CommandLeft(at(3)))
+    assert isinstance(kept, PersistRuns)
+    assert "left" not in kept.runs[UNALLOCATED]
+    assert play(node, CommandLeft(at(4))) == []
 
 
 def test_a_journal_without_the_mark_and_the_groups_of_its_command_is_read() -> None:

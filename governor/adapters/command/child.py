@@ -63,6 +63,7 @@ class Command:
     died_below: str | None = None  # The signal for which its exit code stands.
     passed_on: dict[str, MonoNs] = field(default_factory=dict)  # Signals that came to us and went on, the last last.
     sent_to_left: signal.Signals | None = None  # A rank that it had left has taken it.
+    is_told: bool = False  # How it stands has been looked at for the last time.
     is_beyond_us: bool = False  # It has become another user's (`sudo`), and took no signal of ours.
 
     def identity(self, processes: Processes) -> tuple[ProcessId, ...]:
@@ -82,8 +83,13 @@ class Command:
         """The command has ended, and a rank that it has left has taken this signal."""
         self.sent_to_left = signum
 
+    def tell(self) -> int | None:
+        """The exit code as of now, also for later looks: what is said and our own code must agree."""
+        code, self.is_told = self.poll(), True
+        return code
+
     def poll(self) -> int | None:
-        if self.exit_code is None:
+        if self.exit_code is None and not self.is_told:
             code = self.process.poll()
             if code is not None:
                 self.exit_code = code if code >= 0 else 128 - code  # As a shell reports a death by a signal.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from governor.adapters.command.child import Command, living
+from governor.adapters.command.child import Command
 from governor.adapters.command.surroundings import Surroundings, here
 from governor.adapters.journal.writer import JournalLocked
 from governor.adapters.machine.control_group import OwnGroup, left_group
@@ -220,15 +220,15 @@ def _has_name(managed: ManagedRun, name: str) -> bool:
     return managed.run.run in names_of(name, managed.run.uid) or managed.history.command == name
 
 
-def left_unwatched(governor: Governor, command: Command) -> list[str]:
+def left_unwatched(governor: Governor, command: Command, below: Sequence[ProcessFacts] | None) -> list[str]:
     """Who still runs when it has ended, and whom nobody ends: its user's and its own that were refused, and namesakes.
 
     A trainer that a daemon has started for it (in a container) says its name, and nothing ties it to the command. Of
-    other users' runs below a halted one (a sandbox) the first rank is named.
+    other users' runs below a halted one (a sandbox) the first rank is named. `below`: what the command has left.
     """
     launched, refused = governor.node.command, governor.node.refusals
     uid = launched.uid if launched is not None else None
-    own = {facts.process for facts in living(governor.processes, command) or ()} if refused else set()
+    own = {facts.process for facts in below or ()}
     left = [(process, told) for process, told in refused.items() if uid in (None, told.uid) or process in own]
     left = [(process, told) for process, told in left if still_there(governor, process) is not None]
     left.sort(key=lambda one: one[1].uid != uid)  # What another user has below the command pushes none of its own out.
@@ -244,9 +244,9 @@ def left_unwatched(governor: Governor, command: Command) -> list[str]:
     ]
     lines += _also(who[PIDS_NAMED_MAX:])
     beside = [rank.peer for t in beside_halted(governor.node) for rank in list(t.run.ranks.values())[:1]]
-    below = [f"pid {peer.process.pid} of uid {peer.uid}" for peer in beside]
-    lines += [f"{one} still runs, UNWATCHED from now on: another user's run" for one in below[:PIDS_NAMED_MAX]]
-    lines += _also(below[PIDS_NAMED_MAX:])
+    theirs = [f"pid {peer.process.pid} of uid {peer.uid}" for peer in beside]
+    lines += [f"{one} still runs, UNWATCHED from now on: another user's run" for one in theirs[:PIDS_NAMED_MAX]]
+    lines += _also(theirs[PIDS_NAMED_MAX:])
     return lines + _perhaps_of_command(governor, command)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
@@ -20,9 +20,10 @@ from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
 from governor.cli.interrupts import ENTERED
 from governor.cli.run.console import Console
+from governor.cli.run.left import left_behind, look_at_left, ranks_of, was_announced
 from governor.cli.run.limits import Limits, refused
 from governor.cli.run.outcome import Outcome
-from governor.cli.run.own_runs import beside_halted, of_command, watched
+from governor.cli.run.own_runs import of_command, watched
 from governor.cli.run.relaunch import (
     cannot_run,
     how_to_resume,
@@ -31,16 +32,11 @@ from governor.cli.run.relaunch import (
     made_for,
     note_launch,
     own_argv,
-    still_there,
 )
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
-from governor.core.base.identity import ProcessFacts, ProcessId
-from governor.core.base.units import NS_PER_S, format_usd
-from governor.core.engine.alarms import PIDS_NAMED_MAX
+from governor.core.base.units import NS_PER_S
 from governor.core.engine.incidents import persist_incident
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.node import Node
-from governor.core.events.effects import Alarm, Effect
 from governor.core.events.ends import CommandLeft, RunEnd
 from governor.core.halt.incident import Incident
 from governor.core.halt.state import StopTarget
@@ -133,8 +129,7 @@ def _run_governed(
                 note_launch(governor, name, argv, command.process.pid, command.mark, command.group)
             outcome.processes = outcome.processes or command.identity(governor.processes)
             if _watch(governor, command, name, argv, answers):
-                _close(governor, command, name, argv, outcome, console)
-                return _exit_code(command, outcome)
+                return _close(governor, command, name, argv, outcome, console)
         console.print_line("costgov: the governor failed, by a fault of its own (above); it resumes from its journal")
     assert command is not None
     if outcome.is_unfinished:
@@ -171,21 +166,23 @@ def _introduce(governor: Governor, name: str, console: Console) -> None:
 
 def _close(
     governor: Governor, command: Command, name: str, argv: Sequence[str], outcome: Outcome, console: Console
-) -> None:
-    """Say how it ended, and how it goes on."""
-    if command.poll() is None:
+) -> int:
+    """Say how it ended, and how it goes on. Returns our exit code. All is of one look at what is left."""
+    if command.tell() is None:
         console.print_line(f"costgov: leaving: pid {command.process.pid} goes on UNWATCHED")
-    outcome.leaves_training = leaves_training(governor, living(governor.processes, command))
-    governor.daemon.performer.perform(left_behind(governor, command, name))
+    left = look_at_left(governor, command)
+    outcome.leaves_training = left.trains
+    governor.daemon.performer.perform(left_behind(governor, command, name, left))
     note_end(governor, command, name, outcome)
     for snapshot in leave_halts(governor):
         console.leave(snapshot)
     if governor.node.left is not None:
         governor.daemon.apply(CommandLeft(governor.clock.mono()))
-    for line in (*left_unwatched(governor, command), *closing_lines(governor, command, outcome)):
+    for line in (*left_unwatched(governor, command, left.below), *closing_lines(governor, command, outcome)):
         console.print_line(f"costgov: {line}")
     for line in how_to_resume(governor, command, name, argv, is_halted=bool(outcome.stages)):
         console.print_line(line)
+    return _exit_code(command, outcome)
 
 
 def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str], answers: SignalAnswers) -> bool:
@@ -220,7 +217,7 @@ def is_over(governor: Governor, command: Command) -> bool:
     assert command.ended_at is not None
     runs = watched(node)
     under_way = any(_is_under_way(governor, t.incident) for t in runs if t.incident is not None)
-    if under_way or _ranks(governor) or _may_announce(governor, command) or _may_be_verified(governor, command):
+    if under_way or ranks_of(governor) or _may_announce(governor, command) or _may_be_verified(governor, command):
         return False
     # Processes left in the command's session get as long to exit as they get to send hello.
     is_late = governor.node.idle.command is not None and governor.clock.mono() - command.ended_at >= HELLO_NS
@@ -247,17 +244,6 @@ def _is_under_way(governor: Governor, incident: Incident) -> bool:
     return not in_vain or governor.clock.mono() - incident.opened_at < NAMED_NS
 
 
-def _ranks(governor: Governor) -> set[ProcessId]:
-    """The launcher may exit before its ranks (`deepspeed` then exits with 0). They still train and still cost."""
-    return {rank for managed in _going(governor.node, watched) for rank in managed.processes()}
-
-
-def _going(node: Node, among: Callable[[Node], list[ManagedRun]]) -> list[ManagedRun]:
-    """Those that live and are waited for."""
-    others = beside_halted(node)
-    return [managed for managed in among(node) if managed.run.alive and managed not in others]
-
-
 def _may_be_verified(governor: Governor, command: Command) -> bool:
     """Whether a checkpoint is being read that the halt has saved: its report says whether it is whole."""
     assert command.ended_at is not None
@@ -269,56 +255,9 @@ def _may_announce(governor: Governor, command: Command) -> bool:
     """Whether a trainer may still send hello: its launcher left a process behind, and no run is announced."""
     at = governor.clock.mono()
     assert command.ended_at is not None
-    if at - command.ended_at >= HELLO_NS or _was_announced(governor):
+    if at - command.ended_at >= HELLO_NS or was_announced(governor):
         return False
     return living(governor.processes, command) != []
-
-
-def left_behind(governor: Governor, command: Command, name: str) -> list[Effect]:
-    """The alarm for processes that outlive the command: they never sent hello, or we leave while they train.
-
-    After our exit nothing watches them.
-    """
-    if command.poll() is None:
-        return []
-    below = living(governor.processes, command)
-    trains, beyond = leaves_training(governor, below), _ranks_beyond(governor, below or ())
-    left = [*(below or ()), *beyond]
-    if (below == [] and not beyond) or (_was_announced(governor) and not trains):
-        return []
-    who = "what is left of the command" if below is None else f"{len(left)} process(es) outlive the command"
-    named = ", ".join(str(facts.process.pid) for facts in left[:PIDS_NAMED_MAX])
-    more = len(left) - PIDS_NAMED_MAX
-    pids = f" (pid {named}{f' and {more} more' if more > 0 else ''})" if left else ""
-    price = governor.node.ledger.price_usd_micros_per_hour
-    cost = "the price of this machine is unknown" if price is None else f"this machine costs {format_usd(price)}/h"
-    sids = dict.fromkeys(facts.sid for facts in (below or ()) if facts.sid) or {command.process.pid: None}
-    ends = [f"`pkill -s {','.join(map(str, list(sids)[:PIDS_NAMED_MAX]))}`"] if below != [] else []
-    # The session of a rank that something else has started is not the command's.
-    ends += [f"`kill {' '.join(str(one.process.pid) for one in beyond[:PIDS_NAMED_MAX])}`"] if beyond else []
-    what = " and train on" if trains else ", and no rank has sent a hello"
-    remedy = "" if trains else ", or let the training script call trainer_shim.attach()"
-    text = (
-        f"UNWATCHED: {who}{pids}{what}: nothing meters or ends them from now on, and {cost}; "
-        f"end them with {' and '.join(ends)}{remedy}"
-    )
-    return [Alarm("left_behind", name, text)]
-
-
-def leaves_training(governor: Governor, left: Sequence[ProcessFacts] | None) -> bool:
-    """Whether one of these, which the command has left, or another of its ranks is of a run that goes on."""
-    ranks = _ranks(governor)
-    if left is None:
-        return bool(ranks)
-    return any(facts.process in ranks for facts in left) or bool(_ranks_beyond(governor, left))
-
-
-def _ranks_beyond(governor: Governor, left: Sequence[ProcessFacts]) -> list[ProcessFacts]:
-    """The command's ranks that live and are none of these: of the same name and user, in a container or in tmux."""
-    known = {facts.process for facts in left}
-    going = _going(governor.node, of_command)
-    ranks = (process for managed in going for process in managed.processes() if process not in known)
-    return [facts for process in ranks if (facts := still_there(governor, process)) is not None]
 
 
 def leave_halts(governor: Governor) -> list[Mapping[str, Any]]:
@@ -341,10 +280,6 @@ def note_end(governor: Governor, command: Command, name: str, outcome: Outcome) 
         passed_on=command.passed_on_to_end(),
     )  # fmt: skip
     governor.daemon.apply(seen)
-
-
-def _was_announced(governor: Governor) -> bool:
-    return any(managed.was_announced for managed in of_command(governor.node))
 
 
 def closing_lines(governor: Governor, command: Command, outcome: Outcome) -> list[str]:

@@ -10,7 +10,7 @@ from governor.adapters.command.child import send_to_left
 from governor.cli.run.outcome import Outcome
 from governor.cli.run.relaunch import how_to_resume
 from governor.cli.run.signal_answers import SignalAnswers
-from governor.cli.run.supervise import closing_lines, leaves_training
+from governor.cli.run.supervise import closing_lines
 from governor.core.base.identity import Peer, ProcessId
 from governor.core.events.inputs import CommandLaunched
 from governor.core.halt.adopted import Adoption
@@ -44,8 +44,7 @@ def test_a_signal_behind_the_commands_end_goes_to_what_it_has_left(beside: Besid
 
 def test_a_rank_that_trains_on_behind_us_is_named_and_is_no_success(beside: Beside) -> None:
     leave_a_rank(beside)
-    left = [beside.processes.table()[RANK]]
-    assert leaves_training(beside.governor, left)
+    assert beside.left().trains
     alarm = beside.alarm()
     assert alarm is not None
     assert "and train on" in alarm.text
@@ -58,8 +57,7 @@ def test_a_rank_that_trains_on_behind_us_is_named_and_is_no_success(beside: Besi
 def test_what_is_no_rank_of_a_living_run_is_no_training(beside: Beside) -> None:
     leave_a_rank(beside)
     beside.processes.end(RANK)
-    assert not leaves_training(beside.governor, [beside.processes.table()[STRANGER]])
-    assert not leaves_training(beside.governor, [])
+    assert not beside.left().trains
 
 
 def test_a_rank_of_the_command_that_it_has_not_started_is_named_with_its_own_end(beside: Beside) -> None:
@@ -68,7 +66,7 @@ def test_a_rank_of_the_command_that_it_has_not_started_is_named_with_its_own_end
     processes = (ProcessId(beside.command.process.pid, 5, BOOT_ID),)
     play(beside.node, CommandLaunched(at(0), "llama", 1000, processes, ("torchrun",)))
     play(beside.node, hello(0, peer=Peer(rank, 1000)), a_step(1))
-    assert leaves_training(beside.governor, [])
+    assert beside.left().trains
     alarm = beside.alarm()
     assert alarm is not None
     assert f"end them with `kill {RANK}`" in alarm.text

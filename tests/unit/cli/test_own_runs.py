@@ -14,9 +14,9 @@ from governor.adapters.command.child import Command, living
 from governor.cli.run.console import Console, JsonConsole
 from governor.cli.run.outcome import Outcome
 from governor.cli.run.own_runs import beside_halted, of_command
-from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched
+from governor.cli.run.relaunch import how_to_resume, launched_before
 from governor.cli.run.signal_answers import SignalAnswers
-from governor.cli.run.supervise import HELLO_NS, closing_lines, is_over, leaves_training
+from governor.cli.run.supervise import HELLO_NS, closing_lines, is_over
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import BootNs, WallNs
 from governor.core.engine.alarms import refuse
@@ -105,8 +105,8 @@ def test_a_sandbox_below_the_command_holds_nothing_open_once_the_trainer_was_hal
     assert incident.is_closed
     assert [managed.run.run for managed in beside_halted(beside.node)] == ["other"]
     assert is_over(beside.governor, beside.command)
-    assert not leaves_training(beside.governor, [])
-    assert any(f"pid 900 of uid {STRANGER}" in line for line in left_unwatched(beside.governor, beside.command))
+    assert not beside.left().trains
+    assert any(f"pid 900 of uid {STRANGER}" in line for line in beside.unwatched())
     for uid in (2003, OWN):  # The trainer's own user's, and the command's, are waited for.
         beside.node.runs["other"].run.uid = uid
         assert beside_halted(beside.node) == []
@@ -205,13 +205,13 @@ def refused(beside: Beside, uid: int, pid: int) -> None:
 
 def test_a_refused_stranger_is_not_told_as_left_unwatched(beside: Beside) -> None:
     refused(beside, STRANGER, 910)
-    assert left_unwatched(beside.governor, beside.command) == []
+    assert beside.unwatched() == []
     refused(beside, OWN, 911)
     refused(beside, STRANGER, 912)
     beside.processes.by_pid[912].facts = replace(
         beside.processes.by_pid[912].facts, sid=beside.command.process.pid
     )  # The command has become another user.
-    told = left_unwatched(beside.governor, beside.command)
+    told = beside.unwatched()
     assert [line.partition(" still")[0] for line in told] == ["pid 911", "pid 912"]
 
 
@@ -220,10 +220,10 @@ def test_a_stranger_that_said_the_commands_name_and_trains_on_is_told_at_the_end
     beside.processes.add(901, uid=STRANGER, start_ticks=9_010)
     says_hello(beside, STRANGER, "run-1")
     assert is_over(beside.governor, beside.command)
-    (line,) = left_unwatched(beside.governor, beside.command)
+    (line,) = beside.unwatched()
     assert line.startswith(f"pid 900 of uid {STRANGER} still runs, UNWATCHED from now on")
     leaves(beside, f"run-1@{STRANGER}")
-    assert left_unwatched(beside.governor, beside.command) == []
+    assert beside.unwatched() == []
 
 
 def test_whoever_says_the_commands_name_first_pushes_nobody_out_of_what_is_told_at_the_end(beside: Beside) -> None:
@@ -232,7 +232,7 @@ def test_whoever_says_the_commands_name_first_pushes_nobody_out_of_what_is_told_
         play(beside.node, hello(0, 1, run="run-1", world_size=1, connection=link, peer=whose))
         beside.processes.add(700 + number, uid=3000 + number, start_ticks=7_000 + 10 * number)
     says_hello(beside, STRANGER, "run-1")
-    *lines, also = left_unwatched(beside.governor, beside.command)
+    *lines, also = beside.unwatched()
     assert [line.partition(" still")[0] for line in lines] == [f"pid {700 + n} of uid {3000 + n}" for n in range(8)]
     assert also == (
         "so do pid 708 of uid 3008, pid 709 of uid 3009, pid 710 of uid 3010, pid 711 of uid 3011, "
@@ -249,7 +249,7 @@ def test_nor_do_those_that_were_refused_and_are_gone_or_are_another_users_below_
         refused(beside, STRANGER, pid)
         facts = beside.processes.by_pid[pid].facts
         beside.processes.by_pid[pid].facts = replace(facts, sid=beside.command.process.pid)
-    first, *_, also = left_unwatched(beside.governor, beside.command)
+    first, *_, also = beside.unwatched()
     assert first.startswith("pid 700 still runs, UNWATCHED: ")
     assert also == "so do pid 718, pid 719, pid 720, UNWATCHED too"
 

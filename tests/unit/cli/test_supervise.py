@@ -17,6 +17,7 @@ import pytest
 from governor.adapters.command.child import Command
 from governor.app.settings_file import load_settings
 from governor.cli.run.console import Console
+from governor.cli.run.left import Left, left_behind, look_at_left
 from governor.cli.run.outcome import Outcome
 from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched, made_for
 from governor.cli.run.supervise import (
@@ -26,7 +27,6 @@ from governor.cli.run.supervise import (
     closing_lines,
     is_over,
     leave_halts,
-    left_behind,
 )
 from governor.core.base.identity import ConnectionId, ProcessFacts, ProcessId
 from governor.core.base.units import BootNs, UsdMicros
@@ -85,8 +85,14 @@ class Beside:
         for pid in pids:
             self.processes.add(pid, sid=self.command.process.pid)
 
+    def left(self) -> Left:
+        return look_at_left(self.governor, self.command)
+
+    def unwatched(self) -> list[str]:
+        return left_unwatched(self.governor, self.command, self.left().below)
+
     def alarm(self) -> Alarm | None:
-        effects = left_behind(self.governor, self.command, "run-1")
+        effects = left_behind(self.governor, self.command, "run-1", self.left())
         assert all(isinstance(effect, Alarm) for effect in effects)
         return next((effect for effect in effects if isinstance(effect, Alarm)), None)
 
@@ -131,7 +137,7 @@ def test_who_left_it_and_dropped_the_mark_is_left_behind_or_left_alone(beside: B
     for is_ours_alone in (True, False):
         beside.command.adoption = Adoption(os.getpid(), beside.command.process.pid, 1 << 40 | 5, 0, is_ours_alone)
         assert is_over(beside.governor, beside.command) is not is_ours_alone
-        alarm, told = beside.alarm(), left_unwatched(beside.governor, beside.command)
+        alarm, told = beside.alarm(), beside.unwatched()
         assert (alarm is not None and "(pid 500001)" in alarm.text) is is_ours_alone
         assert [line.startswith("pid 500001 still runs, left alone") for line in told] == [True] * (not is_ours_alone)
         assert "hf_abc" not in "".join(told)
@@ -146,7 +152,7 @@ def test_others_orphans_push_the_commands_own_out_of_no_line(beside: Beside) -> 
     pid = beside.command.process.pid
     beside.command.adoption = Adoption(os.getpid(), pid, 1 << 40 | 5, 0, is_ours_alone=False)
     assert [facts.uid for facts in beside.command.adoption.unsure(beside.processes.table())][:3] == [1000, 1000, 2001]
-    *lines, also = left_unwatched(beside.governor, beside.command)
+    *lines, also = beside.unwatched()
     assert [line.partition(" still")[0] for line in lines][:2] == ["pid 500009", "pid 500013"]
     rest = ", ".join(f"pid {pid} of uid 2001" for pid in (500_006, 500_007, 500_008, 500_010, 500_011, 500_012))
     assert (len(lines), also) == (PIDS_NAMED_MAX, f"so do {rest}, left alone too")
@@ -276,9 +282,9 @@ def test_an_earlier_launch_that_trains_on_is_named_before_another_is_started() -
 def test_a_refused_rank_that_outlives_the_command_is_named_at_the_end() -> None:
     beside = Beside(FakeProcesses("boot-1"))
     play(beside.node, CommandLaunched(at(0), "llama", 1000, (ProcessId(4321, 1_005, "boot-1"),)), hello(0))
-    assert left_unwatched(beside.governor, beside.command) == []
+    assert beside.unwatched() == []
     beside.processes.add(100, start_ticks=1_000)
-    (line,) = left_unwatched(beside.governor, beside.command)
+    (line,) = beside.unwatched()
     assert line.startswith("pid 100 still runs, UNWATCHED: it is older than the command that was launched as llama")
 
 

@@ -56,6 +56,16 @@ def test_the_end_is_of_the_signal_that_ended_it_and_not_of_one_that_it_survived(
     assert command.passed_on_to_end() == ("SIGTERM", at(0))
 
 
+def test_a_command_that_ends_while_its_end_is_told_has_not_ended() -> None:
+    """The lines said that it goes on unwatched, and the exit code was its own."""
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        command = Command(process)
+        assert command.tell() is None
+        process.kill()
+        process.wait(10)
+        assert command.poll() is None
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a process of another user")
 def test_a_signal_that_the_command_may_not_get_from_us_is_said_and_fails_nothing() -> None:
     """A governor that a Ctrl-C fails would leave what `sudo` has started without its watchdog."""

@@ -141,6 +141,16 @@ class Watch(Protocol):
         save at the agreed step, and (exit_after) park it until the process is ended.
         """
 
+    def before_evaluation(self, step: int) -> None:
+        """Call where the evaluation of step `step` comes next, and at_boundary() for it behind that: on every rank.
+
+        As at_boundary, but what fits well into the time that is left waits for it. A resumed run has not to make up for
+        an evaluation then.
+        """
+
+    def waits_for_evaluation(self) -> bool:
+        """Delegate mode: as before_evaluation, for what wants_save() has told and is not saved yet. False: save now."""
+
     def wants_save(self, step: int) -> Optional[str]:
         """Delegate mode (HF Trainer): as at_boundary, but at the agreed step return its kind instead of saving.
 
@@ -191,6 +201,13 @@ class NoWatch:
 
     def at_boundary(self, step: int) -> None:
         """Nobody asks."""
+
+    def before_evaluation(self, step: int) -> None:
+        """Nobody asks."""
+
+    def waits_for_evaluation(self) -> bool:
+        """Nothing ends it meanwhile."""
+        return True
 
     def wants_save(self, step: int) -> Optional[str]:
         """Nobody asks."""

@@ -12,9 +12,9 @@ from . import device_timing, timing, tokens
 from .guard import guarded
 from .interfaces import NoWatch, Watch
 from .progress import Progress
-from .scalars import ELSEWHERE, EngineFacts, host_number, put_memory, put_scalars, readable
+from .scalars import ELSEWHERE, EngineFacts, host_number, put_facts, put_memory, put_scalars, readable
 from .sight.gradients import Gradients
-from .sight.losses import LossSource
+from .sight.losses import BLIND, LossSource
 from .sight.outputs import Outputs
 
 _Known = Optional[float]
@@ -30,7 +30,9 @@ class StepMeter:
         self.clock = timing.StepClock()
         self.count = count
         self.device: Optional[device_timing.DeviceTimer] = None
-        self._directory_learner: Callable[[str, bool], None] = _forget  # The saver's method, once there is a saver.
+        self._directory_learner: Callable[[str, bool], None] = lambda *_: (
+            None
+        )  # The saver's method, once there is a saver.
         self._reports_comm = False
         self.tokens_total = 0
         self.tokens_known = True  # False: a checkpoint was loaded that does not say how many tokens went before it.
@@ -52,6 +54,7 @@ class StepMeter:
         self._defers_boundary = False
         self.can_defer = True  # False: nothing shows when the next step begins.
         self._boundary_due = False
+        self.evaluation_due = False  # What is saved now lacks the evaluation of its step.
         self._memory_due_ns = 0
 
     # -- what an engine's hooks tell once ---------------------------------------------------------------------------
@@ -252,10 +255,7 @@ class StepMeter:
         if is_seen:
             self._blind_steps_max = 0
         elif self.progress.attempt_step >= self._blind_steps_max:
-            raise SystemExit(
-                "costgov: neither loss nor gradient is seen in %d steps: return the loss from the model, or pass it "
-                "through shim.loss(loss) before backward() (COSTGOV_REQUIRED=1: not training)" % self._blind_steps_max
-            )
+            raise SystemExit(BLIND % self._blind_steps_max)
 
     # -- around the steps -----------------------------------------------------------------------------------------
 
@@ -268,8 +268,18 @@ class StepMeter:
             self._enter_eval()
 
     @guarded()
+    def before_evaluation(self) -> None:
+        """The step's evaluation comes next, and its boundary behind that: what cannot wait is saved here."""
+        left, self.evaluation_due = self.clock.switch(timing.HOLD), True
+        self.watch.before_evaluation(self.progress.step)
+        self.clock.switch(left)
+
+    @guarded()
     def enter_phase(self, phase: str) -> int:
         """Enter a nested phase; returns the part to hand to exit_phase."""
+        if phase == "eval" and self._boundary_due:
+            self.before_evaluation()
+            self.evaluation_due = False  # What is saved in it, or behind it, is the script's own.
         self.progress.push_phase(phase)
         self.watch.phase_changed()
         return self.clock.switch(timing.CHECKPOINT if phase == "checkpoint" else timing.EVAL)
@@ -378,14 +388,7 @@ class StepMeter:
             self.count.put_own(fields)
         self._loss_ever = self._loss_ever or (self._losses > 0 and self.losses.is_certain)
         fields["loss_expected"] = self._loss_ever or self._lossless > 0
-        if facts.lr is not None:
-            fields["lr"] = facts.lr
-        if facts.loss_scale is not None:
-            fields["loss_scale"] = facts.loss_scale
-        if facts.skipped_steps is not None:
-            fields["skipped_steps"] = facts.skipped_steps
-        if facts.applied is not None:
-            fields["applied"] = facts.applied
+        put_facts(fields, facts)
         timing.put_seconds(fields, times, self._loader_timed, self._backward_seen, self._forward_seen)
         if self._reports_comm:
             fields["comm_s"] = timing.seconds(times.comm_ns)
@@ -394,7 +397,3 @@ class StepMeter:
             self._memory_due_ns = self.clock.since_ns + MEMORY_PERIOD_NS
             put_memory(fields)
         return fields
-
-
-def _forget(_directory: str, _is_loaded: bool) -> None:
-    return None

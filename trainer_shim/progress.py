@@ -7,16 +7,18 @@ governor judges stillness over many beats.
 from __future__ import annotations
 
 import time
-from typing import FrozenSet, List, Optional, Tuple
+from typing import Dict, FrozenSet, List, Optional, Tuple
 
 PASSES_MIN = 16
 STEPS_OF_PASSES = 4
+_TIMED = ("eval", "checkpoint")  # What a save may have to wait for, and what it may take.
 
 
 class Progress:
     """The training thread's position. `bump` costs well under a microsecond."""
 
     __slots__ = (
+        "_began_ns",
         "attempt_step",
         "collective",
         "collectives_total",
@@ -28,6 +30,7 @@ class Progress:
         "in_step",
         "last_hook",
         "last_hook_ns",
+        "longest_ns",
         "main_thread_id",
         "meant_nonfinite",
         "outputs_nonfinite",
@@ -53,6 +56,8 @@ class Progress:
         self.phases: List[str] = ["init"]  # Innermost last.
         self.phase = "init"
         self.phase_since_ns = now
+        self._began_ns: Dict[str, int] = {}  # Of the timed phases it is in, by the outermost of each.
+        self.longest_ns: Dict[str, int] = {}  # Of whole ones. Replaced as a whole: the agreement reads it.
         self.sound = True  # The last step that was reported had a finite loss and gradient, as far as they are known.
         # As the trained ones were when the framework last saved, in this rank's part. None: nobody knows.
         self.weights_finite: Optional[bool] = None
@@ -145,14 +150,24 @@ class Progress:
 
     def push_phase(self, phase: str) -> None:
         """Enter a nested phase, e.g. checkpoint inside train."""
+        is_outermost = phase in _TIMED and phase not in self.phases
         self.phases.append(phase)
         self._show()
+        if is_outermost:
+            self._began_ns[phase] = self.phase_since_ns
 
     def pop_phase(self) -> None:
         """Leave the innermost nested phase."""
         assert len(self.phases) > 1, "pop_phase without push_phase"
-        self.phases.pop()
+        left = self.phases.pop()
         self._show()
+        if left in self._began_ns and left not in self.phases:
+            took_ns = self.phase_since_ns - self._began_ns.pop(left)
+            self.longest_ns = {**self.longest_ns, left: max(took_ns, self.longest_ns.get(left, 0))}
+
+    def forget_longest(self, phase: str) -> None:
+        """What was so named until now was another thing, as the check that Lightning makes before it trains."""
+        self.longest_ns = {name: took_ns for name, took_ns in self.longest_ns.items() if name != phase}
 
     def _show(self) -> None:
         self.phase = self.phases[-1]

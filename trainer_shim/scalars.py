@@ -59,6 +59,14 @@ def put_scalars(fields: Dict[str, Any], loss: Optional[float], norm: Optional[fl
     return is_finite
 
 
+def put_facts(fields: Dict[str, Any], facts: EngineFacts) -> None:
+    """Add what the engine says of itself to a step frame's fields."""
+    for name in ("lr", "loss_scale", "skipped_steps", "applied"):
+        value = getattr(facts, name)
+        if value is not None:
+            fields[name] = value
+
+
 def is_sound(fields: Dict[str, Any]) -> bool:
     """Whether a step frame's loss is there where one is expected, and it and the gradient are finite."""
     loss = fields.get("loss")

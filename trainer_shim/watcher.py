@@ -18,7 +18,7 @@ from .launch import Place, is_required
 from .listener import Listener
 from .mark import join_launch, mark_this_process
 from .progress import Progress
-from .saving import checkpoint
+from .saving import checkpoint, patience
 from .saving.agreement_thread import AgreementThread
 from .saving.open_requests import OWN, CheckpointRequest, OpenRequests
 from .saving.resuming import resume_at, resume_from
@@ -159,6 +159,13 @@ class Watcher:
         if self._gate.reach(step):
             self._save_at_step.hold(step, False)
 
+    def before_evaluation(self, step: int) -> None:
+        if self._gate.reach(step):
+            self._save_at_step.hold(step, False, evaluates=True)
+
+    def waits_for_evaluation(self) -> bool:
+        return self._save_at_step.waits_for_evaluation()
+
     def wants_save(self, step: int) -> Optional[str]:
         self._save_at_step.delegate()
         return self._save_at_step.hold(step, True) if self._gate.reach(step) else None
@@ -203,6 +210,8 @@ class Watcher:
                 self._say("resume(): goes on from step %d: %s" % (resumed.step, resumed.path))
                 if resumed.position is not None and not resumed.position.get("loaders"):
                     self._say(DATA_ANEW)
+                if (resumed.position or {}).get(patience.DUE):
+                    self._say(patience.NOT_MADE_UP)
             manifest = checkpoint.read_manifest(resumed.path) or {}
             saved_by = manifest.get("run")
             if isinstance(saved_by, str) and saved_by not in ("", place.run):

@@ -9,7 +9,7 @@ import os
 import stat
 import zipfile
 from concurrent import futures
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 _WRAPPED_MAX = 8
 _SHAPE_OF_ZIP = b"PK"  # As torch saves. Its table of contents comes last.
@@ -59,6 +59,17 @@ class Write:
             found.append(one)
             one = getattr(one, "checkpoint_io", None)
         return found
+
+
+# On a node that does not see what rank 0 writes none of them ever comes.
+ANNOUNCEMENTS_MAX = 15
+
+
+class Announcement(NamedTuple):
+    """A good checkpoint of Lightning's, which is told when it is there."""
+
+    write: Write
+    record: Dict[str, Any]
 
 
 def absolute(path: str) -> str:

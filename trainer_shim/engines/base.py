@@ -11,7 +11,7 @@ from trainer_shim import timing
 from trainer_shim.interfaces import Saver
 from trainer_shim.loader import load_loader_states, loader_states
 from trainer_shim.meter import StepMeter
-from trainer_shim.saving import checkpoint
+from trainer_shim.saving import checkpoint, patience
 from trainer_shim.saving.newest_good import SPARED_MAX
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
@@ -91,6 +91,8 @@ class PositionSaver:
             "tokens_total": tokens_total,
             "loaders": loader_states(),
         }
+        if meter.evaluation_due:
+            position[patience.DUE] = True
         share = meter.count.share
         if share is not None:
             position["tokens_own"] = {"total": meter.count.own_total, "place": share.place, "size": share.ranks}

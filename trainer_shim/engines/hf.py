@@ -2,7 +2,8 @@
 
 No engine exists before train(), so a callback hooks what train() built. The Trainer saves by its own means (delegate
 mode): at the agreed step every rank saves where the Trainer itself would, behind the step's log and its evaluation,
-which draws random numbers. Where the Trainer saves that step anyway, its checkpoint is the one. Losses are taken at
+which draws random numbers; before that where it might outlast a halt's grace, and then the next train() makes up for
+it. Where the Trainer saves that step anyway, its checkpoint is the one. Losses are taken at
 accelerator.backward or engine.backward: `logging_nan_inf_filter` hides non-finite ones from on_log.
 """
 
@@ -15,6 +16,7 @@ from weakref import ref
 from trainer_shim import timing
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.meter import StepMeter
+from trainer_shim.saving import checkpoint, patience
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
@@ -127,6 +129,7 @@ class TrainerRun:
         self._looks_left = 0
         self._said_no_state = False
         self._asked: Optional[int] = None  # The step that is to be saved once it is logged and evaluated.
+        self._made_up = False  # The evaluation that the checkpoint lacks which train() goes on from.
         self._has_place = False  # The Trainer's loop comes to that place after each step, as it has done before.
         self._at_epoch_end = False
         self._own_saved: Optional[int] = None  # The step that the Trainer has saved last.
@@ -135,7 +138,7 @@ class TrainerRun:
     def begin(self, state: Any) -> None:
         """train() has built model, optimizer and, perhaps, an engine."""
         self.unhook()  # train() begins again when it searches for a batch size that fits.
-        self._asked, self._has_place = None, False
+        self._asked, self._has_place, self._made_up = None, False, False
         trainer, meter = self._trainer, self._meter
         attempt(self._saver.remove_abandoned)
         wrapped = trainer.model_wrapped
@@ -150,13 +153,15 @@ class TrainerRun:
             self._tell_outside(wrapped)
             around = hooks.around(through_backward, meter, True)
             hooks.replace(self._undo, trainer.accelerator, "backward", around)
-        hooks.replace(self._undo, trainer, "evaluate", hooks.around(_in_phase, meter, "eval"))
+        hooks.replace(self._undo, trainer, "evaluate", hooks.around(self._evaluate))
         hooks.replace(self._undo, trainer, "_save_checkpoint", hooks.around(self._save_checkpoint))
         if hasattr(trainer, _AFTER_STEP):
             hooks.replace(self._undo, trainer, _AFTER_STEP, hooks.around(self._after_step))
         if state.global_step:
             place = self._saver.path_of(int(state.global_step))
             meter.resumed(int(state.global_step), base.tokens_before(place, trainer.args.process_index))
+            if _lacks_evaluation(trainer, place):
+                hooks.replace(self._undo, trainer, "_load_rng_state", hooks.around(self._make_up))
         if state.max_steps and state.max_steps > 0:
             meter.watch.hello_field("total_steps", int(state.max_steps))
 
@@ -194,20 +199,42 @@ class TrainerRun:
         if self._has_place and kind != "suspect":
             self._asked = step
             return not self._saver.saves_whole()
-        return self._save_aside(step)
+        return self._save_aside(step, bool(self._trainer.control.should_evaluate))
 
     def end_epoch(self) -> bool:
         """What comes at the end of an epoch follows. Return whether we save in the Trainer's place."""
         self._at_epoch_end = True
         return self._asked is not None and not self._saver.saves_whole()
 
-    def _save_aside(self, step: int) -> bool:
+    def _save_aside(self, step: int, evaluation_due: bool = False) -> bool:
         meter = self._meter
-        meter.clock.switch(timing.CHECKPOINT)
+        part = meter.clock.switch(timing.CHECKPOINT)
         path, error = attempt(self._saver.save_aside, step)
+        meter.evaluation_due = evaluation_due
         meter.watch.delegate_saved(path, None if error is None else "%s: %s" % (type(error).__name__, error))
-        meter.clock.switch(timing.GAP)
+        meter.evaluation_due = False
+        meter.clock.switch(part)
         return error is None
+
+    def _evaluate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What was asked for, and might not live to see its end, is saved before it."""
+        asked = self._asked
+        if asked is not None and not self._meter.watch.waits_for_evaluation():
+            self._asked = None
+            self._save_aside(asked, True)
+        return _in_phase(self._meter, "eval", original, *args, **kwargs)
+
+    def _make_up(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Evaluate where the generators stand as they did before the evaluation that the checkpoint lacks."""
+        result = original(*args, **kwargs)
+        trainer = self._trainer
+        if not self._made_up:
+            self._made_up = True
+            if trainer.is_world_process_zero():
+                print_line("the checkpoint lacks the evaluation of step %d: it comes now" % trainer.state.global_step)
+            metrics = trainer._evaluate(None, None)
+            trainer._determine_best_metric(metrics=metrics, trial=None)
+        return result
 
     def _after_step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The Trainer logs, evaluates and saves: after each step, and once more at the end of an epoch."""
@@ -274,6 +301,23 @@ class TrainerRun:
     def unhook(self) -> None:
         """Take the hooks of this train() off."""
         self._undo()
+
+
+@guarded(fallback=False)
+def _lacks_evaluation(trainer: Any, place: str) -> bool:
+    """Whether the step that train() goes on from was saved before its evaluation, by us or at the end of an epoch."""
+    makes_up = all(hasattr(trainer, name) for name in ("_load_rng_state", "_evaluate", "_determine_best_metric"))
+    if not makes_up or getattr(trainer, "hp_search_backend", None) is not None:
+        return False
+    noted = checkpoint.read_rank_file(place, trainer.args.process_index) or {}
+    if (noted.get("position") or {}).get(patience.DUE):
+        return True
+    state, told = trainer.state, getattr(trainer.args, "eval_strategy", None)
+    epochs = float(state.epoch or 0.5)
+    if getattr(told, "value", told) != "epoch" or not epochs.is_integer() or trainer.args.eval_delay > epochs:
+        return False
+    logged = [entry for entry in state.log_history if entry.get("step") == state.global_step]
+    return not any(name.startswith("eval_") for entry in logged for name in entry)
 
 
 def _epoch_follows(trainer: Any) -> bool:

@@ -10,26 +10,27 @@ import contextlib
 import importlib
 import os
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, Optional
 from weakref import ref
 
 from trainer_shim import timing
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.launch import is_required
 from trainer_shim.meter import StepMeter
-from trainer_shim.saving import checkpoint, rng
+from trainer_shim.saving import checkpoint, patience, rng
 from trainer_shim.saving.newest_good import NewestGood
 from trainer_shim.scalars import EngineFacts
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
 from . import base, deepspeed_engine, hooks, plain, replicas, torch_calls, trained
-from .background import Write, absolute
+from .background import ANNOUNCEMENTS_MAX, Announcement, Write, absolute
 from .base import Options
 from .lightning_checkpoints import (
     CHECKPOINT_FILE,
     STATE_KEY,
     LightningSaver,
+    OwedValidation,
     fit_state,
     give_positions,
     prepare_inner,
@@ -154,17 +155,6 @@ def _callback_class(trainer: Any) -> Any:
     return importlib.import_module("lightning.pytorch" if package == "lightning" else package).Callback
 
 
-# On a node that does not see what rank 0 writes none of them ever comes.
-ANNOUNCEMENTS_MAX = 15
-
-
-class Announcement(NamedTuple):
-    """A good checkpoint of Lightning's, which is told when it is there."""
-
-    write: Write
-    record: Dict[str, Any]
-
-
 class LightningFit:
     """One call of trainer.fit()."""
 
@@ -175,6 +165,7 @@ class LightningFit:
         self._step = 0
         self._eval_parts: List[Optional[int]] = []
         self._boundary_due = False  # Once the step's validation is over.
+        self._owed: Optional[OwedValidation] = None
         self.loaded: Dict[str, Any] = {}  # The callback's state in the checkpoint that fit() began with.
         self._good = NewestGood()  # Of what the script or Lightning has saved.
         self._announcements: List[Announcement] = []  # What Lightning has saved and is perhaps not there yet.
@@ -196,12 +187,15 @@ class LightningFit:
         self._step = int(trainer.global_step)
         hooks.replace(self._undo, trainer, "save_checkpoint", hooks.around(self._save))
         hooks.replace(self._undo, trainer.strategy, "remove_checkpoint", hooks.around(self._remove))
-        self._boundary_due = False
+        self._boundary_due, self._owed = False, None
+        meter.progress.forget_longest("eval")  # Lightning's check before training: two batches.
         hooks.replace(self._undo, trainer.fit_loop.epoch_loop.val_loop, "run", hooks.around(self._validate))
         if self._step:
             self._take_state(str(trainer.ckpt_path or ""))
             give_positions(trainer)
             self._give_generators()
+            if self.loaded.get(patience.DUE):
+                self._owed, _ = attempt(OwedValidation, trainer, self._step)
             # What was gone on from may be written over before anything else is good.
             path, now_ns = absolute(str(trainer.ckpt_path)), time.monotonic_ns()
             self._good.note({"step": self._step, "path": path, "mono_ns": now_ns})
@@ -323,6 +317,9 @@ class LightningFit:
     def begin_batch(self, batch: Any) -> None:
         """A micro-batch is here."""
         self._end_boundary()  # There was no validation.
+        if self._owed is not None:
+            self._owed.miss()
+            self._owed = None
         if isinstance(batch, dict):
             self._meter.enter_forward(True, (), batch)
         else:
@@ -338,25 +335,27 @@ class LightningFit:
         if self._announcements:
             self._announce()
         if self._end_step():
-            # What is saved before a validation never has it: Lightning goes on behind it.
-            is_awaited, _ = attempt(self._awaits_validation)
-            self._boundary_due = bool(is_awaited)
-            if not is_awaited:
-                self._meter.boundary()
-
-    def _awaits_validation(self) -> bool:
-        """Whether it comes next. Nothing that is not good waits for it."""
-        loop = self._trainer.fit_loop
-        return self._meter.progress.is_good and bool(loop.epoch_loop._should_check_val_fx(loop._data_fetcher))
+            loop, meter = self._trainer.fit_loop, self._meter
+            follows, _ = attempt(loop.epoch_loop._should_check_val_fx, loop._data_fetcher)
+            meter.evaluation_due = bool(follows)
+            self._boundary_due = bool(follows) and meter.progress.is_good  # Nothing that is not good waits for it.
+            if self._boundary_due:
+                meter.before_evaluation()
+            else:
+                meter.boundary()
 
     def _validate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """All callbacks have seen its end behind this, and know what it told."""
+        if self._owed is not None:
+            self._owed.begin()
+        self._meter.evaluation_due = False  # Lightning's own saves in it are of its middle or its end.
         result = original(*args, **kwargs)
         self._end_boundary()
         return result
 
     def _end_boundary(self) -> None:
         is_due, self._boundary_due = self._boundary_due, False
+        self._meter.evaluation_due = False
         if is_due:
             self._meter.boundary()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.lifetime import keeping
 from trainer_shim.loader import WrappedLoader
 from trainer_shim.meter import StepMeter
-from trainer_shim.saving import checkpoint, rng
+from trainer_shim.saving import checkpoint, patience, rng
 from trainer_shim.saving.pickled_values import Budget, TooLargeError, values_of
 
 from . import base, hooks
@@ -29,13 +30,15 @@ STATE_KEY = "costgov"  # Of our callback's state in a checkpoint.
 _CKPT_PATH = 4  # fit(model, train_dataloaders, val_dataloaders, datamodule, ckpt_path).
 _SHARDS_META = "meta.pt"  # Beside the shards of a strategy that saves a directory.
 _STEP = re.compile(r"step=(\d+)")  # As ModelCheckpoint names it.
+_NOT_MADE_UP = "Lightning does not make up for it"
 _OWN_MAX = 32  # The newest files that are looked into. ModelCheckpoint keeps one by default.
 
 
 @guarded(fallback={})
 def fit_state(meter: StepMeter) -> Dict[str, Any]:
     """Return what a checkpoint of Lightning's own lacks. {}: nothing is added to it."""
-    return {**state_of(meter.tokens_total if meter.tokens_known else None), "sound": meter.progress.is_good}
+    state = {**state_of(meter.tokens_total if meter.tokens_known else None), "sound": meter.progress.is_good}
+    return {**state, patience.DUE: True} if meter.evaluation_due else state
 
 
 def trained_in(trainer: Any) -> List[Tuple[str, Any]]:
@@ -91,6 +94,44 @@ def give_positions(trainer: Any) -> None:
         if isinstance(loader, WrappedLoader):
             loader.count_epochs(True)
             loader.load_state_dict(state)
+
+
+class OwedValidation:
+    """The validation that comes next in the step that fit() goes on from, where the checkpoint was saved before it.
+
+    Lightning counts it as made, but runs one that broke off in its middle: so it is told that this one has.
+    """
+
+    def __init__(self, trainer: Any, step: int) -> None:
+        self._trainer, self._step = trainer, step
+        self._is_owed, _ = attempt(self._arrange)
+        self._say("it comes now" if self._is_owed else _NOT_MADE_UP)
+
+    def _arrange(self) -> bool:
+        loop = self._trainer.fit_loop.epoch_loop
+        stages = importlib.import_module(type(loop.val_loop).__module__).RestartStage
+        if not loop.restarted_on_train_batch_end:
+            return False
+        loop.val_loop._restart_stage = stages.RESTARTED_MID_EVALUATION
+        loop._batches_that_stepped -= 1  # Lightning has counted this batch, and counts it behind a validation.
+        return True
+
+    @guarded()
+    def begin(self) -> None:
+        """A validation begins: this one has not seen a batch."""
+        if self._is_owed:
+            self._is_owed = False
+            self._trainer.fit_loop.epoch_loop.val_loop.restarting = False
+
+    def miss(self) -> None:
+        """The next step begins."""
+        if self._is_owed:
+            self._is_owed = False
+            self._say(_NOT_MADE_UP)
+
+    def _say(self, what: str) -> None:
+        if self._trainer.global_rank == 0:
+            print_line("the checkpoint lacks the validation of step %d: %s" % (self._step, what))
 
 
 class LightningSaver(base.PositionSaver):

@@ -6,7 +6,7 @@ reads. There is no leader whose death could hold the others.
 
     notice     what was asked for; the first writer's request counts for all
     position   each rank's last finished step s, with the promise not to pass s + margin  -> target = max(s) + margin
-    ready      each rank stands at its first boundary from the target on, and can write   -> go (step, kind, exit)
+    ready      each rank stands at its first boundary from the target on, and can write   -> go (step, kind, exit, …)
     written    each rank's part is written                                                -> all is there
     outcome    each rank's files are durable; rank 0 writes the manifest and this verdict -> saved, or failed and why
 
@@ -20,6 +20,7 @@ import json
 from enum import Enum
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from . import patience
 from .open_requests import CheckpointRequest
 from .store import KeyStore
 
@@ -247,7 +248,7 @@ def _go(posts: List[Dict[str, Any]]) -> Dict[str, Any]:
     if error is None and other is not None:
         told = "rank 0 stands at step %s and rank %d at step %s" % (first, other, posts[other].get("step"))
         error = {"abort": told, "error": True}
-    return error or {"go": True, "step": first}
+    return error or {"go": True, "step": first, "waits": patience.fits(posts)}
 
 
 def _all_there(posts: List[Dict[str, Any]]) -> Dict[str, Any]:

@@ -270,7 +270,9 @@ class AgreementThread:
             kind = "suspect" if round_.hardened(self._request).checkpoint == "suspect" else "good"
             error = self._save_at_step.try_disk(step, kind, arrived["rank_state"])
         tokens = position_of(arrived).get("tokens_own")
-        round_.post(Phase.READY, {"step": step, "error": error, "tokens": tokens, "trained_finite": harmed == ""})
+        times = self._save_at_step.times(self._request)
+        post = {"step": step, "error": error, "tokens": tokens, "trained_finite": harmed == "", "times": times}
+        round_.post(Phase.READY, post)
         stands_ns = time.monotonic_ns()
         verdict = self._await_verdict(round_, lambda: self._patience_ns(stands_ns), late)
         if "abort" in verdict:
@@ -309,7 +311,8 @@ class AgreementThread:
         self._harden(verdict)
         # The verdict alone names the tag: a request merged meanwhile on one rank must not split the shards.
         kind = "suspect" if verdict["suspect"] else "good"
-        return order_of(self._request, int(verdict["step"]), kind, save=True, park=verdict["exit"] is not None)
+        park, waits = verdict["exit"] is not None, kind == "good" and verdict.get("waits") is True
+        return order_of(self._request, int(verdict["step"]), kind, save=True, park=park, waits=waits)
 
     def _harden(self, verdict: Verdict) -> None:
         if verdict["exit"] is not None:

@@ -13,7 +13,7 @@ from trainer_shim.interfaces import OwnMeans, Saver
 from trainer_shim.progress import Progress
 from trainer_shim.signal_wakeup import defer_end, end_by
 
-from . import checkpoint, rng
+from . import checkpoint, patience, rng
 from .open_requests import CheckpointRequest
 from .publish import publish
 from .step_gate import Order, Result, StepGate
@@ -47,6 +47,7 @@ class SaveAtStep:
         self.tokens_total: Optional[int] = None  # As of the last step frame.
         self._delegate = False  # A framework saves by its own means: see interfaces.Watch.wants_save.
         self._delegated: Optional[Order] = None
+        self._postponed: Optional[Order] = None  # Until the evaluation of its step is over.
         self._generators: Tuple[Optional[int], Dict[str, Any]] = (None, {})  # As they were where that step ended.
         self._made: Optional[str] = None  # The directory of the save under way, if this rank was the first there.
         self._unfinished: Optional[str] = None  # Likewise, of one that has failed.
@@ -96,6 +97,10 @@ class SaveAtStep:
             attempt(os.rmdir, path)  # Not where another rank has staged its own: that one clears it.
             return clip("cannot write to %s: %s" % (path, error.strerror or error))
         return None
+
+    def times(self, request: CheckpointRequest) -> Dict[str, Any]:
+        """Return what this rank posts about how long the save may wait."""
+        return patience.times_of(self._progress, request.deadline_ns - time.monotonic_ns(), request.is_own)
 
     def clear_trial(self, step: int) -> None:
         """Remove what try_disk() left of a step that is not saved, or is saved as the other kind."""
@@ -147,21 +152,44 @@ class SaveAtStep:
         if order.park:
             self._park(order)
 
+    @guarded(fallback=True)
+    def waits_for_evaluation(self) -> bool:
+        """Delegate mode: whether what the framework was told to save may wait for the evaluation that comes next."""
+        order = self._delegated
+        if order is None or order.waits:
+            return True
+        self._say_saved_before(order)
+        return False
+
+    def _say_saved_before(self, order: Order) -> None:
+        if self._rank == 0:
+            patience.say_saved_before(order.step)
+
     @guarded()
-    def hold(self, step: int, delegate: bool) -> Optional[str]:
-        """Hold, save and park as ordered. The checkpoint's kind where the framework has to save it (delegate mode)."""
+    def hold(self, step: int, delegate: bool, evaluates: bool = False) -> Optional[str]:
+        """Hold, save and park as ordered. The checkpoint's kind where the framework has to save it (delegate mode).
+
+        With `evaluates` the step's evaluation comes next: what fits behind it is saved at the next call.
+        """
         if self._delegated is not None:
             self._delegated = None
             self._gate.saved(Result(None, "the framework did not save when asked"))
         if self._draining is not None:
             self._drain(*self._draining)
             return None
-        order = self._stand(step)
+        postponed, self._postponed = self._postponed, None
+        order = postponed or self._stand(step)
         if order is None:
             return None
         if order.park and self._asked_to_end is None:
             # From here: a SIGTERM while it saves must end this rank when that is durable, and not before.
             self._asked_to_end = defer_end(lambda: self._gate.settled)
+        if evaluates and order.save and order.waits and postponed is None:
+            self.clear_trial(order.step)  # The generators are others behind it.
+            self._postponed = order
+            return None
+        if evaluates and order.save:
+            self._say_saved_before(order)
         self._captured_ns = time.monotonic_ns()
         if order.save and delegate:
             self._delegated = order
@@ -328,7 +356,7 @@ def _if_full(directory: str) -> str:
     return "the disk is full: " if is_full else ""
 
 
-def order_of(request: CheckpointRequest, step: int, kind: str, *, save: bool, park: bool) -> Order:
+def order_of(request: CheckpointRequest, step: int, kind: str, *, save: bool, park: bool, waits: bool = False) -> Order:
     """What the training thread does for a request at the step where it stands."""
     tag = checkpoint.tag_of(step, kind) if save else ""
-    return Order(save, tag, kind, park, request.exit_code, request.deadline_ns, request.incident, step)
+    return Order(save, tag, kind, park, request.exit_code, request.deadline_ns, request.incident, step, waits)

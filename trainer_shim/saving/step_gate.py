@@ -77,6 +77,7 @@ class Order(NamedTuple):
     deadline_ns: int
     incident: str
     step: int
+    waits: bool = False  # Where the step's evaluation comes next: the save may come behind it.
 
 
 class Result(NamedTuple):

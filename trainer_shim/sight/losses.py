@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import Any, List, Optional, Tuple
 
+BLIND = (
+    "costgov: neither loss nor gradient is seen in %d steps: return the loss from the model, or pass it "
+    "through shim.loss(loss) before backward() (COSTGOV_REQUIRED=1: not training)"
+)
 DEPTH_MAX = 3  # (loss, (logits, caches)) is 2.
 VALUES_MAX = 64  # A model that returns every layer's states has its loss among the first or the last of them.
 UNNAMED_MAX = 4

@@ -5,13 +5,14 @@ It has no thread: whoever waits pumps. Peers are told apart by the kernel's word
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from signal import Signals
 from typing import Any, TypeVar
@@ -176,3 +177,26 @@ def assert_governor_counts(path: str) -> None:
     assert found.whole, found.reason
     assert found.counted is not None, "the manifest does not say what the parameters need"
     assert (found.nonfinite, found.unsampled) == (None, None)
+
+
+@contextlib.contextmanager
+def let_go(holds: Path, *names: str) -> Iterator[None]:
+    """At the end of a test that failed, too, nobody waits for these files any more."""
+    try:
+        yield
+    finally:
+        for name in names:
+            (holds / name).touch()
+
+
+def saved_in_the_step_behind(governor: FakeGovernor, holds: Path, step: int, grace_s: float) -> Frame:
+    """Ask while the next step waits for the file `step-STEP`, and return what is saved in that one."""
+    governor.frame("step", step=step)
+    incident = f"behind-{step}"
+    governor.ask(0, incident, grace_s=grace_s)
+    governor.frame("ack", incident=incident, what="agreed", step=step + 1)
+    (holds / f"step-{step}").touch()
+    record: Frame = governor.frame("ack", incident=incident, what="saved", safety_s=min(grace_s, SAFETY_S))[
+        "checkpoint"
+    ]
+    return record

@@ -1,7 +1,13 @@
-"""A Trainer of Lightning, with and without the shim. argv: JSON."""
+"""A Trainer of Lightning, with and without the shim. argv: JSON.
+
+With `watched` the shim's own watch is used. `holds` is a directory: step N + 1 begins when `step-N` is in it, and the
+validation of step N ends with `evaluated-N`, where these are in `at`.
+"""
 
 import json
+import os
 import sys
+import time
 import warnings
 
 import lightning.pytorch as pl
@@ -20,19 +26,29 @@ kept, losses, validations = [], [], []
 seen_at = {}  # By the step of a boundary: that of the last validation before it.
 
 
+def wait_for(what, step):
+    while f"{what}-{step}" in told.get("at", ()) and not os.path.exists(f"{told['holds']}/{what}-{step}"):
+        time.sleep(0.02)
+
+
 class Module(pl.LightningModule):
     def __init__(self):
         super().__init__()
         self.model = TinyModel()
 
     def training_step(self, batch, batch_idx):
+        wait_for("step", self.global_step)
         loss = self.model(*batch)
+        if told.get("watched"):
+            loss = loss * (1 + torch.rand(()))
         if self.global_step + 1 == told.get("broken"):
             loss = loss * float("nan")
         losses.append(loss.item())
         return loss
 
     def validation_step(self, batch, batch_idx):
+        if not self.trainer.sanity_checking:
+            wait_for("evaluated", self.global_step)
         self.model(*batch)
         torch.rand(())
         validations.append(self.global_step)
@@ -97,10 +113,14 @@ trainer = pl.Trainer(
 )
 batches = data
 if told["attached"]:
-    shim = attach(trainer, make_watch=make_watch)
+    shim = attach(trainer, make_watch=None if told.get("watched") else make_watch)
     assert shim.watching
     batches = wrap_loader(data)
-trainer.fit(module, batches, data, ckpt_path=told.get("resume"))
+if told.get("resume") == "shim":
+    shim.resume()
+    trainer.fit(module, batches, data)
+else:
+    trainer.fit(module, batches, data, ckpt_path=told.get("resume"))
 report = {
     "losses": losses,
     "validations": validations,
@@ -109,6 +129,6 @@ report = {
 }
 if told["attached"]:
     shim.close()
-    report |= kept[0].report()
+    report |= kept[0].report() if kept else {}
     assert not any(type(one).__name__ == "CostgovCallback" for one in trainer.callbacks)
 write_report(report)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.drills.components import needs
+from tests.drills.shim.fake_governor import FakeGovernor, let_go, saved_in_the_step_behind
+from trainer_shim.saving import checkpoint
 
 WARM = ("torch", "lightning.pytorch")
 STEPS = 8
+HELD = ["step-3", "evaluated-4", "step-7"]
 
 needs("lightning")
 
@@ -78,7 +84,7 @@ def test_what_is_not_good_does_not_wait_for_a_validation(run_ranks, tmp_path: Pa
 @pytest.mark.parametrize(
     ("ends", "places"),
     [
-        ({}, [("validations", 4)]),
+        ({}, [("validations", 4), ("steps", 2), ("steps", 4)]),
         ({"epochs": 3, "validates": 0}, [("epochs", 4), ("steps", 4)]),
         ({"epochs": 3, "validates": 0, "seed": 5}, [("epochs", 8)]),
         ({"epochs": 3, "validates": 0, "workers": 1}, [("epochs", 4), ("steps", 4)]),
@@ -92,11 +98,45 @@ def test_its_own_checkpoints_resume_with_the_same_losses_at_the_end_of_an_epoch_
 
     At the end of an epoch's last batch Lightning counts it as done, behind the validation after that it asks for
     nothing more of it, and at the epoch's end for one batch, or, told epochs and no steps, gives the loader no state.
+    What is saved at the end of a batch lacks the step's validation, which Lightning by itself never makes.
     """
     chosen = {"size": 32, "steps": 12, **ends}
-    whole = run_ranks("lightning_loop.py", told(tmp_path, saves=[place for place, _ in places], **chosen))[0]["losses"]
+    saves = sorted({place for place, _ in places})
+    seen = run_ranks("lightning_loop.py", told(tmp_path, saves=saves, **chosen))[0]
+    whole = seen["losses"]
     assert len(whole) == 24
     for place, step in places:
         path = str(tmp_path / place / f"step={step}.ckpt")
         resumed = run_ranks("lightning_loop.py", told(tmp_path / "again", resume=path, **chosen))[0]
         assert resumed["losses"] == whole[2 * step :], (place, step)
+        made = [one for one in seen["validations"] if one > step - (place == "steps")]
+        assert [one for one in resumed["validations"] if one > 0][-len(made) :] == made
+        assert ("it comes now" in resumed["log"]) == (place == "steps" and not ends)
+
+
+def test_what_might_not_live_to_see_the_end_of_a_validation_is_saved_before_it(
+    run_ranks, short_tmp: Path, tmp_path: Path
+) -> None:
+    """A first one, of which nobody knows how long it takes; then one that fits well. Both resume alike."""
+    chosen: dict[str, Any] = {"watched": True, "steps": 10}
+    with FakeGovernor(short_tmp / "s") as governor, ThreadPoolExecutor(1) as trainings:
+        env = {"COSTGOV_SOCKET": str(governor.path), "COSTGOV_RUN": "drill"}
+        ask = told(tmp_path, holds=str(tmp_path), at=HELD, **chosen)
+        first = trainings.submit(run_ranks, "lightning_loop.py", ask, env=env)
+        with let_go(tmp_path, *HELD):
+            record = saved_in_the_step_behind(governor, tmp_path, 3, grace_s=20)
+            (tmp_path / "evaluated-4").touch()
+            saved_in_the_step_behind(governor, tmp_path, 7, grace_s=600)
+        governor.until(first.done, "the end of the first training")
+        whole = first.result()[0]
+        assert "step 4 is saved before its evaluation" in whole["log"]
+        assert "step 8" not in whole["log"]
+        assert checkpoint.verify_manifest(record["path"], hashes=True) == []
+        for step, lacks in ((8, False), (4, True)):
+            second = trainings.submit(run_ranks, "lightning_loop.py", told(tmp_path, resume="shim", **chosen), env=env)
+            governor.until(second.done, "the end of the second training")
+            resumed = second.result()[0]
+            assert resumed["losses"] == whole["losses"][2 * step :]
+            assert ([one for one in resumed["validations"] if one] == [4, 8]) == lacks
+            assert ("the checkpoint lacks the validation of step 4: it comes now" in resumed["log"]) == lacks
+            shutil.rmtree(tmp_path / "costgov" / f"cg_{step}")

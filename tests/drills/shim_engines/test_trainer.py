@@ -16,7 +16,7 @@ import pytest
 
 from tests.drills.components import needs
 from tests.drills.shim.conftest import free_port
-from tests.drills.shim.fake_governor import FakeGovernor
+from tests.drills.shim.fake_governor import FakeGovernor, let_go, saved_in_the_step_behind
 from trainer_shim.engines.hf import TrainerRun
 from trainer_shim.engines.hf_checkpoints import TrainerSaver
 from trainer_shim.meter import StepMeter
@@ -31,6 +31,7 @@ needs("transformers", "accelerate")
 WARM = ("torch", "transformers.trainer", "transformers.models.llama.modeling_llama")
 
 PARTS = ("data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s")
+HELD = ["step-3", "evaluated-4", "step-7"]
 STEPS, TOKENS = 6, 4 * 16 * 2
 
 
@@ -227,6 +228,48 @@ def test_what_the_shim_has_saved_costs_no_good_checkpoint(
     for step in (suspect, good):
         steps = range(step + 1, step + 6)
         assert [before[n] for n in steps] == [after[n] for n in steps], "the next five losses, bit for bit"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_might_not_live_to_see_the_end_of_an_evaluation_is_saved_before_it(
+    run_ranks, governor: FakeGovernor, tmp_path: Path, ranks: int
+) -> None:
+    """A first one, of which nobody knows how long it takes; then one that fits well. Both resume alike."""
+    out = tmp_path / "out"
+    chosen: dict[str, Any] = {"watched": True, "output_dir": str(out), "evaluate": True, "eval_steps": 4}
+    env = {"COSTGOV_SOCKET": str(governor.path), "COSTGOV_RUN": "drill"}
+
+    def start(**options: Any) -> Future[list[dict[str, Any]]]:
+        port = {"port": free_port()} if ranks > 1 else {}
+        told = json.dumps({**chosen, **port, "steps": 10, **options})
+        return trainings.submit(run_ranks, "trainer_loop.py", told, ranks=ranks, env=env)
+
+    def evaluated(path: Path) -> list[int]:
+        history = json.loads((path / "trainer_state.json").read_text())["log_history"]
+        return [entry["step"] for entry in history if "eval_loss" in entry]
+
+    with ThreadPoolExecutor(1) as trainings:
+        first = start(holds=str(tmp_path), at=HELD)
+        with let_go(tmp_path, *HELD):
+            record = saved_in_the_step_behind(governor, tmp_path, 3, grace_s=20)
+            (tmp_path / "evaluated-4").touch()
+            saved_in_the_step_behind(governor, tmp_path, 7, grace_s=600)
+        governor.until(first.done, "the end of the first training")
+        whole = first.result()[0]
+        assert checkpoint.verify_manifest(record["path"], hashes=True) == []
+        assert (evaluated(out / "checkpoint-4"), evaluated(out / "checkpoint-8")) == ([], [4, 8])
+        assert "step 4 is saved before its evaluation" in whole["log"]
+        assert "step 8" not in whole["log"]
+        before = _losses(governor)
+        for step, lacks in ((8, False), (4, True)):
+            governor.frames.clear()
+            second = start(resume=str(out / f"checkpoint-{step}"))
+            governor.until(second.done, "the end of the second training")
+            after = _losses(governor)
+            assert after == {n: before[n] for n in range(step + 1, 11)}, "bit for bit"
+            told = second.result()[0]
+            assert ("the checkpoint lacks the evaluation of step 4: it comes now" in told["log"]) == lacks
+            assert told["evaluated"] == [4, 8, 10]
 
 
 def _step_of(record: dict[str, Any]) -> int:

@@ -2,11 +2,14 @@
 
 With `watched` the shim's own watch is used; `own_save` is a step that the Trainer saves unasked, `stop` a file at whose
 appearance training ends, `resume` a path or "shim", `then` a checkpoint to continue from afterwards for five steps.
+`holds` is a directory: step N + 1 begins when `step-N` is in it, and the evaluation of step N ends with `evaluated-N`,
+where these are in `at`.
 """
 
 import json
 import os
 import sys
+import time
 
 import torch
 from tiny import KeptWatch, init_deepspeed, note_fetch, write_report
@@ -38,11 +41,22 @@ class Tokens(torch.utils.data.Dataset):
         return {"input_ids": ids, "labels": ids}
 
 
+def wait_for(what, step):
+    while f"{what}-{step}" in options.get("at", ()) and not os.path.exists(f"{options['holds']}/{what}-{step}"):
+        time.sleep(0.02)
+
+
 class Orders(TrainerCallback):
     """A user's own: saves once, listens to saves, and ends training when told."""
 
     def __init__(self):
         self.saved = []
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        wait_for("step", state.global_step)
+
+    def on_prediction_step(self, args, state, control, **kwargs):
+        wait_for("evaluated", state.global_step)
 
     def on_step_end(self, args, state, control, **kwargs):
         control.should_save = control.should_save or state.global_step == options.get("own_save")
@@ -72,7 +86,7 @@ if options.get("watched"):
     extra.update(save_total_limit=1, save_only_model="port" not in options, lr_scheduler_type="constant")
     shape["attention_dropout"] = 0.1
 if options.get("evaluate"):
-    extra.update(eval_strategy="steps", eval_steps=3)
+    extra.update(eval_strategy="steps", eval_steps=options.get("eval_steps", 3))
 model = LlamaForCausalLM(LlamaConfig(vocab_size=128, max_position_embeddings=32, **shape))
 orders = Orders()
 trainer = Trainer(
@@ -114,6 +128,7 @@ else:
     trainer.train(resume_from_checkpoint=options.get("resume"))
 report = kept[0].report() if kept else {}
 report["logged"] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+report["evaluated"] = [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry]
 report["weights"] = [float(p.detach().double().sum()) for p in trainer.model.parameters()]
 report["on_save"] = orders.saved
 report["resumed"] = resumed and [resumed.step, resumed.path]

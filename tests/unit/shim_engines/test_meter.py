@@ -27,10 +27,15 @@ class Kept(NoWatch):
         self.phases: list[str] = []
         self.boundaries: list[int] = []
         self.ends: list[int] = []  # Of steps whose boundary was still to come.
+        self.evaluations: list[tuple[int, str]] = []  # Likewise, whose evaluation began, with the phase before it.
 
     def step_over(self, step: int) -> None:
         assert step not in self.boundaries
         self.ends.append(step)
+
+    def before_evaluation(self, step: int) -> None:
+        assert step not in self.boundaries
+        self.evaluations.append((step, self.progress.phase))
 
     def step_frame(self, fields: dict[str, Any]) -> None:
         self.frames.append(fields)
@@ -214,6 +219,28 @@ def test_a_deferred_boundary_comes_before_the_next_batch_is_handed_out(meter: St
         meter.enter_forward(True, (), {})
         assert meter.watch.boundaries == [1, 2], "without a wrapped loader, the next forward pass"
         assert meter.watch.ends == [1, 1, 2], "what a loop draws between two steps with a loader belongs to the first"
+    finally:
+        CURRENT.meter = None
+
+
+@pytest.mark.parametrize("is_marked", [True, False], ids=["a phase", "a forward pass"])
+def test_what_is_asked_for_may_be_saved_before_an_evaluation_of_the_loops_own(
+    meter: StepMeter, is_marked: bool
+) -> None:
+    """Else its boundary comes behind that, and a halt would wait for it whatever is left of its grace."""
+    meter.defer_boundary()
+    CURRENT.meter = meter
+    try:
+        train_step(meter, Scalar(1.0))
+        if is_marked:
+            with phase("eval"):
+                meter.enter_forward(False, (), {})
+        else:
+            meter.enter_forward(False, (), {})
+        assert meter.watch.evaluations == [(1, "train")]
+        assert meter.watch.boundaries == []
+        meter.enter_forward(True, (), {})
+        assert meter.watch.boundaries == [1]
     finally:
         CURRENT.meter = None
 

@@ -36,7 +36,9 @@ class Trainer:
             eval_strategy=SimpleNamespace(value=given[0]), save_strategy=SimpleNamespace(value=given[1]),
         )  # fmt: skip
         self.state = SimpleNamespace(global_step=0, epoch=0.0)
-        self.control = SimpleNamespace(should_epoch_stop=False, should_training_stop=False, should_save=False)
+        self.control = SimpleNamespace(
+            should_epoch_stop=False, should_training_stop=False, should_save=False, should_evaluate=False
+        )
         self.optimizer = SimpleNamespace(param_groups=[{"lr": 0.1}])
 
     def is_world_process_zero(self) -> bool:
@@ -58,10 +60,14 @@ class Trainer:
                 self._maybe_log_save_evaluate(self.args.eval_strategy.value == "epoch")
 
     def _maybe_log_save_evaluate(self, evaluates: bool) -> None:
-        self.log += ["eval"] * evaluates
+        if evaluates:
+            self.evaluate()
         if self.control.should_save:
             self._save_checkpoint(None, None)
             self.log.append("on_save")
+
+    def evaluate(self) -> None:
+        self.log.append("eval")
 
     def _get_output_dir(self) -> str:
         return str(self.root)
@@ -77,8 +83,12 @@ class Trainer:
 
 
 class Asks(NoWatch):
-    def __init__(self, step: int, kind: str) -> None:
+    def __init__(self, step: int, kind: str, waits: bool) -> None:
         self.step, self.kind, self.saved = step, kind, list[tuple[str | None, str | None]]()
+        self.waits = waits
+
+    def waits_for_evaluation(self) -> bool:
+        return self.waits
 
     def wants_save(self, step: int) -> str | None:
         return self.kind if step == self.step else None
@@ -87,12 +97,13 @@ class Asks(NoWatch):
         self.saved.append((path, error))
 
 
-def trained(trainer: Trainer, asked: int, kind: str = "good", steps: int = 6) -> list[str]:
+def trained(trainer: Trainer, asked: int, kind: str = "good", steps: int = 6, waits: bool = True) -> list[str]:
     """Train, and return the parts of the place that the asked-for checkpoint has."""
     meter = StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
-    meter.watch = watch = Asks(asked, kind)
+    meter.watch = watch = Asks(asked, kind, waits)
     run = TrainerRun(trainer, meter, TrainerSaver(meter, trainer))
     hooks.replace(run._undo, trainer, "_save_checkpoint", hooks.around(run._save_checkpoint))
+    hooks.replace(run._undo, trainer, "evaluate", hooks.around(run._evaluate))
     hooks.replace(run._undo, trainer, "_maybe_log_save_evaluate", hooks.around(run._after_step))
     trainer.train(steps, run)
     assert [error for _, error in watch.saved] == [None]
@@ -117,6 +128,22 @@ def test_what_is_asked_for_is_saved_where_the_trainer_itself_would(
 ) -> None:
     trainer = Trainer(tmp_path, every, only_model)
     assert (trained(trainer, 3), trainer.log) == (place, log)
+
+
+@pytest.mark.parametrize(
+    ("every", "log"),
+    [
+        ({"eval": 3}, ["aside", "eval", "eval"]),
+        ({"eval": 3, "save": 3}, ["aside", "eval", "own", "on_save", "eval", "own", "on_save"]),
+        ({"eval": 2}, ["eval", "aside", "eval", "eval"]),
+    ],
+    ids=["evaluated", "saved anyway", "not evaluated"],
+)
+def test_before_an_evaluation_that_might_outlast_the_grace_it_is_saved(
+    tmp_path: Path, every: dict[str, int], log: list[str]
+) -> None:
+    trainer = Trainer(tmp_path, every, False)
+    assert (trained(trainer, 3, waits=False), trainer.log) == (ASIDE, log)
 
 
 def test_a_halt_for_a_nan_waits_for_no_evaluation(tmp_path: Path) -> None:

@@ -30,9 +30,7 @@ class StepMeter:
         self.clock = timing.StepClock()
         self.count = count
         self.device: Optional[device_timing.DeviceTimer] = None
-        self._directory_learner: Callable[[str, bool], None] = lambda *_: (
-            None
-        )  # The saver's method, once there is a saver.
+        self._directory_learner: Callable[[str, bool], None] = lambda *_: None  # Until there is a saver.
         self._reports_comm = False
         self.tokens_total = 0
         self.tokens_known = True  # False: a checkpoint was loaded that does not say how many tokens went before it.
@@ -266,6 +264,9 @@ class StepMeter:
             self._leave_eval()
         elif not training and not self._in_eval:
             self._enter_eval()
+
+    def expect_evaluation(self, is_due: bool) -> None:
+        self.evaluation_due = is_due
 
     @guarded()
     def before_evaluation(self) -> None:

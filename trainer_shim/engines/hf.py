@@ -138,7 +138,7 @@ class TrainerRun:
     def begin(self, state: Any) -> None:
         """train() has built model, optimizer and, perhaps, an engine."""
         self.unhook()  # train() begins again when it searches for a batch size that fits.
-        self._asked, self._has_place, self._made_up = None, False, False
+        self._asked, self._own_saved, self._has_place, self._made_up = None, None, False, False
         trainer, meter = self._trainer, self._meter
         attempt(self._saver.remove_abandoned)
         wrapped = trainer.model_wrapped
@@ -210,9 +210,9 @@ class TrainerRun:
         meter = self._meter
         part = meter.clock.switch(timing.CHECKPOINT)
         path, error = attempt(self._saver.save_aside, step)
-        meter.evaluation_due = evaluation_due
+        meter.expect_evaluation(evaluation_due)
         meter.watch.delegate_saved(path, None if error is None else "%s: %s" % (type(error).__name__, error))
-        meter.evaluation_due = False
+        meter.expect_evaluation(False)
         meter.clock.switch(part)
         return error is None
 

@@ -337,9 +337,9 @@ class LightningFit:
         if self._end_step():
             loop, meter = self._trainer.fit_loop, self._meter
             follows, _ = attempt(loop.epoch_loop._should_check_val_fx, loop._data_fetcher)
-            meter.evaluation_due = bool(follows)
-            self._boundary_due = bool(follows) and meter.progress.is_good  # Nothing that is not good waits for it.
-            if self._boundary_due:
+            meter.expect_evaluation(bool(follows))
+            self._boundary_due = bool(follows)  # Alike on all ranks, whatever one has seen: what was agreed decides.
+            if follows:
                 meter.before_evaluation()
             else:
                 meter.boundary()
@@ -348,14 +348,14 @@ class LightningFit:
         """All callbacks have seen its end behind this, and know what it told."""
         if self._owed is not None:
             self._owed.begin()
-        self._meter.evaluation_due = False  # Lightning's own saves in it are of its middle or its end.
+        self._meter.expect_evaluation(False)  # Lightning's own saves in it are of its middle or its end.
         result = original(*args, **kwargs)
         self._end_boundary()
         return result
 
     def _end_boundary(self) -> None:
         is_due, self._boundary_due = self._boundary_due, False
-        self._meter.evaluation_due = False
+        self._meter.expect_evaluation(False)
         if is_due:
             self._meter.boundary()
 

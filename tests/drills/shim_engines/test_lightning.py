@@ -76,9 +76,11 @@ def test_a_step_with_a_validation_is_saved_behind_it(run_ranks, tmp_path: Path, 
     assert later == [one for one in whole["validations"] if one > step]
 
 
-def test_what_is_not_good_does_not_wait_for_a_validation(run_ranks, tmp_path: Path) -> None:
-    seen_at = run_ranks("lightning_loop.py", told(tmp_path, broken=4, size=32))[0]["seen_at"]
-    assert [seen_at[step] for step in ("2", "3", "4")] == [2, 2, 2]
+def test_where_a_rank_may_be_held_does_not_depend_on_what_it_alone_has_seen(run_ranks, tmp_path: Path) -> None:
+    """One rank's loss may not be finite where the others' is, and a save that some begin before a validation and some
+    behind it stands still. What all agreed on decides: see test_patience."""
+    good, bad = (run_ranks("lightning_loop.py", told(tmp_path, size=32, **how))[0] for how in ({}, {"broken": 4}))
+    assert good["seen_at"] == bad["seen_at"]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import functools
 import os
 import sys
 import threading
-import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, TypeVar, cast
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, TypeVar, cast
 from weakref import ref
 
 from . import launch, tokens
@@ -19,13 +18,14 @@ from .engines.save_fn import tell_misfits
 from .engines.select import kind_of
 from .guard import attempt, print_line
 from .interfaces import Resumed, Saver, Watch
-from .lifetime import keeping, turns
+from .lifetime import keeping
+from .lifetime.meeting import Way, Where
 from .lifetime.turns import Turn
 from .loader import WrappedLoader, wrap_loader
 from .meter import StepMeter
 from .phases import CURRENT, data, phase
 from .progress import Progress
-from .version import __version__
+from .saving.store import begin_turn
 from .wire import TEXT_CHARS_MAX
 
 MakeWatch = Callable[..., Watch]
@@ -40,6 +40,7 @@ class Shim:
         self._total_steps = total_steps
         self._undo: Callable[[], None] = _nothing
         self._let_go: Callable[[], None] = _nothing
+        self._again: Callable[[], Any] = _nothing  # Attaches the same once more, while that lives.
         self.watching = False
 
     @property
@@ -76,21 +77,21 @@ class Shim:
         position), or None. Raises FileNotFoundError where you name a path that holds nothing to go on from: training
         anew is what costs.
         """
-        if not self.watching:
-            if directory:
-                raise RuntimeError(
-                    "resume(%r): this handle is attached to nothing, so nothing is loaded" % (directory,)
-                )
-            print_line("resume(): this handle is attached to nothing, so nothing is loaded")
-            return None
-        return self._meter.watch.resume(directory)
+        apart = _gathered(self)
+        if apart is None:
+            return self._meter.watch.resume(directory)
+        if directory:
+            raise RuntimeError("resume(%r): %s, so nothing is loaded" % (directory, apart))
+        print_line("resume(): %s, so nothing is loaded" % apart)
+        return None
 
     def checkpoint(self) -> None:
         """Save a whole, durable checkpoint within the next steps, all ranks at one agreed step.
 
         resume() finds it, and a halt counts it as saved work. Returns at once; call it as often as you would save.
         """
-        self._meter.watch.checkpoint()
+        if not self.watching or not _WAY.tells_absent():
+            self._meter.watch.checkpoint()
 
     def finish(self, reason: str = "finished", completed: bool = True) -> None:
         """Tell the governor that training is over (`completed` = as planned). Idempotent."""
@@ -105,7 +106,7 @@ class Shim:
         self._undo()
         self._meter.watch.close()  # It may have a checkpoint to finish, which asks the saver.
         self._let_go()
-        self._undo = self._let_go = _nothing
+        self._undo = self._let_go = self._again = _nothing
         self.watching = False
         if CURRENT.meter is self._meter:
             CURRENT.meter = None
@@ -178,41 +179,99 @@ def attach(
     """
     options = Options(checkpoint_dir, optimizer, stateful or {}, save_fn, load_fn)
     shim = _handle(total_steps, tokens_per_step, tokens_fn)
-    meter = shim._meter
     kind, error = attempt(kind_of, engine, options)
     if error is not None:
         return _unwatched(shim, error)
-    known = _in_its_place(shim, engine, kind)
+    known = _known(engine, kind)
     if known is not None:
         return known
     overrides = {"run": run, "stage": stage, "tokens_per_step": tokens_per_step, "total_steps": total_steps}
     overrides["data_parallel_size"] = data_parallel_size
-    _, error = attempt(_start, shim, meter, engine, kind, options, overrides, labels or {}, signal, make_watch)
+    call = _Call(engine, options, overrides, labels or {}, signal, make_watch, tokens_fn)
+    turn = _ATTACHED[0]._turn if _watched() else None
+    number = _WAY.number_for(turn is None or turn.is_over(type(kind), engine))
+    if number is not None:
+        _begin(call, shim, number, kind)
+        return shim
+    _LAST[:] = [shim]
+    _keep_again(call, shim, kind.keeper())
+    return _beside(shim, _ATTACHED[0], engine)
+
+
+class _Call(NamedTuple):
+    """What attach() was given. Only the object that is trained may keep one."""
+
+    engine: Any
+    options: Options
+    overrides: Dict[str, Any]
+    labels: Mapping[str, Any]
+    signal: Optional[int]
+    make_watch: Optional[MakeWatch]
+    tokens_fn: Optional[Callable[..., int]]
+
+
+def _watched() -> bool:
+    return bool(_ATTACHED) and _ATTACHED[0].watching
+
+
+def _known(engine: Any, kind: Kind) -> Optional[Shim]:
+    """Return the handle of this very training, where it is watched already."""
+    turn = _ATTACHED[0]._turn if _watched() else None
+    if turn is None or not turn.is_of(engine, kind.keeper()):
+        return None
+    _LAST[:] = _ATTACHED
+    return _ATTACHED[0]
+
+
+def _begin(call: _Call, shim: Shim, number: int, kind: Optional[Kind] = None) -> None:
+    """Watch in turn `number` of the job what was to be attached, in place of what was watched before."""
+    if _watched():
+        _ATTACHED[0].close()
+    shim._meter = _handle(None, call.overrides["tokens_per_step"], call.tokens_fn)._meter
+    begin_turn(number)
+    _, error = attempt(_start, shim, call, kind)
     if error is not None:
-        return _unwatched(shim, error)
+        _WAY.stay_apart()
+        _unwatched(shim, error)
+        return
     shim.watching = True
     _ATTACHED[:] = _LAST[:] = [shim]
-    _TRAININGS[0] += 1
-    CURRENT.meter = meter
+    CURRENT.meter = shim._meter
+    _WAY.settle_in()
     atexit.register(shim._at_exit)
-    return shim
 
 
-def _in_its_place(shim: Shim, engine: Any, kind: Kind) -> Optional[Shim]:
-    """Return the handle that `engine` gets since something is watched already. None: it is over, and is closed now."""
-    known = _ATTACHED[0] if _ATTACHED else None
-    if known is None or not known.watching or known._turn is None:
-        return None
-    if known._turn.is_of(engine, kind.keeper()):
-        _LAST[:] = [known]
-        return known
-    is_over = known._turn.is_over(type(kind), engine)
-    is_over_for_all, error = attempt(turns.on_all_ranks, is_over)
-    if is_over if error is not None else is_over_for_all:
-        known.close()
-        return None
-    _LAST[:] = [shim]
-    return _beside(shim, known, engine)
+def _keep_again(call: _Call, shim: Shim, keeper: Any) -> None:
+    """In resume() this rank may learn from the others that it has to attach anew. Its own object keeps what that takes.
+
+    The handle must keep nothing alive.
+    """
+    name = "again %d" % id(shim)
+    _, error = attempt(keeping.keep, keeper, name, functools.partial(_begin, call))
+    if error is None:
+        shim._again = functools.partial(keeping.kept_at, keeping.known(keeper), name)
+        shim._let_go = functools.partial(keeping.let_go_of, keeping.known(keeper), name)
+
+
+def _gathered(shim: Shim) -> Optional[str]:
+    """Have all ranks in one turn where they resume; return what this rank is in, if that is not to be had."""
+    if not shim.watching:
+        again = shim._again()
+        number = _WAY.late_number() if again is not None else None
+        if number is None:
+            return "this handle is attached to nothing"
+        again(shim, number)
+    while shim.watching:
+        where, other = _WAY.gather()
+        if where is Where.TOGETHER:
+            return None
+        again = shim._again()
+        if where is Where.APART or again is None:
+            return "rank %d trains something else, or UNWATCHED, beside this one" % other
+        number = _WAY.number_for(True)
+        assert number is not None, "what is over is followed by something"
+        again(shim, number)
+    return "this handle is attached to nothing"
 
 
 def _handle(
@@ -226,7 +285,7 @@ def _handle(
 
 _ATTACHED: List[Shim] = []  # What is watched, or was watched last.
 _LAST: List[Shim] = []  # Of the last attach(), which may watch nothing beside that.
-_TRAININGS = [0]  # That were watched in this process, the one at hand included.
+_WAY = Way()
 
 
 def resume(directory: Optional[str] = None) -> Optional[Resumed]:
@@ -239,32 +298,27 @@ def resume(directory: Optional[str] = None) -> Optional[Resumed]:
     return _LAST[0].resume(directory)
 
 
-def _start(
-    shim: Shim,
-    meter: StepMeter,
-    engine: Any,
-    kind: Kind,
-    options: Options,
-    overrides: Dict[str, Any],
-    labels: Mapping[str, Any],
-    signal: Optional[int],
-    make_watch: Optional[MakeWatch],
-) -> None:
+def _start(shim: Shim, call: _Call, known: Optional[Kind]) -> None:
+    engine, options, meter = call.engine, call.options, shim._meter
+    kind = known or kind_of(engine, options)
     environ = dict(os.environ)
-    if signal is not None:
-        environ["COSTGOV_SIGNAL"] = str(int(signal))
+    if call.signal is not None:
+        environ["COSTGOV_SIGNAL"] = str(int(call.signal))
     keeper = kind.keeper()
     shim._turn = Turn(engine, keeper, type(kind), meter.progress)
+    _keep_again(call, shim, keeper)
     attempt(keeping.keep, keeper, "kind", kind)
     shim._let_go = functools.partial(keeping.let_go, keeping.known(keeper))
     directory = options.checkpoint_dir or kind.checkpoint_dir() or environ.get("COSTGOV_CHECKPOINT_DIR")
     directory = os.path.abspath(directory) if directory else None
     saver: Saver = kind.saver(meter, directory)
-    overrides = _as_json(overrides)
+    overrides = _as_json(call.overrides)
     meter.count.per_step = overrides.get("tokens_per_step")
     launched = launch.Launch(environ, directory)
     tell_misfits(options.save_fn, options.load_fn, launched.rank == 0)
-    hello = _hello(launched, kind, overrides, labels, saver, environ)
+    hello = launch.hello_fields(
+        launched, kind.hello_fields(), overrides, call.labels, saver.directory, environ, _WAY.number
+    )
     meter.count.ask(functools.partial(_replicas, ref(kind), meter, launched.rank, overrides.get("data_parallel_size")))
     meter.progress.step = kind.step()
     undo = hooks.Undo()
@@ -272,9 +326,8 @@ def _start(
     data_loader.watch(meter, undo)
     attempt(saver.look_at_start)
     shim._undo = undo
-    watch: Watch = (make_watch or _watcher)(hello, meter.progress, saver, environ=environ)
-    meter.watch = watch
-    watch.start()
+    meter.watch = (call.make_watch or _watcher)(hello, meter.progress, saver, environ=environ)
+    meter.watch.start()
     missing = kind.cannot_save(directory)
     if missing is not None and launched.rank == 0:
         print_line("cannot save a checkpoint when asked: %s" % missing)
@@ -306,35 +359,6 @@ def _replicas(
         meter.watch.hello_field("data_parallel_size", found.ranks)
         meter.watch.hello_field("data_parallel_rank", found.place)
     return found
-
-
-def _hello(
-    launched: launch.Launch,
-    kind: Kind,
-    overrides: Dict[str, Any],
-    labels: Mapping[str, Any],
-    saver: Saver,
-    environ: Mapping[str, str],
-) -> Dict[str, Any]:
-    hello: Dict[str, Any] = {
-        "rank": launched.rank,
-        "local_rank": launched.local_rank,
-        "world_size": launched.world_size,
-        "run": launched.run,
-        # Each training of one process is an attempt of its own: its steps and losses begin anew.
-        "attempt": launched.attempt + ("+%d" % _TRAININGS[0] if _TRAININGS[0] else ""),
-        "stage": launched.stage,
-        "labels": launch.clean_labels({**launched.labels, **labels}),
-        "gpu_uuids": launch.gpu_uuids(environ),
-        "checkpoint_dir": saver.directory,
-        "resume_argv": launch.resume_argv(),
-        "cwd": launch.working_directory(),
-        "shim_version": __version__,
-        "started_mono_ns": time.monotonic_ns(),
-    }
-    hello.update(kind.hello_fields())
-    hello.update(overrides)
-    return {name: value for name, value in hello.items() if value is not None}
 
 
 def _as_json(overrides: Mapping[str, Any]) -> Dict[str, Any]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import zlib
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from .guard import print_line
+from .version import __version__
 from .wire import LABELS_MAX, LIST_ITEMS_MAX, PATH_CHARS_MAX, TEXT_CHARS_MAX
 
 _ABSENT_RUN_IDS = frozenset(("", "none", "default"))  # What torchrun says when nobody named the rendezvous.
@@ -177,3 +179,34 @@ def _initialized_distributed() -> Any:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed
+
+
+def hello_fields(
+    launched: Launch,
+    of_kind: Mapping[str, Any],
+    overrides: Dict[str, Any],
+    labels: Mapping[str, Any],
+    checkpoint_dir: Optional[str],
+    environ: Mapping[str, str],
+    number: int,
+) -> Dict[str, Any]:
+    """Return what is known of training `number` of this process before its first step."""
+    hello: Dict[str, Any] = {
+        "rank": launched.rank,
+        "local_rank": launched.local_rank,
+        "world_size": launched.world_size,
+        "run": launched.run,
+        # Each training of one process is an attempt of its own: its steps and losses begin anew.
+        "attempt": launched.attempt + ("+%d" % (number - 1) if number > 1 else ""),
+        "stage": launched.stage,
+        "labels": clean_labels({**launched.labels, **labels}),
+        "gpu_uuids": gpu_uuids(environ),
+        "checkpoint_dir": checkpoint_dir,
+        "resume_argv": resume_argv(),
+        "cwd": working_directory(),
+        "shim_version": __version__,
+        "started_mono_ns": time.monotonic_ns(),
+    }
+    hello.update(of_kind)
+    hello.update(overrides)
+    return {name: value for name, value in hello.items() if value is not None}

@@ -35,6 +35,16 @@ def let_go(keeper: Callable[[], Any]) -> None:
         getattr(owner, "__dict__", {}).pop(_NAME, None)
 
 
+def kept_at(keeper: Callable[[], Any], name: str) -> Any:
+    """Return what is kept there by that name, or None. `keeper`: a weak reference."""
+    return getattr(keeper(), "__dict__", {}).get(_NAME, {}).get(name)
+
+
+def let_go_of(keeper: Callable[[], Any], name: str) -> None:
+    """Keep all there but what has that name."""
+    getattr(keeper(), "__dict__", {}).get(_NAME, {}).pop(name, None)
+
+
 class Of:
     """An attribute whose value `keep_at()` has said where to keep: its holder keeps nothing alive by it.
 

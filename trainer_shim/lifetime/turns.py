@@ -8,19 +8,12 @@ under way while its object lives.
 from __future__ import annotations
 
 import gc
-import os
 import sys
-import time
 from typing import Any, Callable
 
 from trainer_shim.progress import Progress
-from trainer_shim.saving.store import KeyStore, connect, next_meeting
 
 from .keeping import known
-
-ANSWER_S = 20.0  # From one rank's attach() to the last one's. They come together, between two trainings.
-_POLL_S = 0.02
-_OVER, _GOES_ON = "over", "goes on"
 
 _LOOPS = ("train", "fit")  # Methods of a Trainer that are on the stack while it trains.
 _STACK_MAX = 2_000  # Python's own limit is 1,000, unless a script has raised it.
@@ -72,29 +65,3 @@ class Turn:
 def _is_trainer(engine: Any) -> bool:
     """Whether its own method is the loop: Module.train() is none."""
     return any(one.__name__ == "Trainer" for one in type(engine).__mro__)
-
-
-def on_all_ranks(is_over: bool) -> bool:
-    """Return what all ranks of the job take for true, from what this one sees. Each has to ask. Raises StoreLostError.
-
-    A rank that alone holds the former model in some variable would be unwatched, and the others would wait for it.
-    """
-    dist = sys.modules.get("torch.distributed")
-    is_alone = dist is None or not dist.is_available() or not dist.is_initialized()
-    world_size = 1 if dist is None or is_alone else int(dist.get_world_size())
-    if world_size < 2:
-        return is_over
-    meeting = next_meeting("turn", os.environ)
-    ranks = connect(world_size, "costgov/" + meeting, meeting)
-    return is_over if ranks is None else settled(is_over, ranks, world_size)
-
-
-def settled(is_over: bool, ranks: KeyStore, world_size: int) -> bool:
-    """It is over where any rank sees that, for all run one script. Who sees it waits for nobody."""
-    if is_over:
-        return ranks.settle("turn", _OVER) == _OVER
-    ranks.add("asked", 1)
-    until = time.monotonic() + ANSWER_S
-    while ranks.get("turn") is None and ranks.add("asked", 0) < world_size and time.monotonic() < until:
-        time.sleep(_POLL_S)
-    return ranks.settle("turn", _GOES_ON) == _OVER

@@ -6,11 +6,13 @@ connection would block the training thread. With one rank it is a dictionary.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from typing import Any, Dict, Mapping, Optional, Protocol
 
-_MEETINGS: Dict[str, int] = {}  # By subject, in this process.
+_MEETINGS: Dict[str, int] = {}  # By subject, in this turn of this process.
+_TURN = [0]  # As attach() has agreed on with the other ranks; 0: a watcher without attach().
 
 
 class StoreLostError(Exception):
@@ -92,13 +94,24 @@ class TorchStore:
             raise StoreLostError(_first_line(error)) from error
 
 
-def next_meeting(subject: str, environ: Mapping[str, str]) -> str:
-    """Name where the ranks of this launch meet about `subject`: every rank asks as often as the others.
+def begin_turn(number: int) -> None:
+    """Count the meetings anew: this rank and whoever is in turn `number` of the job with it have had none yet."""
+    _TURN[0] = number
+    _MEETINGS.clear()
 
-    The count keeps an earlier one's keys apart, as after a second attach(). torchrun keeps the store over restarts.
+
+def next_meeting(subject: str, environ: Mapping[str, str]) -> str:
+    """Name where the ranks of this launch meet about `subject`: in one turn every rank asks as often as the others.
+
+    The count keeps an earlier one's keys apart, the turn those of an earlier training of the process.
     """
     _MEETINGS[subject] = _MEETINGS.get(subject, 0) + 1
-    return "%s/%s/%d" % (subject, environ.get("TORCHELASTIC_RESTART_COUNT", "0"), _MEETINGS[subject])
+    return "%s/%s/%d/%d" % (subject, restart_of(environ), _TURN[0], _MEETINGS[subject])
+
+
+def restart_of(environ: Mapping[str, str] = os.environ) -> str:
+    """Return which start of the ranks this is: torchrun keeps the store over restarts."""
+    return environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 def connect(world_size: int, prefix: str, meeting: str) -> Optional[KeyStore]:

@@ -89,3 +89,21 @@ def test_required_refuses_a_second_that_trains_beside_the_first(
 ) -> None:
     with pytest.raises(AssertionError, match=r"(?s)UNWATCHED: attach\(TinyModel\).*\[1\] == \[0\]"):
         played(run_ranks, governor, tmp_path, kind="plain", keeps=True, env={"COSTGOV_REQUIRED": "1"})
+
+
+@pytest.mark.parametrize("unlike", ["close", "probe", "stage"])
+def test_ranks_that_attached_unlike_are_together_in_the_next_training(
+    run_ranks, governor: FakeGovernor, tmp_path: Path, unlike: str
+) -> None:
+    """One closes the handle where all keep the model, tries a probe, or begins a stage alone. Then all resume()."""
+    env = {"COSTGOV_SOCKET": str(governor.path), "COSTGOV_RUN": "drill", "COSTGOV_ATTEMPT": "a"}
+    with ThreadPoolExecutor(1) as trainings:
+        done = trainings.submit(run_ranks, "unlike_loop.py", unlike, str(tmp_path), ranks=2, env=env)
+        governor.until(done.done, "the end of the trainings")
+    seen = done.result()
+    assert [each["watching"] for each in seen] == [True, True]
+    assert seen[0]["number"] == seen[1]["number"]
+    assert [each["saved"] for each in seen] == [True, True], seen[0]["log"]
+    assert max(each["waited_s"] for each in seen) < 15
+    told = "rank 1 trains something else, or has not attached this: nothing is saved" in seen[0]["log"]
+    assert told is (unlike == "stage")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trainer_shim.saving.agreement import LIVE_PHASES, MARGIN_STEPS, NEXT, Answer, Phase, Round
 from trainer_shim.saving.facts import all_tokens
 from trainer_shim.saving.open_requests import CheckpointRequest, merged, notice_of, request_of, request_of_notice
-from trainer_shim.saving.store import MemoryStore, next_meeting
+from trainer_shim.saving.store import MemoryStore, begin_turn, next_meeting
 
 
 def ask(
@@ -111,15 +111,18 @@ def test_a_round_follows_its_verdicts_to_one_end(verdicts: list[dict], ends: Pha
 
 
 def test_no_two_meetings_have_one_place() -> None:
-    """A second attach(), another subject, a restart by a launcher that keeps the store."""
+    """A second question, another subject, a restart by a launcher that keeps the store, the next training."""
     again = {"TORCHELASTIC_RESTART_COUNT": "1"}
+    begin_turn(0)
     places = [
         next_meeting("test", {}),
         next_meeting("test", {}),
         next_meeting("test2", {}),
         next_meeting("test", again),
     ]
-    assert places == ["test/0/1", "test/0/2", "test2/0/1", "test/1/3"]
+    assert places == ["test/0/0/1", "test/0/0/2", "test2/0/0/1", "test/1/0/3"]
+    begin_turn(7)
+    assert next_meeting("test", {}) == "test/0/7/1", "however often another rank has asked before"
 
 
 def test_the_first_notice_counts_for_all() -> None:

@@ -7,16 +7,14 @@ import copy
 import pickle
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from trainer_shim.engines import hooks
 from trainer_shim.lifetime import keeping
-from trainer_shim.lifetime.turns import Turn, settled
+from trainer_shim.lifetime.turns import Turn
 from trainer_shim.progress import Progress
-from trainer_shim.saving.store import MemoryStore
 
 
 class Kind:
@@ -110,17 +108,6 @@ def test_another_optimizer_of_the_same_module_is_its_next_stage_between_two_step
     progress.in_step = True
     assert not turn.is_over(Kind, model)
     assert not Turn(model, optimizer, Kind, Progress(threading.get_ident())).is_over(Kind, model), "it has not begun"
-
-
-@pytest.mark.parametrize(
-    ("seen", "told"), [((True, False), [True] * 2), ((False, True), [True] * 2), ((False, False), [False] * 2)]
-)
-def test_a_training_is_over_for_all_ranks_where_one_sees_it(seen: tuple[bool, bool], told: list[bool]) -> None:
-    """One rank held the former model in a variable, was unwatched, and the other one waited for it in resume()."""
-    ranks = MemoryStore()
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(lambda one: settled(one, ranks, 2), seen)) == told
-    assert settled(True, ranks, 2) is told[0], "whoever comes late goes by it"
 
 
 class Saver:

@@ -1,0 +1,269 @@
+"""Which turn is at hand in all ranks of a job, from what each of them sees alone at its attach().
+
+The turns are numbered in the ranks' own store. A rank that comes to attach() takes part in the newest turn that it was
+not in, else it opens the next. So ranks that have attached unlike are together again at the next turn, or, where they
+meet in resume(), there: who is behind begins the newest one. A count of one's own calls would stay apart for ever.
+
+A turn is decided once. "Over" comes from the first rank that sees its former training over: that one waits for nobody,
+and whoever comes to the turn later goes by it. "Goes on" is said when all have come and nobody saw that, or no more
+came in time. It closes that turn alone: who sees more later opens the next, and in resume() the others learn it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from enum import Enum
+from typing import Callable, NamedTuple, Optional, Tuple
+
+from trainer_shim.guard import attempt, print_line
+from trainer_shim.saving.store import KeyStore, connect, restart_of
+
+TOLD_S = 20.0
+TURNS_MAX = 1_000  # Opened by other ranks since this one came last. Past that it opens one of its own.
+_POLL_S = 0.02
+_POLL_PER_RANK_S = 0.0002  # One store serves them all.
+_OVER, _GOES_ON = "over", "goes on"
+_IN, _OUT = "in", "out"
+
+
+class Waits(NamedTuple):
+    """How long a rank waits for the others."""
+
+    answer_s: float = 5.0  # From the first rank's attach() to the last one's, where the first sees a training go on.
+    vain_s: float = 0.5  # Likewise, for a rank that has waited in vain since this training began.
+    late_s: float = 10.0  # In resume(), where the others may yet come to attach() and see that it is over.
+    resume_s: float = 300.0  # As saving/resuming.py: a rank that prepares data alone has not attached yet.
+
+
+class Where(Enum):
+    """Where the other ranks are when one comes to resume()."""
+
+    TOGETHER = "in this turn"
+    AHEAD = "in a later turn"
+    APART = "in none with this one"
+
+
+_WAITS = Waits()
+
+
+class Ranks:
+    """What the ranks of one job know of each other. Raises StoreLostError."""
+
+    def __init__(self, store: KeyStore, rank: int, world_size: int, poll_s: float = 0.0) -> None:
+        self.store = store
+        self.rank = rank
+        self.world_size = world_size
+        self.poll_s = poll_s or max(_POLL_S, _POLL_PER_RANK_S * world_size)
+
+    def place_of(self, rank: int) -> int:
+        """Return the turn in which that rank is watched; 0: it has not said."""
+        return int(self.store.get("at/%d" % rank) or 0)
+
+    def is_apart(self, rank: int, turn: int) -> bool:
+        """Whether that rank has said just before that turn that nobody may wait for it."""
+        return int(self.store.get("apart/%d" % rank) or -1) >= turn - 1
+
+    def all_came(self, turn: int) -> bool:
+        """Whether every rank came to that turn and saw its training go on."""
+        return self.store.add("asked/%d" % turn, 0) >= self.world_size
+
+
+def of_job() -> Optional[Ranks]:
+    """Return the ranks of this job, None where there is one or they have not met yet. Raises StoreLostError."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
+        return None
+    world_size, place = int(dist.get_world_size()), "turns/" + restart_of()
+    store = connect(world_size, "costgov/" + place, place)
+    return None if store is None else Ranks(store, int(dist.get_rank()), world_size)
+
+
+class Way:
+    """What attach() asks: this process's way through the turns. Where the store is gone each goes by what it sees."""
+
+    def __init__(self, find_ranks: Callable[[], Optional[Ranks]] = of_job) -> None:
+        self._find_ranks = find_ranks
+        self._steps = Steps()
+        self._told = 0  # The turn of which a line says who is not in it.
+
+    @property
+    def number(self) -> int:
+        """Return the turn of what is watched."""
+        return self._steps.number
+
+    def number_for(self, is_over: bool) -> Optional[int]:
+        """As Steps.arrive()."""
+        ranks, _ = attempt(self._find_ranks)
+        number, error = attempt(self._steps.arrive, ranks, is_over)
+        return number if error is None else self._steps.arrive(None, is_over)
+
+    def late_number(self) -> Optional[int]:
+        """As Steps.arrive_late()."""
+        ranks, _ = attempt(self._find_ranks)
+        return None if ranks is None else attempt(self._steps.arrive_late, ranks)[0]
+
+    def settle_in(self) -> None:
+        """This rank is watched in the turn that it has taken."""
+        ranks, _ = attempt(self._find_ranks)
+        attempt(self._steps.settle_in, ranks)
+
+    def stay_apart(self) -> None:
+        """Nobody may wait for this rank."""
+        ranks, _ = attempt(self._find_ranks)
+        attempt(self._steps.stay_apart, ranks)
+
+    def gather(self) -> Tuple[Where, int]:
+        """As Steps.gather(). Where nobody can be asked, whoever loads learns it."""
+        ranks, _ = attempt(self._find_ranks)
+        found, error = (None, None) if ranks is None else attempt(self._steps.gather, ranks)
+        if isinstance(error, TimeoutError):
+            raise error
+        return found or (Where.TOGETHER, 0)
+
+    def tells_absent(self) -> bool:
+        """Whether nothing can be saved, for a rank is in another turn. A line says so, once in each turn."""
+        if self._steps.is_whole:
+            return False
+        ranks, _ = attempt(self._find_ranks)
+        absent = None if ranks is None else attempt(self._steps.absent, ranks)[0]
+        if absent is None:
+            return False
+        if self._told != self.number and ranks.rank == 0:
+            self._told = self.number
+            print_line(
+                "checkpoint(): rank %d trains something else, or has not attached this: nothing is saved" % absent
+            )
+        return True
+
+
+class Steps:
+    """One rank's way through the turns of its job. `last`: the newest it came to. `number`: of what is watched."""
+
+    def __init__(self, waits: Waits = _WAITS) -> None:
+        self.waits = waits
+        self.last = self.number = 0
+        self._in_vain = False
+        self.is_whole = False
+
+    def arrive(self, ranks: Optional[Ranks], is_over: bool) -> Optional[int]:
+        """Return the number of the turn that begins, None: the former training goes on, and nothing is watched beside.
+
+        `is_over`: what this rank sees of its former training.
+        """
+        if ranks is None:
+            self.last += is_over
+            return self._take(self.last) if is_over else None
+        while True:
+            self._go_to_newest(ranks)
+            decided, is_stale = self._decided(ranks, is_over)
+            if decided == _OVER:
+                ranks.store.set("apart/%d" % ranks.rank, "")
+                if ranks.store.settle("in/%d/%d" % (self.last, ranks.rank), _IN) == _IN:
+                    return self._take(self.last)
+            elif not is_over and not is_stale:
+                return None
+
+    def arrive_late(self, ranks: Ranks) -> Optional[int]:
+        """In resume() of what is not watched: as arrive(), once another rank has come to attach() after this one."""
+        until = time.monotonic() + self.waits.late_s
+        while not ranks.all_came(self.last) and time.monotonic() < until:
+            if self._newest(ranks) > self.last:
+                return self.arrive(ranks, False)
+            time.sleep(ranks.poll_s)
+        if self._newest(ranks) > self.last:
+            return self.arrive(ranks, False)
+        self.stay_apart(ranks)
+        return None
+
+    def stay_apart(self, ranks: Optional[Ranks]) -> None:
+        """Nobody may wait for this rank until it begins another turn."""
+        if ranks is not None:
+            ranks.store.set("apart/%d" % ranks.rank, str(self.last))
+
+    def settle_in(self, ranks: Optional[Ranks]) -> None:
+        """This rank is watched in the turn that it has taken."""
+        if ranks is not None:
+            ranks.store.set("at/%d" % ranks.rank, str(self.number))
+
+    def gather(self, ranks: Ranks) -> Tuple[Where, int]:
+        """Wait in resume() for all ranks to be in this turn; return where they are, and the rank that is elsewhere.
+
+        Raises TimeoutError where one that has not attached yet does not come.
+        """
+        self.settle_in(ranks)  # It may have attached before the ranks had met.
+        for other in range(ranks.world_size):
+            where = self._where(ranks, other)
+            if where is Where.APART:
+                self.stay_apart(ranks)
+            if where is not Where.TOGETHER:
+                return where, other
+        return Where.TOGETHER, ranks.rank
+
+    def absent(self, ranks: Ranks) -> Optional[int]:
+        """Return a rank that is in another turn than this one. Once all were here nobody is asked again."""
+        if self.is_whole:
+            return None
+        for other in range(ranks.world_size):
+            place = ranks.place_of(other)
+            if place != self.number and (place or self.number > 1):  # Before the ranks have met nobody says a place.
+                return other
+        self.is_whole = True
+        return None
+
+    def _where(self, ranks: Ranks, other: int) -> Where:
+        start, apart_since, is_told = time.monotonic(), 0.0, False
+        while True:
+            place, now = ranks.place_of(other), time.monotonic()
+            if place >= self.number:
+                return Where.TOGETHER if place == self.number else Where.AHEAD
+            if not ranks.is_apart(other, self.number):
+                apart_since = 0.0
+            elif not apart_since:
+                apart_since = now
+            elif now - apart_since > self.waits.answer_s:
+                # It may be about to come: one word counts for all who wait, and for itself.
+                ranks.store.settle("in/%d/%d" % (self.number, other), _OUT)
+                return Where.APART
+            if now - start > TOLD_S and not is_told:
+                is_told = True
+                print_line("resume(): waits for rank %d, which has not attached this training" % other)
+            if now - start > self.waits.resume_s:
+                self.stay_apart(ranks)
+                raise TimeoutError("resume(): rank %d did not join within %d s" % (other, self.waits.resume_s))
+            time.sleep(ranks.poll_s)
+
+    def _take(self, number: int) -> int:
+        self._in_vain = self.is_whole = False
+        self.number = number
+        return number
+
+    def _newest(self, ranks: Ranks) -> int:
+        newest = max(self.last, int(ranks.store.settle("base", str(self.last))))  # A group made anew has a new store.
+        for _ in range(TURNS_MAX):
+            if ranks.store.get("open/%d" % (newest + 1)) is None:
+                break
+            newest += 1
+        return newest
+
+    def _go_to_newest(self, ranks: Ranks) -> None:
+        newest = self._newest(ranks)
+        if newest == self.last or ranks.store.get("open/%d" % newest) is None:
+            newest += 1
+            ranks.store.settle("open/%d" % newest, "1")
+        self.last = newest
+
+    def _decided(self, ranks: Ranks, is_over: bool) -> Tuple[str, bool]:
+        """Return what is decided in the last turn, and whether it was before this rank came."""
+        key = "turn/%d" % self.last
+        if is_over:
+            return ranks.store.settle(key, _OVER), False
+        said = ranks.store.get(key)
+        if said is not None:
+            return said, said == _GOES_ON
+        ranks.store.add("asked/%d" % self.last, 1)
+        until = time.monotonic() + (self.waits.vain_s if self._in_vain else self.waits.answer_s)
+        while ranks.store.get(key) is None and not ranks.all_came(self.last) and time.monotonic() < until:
+            time.sleep(ranks.poll_s)
+        self._in_vain = not ranks.all_came(self.last)
+        return ranks.store.settle(key, _GOES_ON), False

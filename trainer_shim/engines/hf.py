@@ -132,13 +132,13 @@ class TrainerRun:
         self._made_up = False  # The evaluation that the checkpoint lacks which train() goes on from.
         self._has_place = False  # The Trainer's loop comes to that place after each step, as it has done before.
         self._at_epoch_end = False
-        self._own_saved: Optional[int] = None  # The step that the Trainer has saved last.
+        self._is_own_saved = False  # By the Trainer itself, since this step ended.
 
     @guarded()
     def begin(self, state: Any) -> None:
         """train() has built model, optimizer and, perhaps, an engine."""
         self.unhook()  # train() begins again when it searches for a batch size that fits.
-        self._asked, self._own_saved, self._has_place, self._made_up = None, None, False, False
+        self._asked, self._has_place, self._made_up = None, False, False
         trainer, meter = self._trainer, self._meter
         attempt(self._saver.remove_abandoned)
         wrapped = trainer.model_wrapped
@@ -186,7 +186,7 @@ class TrainerRun:
         What is good waits until the step is logged and evaluated. A halt for a NaN waits for neither.
         """
         meter, step = self._meter, int(state.global_step)
-        self._at_epoch_end = False
+        self._at_epoch_end = self._is_own_saved = False
         if self._saved is not None:
             self._announce(self._saved)
         if not self._is_deepspeed:
@@ -247,7 +247,7 @@ class TrainerRun:
     @guarded()
     def _save_asked(self, step: int) -> None:
         trainer, meter = self._trainer, self._meter
-        if self._own_saved == step and self._saver.saves_whole():
+        if self._is_own_saved and self._saver.saves_whole():
             self._asked = None
             meter.clock.switch(timing.CHECKPOINT)
             meter.watch.delegate_saved(self._saver.path_of(step), None)
@@ -266,7 +266,7 @@ class TrainerRun:
         attempt(self._saver.forget, step)
         with self._sparing.around_save(meter.progress.is_good, self._trainer.args, "save_total_limit"):
             result = _in_phase(meter, "checkpoint", original, *args, **kwargs)
-        self._own_saved = step
+        self._is_own_saved = True
         return result
 
     @guarded()

@@ -172,3 +172,16 @@ def test_a_loop_that_does_not_come_to_that_place_saves_at_once(tmp_path: Path) -
     trainer = Trainer(tmp_path, {"eval": 1}, False)
     assert trained(trainer, 1, steps=1) == ["costgov-saving-1", "checkpoint-1"]
     assert trainer.log == ["aside", "eval"]
+
+
+def test_what_an_earlier_train_has_saved_of_a_step_with_that_number_is_not_this_ones(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path, {"save": 3}, False)
+    meter = StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
+    run = TrainerRun(trainer, meter, TrainerSaver(meter, trainer))
+    hooks.replace(run._undo, trainer, "_save_checkpoint", hooks.around(run._save_checkpoint))
+    hooks.replace(run._undo, trainer, "_maybe_log_save_evaluate", hooks.around(run._after_step))
+    trainer.train(3, run)
+    meter.watch = Asks(3, "good", True)
+    trainer.every = {}
+    trainer.train(4, run)
+    assert trainer.log == ["own", "on_save", "aside"]

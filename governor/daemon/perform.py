@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -88,6 +88,8 @@ class Performer:
             if isinstance(effect, Record | PersistIncident):
                 kept.append(effect)
             else:
+                if isinstance(effect, Term | Kill):
+                    kept = self._with_below(effect.run, kept)
                 self._persist(kept)
                 kept = []
                 _DO[type(effect)](self, effect)
@@ -219,6 +221,26 @@ class Performer:
         incident.note_below(below)
         return True
 
+    def _with_below(
+        self, run: str, kept: Sequence[Record | PersistIncident] = ()
+    ) -> list[Record | PersistIncident]:  # fmt: skip
+        """What is to be committed before a signal that ends: `kept`, with what the halt's launch has by now.
+
+        A signal ends what ties the others to it, and we may be killed before we can look behind it.
+        """
+        managed = self.node.runs.get(run)
+        if managed is None or not self._look_below(managed):
+            return list(kept)
+        newest = persist_incident(self.node, managed)
+        seen = {"launch": newest.snapshot["launch"]} if "launch" in newest.snapshot else {}
+        told = [
+            replace(one, snapshot={**one.snapshot, **seen})
+            if isinstance(one, PersistIncident) and one.incident_id == newest.incident_id
+            else one
+            for one in kept
+        ]
+        return told if any(isinstance(one, PersistIncident) for one in told) else [*told, newest]
+
     def _signal_rank(self, process: Any, number: int) -> str:
         if number == 0:
             return "no_doorbell"
@@ -307,6 +329,9 @@ class Performer:
 
     def scan(self, at: MonoNs) -> list[ProcessesSeen]:
         """What the search for processes has found. Signals that had waited for it are noted now."""
+        for incident_id in self.process_killer.waiting():
+            late = self.node.of_incident(incident_id)
+            self._persist(self._with_below(late.run.run) if late is not None else [])
         seen = self.process_killer.scan(at)
         for incident_id, signum, hit in self.process_killer.take_late():
             managed = self.node.of_incident(incident_id)

@@ -140,6 +140,10 @@ class ProcessKiller:
         living = known.living(table, tuple(uids), own, others)
         return tuple(facts for facts in living if not self.processes.is_gone(facts.process))
 
+    def waiting(self) -> list[str]:
+        """The halts whose signal waits for a readable process table."""
+        return [incident_id for incident_id, killing in self._open.items() if killing.is_waiting]
+
     def take_late(self) -> list[tuple[str, signal.Signals, list[dict[str, Any]]]]:
         """The signals that had waited and have been sent since: incident, signal, and as `begin` returns it."""
         late, self._late = self._late, []

@@ -192,7 +192,12 @@ def _left_of(governor: Governor, managed: ManagedRun, incident: Incident) -> lis
 
 def _unlisted(incident: Incident) -> list[str]:
     """What was not written down of the halted launch, before its governor was killed."""
-    many = incident.launch.below.unlisted if incident.launch is not None else 0
+    if incident.launch is None:
+        return []
+    below = incident.launch.below
+    if not below.is_looked:
+        return ["what the halted launch had below it was never looked at: whether all of it has ended is not known"]
+    many = max(below.unlisted, below.missed)
     told = f"the halted launch had {many} more process(es) than were noted: whether these have ended is not known"
     return [told] if many else []
 

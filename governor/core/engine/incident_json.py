@@ -10,7 +10,7 @@ from typing import Any
 from governor.core.base.units import MonoNs, WallNs
 from governor.core.engine.halt_plan import machine_of
 from governor.core.engine.node import Node
-from governor.core.halt.incident import Below, Incident, LeftLaunch, process_of, process_row
+from governor.core.halt.incident import NEVER_LOOKED, Incident, LeftLaunch, process_of, process_row
 from governor.core.halt.table import Fact, Halt, HaltPlan, HaltState, StopTarget
 from governor.core.money.token_windows import TokenPrices
 from governor.core.runs.last_good import LastGood
@@ -132,7 +132,7 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
         launchers=tuple(process_of(row) for row in snapshot["launchers"]),
         named_uids=tuple(int(uid) for uid in snapshot.get("named_uids", ())),
         launch=launch,
-        below=launch.below if launch is not None else Below(),
+        below=launch.below if launch is not None else NEVER_LOOKED,
         paid_by=snapshot.get("paid_by"),
         prices=TokenPrices(*(snapshot.get(f"usd_micros_per_mtok{of}") for of in ("", "_all_in", "_useful"))),
         wasted_usd_micros=snapshot.get("wasted_usd_micros"),

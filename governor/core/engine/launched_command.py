@@ -30,7 +30,7 @@ from governor.core.engine.node import RUNS_MAX, Node, manage, newest_of_most, ow
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import CommandLaunched, Hello, LauncherExited
 from governor.core.events.streams import StreamOpened
-from governor.core.halt.incident import LeftLaunch, process_of, process_row
+from governor.core.halt.incident import NEVER_LOOKED, LeftLaunch, process_of, process_row
 from governor.core.money.charges import charge_of, charge_row
 from governor.core.runs import intake
 from governor.core.runs.life import LifeFact
@@ -380,7 +380,8 @@ def left_row(node: Node) -> Mapping[str, Any]:
 
 def launch_of(row: Mapping[str, Any]) -> LeftLaunch | None:
     """By what its processes are known beside the command's own. An older journal does not say."""
-    return LeftLaunch.of({**row, "below": ()}) if row.get("processes") and "mark" in row else None
+    row = {**row, **NEVER_LOOKED.row()}
+    return LeftLaunch.of(row) if row.get("processes") and "mark" in row else None
 
 
 def previous_command(row: Mapping[str, Any]) -> PreviousCommand:

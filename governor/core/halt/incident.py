@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import MonoNs, WallNs, format_duration
@@ -32,6 +32,8 @@ class Below:
     processes: tuple[ProcessId, ...] = ()
     shared: tuple[ProcessId, ...] = ()  # Those of them in whose session somebody else was too.
     unlisted: int = 0  # How many more there were than are listed.
+    missed: int = 0  # How many an earlier governor had not listed when it was killed: nobody knows them any more.
+    is_looked: bool = True  # False: killed before its first look, so that what there was is not known at all.
 
     def row(self) -> dict[str, Any]:
         """As LeftLaunch has it."""
@@ -39,6 +41,8 @@ class Below:
             "below": [process_row(process) for process in self.processes],
             **({"below_shared": [process_row(process) for process in self.shared]} if self.shared else {}),
             **({"below_unlisted": self.unlisted} if self.unlisted else {}),
+            **({"below_missed": self.missed} if self.missed else {}),
+            **({} if self.is_looked else {"below_never_looked": True}),
         }
 
     @classmethod
@@ -48,7 +52,12 @@ class Below:
             processes=tuple(process_of(process) for process in row["below"]),
             shared=tuple(process_of(process) for process in row.get("below_shared", ())),
             unlisted=int(row.get("below_unlisted", 0)),
+            missed=int(row.get("below_missed", 0)),
+            is_looked=not row.get("below_never_looked"),
         )
+
+
+NEVER_LOOKED: Final = Below(is_looked=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +69,7 @@ class LeftLaunch:
     processes: tuple[ProcessId, ...]  # The command. It began a session, which has its number.
     mark: int  # What all that it starts inherits. 0: unknown.
     cgroups: tuple[str, ...]  # Made for it.
-    below: Below = Below()
+    below: Below = NEVER_LOOKED
 
     def row(self) -> dict[str, Any]:
         return {
@@ -73,7 +82,7 @@ class LeftLaunch:
         }
 
     @classmethod
-    def of_command(cls, command: CommandLaunched, below: Below = Below()) -> LeftLaunch:
+    def of_command(cls, command: CommandLaunched, below: Below = NEVER_LOOKED) -> LeftLaunch:
         mark = command.marks[0] if command.marks else 0
         return cls(command.run, command.uid, command.processes, mark, command.cgroups, below)
 
@@ -118,7 +127,7 @@ class Incident:
     launchers: tuple[ProcessId, ...] = ()
     named_uids: tuple[int, ...] = ()  # Beside `uid`: of processes that root's configuration names.
     launch: LeftLaunch | None = None  # The journal's: the halt began under a governor that is gone.
-    below: Below = Below()  # As in LeftLaunch.
+    below: Below = NEVER_LOOKED  # As in LeftLaunch.
     targets: list[dict[str, Any]] = field(default_factory=list)
     # The most signalled processes at one time that are not in the list.
     targets_unlisted: int = 0

@@ -26,7 +26,8 @@ class Inherited(Adoption):
     """`reaper` is who goes on. What stands below it is its own, whoever started it."""
 
     cgroups: tuple[str, ...] = ()  # Made for the command.
-    unlisted: int = 0  # As in Below.
+    missed: int = 0  # As in Below.
+    is_looked: bool = True  # Likewise.
     _sole: frozenset[ProcessId] = frozenset()  # Who lives in a session that is the launch's alone.
 
     def learn(self, table: Table) -> None:
@@ -35,9 +36,8 @@ class Inherited(Adoption):
         self._sole = frozenset(facts.process for facts in table.values() if facts.sid in sessions)
 
     def to_remember(self, table: Table) -> Below:
-        """Also that the list which we go by was cut, for who goes on behind us."""
-        below = Adoption.to_remember(self, table)
-        return replace(below, unlisted=max(below.unlisted, self.unlisted))
+        """Also that the list which we go by was cut, or that there is none, for who goes on behind us."""
+        return replace(Adoption.to_remember(self, table), missed=self.missed, is_looked=self.is_looked)
 
     def living(
         self, table: Table, uids: Collection[int], own: Iterable[ProcessId], others: Iterable[ProcessId]
@@ -112,5 +112,6 @@ def inherited(
     return Inherited(
         own_pid, command.pid, launch.mark, command.start_ticks, is_ours_alone=False, own=own, uid=launch.uid,
         may_end_all=may_end_all, _known=frozenset((*launch.processes, *launch.below.processes)), cgroups=launch.cgroups,
-        unlisted=launch.below.unlisted, _sole=frozenset(launch.below.processes).difference(launch.below.shared),
+        missed=max(launch.below.missed, launch.below.unlisted), is_looked=launch.below.is_looked,
+        _sole=frozenset(launch.below.processes).difference(launch.below.shared),
     )  # fmt: skip

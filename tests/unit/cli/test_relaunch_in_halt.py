@@ -15,7 +15,7 @@ from governor.cli.run.relaunch import finish_halt
 from governor.core.base.identity import ProcessId
 from governor.core.engine.halt_plan import RUNG_DESTROY
 from governor.core.engine.node import Node
-from governor.core.halt.incident import Below, Incident, LeftLaunch, process_row
+from governor.core.halt.incident import NEVER_LOOKED, Below, Incident, LeftLaunch, process_row
 from governor.core.halt.state import HaltState, StopTarget
 from governor.daemon.launches import SupervisedCommand
 from governor.daemon.process_killer import ProcessKiller
@@ -146,7 +146,7 @@ def test_what_lives_of_the_halted_launch_is_named_and_the_halt_was_not_seen_to_i
     serving = Serving(node, goes_on)
     command = serving.processes.add(700, uid=0, argv=["sh", "entry.sh"], mark=MARK)
     serving.processes.add(701, sid=701, uid=2002, argv=["helper", "--token=hf_abc"], mark=MARK)
-    incident.launch = LeftLaunch("llama", 0, (command,), MARK, ())
+    incident.launch = LeftLaunch("llama", 0, (command,), MARK, (), Below())
     incident.launchers = (command,)
     assert serving.launch() == (ExitCode.HALTED if is_ended else ExitCode.NEEDS_HUMAN)
     named = serving.said[1:]
@@ -156,15 +156,23 @@ def test_what_lives_of_the_halted_launch_is_named_and_the_halt_was_not_seen_to_i
     assert "hf_abc" not in "".join(named)
 
 
-def test_where_more_was_the_launchs_than_was_noted_no_end_is_claimed() -> None:
+@pytest.mark.parametrize(
+    ("below", "told"),
+    [
+        (Below(unlisted=64), "the halted launch had 64 more process(es) than were noted"),
+        (Below(missed=64), "the halted launch had 64 more process(es) than were noted"),  # By one of two governors.
+        (NEVER_LOOKED, "what the halted launch had below it was never looked at"),
+    ],
+)
+def test_where_more_was_the_launchs_than_was_noted_no_end_is_claimed(below: Below, told: str) -> None:
     """Nor is anything launched as if all of it were gone, though nobody who was noted lives."""
     node, incident = halting(HaltState.KILLED, StopTarget.PROCESSES)
     serving = Serving(node, lambda _supervised: incident.move(replace(incident.halt, stage=HaltState.HALTED)))
     command = ProcessId(700, 5, "boot-1")
-    incident.launch = LeftLaunch("llama", 0, (command,), MARK, (), Below(unlisted=64))
+    incident.launch = LeftLaunch("llama", 0, (command,), MARK, (), below)
     incident.launchers = (command,)
     assert serving.launch() == ExitCode.NEEDS_HUMAN
-    assert serving.said[-1].startswith("costgov: the halted launch had 64 more process(es) than were noted")
+    assert serving.said[-1].startswith(f"costgov: {told}")
 
 
 def test_nor_beside_what_the_launchs_mark_alone_tells() -> None:
@@ -173,7 +181,7 @@ def test_nor_beside_what_the_launchs_mark_alone_tells() -> None:
     serving = Serving(node, lambda _supervised: serving.processes.end(701))
     serving.processes.add(999, argv=["costgov", "run"])
     serving.processes.add(701, sid=701, mark=MARK)
-    incident.launch = LeftLaunch("llama", 1000, (ProcessId(700, 5, "boot-1"),), MARK, ())
+    incident.launch = LeftLaunch("llama", 1000, (ProcessId(700, 5, "boot-1"),), MARK, (), Below())
     assert serving.launch() == ExitCode.NEEDS_HUMAN
     assert (serving.launch(), serving.begun) == (None, 1), "nobody of it is left"
 

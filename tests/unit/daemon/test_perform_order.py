@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from governor.core.base.identity import ConnectionId, Peer
+from governor.core.base.identity import ConnectionId, Peer, ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_S, DurationNs, WallNs
 from governor.core.engine.incident_json import incident_snapshot
 from governor.core.events.checkpoints import CheckpointLook, CheckpointSeen
@@ -21,7 +22,7 @@ from governor.core.halt.incident import OTHER_USER, process_row
 from governor.daemon.observers import Observers
 from governor.daemon.perform import Performer
 from governor.daemon.process_killer import ProcessKiller
-from governor.ports import Row
+from governor.ports import Row, Sent
 from governor.text.moments import moments
 from tests.contract.fakes import FakeClock, FakeInbox, FakeJournal, FakeProcesses, FakeTrainer
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick
@@ -33,7 +34,12 @@ class Disk(FakeJournal):
     def __init__(self, trainers: list[FakeTrainer]) -> None:
         super().__init__()
         self.waits: list[list[int]] = []
+        self.halts: list[Mapping[str, Any]] = []
         self._trainers = trainers
+
+    def save_incident(self, incident_id: str, snapshot: Mapping[str, Any], rows: Iterable[Row] = ()) -> bool:
+        self.halts.append(snapshot)
+        return super().save_incident(incident_id, snapshot, rows)
 
     def append(self, rows: Iterable[Row], *, full: bool) -> bool:
         if full:
@@ -250,8 +256,8 @@ def test_a_window_is_kept_in_the_commit_of_its_meter() -> None:
     assert [(row.kind, row.run, row.data) for row in bench.journal.rows()] == [("window", "llama", {"to_tokens": 7})]
 
 
-def test_who_is_below_the_command_is_in_the_journal_once_the_ranks_are_asked_to_save() -> None:
-    """costgov may be killed while they do. What it has below it by then goes to init."""
+def with_helper() -> tuple[Bench, ProcessId]:
+    """A command with a helper of another user, which nothing but its place ties to the command."""
     bench = Bench()
     bench.processes.add(999, uid=0)
     command = bench.processes.add(700, ppid=999, sid=700, uid=0, mark=5)
@@ -260,6 +266,57 @@ def test_who_is_below_the_command_is_in_the_journal_once_the_ranks_are_asked_to_
     bench.performer.process_killer.attend(None, None, adoption)
     play(bench.node, CommandLaunched(at(0), "llama", 0, (command,)), LaunchersSeen(at(0), "llama", (command,), ()))
     play(bench.node, a_step(1), a_step(1, rank=1))
+    return bench, helper
+
+
+@pytest.mark.parametrize("is_blind", [False, True])
+def test_who_is_below_the_command_is_in_the_journal_before_the_first_signal_that_ends(
+    is_blind: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """costgov was killed behind its signals: an end of all was claimed with every process of another user alive."""
+    bench, helper = with_helper()
+    on_disk: list[list[Any]] = []
+    send = bench.processes.send
+
+    def sent(target: ProcessId, signum: signal.Signals) -> Sent:
+        on_disk.append(bench.journal.open_incidents()[0]["launch"]["below"])
+        return send(target, signum)
+
+    monkeypatch.setattr(bench.processes, "send", sent)
+    table, tables = bench.processes.table, [OSError(errno.EMFILE, "Too many open files")] * (2 if is_blind else 0)
+
+    def looked() -> Mapping[int, ProcessFacts]:
+        if tables:
+            raise tables.pop()
+        return table()
+
+    monkeypatch.setattr(bench.processes, "table", looked)
+    managed = bench.node.runs["llama"]
+    managed.run.ranks.clear()  # Nobody is asked: it begins with SIGTERM.
+    bench.performer.perform(play(bench.node, OperatorHalt(at(2), "llama", "enough", 0)))
+    assert bool(on_disk) != is_blind
+    bench.performer.scan(at(3))
+    assert bench.journal.halts[0]["halt_stage"] == "TERMED"
+    assert bool(bench.journal.halts[0]["launch"].get("below_never_looked")) == is_blind
+    assert on_disk
+    assert on_disk[0] == [process_row(helper)]
+
+
+def test_what_has_begun_since_is_in_the_journal_before_sigkill() -> None:
+    bench, helper = with_helper()
+    bench.performer.perform(play(bench.node, a_step(2, loss=float("nan"))))
+    later = bench.processes.add(702, ppid=700, uid=2003)
+    incident = bench.node.runs["llama"].incident
+    assert incident is not None
+    bench.journal.halts.clear()
+    bench.performer.perform([Kill(incident.incident_id, "llama")])
+    assert bench.journal.halts[0]["launch"]["below"] == [process_row(helper), process_row(later)]
+    assert not any("sent" in row for row in bench.journal.halts[0]["targets"])
+
+
+def test_who_is_below_the_command_is_in_the_journal_once_the_ranks_are_asked_to_save() -> None:
+    """costgov may be killed while they do. What it has below it by then goes to init."""
+    bench, helper = with_helper()
     bench.performer.perform(play(bench.node, a_step(2, loss=float("nan"))))
     assert bench.journal.waits == [[0, 0], [1, 1]], "the ranks do not wait for it"
     (kept,) = bench.journal.open_incidents()

@@ -8,7 +8,7 @@ import pytest
 
 from governor.core.base.identity import MARK_PART_BITS, ProcessId
 from governor.core.halt.adopted import REMEMBERED_MAX, Adoption
-from governor.core.halt.incident import Below, LeftLaunch
+from governor.core.halt.incident import NEVER_LOOKED, Below, LeftLaunch
 from governor.core.halt.inherited import Inherited, inherited
 from tests.contract.fakes import FakeProcesses
 
@@ -196,8 +196,20 @@ def test_a_session_that_others_were_in_too_tells_nothing(processes: FakeProcesse
 
 
 def test_that_the_list_was_cut_is_not_forgotten_by_who_goes_on(processes: FakeProcesses) -> None:
-    adoption = of_launch(replace(left_launch(processes), below=Below(unlisted=3)))
-    assert adoption.to_remember(processes.table()).unlisted == 3
+    """However many go on, one after the other: of those that were not listed nobody knows any more."""
+    launch = replace(left_launch(processes), cgroups=(), below=Below(unlisted=3))
+    for _ in range(2):
+        seen = of_launch(launch).to_remember(processes.table())
+        assert (seen.unlisted, seen.missed) == (0, 3)
+        launch = replace(launch, below=seen)
+
+
+def test_that_nobody_has_looked_is_not_taken_for_nothing_to_see(processes: FakeProcesses) -> None:
+    launch = replace(left_launch(processes), below=NEVER_LOOKED)
+    for _ in range(2):
+        launch = LeftLaunch.of(replace(launch, below=of_launch(launch).to_remember(processes.table())).row())
+        assert not launch.below.is_looked
+    assert LeftLaunch.of({**launch.row(), **Below().row(), "below_never_looked": False}).below == Below()
 
 
 def test_a_launch_is_the_same_behind_the_journal(processes: FakeProcesses) -> None:

@@ -40,6 +40,7 @@ from governor.text.moments import (
     none_is_left,
     processes_text,
     since_text,
+    unnoted_text,
     unsure_text,
     when,
 )
@@ -54,6 +55,7 @@ _GIVEN_UP: Final = {
     GivenUp.GAVE_WAY: "its place was given to a run of the launched command",
     GivenUp.SUPERSEDED: "the machine went down",
     GivenUp.LEFT_UNSEEN: "its governor ended in another PID namespace, whose processes cannot be seen from here",
+    GivenUp.LEFT_UNNOTED: "its governor was killed, which had not noted all of its processes",
 }
 assert _GIVEN_UP.keys() == set(GivenUp), "each end of a halt has its words"
 STACK_FRAMES_SHOWN: Final = 8  # The innermost frames. The JSON has all.
@@ -149,7 +151,8 @@ def _saved_clause(snapshot: Snapshot) -> str:
 
 def _ended_clause(snapshot: Snapshot) -> str:
     exited, verified = when(snapshot, "exited"), when(snapshot, "verified")
-    clauses = [f"its processes were gone {since_text(exited)} after the verdict" if exited is not None else ""]
+    whose = "its processes" if unnoted_text(snapshot) is None else "those of its processes that were noted"
+    clauses = [f"{whose} were gone {since_text(exited)} after the verdict" if exited is not None else ""]
     if verified is not None:
         clauses.append(f"the provider confirmed the end of billing after {since_text(verified)}")
     elif stop_target(snapshot) == "processes":
@@ -207,11 +210,9 @@ def _unseen_end(snapshot: Snapshot, seen: set[str]) -> list[str]:
         for entry in snapshot["timeline"]
         if entry["what"] == "unsure"
     )
-    unlisted = (snapshot.get("launch") or {}).get("below_unlisted") if "restored" in seen else None
-    if unlisted:
-        lines.append(
-            f"The end of {unlisted} more process(es) was not observed: they were not noted before the restart."
-        )
+    unnoted = unnoted_text(snapshot)
+    if unnoted is not None:
+        lines.append(f"The end of all processes of the launch was not observed: {unnoted}.")
     if stop_target(snapshot) == "processes":
         lines.append("No machine was stopped, by plan: it stays billed until somebody stops it.")
     elif "verified" not in seen:

@@ -10,7 +10,7 @@ from governor.core.base.units import NS_PER_MINUTE, NS_PER_MS, NS_PER_S, format_
 from governor.core.engine.idle.messages import given_up
 from governor.core.engine.idle_state import NODE
 from governor.core.halt.incident import NO_BOUNDARY, OTHER_USER
-from governor.core.halt.state import GivenUp
+from governor.core.halt.state import GivenUp, StopTarget
 from governor.core.runs.last_good import PENDING
 from governor.text.table import plain
 
@@ -175,7 +175,8 @@ def _killed(detail: Detail, snapshot: Snapshot) -> str:
     """Whom SIGKILL has reached: not those that SIGTERM had ended. An older report does not know."""
     targets = snapshot.get("targets", [])
     reached = [target for target in targets if target.get("killed", True)]
-    unlisted = snapshot.get("targets_unlisted", 0) if len(reached) == len(targets) else 0
+    of_all = snapshot.get("targets_unlisted", 0) if len(reached) == len(targets) else 0
+    unlisted = snapshot.get("killed_unlisted", of_all)
     return _targets(detail, {"targets": reached, "targets_unlisted": unlisted})
 
 
@@ -189,6 +190,22 @@ def unsure_text(detail: Detail) -> str:
 
 def _respawned(detail: Detail, _snapshot: Snapshot) -> str:
     return f"new processes of the run: pid {', '.join(str(pid) for pid in detail.get('pids', []))}"
+
+
+def _exited(_detail: Detail, snapshot: Snapshot) -> str:
+    which = "that was noted " if unnoted_text(snapshot) is not None else ""
+    return f"observed: no process of the run {which}is left"
+
+
+def unnoted_text(snapshot: Snapshot) -> str | None:
+    """What of the halted launch is not known to have ended, for its first governor was killed. None: all is known."""
+    launch, is_restored = snapshot.get("launch") or {}, any(one["what"] == "restored" for one in snapshot["timeline"])
+    if not is_restored or snapshot["plan"].get("stop") not in (None, StopTarget.PROCESSES.name):
+        return None
+    if launch.get("below_never_looked"):
+        return "its governor was killed before it had looked what the launch had below it"
+    missed = launch.get("below_missed")
+    return f"{missed} more process(es) of the launch were not noted before its governor was killed" if missed else None
 
 
 def _stop_requested(detail: Detail, snapshot: Snapshot) -> str:
@@ -272,7 +289,7 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     "kill": ("SIGKILL", _killed),
     "nobody_named": ("unseen", lambda _d, _s: "the run names no processes: that none is seen proves nothing"),
     "ranks_exited": ("ranks gone", lambda _d, _s: "observed: no rank is left; what they left behind is ended next"),
-    "exited": ("gone", lambda _detail, _snapshot: "observed: no process of the run is left"),
+    "exited": ("gone", _exited),
     "unsure": ("not ended", _unsure),
     "respawned": ("respawned", _respawned),
     "stop_requested": ("stop", _stop_requested),
@@ -299,6 +316,7 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     ),
     GivenUp.SUPERSEDED: ("superseded", _superseded),
     GivenUp.LEFT_UNSEEN: ("not seen", _reason),
+    GivenUp.LEFT_UNNOTED: ("not seen", lambda _d, of: f"the end of all: {unnoted_text(of) or 'not all was noted'}"),
     "undurable": ("undurable", lambda _detail, _snapshot: "not on disk within the bound; acted all the same"),
 }
 

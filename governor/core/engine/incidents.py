@@ -178,12 +178,12 @@ def feed(node: Node, managed: ManagedRun, fact: Fact, at: MonoNs) -> list[Effect
         return []
     incident.note_end_of_asking(before, managed.run, at, node.wall(at))
     _note_effects(node, incident, ordered, at)
-    if incident.halt.stage is not before.stage:
-        data = {"from": before.stage.name, "to": incident.halt.stage.name, "fact": fact.name}
-        effects.append(Record("transition", incident.run, incident.incident_id, data, durable=True))
     if incident.is_closed:
         _close(node, managed, at)
         effects.extend(_still_billed(node, incident) if not managed.is_strangers else ())
+    if incident.halt.stage is not before.stage:
+        data = {"from": before.stage.name, "to": incident.stage_name, "fact": fact.name}
+        effects.insert(0, Record("transition", incident.run, incident.incident_id, data, durable=True))
     return [persist_incident(node, managed), *effects, *ordered]
 
 
@@ -227,9 +227,8 @@ def _note_effects(node: Node, incident: Incident, ordered: tuple[HaltEffect, ...
 def _close(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     incident = managed.incident
     assert incident is not None
-    incident.close(node.wall(at))
     budgeting.note_overrun(node, managed, at)
-    incident.note(at, node.wall(at), "halted")
+    incident.end(at, node.wall(at))
     managed.run.move(LifeFact.HALTED, at)
     count_split(node, managed)
 
@@ -237,7 +236,8 @@ def _close(node: Node, managed: ManagedRun, at: MonoNs) -> None:
 def _still_billed(node: Node, incident: Incident) -> list[Effect]:
     if incident.plan.stop is not StopTarget.PROCESSES:
         return []
-    text = f"run {incident.run} is halted and this stays billed: {'; '.join(stays_billed(node, incident)) or 'unknown'}"
+    how = "is halted" if not incident.given_up else "was ended as far as it was noted,"
+    text = f"run {incident.run} {how} and this stays billed: {'; '.join(stays_billed(node, incident)) or 'unknown'}"
     return [Alarm("still_billed", incident.run, text)]
 
 

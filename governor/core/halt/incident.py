@@ -9,6 +9,7 @@ from typing import Any, Final
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import MonoNs, WallNs, format_duration
 from governor.core.events.inputs import CommandLaunched
+from governor.core.halt.state import GivenUp, StopTarget
 from governor.core.halt.table import Halt, HaltPlan, HaltState
 from governor.core.money.token_windows import TokenPrices
 from governor.core.runs.last_good import LastGood
@@ -131,6 +132,7 @@ class Incident:
     targets: list[dict[str, Any]] = field(default_factory=list)
     # The most signalled processes at one time that are not in the list.
     targets_unlisted: int = 0
+    killed_unlisted: int | None = None  # Likewise, of those that SIGKILL has reached. None: none was sent yet.
     ranks: list[dict[str, Any]] = field(default_factory=list)
     timeline: list[dict[str, Any]] = field(default_factory=list)
     agreed_step: int | None = None
@@ -177,8 +179,21 @@ class Incident:
         """Its run is watched under another name now. The id stays."""
         self.run = run
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether it has ended whom it knew, and was to know more. The end of a machine is the end of all."""
+        is_cut = bool(self.below.missed) or not self.below.is_looked
+        return self.launch is not None and is_cut and self.plan.stop is StopTarget.PROCESSES
+
     def close(self, wall: WallNs) -> None:
         self.closed_wall = wall
+
+    def end(self, at: MonoNs, wall: WallNs) -> None:
+        """Close it in HALTED, or as one of which not all is known."""
+        if self.is_in_doubt:
+            self.given_up = GivenUp.LEFT_UNNOTED
+        self.note(at, wall, GivenUp.LEFT_UNNOTED if self.is_in_doubt else "halted")
+        self.close(wall)
 
     def give_up(self, at: MonoNs, wall: WallNs, word: str, **detail: Any) -> None:
         """Close it as one that has not ended. Nobody goes on with the halt."""
@@ -285,6 +300,8 @@ class Incident:
         """Note of each signalled process whether SIGKILL has reached it: most are gone by then."""
         for row in self.targets:
             row["killed"] = bool(row.get("killed")) or process_of(row) in hit
+        unlisted = len(set(hit).difference(map(process_of, self.targets)))
+        self.killed_unlisted = max(self.killed_unlisted or 0, unlisted)
 
     def note_left(
         self, left: Collection[ProcessId], hit: Collection[ProcessId], *, of_others: Collection[ProcessId] = ()

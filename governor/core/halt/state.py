@@ -29,6 +29,7 @@ class GivenUp(StrEnum):
     GAVE_WAY = "gave_way"  # A stranger's: a run of the launched command has taken its place.
     SUPERSEDED = "superseded_by_reboot"
     LEFT_UNSEEN = "left_unseen"  # Its processes are of another PID namespace.
+    LEFT_UNNOTED = "left_unnoted"  # What was known of it has ended, and its first governor had not noted all.
 
     @property
     def is_by_next(self) -> bool:

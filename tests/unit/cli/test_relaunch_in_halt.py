@@ -13,7 +13,9 @@ import pytest
 from governor.cli.common import ExitCode
 from governor.cli.run.relaunch import finish_halt
 from governor.core.base.identity import ProcessId
+from governor.core.base.units import MonoNs, WallNs
 from governor.core.engine.halt_plan import RUNG_DESTROY
+from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.engine.node import Node
 from governor.core.halt.incident import NEVER_LOOKED, Below, Incident, LeftLaunch, process_row
 from governor.core.halt.state import HaltState, StopTarget
@@ -173,6 +175,25 @@ def test_where_more_was_the_launchs_than_was_noted_no_end_is_claimed(below: Belo
     incident.launchers = (command,)
     assert serving.launch() == ExitCode.NEEDS_HUMAN
     assert serving.said[-1].startswith(f"costgov: {told}")
+
+
+@pytest.mark.parametrize("stop", [StopTarget.PROCESSES, StopTarget.INSTANCE])
+@pytest.mark.parametrize(
+    ("below", "is_known"), [(Below(unlisted=64), True), (Below(missed=64), False), (NEVER_LOOKED, False)]
+)
+def test_such_a_halt_is_closed_as_one_that_was_not_seen_to_its_end_unless_the_machine_was(
+    stop: StopTarget, below: Below, is_known: bool
+) -> None:
+    node, incident = halting(HaltState.KILLED, StopTarget.PROCESSES)
+    incident.plan = replace(incident.plan, stop=stop)
+    incident.launch, incident.below = LeftLaunch("llama", 0, (ProcessId(700, 5, "boot-1"),), MARK, (), below), below
+    incident.move(replace(incident.halt, stage=HaltState.HALTED))
+    incident.end(MonoNs(9), WallNs(9))
+    is_told = is_known or stop is StopTarget.INSTANCE
+    assert incident.is_closed
+    assert incident.stage_name == ("HALTED" if is_told else "left_unnoted")
+    assert incident_of(incident_snapshot(node, incident)).stage_name == incident.stage_name
+    assert (incident.at_of("halted") is not None) == is_told
 
 
 def test_nor_beside_what_the_launchs_mark_alone_tells() -> None:

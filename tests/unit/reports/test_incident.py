@@ -54,12 +54,25 @@ def test_an_end_that_was_not_seen_has_words_of_its_own_kind(given_up: GivenUp) -
     assert told not in [summary(nan_halt()), *others]
 
 
-@pytest.mark.parametrize(("what", "is_told"), [("restored", True), ("exited", False)])
-def test_processes_that_were_not_noted_before_a_restart_are_not_said_to_have_ended(what: str, is_told: bool) -> None:
-    """Without a restart the governor has seen them all itself."""
-    timeline = [*nan_halt()["timeline"], entry(5 * S, what, stage="TERMED")]
-    halt = nan_halt() | {"launch": {"below_unlisted": 64}, "timeline": timeline}
-    assert ("The end of 64 more process(es) was not observed" in incident_markdown(halt)) == is_told
+@pytest.mark.parametrize(
+    ("left", "told"), [({"below_missed": 64}, "64 more process(es)"), ({"below_never_looked": True}, "had looked")]
+)
+def test_processes_that_were_not_noted_before_a_restart_are_not_said_to_have_ended(
+    left: dict[str, Any], told: str
+) -> None:
+    """In no line of any report. What one governor has seen from its begin to its end it has seen all of."""
+    closes = [entry(9 * S, "exited"), entry(9 * S, GivenUp.LEFT_UNNOTED.value)]
+    goes_on = entry(5 * S, "restored", stage="TERMED")
+    halt = operator_halt_torn() | {"launch": left, "halt_stage": GivenUp.LEFT_UNNOTED.value}
+    before = [one for one in halt["timeline"] if one["what"] not in ("exited", "halted")]
+    halt |= {"plan": {**halt["plan"], "stop": "PROCESSES"}}
+    for timeline, is_in_doubt in (([*before, goes_on, *closes], True), ([*before, *closes[:1]], False)):
+        shown = halt | {"timeline": timeline}
+        texts = (incident_markdown(shown), "\n".join(timeline_lines(shown)))
+        assert all((told in text) == is_in_doubt for text in texts), texts
+        assert all(("no process of the run is left" in text) != is_in_doubt for text in texts), texts
+        assert ("those of its processes that were noted were gone" in summary(shown)) == is_in_doubt
+        assert not any("the halt is complete" in text for text in texts)
 
 
 def noted() -> Iterator[str]:

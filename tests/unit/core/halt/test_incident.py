@@ -7,7 +7,7 @@ from governor.core.base.units import WallNs
 from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.engine.node import RUNS_MAX, Node
 from governor.core.events.inputs import OperatorHalt, ProcessesSeen
-from governor.core.halt.incident import PROCESSES_MAX, TARGETS_MAX, TIMELINE_MAX, Incident
+from governor.core.halt.incident import PROCESSES_MAX, TARGETS_MAX, TIMELINE_MAX, Incident, process_of
 from governor.text.moments import moments, processes_text
 from tests.unit.core.engine.test_step import at, hello, make_node, peer, play, training
 
@@ -55,6 +55,19 @@ def test_a_fork_bomb_fills_no_incident_and_its_number_is_told() -> None:
     assert incident_of(snapshot).targets_unlisted == incident.targets_unlisted
     del snapshot["targets_unlisted"]
     assert incident_of(snapshot).targets_unlisted == 0, "as an older version wrote it"
+
+
+def test_sigkill_is_told_of_as_many_as_it_has_reached_and_not_of_all_that_sigterm_had() -> None:
+    """A governor that goes on may not know them all."""
+    node, incident = halted()
+    incident.add_targets(row(pid) for pid in range(1_000, 2_500))
+    listed = [process_of(target) for target in incident.targets]
+    incident.note(at(40), WallNs(0), "kill")
+    incident.note_killed({*listed, *(process_of(row(pid)) for pid in range(2_000, 2_100))})
+    again = incident_of(incident_snapshot(node, incident))
+    again.note_killed(set(listed))
+    told = {moment.what: moment.text for moment in moments(incident_snapshot(node, again))}
+    assert "and 100 processes" in told["kill"]
 
 
 def test_what_comes_back_for_ever_keeps_the_first_ranks_and_the_newest() -> None:

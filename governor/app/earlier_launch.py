@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from governor.core.events.effects import Effect
 from governor.core.halt.elsewhere import Elsewhere, as_seen, left_elsewhere, unseen_runs
 from governor.core.halt.incident import LeftLaunch
 from governor.core.halt.inherited import inherited
+from governor.core.halt.kill_set import ancestors
+from governor.core.halt.state import GivenUp
 from governor.daemon.process_killer import ProcessKiller
 from governor.ports import Clock, Journal, Processes
 
@@ -33,16 +36,19 @@ def take_up(node: Node, journal: Journal, processes: Processes, clock: Clock, re
     know_incidents(node, [*journal.incident_ids(), *(path.stem for path in reports.glob("*.json"))])
     effects += restore_incidents(node, halts, at, wall)
     effects += unseen_runs(runs) if not node.facts.exclusive else []
-    return TakenUp(effects, left_elsewhere(runs, halts, clock.boot_id))
+    last = [halt["halt_stage"] for halt in journal.incidents(1)]
+    left = left_elsewhere(runs, halts, clock.boot_id)
+    return TakenUp(effects, replace(left, is_unnoted=GivenUp.LEFT_UNNOTED in last))
 
 
 def lives_here(
-    launch: LeftLaunch, killer: ProcessKiller, uids: Iterable[int], others: Iterable[ProcessId]
+    launch: LeftLaunch, killer: ProcessKiller, uids: Iterable[int], others: Iterable[ProcessId],
+    *, perhaps: bool = False,
 ) -> tuple[ProcessFacts, ...]:  # fmt: skip
     """Whoever is of this launch and lives: the command, its user's processes with its mark, and its control group.
 
     And what stands below these. Not root's managers, nor `others`. Empty where the table cannot be read. `uids`: also
-    the run's.
+    the run's. `perhaps`: also other users' with its mark, which everybody can copy.
     """
     known = inherited(launch, killer.own_pid, killer.own_processes, may_end_all=False)
     try:
@@ -52,8 +58,40 @@ def lives_here(
     us = table.get(killer.own_pid)
     if us is None or any(process.boot_id != us.process.boot_id for process in launch.processes):
         return ()
-    living = known.living_its(table, (launch.uid, *uids), launch.processes, others)
+    looks = known.living if perhaps else known.living_its
+    living = looks(table, (launch.uid, *uids), launch.processes, others)
     return tuple(facts for facts in living if not killer.processes.is_gone(facts.process))
+
+
+def holds_here(
+    state_dir: Path, killer: ProcessKiller, others: Iterable[ProcessId], *, spares: int | None
+) -> tuple[bool, tuple[ProcessFacts, ...]]:  # fmt: skip
+    """Whether somebody of an earlier launch lives who holds its lock, and whom of these we see.
+
+    Not we, whom a terminal may have begun that the launch had opened, nor what is above us or was started by us. Nor
+    `others`, and what stands below them. `spares`: whose processes are no trainers, for no rank among them was left.
+    """
+    if not launch_lock.is_held(state_dir):
+        return False, ()
+    try:
+        table = killer.processes.table()
+    except OSError:  # No free descriptors.
+        return True, ()
+    us = table.get(killer.own_pid)
+    above = {one.process.pid for one in ancestors(table, us)} if us is not None else set[int]()
+    apart, own = {killer.own_pid, *above}, killer.own_processes()
+    below = {killer.own_pid, *(process.pid for process in others)}
+    seen = [table[pid] for pid in sorted(launch_lock.holders(state_dir, table))]
+    left = [
+        facts
+        for facts in seen
+        if facts.process.pid not in apart
+        and facts.uid != spares
+        and (facts.process.pid, facts.process.start_ticks) not in own
+        and below.isdisjoint((facts.process.pid, *(one.process.pid for one in ancestors(table, facts))))
+    ]
+    # Who asks holds it for a moment: `costgov status`, say.
+    return bool(left) or (not seen and bool(launch_lock.is_held(state_dir))), tuple(left)
 
 
 def held_elsewhere(elsewhere: Elsewhere, state_dir: Path) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -52,6 +53,29 @@ def is_held(state_dir: Path) -> bool | None:
         return None
     finally:
         os.close(fd)
+    return False
+
+
+def holders(state_dir: Path, pids: Iterable[int]) -> frozenset[int]:
+    """Which of these have the lock's file open, of those that we may look into. As root: of all, as a rule."""
+    try:
+        file = os.stat(path_of(state_dir))
+    except OSError:
+        return frozenset()
+    return frozenset(pid for pid in pids if _has_open(pid, file))
+
+
+def _has_open(pid: int, file: os.stat_result) -> bool:
+    directory = f"/proc/{pid}/fd"
+    try:
+        links = [f"{directory}/{fd}" for fd in os.listdir(directory)]
+    except OSError:  # Another user's, or it has ended.
+        return False
+    for link in links:
+        with contextlib.suppress(OSError):
+            # By its name first: a look at a file itself waits for its file system, which may hang.
+            if os.readlink(link).endswith(f"/{NAME}") and os.path.samestat(os.stat(link), file):
+                return True
     return False
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from governor.adapters.command import launch_lock
 from governor.adapters.command.child import Command
 from governor.adapters.command.surroundings import Surroundings, here
 from governor.adapters.journal.writer import JournalLocked
 from governor.adapters.machine.control_group import OwnGroup, left_group
-from governor.app.earlier_launch import lives_elsewhere, lives_here
+from governor.app.earlier_launch import holds_here, lives_elsewhere, lives_here
 from governor.app.node_facts import CannotStart
 from governor.app.settings_file import paths_of_run
 from governor.app.wiring import Governor
@@ -92,13 +93,56 @@ def launched_before(governor: Governor, name: str) -> str | None:
     ended, known = ended_by_halts(node), [facts.process for facts in alive]
     its = [facts for facts in _of_previous(governor) if facts.process not in known]
     if not its and set(known) <= ended:
-        return lives_elsewhere(name, governor.elsewhere, governor.settings.paths.state_dir)
-    pids = [str(facts.process.pid) for facts in (*alive, *its)][:ALSO_NAMED_MAX]
+        state_dir = governor.settings.paths.state_dir
+        return lives_elsewhere(name, governor.elsewhere, state_dir) or _holds_lock(governor, name, state_dir, ended)
+    left = (*alive, *its)
     what = command_text(redacted([*its[:1], *alive][-1].argv, node.facts.redact_keys))[:COMMAND_CHARS_MAX]
     return (
-        f"not launched: an earlier launch of {name} still runs, unwatched (pid {', '.join(pids[:PIDS_NAMED_MAX])}: "
-        f"{what}), and two trainers would write the same checkpoints; end it with `kill {' '.join(pids)}`, "
+        f"not launched: an earlier launch of {name} still runs, unwatched (pid {_named(left)}: "
+        f"{what}), and two trainers would write the same checkpoints; end it with {_how_to_end(left)}, "
         "or launch under another --name"
+    )
+
+
+def _named(left: Sequence[ProcessFacts]) -> str:
+    more = f" and {len(left) - PIDS_NAMED_MAX} more" if len(left) > PIDS_NAMED_MAX else ""
+    return ", ".join(str(facts.process.pid) for facts in left[:PIDS_NAMED_MAX]) + more
+
+
+def _how_to_end(left: Sequence[ProcessFacts]) -> str:
+    more = len(left) - ALSO_NAMED_MAX
+    pids = " ".join(str(facts.process.pid) for facts in left[:ALSO_NAMED_MAX])
+    return f"`kill {pids}`" + (f" and launch again: {more} more are named then" if more > 0 else "")
+
+
+def _holds_lock(governor: Governor, name: str, state_dir: Path, ended: Collection[ProcessId]) -> str | None:
+    """Why the command is not started: what nothing else ties to an earlier launch holds that one's lock.
+
+    `ended`: by an open halt, with what stands below them.
+
+    Its own user's processes are no trainers where the launch was seen to its end: a rank of theirs would be known, and
+    silent ones were told of then (a terminal server, a tracker's service).
+    """
+    node, killer = governor.node, governor.daemon.performer.process_killer
+    previous = node.previous_command
+    strangers = [*ended, *(process for t in node.runs.values() if t.is_strangers for process in t.processes())]
+    is_seen_to_end = previous is None and node.left is None and not governor.elsewhere.is_unnoted
+    holds, seen = holds_here(state_dir, killer, strangers, spares=os.getuid() if is_seen_to_end else None)
+    if not holds:
+        return None
+    launch = previous.launch if previous is not None else node.left
+    marked = lives_here(launch, killer, (), strangers, perhaps=True) if launch is not None and not seen else ()
+    left = seen or marked
+    who = ", ".join(f"pid {facts.process.pid} of uid {facts.uid}" for facts in left[:PIDS_NAMED_MAX])
+    more = f" and {len(left) - PIDS_NAMED_MAX} more" if len(left) > PIDS_NAMED_MAX else ""
+    what = f": {command_text(redacted(left[0].argv, node.facts.redact_keys))[:COMMAND_CHARS_MAX]}" if left else ""
+    told = f"perhaps of it: {who}{more}{what}" if left else "who that is cannot be seen from here"
+    ends = f"end it with {_how_to_end(left)}" if left else "end it"
+    path = launch_lock.path_of(state_dir)
+    return (
+        f"not launched: somebody of an earlier launch of {name} still lives and holds {path} ({told}), and two "
+        f"trainers would write the same checkpoints; {ends}, or launch under another --name; if you know that none of "
+        "them trains, remove that file and launch again"
     )
 
 

@@ -32,6 +32,7 @@ class Elsewhere:
     is_unseen: bool = False  # Processes of this boot.
     is_of_other_boot: bool = False  # Of an earlier boot, or of another machine with the same directory.
     halts: tuple[str, ...] = ()  # Open ones that could only end such processes.
+    is_unnoted: bool = False  # The last halt had not noted all that it was to end: see GivenUp.LEFT_UNNOTED.
 
 
 def as_seen(snapshot: Mapping[str, Any], locate: Locate) -> Row:

@@ -174,6 +174,34 @@ def test_a_rank_that_a_launcher_has_left_before_costgov_was_killed_refuses_the_n
             os.kill(rank_pid, signal.SIGKILL)
 
 
+def test_another_users_trainer_that_the_launcher_has_left_refuses_the_next_launch(public: Path) -> None:
+    """Its mark, which everybody can copy, ties it to nothing, and the launcher was ended as advised."""
+    rank = f"[*{list(AS_USER)!r}, 'sleep', '{SAFETY_S}']"
+    launch = (
+        "import os, subprocess as s; "
+        f"r = s.Popen({rank}, start_new_session=True, close_fds=False); print(os.getpid(), r.pid)"
+    )
+    first = begin(public, [sys.executable, "-uc", f"{launch}; r.wait()"], prefix=NO_GROUPS)
+    assert first.stdout is not None
+    launcher, rank_pid = map(int, first.stdout.readline().split())
+    with first:
+        until_gone(first.pid, lambda: first.kill() if knows_of(public, launcher) else None)
+    try:
+        os.kill(launcher, signal.SIGKILL)
+        until_gone(launcher, lambda: None)
+        told = end_of(begin(public, ["true"], prefix=NO_GROUPS), public)
+        assert told.code == 1, told.output
+        assert f"perhaps of it: pid {rank_pid} of uid {USER}" in told.output
+        assert f"end it with `kill {rank_pid}`" in told.output
+        os.kill(rank_pid, signal.SIGKILL)
+        until_gone(rank_pid, lambda: None)
+        assert end_of(begin(public, ["true"], prefix=NO_GROUPS), public).code == 0
+    finally:
+        for pid in (launcher, rank_pid):
+            if is_alive(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
 # With a control group for the command, where one may be made, and without. Who goes on may be killed too.
 @pytest.mark.parametrize(("stage", "prefix", "kills"), [("SAVING", NO_GROUPS, 2), ("TERMED", (), 1)])
 def test_what_starts_the_halted_trainer_again_ends_with_the_halt_and_so_do_helpers(

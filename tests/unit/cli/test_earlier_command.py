@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from governor.cli.run.relaunch import launched_before
+from governor.adapters.command import launch_lock
+from governor.cli.run.relaunch import ALSO_NAMED_MAX, launched_before
 from governor.core.base.identity import Peer, ProcessId
 from governor.core.base.units import BootNs, UsdMicros
 from governor.core.engine.managed_run import PreviousCommand
+from governor.core.halt.elsewhere import Elsewhere
 from governor.core.halt.incident import LeftLaunch
 from tests.unit.cli.test_supervise import OWN_PID, Beside
 from tests.unit.core.engine.test_step import hello, play
@@ -19,6 +25,70 @@ from tests.unit.core.engine.test_step import hello, play
 @pytest.fixture
 def beside() -> Beside:
     return Beside()
+
+
+@pytest.fixture
+def holder(beside: Beside, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has inherited the lock, and which nothing else ties to the earlier launch."""
+    beside.state_dir = tmp_path
+    fd = launch_lock.join(tmp_path)
+    assert fd is not None
+    with subprocess.Popen(["sh", "-c", "read line"], stdin=subprocess.PIPE, pass_fds=(fd,)) as child:
+        os.close(fd)
+        yield child
+        child.kill()
+
+
+@pytest.mark.parametrize("is_seen_to_end", [True, False])
+@pytest.mark.parametrize("of", ["its user", "another", "nobody that is seen", "an ended one", "a sandbox", "above us"])
+def test_who_holds_the_lock_of_the_earlier_launch_refuses_the_next(
+    of: str, is_seen_to_end: bool, beside: Beside, holder: subprocess.Popen[bytes]
+) -> None:
+    """The trainer of another user, for one, when its launcher had been ended as advised."""
+    beside.processes.add(OWN_PID, argv=["costgov", "run"], uid=1000, ppid=holder.pid if of == "above us" else 1)
+    if not is_seen_to_end:
+        previous(beside)
+        beside.processes.add(OWN_PID, argv=["costgov", "run"], uid=1000, ppid=holder.pid if of == "above us" else 1)
+    uid = os.getuid() if of in ("its user", "above us") else 2001
+    if of not in ("nobody that is seen", "an ended one"):
+        process = beside.processes.add(holder.pid, uid=uid, argv=["python", "train.py"], start_ticks=1)
+        if of == "a sandbox":
+            play(beside.node, hello(0, 1, run="other", world_size=1, peer=Peer(process, 2001)))
+            beside.node.runs["other"].is_separate = True
+    if of == "an ended one":
+        holder.kill()
+        holder.wait()
+    told = launched_before(beside.governor, "run-1") or ""
+    refuses = of in ("another", "nobody that is seen") or (of == "its user" and not is_seen_to_end)
+    assert bool(told) == refuses, told
+    if of in ("another", "its user") and refuses:
+        assert f"perhaps of it: pid {holder.pid} of uid {uid}: python train.py" in told
+        assert f"end it with `kill {holder.pid}`" in told
+    assert ("cannot be seen from here" in told) == (of == "nobody that is seen")
+    if told:
+        assert f"holds {beside.state_dir / 'launch.lock'}" in told
+        launch_lock.path_of(beside.state_dir).unlink()
+        assert launched_before(beside.governor, "run-1") is None, "as the line says"
+
+
+def test_no_holder_is_spared_behind_a_halt_that_had_not_noted_all(
+    beside: Beside, holder: subprocess.Popen[bytes]
+) -> None:
+    beside.processes.add(OWN_PID, argv=["costgov", "run"], uid=1000)
+    beside.processes.add(holder.pid, uid=os.getuid())
+    assert launched_before(beside.governor, "run-1") is None
+    beside.elsewhere = Elsewhere(is_unnoted=True)
+    assert f"pid {holder.pid} of uid" in (launched_before(beside.governor, "run-1") or "")
+
+
+def test_who_is_not_named_is_counted_and_the_line_says_how_to_end_them_too(beside: Beside) -> None:
+    """It named 64 of 301 as if these were all."""
+    launch = previous(beside)
+    for pid in range(700, 700 + ALSO_NAMED_MAX + 3):
+        beside.processes.add(pid, sid=pid, mark=launch.mark)
+    told = launched_before(beside.governor, "run-1") or ""
+    assert f"pid 700, 701, 702, 703, 704, 705, 706, 707 and {ALSO_NAMED_MAX - 5} more" in told
+    assert f" {700 + ALSO_NAMED_MAX - 1}` and launch again: 3 more are named then," in told
 
 
 def previous(beside: Beside, **over: Any) -> LeftLaunch:

@@ -68,17 +68,19 @@ class Beside:
         self.processes = processes or FakeProcesses()
         self.node = make_node(price_usd_micros_per_hour=price)
         self.is_reading = False
+        self.state_dir, self.elsewhere = Path("/"), Elsewhere()
         with subprocess.Popen(["true"]) as process:
             self.command = Command(process)
 
     @property
     def governor(self) -> Any:
-        settings = SimpleNamespace(jsonl=[SimpleNamespace(run="log")], paths=SimpleNamespace(state_dir=Path("/")))
+        paths = SimpleNamespace(state_dir=self.state_dir)
+        settings = SimpleNamespace(jsonl=[SimpleNamespace(run="log")], paths=paths)
         calls = SimpleNamespace(is_reading_checkpoint=self.is_reading)
         performer = SimpleNamespace(calls=calls, process_killer=ProcessKiller(self.processes, OWN_PID))
         return SimpleNamespace(
             clock=self.clock, processes=self.processes, node=self.node, settings=settings, streams=[],
-            elsewhere=Elsewhere(), daemon=SimpleNamespace(performer=performer),
+            elsewhere=self.elsewhere, daemon=SimpleNamespace(performer=performer),
         )  # fmt: skip
 
     def leave(self, *pids: int) -> None:

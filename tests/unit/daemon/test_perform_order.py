@@ -84,8 +84,8 @@ class NoFiles:
 class Bench:
     """Hands over fakes, with two ranks that have said hello."""
 
-    def __init__(self, cloud: str | None = None) -> None:
-        clock, self.processes, inbox = FakeClock(), FakeProcesses(), FakeInbox()
+    def __init__(self, cloud: str | None = None, processes: FakeProcesses | None = None) -> None:
+        clock, self.processes, inbox = FakeClock(), processes or FakeProcesses(), FakeInbox()
         catches = frozenset((int(signal.SIGUSR1),))
         ranks = [self.processes.add(100 + rank, catches=catches, dies_of=frozenset()) for rank in range(2)]
         self.trainers = [inbox.connect(Peer(process, 1000)) for process in ranks]
@@ -256,9 +256,9 @@ def test_a_window_is_kept_in_the_commit_of_its_meter() -> None:
     assert [(row.kind, row.run, row.data) for row in bench.journal.rows()] == [("window", "llama", {"to_tokens": 7})]
 
 
-def with_helper() -> tuple[Bench, ProcessId]:
+def with_helper(processes: FakeProcesses | None = None) -> tuple[Bench, ProcessId]:
     """A command with a helper of another user, which nothing but its place ties to the command."""
-    bench = Bench()
+    bench = Bench(processes=processes)
     bench.processes.add(999, uid=0)
     command = bench.processes.add(700, ppid=999, sid=700, uid=0, mark=5)
     helper = bench.processes.add(701, ppid=700, uid=2002)
@@ -269,37 +269,41 @@ def with_helper() -> tuple[Bench, ProcessId]:
     return bench, helper
 
 
+class Watched(FakeProcesses):
+    """Notes at each signal what the journal has of the halt, and cannot be read so many times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.journal: FakeJournal | None = None
+        self.on_disk: list[Any] = []
+        self.unreadable = 0
+
+    def send(self, target: ProcessId, signum: signal.Signals) -> Sent:
+        assert self.journal is not None
+        self.on_disk.append(self.journal.open_incidents()[0]["launch"]["below"])
+        return super().send(target, signum)
+
+    def table(self) -> dict[int, ProcessFacts]:
+        if self.unreadable:
+            self.unreadable -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().table()
+
+
 @pytest.mark.parametrize("is_blind", [False, True])
-def test_who_is_below_the_command_is_in_the_journal_before_the_first_signal_that_ends(
-    is_blind: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_below_the_command_is_in_the_journal_before_the_first_signal_that_ends(is_blind: bool) -> None:
     """costgov was killed behind its signals: an end of all was claimed with every process of another user alive."""
-    bench, helper = with_helper()
-    on_disk: list[list[Any]] = []
-    send = bench.processes.send
-
-    def sent(target: ProcessId, signum: signal.Signals) -> Sent:
-        on_disk.append(bench.journal.open_incidents()[0]["launch"]["below"])
-        return send(target, signum)
-
-    monkeypatch.setattr(bench.processes, "send", sent)
-    table, tables = bench.processes.table, [OSError(errno.EMFILE, "Too many open files")] * (2 if is_blind else 0)
-
-    def looked() -> Mapping[int, ProcessFacts]:
-        if tables:
-            raise tables.pop()
-        return table()
-
-    monkeypatch.setattr(bench.processes, "table", looked)
-    managed = bench.node.runs["llama"]
-    managed.run.ranks.clear()  # Nobody is asked: it begins with SIGTERM.
+    processes = Watched()
+    bench, helper = with_helper(processes)
+    processes.journal, processes.unreadable = bench.journal, 2 if is_blind else 0
+    bench.node.runs["llama"].run.ranks.clear()  # Nobody is asked: it begins with SIGTERM.
     bench.performer.perform(play(bench.node, OperatorHalt(at(2), "llama", "enough", 0)))
-    assert bool(on_disk) != is_blind
+    assert bool(processes.on_disk) != is_blind
     bench.performer.scan(at(3))
     assert bench.journal.halts[0]["halt_stage"] == "TERMED"
     assert bool(bench.journal.halts[0]["launch"].get("below_never_looked")) == is_blind
-    assert on_disk
-    assert on_disk[0] == [process_row(helper)]
+    assert processes.on_disk
+    assert processes.on_disk[0] == [process_row(helper)]
 
 
 def test_what_has_begun_since_is_in_the_journal_before_sigkill() -> None:

@@ -31,6 +31,24 @@ def test_it_is_held_as_long_as_somebody_lives_who_has_inherited_it(script: str, 
     assert launch_lock.is_held(tmp_path) is False
 
 
+def test_who_holds_it_is_found_among_those_that_we_may_look_into(tmp_path: Path) -> None:
+    """Not who has a file of that name that is another one, nor somebody who has ended."""
+    (tmp_path / "other").mkdir()
+    fds = [launch_lock.join(directory) for directory in (tmp_path, tmp_path / "other")]
+    assert None not in fds
+    children = [
+        subprocess.Popen(["sh", "-c", "read line"], stdin=subprocess.PIPE, pass_fds=passed)
+        for passed in (fds[:1], fds[1:], ())
+    ]
+    for fd in fds:
+        os.close(fd)  # type: ignore[arg-type]
+    pids = [child.pid for child in children]
+    assert launch_lock.holders(tmp_path, [*pids, 2**22 + 1]) == {pids[0]}
+    for child in children:
+        child.communicate(b"\n", SAFETY_S)
+    assert launch_lock.holders(tmp_path, pids) == launch_lock.holders(tmp_path / "missing", pids) == frozenset()
+
+
 RANK = """
 import os
 from trainer_shim.mark import join_launch

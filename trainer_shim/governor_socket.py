@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import socket
-import stat
 import struct
 import threading
 import time
@@ -19,8 +18,9 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from . import wire
+from .connection.outbox import Outbox
+from .connection.peers import doubt
 from .guard import note, print_line
-from .outbox import Outbox
 from .progress import Progress
 
 SEND_BUFFER_BYTES = 4 << 20  # 6,554 packets of a stalled governor instead of 167; granted as root or by wmem_max.
@@ -33,8 +33,6 @@ QUEUE_FRAMES_MAX = 4_096  # About 2 MiB. A sender may fall so far behind while a
 BACKLOG_FRAMES = 1_024
 PACKETS_PER_TURN_MAX = 64  # Requests and confirms: more in one go means a flood, and beats must go on.
 _SO_SNDBUFFORCE = 32
-_SYSTEM_DIRECTORY = os.path.dirname(wire.DEFAULT_SOCKET)
-_OVERFLOW_UID = 65_534  # Whoever has no number in our user namespace.
 _UCRED = struct.Struct("@iII")
 # MSG_NOSIGNAL everywhere: a script that gave SIGPIPE its default action back must not die with our governor.
 
@@ -192,14 +190,11 @@ class GovernorSocket:
 
     def _opened(self, path: str) -> Optional[socket.socket]:
         sock = _open(path)
-        uid = None if sock is None or self._named else stranger(sock, path)
-        if sock is None or uid is None:
+        why = None if sock is None or self._named else stranger(sock, path)
+        if sock is None or why is None:
             return sock
         sock.close()
-        self.stranger = (
-            "uid %d listens at %s, and is neither root nor you, nor has root given it that directory; if it is your "
-            "governor, set COSTGOV_SOCKET=%s" % (uid, path, path)
-        )
+        self.stranger = "not believed at %s: %s; if it is your governor, set COSTGOV_SOCKET=%s" % (path, why, path)
         return None
 
     def _greet(self) -> None:
@@ -345,46 +340,7 @@ def unwatched_line(paths: Tuple[str, ...], refused: Optional[str], stranger: Opt
     return "UNWATCHED: no governor at " + where + ("" if stranger is None else ": " + stranger)
 
 
-def stranger(sock: socket.socket, path: str) -> Optional[int]:
-    """Return the uid that listens at a path that nobody named, if that is no governor of ours; None: it is believed.
-
-    Believed are root, our own uid, and whoever root let listen there. The governor's `control_client` has the same rule
-    for commands, which do not load this package.
-    """
+def stranger(sock: socket.socket, path: str) -> Optional[str]:
+    """Say why whoever listens at a path that nobody named is no governor of ours; None: it is believed."""
     uid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]
-    return None if is_believed(path, uid) else uid
-
-
-def is_believed(path: str, uid: int) -> bool:
-    """Whether this uid may be the governor at this path."""
-    return uid in (0, os.geteuid()) or _is_given_by_root(os.path.dirname(os.path.abspath(path)), uid)
-
-
-def _is_given_by_root(directory: str, uid: int) -> bool:
-    """Whether only root can have put the socket there, or have given that uid the directory."""
-    try:
-        if _is_roots_alone(directory):
-            return True
-        above, name = os.path.split(os.path.dirname(directory))
-        base = above if name == "runs" else directory
-        facts = os.lstat(base)
-        is_owner = stat.S_ISDIR(facts.st_mode) and facts.st_uid == uid != _OVERFLOW_UID
-        return is_owner and _is_roots_alone(os.path.dirname(base))
-    except OSError:
-        return False
-
-
-def _is_roots_alone(directory: str) -> bool:
-    """Whether nobody but root may change the way to the directory, nor what is in it. Links on the way count."""
-    # In a user namespace that has no number for the machine's root, the system's directories are nobody's.
-    roots = (0, _OVERFLOW_UID) if directory in (_SYSTEM_DIRECTORY, os.path.dirname(_SYSTEM_DIRECTORY)) else (0,)
-    for way in {directory, os.path.realpath(directory)}:
-        while True:
-            facts = os.lstat(way)
-            is_open = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not stat.S_ISLNK(facts.st_mode)
-            if is_open or facts.st_uid not in roots:
-                return False
-            if way == os.path.dirname(way):
-                break
-            way = os.path.dirname(way)
-    return True
+    return doubt(path, uid)

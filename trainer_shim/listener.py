@@ -11,9 +11,9 @@ import time
 from typing import Any, Callable, Dict, Optional
 
 from . import stack, wire
+from .connection.outbox import RESEND_NS
 from .governor_socket import GovernorSocket
 from .guard import guarded
-from .outbox import RESEND_NS
 from .progress import Progress
 from .saving.agreement_thread import AgreementThread
 from .saving.open_requests import OpenRequests, request_of

@@ -10,7 +10,7 @@ import time
 import weakref
 from typing import Any, Dict, List, Mapping, Optional
 
-from . import wire
+from .connection.peers import socket_paths
 from .governor_socket import GovernorSocket, clip, unwatched_line
 from .guard import guarded, print_line
 from .interfaces import OwnMeans, OwnPlaces, Resumed, Saver
@@ -72,7 +72,7 @@ class Watcher:
         self._hello_lock = threading.RLock()  # A signal handler that saves tells a hello field.
         self._signal_wakeup = SignalWakeup()
         self._failures = Failures(self._post_failure)
-        paths, is_named = wire.split_socket_paths(dict(environ)), bool(environ.get("COSTGOV_SOCKET"))
+        paths, is_named = socket_paths(environ)
         self._governor = GovernorSocket(paths, self._place.rank, self._hello_fields, is_named)
         self._gate = StepGate(progress.step)
         self._requests = OpenRequests(lambda ack: self._governor.put("ack", ack))

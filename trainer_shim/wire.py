@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 WIRE_VERSION = 1
 FRAME_BYTES_MAX = 64 * 1024  # SEQPACKET packets above ~212 kB are EMSGSIZE; a beat is ~2 kB.
@@ -25,7 +25,6 @@ LIST_ITEMS_MAX = 64  # Stack frames and GPU uuids: deeper stacks say nothing mor
 LABELS_MAX = 32  # Prometheus label sets above this are a cardinality accident.
 OUTBOX_SLOTS = 16  # hello + the acks of two incidents + bye, twice over.
 BEAT_PERIOD_S = 1.0
-DEFAULT_SOCKET = "/run/costgov/trainer.sock"
 
 # Innermost activity of a rank's main thread, as `phase` and `beat` frames name it.
 PHASES = ("init", "compile", "train", "eval", "agree", "checkpoint", "idle", "finish")
@@ -327,17 +326,3 @@ def worded(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [worded(v) for v in value]
     return value
-
-
-def split_socket_paths(environ: Dict[str, str]) -> Tuple[str, ...]:
-    """Return the socket paths to try, in order: COSTGOV_SOCKET alone, else the system's, else the user's.
-
-    After a logout the user's own governor listens in its state directory.
-    """
-    given = environ.get("COSTGOV_SOCKET")
-    if given:
-        return (given,)
-    runtime = environ.get("XDG_RUNTIME_DIR")
-    home = environ.get("HOME")
-    state = environ.get("XDG_STATE_HOME") or (home + "/.local/state" if home else None)
-    return (DEFAULT_SOCKET, *(directory + "/costgov/trainer.sock" for directory in (runtime, state) if directory))

@@ -38,9 +38,9 @@ from governor.core.money.prices import Chosen, RemarkKind
 from governor.policies import files
 from governor.policies.loading import policy_loader
 from governor.ports import Preflight
-from governor.settings.directories import problem_above
 from governor.settings.money import lines_of
 from governor.wire import control_client
+from governor.wire.peers import problem_above
 
 # The journal holds about 100 MB. A disk with less room is full tomorrow.
 DISK_FREE_BYTES_MIN: Final = 1 << 30

@@ -17,6 +17,7 @@ from governor.core.views.status import budgets_status, lines_status, node_status
 from governor.daemon.loop import Daemon
 from governor.ports import ControlRequest
 from governor.wire.control_client import INCIDENTS_MAX
+from governor.wire.peers import is_own
 from trainer_shim.wire import TEXT_CHARS_MAX
 
 HOLD_MAX_NS: Final = 7 * 24 * NS_PER_HOUR  # A hold that nobody remembers is a missing watchdog.
@@ -108,7 +109,7 @@ def _may_control(daemon: Daemon, request: ControlRequest, run: str) -> bool:
     """Whether the client is root, our own user or the run's owner, or in the socket's group (its mode is 0660)."""
     managed = daemon.node.runs.get(run)
     owner = managed.run.uid if managed is not None else None
-    return request.uid in (0, os.getuid(), owner) or daemon.control_is_private
+    return request.uid in (0, owner) or is_own(request.uid) or daemon.control_is_private
 
 
 def _halt(daemon: Daemon, request: ControlRequest) -> Answer:
@@ -147,7 +148,7 @@ def _forget(daemon: Daemon, request: ControlRequest) -> Answer:
     owner = owner_of(node, run) if isinstance(run, str) else None
     if not isinstance(run, str) or owner is None:
         return _no("no_such_run", f"no run {str(run)[:60]!r} here, or its name belongs to nobody already")
-    if request.uid not in (0, os.getuid(), owner) and not daemon.control_is_private:
+    if not (request.uid in (0, owner) or is_own(request.uid) or daemon.control_is_private):
         return _no("denied", f"uid {request.uid} neither owns run {run} nor may control this governor")
     managed = node.runs.get(run)
     if managed is not None and managed.incident is not None and names.in_halt(managed):
@@ -196,7 +197,7 @@ def _incidents(daemon: Daemon, request: ControlRequest) -> Answer | None:
 
 
 def _reload(daemon: Daemon, request: ControlRequest) -> Answer:
-    if request.uid not in (0, os.getuid()):
+    if request.uid != 0 and not is_own(request.uid):
         return _no("denied", "only root and the governor's own user may reload")
     if daemon.reload():
         return _yes({"digest": daemon.node.policies.digest})

@@ -24,6 +24,7 @@ from governor.adapters import clouds, prices
 from governor.adapters.alerting.tables import read as read_alert_tables
 from governor.settings.model import SYSTEM_CONFIG, Paths, Settings, default_paths
 from governor.text.table import plain
+from governor.wire.peers import SYSTEM_DIRECTORY, problem_of, user_directories
 from governor.wire.toml_file import KeyPath, NotTomlError, key_lines, line_of, parse, read_bounded, show
 
 __all__ = ["SYSTEM_CONFIG", "Settings", "load_settings", "paths_of_run"]
@@ -137,6 +138,19 @@ def second_place(paths: Paths, socket: Path, environ: Mapping[str, str]) -> str 
     if not runtime or not socket.is_relative_to(runtime) or paths.state_dir.is_relative_to(runtime):
         return None
     return str(paths.state_dir / socket.name)
+
+
+def places_told(paths: Paths, environ: Mapping[str, str]) -> list[str]:
+    """What a start says of sockets that are not where they are looked for first."""
+    first, *others = user_directories(environ, os.geteuid())
+    directories = {str(paths.socket.parent), str(paths.control_socket.parent)}
+    if directories in ({SYSTEM_DIRECTORY}, {first}):
+        return []
+    if len(directories) == 1 and directories <= {*others}:
+        why = problem_of(first, os.geteuid()) or f"not in {first}"
+        return [f"trainers and commands find this governor in {directories.pop()}; {why}"]
+    told = f"COSTGOV_SOCKET={paths.socket} to trainers, and COSTGOV_CONTROL={paths.control_socket} to commands"
+    return [f"its sockets are not where it is looked for: give {told}"]
 
 
 def _read(path: Path | None) -> tuple[str, list[str]]:

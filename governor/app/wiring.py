@@ -42,7 +42,7 @@ from governor.app.node_facts import (
     today,
 )
 from governor.app.pricing import PriceWatch
-from governor.app.settings_file import second_place
+from governor.app.settings_file import places_told, second_place
 from governor.core.base.policy import WarmUp
 from governor.core.base.units import MICROS_PER_USD, TICK_NS, BootNs, UsdMicros, WallNs, format_usd
 from governor.core.engine.halt_plan import machine_of
@@ -61,10 +61,10 @@ from governor.daemon.recorder import Recorder
 from governor.policies import files
 from governor.policies.loading import policy_loader
 from governor.ports import Observer
-from governor.settings.directories import problem_above
 from governor.settings.model import TRAINER_SOCKET, Settings
 from governor.settings.money import lines_of
 from governor.settings.streams import Jsonl
+from governor.wire.peers import problem_above
 
 log = structlog.get_logger("costgov")
 
@@ -391,7 +391,7 @@ def run_daemon(settings: Settings, policy_paths: Sequence[Path] | None = None) -
         sys.stderr.write(f"costgov: {error}\n")
         return 1
     with governor:
-        for line in governor.lines():
+        for line in (*places_told(settings.paths, os.environ), *governor.lines()):
             tell = log.warning if line.startswith("problem:") else log.info
             tell("start", line=line, pid=os.getpid())
         governor.daemon.install_signals()

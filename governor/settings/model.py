@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import grp
 import os
-import pwd
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,15 +15,15 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from governor.core.base.units import NS_PER_S, UsdMicros, parse_duration, usd
 from governor.core.money.budgets import BUDGETS_MAX
 from governor.core.money.prices import GPUS_MAX, STALE_AFTER_DAYS, PriceKind, span_of
-from governor.settings.directories import problem_of
 from governor.settings.money import LINES_MAX, BudgetTable, LineTable, named_apart, one_of_each
 from governor.settings.streams import ALERT_RECEIVERS_MAX, JSONL_STREAMS_MAX, Alert, Jsonl
 from governor.settings.values import AbsolutePath, Dollars, IdleStop, Mode, Table, Text, Uids
+from governor.wire.peers import SYSTEM_DIRECTORY, chosen_directory, lasting_directory
 
 SYSTEM_CONFIG: Final = "/etc/costgov/costgov.toml"
 SYSTEM_POLICIES_DIR: Final = "/etc/costgov/policies.d"
 SYSTEM_STATE_DIR: Final = "/var/lib/costgov"
-SYSTEM_RUNTIME_DIR: Final = "/run/costgov"
+SYSTEM_RUNTIME_DIR: Final = SYSTEM_DIRECTORY
 TRAINER_SOCKET: Final = "trainer.sock"
 SOCKET_PATH_BYTES: Final = 103  # What the kernel takes, less ".new" (adapters.trainers.listener).
 ASK_AGAIN_MIN_NS: Final = 10 * NS_PER_S
@@ -233,13 +232,11 @@ def default_paths(
     Root, and a user who may write the system's directories (the service's own), gets those. `run` names a run with
     its own governor: its directories are below those, so that neither governor disturbs the other.
     """
-    home = environ.get("HOME") or pwd.getpwuid(uid).pw_dir
-    state_home = environ.get("XDG_STATE_HOME") or f"{home}/.local/state"
-    paths = dict(given)
+    paths, lasting = dict(given), lasting_directory(environ, uid)
     below = f"/runs/{run}" if run is not None else ""
     if "state_dir" not in paths:
         assigned = environ.get("STATE_DIRECTORY", "").split(":")[0]  # Set by systemd; several are joined by colons.
-        paths["state_dir"] = (assigned or _system(SYSTEM_STATE_DIR, uid) or f"{state_home}/costgov") + below
+        paths["state_dir"] = (assigned or _system(SYSTEM_STATE_DIR, uid) or lasting) + below
     if "recordings_dir" not in paths:
         # All recordings of a user share one directory, because one limit bounds them together. A wrong path is reported
         # once.
@@ -249,12 +246,10 @@ def default_paths(
     vanishes = False
     if "runtime_dir" not in paths:
         assigned = environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
-        user = environ.get("XDG_RUNTIME_DIR")
-        if user and problem_of(f"{user}/costgov", uid) is not None:
-            user = None  # Another user could take our place there. Commands look in the state directory too.
-        lasting = assigned or _system(SYSTEM_RUNTIME_DIR, uid)
-        vanishes = run is not None and lasting is None and bool(user)
-        paths["runtime_dir"] = (lasting or (f"{user}/costgov" if user else f"{state_home}/costgov/run")) + below
+        systems = assigned or _system(SYSTEM_RUNTIME_DIR, uid)
+        user = chosen_directory(environ, uid)
+        vanishes = run is not None and systems is None and not user.startswith(f"{lasting}/")
+        paths["runtime_dir"] = (systems or user) + below
     paths.setdefault("socket", trainer_socket(str(paths["state_dir"]), paths["runtime_dir"], may_vanish=vanishes))
     paths.setdefault("control_socket", f"{paths['runtime_dir']}/control.sock")
     return paths

@@ -7,7 +7,6 @@ import glob
 import json
 import os
 import socket
-import stat
 import struct
 import time
 from collections.abc import Mapping, Sequence
@@ -15,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from governor.wire.answer_shapes import ANSWERS, is_shaped
+from governor.wire.peers import SYSTEM_DIRECTORY, doubt, user_directories
 
-SYSTEM_SOCKET: Final = "/run/costgov/control.sock"
+SYSTEM_SOCKET: Final = f"{SYSTEM_DIRECTORY}/control.sock"
 # Twice what a governor sends. Anything longer does not come from a governor.
 RESPONSE_BYTES_MAX: Final = 16 * 1024 * 1024
 GOVERNORS_MAX: Final = 16  # One `costgov run` beside each GPU of the widest node.
@@ -28,8 +28,6 @@ _LISTENS: Final = 0x10000  # __SO_ACCEPTCON
 _CHUNK_BYTES: Final = 64 * 1024
 # What a call gets after the deadline, so that an answer already there is still read.
 _LEAST_S: Final = 0.001
-_SYSTEM_DIRECTORY: Final = os.path.dirname(SYSTEM_SOCKET)
-_OVERFLOW_UID: Final = 65_534  # Whoever has no number in our user namespace.
 _UCRED: Final = struct.Struct("@iII")
 _TIMEVAL: Final = struct.Struct("@ll")
 
@@ -67,21 +65,10 @@ def socket_paths(
     directory = environ.get("COSTGOV_PATHS__RUNTIME_DIR")
     if directory:
         return (f"{directory}/control.sock", *_run_sockets(directory, run))
-    runtime = environ.get("XDG_RUNTIME_DIR")
-    state_home = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME", "/"), ".local/state")
-    users = f"{runtime}/costgov/control.sock" if runtime else f"{state_home}/costgov/run/control.sock"
-    of_runs = [found for path in (system_socket, users) for found in _run_sockets(os.path.dirname(path), run)]
-    # After a logout a user's governor listens in its state directory. Most users never have a socket there.
-    lasting = f"{state_home}/costgov/control.sock"
-    # Nor is the runtime directory used where another user could take our place in it.
-    moved = f"{state_home}/costgov/run/control.sock"
-    seconds = [
-        found
-        for path in ((lasting, moved) if runtime else (lasting,))
-        for found in (*([path] if os.path.exists(path) else []), *_run_sockets(os.path.dirname(path), run))
-    ]
-    places = (system_socket, users, *of_runs, *(path for path in seconds if path not in of_runs))
-    return tuple(map(Found, places))
+    system = os.path.dirname(system_socket)
+    directories = tuple(dict.fromkeys((system, *user_directories(environ, os.geteuid()))))
+    of_runs = [found for one in directories for found in _run_sockets(one, run)]
+    return tuple(map(Found, (*(f"{one}/control.sock" for one in directories), *of_runs)))
 
 
 def _run_sockets(runtime_dir: str, run: str | None) -> list[str]:
@@ -99,8 +86,8 @@ def ask(path: str, request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> 
     deadline_s = time.monotonic() + timeout_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
         try:
-            if (uid := _stranger(sock, path, timeout_s)) is not None:
-                return _not_believed(path, uid)
+            if (why := _stranger(sock, path, timeout_s)) is not None:
+                return _not_believed(path, why)
         except (OSError, ValueError) as error:
             return _unreachable(path, error)
         try:
@@ -126,12 +113,11 @@ def ask(path: str, request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> 
     return _read(path, request, bytes(received))
 
 
-def _stranger(sock: socket.socket, path: str, timeout_s: float) -> int | None:
-    """Connect. The uid of whoever listens there and is not believed; None: ask."""
-    if isinstance(path, Found):
-        uid = os.stat(path).st_uid
-        if not is_believed(path, uid):
-            return uid  # A stranger's full queue holds up nobody.
+def _stranger(sock: socket.socket, path: str, timeout_s: float) -> str | None:
+    """Connect. Why whoever listens there is not believed; None: ask."""
+    # Before, too: a stranger's full queue holds up nobody.
+    if isinstance(path, Found) and (why := doubt(path, os.stat(path).st_uid)) is not None:
+        return why
     _connect(sock, path, timeout_s)
     return stranger(sock, path) if isinstance(path, Found) else None
 
@@ -186,55 +172,16 @@ def _unreachable(path: str, error: Exception) -> Answer:
     return Answer(False, error=nobody((path,)), code="no_governor")
 
 
-def stranger(sock: socket.socket, path: str) -> int | None:
-    """The uid that listens at a path that nobody named, if that is no governor of ours; None: it is believed.
-
-    Believed are root, our own uid, and whoever root let listen there. The shim's `governor_socket` has the same rule;
-    its package is slow to import.
-    """
+def stranger(sock: socket.socket, path: str) -> str | None:
+    """Why whoever listens at a path that nobody named is no governor of ours; None: it is believed."""
     uid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]
-    return None if is_believed(path, uid) else uid
+    return doubt(path, uid)
 
 
-def is_believed(path: str, uid: int) -> bool:
-    """Whether this uid may be the governor at this path."""
-    return uid in (0, os.geteuid()) or _is_given_by_root(os.path.dirname(os.path.abspath(path)), uid)
-
-
-def _is_given_by_root(directory: str, uid: int) -> bool:
-    """Whether only root can have put the socket there, or have given that uid the directory."""
-    try:
-        if _is_roots_alone(directory):
-            return True
-        above, name = os.path.split(os.path.dirname(directory))
-        base = above if name == "runs" else directory
-        facts = os.lstat(base)
-        is_owner = stat.S_ISDIR(facts.st_mode) and facts.st_uid == uid != _OVERFLOW_UID
-        return is_owner and _is_roots_alone(os.path.dirname(base))
-    except OSError:
-        return False
-
-
-def _is_roots_alone(directory: str) -> bool:
-    """Whether nobody but root may change the way to the directory, nor what is in it. Links on the way count."""
-    # In a user namespace that has no number for the machine's root, the system's directories are nobody's.
-    roots = (0, _OVERFLOW_UID) if directory in (_SYSTEM_DIRECTORY, os.path.dirname(_SYSTEM_DIRECTORY)) else (0,)
-    for way in {directory, os.path.realpath(directory)}:
-        while True:
-            facts = os.lstat(way)
-            is_open = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not stat.S_ISLNK(facts.st_mode)
-            if is_open or facts.st_uid not in roots:
-                return False
-            if way == os.path.dirname(way):
-                break
-            way = os.path.dirname(way)
-    return True
-
-
-def _not_believed(path: str, uid: int) -> Answer:
+def _not_believed(path: str, why: str) -> Answer:
     text = (
-        f"no governor of yours at {path}: it is uid {uid}'s, who is neither root nor you, nor has root given it that "
-        f"directory; if you know it, say so with --control {path}, else start one with `costgov run -- CMD`"
+        f"no governor of yours at {path}: {why}; if you know it, say so with --control {path}, else start one with "
+        "`costgov run -- CMD`"
     )
     return Answer(False, error=text, code="stranger")
 

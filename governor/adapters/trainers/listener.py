@@ -14,7 +14,7 @@ import threading
 from dataclasses import dataclass
 
 from governor.adapters.machine import lock_file
-from governor.settings.directories import problem_of
+from governor.wire.peers import problem_of
 
 BACKLOG = 128  # Every rank of a large node may reconnect at once after our restart.
 # Descriptors that connections leave free. A halt opens at once: the process table, a pidfd, its report, a checkpoint

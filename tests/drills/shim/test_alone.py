@@ -250,7 +250,7 @@ def test_a_stranger_who_listens_where_a_governor_may_is_told_and_not_heard(
         away = {"COSTGOV_SOCKET": "", "XDG_RUNTIME_DIR": str(short_tmp), "COSTGOV_REQUIRED": required}
         child = train(environ=away, steps=20)
         told = said(child)
-        assert told.count("uid 12345 listens at") == 1, told
+        assert told.count("it is uid 12345's") == 1, told
         assert f"COSTGOV_SOCKET={short_tmp}/costgov/trainer.sock" in told
         assert (child.returncode == 0) is (required == "0")
         peer, _ = fake.accept()

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from governor.adapters.trainers.listener import Listener, SocketUnavailable
-from governor.settings.directories import problem_above, problem_of
 from governor.settings.model import default_paths
 from governor.wire.control_client import socket_paths
+from governor.wire.peers import problem_above, problem_of
 
 STRANGER, ME = 12_345, 12_346
 

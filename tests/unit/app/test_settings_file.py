@@ -10,7 +10,7 @@ import pytest
 from governor.adapters import clouds, prices
 from governor.app.settings_file import Settings, load_settings
 from governor.settings.model import default_paths, trainer_socket
-from governor.wire.control_client import socket_paths
+from governor.wire.control_client import SYSTEM_SOCKET, socket_paths
 from governor.wire.jsonl import DEFAULT_FIELDS
 from tests.paths import ROOT
 
@@ -115,6 +115,20 @@ def test_a_governor_beside_one_command_keeps_to_itself() -> None:
 def test_commands_look_where_governors_listen(environ: dict[str, str], uid: int) -> None:
     environ = {"HOME": "/h", **environ}
     assert default_paths({}, environ, uid)["control_socket"] in socket_paths(environ)
+
+
+def test_the_environment_says_where_to_look(tmp_path: Path) -> None:
+    """On a machine of its own: on this one, governors may be alive."""
+    system = str(tmp_path / "control.sock")
+    assert socket_paths({"COSTGOV_CONTROL": "/x", "XDG_RUNTIME_DIR": "/r"}, system) == ("/x",)
+    of_home = ("/h/.local/state/costgov/run/control.sock", "/h/.local/state/costgov/control.sock")
+    assert socket_paths({"HOME": "/h"}, system) == (system, *of_home)
+    assert socket_paths({"HOME": "/h", "XDG_RUNTIME_DIR": "/r"}, system) == (
+        system,
+        "/r/costgov/control.sock",
+        *of_home,
+    )
+    assert socket_paths({"HOME": "/h"})[0] == SYSTEM_SOCKET == "/run/costgov/control.sock"
 
 
 def test_commands_look_where_the_environment_puts_governors(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.shim.governor_end import Ends, Server, connected, hello, read, send
 from trainer_shim import wire
+from trainer_shim.connection.outbox import RESEND_NS
 from trainer_shim.governor_socket import RETRY_FIRST_NS, RETRY_MAX_NS, GovernorSocket, clip, unwatched_line
-from trainer_shim.outbox import RESEND_NS
 
 
 def test_hello_comes_first_and_is_resent_until_confirmed(ends: Ends) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from trainer_shim import wire
-from trainer_shim.outbox import RESEND_NS, Outbox
+from trainer_shim.connection.outbox import RESEND_NS, Outbox
 
 
 def kinds(outbox: Outbox) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import socket
@@ -14,14 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from governor.wire import control_client
+from governor.wire import control_client, peers
 from governor.wire.control_client import Found, ask, ask_each, ask_first, socket_paths
 from tests.unit.shim.governor_end import hello
-from trainer_shim import governor_socket, wire
+from trainer_shim import wire
+from trainer_shim.connection import peers as shim_peers
 from trainer_shim.governor_socket import GovernorSocket, unwatched_line
 
 STRANGER, SERVICE = 12_345, 12_346
 DEADLINE_S = 10.0
+CLONE_NEWUSER, PR_SET_DUMPABLE = 0x10000000, 4
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be other users")
 
@@ -100,9 +103,9 @@ def test_a_strangers_control_socket_is_asked_nothing(squatted: Path, listen: Lis
         fake.accept()
 
 
-def test_a_strangers_process_behind_a_socket_of_our_own_is_asked_nothing(squatted: Path) -> None:
+def test_a_strangers_process_behind_a_socket_of_our_own_is_asked_nothing(open_to_all: Path) -> None:
     """What counts is who listens, not whose the file is."""
-    path = squatted / "control.sock"
+    path = owned(open_to_all / "mine", 0) / "control.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as fake:
         fake.bind(str(path))
         with as_uid(STRANGER):
@@ -171,50 +174,130 @@ def test_whatever_nobody_named_is_found(squatted: Path) -> None:
     assert all(isinstance(path, Found) for path in paths)
 
 
-@pytest.mark.parametrize("is_believed", [control_client.is_believed, governor_socket.is_believed])
+Doubt = Callable[[str, int], str | None]
+
+
+@pytest.mark.parametrize("doubt", [peers.doubt, shim_peers.doubt])
 class TestTheRule:
     """One rule in two files: commands do not load the shim."""
 
-    def test_root_and_oneself(self, squatted: Path, is_believed: Callable[[str, int], bool]) -> None:
-        path = str(squatted / "control.sock")
-        assert is_believed(path, 0)
-        assert not is_believed(path, STRANGER)
-        with as_uid(STRANGER):
-            assert is_believed(path, STRANGER)
-            assert not is_believed(path, SERVICE)
+    def test_root_and_oneself(self, open_to_all: Path, squatted: Path, doubt: Doubt) -> None:
+        path = str(owned(open_to_all / "mine", SERVICE) / "control.sock")
+        with as_uid(SERVICE):
+            assert doubt(path, 0) is None
+            assert doubt(path, SERVICE) is None
+            assert f"it is uid {STRANGER}'s" in (doubt(path, STRANGER) or "")
 
-    def test_whom_root_gave_the_directory(self, of_root: Path, is_believed: Callable[[str, int], bool]) -> None:
+    def test_oneself_where_another_could_have_turned_the_way(
+        self, open_to_all: Path, squatted: Path, doubt: Doubt
+    ) -> None:
+        """A halt went to another governor of one's own, by the stranger's link."""
+        squatted.chmod(0o755)
+        private = owned(open_to_all / "mine", SERVICE)
+        with as_uid(STRANGER):
+            (squatted / "control.sock").symlink_to(private / "control.sock")
+            (open_to_all / "way").symlink_to(private)
+        for turned in (squatted / "control.sock", open_to_all / "way" / "control.sock"):
+            with as_uid(SERVICE):
+                for uid in (0, SERVICE):
+                    assert doubt(str(turned), uid) is not None, turned
+            assert doubt(str(turned), 0) is not None, turned
+        with as_uid(SERVICE):
+            assert doubt(str(private / "control.sock"), SERVICE) is None
+
+    def test_whom_root_gave_the_directory(self, of_root: Path, doubt: Doubt) -> None:
         service = owned(of_root / "costgov", SERVICE)
         owned(service / "runs" / "r", SERVICE)
         for path in (service / "control.sock", service / "runs" / "r" / "control.sock"):
-            assert is_believed(str(path), SERVICE)
-            assert not is_believed(str(path), STRANGER)
+            assert doubt(str(path), SERVICE) is None
+            assert doubt(str(path), STRANGER) is not None
         os.chown(service, STRANGER, STRANGER)
         of_root.chmod(0o1777)
-        assert not is_believed(str(service / "control.sock"), STRANGER), "who could make it himself"
+        assert doubt(str(service / "control.sock"), STRANGER), "who could make it himself"
         of_root.chmod(0o775)
-        assert not is_believed(str(service / "control.sock"), STRANGER)
+        assert doubt(str(service / "control.sock"), STRANGER) is not None
 
-    def test_whoever_listens_where_only_root_can_put_a_socket(
-        self, of_root: Path, is_believed: Callable[[str, int], bool]
-    ) -> None:
+    def test_whoever_listens_where_only_root_can_put_a_socket(self, of_root: Path, doubt: Doubt) -> None:
         """A socket alone is mounted into a container: its directory there is root's."""
-        assert is_believed(str(of_root / "trainer.sock"), SERVICE)
+        assert doubt(str(of_root / "trainer.sock"), SERVICE) is None
         of_root.chmod(0o1777)
-        assert not is_believed(str(of_root / "trainer.sock"), SERVICE)
+        assert doubt(str(of_root / "trainer.sock"), SERVICE) is not None
 
-    def test_a_link_to_a_directory_that_root_did_give(
-        self, open_to_all: Path, of_root: Path, is_believed: Callable[[str, int], bool]
-    ) -> None:
+    def test_a_link_to_a_directory_that_root_did_give(self, open_to_all: Path, of_root: Path, doubt: Doubt) -> None:
         """Every user's home is one. The way to it is the stranger's own, and can be turned."""
         owned(of_root / "stranger", STRANGER)
         with as_uid(STRANGER):
             (open_to_all / "costgov").symlink_to(of_root / "stranger")
-        assert not is_believed(str(open_to_all / "costgov" / "control.sock"), STRANGER)
+        assert doubt(str(open_to_all / "costgov" / "control.sock"), STRANGER) is not None
         (of_root / "link").symlink_to(of_root)
-        assert is_believed(str(of_root / "link" / "stranger" / "control.sock"), STRANGER), "/var/run is root's link"
+        assert doubt(str(of_root / "link" / "stranger" / "control.sock"), STRANGER) is None, "/var/run is root's link"
         (of_root / "way").symlink_to(open_to_all)
-        assert not is_believed(str(of_root / "way" / "costgov" / "control.sock"), STRANGER)
+        assert doubt(str(of_root / "way" / "costgov" / "control.sock"), STRANGER) is not None
+
+    def test_nobodys_number_where_everybody_has_one(self, open_to_all: Path, doubt: Doubt) -> None:
+        """On the machine itself uid 65534 is a user like any other."""
+        nobody = peers.overflow_uid()
+        path = str(owned(open_to_all / "mine", nobody) / "control.sock")
+        with as_uid(nobody):
+            assert doubt(path, nobody) is None
+
+    @pytest.mark.parametrize("is_mapped", [False, True])
+    def test_nobodys_number_where_others_have_none(self, open_to_all: Path, doubt: Doubt, is_mapped: bool) -> None:
+        """Whoever is 65534 in a user namespace believed every user of the machine."""
+        nobody = peers.overflow_uid()
+        path = str(owned(open_to_all / "theirs", nobody if is_mapped else STRANGER) / "control.sock")
+        assert "no number in this user namespace" in in_user_namespace(doubt, path, nobody, is_mapped=is_mapped)
+
+
+def in_user_namespace(doubt: Doubt, path: str, uid: int, *, is_mapped: bool) -> str:
+    """What is said there as that uid: it has its number, or none has one."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setresuid(uid, uid, uid)
+            libc = ctypes.CDLL(None)
+            libc.prctl(PR_SET_DUMPABLE, 1)  # Else its uid_map is root's.
+            if libc.unshare(CLONE_NEWUSER) == 0:
+                if is_mapped:
+                    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1\n")
+                os.write(writing, str(doubt(path, os.geteuid())).encode())
+            else:
+                os.write(writing, b"unavailable")
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, encoding="utf-8") as told:
+        said = told.read()
+    os.waitpid(child, 0)
+    if said == "unavailable":
+        pytest.skip("needs user namespaces")
+    return said
+
+
+@pytest.mark.parametrize(
+    ("text", "is_whole"),
+    [("0 0 4294967295\n", True), ("0 1000 1\n1 100000 65536\n", False), ("", False), ("junk", False)],
+)
+def test_whether_every_user_has_a_number(tmp_path: Path, text: str, is_whole: bool) -> None:
+    (tmp_path / "uid_map").write_text(text)
+    assert peers.has_all_uids(str(tmp_path / "uid_map")) is is_whole
+    assert shim_peers.has_all_uids(str(tmp_path / "uid_map")) is is_whole
+    assert not peers.has_all_uids(str(tmp_path / "none"))
+
+
+def test_a_halt_does_not_go_through_a_strangers_link(squatted: Path, tmp_path: Path, listen: Listen) -> None:
+    other = listen(tmp_path / "c.sock", 0)
+    with as_uid(STRANGER):
+        (squatted / "control.sock").symlink_to(tmp_path / "c.sock")
+    answer = ask(Found(squatted / "control.sock"), {"cmd": "halt", "run": "e3"})
+    assert (answer.ok, answer.code) == (False, "stranger")
+    assert f"belongs to uid {STRANGER}" in answer.error
+    other.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        other.accept()
+    governor = GovernorSocket([str(squatted / "control.sock")], 0, hello, named=False)
+    assert not governor.connect(time.monotonic_ns())
 
 
 def test_a_trainer_says_nothing_to_a_stranger_and_trains_on(squatted: Path, listen: Listen) -> None:
@@ -228,7 +311,7 @@ def test_a_trainer_says_nothing_to_a_stranger_and_trains_on(squatted: Path, list
     assert conn.recv(wire.FRAME_BYTES_MAX) == b"", "it hears no hello"
     conn.close()
     line = unwatched_line(governor.paths, None, governor.stranger)
-    assert line.startswith(f"UNWATCHED: no governor at {path}: uid {STRANGER} listens")
+    assert line.startswith(f"UNWATCHED: no governor at {path}: not believed at {path}: it is uid {STRANGER}'s")
     assert f"COSTGOV_SOCKET={path}" in line
     governor.close()
 

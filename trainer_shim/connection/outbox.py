@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, Dict, List, Optional
 
-from . import wire
+from trainer_shim import wire
 
 RESEND_NS = 2_000_000_000  # Unconfirmed after that: the governor may have died between reading and journal.
 

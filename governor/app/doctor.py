@@ -39,6 +39,7 @@ from governor.policies import files
 from governor.policies.loading import policy_loader
 from governor.ports import Preflight
 from governor.settings.money import lines_of
+from governor.text.table import plain
 from governor.wire import control_client
 from governor.wire.peers import problem_above
 
@@ -106,7 +107,9 @@ def _governor(answers: list[control_client.Answer]) -> Iterator[Check]:
         yield Check(OK, "governor", "none runs: what follows is what a start would meet")
     for answer in answers:
         if answer.ok:
-            yield Check(OK, "governor", f"version {answer.data.get('version')} runs (pid {answer.data.get('pid')})")
+            yield Check(
+                OK, "governor", plain(f"version {answer.data.get('version')} runs (pid {answer.data.get('pid')})")
+            )
         else:
             yield Check(FAIL if answer.code != "denied" else WARN, "governor", answer.error)
 

@@ -10,6 +10,7 @@ from governor.cli.common import ExitCode, Failed, ask, control_option, exits, js
 from governor.cli.ended import is_of_ended
 from governor.core.base.units import NS_PER_HOUR, format_duration, parse_duration
 from governor.core.engine.idle_state import NODE
+from governor.text.table import plain
 from governor.wire import control_client
 
 HOLD_MAX_NS = 7 * 24 * NS_PER_HOUR  # A governor refuses more: a forgotten hold is a missing watchdog.
@@ -36,7 +37,7 @@ class HoldLength(click.ParamType[int]):
 
 @click.command(
     short_help="Halt a run now: save, end processes and spending, prove it.",
-    epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN),
+    epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN, ExitCode.UNSURE),
 )
 @click.argument("run")
 @click.option("--reason", required=True, metavar="TEXT", help="Why: it stands in the incident and in the audit.")
@@ -56,13 +57,13 @@ def halt(run: str, reason: str, control: str | None, as_json: bool) -> None:
     if incident_id is None:
         click.echo(f"{run}: noted, but nothing was halted (the governor only observes, or the run has just ended)")
     else:
-        click.echo(f"{run}: halting, incident {incident_id}")
-        click.echo(f"Follow it with: costgov incident show {incident_id}")
+        click.echo(f"{run}: halting, incident {plain(incident_id)}")
+        click.echo(f"Follow it with: costgov incident show {plain(incident_id)}")
 
 
 @click.command(
     short_help="Keep every rule from halting a run for a while.",
-    epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN),
+    epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN, ExitCode.UNSURE),
 )
 @click.argument("run")
 @click.argument("duration", type=HoldLength())
@@ -105,7 +106,7 @@ def _hold_node(control: str | None, request: dict[str, Any]) -> Any:
 
 @click.command(
     short_help="Release the name of a run that is over.",
-    epilog=exits(ExitCode.FAILED, ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN),
+    epilog=exits(ExitCode.FAILED, ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN, ExitCode.UNSURE),
 )
 @click.argument("run")
 @control_option

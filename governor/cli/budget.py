@@ -22,6 +22,7 @@ from governor.cli.common import (
     refuse,
     show_line,
     sockets,
+    told_of,
 )
 from governor.core.base.units import (
     MICROS_PER_USD,
@@ -92,7 +93,7 @@ def budget() -> None:
 @budget.command(
     "set",
     short_help="Set a ceiling, from now on.",
-    epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN),
+    epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN, ExitCode.UNSURE),
 )
 @click.argument("scope", type=ScopeName())
 @click.argument("usd", type=Ceiling())
@@ -131,14 +132,14 @@ def set_budget(
     if as_json:
         print_json(data)
         return
-    before = f" (was {_usd(data['before_usd'])})" if data["before_usd"] is not None else ""
-    _show(f"{scope}: ceiling {_usd(data['ceiling_usd'])}{before}; {_spent(data)}")
+    was, now = data.get("before_usd"), data.get("ceiling_usd")
+    _show(f"{scope}: ceiling {_usd(now)}{f' (was {_usd(was)})' if was is not None else ''}; {_spent(data)}")
     _show_covered_runs(data)
 
 
 @budget.command(
     short_help="Take away a ceiling that was set live.",
-    epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN),
+    epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN, ExitCode.UNSURE),
 )
 @click.argument("scope", type=ScopeName())
 @click.option("--reason", required=True, metavar="TEXT", help="Why: it stands in the audit, with your uid.")
@@ -153,10 +154,11 @@ def clear(scope: str, reason: str, control: str | None, as_json: bool) -> None:
     if as_json:
         print_json(data)
         return
-    if data["ceiling_usd"] is None:
-        _show(f"{scope}: cleared (was {_usd(data['before_usd'])}); no ceiling of this scope is left")
+    was, now = _usd(data.get("before_usd")), data.get("ceiling_usd")
+    if now is None:
+        _show(f"{scope}: cleared (was {was}); no ceiling of this scope is left")
         return
-    _show(f"{scope}: cleared (was {_usd(data['before_usd'])}); {_usd(data['ceiling_usd'])} counts ({data['source']})")
+    _show(f"{scope}: cleared (was {was}); {_usd(now)} counts ({data.get('source') or 'source unknown'})")
     _show_covered_runs(data)
 
 
@@ -187,8 +189,9 @@ def list_budgets(control: str | None, as_json: bool) -> None:
     from governor.text.table import Head, render_rows
 
     for governor in governors:
-        _show(who(governor))
-        rows = [_row(found) for found in governor["budgets"]]
+        with told_of("an answer of a governor"):
+            _show(who(governor))
+            rows = [_row(found) for found in governor["budgets"]]
         if not rows:
             _show("no ceiling is in force: set one with `costgov budget set SCOPE USD --reason …`")
             continue
@@ -202,7 +205,7 @@ def _row(found: Mapping[str, Any]) -> list[str]:
     source = str(found["source"])
     if found["live"]:
         source += f", {utc_text(round(found['set_at_s'] * NS_PER_S))}: {found['reason']}"
-    reached = found["reached_in_s"]
+    reached = found.get("reached_in_s")
     return [
         str(found["scope"]),
         _usd(found["ceiling_usd"]),

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
+from governor.core.base.printable import printable
 from governor.core.base.units import UsdMicros, format_usd, read_amount, usd
 from governor.core.money.prices import PRICE_USD_MICROS_MAX
-from governor.text.screen import Styled, screen_of, shown_lines, styled, width, without_colour
+from governor.text.screen import Styled, screen_of, shown_lines, styled, tamed, width, without_colour
+from governor.text.table import plain
 from governor.wire import control_client
 from governor.wire.control_client import Answer
 
@@ -32,6 +35,7 @@ class ExitCode(IntEnum):
     DENIED = 4
     UNKNOWN = 5
     DIFFERS = 6
+    UNSURE = 7
     # trainer_shim.wire.HALT_EXIT_CODE. A test compares them, so that `--help` need not load the shim.
     HALTED = 86
     NEEDS_HUMAN = 87
@@ -48,6 +52,7 @@ MEANINGS: Final[dict[ExitCode, str]] = {
     ExitCode.DENIED: "you may not do that",
     ExitCode.UNKNOWN: "there is no such run, budget or incident",
     ExitCode.DIFFERS: "`costgov cost reconcile`: bill and ledger differ by more than what is not metered",
+    ExitCode.UNSURE: "the request was sent and not answered: it may have been done",
     ExitCode.HALTED: "`costgov run`: the command was halted, and the halt was seen to its end; do not requeue",
     ExitCode.NEEDS_HUMAN: (
         "`costgov run`: a halt was not seen to its end, or the command goes on unwatched; something may still be billed"
@@ -59,6 +64,7 @@ MEANINGS: Final[dict[ExitCode, str]] = {
 assert set(MEANINGS) == set(ExitCode), "an exit code without a meaning"
 
 _OF_EVERY_COMMAND: Final = (ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE, ExitCode.INTERRUPTED)
+REASON_CHARS_MAX: Final = 200
 OF_THE_COMMANDS: Final = "Exit codes: see the --help of each command."  # For a group that does nothing itself.
 
 
@@ -79,6 +85,7 @@ OF_REFUSAL: Final[dict[str, ExitCode]] = {
     "stranger": ExitCode.NO_GOVERNOR,
     "silent": ExitCode.NO_GOVERNOR,
     "garbled": ExitCode.NO_GOVERNOR,
+    "unsure": ExitCode.UNSURE,
     "denied": ExitCode.DENIED,
     "no_such_run": ExitCode.UNKNOWN,
 }
@@ -208,10 +215,28 @@ def refuse(answer: Answer) -> NoReturn:
     raise Failed(answer.error, OF_REFUSAL.get(answer.code, ExitCode.FAILED))
 
 
+@contextlib.contextmanager
+def told_of(whose: str) -> Iterator[None]:
+    """Show an answer within it. What its shape leaves open may be anything, as an older governor or another program has
+    it: that is one line, and no fault of ours."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if os.environ.get("COSTGOV_TRACEBACK"):
+            raise
+        why = plain(f"{type(error).__name__}: {error}")[:REASON_CHARS_MAX]
+        raise Failed(f"{whose} cannot be shown, it is not as this version has it ({why})") from error
+
+
 def show_line(text: str, style: str = "") -> None:
     """Print a line for people on standard output. A terminal gets colour and line breaks between words."""
     for line in shown_lines(Styled(text, style), screen_of(sys.stdout)):
         click.echo(line)
+
+
+def show_drawn(text: str) -> None:
+    """Print what was drawn for standard output of somebody's words: nothing of it steers the terminal."""
+    click.echo(tamed(text, screen_of(sys.stdout)), nl=False)
 
 
 def show_text(text: str) -> None:
@@ -224,12 +249,12 @@ def show_text(text: str) -> None:
 
 def complain(text: str, who: str = "costgov") -> None:
     """Print an error line on standard error. It is not wrapped, so that paths in it can be copied."""
-    click.echo(f"{styled(f'{who}:', 'bold red', screen_of(sys.stderr))} {text}", err=True)
+    click.echo(f"{styled(f'{who}:', 'bold red', screen_of(sys.stderr))} {printable(text, ' ')}", err=True)
 
 
 def remark(text: str) -> None:
     """Print a remark on standard error. The command goes on."""
-    click.echo(f"{styled('costgov:', 'bold yellow', screen_of(sys.stderr))} {text}", err=True)
+    click.echo(f"{styled('costgov:', 'bold yellow', screen_of(sys.stderr))} {printable(text, ' ')}", err=True)
 
 
 def print_json(document: Any) -> None:

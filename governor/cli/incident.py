@@ -29,12 +29,15 @@ from governor.cli.common import (
     refuse,
     remark,
     settings_from,
+    show_drawn,
     show_line,
     sockets,
+    told_of,
 )
 from governor.core.base.units import NS_PER_S
 from governor.core.engine.idle_state import NODE
 from governor.text.screen import Styled, screen_of
+from governor.text.table import plain
 from governor.wire import control_client
 from governor.wire.answer_shapes import INCIDENT, OF_RUN, is_shaped
 from governor.wire.control_client import INCIDENTS_MAX, Snapshot, matching
@@ -74,8 +77,9 @@ def list_incidents(last: int, config: Path | None, control: str | None, as_json:
     from governor.text.table import Head, render_rows
 
     heads = [Head(title, may_wrap=title == "WHY") for title in _HEAD]
-    rows = [row(snapshot) for snapshot in found]
-    click.echo(render_rows(heads, rows, total=False, screen=screen_of(sys.stdout)), nl=False)
+    with told_of("an incident"):
+        rows = [row(snapshot) for snapshot in found]
+    show_drawn(render_rows(heads, rows, total=False, screen=screen_of(sys.stdout)))
 
 
 @incident.command(
@@ -101,17 +105,24 @@ def show(incident_id: str, markdown: bool, config: Path | None, control: str | N
     snapshot = _find(incident_id, known_incidents(INCIDENTS_MAX, config, control, incident_id))
     if not is_shaped(snapshot, INCIDENT) or not (snapshot["run"] == NODE or is_shaped(snapshot, OF_RUN)):
         raise Failed(f"incident {snapshot['incident_id']!r} is not whole: something that its report tells is missing")
-    if as_json:
-        click.echo(report.incident_json(snapshot), nl=False)
-    elif markdown:
-        click.echo(report.incident_markdown(snapshot), nl=False)
-    else:
-        show_line(report.summary(snapshot), "bold")
-        click.echo()
-        for line in report.timeline_lines(snapshot, screen=screen_of(sys.stdout))[1:]:
-            click.echo(line)
-        for line in report.not_observed(snapshot):
-            show_line(f"not observed  {line}", "yellow")
+    with told_of(f"incident {plain(snapshot['incident_id'])}"):
+        if as_json:
+            click.echo(report.incident_json(snapshot), nl=False)
+        elif markdown:
+            show_drawn(report.incident_markdown(snapshot))
+        else:
+            _show(snapshot)
+
+
+def _show(snapshot: Snapshot) -> None:
+    from governor.reports import incident as report
+
+    head, *lines = report.summary(snapshot), *report.timeline_lines(snapshot, screen=screen_of(sys.stdout))[1:]
+    unseen = report.not_observed(snapshot)
+    show_line(plain(head), "bold")
+    show_drawn("\n".join(["", *lines, ""]))
+    for line in unseen:
+        show_line(f"not observed  {plain(line)}", "yellow")
 
 
 # The style of a final state. Other states are in progress.
@@ -121,7 +132,6 @@ _HEAD: Final = ("INCIDENT", "OPENED (UTC)", "RUN", "STEP", "WHY", "STAGE", "CHEC
 
 def row(snapshot: Snapshot) -> tuple[str, ...]:
     from governor.text.incident_money import spent_amount
-    from governor.text.table import plain
 
     stage = plain(snapshot["halt_stage"])
     opened = datetime.fromtimestamp(snapshot["opened_wall_ns"] / NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M:%S")

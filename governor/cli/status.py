@@ -22,7 +22,9 @@ from governor.cli.common import (
     print_json,
     refuse,
     remark,
+    show_drawn,
     sockets,
+    told_of,
 )
 from governor.text.screen import screen_of, shown_lines, styled
 from governor.text.table import plain
@@ -75,8 +77,15 @@ def status(run: str | None, watch: bool, control: str | None, as_json: bool) -> 
     from governor.cli.status_table import render_status
 
     screen = screen_of(sys.stdout)
+    unshown: list[Failed] = []
     for document in documents:
-        click.echo(render_status(document, screen), nl=False)
+        try:
+            with told_of("an answer of a governor"):
+                show_drawn(render_status(document, screen))
+        except Failed as error:
+            unshown.append(error)
+    if unshown:
+        raise unshown[0]
 
 
 def _ask(control: str | None, run: str | None = None) -> list[Any]:
@@ -132,10 +141,9 @@ def _watch(control: str | None, as_json: bool, run: str | None) -> None:
         while True:
             if documents is None:
                 complain("no governor answers; still asking" if run is None else f"nobody watches {run}; still asking")
-            elif in_place:
-                _draw(documents)
             else:
-                _print_lines(documents, as_json)
+                with told_of("an answer of a governor"):
+                    _draw(documents) if in_place else _print_lines(documents, as_json)
             time.sleep(WATCH_PERIOD_S)
             try:
                 documents = _ask(control, run)

@@ -63,7 +63,7 @@ def who(governor: Mapping[str, Any]) -> str:
 
 
 def _head(governor: Mapping[str, Any]) -> list[str]:
-    mode = governor.get("mode", "?")
+    mode = plain(governor.get("mode", "?"))
     parts: list[str] = [Styled(who(governor), "bold"), Styled(mode, "yellow" if mode == "observe" else "")]
     price = governor.get("price_usd_per_hour")
     beside = sum(line.get("usd_per_hour") or 0.0 for line in governor.get("lines") or [])
@@ -103,7 +103,7 @@ def _warnings(governor: Mapping[str, Any]) -> list[Styled]:
         ("frames_malformed_total", "frames malformed"),
     ):
         if governor.get(key):
-            lines.append(Styled(f"{governor[key]} {what}", "yellow"))
+            lines.append(Styled(f"{plain(governor[key])} {what}", "yellow"))
     return lines
 
 
@@ -112,8 +112,8 @@ def _cells(run: Mapping[str, Any]) -> tuple[str, ...]:
     halt = run.get("halt")
     return (
         plain(run["run"]),
-        Styled(f"{state} {halt['stage']}" if halt and state == "halting" else state, _STYLES.get(state, "")),
-        _count(run["step"]) + (f"/{run['total_steps']:,}" if run.get("total_steps") else ""),
+        Styled(f"{state} {plain(halt['stage'])}" if halt and state == "halting" else state, _STYLES.get(state, "")),
+        _count(run.get("step")) + (f"/{run['total_steps']:,}" if run.get("total_steps") else ""),
         loss_text(run.get("loss")),
         _count(run.get("tokens_per_s")),
         _spent(run),
@@ -264,7 +264,8 @@ def _saves(saves: Mapping[str, Any]) -> str:
 
 def _interval(values: Sequence[float | None], told: Callable[[float], str]) -> str:
     low, middle, high = values
-    assert middle is not None, "a forecast has a middle"
+    if middle is None:
+        raise ValueError("a forecast without a middle")
     if low is None or high is None or told(low) == told(high):
         return told(middle)
     return f"{told(middle)} ({told(low)} to {told(high)})"
@@ -304,7 +305,7 @@ def idle_notes(node: Mapping[str, Any]) -> list[Styled]:
     notes = []
     if node.get("stop"):
         stop = node["stop"]
-        text = f"node: being stopped, {stop['stage']}; costgov incident show {plain(stop['incident_id'])}"
+        text = f"node: being stopped, {plain(stop['stage'])}; costgov incident show {plain(stop['incident_id'])}"
         notes.append(Styled(text, "bold red"))
     if node.get("hold"):
         hold = node["hold"]

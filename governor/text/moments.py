@@ -58,7 +58,7 @@ def moments(snapshot: Snapshot, origin_mono_ns: int | None = None) -> list[Momen
         what = str(entry["what"])
         if what in last_of and last_of[what] != index:
             continue
-        label, describe = _WORDS.get(what, (what, _plainly))
+        label, describe = _WORDS.get(what, (plain(what), _plainly))
         text = describe(_gathered(what, entries) if what in last_of else entry["detail"], snapshot)
         times = int(entry.get("times", 1))
         since, by_wall = _since(entry, snapshot, origin)

@@ -8,11 +8,15 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TextIO
 
+from governor.core.base.printable import printable
+
 COLUMNS_UNKNOWN: Final = 80  # For a terminal that does not report its width.
 # The indent of the continuation lines of a wrapped text.
 HANG: Final = 2
 _CODES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
+_KEPT: Final = re.compile(r"(\x1b\[[0-9;]*m|\n)")
+_BREAKS: Final = re.compile(r"(\n)")
 
 
 class Screen(NamedTuple):
@@ -77,6 +81,14 @@ def shown_lines(text: str, screen: Screen, hang: int = HANG) -> list[str]:
     style = text.style if isinstance(text, Styled) else ""
     lines = [" " * lead + first, *(" " * (lead + hang) + line for line in rest)]
     return [styled(line, style, screen) for line in lines]
+
+
+def tamed(text: str, screen: Screen) -> str:
+    """The text without what could steer the terminal. Line breaks stay, and our own styles where there is colour."""
+    if text.isprintable():
+        return text
+    kept = _KEPT if screen.is_coloured else _BREAKS
+    return "".join(one if kept.fullmatch(one) else printable(one, " ") for one in kept.split(text))
 
 
 def flow(parts: Sequence[str], screen: Screen, gap: str = "  ") -> list[str]:

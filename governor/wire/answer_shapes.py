@@ -10,14 +10,40 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-_NUMBER, _WALL_NS, _ANYTHING = "a number", "a moment", "anything"
+NUMBER_MAX: Final = 2.0**63  # More than all money, and all nanoseconds until 2262.
+_NUMBER, _MAYBE, _WALL_NS, _ANYTHING = "a number", "a number or null", "a moment", "anything"
 
 _CAP: Final = {"scope": str, "ceiling_usd": _NUMBER, "spend_usd": _NUMBER}
-_BUDGET: Final = {**_CAP, "reserve_usd": _NUMBER, "reached_in_s?": _NUMBER, "source": str, "live": bool}
+_BUDGET: Final = {
+    **_CAP, "reserve_usd": _NUMBER, "reached_in_s?": _NUMBER, "source": str, "live": bool, "set_at_s?": _NUMBER,
+}  # fmt: skip
+_GPU_PROCESS: Final = {"pid": _NUMBER, "gpu": _ANYTHING, "usd_per_hour?": _NUMBER}
 _RUN: Final = {
     "run": str,
     "state": str,
-    "step?": _NUMBER,
+    # What is computed with: a text times a billion is a text of gigabytes.
+    **dict.fromkeys(
+        (
+            "step?",
+            "total_steps?",
+            "tokens_per_s?",
+            "usd_per_mtok?",
+            "runway_s?",
+            "last_frame_age_s?",
+            "stepless_s?",
+            "pad_frac?",
+            "loss_unseen_steps?",
+            "tokens_wasted?",
+            "tokens_goal?",
+            "ceiling_in_s?",
+            "ceiling_at_tokens?",
+        ),
+        _NUMBER,
+    ),
+    "hours_left?": [_MAYBE],
+    "cost_left_usd?": [_MAYBE],
+    "saves?": dict.fromkeys(("save_s", "interval_s", "mtbf_s", "best_interval_s", "saved_usd_per_hour?"), _NUMBER),
+    "window?": {"from_tokens": _NUMBER, "to_tokens": _NUMBER, "duration_s": _NUMBER, "usd_per_mtok?": _NUMBER},
     "spend_usd": _NUMBER,
     "ceiling_usd?": _NUMBER,
     "ranks_connected": _NUMBER,
@@ -41,6 +67,10 @@ _GOVERNOR: Final = {
     "price?": {"remarks?": [{"text": str, "alarm": bool}]},
     "refused?": [{"pid": _NUMBER, "uid": _NUMBER, "reason": str}],
 }
+_NODE: Final = {
+    "limit_s?": _NUMBER, "idle_s?": _NUMBER, "stops_in_s?": _NUMBER, "stop?": {"stage": str, "incident_id": str},
+    "hold?": {"left_s": _NUMBER, "reason": str},
+}  # fmt: skip
 _BUDGET_ACT: Final = {
     "before_usd?": _NUMBER, "ceiling_usd?": _NUMBER, "spend_usd": _NUMBER, "reserve_usd": _NUMBER, "source?": str,
     "runs": [str], "observe": bool, "notes": [str],
@@ -52,6 +82,9 @@ _LISTED: Final = {
 # A whole incident, as `costgov incident show` tells it.
 INCIDENT: Final = {
     **_LISTED,
+    "uid?": _NUMBER,
+    "operator_uid?": _NUMBER,
+    "step?": _NUMBER,
     "timeline": [{"what": str, "wall_ns": _WALL_NS, "mono_ns": _NUMBER, "detail": {}}],
     "plan": {},
     "stays_billed": [str],
@@ -62,7 +95,7 @@ OF_RUN: Final = {"ranks": [{"rank": _NUMBER}]}  # The node's own stop has none.
 # By the request's `cmd`.
 ANSWERS: Final[Mapping[str, Any]] = {
     "ping": {},
-    "status": {"governor": _GOVERNOR, "runs": [_RUN], "unwatched_gpu_processes?": [{"pid": _NUMBER, "gpu": _ANYTHING}]},
+    "status": {"governor": _GOVERNOR, "runs": [_RUN], "unwatched_gpu_processes?": [_GPU_PROCESS], "node?": _NODE},
     "halt": {"run": str, "incident_id?": str},
     "hold": {"run": str},
     "forget": {"run": str, "owner_uid": _NUMBER, "spend_usd": _NUMBER},
@@ -79,7 +112,9 @@ def is_shaped(value: Any, shape: Any) -> bool:
         return isinstance(value, dict) and all(_holds(value, key, inner) for key, inner in shape.items())
     if isinstance(shape, list):
         return isinstance(value, list) and all(is_shaped(one, shape[0]) for one in value)
-    if shape is _NUMBER:
+    if shape is _MAYBE and value is None:
+        return True
+    if shape in (_NUMBER, _MAYBE):
         return isinstance(value, (int, float)) and not isinstance(value, bool) and _is_finite(value)
     if shape is _WALL_NS:
         return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
@@ -95,6 +130,6 @@ def _holds(value: Mapping[str, Any], key: str, shape: Any) -> bool:
 
 def _is_finite(value: float) -> bool:
     try:
-        return math.isfinite(value)
+        return math.isfinite(value) and abs(value) < NUMBER_MAX
     except OverflowError:  # A whole number beyond every float.
         return False

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from governor.core.base.printable import printable
 from governor.wire.answer_shapes import ANSWERS, is_shaped
 from governor.wire.peers import SYSTEM_DIRECTORY, doubt, user_directories
 
@@ -31,6 +32,13 @@ _LEAST_S: Final = 0.001
 _UCRED: Final = struct.Struct("@iII")
 _TIMEVAL: Final = struct.Struct("@ll")
 
+# Requests that act, and the command that shows whether one was taken.
+_SHOWN_BY: Final = {
+    "halt": "status", "hold": "status", "forget": "status", "budget_set": "budget list", "budget_clear": "budget list",
+}  # fmt: skip
+# Which of several refusals is told: the higher one. Any other code is 1.
+_RANK: Final = {"stranger": -1, "no_such_run": 0, "unsure": 2}
+
 Snapshot = Mapping[str, Any]
 
 
@@ -42,7 +50,10 @@ class Found(str):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response. `code` is "" if ok, else the governor's code or ours: no_governor, stranger, silent, garbled."""
+    """A response. `code` is "" if ok, else the governor's code or ours: no_governor, stranger, silent, unsure, garbled.
+
+    unsure: the request was sent, and may have been taken. `error` is one printable line.
+    """
 
     ok: bool
     data: Any = None
@@ -90,9 +101,11 @@ def ask(path: str, request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> 
                 return _not_believed(path, why)
         except (OSError, ValueError) as error:
             return _unreachable(path, error)
+        is_sent = False
         try:
             sock.settimeout(max(_LEAST_S, deadline_s - time.monotonic()))
             sock.sendall(json.dumps(request).encode() + b"\n")
+            is_sent = True
         except TimeoutError:
             return _silent(path, timeout_s)
         except OSError:
@@ -104,13 +117,15 @@ def ask(path: str, request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> 
             try:
                 data = sock.recv(_CHUNK_BYTES)
             except TimeoutError:
-                return _silent(path, timeout_s)
+                silent = f"did not answer within {timeout_s:g} s"
+                return _unsure(path, request, silent) or _silent(path, timeout_s)
             except OSError:
                 break
             if not data:
                 break
             received += data
-    return _read(path, request, bytes(received))
+    lost = _unsure(path, request, "hung up before it answered") if is_sent and not received else None
+    return lost or _read(path, request, bytes(received))
 
 
 def _stranger(sock: socket.socket, path: str, timeout_s: float) -> str | None:
@@ -150,9 +165,7 @@ def ask_first(paths: tuple[str, ...], request: Mapping[str, Any], timeout_s: flo
         answer = ask(path, request, timeout_s)
         if answer.ok:
             return answer
-        if answer.code == "stranger":
-            telling = telling or answer
-        elif answer.code != "no_governor" and (telling is None or telling.code in ("no_such_run", "stranger")):
+        if answer.code != "no_governor" and (telling is None or _RANK.get(answer.code, 1) > _RANK.get(telling.code, 1)):
             telling = answer
     return telling or Answer(False, error=nobody(paths), code="no_governor")
 
@@ -218,6 +231,16 @@ def _silent(path: str, timeout_s: float) -> Answer:
     return Answer(False, error=text, code="silent")
 
 
+def _unsure(path: str, request: Mapping[str, Any], why: str) -> Answer | None:
+    """Where a request that acts was sent and not answered: it may be done, or still be. None: it only asked."""
+    if request.get("cmd") not in _SHOWN_BY:
+        return None
+    shown = _SHOWN_BY[str(request["cmd"])]
+    told = f"{shown} {request['run']}" if shown == "status" and str(request.get("run"))[:1] not in ("@", "") else shown
+    text = f"sent to the governor at {path}, which {why}: it may have been done, or still be; look: `costgov {told}`"
+    return Answer(False, error=printable(text, " "), code="unsure")
+
+
 def _read(path: str, request: Mapping[str, Any], received: bytes) -> Answer:
     try:
         answer = json.loads(received)
@@ -230,7 +253,8 @@ def _read(path: str, request: Mapping[str, Any], received: bytes) -> Answer:
     if not is_answer or answer["ok"]:
         text = f'{path} did not answer "{cmd}" as a governor of this version does; is it one? `costgov doctor` looks'
         return Answer(False, error=text, code="garbled")
-    return Answer(False, error=str(answer.get("error", "refused")), code=str(answer.get("code", "unavailable")))
+    told = " ".join(str(answer.get("error", "refused")).split())
+    return Answer(False, error=printable(told, " "), code=str(answer.get("code", "unavailable")))
 
 
 def matching(found: Sequence[Snapshot], wanted: str) -> list[Snapshot]:

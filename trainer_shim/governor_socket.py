@@ -158,7 +158,7 @@ class GovernorSocket:
                     sock.send(slot.packet, socket.MSG_NOSIGNAL)
                 except OSError:
                     return  # Order matters: what follows waits as well.
-                slot.sent_ns = now_ns
+                slot.left(now_ns)
 
     def unconfirmed(self) -> int:
         """How many reliable frames still wait."""

@@ -29,6 +29,10 @@ class Slot:
         """Whether it is to be sent, for the first time or again."""
         return self.sent_ns is None or now_ns - self.sent_ns >= RESEND_NS
 
+    def left(self, now_ns: int) -> None:
+        """It has left on the present connection."""
+        self.sent_ns = now_ns
+
 
 class Outbox:
     """At most OUTBOX_SLOTS frames, in the order in which they are to arrive."""

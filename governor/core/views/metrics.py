@@ -92,6 +92,7 @@ class RunReading:
     step_s: float | None = None
     loss: float | None = None
     loss_unseen: bool | None = None  # None: the run has ended.
+    trains_beside: bool | None = None  # Likewise.
     grad_norm: float | None = None
     spend_usd_micros: UsdMicros = UsdMicros(0)
     prices: TokenPrices = TokenPrices()
@@ -195,6 +196,7 @@ def _run_reading(managed: ManagedRun, at: MonoNs, scheduler_job: str) -> RunRead
         step_s=run.step_times.median(),
         loss=run.loss,
         loss_unseen=managed.shows_no_loss if run.alive else None,
+        trains_beside=run.beside is not None if run.alive else None,
         grad_norm=run.grad_norm,
         spend_usd_micros=run.spend_usd_micros,
         prices=ahead.prices,

@@ -53,6 +53,7 @@ FULL = RunReading(
     loss=math.nan,
     grad_norm=0.5,
     loss_unseen=True,
+    trains_beside=False,
     spend_usd_micros=UsdMicros(12_345_678),
     prices=TokenPrices(2_469_135, 3_000_001, 3_100_002),
     spend_rate_usd_micros_per_hour=55_040_000,

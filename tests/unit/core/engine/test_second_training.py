@@ -12,6 +12,7 @@ from governor.core.engine.node import Node
 from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Alarm, Effect
 from governor.core.money.token_windows import TokenMeter
+from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.views.status import run_status
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, rule, tick
 
@@ -66,14 +67,19 @@ def test_short_trainings_of_one_process_are_no_loop_of_restarts(is_one_process: 
 def test_what_trains_unwatched_beside_it_is_said_once_and_stands_until_the_end() -> None:
     node = make_node()
     assert alarms(train(node, 0, "a1", 3), "trains_beside") == []
-    shown = run_status(node.runs["llama"], at(4))
-    assert shown["unwatched_beside"] is None
+    assert shown(node, 4) == (None, False)
     (alarm,) = alarms(train(node, 10, "a1", 5, beside="Critic"), "trains_beside")
     assert "UNWATCHED" in alarm.text
     assert "Critic" in alarm.text
-    assert run_status(node.runs["llama"], at(20))["unwatched_beside"] == "Critic"
+    assert shown(node, 20) == ("Critic", True)
     assert alarms(train(node, 30, "a1+1", 5), "trains_beside") == []
-    assert run_status(node.runs["llama"], at(40))["unwatched_beside"] is None
+    assert shown(node, 40) == (None, False)
+
+
+def shown(node: Node, when: float) -> tuple[str | None, bool | None]:
+    """In status, and in metrics."""
+    (metric,) = take_snapshot(node, at(when), GovernorHealth(), LagReading(), "").runs
+    return run_status(node.runs["llama"], at(when))["unwatched_beside"], metric.trains_beside
 
 
 def test_what_the_second_training_costs_repeats_nothing_of_the_firsts() -> None:

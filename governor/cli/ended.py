@@ -31,7 +31,7 @@ class Ended:
     runs: tuple[Row, ...]  # As `status --json` prints them.
     lines: tuple[str, ...]
     living: tuple[int, ...]  # Processes of the last launch, which nobody watches.
-    lock: Path | None = None  # Which somebody of it holds who is not seen from here.
+    lock: Path | None = None  # Which somebody of it holds whom nothing else shows.
 
 
 def ended_run(name: str) -> Ended | None:
@@ -105,6 +105,9 @@ def _told(reader: JournalReader, name: str, state_dir: Path) -> Ended | None:
     strangers = [row for row in rows if row.get("strangers")]
     living = _living(launched or left, [row for row in own if row["alive"]], strangers)
     lock, held = _held(name, rows, [halt for halt in halts if halt["closed_wall_ns"] is None], state_dir)
+    if lock is None and not living:
+        spares = os.getuid() if launched is None and left is None else None
+        lock, held = _holder(name, state_dir, strangers, spares)
     return Ended(tuple(runs), (*map(_line, runs), *_still_there(name, living), *held), living, lock)
 
 
@@ -217,6 +220,30 @@ def _held(
     return path, [
         f"{name}: its last launch still runs {where}, UNWATCHED: its processes hold {path}, and nothing here sees, "
         "meters or ends them; end it there"
+    ]
+
+
+def _holder(
+    name: str, state_dir: Path, strangers: Sequence[Row], spares: int | None
+) -> tuple[Path | None, list[str]]:  # fmt: skip
+    """The lock that somebody on this machine holds whom nothing else ties to the launch, as who would launch asks."""
+    from governor.adapters.command import launch_lock
+    from governor.adapters.machine.clock import SystemClock
+    from governor.adapters.machine.processes import LinuxProcesses
+    from governor.app.earlier_launch import holds_here
+    from governor.core.halt.incident import process_of
+    from governor.daemon.process_killer import ProcessKiller
+
+    others = [process_of(p) for row in strangers for p in row.get("processes", ())]
+    killer = ProcessKiller(LinuxProcesses(SystemClock().boot_id), os.getpid())
+    holds, seen = holds_here(state_dir, killer, others, spares=spares)
+    if not holds:
+        return None, []
+    who = ", ".join(f"pid {facts.process.pid} of uid {facts.uid}" for facts in seen[:PIDS_NAMED_MAX])
+    path = launch_lock.path_of(state_dir)
+    return path, [
+        f"{name}: somebody of its last launch still lives and holds {path} "
+        f"({f'perhaps {who}' if who else 'who that is cannot be seen from here'}); nothing meters or ends it"
     ]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,8 @@ from typing import Final
 from trainer_shim.mark import LAUNCH_LOCK
 
 NAME: Final = "launch.lock"
+_TRIES: Final = 50
+_TRY_AGAIN_S: Final = 0.002
 DESCRIPTOR_MIN: Final = 100  # Scripts number theirs from 3 on, and would put another in its place (`exec 3>log`).
 
 
@@ -28,7 +31,7 @@ def join(state_dir: Path) -> int | None:
     except OSError:
         return None
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _share(fd)
         with contextlib.suppress(OSError):  # RLIMIT_NOFILE leaves no room for it.
             high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR_MIN)
             os.close(fd)
@@ -37,6 +40,18 @@ def join(state_dir: Path) -> int | None:
         os.close(fd)
         return None
     return fd
+
+
+def _share(fd: int) -> None:
+    """Who asks whether somebody holds it has it alone for some microseconds. BlockingIOError where that goes on."""
+    for left in reversed(range(_TRIES)):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if not left:
+                raise
+            time.sleep(_TRY_AGAIN_S)
 
 
 def is_held(state_dir: Path) -> bool | None:

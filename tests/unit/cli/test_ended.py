@@ -228,3 +228,22 @@ def test_a_name_that_runs_already_is_told_as_a_name_and_not_as_a_journal(home: P
     assert "gpt is running already, under costgov run (pid 4711)" in told
     assert "--name" in told
     assert fails(own.model_copy(update={"state_dir": home})) is None, "the holder may be any governor"
+
+
+def test_who_holds_the_lock_is_told_of_though_nothing_else_ties_it_to_the_launch(home: Path) -> None:
+    """Another user's trainer, say, which has no mark of the command's user."""
+    leave(home, node=launched(os.getpid(), 1) | {"boot_id": SystemClock().boot_id}, **SILENT)
+    state = home / "state" / "runs" / "gpt"
+    fd = launch_lock.join(state)
+    assert fd is not None
+    script = "setsid sh -c 'echo $$; exec sleep 600 > /dev/null' &"
+    pid = int(subprocess.run(["sh", "-c", script], check=True, stdout=subprocess.PIPE, pass_fds=[fd]).stdout)
+    os.close(fd)
+    code, told, _ = call("status", "gpt")
+    shown = json.loads(call("status", "gpt", "--json")[1])
+    with open(os.pidfd_open(pid), "rb") as pidfd:
+        os.kill(pid, signal.SIGKILL)
+        select.select([pidfd], [], [])
+    assert (code, shown["lock"]) == (ExitCode.NO_GOVERNOR, str(state / "launch.lock"))
+    assert f"holds {state / 'launch.lock'} (perhaps pid {pid} of uid {os.geteuid()})" in told
+    assert call("status", "gpt")[0] == 0

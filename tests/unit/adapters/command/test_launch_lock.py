@@ -89,3 +89,26 @@ def test_two_launches_hold_it_together(tmp_path: Path) -> None:
         assert launch_lock.is_held(tmp_path)
         os.close(fd)
     assert launch_lock.is_held(tmp_path) is False
+
+
+def test_a_launch_takes_it_while_others_ask_who_holds_it(tmp_path: Path) -> None:
+    """Who asks has it alone for a moment, and a launch that failed then was held by nobody."""
+    first = launch_lock.join(tmp_path)
+    assert first is not None
+    os.close(first)
+    asks = (
+        "import sys, pathlib; from governor.adapters.command import launch_lock\n"
+        "print(flush=True)\n"
+        "while True: launch_lock.is_held(pathlib.Path(sys.argv[1]))"
+    )
+    asking = subprocess.Popen([sys.executable, "-c", asks, str(tmp_path)], stdout=subprocess.PIPE)
+    assert asking.stdout is not None
+    try:
+        asking.stdout.readline()
+        for _ in range(500):
+            fd = launch_lock.join(tmp_path)
+            assert fd is not None
+            os.close(fd)
+    finally:
+        asking.kill()
+        asking.communicate()

@@ -125,6 +125,11 @@ class Sparing:
     def __init__(self) -> None:
         self._saves = 0  # Since the last good one.
 
+    @property
+    def is_first(self) -> bool:
+        """Whether the last save is the first one that is not good."""
+        return self._saves == 1
+
     @contextlib.contextmanager
     def around_save(self, is_good: bool, owner: Any, limit: str) -> Iterator[None]:
         """Around one save: `owner` has the number that the framework keeps, None where it keeps all, as its `limit`."""

@@ -28,6 +28,10 @@ _LAYERWISE = (
     "the state of the layerwise optimizers, of which transformers saves none: a resumed run begins with a new one; %s"
     % _SAVE_IT
 )
+_HARMED = (
+    "the Trainer has saved %s after something was not finite: resume_from_checkpoint=True would take it as it is, "
+    "shim.resume() looks into it first"
+)
 _AFTER_STEP = "_maybe_log_save_evaluate"  # Of transformers 5: where the Trainer itself saves.
 _LOOKS_MAX = 100  # Steps in which another rank finishes a checkpoint that this one has left.
 
@@ -267,6 +271,8 @@ class TrainerRun:
         with self._sparing.around_save(meter.progress.is_good, self._trainer.args, "save_total_limit"):
             result = _in_phase(meter, "checkpoint", original, *args, **kwargs)
         self._is_own_saved = True
+        if self._sparing.is_first and self._trainer.is_world_process_zero():
+            print_line(_HARMED % os.path.basename(self._saver.path_of(step)))
         return result
 
     @guarded()

@@ -185,3 +185,18 @@ def test_what_an_earlier_train_has_saved_of_a_step_with_that_number_is_not_this_
     trainer.every = {}
     trainer.train(4, run)
     assert trainer.log == ["own", "on_save", "aside"]
+
+
+def test_the_first_of_the_trainers_own_saves_after_a_nan_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = Trainer(tmp_path, {"save": 1}, False)
+    meter = StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
+    meter.watch = Asks(99, "good", True)
+    run = TrainerRun(trainer, meter, TrainerSaver(meter, trainer))
+    hooks.replace(run._undo, trainer, "_save_checkpoint", hooks.around(run._save_checkpoint))
+    trainer.train(2, run)
+    assert capsys.readouterr().err == ""
+    meter.progress.sound = False
+    trainer.train(4, run)
+    assert capsys.readouterr().err.count("checkpoint-1 after something was not finite") == 1

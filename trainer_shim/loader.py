@@ -74,6 +74,12 @@ class WrappedLoader(Generic[Batch]):
         else:
             object.__setattr__(self, name, value)
 
+    def __delattr__(self, name: str) -> None:
+        if name in vars(self):
+            object.__delattr__(self, name)
+        else:
+            delattr(self._loader, name)
+
     def prepare(self, make: Callable[[Any], Any]) -> None:
         """Put `make(loader)` in the wrapped loader's place: a framework gives each rank a sampler of its own."""
         self._loader = make(self._loader)

@@ -2,8 +2,8 @@
 
 No engine exists before train(), so a callback hooks what train() built. The Trainer saves by its own means (delegate
 mode): at the agreed step every rank saves where the Trainer itself would, behind the step's log and its evaluation,
-which draws random numbers; before that where it might outlast a halt's grace, and then the next train() makes up for
-it. Where the Trainer saves that step anyway, its checkpoint is the one. Losses are taken at
+which draws random numbers; before that where it might outlast a halt's grace, and then no train() makes up for it.
+Where the Trainer saves that step anyway, its checkpoint is the one. Losses are taken at
 accelerator.backward or engine.backward: `logging_nan_inf_filter` hides non-finite ones from on_log.
 """
 
@@ -31,6 +31,10 @@ _LAYERWISE = (
 _HARMED = (
     "the Trainer has saved %s after something was not finite: resume_from_checkpoint=True would take it as it is, "
     "shim.resume() looks into it first"
+)
+_NOT_MADE_UP = (
+    "the checkpoint lacks the evaluation of step %d, and the Trainer does not make up for it: the next losses differ "
+    "where that draws random numbers"
 )
 _AFTER_STEP = "_maybe_log_save_evaluate"  # Of transformers 5: where the Trainer itself saves.
 _LOOKS_MAX = 100  # Steps in which another rank finishes a checkpoint that this one has left.
@@ -133,7 +137,6 @@ class TrainerRun:
         self._looks_left = 0
         self._said_no_state = False
         self._asked: Optional[int] = None  # The step that is to be saved once it is logged and evaluated.
-        self._made_up = False  # The evaluation that the checkpoint lacks which train() goes on from.
         self._has_place = False  # The Trainer's loop comes to that place after each step, as it has done before.
         self._at_epoch_end = False
         self._is_own_saved = False  # By the Trainer itself, since this step ended.
@@ -142,7 +145,7 @@ class TrainerRun:
     def begin(self, state: Any) -> None:
         """train() has built model, optimizer and, perhaps, an engine."""
         self.unhook()  # train() begins again when it searches for a batch size that fits.
-        self._asked, self._has_place, self._made_up = None, False, False
+        self._asked, self._has_place = None, False
         trainer, meter = self._trainer, self._meter
         attempt(self._saver.remove_abandoned)
         wrapped = trainer.model_wrapped
@@ -164,8 +167,8 @@ class TrainerRun:
         if state.global_step:
             place = self._saver.path_of(int(state.global_step))
             meter.resumed(int(state.global_step), base.tokens_before(place, trainer.args.process_index))
-            if _lacks_evaluation(trainer, place):
-                hooks.replace(self._undo, trainer, "_load_rng_state", hooks.around(self._make_up))
+            if trainer.is_world_process_zero() and _lacks_evaluation(place):
+                print_line(_NOT_MADE_UP % int(state.global_step))
         if state.max_steps and state.max_steps > 0:
             meter.watch.hello_field("total_steps", int(state.max_steps))
 
@@ -225,20 +228,8 @@ class TrainerRun:
         asked = self._asked
         if asked is not None and not self._meter.watch.waits_for_evaluation():
             self._asked = None
-            self._save_aside(asked, True)
+            self._save_aside(asked, bool(self._trainer.control.should_evaluate))
         return _in_phase(self._meter, "eval", original, *args, **kwargs)
-
-    def _make_up(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Evaluate where the generators stand as they did before the evaluation that the checkpoint lacks."""
-        result = original(*args, **kwargs)
-        trainer = self._trainer
-        if not self._made_up:
-            self._made_up = True
-            if trainer.is_world_process_zero():
-                print_line("the checkpoint lacks the evaluation of step %d: it comes now" % trainer.state.global_step)
-            metrics = trainer._evaluate(None, None)
-            trainer._determine_best_metric(metrics=metrics, trial=None)
-        return result
 
     def _after_step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The Trainer logs, evaluates and saves: after each step, and once more at the end of an epoch."""
@@ -310,20 +301,10 @@ class TrainerRun:
 
 
 @guarded(fallback=False)
-def _lacks_evaluation(trainer: Any, place: str) -> bool:
-    """Whether the step that train() goes on from was saved before its evaluation, by us or at the end of an epoch."""
-    makes_up = all(hasattr(trainer, name) for name in ("_load_rng_state", "_evaluate", "_determine_best_metric"))
-    if not makes_up or getattr(trainer, "hp_search_backend", None) is not None:
-        return False
-    noted = checkpoint.read_rank_file(place, trainer.args.process_index) or {}
-    if (noted.get("position") or {}).get(patience.DUE):
-        return True
-    state, told = trainer.state, getattr(trainer.args, "eval_strategy", None)
-    epochs = float(state.epoch or 0.5)
-    if getattr(told, "value", told) != "epoch" or not epochs.is_integer() or trainer.args.eval_delay > epochs:
-        return False
-    logged = [entry for entry in state.log_history if entry.get("step") == state.global_step]
-    return not any(name.startswith("eval_") for entry in logged for name in entry)
+def _lacks_evaluation(place: str) -> bool:
+    """Whether the step that train() goes on from was saved by us before its evaluation."""
+    noted = checkpoint.read_rank_file(place, 0) or {}
+    return bool((noted.get("position") or {}).get(patience.DUE))
 
 
 def _epoch_follows(trainer: Any) -> bool:

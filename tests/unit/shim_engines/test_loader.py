@@ -203,3 +203,5 @@ def test_what_is_set_on_it_is_set_on_the_loader() -> None:
     wrapped.batch_size = 7
     wrapped.batches = 2
     assert (loader.batch_size, "batches" in vars(loader)) == (7, False)
+    del wrapped.batch_size
+    assert loader.batch_size == 3, "the class's"

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import shutil
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
@@ -20,6 +22,7 @@ from typing import Final
 
 _GO: Final = b"g"
 _PID_BYTES_MAX: Final = 32
+_ENDING: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 Start = Callable[[Callable[[], None]], "subprocess.Popen[bytes]"]  # With what its process does before it is exec'd.
 
@@ -34,6 +37,9 @@ class _Gate:
     def wait(self) -> None:
         """For the command's process, between fork and exec: system calls alone, which take no lock of a thread."""
         os.close(self.go[1])  # Else it would wait for itself when we are gone.
+        for one in _ENDING:  # Ours are not its own: what is sent to it here ends it, as it would end the program.
+            if callable(signal.getsignal(one)):
+                signal.signal(one, signal.SIG_DFL)
         os.write(self.said[1], str(os.getpid()).encode())
         if os.read(self.go[0], 1) != _GO:
             os._exit(1)
@@ -49,9 +55,11 @@ def start_waiting(
     """Start a process, and let it go when `tell`, which gets its pid, has returned. OSError: it cannot be run.
 
     `as_found`: the signals' dispositions are so until the process is there. `start` is called on a thread, since it
-    returns only when the program runs.
+    returns only when the program runs. That thread lives as long as the program: to a program that asks for a signal
+    at its parent's death (PR_SET_PDEATHSIG) the parent is the thread that has forked it.
     """
     gate, found, failed = _Gate(), list[subprocess.Popen[bytes]](), list[Exception]()
+    is_done, is_let_go = threading.Event(), False
 
     def begin() -> None:
         try:
@@ -60,6 +68,9 @@ def start_waiting(
             failed.append(error)
         finally:
             os.close(gate.said[1])  # Where nothing was forked, this is what the other thread reads.
+            is_done.set()
+        if found:
+            _await_end(found[0].pid)
 
     starter = threading.Thread(target=begin, name="command", daemon=True)
     try:
@@ -69,15 +80,33 @@ def start_waiting(
         if pid:
             tell(int(pid))
             gate.open()
+            is_let_go = True
     finally:
         # Whatever has failed: closed without the word, it lets nothing through.
         for fd in (gate.go[1], gate.go[0], gate.said[0]):
             os.close(fd)
         if starter.ident is not None:
-            starter.join()
+            is_done.wait()
+        if found and not is_let_go:
+            found[0].wait()  # It has read the pipe's end.
     if failed:
         raise failed[0]
     return found[0]
+
+
+def _await_end(pid: int) -> None:
+    """Wait, and leave it to be reaped by others."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:  # It is reaped already.
+        return
+    except OSError:  # No free descriptor.
+        threading.Event().wait()
+        return
+    with open(pidfd, "rb"):
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        poll.poll()
 
 
 def _begin(starter: threading.Thread, gate: _Gate) -> None:
@@ -90,7 +119,8 @@ def _begin(starter: threading.Thread, gate: _Gate) -> None:
 
 def require_program(name: str, environ: Mapping[str, str]) -> None:
     """OSError where there is no such program, as its exec would raise it, before anything is noted."""
-    if shutil.which(name, path=environ.get("PATH")) is not None:
+    path = environ.get("PATH")
+    if shutil.which(name, path=os.curdir if path == "" else path) is not None:  # An empty one is where we are.
         return
     places = [name] if os.path.dirname(name) else [os.path.join(one, name) for one in os.get_exec_path(environ)]
     code = errno.EACCES if any(os.path.exists(place) for place in places) else errno.ENOENT

@@ -70,6 +70,7 @@ def holds_here(
 
     Not we, whom a terminal may have begun that the launch had opened, nor what is above us or was started by us. Nor
     `others`, and what stands below them. `spares`: whose processes are no trainers, for no rank among them was left.
+    None: the launch's end was not seen, and then no holder whom we spare hides one whom we cannot look into.
     """
     if not launch_lock.is_held(state_dir):
         return False, ()
@@ -81,17 +82,22 @@ def holds_here(
     above = {one.process.pid for one in ancestors(table, us)} if us is not None else set[int]()
     apart, own = {killer.own_pid, *above}, killer.own_processes()
     below = {killer.own_pid, *(process.pid for process in others)}
-    seen = [table[pid] for pid in sorted(launch_lock.holders(state_dir, table))]
-    left = [
-        facts
-        for facts in seen
-        if facts.process.pid not in apart
-        and facts.uid != spares
-        and (facts.process.pid, facts.process.start_ticks) not in own
-        and below.isdisjoint((facts.process.pid, *(one.process.pid for one in ancestors(table, facts))))
-    ]
+
+    def is_apart(facts: ProcessFacts) -> bool:
+        return (
+            facts.process.pid in apart
+            or (facts.process.pid, facts.process.start_ticks) in own
+            or not below.isdisjoint((facts.process.pid, *(one.process.pid for one in ancestors(table, facts))))
+        )
+
+    seen = launch_lock.holders(state_dir, table)
+    left = [table[pid] for pid in sorted(seen) if table[pid].uid != spares and not is_apart(table[pid])]
+    is_explained = bool(seen)
+    if seen and not left and spares is None:
+        programs = [pid for pid, facts in table.items() if facts.argv and not is_apart(facts)]  # No kernel's threads.
+        is_explained = not launch_lock.unreadable(programs)
     # Who asks holds it for a moment: `costgov status`, say.
-    return bool(left) or (not seen and bool(launch_lock.is_held(state_dir))), tuple(left)
+    return bool(left) or (not is_explained and bool(launch_lock.is_held(state_dir))), tuple(left)
 
 
 def held_elsewhere(elsewhere: Elsewhere, state_dir: Path) -> str | None:

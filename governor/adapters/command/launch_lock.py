@@ -80,6 +80,21 @@ def holders(state_dir: Path, pids: Iterable[int]) -> frozenset[int]:
     return frozenset(pid for pid in pids if _has_open(pid, file))
 
 
+def unreadable(pids: Iterable[int]) -> frozenset[int]:
+    """Of which of these nobody can tell here what they have open: another user's, or one that shows nothing."""
+    return frozenset(pid for pid in pids if _is_unreadable(pid))
+
+
+def _is_unreadable(pid: int) -> bool:
+    try:
+        os.listdir(f"/proc/{pid}/fd")
+    except (FileNotFoundError, ProcessLookupError):  # It has ended.
+        return False
+    except OSError:
+        return True
+    return False
+
+
 def _has_open(pid: int, file: os.stat_result) -> bool:
     directory = f"/proc/{pid}/fd"
     try:

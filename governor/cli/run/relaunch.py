@@ -131,8 +131,9 @@ def _holds_lock(governor: Governor, name: str, state_dir: Path, ended: Collectio
     if not holds:
         return None
     launch = previous.launch if previous is not None else node.left
-    marked = lives_here(launch, killer, (), strangers, perhaps=True) if launch is not None and not seen else ()
-    left = seen or marked
+    marked = lives_here(launch, killer, (), strangers, perhaps=True) if launch is not None else ()
+    known = {facts.process for facts in seen}
+    left = (*seen, *(facts for facts in marked if facts.process not in known))
     who = ", ".join(f"pid {facts.process.pid} of uid {facts.uid}" for facts in left[:PIDS_NAMED_MAX])
     more = f" and {len(left) - PIDS_NAMED_MAX} more" if len(left) > PIDS_NAMED_MAX else ""
     what = f": {command_text(redacted(left[0].argv, node.facts.redact_keys))[:COMMAND_CHARS_MAX]}" if left else ""

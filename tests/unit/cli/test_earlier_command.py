@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from governor.core.halt.elsewhere import Elsewhere
 from governor.core.halt.incident import LeftLaunch
 from tests.unit.cli.test_supervise import OWN_PID, Beside
 from tests.unit.core.engine.test_step import hello, play
+
+MARK, USER, OTHER = 0x9ABCDEF012, 1000, 2001
 
 
 @pytest.fixture
@@ -71,6 +73,61 @@ def test_who_holds_the_lock_of_the_earlier_launch_refuses_the_next(
         assert launched_before(beside.governor, "run-1") is None, "as the line says"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be a user who cannot look into another's processes")
+@pytest.mark.parametrize("of", ["its user", "above us"])
+@pytest.mark.parametrize(("is_seen_to_end", "is_beside"), [(True, True), (False, True), (False, False)])
+def test_a_holder_who_is_spared_hides_none_that_cannot_be_looked_into(
+    of: str, is_seen_to_end: bool, is_beside: bool, beside: Beside, tmp_path: Path
+) -> None:
+    """A terminal server above us held the lock, and so did another user's trainer: nobody did, it was told."""
+    beside.state_dir = Path()
+    fd = launch_lock.join(tmp_path)
+    assert fd is not None
+    read = ["sh", "-c", "read line"]
+    with (
+        subprocess.Popen(read, stdin=subprocess.PIPE, pass_fds=(fd,), user=USER, group=USER) as spared,
+        subprocess.Popen(read, stdin=subprocess.PIPE, pass_fds=(fd,), user=OTHER) as hidden,
+    ):
+        os.close(fd)
+        if not is_seen_to_end:
+            previous(beside)
+        ppid = spared.pid if of == "above us" else 1
+        beside.processes.add(OWN_PID, argv=["costgov", "run"], uid=USER, ppid=ppid)
+        beside.processes.add(spared.pid, uid=USER, argv=["tmux"], start_ticks=1)
+        if is_beside:
+            beside.processes.add(hidden.pid, uid=OTHER, argv=["python", "train.py"], start_ticks=9, mark=MARK)
+        told = as_user(tmp_path, lambda: launched_before(beside.governor, "run-1") or "")
+        for child in (spared, hidden):
+            child.kill()
+    if is_seen_to_end or (of == "above us" and not is_beside):
+        assert told == "", "a terminal server that the user has opened holds up nothing"
+    else:
+        assert "somebody of an earlier launch of run-1 still lives and holds" in told
+        assert (f"pid {spared.pid} of uid" in told, f"pid {hidden.pid} of uid" in told) == (of == "its user", is_beside)
+
+
+def as_user(place: Path, look: Callable[[], str]) -> str:
+    """What another user than root sees, in a directory that is his."""
+    for path in (place, launch_lock.path_of(place)):
+        os.chown(path, USER, USER)
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.chdir(place)
+            os.setgroups([])
+            os.setgid(USER)
+            os.setuid(USER)
+            os.write(writes, look().encode())
+        finally:
+            os._exit(0)
+    os.close(writes)
+    with os.fdopen(reads) as said:
+        told = said.read()
+    os.waitpid(child, 0)
+    return told
+
+
 def test_no_holder_is_spared_behind_a_halt_that_had_not_noted_all(
     beside: Beside, holder: subprocess.Popen[bytes]
 ) -> None:
@@ -95,7 +152,7 @@ def previous(beside: Beside, **over: Any) -> LeftLaunch:
     """A command that has ended, and whose end no governor has seen."""
     beside.processes.add(OWN_PID, argv=["costgov", "run"], uid=1000)
     gone = ProcessId(600, 5, beside.processes.boot_id)
-    launch = replace(LeftLaunch("run-1", 1000, (gone,), 0x9ABCDEF012, ("/run-1.scope",)), **over)
+    launch = replace(LeftLaunch("run-1", USER, (gone,), MARK, ("/run-1.scope",)), **over)
     beside.node.previous_command = PreviousCommand(
         "run-1", (gone,), None, BootNs(0), (), UsdMicros(0), is_unattached=True, launch=launch
     )

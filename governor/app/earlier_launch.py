@@ -64,13 +64,12 @@ def lives_here(
 
 
 def holds_here(
-    state_dir: Path, killer: ProcessKiller, others: Iterable[ProcessId], *, spares: int | None
+    state_dir: Path, killer: ProcessKiller, others: Iterable[ProcessId]
 ) -> tuple[bool, tuple[ProcessFacts, ...]]:  # fmt: skip
     """Whether somebody of an earlier launch lives who holds its lock, and whom of these we see.
 
     Not we, whom a terminal may have begun that the launch had opened, nor what is above us or was started by us. Nor
-    `others`, and what stands below them. `spares`: whose processes are no trainers, for no rank among them was left.
-    None: the launch's end was not seen, and then no holder whom we spare hides one whom we cannot look into.
+    `others`, and what stands below them. No holder who is one of these hides one whom we cannot look into.
     """
     if not launch_lock.is_held(state_dir):
         return False, ()
@@ -91,9 +90,9 @@ def holds_here(
         )
 
     seen = launch_lock.holders(state_dir, table)
-    left = [table[pid] for pid in sorted(seen) if table[pid].uid != spares and not is_apart(table[pid])]
+    left = [table[pid] for pid in sorted(seen) if not is_apart(table[pid])]
     is_explained = bool(seen)
-    if seen and not left and spares is None:
+    if seen and not left:
         programs = [pid for pid, facts in table.items() if facts.argv and not is_apart(facts)]  # No kernel's threads.
         is_explained = not launch_lock.unreadable(programs)
     # Who asks holds it for a moment: `costgov status`, say.

@@ -105,9 +105,8 @@ def _told(reader: JournalReader, name: str, state_dir: Path) -> Ended | None:
     strangers = [row for row in rows if row.get("strangers")]
     living = _living(launched or left, [row for row in own if row["alive"]], strangers)
     lock, held = _held(name, rows, [halt for halt in halts if halt["closed_wall_ns"] is None], state_dir)
-    if lock is None and not living:
-        spares = os.getuid() if launched is None and left is None else None
-        lock, held = _holder(name, state_dir, strangers, spares)
+    if lock is None and not living and (launched is not None or left is not None):
+        lock, held = _holder(name, state_dir, strangers)
     return Ended(tuple(runs), (*map(_line, runs), *_still_there(name, living), *held), living, lock)
 
 
@@ -224,7 +223,7 @@ def _held(
 
 
 def _holder(
-    name: str, state_dir: Path, strangers: Sequence[Row], spares: int | None
+    name: str, state_dir: Path, strangers: Sequence[Row]
 ) -> tuple[Path | None, list[str]]:  # fmt: skip
     """The lock that somebody on this machine holds whom nothing else ties to the launch, as who would launch asks."""
     from governor.adapters.command import launch_lock
@@ -236,7 +235,7 @@ def _holder(
 
     others = [process_of(p) for row in strangers for p in row.get("processes", ())]
     killer = ProcessKiller(LinuxProcesses(SystemClock().boot_id), os.getpid())
-    holds, seen = holds_here(state_dir, killer, others, spares=spares)
+    holds, seen = holds_here(state_dir, killer, others)
     if not holds:
         return None, []
     who = ", ".join(f"pid {facts.process.pid} of uid {facts.uid}" for facts in seen[:PIDS_NAMED_MAX])

@@ -8,13 +8,16 @@ from typing import NamedTuple
 from governor.adapters.command.child import Command, living
 from governor.app.wiring import Governor
 from governor.cli.run.own_runs import beside_halted, of_command, watched
-from governor.cli.run.relaunch import still_there
-from governor.core.base.identity import ProcessFacts, ProcessId
+from governor.cli.run.relaunch import COMMAND_CHARS_MAX, also, still_there
+from governor.core.base.identity import Peer, ProcessFacts, ProcessId
+from governor.core.base.run_names import names_of
+from governor.core.base.secrets import command_text, redacted
 from governor.core.base.units import format_usd
 from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Effect
+from governor.text.table import plain
 
 
 class Left(NamedTuple):
@@ -83,3 +86,61 @@ def _going(node: Node, among: Callable[[Node], list[ManagedRun]]) -> list[Manage
 
 def was_announced(governor: Governor) -> bool:
     return any(managed.was_announced for managed in of_command(governor.node))
+
+
+def left_unwatched(governor: Governor, command: Command, below: Sequence[ProcessFacts] | None) -> list[str]:
+    """Who still runs when it has ended, and whom nobody ends: its user's and its own that were refused, and namesakes.
+
+    A trainer that a daemon has started for it (in a container) says its name, and nothing ties it to the command. Of
+    other users' runs below a halted one (a sandbox) the first rank is named. `below`: what the command has left.
+    """
+    launched, refused = governor.node.command, governor.node.refusals
+    uid = launched.uid if launched is not None else None
+    own = {facts.process for facts in below or ()}
+    left = [(process, told) for process, told in refused.items() if uid in (None, told.uid) or process in own]
+    left = [(process, told) for process, told in left if still_there(governor, process) is not None]
+    left.sort(key=lambda one: one[1].uid != uid)  # What another user has below the command pushes none of its own out.
+    lines = [
+        f"pid {process.pid} still runs, UNWATCHED: {plain(told.reason)}" for process, told in left[:PIDS_NAMED_MAX]
+    ]
+    lines += also([f"pid {process.pid}" for process, _ in left[PIDS_NAMED_MAX:]])
+    untied = _untied_of_its_name(governor, launched.run) if launched is not None else []
+    who = [f"pid {peer.process.pid} of uid {peer.uid}" for peer in untied]
+    lines += [
+        f"{one} still runs, UNWATCHED from now on: it said the command's name, and nothing ties it to the command"
+        for one in who[:PIDS_NAMED_MAX]
+    ]
+    lines += also(who[PIDS_NAMED_MAX:])
+    beside = [rank.peer for t in beside_halted(governor.node) for rank in list(t.run.ranks.values())[:1]]
+    theirs = [f"pid {peer.process.pid} of uid {peer.uid}" for peer in beside]
+    lines += [f"{one} still runs, UNWATCHED from now on: another user's run" for one in theirs[:PIDS_NAMED_MAX]]
+    lines += also(theirs[PIDS_NAMED_MAX:])
+    return lines + _perhaps_of_command(governor, command)
+
+
+def _perhaps_of_command(governor: Governor, command: Command) -> list[str]:
+    """Where other orphans than the command's come to us: those that live, of which nothing tells who started them."""
+    try:
+        table = governor.processes.table() if command.adoption is not None else {}
+    except OSError:
+        return []
+    launched = governor.node.command
+    uid = launched.uid if launched is not None else None
+    found = command.adoption.unsure(table) if command.adoption is not None else ()
+    orphans = sorted(found, key=lambda facts: facts.uid != uid)
+    lines = [
+        f"pid {facts.process.pid} still runs, left alone: an orphan that the command may have started, or another: "
+        f"{command_text(redacted(facts.argv, governor.node.facts.redact_keys))[:COMMAND_CHARS_MAX]}"
+        for facts in orphans[:PIDS_NAMED_MAX]
+    ]
+    rest = [f"pid {facts.process.pid} of uid {facts.uid}" for facts in orphans[PIDS_NAMED_MAX:]]
+    return lines + also(rest, "left alone too")
+
+
+def _untied_of_its_name(governor: Governor, name: str) -> list[Peer]:
+    """The first rank of every run before the second of any."""
+    strangers = [managed.run for managed in governor.node.runs.values() if managed.is_strangers]
+    namesakes = [run for run in strangers if run.run in names_of(name, run.uid)]
+    peers = [list(enumerate(rank.peer for rank in run.ranks.values())) for run in namesakes]
+    among = sorted((one for run in peers for one in run), key=lambda one: one[0])
+    return [peer for _, peer in among if still_there(governor, peer.process) is not None]

@@ -19,8 +19,8 @@ from governor.app.node_facts import CannotStart
 from governor.app.settings_file import paths_of_run
 from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
-from governor.cli.run.own_runs import beside_halted, ended_by_halts, of_command, watched
-from governor.core.base.identity import Peer, ProcessFacts, ProcessId
+from governor.cli.run.own_runs import ended_by_halts, of_command, watched
+from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.run_names import names_of
 from governor.core.base.secrets import command_text, redacted
 from governor.core.engine.alarms import PIDS_NAMED_MAX
@@ -36,7 +36,6 @@ from governor.daemon.launches import SupervisedCommand
 from governor.ports import Sent
 from governor.reports.terminal import resume_lines
 from governor.settings.model import Paths
-from governor.text.table import plain
 
 COMMAND_CHARS_MAX: Final = 80
 _DOING: Final = {
@@ -119,15 +118,42 @@ def _holds_lock(governor: Governor, name: str, state_dir: Path, ended: Collectio
     """Why the command is not started: what nothing else ties to an earlier launch holds that one's lock.
 
     `ended`: by an open halt, with what stands below them.
-
-    Its own user's processes are no trainers where the launch was seen to its end: a rank of theirs would be known, and
-    silent ones were told of then (a terminal server, a tracker's service).
     """
+    told = _told_of_holders(governor, ended) if not _is_seen_to_end(governor) else None
+    if told is None:
+        return None
+    who, ends = told
+    return (
+        f"not launched: somebody of an earlier launch of {name} still lives and holds "
+        f"{launch_lock.path_of(state_dir)} ({who}), and two trainers would write the same checkpoints; {ends}, or "
+        "launch under another --name; if you know that none of them trains, remove that file and launch again"
+    )
+
+
+def taken_for_no_trainer(governor: Governor, name: str) -> str | None:
+    """What is told where the command is started although somebody holds the lock: the launch was seen to its end.
+
+    A rank that had attached would be known, and the silent ones were told of then: it is a terminal server, a
+    tracker's service, a daemon that has become another user.
+    """
+    told = _told_of_holders(governor, ()) if _is_seen_to_end(governor) else None
+    path = launch_lock.path_of(governor.settings.paths.state_dir)
+    if told is None:
+        return None
+    return f"what an earlier launch of {name} has left still holds {path} ({told[0]}): it is taken for no trainer"
+
+
+def _is_seen_to_end(governor: Governor) -> bool:
+    node = governor.node
+    return node.previous_command is None and node.left is None and not governor.elsewhere.is_unnoted
+
+
+def _told_of_holders(governor: Governor, ended: Collection[ProcessId]) -> tuple[str, str] | None:
+    """Who holds an earlier launch's lock, or perhaps is of that launch, and how to end them. None: nobody does."""
     node, killer = governor.node, governor.daemon.performer.process_killer
     previous = node.previous_command
     strangers = [*ended, *(process for t in node.runs.values() if t.is_strangers for process in t.processes())]
-    is_seen_to_end = previous is None and node.left is None and not governor.elsewhere.is_unnoted
-    holds, seen = holds_here(state_dir, killer, strangers, spares=os.getuid() if is_seen_to_end else None)
+    holds, seen = holds_here(governor.settings.paths.state_dir, killer, strangers)
     if not holds:
         return None
     launch = previous.launch if previous is not None else node.left
@@ -138,13 +164,7 @@ def _holds_lock(governor: Governor, name: str, state_dir: Path, ended: Collectio
     more = f" and {len(left) - PIDS_NAMED_MAX} more" if len(left) > PIDS_NAMED_MAX else ""
     what = f": {command_text(redacted(left[0].argv, node.facts.redact_keys))[:COMMAND_CHARS_MAX]}" if left else ""
     told = f"perhaps of it: {who}{more}{what}" if left else "who that is cannot be seen from here"
-    ends = f"end it with {_how_to_end(left)}" if left else "end it"
-    path = launch_lock.path_of(state_dir)
-    return (
-        f"not launched: somebody of an earlier launch of {name} still lives and holds {path} ({told}), and two "
-        f"trainers would write the same checkpoints; {ends}, or launch under another --name; if you know that none of "
-        "them trains, remove that file and launch again"
-    )
+    return told, f"end it with {_how_to_end(left)}" if left else "end it"
 
 
 def _of_previous(governor: Governor) -> tuple[ProcessFacts, ...]:
@@ -231,7 +251,7 @@ def _left_of(governor: Governor, managed: ManagedRun, incident: Incident) -> lis
         f"{command_text(redacted(facts.argv, governor.node.facts.redact_keys))[:COMMAND_CHARS_MAX]}"
         for facts in left[:PIDS_NAMED_MAX]
     ]
-    lines += _also([f"pid {facts.process.pid}" for facts in left[PIDS_NAMED_MAX:]], "not ended either")
+    lines += also([f"pid {facts.process.pid}" for facts in left[PIDS_NAMED_MAX:]], "not ended either")
     return lines + _unlisted(incident)
 
 
@@ -270,68 +290,10 @@ def _has_name(managed: ManagedRun, name: str) -> bool:
     return managed.run.run in names_of(name, managed.run.uid) or managed.history.command == name
 
 
-def left_unwatched(governor: Governor, command: Command, below: Sequence[ProcessFacts] | None) -> list[str]:
-    """Who still runs when it has ended, and whom nobody ends: its user's and its own that were refused, and namesakes.
-
-    A trainer that a daemon has started for it (in a container) says its name, and nothing ties it to the command. Of
-    other users' runs below a halted one (a sandbox) the first rank is named. `below`: what the command has left.
-    """
-    launched, refused = governor.node.command, governor.node.refusals
-    uid = launched.uid if launched is not None else None
-    own = {facts.process for facts in below or ()}
-    left = [(process, told) for process, told in refused.items() if uid in (None, told.uid) or process in own]
-    left = [(process, told) for process, told in left if still_there(governor, process) is not None]
-    left.sort(key=lambda one: one[1].uid != uid)  # What another user has below the command pushes none of its own out.
-    lines = [
-        f"pid {process.pid} still runs, UNWATCHED: {plain(told.reason)}" for process, told in left[:PIDS_NAMED_MAX]
-    ]
-    lines += _also([f"pid {process.pid}" for process, _ in left[PIDS_NAMED_MAX:]])
-    untied = _untied_of_its_name(governor, launched.run) if launched is not None else []
-    who = [f"pid {peer.process.pid} of uid {peer.uid}" for peer in untied]
-    lines += [
-        f"{one} still runs, UNWATCHED from now on: it said the command's name, and nothing ties it to the command"
-        for one in who[:PIDS_NAMED_MAX]
-    ]
-    lines += _also(who[PIDS_NAMED_MAX:])
-    beside = [rank.peer for t in beside_halted(governor.node) for rank in list(t.run.ranks.values())[:1]]
-    theirs = [f"pid {peer.process.pid} of uid {peer.uid}" for peer in beside]
-    lines += [f"{one} still runs, UNWATCHED from now on: another user's run" for one in theirs[:PIDS_NAMED_MAX]]
-    lines += _also(theirs[PIDS_NAMED_MAX:])
-    return lines + _perhaps_of_command(governor, command)
-
-
-def _also(rest: Sequence[str], how: str = "UNWATCHED too") -> list[str]:
+def also(rest: Sequence[str], how: str = "UNWATCHED too") -> list[str]:
     """One line for those that have none of their own: whoever comes first must not push the others out."""
     more = f" and {len(rest) - ALSO_NAMED_MAX} more" if len(rest) > ALSO_NAMED_MAX else ""
     return [f"so do {', '.join(rest[:ALSO_NAMED_MAX])}{more}, {how}"] if rest else []
-
-
-def _perhaps_of_command(governor: Governor, command: Command) -> list[str]:
-    """Where other orphans than the command's come to us: those that live, of which nothing tells who started them."""
-    try:
-        table = governor.processes.table() if command.adoption is not None else {}
-    except OSError:
-        return []
-    launched = governor.node.command
-    uid = launched.uid if launched is not None else None
-    found = command.adoption.unsure(table) if command.adoption is not None else ()
-    orphans = sorted(found, key=lambda facts: facts.uid != uid)
-    lines = [
-        f"pid {facts.process.pid} still runs, left alone: an orphan that the command may have started, or another: "
-        f"{command_text(redacted(facts.argv, governor.node.facts.redact_keys))[:COMMAND_CHARS_MAX]}"
-        for facts in orphans[:PIDS_NAMED_MAX]
-    ]
-    rest = [f"pid {facts.process.pid} of uid {facts.uid}" for facts in orphans[PIDS_NAMED_MAX:]]
-    return lines + _also(rest, "left alone too")
-
-
-def _untied_of_its_name(governor: Governor, name: str) -> list[Peer]:
-    """The first rank of every run before the second of any."""
-    strangers = [managed.run for managed in governor.node.runs.values() if managed.is_strangers]
-    namesakes = [run for run in strangers if run.run in names_of(name, run.uid)]
-    peers = [list(enumerate(rank.peer for rank in run.ranks.values())) for run in namesakes]
-    among = sorted((one for run in peers for one in run), key=lambda one: one[0])
-    return [peer for _, peer in among if still_there(governor, peer.process) is not None]
 
 
 def still_there(governor: Governor, process: ProcessId) -> ProcessFacts | None:

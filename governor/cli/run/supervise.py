@@ -20,7 +20,7 @@ from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
 from governor.cli.interrupts import ENTERED
 from governor.cli.run.console import Console
-from governor.cli.run.left import left_behind, look_at_left, ranks_of, was_announced
+from governor.cli.run.left import left_behind, left_unwatched, look_at_left, ranks_of, was_announced
 from governor.cli.run.limits import Limits, refused
 from governor.cli.run.outcome import Outcome
 from governor.cli.run.own_runs import of_command, watched
@@ -28,10 +28,10 @@ from governor.cli.run.relaunch import (
     cannot_run,
     how_to_resume,
     is_running,
-    left_unwatched,
     made_for,
     note_launch,
     own_argv,
+    taken_for_no_trainer,
 )
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
 from governor.core.base.units import NS_PER_S
@@ -156,8 +156,9 @@ def _introduce(governor: Governor, name: str, console: Console) -> None:
     for line in governor.lines():
         console.print_line(f"costgov: {line}")
     unseen = taken_for_over(name, governor.elsewhere, governor.settings.paths.state_dir)
-    if unseen is not None:
-        console.print_line(f"costgov: {unseen}")
+    for told in (unseen, taken_for_no_trainer(governor, name) if unseen is None else None):
+        if told is not None:
+            console.print_line(f"costgov: {told}")
     before = governor.node.runs.get(name)
     if before is not None and before.run.end is not None:
         console.print_line(f"costgov: {name}: the last attempt {ended_text(before.run.end)}")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from governor.adapters.command import launch_lock
-from governor.cli.run.relaunch import ALSO_NAMED_MAX, launched_before
+from governor.cli.run.relaunch import ALSO_NAMED_MAX, launched_before, taken_for_no_trainer
 from governor.core.base.identity import Peer, ProcessId
 from governor.core.base.units import BootNs, UsdMicros
 from governor.core.engine.managed_run import PreviousCommand
@@ -61,12 +61,15 @@ def test_who_holds_the_lock_of_the_earlier_launch_refuses_the_next(
         holder.kill()
         holder.wait()
     told = launched_before(beside.governor, "run-1") or ""
-    refuses = of in ("another", "nobody that is seen") or (of == "its user" and not is_seen_to_end)
+    holds = of in ("another", "nobody that is seen", "its user")
+    refuses = holds and not is_seen_to_end
     assert bool(told) == refuses, told
+    begun_beside = taken_for_no_trainer(beside.governor, "run-1") or ""
+    assert ("it is taken for no trainer" in begun_beside) == (holds and is_seen_to_end)
     if of in ("another", "its user") and refuses:
         assert f"perhaps of it: pid {holder.pid} of uid {uid}: python train.py" in told
         assert f"end it with `kill {holder.pid}`" in told
-    assert ("cannot be seen from here" in told) == (of == "nobody that is seen")
+    assert ("cannot be seen from here" in told + begun_beside) == (of == "nobody that is seen")
     if told:
         assert f"holds {beside.state_dir / 'launch.lock'}" in told
         launch_lock.path_of(beside.state_dir).unlink()

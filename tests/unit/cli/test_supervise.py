@@ -17,9 +17,9 @@ import pytest
 from governor.adapters.command.child import Command
 from governor.app.settings_file import load_settings
 from governor.cli.run.console import Console
-from governor.cli.run.left import Left, left_behind, look_at_left
+from governor.cli.run.left import Left, left_behind, left_unwatched, look_at_left
 from governor.cli.run.outcome import Outcome
-from governor.cli.run.relaunch import how_to_resume, launched_before, left_unwatched, made_for
+from governor.cli.run.relaunch import how_to_resume, launched_before, made_for
 from governor.cli.run.supervise import (
     HELLO_NS,
     NAMED_NS,

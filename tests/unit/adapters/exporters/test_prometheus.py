@@ -1,7 +1,5 @@
 """The exposition, read back by prometheus-client's own parser, and the server against rude clients."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import select

@@ -12,11 +12,10 @@ from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.engine.node import Node, know_incidents
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Effect
-from governor.core.halt.elsewhere import Elsewhere, as_seen, left_elsewhere, unseen_runs
+from governor.core.halt.elsewhere import Elsewhere, as_seen, is_unnoted, left_elsewhere, unseen_runs
 from governor.core.halt.incident import LeftLaunch
 from governor.core.halt.inherited import inherited
 from governor.core.halt.kill_set import ancestors
-from governor.core.halt.state import GivenUp
 from governor.daemon.process_killer import ProcessKiller
 from governor.ports import Clock, Journal, Processes
 
@@ -36,9 +35,8 @@ def take_up(node: Node, journal: Journal, processes: Processes, clock: Clock, re
     know_incidents(node, [*journal.incident_ids(), *(path.stem for path in reports.glob("*.json"))])
     effects += restore_incidents(node, halts, at, wall)
     effects += unseen_runs(runs) if not node.facts.exclusive else []
-    last = [halt["halt_stage"] for halt in journal.incidents(1)]
     left = left_elsewhere(runs, halts, clock.boot_id)
-    return TakenUp(effects, replace(left, is_unnoted=GivenUp.LEFT_UNNOTED in last))
+    return TakenUp(effects, replace(left, is_unnoted=is_unnoted(journal.incidents())))
 
 
 def lives_here(

@@ -10,7 +10,7 @@ from governor.core.base.units import NS_PER_MINUTE, NS_PER_MS, NS_PER_S, format_
 from governor.core.engine.idle.messages import given_up
 from governor.core.engine.idle_state import NODE
 from governor.core.halt.incident import NO_BOUNDARY, OTHER_USER
-from governor.core.halt.state import GivenUp, StopTarget
+from governor.core.halt.state import GivenUp
 from governor.core.runs.last_good import PENDING
 from governor.text.table import plain
 
@@ -199,13 +199,13 @@ def _exited(_detail: Detail, snapshot: Snapshot) -> str:
 
 def unnoted_text(snapshot: Snapshot) -> str | None:
     """What of the halted launch is not known to have ended, for its first governor was killed. None: all is known."""
-    launch, is_restored = snapshot.get("launch") or {}, any(one["what"] == "restored" for one in snapshot["timeline"])
-    if not is_restored or snapshot["plan"].get("stop") not in (None, StopTarget.PROCESSES.name):
+    if not snapshot.get("in_doubt"):
         return None
+    launch = snapshot.get("launch") or {}
     if launch.get("below_never_looked"):
         return "its governor was killed before it had looked what the launch had below it"
-    missed = launch.get("below_missed")
-    return f"{missed} more process(es) of the launch were not noted before its governor was killed" if missed else None
+    many = launch.get("below_missed", "some")
+    return f"{many} more process(es) of the launch were not noted before its governor was killed"
 
 
 def _stop_requested(detail: Detail, snapshot: Snapshot) -> str:

@@ -257,14 +257,12 @@ def _left_of(governor: Governor, managed: ManagedRun, incident: Incident) -> lis
 
 def _unlisted(incident: Incident) -> list[str]:
     """What was not written down of the halted launch, before its governor was killed."""
-    if incident.launch is None:
+    if not incident.is_in_doubt:
         return []
-    below = incident.launch.below
-    if not below.is_looked:
+    if not incident.below.is_looked:
         return ["what the halted launch had below it was never looked at: whether all of it has ended is not known"]
-    many = max(below.unlisted, below.missed)
-    told = f"the halted launch had {many} more process(es) than were noted: whether these have ended is not known"
-    return [told] if many else []
+    many = incident.below.missed
+    return [f"the halted launch had {many} more process(es) than were noted: whether these have ended is not known"]
 
 
 def _stops_machine(incident: Incident) -> bool:
@@ -278,7 +276,7 @@ def _holds(governor: Governor, managed: ManagedRun, incident: Incident) -> bool:
     named = (*managed.processes(), *managed.launch.launchers, *incident.rank_processes, *incident.launchers)
     named = (*named, *incident.below.processes)
     stops = incident.plan.stop is not StopTarget.PROCESSES
-    if stops or _unlisted(incident) or any(still_there(governor, one) is not None for one in (*named, *signalled)):
+    if stops or incident.is_in_doubt or any(still_there(governor, one) is not None for one in (*named, *signalled)):
         return True
     others, killer = announced_by_others(governor.node.runs, incident.run), governor.daemon.performer.process_killer
     uids = (managed.run.uid, *incident.named_uids)

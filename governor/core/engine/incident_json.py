@@ -83,6 +83,7 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
         "rank_processes": [process_row(process) for process in incident.rank_processes],
         "launchers": [process_row(process) for process in incident.launchers],
         **({"launch": launch.row()} if (launch := _launch(node, incident)) is not None else {}),
+        **({"in_doubt": True} if incident.is_in_doubt else {}),
         **({"named_uids": list(incident.named_uids)} if incident.named_uids else {}),
         **({"paid_by": incident.paid_by} if incident.paid_by is not None else {}),
         **({"strangers": True} if _is_strangers(node, incident) else {}),

@@ -193,7 +193,9 @@ def _not_ended(managed: ManagedRun, page: Page) -> Alarm:
 
 
 def _in_truth(incident: Incident, halt: Halt, ordered: tuple[HaltEffect, ...]) -> tuple[Halt, tuple[HaltEffect, ...]]:
-    """Nobody survives a signal that was not sent."""
+    """Nobody survives a signal that was not sent, and no end is claimed of whom nobody has noted."""
+    if incident.is_in_doubt:
+        ordered = tuple(replace(one, has_ended=False) if isinstance(one, CloseIncident) else one for one in ordered)
     if halt.page_reason != UNKILLABLE or incident.unsent is None:
         return halt, ordered
     reason = f"its processes could not be signalled: {incident.unsent}"
@@ -220,8 +222,6 @@ def _note_effects(node: Node, incident: Incident, ordered: tuple[HaltEffect, ...
             case Page():
                 incident.page(effect.reason)
                 incident.note(at, wall, "page", reason=effect.reason)
-            case ReadBilling() | CloseIncident():
-                pass
 
 
 def _close(node: Node, managed: ManagedRun, at: MonoNs) -> None:

@@ -48,12 +48,14 @@ class Below:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Below:
-        """KeyError, TypeError or ValueError where it is not one of ours. An older journal has the processes alone."""
+        """As who goes on has it: what was not listed, nobody knows any more.
+
+        KeyError, TypeError or ValueError where it is not one of ours. An older journal has the processes alone.
+        """
         return cls(
             processes=tuple(process_of(process) for process in row["below"]),
             shared=tuple(process_of(process) for process in row.get("below_shared", ())),
-            unlisted=int(row.get("below_unlisted", 0)),
-            missed=int(row.get("below_missed", 0)),
+            missed=max(int(row.get("below_unlisted", 0)), int(row.get("below_missed", 0))),
             is_looked=not row.get("below_never_looked"),
         )
 
@@ -181,7 +183,10 @@ class Incident:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether it has ended whom it knew, and was to know more. The end of a machine is the end of all."""
+        """Whether it ends whom it knows, and was to know more: decided here alone, and its snapshot says so.
+
+        The end of a machine is the end of all.
+        """
         is_cut = bool(self.below.missed) or not self.below.is_looked
         return self.launch is not None and is_cut and self.plan.stop is StopTarget.PROCESSES
 

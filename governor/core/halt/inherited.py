@@ -112,6 +112,6 @@ def inherited(
     return Inherited(
         own_pid, command.pid, launch.mark, command.start_ticks, is_ours_alone=False, own=own, uid=launch.uid,
         may_end_all=may_end_all, _known=frozenset((*launch.processes, *launch.below.processes)), cgroups=launch.cgroups,
-        missed=max(launch.below.missed, launch.below.unlisted), is_looked=launch.below.is_looked,
+        missed=launch.below.missed, is_looked=launch.below.is_looked,
         _sole=frozenset(launch.below.processes).difference(launch.below.shared),
     )  # fmt: skip

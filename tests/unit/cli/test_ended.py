@@ -24,6 +24,7 @@ from governor.app.settings_file import paths_of_run
 from governor.cli.common import ExitCode, Failed
 from governor.cli.main import cli
 from governor.cli.run.relaunch import is_running
+from governor.core.halt.state import GivenUp
 from governor.core.money.charges import UNALLOCATED
 from governor.settings.model import Paths
 from tests.golden.report_cases import nan_halt
@@ -230,9 +231,14 @@ def test_a_name_that_runs_already_is_told_as_a_name_and_not_as_a_journal(home: P
     assert fails(own.model_copy(update={"state_dir": home})) is None, "the holder may be any governor"
 
 
-def test_who_holds_the_lock_is_told_of_though_nothing_else_ties_it_to_the_launch(home: Path) -> None:
-    """Another user's trainer, say, which has no mark of the command's user."""
-    leave(home, node=launched(os.getpid(), 1) | {"boot_id": SystemClock().boot_id}, **SILENT)
+@pytest.mark.parametrize("is_unnoted", [False, True])
+def test_who_holds_the_lock_is_told_of_though_nothing_else_ties_it_to_the_launch(home: Path, is_unnoted: bool) -> None:
+    """Another user's trainer, say, which has no mark of the command's user. Or any, where not all was noted."""
+    boot_id = SystemClock().boot_id
+    process = {"pid": 600, "start_ticks": 1, "boot_id": boot_id}
+    halt = nan_halt() | {"run": "gpt", "halt_stage": GivenUp.LEFT_UNNOTED, "launch": {"processes": [process]}}
+    node = launched(os.getpid(), 1) if not is_unnoted else {"run": UNALLOCATED}
+    leave(home, *([halt] if is_unnoted else []), node=node | {"boot_id": boot_id}, **SILENT)
     state = home / "state" / "runs" / "gpt"
     fd = launch_lock.join(state)
     assert fd is not None

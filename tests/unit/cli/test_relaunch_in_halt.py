@@ -24,7 +24,7 @@ from governor.daemon.process_killer import ProcessKiller
 from tests.contract.fakes import FakeProcesses
 from tests.unit.core.engine.test_step import a_step, make_node, play, training
 
-MARK = 0x9ABCDEF012
+MARK, GONE = 0x9ABCDEF012, ProcessId(700, 5, "boot-1")
 
 
 def halting(
@@ -148,7 +148,7 @@ def test_what_lives_of_the_halted_launch_is_named_and_the_halt_was_not_seen_to_i
     serving = Serving(node, goes_on)
     command = serving.processes.add(700, uid=0, argv=["sh", "entry.sh"], mark=MARK)
     serving.processes.add(701, sid=701, uid=2002, argv=["helper", "--token=hf_abc"], mark=MARK)
-    incident.launch = LeftLaunch("llama", 0, (command,), MARK, (), Below())
+    read_back(incident, Below(), command)
     incident.launchers = (command,)
     assert serving.launch() == (ExitCode.HALTED if is_ended else ExitCode.NEEDS_HUMAN)
     named = serving.said[1:]
@@ -170,23 +170,46 @@ def test_where_more_was_the_launchs_than_was_noted_no_end_is_claimed(below: Belo
     """Nor is anything launched as if all of it were gone, though nobody who was noted lives."""
     node, incident = halting(HaltState.KILLED, StopTarget.PROCESSES)
     serving = Serving(node, lambda _supervised: incident.move(replace(incident.halt, stage=HaltState.HALTED)))
-    command = ProcessId(700, 5, "boot-1")
-    incident.launch = LeftLaunch("llama", 0, (command,), MARK, (), below)
-    incident.launchers = (command,)
+    read_back(incident, below)
+    incident.launchers = (GONE,)
     assert serving.launch() == ExitCode.NEEDS_HUMAN
     assert serving.said[-1].startswith(f"costgov: {told}")
 
 
+def read_back(incident: Incident, below: Below, command: ProcessId = GONE, uid: int = 0) -> None:
+    """As the governor has it that goes on with the halt."""
+    left = LeftLaunch("llama", uid, (command,), MARK, (), below)
+    incident.launch = LeftLaunch.of(left.row())
+    incident.note_below(incident.launch.below)
+
+
+def test_whom_this_governor_knows_and_does_not_list_it_sees_to_the_end() -> None:
+    node, incident = halting(HaltState.KILLED, StopTarget.PROCESSES)
+    incident.add_targets([{**process_row(GONE), "role": "child", "argv0": "python", "sent": "sent"}])
+
+    def ends(_supervised: SupervisedCommand) -> None:
+        serving.processes.end(GONE.pid)
+        incident.move(replace(incident.halt, stage=HaltState.HALTED))
+
+    serving = Serving(node, ends)
+    read_back(incident, Below(), serving.processes.add(GONE.pid, start_ticks=GONE.start_ticks))
+    incident.note_below(Below(unlisted=64))
+    assert serving.launch() == ExitCode.HALTED
+    incident.end(MonoNs(9), WallNs(9))
+    assert incident.stage_name == "HALTED"
+
+
 @pytest.mark.parametrize("stop", [StopTarget.PROCESSES, StopTarget.INSTANCE])
 @pytest.mark.parametrize(
-    ("below", "is_known"), [(Below(unlisted=64), True), (Below(missed=64), False), (NEVER_LOOKED, False)]
+    ("below", "is_known"),
+    [(Below(), True), (Below(unlisted=64), False), (Below(missed=64), False), (NEVER_LOOKED, False)],
 )
 def test_such_a_halt_is_closed_as_one_that_was_not_seen_to_its_end_unless_the_machine_was(
     stop: StopTarget, below: Below, is_known: bool
 ) -> None:
     node, incident = halting(HaltState.KILLED, StopTarget.PROCESSES)
     incident.plan = replace(incident.plan, stop=stop)
-    incident.launch, incident.below = LeftLaunch("llama", 0, (ProcessId(700, 5, "boot-1"),), MARK, (), below), below
+    read_back(incident, below)
     incident.move(replace(incident.halt, stage=HaltState.HALTED))
     incident.end(MonoNs(9), WallNs(9))
     is_told = is_known or stop is StopTarget.INSTANCE
@@ -202,7 +225,7 @@ def test_nor_beside_what_the_launchs_mark_alone_tells() -> None:
     serving = Serving(node, lambda _supervised: serving.processes.end(701))
     serving.processes.add(999, argv=["costgov", "run"])
     serving.processes.add(701, sid=701, mark=MARK)
-    incident.launch = LeftLaunch("llama", 1000, (ProcessId(700, 5, "boot-1"),), MARK, (), Below())
+    read_back(incident, Below(), uid=1000)
     assert serving.launch() == ExitCode.NEEDS_HUMAN
     assert (serving.launch(), serving.begun) == (None, 1), "nobody of it is left"
 

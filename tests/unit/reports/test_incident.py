@@ -65,9 +65,9 @@ def test_processes_that_were_not_noted_before_a_restart_are_not_said_to_have_end
     goes_on = entry(5 * S, "restored", stage="TERMED")
     halt = operator_halt_torn() | {"launch": left, "halt_stage": GivenUp.LEFT_UNNOTED.value}
     before = [one for one in halt["timeline"] if one["what"] not in ("exited", "halted")]
-    halt |= {"plan": {**halt["plan"], "stop": "PROCESSES"}}
-    for timeline, is_in_doubt in (([*before, goes_on, *closes], True), ([*before, *closes[:1]], False)):
-        shown = halt | {"timeline": timeline}
+    doubt = {"in_doubt": True}
+    for timeline, said in (([*before, goes_on, *closes], doubt), ([*before, *closes[:1]], dict[str, Any]())):
+        shown, is_in_doubt = halt | {"timeline": timeline} | said, bool(said)
         texts = (incident_markdown(shown), "\n".join(timeline_lines(shown)))
         assert all((told in text) == is_in_doubt for text in texts), texts
         assert all(("no process of the run is left" in text) != is_in_doubt for text in texts), texts

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import WallNs
 from governor.core.engine.incident_json import incident_of, incident_snapshot
+from governor.core.engine.incidents import feed
 from governor.core.engine.node import RUNS_MAX, Node
+from governor.core.events.effects import CloseIncident
 from governor.core.events.inputs import OperatorHalt, ProcessesSeen
-from governor.core.halt.incident import PROCESSES_MAX, TARGETS_MAX, TIMELINE_MAX, Incident, process_of
+from governor.core.halt.incident import (
+    PROCESSES_MAX,
+    TARGETS_MAX,
+    TIMELINE_MAX,
+    Below,
+    Incident,
+    LeftLaunch,
+    process_of,
+)
+from governor.core.halt.state import Fact, HaltState, StopTarget
 from governor.text.moments import moments, processes_text
 from tests.unit.core.engine.test_step import at, hello, make_node, peer, play, training
 
@@ -55,6 +70,18 @@ def test_a_fork_bomb_fills_no_incident_and_its_number_is_told() -> None:
     assert incident_of(snapshot).targets_unlisted == incident.targets_unlisted
     del snapshot["targets_unlisted"]
     assert incident_of(snapshot).targets_unlisted == 0, "as an older version wrote it"
+
+
+@pytest.mark.parametrize("below", [Below(), Below(missed=3)])
+def test_whose_processes_were_not_all_noted_is_not_said_to_have_ended(below: Below) -> None:
+    node, incident = halted()
+    managed = node.runs["llama"]
+    incident.launch = LeftLaunch("llama", 0, (process_of(row(700)),), 5, (), below)
+    incident.note_below(below)
+    incident.plan = replace(incident.plan, stop=StopTarget.PROCESSES)
+    incident.move(replace(incident.halt, stage=HaltState.KILLED))
+    (closes,) = [one for one in feed(node, managed, Fact.EXITED, at(40)) if isinstance(one, CloseIncident)]
+    assert (closes.has_ended, incident.stage_name) == ((False, "left_unnoted") if below.missed else (True, "HALTED"))
 
 
 def test_sigkill_is_told_of_as_many_as_it_has_reached_and_not_of_all_that_sigterm_had() -> None:

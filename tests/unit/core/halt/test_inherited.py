@@ -197,11 +197,11 @@ def test_a_session_that_others_were_in_too_tells_nothing(processes: FakeProcesse
 
 def test_that_the_list_was_cut_is_not_forgotten_by_who_goes_on(processes: FakeProcesses) -> None:
     """However many go on, one after the other: of those that were not listed nobody knows any more."""
-    launch = replace(left_launch(processes), cgroups=(), below=Below(unlisted=3))
+    launch = LeftLaunch.of(replace(left_launch(processes), cgroups=(), below=Below(unlisted=3)).row())
     for _ in range(2):
         seen = of_launch(launch).to_remember(processes.table())
-        assert (seen.unlisted, seen.missed) == (0, 3)
-        launch = replace(launch, below=seen)
+        launch = LeftLaunch.of(replace(launch, below=seen).row())
+        assert (launch.below.unlisted, launch.below.missed) == (0, 3)
 
 
 def test_that_nobody_has_looked_is_not_taken_for_nothing_to_see(processes: FakeProcesses) -> None:
@@ -214,7 +214,7 @@ def test_that_nobody_has_looked_is_not_taken_for_nothing_to_see(processes: FakeP
 
 def test_a_launch_is_the_same_behind_the_journal(processes: FakeProcesses) -> None:
     command, below = (processes.by_pid[pid].facts.process for pid in (COMMAND, 601))
-    launch = LeftLaunch("drill", ROOT, (command,), MARK, (GROUP,), Below((below,), (below,), 3))
+    launch = LeftLaunch("drill", ROOT, (command,), MARK, (GROUP,), Below((below,), (below,), missed=3))
     assert LeftLaunch.of(launch.row()) == launch
     with pytest.raises(ValueError, match="command"):
         LeftLaunch.of({**launch.row(), "processes": []})

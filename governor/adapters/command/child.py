@@ -40,6 +40,8 @@ LOOK_PERIOD_NS: Final = NS_PER_S
 INTERRUPTS_BEFORE_LEAVING: Final = 3
 
 
+# A NUL in an argument is a ValueError, and what fails between fork and exec a SubprocessError.
+CANNOT_RUN: Final = (OSError, ValueError, subprocess.SubprocessError)
 Tell = Callable[[int, int, OwnGroup | None], None]
 
 
@@ -246,7 +248,7 @@ def start_command(
     argv: Sequence[str], trainer_socket: str, name: str, sink: IO[bytes] | None, as_found: AbstractContextManager[None],
     before: BeforeChildren, state_dir: Path | None = None, tell: Tell = _tell_nobody,
 ) -> Command:  # fmt: skip
-    """Start it. Within `as_found`, what is started ignores no signal for our sake. OSError: it cannot be run.
+    """Start it. Within `as_found`, what is started ignores no signal for our sake. CANNOT_RUN: it cannot be run.
 
     `state_dir`: where what it starts holds the lock of its launch. `tell`: gets its pid, its mark and its group before
     its first instruction, which waits for that.
@@ -286,7 +288,7 @@ def start_command(
 
     try:
         process = start_waiting(start, as_found, told)
-    except OSError:
+    except BaseException:
         if group is not None:
             group.remove()
         raise

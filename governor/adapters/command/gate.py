@@ -7,7 +7,6 @@ the command has not begun, or the journal has it.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import select
@@ -45,14 +44,13 @@ class _Gate:
             os._exit(1)
 
     def open(self) -> None:
-        with contextlib.suppress(BrokenPipeError):  # A signal has ended it where it waited.
-            os.write(self.go[1], _GO)
+        os.write(self.go[1], _GO)  # Into a pipe that we could read too: also where it has ended as it waited.
 
 
 def start_waiting(
     start: Start, as_found: AbstractContextManager[None], tell: Callable[[int], None]
 ) -> subprocess.Popen[bytes]:
-    """Start a process, and let it go when `tell`, which gets its pid, has returned. OSError: it cannot be run.
+    """Start a process, and let it go when `tell`, which gets its pid, has returned. What `start` raises, it raises.
 
     `as_found`: the signals' dispositions are so until the process is there. `start` is called on a thread, since it
     returns only when the program runs. That thread lives as long as the program: to a program that asks for a signal
@@ -64,7 +62,7 @@ def start_waiting(
     def begin() -> None:
         try:
             found.append(start(gate.wait))
-        except (OSError, subprocess.SubprocessError) as error:
+        except Exception as error:  # noqa: BLE001 # Raised again below.
             failed.append(error)
         finally:
             os.close(gate.said[1])  # Where nothing was forked, this is what the other thread reads.

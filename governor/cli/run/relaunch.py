@@ -55,13 +55,23 @@ def own_argv(name: str, argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def note_launch(
-    governor: Governor, name: str, argv: Sequence[str], pid: int, mark: int | None, group: OwnGroup | None
+    governor: Governor, name: str, argv: Sequence[str], pid: int, mark: int | None, group: OwnGroup | None,
+    *, say: Callable[[str], None] | None = None,
 ) -> None:  # fmt: skip
-    """Have the command in the journal: a launch of this name after our `kill -9` must know it."""
+    """Have the command in the journal: a launch of this name after our `kill -9` must know it.
+
+    `say`: told where that cannot be, for /proc does not show it.
+    """
+    why = "is not shown in /proc"
     try:
         facts = governor.processes.facts(pid)
-    except OSError:  # No free descriptors.
-        return
+    except OSError as error:  # No free descriptors.
+        facts, why = None, f"cannot be looked at in /proc ({error.strerror})"
+    if facts is None and say is not None:
+        say(
+            f"costgov: pid {pid} {why}, and is not noted: if costgov is killed, the next launch of {name} may start "
+            "beside it"
+        )
     if facts is not None:
         marks, cgroups = () if mark is None else (mark,), () if group is None else (group.path,)
         at, own = governor.clock.mono(), own_argv(name, argv)
@@ -69,12 +79,13 @@ def note_launch(
         governor.daemon.apply(launched)
 
 
-def cannot_run(governor: Governor, program: str, error: OSError) -> int:
+def cannot_run(governor: Governor, program: str, error: Exception) -> int:
     """Say so, and that this launch is over: its process was there perhaps, and ran nothing."""
     if governor.node.launched is not None:
         for seen in (LauncherExited, CommandLeft):
             governor.daemon.apply(seen(governor.clock.mono()))
-    sys.stderr.write(f"costgov: {program}: cannot be run: {error.strerror}\n")
+    why = error.strerror if isinstance(error, OSError) and error.strerror else error
+    sys.stderr.write(f"costgov: {plain(program)}: cannot be run: {plain(str(why))}\n")
     return ExitCode.NOT_FOUND if isinstance(error, FileNotFoundError) else ExitCode.CANNOT_EXECUTE
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
-from governor.adapters.command.child import Command, CommandEnd, end_command, living, start_command
+from governor.adapters.command.child import CANNOT_RUN, Command, CommandEnd, end_command, living, start_command
 from governor.adapters.command.orphans import BeforeChildren, Reaper
 from governor.adapters.command.surroundings import Surroundings
 from governor.adapters.journal.ended_runs import prune
@@ -117,9 +117,9 @@ def _run_governed(
                 try:
                     command = start_command(
                         argv, str(governor.trainer_socket), name, sink, signals.as_found(), before,
-                        settings.paths.state_dir, partial(note_launch, governor, name, argv),
+                        settings.paths.state_dir, partial(note_launch, governor, name, argv, say=console.print_line),
                     )  # fmt: skip
-                except OSError as error:
+                except CANNOT_RUN as error:
                     return cannot_run(governor, argv[0], error)
                 answers = SignalAnswers(command, console.print_line)
                 outcome.lives = partial(_lives, command)

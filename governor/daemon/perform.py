@@ -46,7 +46,7 @@ from governor.core.money.charges import charge_row
 from governor.daemon.calls import Call, Calls
 from governor.daemon.log_quota import LogQuota, more_like_it
 from governor.daemon.observers import Observers
-from governor.daemon.process_killer import ProcessKiller
+from governor.daemon.process_killer import ProcessKiller, Table
 from governor.ports import Checkpoints, Clock, Cloud, Inbox, Journal, Processes, Row, Sent
 from governor.wire.frames import confirm_packet, refuse_packet, request_packet
 
@@ -210,26 +210,26 @@ class Performer:
             kept.append(persist_incident(self.node, managed))
         self._persist(kept)
 
-    def _look_below(self, managed: ManagedRun) -> bool:
+    def _look_below(self, managed: ManagedRun, table: Table | None = None) -> bool:
         """Note what the halt's launch has now, if it is the command's: we may be killed. Whether there is news."""
         incident = managed.incident
         if incident is None:
             return False
-        below = self.process_killer.below((*incident.launchers, *incident.rank_processes), incident.launch)
+        below = self.process_killer.below((*incident.launchers, *incident.rank_processes), incident.launch, table)
         if below is None or below == incident.below:
             return False
         incident.note_below(below)
         return True
 
     def _with_below(
-        self, run: str, kept: Sequence[Record | PersistIncident] = ()
+        self, run: str, kept: Sequence[Record | PersistIncident] = (), table: Table | None = None
     ) -> list[Record | PersistIncident]:  # fmt: skip
         """What is to be committed before a signal that ends: `kept`, with what the halt's launch has by now.
 
         A signal ends what ties the others to it, and we may be killed before we can look behind it.
         """
         managed = self.node.runs.get(run)
-        if managed is None or not self._look_below(managed):
+        if managed is None or not self._look_below(managed, table):
             return list(kept)
         newest = persist_incident(self.node, managed)
         seen = {"launch": newest.snapshot["launch"]} if "launch" in newest.snapshot else {}
@@ -327,12 +327,13 @@ class Performer:
             return False
         return facts is not None and facts.uid not in (managed.run.uid, *managed.incident.named_uids)
 
+    def _before_late(self, incident_id: str, table: Table) -> None:
+        late = self.node.of_incident(incident_id)
+        self._persist(self._with_below(late.run.run, table=table) if late is not None else [])
+
     def scan(self, at: MonoNs) -> list[ProcessesSeen]:
         """What the search for processes has found. Signals that had waited for it are noted now."""
-        for incident_id in self.process_killer.waiting():
-            late = self.node.of_incident(incident_id)
-            self._persist(self._with_below(late.run.run) if late is not None else [])
-        seen = self.process_killer.scan(at)
+        seen = self.process_killer.scan(at, self._before_late)
         for incident_id, signum, hit in self.process_killer.take_late():
             managed = self.node.of_incident(incident_id)
             if managed is not None and managed.incident is not None:

@@ -100,9 +100,9 @@ class ProcessKiller:
         if known is not None:
             killing.members, killing.apart, killing.siblings = known.members, known.apart, known.siblings
         self._open[incident_id] = killing
-        table = self._table()
+        table = self._read()
         killing.is_waiting = table is None
-        return self._begin(killing, table) if table is not None else []
+        return self._begin(killing, self._learned(table)) if table is not None else []
 
     def _inherit(self, launch: LeftLaunch | None) -> Inherited | None:
         """What is known of a launch that is not below us. None where it is."""
@@ -113,16 +113,18 @@ class ProcessKiller:
             self._inherited[launch.processes] = made
         return self._inherited[launch.processes]
 
-    def below(self, processes: Iterable[ProcessId], launch: LeftLaunch | None = None) -> Below | None:
+    def below(
+        self, processes: Iterable[ProcessId], launch: LeftLaunch | None = None, table: Table | None = None
+    ) -> Below | None:  # fmt: skip
         """What a governor that goes on with a halt must know, as of now. `processes`: the run's ranks and launchers.
 
-        None: it is not of the command, or the process table cannot be read.
+        `table`: read before. None: it is not of the command, or the process table cannot be read.
         """
         adoption = self._inherit(launch) or self.adoption
         if adoption is None or not adoption.is_among(processes):
             return None
         try:
-            table: Table = self.processes.table()
+            table = self.processes.table() if table is None else table
         except OSError:
             return None
         adoption.learn(table)
@@ -139,10 +141,6 @@ class ProcessKiller:
         known.learn(table)
         living = known.living(table, tuple(uids), own, others)
         return tuple(facts for facts in living if not self.processes.is_gone(facts.process))
-
-    def waiting(self) -> list[str]:
-        """The halts whose signal waits for a readable process table."""
-        return [incident_id for incident_id, killing in self._open.items() if killing.is_waiting]
 
     def take_late(self) -> list[tuple[str, signal.Signals, list[dict[str, Any]]]]:
         """The signals that had waited and have been sent since: incident, signal, and as `begin` returns it."""
@@ -249,7 +247,7 @@ class ProcessKiller:
         is_killed = not managers(table, foreign, 0) and group.kill()
         return tuple(facts.process for facts in inside) if is_killed else ()
 
-    def _table(self) -> Table | None:
+    def _read(self) -> Table | None:
         """The process table; None while it cannot be read (no descriptors, no memory). That is not an empty table."""
         try:
             table: Table = self.processes.table()
@@ -259,6 +257,9 @@ class ProcessKiller:
             self.blind = error.strerror or "unknown error"
             return None
         self.blind = None
+        return table
+
+    def _learned(self, table: Table) -> Table:
         for adoption in (self.adoption, *self._inherited.values()):
             if adoption is not None:
                 adoption.learn(table)
@@ -270,17 +271,25 @@ class ProcessKiller:
             self.processes.send(process, signal.SIGCONT)  # A stopped process gets SIGTERM only once it continues.
         return self.processes.send(process, signum)
 
-    def scan(self, at: MonoNs) -> list[ProcessesSeen]:
-        """Look which processes are left. Signal new ones and, after SIGKILL, survivors again."""
+    def scan(
+        self, at: MonoNs, before_late: Callable[[str, Table], None] = lambda _incident_id, _table: None
+    ) -> list[ProcessesSeen]:  # fmt: skip
+        """Look which processes are left. Signal new ones and, after SIGKILL, survivors again.
+
+        `before_late`: gets a halt whose signal has waited, with the table by which it is sent next.
+        """
         due = {name: killing for name, killing in self._open.items() if at >= killing.next_at}
         if not due:
             return []
-        table = self._table()
-        if table is None:
+        read = self._read()
+        if read is None:
             for killing in due.values():
                 killing.empty_scans = 0
                 killing.next_at = MonoNs(at + SCAN_NS)
             return []
+        for name in [name for name, killing in due.items() if killing.is_waiting]:
+            before_late(name, read)
+        table = self._learned(read)
         return [seen for name, killing in due.items() if (seen := self._scan_one(name, killing, table, at)) is not None]
 
     def _scan_one(self, incident_id: str, killing: KillInProgress, table: Table, at: MonoNs) -> ProcessesSeen | None:

@@ -241,6 +241,11 @@ class TestTheRule:
         with as_uid(nobody):
             assert doubt(path, nobody) is None
 
+    def test_to_nobodys_number_root_gives_no_directory(self, of_root: Path, doubt: Doubt) -> None:
+        """In a user namespace it is the number of every owner who has none there."""
+        nobody = peers.overflow_uid()
+        assert doubt(str(owned(of_root / "costgov", nobody) / "control.sock"), nobody) is not None
+
     @pytest.mark.parametrize("is_mapped", [False, True])
     def test_nobodys_number_where_others_have_none(self, open_to_all: Path, doubt: Doubt, is_mapped: bool) -> None:
         """Whoever is 65534 in a user namespace believed every user of the machine."""

@@ -308,8 +308,8 @@ def test_a_halt_of_the_command_has_its_launch_in_the_journal_for_whoever_goes_on
     play(node, OperatorHalt(at(1), "job", "enough", 0))
     incident = node.runs["job"].incident
     assert incident is not None
-    below = Below((trainer,), (trainer,), 64)
-    incident.note_below(below)
+    incident.note_below(Below((trainer,), (trainer,), unlisted=64))
+    below = Below((trainer,), (trainer,), missed=64)  # Nobody knows them any more.
     again = make_node(cloud="none", exclusive=True)
     for _ in range(2):  # Who goes on may be killed too, and has no command of its own.
         restore_incidents(again, [json.loads(json.dumps(incident_snapshot(node, incident)))], at(2), WallNs(at(2)))

@@ -36,6 +36,7 @@ from governor.daemon.launches import SupervisedCommand
 from governor.ports import Sent
 from governor.reports.terminal import resume_lines
 from governor.settings.model import Paths
+from governor.text.table import plain
 
 COMMAND_CHARS_MAX: Final = 80
 _DOING: Final = {

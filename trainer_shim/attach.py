@@ -90,8 +90,7 @@ class Shim:
 
         resume() finds it, and a halt counts it as saved work. Returns at once; call it as often as you would save.
         """
-        if not self.watching or not _WAY.tells_absent():
-            self._meter.watch.checkpoint()
+        self._meter.watch.checkpoint()
 
     def finish(self, reason: str = "finished", completed: bool = True) -> None:
         """Tell the governor that training is over (`completed` = as planned). Idempotent."""
@@ -336,7 +335,7 @@ def _start(shim: Shim, call: _Call, known: Optional[Kind]) -> None:
 def _watcher(*args: Any, **kwargs: Any) -> Watch:
     from .watcher import Watcher
 
-    return Watcher(*args, **kwargs)
+    return Watcher(*args, absent=_WAY.presence().absent, **kwargs)
 
 
 def _replicas(

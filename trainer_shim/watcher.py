@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from .connection.peers import socket_paths
 from .governor_socket import GovernorSocket, clip, unwatched_line
@@ -44,7 +44,8 @@ class Watcher:
     and as often on every rank: the ranks find each other by that count.
 
     `hello` holds the hello fields known at attach (wire.FRAMES["hello"]). `saver` is None where the loop cannot save.
-    Where a framework saves by itself it only knows the position: see wants_save.
+    Where a framework saves by itself it only knows the position: see wants_save. `absent` says, on another thread than
+    the training's, why no two ranks would save the same for the script.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Watcher:
         *,
         environ: Mapping[str, str] = os.environ,
         signal: Optional[int] = None,
+        absent: Callable[[], Optional[str]] = lambda: None,
     ) -> None:
         self._environ = environ
         self._progress = progress
@@ -82,7 +84,7 @@ class Watcher:
         self._connect = functools.partial(connect, place.world_size, prefix, meeting)
         self._save_at_step = SaveAtStep(place.rank, self._gate, progress, saver, self._governor)
         self._agreement = AgreementThread(
-            place, self._gate, self._save_at_step, self._requests, self._connect, self._note_last_good
+            place, self._gate, self._save_at_step, self._requests, self._connect, self._note_last_good, absent
         )
         self._listener = Listener(
             self._governor, self._signal_wakeup, progress, self._requests, self._agreement, self._once_a_second

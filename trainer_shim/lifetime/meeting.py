@@ -7,10 +7,13 @@ meet in resume(), there: who is behind begins the newest one. A count of one's o
 A turn is decided once. "Over" comes from the first rank that sees its former training over: that one waits for nobody,
 and whoever comes to the turn later goes by it. "Goes on" is said when all have come and nobody saw that, or no more
 came in time. It closes that turn alone: who sees more later opens the next, and in resume() the others learn it.
+
+One store serves all ranks. So each counts itself into its turn, and no rank asks for every other by its name.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from enum import Enum
@@ -23,6 +26,8 @@ TOLD_S = 20.0
 TURNS_MAX = 1_000  # Opened by other ranks since this one came last. Past that it opens one of its own.
 _POLL_S = 0.02
 _POLL_PER_RANK_S = 0.0002  # One store serves them all.
+NAMES_MAX = 16  # So many ranks are asked for by name to say who is absent.
+_POLLS_PER_LOOK = 8  # One poll reads one counter. A look whether anybody will never come reads more.
 _OVER, _GOES_ON = "over", "goes on"
 _IN, _OUT = "in", "out"
 
@@ -56,13 +61,62 @@ class Ranks:
         self.world_size = world_size
         self.poll_s = poll_s or max(_POLL_S, _POLL_PER_RANK_S * world_size)
 
-    def place_of(self, rank: int) -> int:
+    def settle_in(self, turn: int) -> None:
+        """This rank is watched in that turn, and no longer in the one before."""
+        before = self._place_of(self.rank)
+        if before == turn:
+            return
+        if before:
+            self.store.add("there/%d" % before, -1)
+        self.store.settle("first/%d" % turn, str(self.rank))
+        self.store.add("there/%d" % turn, 1)
+        self.store.set("at/%d" % self.rank, str(turn))  # Last: what broke off before it is done again.
+
+    def stay_apart(self, turn: int) -> None:
+        """Nobody may wait for this rank until it begins a turn after that one."""
+        if self.store.get("apart/%d" % self.rank) == str(turn):
+            return
+        self.store.set("apart/%d" % self.rank, str(turn))
+        place = self.store.add("aparts/%d" % turn, 1)
+        self.store.set("aparts/%d/%d" % (turn, place), str(self.rank))
+
+    def missing(self, turn: int) -> int:
+        """Return how many ranks are not watched in that turn, or no longer."""
+        return self.world_size - self.store.add("there/%d" % turn, 0)
+
+    def told_missing(self, turn: int) -> str:
+        """Say who is one of them: by its name where it is among the first."""
+        for other in range(min(self.world_size, NAMES_MAX)):
+            if self._place_of(other) != turn:
+                return "rank %d" % other
+        return "one of the ranks from %d on" % NAMES_MAX
+
+    def ahead_of(self, turn: int) -> Optional[int]:
+        """Return a rank that was watched in a later turn."""
+        for later in range(turn + 1, turn + TURNS_MAX):
+            first = self.store.get("first/%d" % later)
+            if first is not None:
+                return int(first)
+            if self.store.get("open/%d" % later) is None:
+                break
+        return None
+
+    def apart_from(self, turn: int) -> Optional[int]:
+        """Return a rank that is not in that turn, and said just before it, or later, that nobody may wait for it."""
+        for said_in in range(turn - 1, turn + TURNS_MAX):
+            said = self.store.add("aparts/%d" % said_in, 0)
+            for place in range(said, max(0, said - NAMES_MAX), -1):
+                other = int(self.store.get("aparts/%d/%d" % (said_in, place)) or self.rank)
+                is_apart = int(self.store.get("apart/%d" % other) or -1) >= turn - 1
+                if is_apart and self._place_of(other) < turn:
+                    return other
+            if said_in > turn and self.store.get("open/%d" % said_in) is None:
+                break
+        return None
+
+    def _place_of(self, rank: int) -> int:
         """Return the turn in which that rank is watched; 0: it has not said."""
         return int(self.store.get("at/%d" % rank) or 0)
-
-    def is_apart(self, rank: int, turn: int) -> bool:
-        """Whether that rank has said just before that turn that nobody may wait for it."""
-        return int(self.store.get("apart/%d" % rank) or -1) >= turn - 1
 
     def all_came(self, turn: int) -> bool:
         """Whether every rank came to that turn and saw its training go on."""
@@ -121,20 +175,39 @@ class Way:
             raise error
         return found or (Where.TOGETHER, 0)
 
-    def tells_absent(self) -> bool:
-        """Whether nothing can be saved, for a rank is in another turn. A line says so, once in each turn."""
-        if self._steps.is_whole:
-            return False
+    def presence(self) -> "Presence":
+        """Return who can be asked whether all ranks are in the turn of what is watched."""
+        return Presence(self._find_ranks, self.number)
+
+
+class Presence:
+    """Whether all ranks would save what the script asks for. It asks the store: on the agreement's thread alone."""
+
+    def __init__(self, find_ranks: Callable[[], Optional[Ranks]], turn: int) -> None:
+        self._find_ranks = find_ranks
+        self._turn = turn
+        self._is_whole = False
+        self._missing = 0
+        self._told = ""  # Who is one of so many.
+
+    def absent(self) -> Optional[str]:
+        """Say that a rank is in another turn than this one. Once all were here nobody is asked again."""
+        if self._is_whole:
+            return None
         ranks, _ = attempt(self._find_ranks)
-        absent = None if ranks is None else attempt(self._steps.absent, ranks)[0]
-        if absent is None:
-            return False
-        if self._told != self.number and ranks.rank == 0:
-            self._told = self.number
-            print_line(
-                "checkpoint(): rank %d trains something else, or has not attached this: nothing is saved" % absent
-            )
-        return True
+        return None if ranks is None else attempt(self._look, ranks)[0]
+
+    def _look(self, ranks: Ranks) -> Optional[str]:
+        missing = ranks.missing(self._turn)
+        # Those that attached before the ranks had met have not counted themselves, and are in the first turn.
+        ahead = ranks.ahead_of(1) if missing > 0 and self._turn == 1 else None
+        self._is_whole = missing <= 0 or (self._turn == 1 and ahead is None)
+        if self._is_whole:
+            return None
+        if missing != self._missing:
+            self._missing = missing
+            self._told = ranks.told_missing(self._turn) if ahead is None else "rank %d" % ahead
+        return "%s trains something else, or has not attached this" % self._told
 
 
 class Steps:
@@ -144,7 +217,6 @@ class Steps:
         self.waits = waits
         self.last = self.number = 0
         self._in_vain = False
-        self.is_whole = False
 
     def arrive(self, ranks: Optional[Ranks], is_over: bool) -> Optional[int]:
         """Return the number of the turn that begins, None: the former training goes on, and nothing is watched beside.
@@ -179,12 +251,12 @@ class Steps:
     def stay_apart(self, ranks: Optional[Ranks]) -> None:
         """Nobody may wait for this rank until it begins another turn."""
         if ranks is not None:
-            ranks.store.set("apart/%d" % ranks.rank, str(self.last))
+            ranks.stay_apart(self.last)
 
     def settle_in(self, ranks: Optional[Ranks]) -> None:
         """This rank is watched in the turn that it has taken."""
         if ranks is not None:
-            ranks.store.set("at/%d" % ranks.rank, str(self.number))
+            ranks.settle_in(self.number)
 
     def gather(self, ranks: Ranks) -> Tuple[Where, int]:
         """Wait in resume() for all ranks to be in this turn; return where they are, and the rank that is elsewhere.
@@ -192,49 +264,29 @@ class Steps:
         Raises TimeoutError where one that has not attached yet does not come.
         """
         self.settle_in(ranks)  # It may have attached before the ranks had met.
-        for other in range(ranks.world_size):
-            where = self._where(ranks, other)
-            if where is Where.APART:
-                self.stay_apart(ranks)
-            if where is not Where.TOGETHER:
-                return where, other
-        return Where.TOGETHER, ranks.rank
-
-    def absent(self, ranks: Ranks) -> Optional[int]:
-        """Return a rank that is in another turn than this one. Once all were here nobody is asked again."""
-        if self.is_whole:
-            return None
-        for other in range(ranks.world_size):
-            place = ranks.place_of(other)
-            if place != self.number and (place or self.number > 1):  # Before the ranks have met nobody says a place.
-                return other
-        self.is_whole = True
-        return None
-
-    def _where(self, ranks: Ranks, other: int) -> Where:
-        start, apart_since, is_told = time.monotonic(), 0.0, False
-        while True:
-            place, now = ranks.place_of(other), time.monotonic()
-            if place >= self.number:
-                return Where.TOGETHER if place == self.number else Where.AHEAD
-            if not ranks.is_apart(other, self.number):
-                apart_since = 0.0
-            elif not apart_since:
-                apart_since = now
-            elif now - apart_since > self.waits.answer_s:
-                # It may be about to come: one word counts for all who wait, and for itself.
-                ranks.store.settle("in/%d/%d" % (self.number, other), _OUT)
-                return Where.APART
+        start, is_told, elsewhere = time.monotonic(), False, _Elsewhere(ranks, self.number, self.waits.answer_s)
+        for poll in itertools.count():
+            if ranks.missing(self.number) <= 0:
+                break
+            now = time.monotonic()
+            found = elsewhere.look(now) if poll % _POLLS_PER_LOOK == 0 else None
+            if found is not None:
+                if found[0] is Where.APART:
+                    self.stay_apart(ranks)
+                return found
             if now - start > TOLD_S and not is_told:
                 is_told = True
-                print_line("resume(): waits for rank %d, which has not attached this training" % other)
+                told = ranks.told_missing(self.number)
+                print_line("resume(): waits for %s, which has not attached this training" % told)
             if now - start > self.waits.resume_s:
                 self.stay_apart(ranks)
-                raise TimeoutError("resume(): rank %d did not join within %d s" % (other, self.waits.resume_s))
+                told = ranks.told_missing(self.number)
+                raise TimeoutError("resume(): %s did not join within %d s" % (told, self.waits.resume_s))
             time.sleep(ranks.poll_s)
+        return Where.TOGETHER, ranks.rank
 
     def _take(self, number: int) -> int:
-        self._in_vain = self.is_whole = False
+        self._in_vain = False
         self.number = number
         return number
 
@@ -267,3 +319,27 @@ class Steps:
             time.sleep(ranks.poll_s)
         self._in_vain = not ranks.all_came(self.last)
         return ranks.store.settle(key, _GOES_ON), False
+
+
+class _Elsewhere:
+    """Who will not come to the turn that the others wait in."""
+
+    def __init__(self, ranks: Ranks, turn: int, patience_s: float) -> None:
+        self._ranks = ranks
+        self._turn = turn
+        self._patience_s = patience_s
+        self._apart: Tuple[Optional[int], float] = (None, 0.0)  # Since when.
+
+    def look(self, now: float) -> Optional[Tuple[Where, int]]:
+        """Return a rank that is ahead, or that has been apart for so long."""
+        ahead = self._ranks.ahead_of(self._turn)
+        if ahead is not None:
+            return Where.AHEAD, ahead
+        apart, (before, since) = self._ranks.apart_from(self._turn), self._apart
+        if apart is None or apart != before:
+            self._apart = (apart, now)
+        elif now - since > self._patience_s:
+            # It may be about to come: one word counts for all who wait, and for itself.
+            self._ranks.store.settle("in/%d/%d" % (self._turn, apart), _OUT)
+            return Where.APART, apart
+        return None

@@ -21,7 +21,7 @@ from .facts import position_of
 from .open_requests import OWN, CheckpointRequest, OpenRequests, notice_of, request_of_notice
 from .save_at_step import SaveAtStep, order_of
 from .step_gate import Order, Result, StepGate
-from .store import KeyStore, StoreLostError
+from .store import KeyStore, StoreLostError, polls_s
 
 # Other ranks' threads post their positions within milliseconds. A rank that is silent for so long is frozen or gone.
 # Those that hold for it would rather train, or be seen to hang.
@@ -30,10 +30,6 @@ AGREE_LIMIT_NS = 30_000_000_000
 OWN_WAIT_NS = 120_000_000_000
 # A save that began is finished, past the deadline too. Past this much more, some rank will never be heard of again.
 FINISH_LIMIT_NS = 600_000_000_000
-POLL_S = 0.005  # While a round is open.
-POLL_PER_RANK_S = 0.0002  # The one store serves every rank: at most 5,000 polls per second in all.
-IDLE_POLL_S = 0.05
-IDLE_POLL_PER_RANK_S = 0.001  # Likewise, at most 1,000.
 RECONNECT_S = 5.0
 _DECIDE_AGAIN_NS = 1_000_000_000  # The rank that posted last should have decided; it may have died between the two.
 
@@ -46,6 +42,7 @@ class AgreementThread:
     def __init__(
         self, place: Place, gate: StepGate, save_at_step: SaveAtStep, requests: OpenRequests,
         connect: Callable[[], Optional[KeyStore]], on_saved: Callable[[Dict[str, Any], int], None],
+        absent: Callable[[], Optional[str]] = lambda: None,
     ) -> None:  # fmt: skip
         self._place = place
         self._gate = gate
@@ -53,6 +50,7 @@ class AgreementThread:
         self._requests = requests
         self._connect = connect
         self._on_saved = on_saved
+        self._lacking = absent
         save_at_step.wake = self.wake
         self._store: Optional[KeyStore] = None
         self._generation = 0
@@ -62,13 +60,12 @@ class AgreementThread:
         self._voted = False  # In this generation: our part is durable, or it never will be.
         self._committed: Optional[Verdict] = None  # Likewise, on rank 0: the manifest stands.
         self._absent = Absent()
-        self._said = ""  # Why the script's last request failed, without digits.
+        self._unsaved = outcome.Unsaved(place.rank)
         self._stop = threading.Event()
         self._wake = ReentrantEvent()
-        self.poll_s = max(POLL_S, POLL_PER_RANK_S * place.world_size)
+        self.poll_s, self._idle_s = polls_s(place.world_size)
         self.reconnect_s = RECONNECT_S
         self.own_wait_ns = OWN_WAIT_NS
-        self._idle_s = max(IDLE_POLL_S, IDLE_POLL_PER_RANK_S * place.world_size)
         self._thread = threading.Thread(target=self._run, name="costgov-agree", daemon=True)
 
     def start(self) -> None:
@@ -148,7 +145,7 @@ class AgreementThread:
             return False
         notice = round_.notice()
         if notice is None:
-            if request is None:
+            if request is None or self._lacks_rank(request):
                 return False
             notice = round_.announce(notice_of(request, self._boot_id, time.monotonic_ns()))
         self._entered = True
@@ -156,6 +153,13 @@ class AgreementThread:
         round_.harden(request)
         self._end(*self._run_round(round_))
         return True
+
+    def _lacks_rank(self, request: CheckpointRequest) -> bool:
+        """Whether the script asked for what not all ranks would save: nobody shall stand still for it."""
+        told = self._lacking() if request.is_own else None
+        if told is not None:
+            self._close_unsaved(Phase.ABORTED, {"abort": told})
+        return told is not None
 
     def _end(self, ending: Phase, verdict: Verdict) -> None:
         """Ack the end of the round, and stand still where the incident is a halt."""
@@ -174,25 +178,21 @@ class AgreementThread:
 
     def _close_saved(self, verdict: Verdict) -> None:
         record, step = self._save_at_step.dated(verdict["record"]), int(verdict["step"])
-        self._said = ""
+        self._unsaved.forget()
         self._requests.close(Phase.SAVED.value, step=step, checkpoint=record)
         self._on_saved(record, step)
 
     def _close_unsaved(self, ending: Phase, verdict: Verdict) -> None:
         """Ack why nothing is saved. What the script asked for and does not get is said where it runs, too."""
-        reason, is_own = clip(verdict["abort"]), self._request.incident.startswith(OWN)
-        kind = "".join(one for one in reason if not one.isdigit()) if is_own else ""  # The step is another each time.
+        reason = clip(verdict["abort"])
         has_ended = self._gate.finished or verdict.get("left") == Left.FINISHED.name  # Anywhere: each run ends once.
-        if kind not in ("", self._said) and not has_ended and self._place.rank == 0:
-            print_line("checkpoint(): %s: nothing is saved" % reason)
-        self._said = kind
+        self._unsaved.say(reason if self._request.incident.startswith(OWN) else "", is_silent=has_ended)
         step = {"step": verdict["step"]} if "step" in verdict else {}
         self._requests.close(ending.value, reason=reason, **step)
 
     def _next_generation(self) -> None:
         self._generation += 1
-        self._entered = self._voted = False
-        self._committed = None
+        self._entered, self._voted, self._committed = False, False, None
 
     # One round, phase after phase. StoreLostError and OSError end it from outside.
 

@@ -6,6 +6,7 @@ import os
 from typing import Any, Dict
 
 from trainer_shim.governor_socket import clip
+from trainer_shim.guard import print_line
 from trainer_shim.launch import Place
 
 from . import checkpoint
@@ -69,3 +70,22 @@ def commit(
     record.update(path=final, manifest=os.path.join(final, checkpoint.MANIFEST))
     exit_code = str(request.exit_code) if request.exit_after else None
     return {"record": record, "step": order.step, "exit": exit_code}
+
+
+class Unsaved:
+    """Why nothing is saved that the script asked for: the first rank says it where the script runs, and once."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._said = ""
+
+    def say(self, reason: str, is_silent: bool) -> None:
+        """`reason`: empty where a governor asked, who reports it."""
+        kind = "".join(one for one in reason if not one.isdigit())  # The step is another each time.
+        if kind not in ("", self._said) and not is_silent and self._rank == 0:
+            print_line("checkpoint(): %s: nothing is saved" % reason)
+        self._said = kind
+
+    def forget(self) -> None:
+        """Something was saved."""
+        self._said = ""

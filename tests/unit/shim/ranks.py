@@ -6,7 +6,7 @@ import errno
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +89,9 @@ class Rank:
         self.save_at_step = SaveAtStep(rank, self.gate, self.progress, self.saver, governor)
         place = Place("run", "attempt", rank, RANKS, rank, RANKS)
         self.agreement = AgreementThread(
-            place, self.gate, self.save_at_step, self.requests, lambda: store, lambda *_: None
+            place, self.gate, self.save_at_step, self.requests, lambda: store, lambda *_: None, self._absent
         )
+        self.lacking: Callable[[], str | None] = lambda: None
         self.pace_s = pace_s
         self.strides: Iterator[int] = itertools.repeat(1)  # From boundary to boundary.
         self.halt = threading.Event()
@@ -117,6 +118,9 @@ class Rank:
         with self.changed:
             self.acks.append(dict(ack))
             self.changed.notify_all()
+
+    def _absent(self) -> str | None:
+        return self.lacking()
 
     def _train(self) -> None:
         step = 0

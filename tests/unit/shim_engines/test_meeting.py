@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import pytest
 
-from trainer_shim.lifetime.meeting import Ranks, Steps, Waits, Way, Where
+from trainer_shim.lifetime.meeting import NAMES_MAX, Presence, Ranks, Steps, Waits, Way, Where
 from trainer_shim.saving.store import MemoryStore, StoreLostError
 
 T = TypeVar("T")
-LONG_S = 60.0
+LONG_S = 10.0
 
 
 class Rank:
@@ -33,6 +33,9 @@ class Rank:
 
     def where(self) -> Where:
         return self.steps.gather(self.ranks)[0]
+
+    def absent(self) -> str | None:
+        return Presence(lambda: self.ranks, self.steps.number).absent()
 
     def _in(self, number: int | None) -> int | None:
         if number is not None:
@@ -108,13 +111,13 @@ def test_a_rank_that_has_waited_in_vain_waits_less_until_the_next_training(two: 
 def test_ranks_of_which_one_began_a_stage_alone_meet_in_resume(two: tuple[Rank, Rank]) -> None:
     let_wait(two, LONG)
     assert two[0].arrive(True) == 2
-    assert two[0].steps.absent(two[0].ranks) == 1, "what is asked for now no two ranks would save"
+    assert "rank 1 trains something else" in (two[0].absent() or ""), "what is asked for now no two ranks would save"
     assert two[1].arrive(True) == 2, "it comes first, and takes rank 0's stage for the next one"
     assert two[0].arrive(True) == 3
     assert two[1].where() is Where.AHEAD
     assert two[1].arrive(True) == 3
     assert two[0].where() is two[1].where() is Where.TOGETHER
-    assert two[0].steps.absent(two[0].ranks) is None
+    assert two[0].absent() is None
     assert [one.arrive(True) for one in two] == [4, 4]
 
 
@@ -180,17 +183,98 @@ def test_one_process_alone_goes_by_what_it_sees_and_so_does_one_whose_store_is_g
         assert way.number == 2
         assert way.late_number() is None
         assert way.gather()[0] is Where.TOGETHER
-        assert not way.tells_absent()
+        assert way.presence().absent() is None
 
 
-def test_a_checkpoint_that_lacks_a_rank_is_told_once(
-    two: tuple[Rank, Rank], capsys: pytest.CaptureFixture[str]
-) -> None:
-    way = Way(lambda: two[0].ranks)
-    assert [way.number_for(True), way.number_for(True)] == [1, 2]
+class CountingStore(MemoryStore):
+    """Knows what it was asked. Each call is a round trip or two to the one store of the job."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def get(self, key: str) -> str | None:
+        self.calls.append("get " + key)
+        return super().get(key)
+
+    def set(self, key: str, value: str) -> None:
+        self.calls.append("set " + key)
+        super().set(key, value)
+
+    def add(self, key: str, amount: int) -> int:
+        self.calls.append("add " + key)
+        return super().add(key, amount)
+
+    def settle(self, key: str, value: str) -> str:
+        self.calls.append("settle " + key)
+        return super().settle(key, value)
+
+
+def attached(count: int, world_size: int) -> tuple[CountingStore, list[tuple[Steps, Ranks]]]:
+    """So many of a job's ranks attach two trainings, one after the other."""
+    store = CountingStore()
+    ranks = [
+        (Steps(SHORT._replace(resume_s=0.05)), Ranks(store, rank, world_size, poll_s=0.001)) for rank in range(count)
+    ]
+    for number in (1, 2):
+        for steps, of in ranks:
+            assert steps.arrive(of, True) == number
+            steps.settle_in(of)
+    store.calls.clear()
+    return store, ranks
+
+
+@pytest.mark.parametrize("world_size", [64, 256])
+def test_ranks_that_resume_or_save_ask_the_store_for_no_other_by_its_name(world_size: int) -> None:
+    """256 ranks asked for each of 256: 131,072 round trips to one store before anything was loaded."""
+    store, ranks = attached(world_size, world_size)
+    assert {steps.gather(of)[0] for steps, of in ranks} == {Where.TOGETHER}
+    assert len(store.calls) <= 2 * world_size, store.calls[:20]
+    store.calls.clear()
+    presences = [Presence(lambda of=of: of, 2) for _, of in ranks]  # type: ignore[misc]
+    assert [one.absent() for one in presences for _ in range(3)] == [None] * 3 * world_size
+    assert len(store.calls) <= world_size, store.calls[:20]
+
+
+@pytest.mark.parametrize(("here", "told"), [(5, "rank 5"), (255, "one of the ranks from 16 on")])
+def test_a_few_ranks_are_asked_for_by_name_where_one_is_absent_and_once(here: int, told: str) -> None:
+    store, ranks = attached(here, 256)
+    presence = Presence(lambda: ranks[0][1], 2)
+    for _ in range(50):
+        assert presence.absent() == told + " trains something else, or has not attached this"
+    assert len(store.calls) <= NAMES_MAX + 50
+    store.calls.clear()
+    with pytest.raises(TimeoutError, match=told + " did not join"):
+        ranks[0][0].gather(ranks[0][1])
+    assert len([call for call in store.calls if call.startswith("get at/")]) <= 1 + NAMES_MAX
+
+
+def test_who_is_absent_now_is_named_and_not_who_was() -> None:
+    _, ranks = attached(3, 5)
+    presence = Presence(lambda: ranks[0][1], 2)
+    assert "rank 3 " in (presence.absent() or "")
+    late = Ranks(ranks[0][1].store, 3, 5)
+    late.settle_in(2)
+    assert "rank 4 " in (presence.absent() or "")
+    Ranks(ranks[0][1].store, 4, 5).settle_in(2)
+    assert presence.absent() is None
+    late.settle_in(3)
+    assert presence.absent() is None, "once all were here nobody is asked again"
+
+
+def test_who_attached_before_the_ranks_had_met_is_counted_when_it_resumes_and_absent_from_no_save() -> None:
+    store, way = MemoryStore(), Way(lambda: None)
+    assert way.number_for(True) == 1
     way.settle_in()
-    assert way.tells_absent()
-    assert way.tells_absent()
-    assert capsys.readouterr().err.count("rank 1 trains something else, or has not attached this") == 1
-    assert two[1].arrive(True) == 2
-    assert not way.tells_absent()
+    first, second = Ranks(store, 0, 2), Ranks(store, 1, 2)
+    assert Presence(lambda: first, 1).absent() is None
+    second.settle_in(2)
+    assert "rank 0 " in (Presence(lambda: second, 2).absent() or "")
+    assert "rank 1 " in (Presence(lambda: first, 1).absent() or "")
+
+
+def test_a_rank_that_is_counted_twice_counts_once() -> None:
+    store = MemoryStore()
+    for _ in range(2):
+        Ranks(store, 0, 2).settle_in(4)
+    assert Ranks(store, 1, 2).missing(4) == 1

@@ -193,7 +193,7 @@ def attach(
         _begin(call, shim, number, kind)
         return shim
     _LAST[:] = [shim]
-    _keep_again(call, shim, kind.keeper())
+    _keep_again(call, shim, kind.keeper(), "beside")
     return _beside(shim, _ATTACHED[0], engine)
 
 
@@ -240,13 +240,12 @@ def _begin(call: _Call, shim: Shim, number: int, kind: Optional[Kind] = None) ->
     atexit.register(shim._at_exit)
 
 
-def _keep_again(call: _Call, shim: Shim, keeper: Any) -> None:
+def _keep_again(call: _Call, shim: Shim, keeper: Any, group: str = "again") -> None:
     """In resume() this rank may learn from the others that it has to attach anew. Its own object keeps what that takes.
 
-    The handle must keep nothing alive.
+    The handle must keep nothing alive. `group`: of many handles for one object that are not watched the last few can.
     """
-    name = "again %d" % id(shim)
-    _, error = attempt(keeping.keep, keeper, name, functools.partial(_begin, call))
+    name, error = attempt(keeping.keep_last, keeper, group, functools.partial(_begin, call))
     if error is None:
         shim._again = functools.partial(keeping.kept_at, keeping.known(keeper), name)
         shim._let_go = functools.partial(keeping.let_go_of, keeping.known(keeper), name)

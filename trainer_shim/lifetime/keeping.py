@@ -7,10 +7,13 @@ script trains: they know it through a Kept, which hangs at the object that the t
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import Any, Callable, Dict, Tuple
 from weakref import WeakMethod, ref
 
 _NAME = "_costgov_kept"
+LAST_KEPT = 4  # Of one group. What a script attaches at each step, unwatched, must not grow with its steps.
+_COUNT = itertools.count()
 
 
 class Kept(Dict[str, Any]):
@@ -26,6 +29,16 @@ def keep(keeper: Any, name: str, value: Any) -> None:
     if not isinstance(kept, Kept):
         kept = vars(keeper)[_NAME] = Kept()
     kept[name] = value
+
+
+def keep_last(keeper: Any, group: str, value: Any) -> str:
+    """As keep(), by a name of its own, which is returned; the oldest of that group goes where they are too many."""
+    name = "%s %d" % (group, next(_COUNT))
+    keep(keeper, name, value)
+    kept = vars(keeper)[_NAME]
+    for old in [one for one in kept if one.startswith(group + " ")][:-LAST_KEPT]:
+        del kept[old]
+    return name
 
 
 def let_go(keeper: Callable[[], Any]) -> None:

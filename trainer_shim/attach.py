@@ -34,8 +34,9 @@ MakeWatch = Callable[..., Watch]
 class Shim:
     """What attach() returns. Nothing on it needs to be called; every method is safe when nobody watches."""
 
-    def __init__(self, meter: StepMeter, total_steps: Optional[int]) -> None:
+    def __init__(self, meter: StepMeter, total_steps: Optional[int], way: Optional[Way] = None) -> None:
         self._turn: Optional[Turn] = None
+        self._way = way or _WAY
         self._meter = meter
         self._total_steps = total_steps
         self._undo: Callable[[], None] = _nothing
@@ -255,18 +256,18 @@ def _gathered(shim: Shim) -> Optional[str]:
     """Have all ranks in one turn where they resume; return what this rank is in, if that is not to be had."""
     if not shim.watching:
         again = shim._again()
-        number = _WAY.late_number() if again is not None else None
+        number = shim._way.late_number() if again is not None else None
         if number is None:
             return "this handle is attached to nothing"
         again(shim, number)
     while shim.watching:
-        where, other = _WAY.gather()
+        where, other = shim._way.gather()
         if where is Where.TOGETHER:
             return None
         again = shim._again()
         if where is Where.APART or again is None:
             return "rank %d trains something else, or UNWATCHED, beside this one" % other
-        number = _WAY.number_for(True)
+        number = shim._way.number_for(True)
         assert number is not None, "what is over is followed by something"
         again(shim, number)
     return "this handle is attached to nothing"
@@ -324,17 +325,18 @@ def _start(shim: Shim, call: _Call, known: Optional[Kind]) -> None:
     data_loader.watch(meter, undo)
     attempt(saver.look_at_start)
     shim._undo = undo
-    meter.watch = (call.make_watch or _watcher)(hello, meter.progress, saver, environ=environ)
+    make_watch = call.make_watch or functools.partial(_watcher, shim._way)
+    meter.watch = make_watch(hello, meter.progress, saver, environ=environ)
     meter.watch.start()
     missing = kind.cannot_save(directory)
     if missing is not None and launched.rank == 0:
         print_line("cannot save a checkpoint when asked: %s" % missing)
 
 
-def _watcher(*args: Any, **kwargs: Any) -> Watch:
+def _watcher(way: Way, *args: Any, **kwargs: Any) -> Watch:
     from .watcher import Watcher
 
-    return Watcher(*args, absent=_WAY.presence().absent, **kwargs)
+    return Watcher(*args, absent=way.presence().absent, **kwargs)
 
 
 def _replicas(

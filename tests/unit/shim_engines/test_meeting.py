@@ -98,6 +98,14 @@ def test_what_one_rank_has_tried_alone_is_forgotten_at_the_next_attach(
         assert together(lambda: two[0].arrive(False), lambda: two[1].arrive(False)) == [None, None]
 
 
+def test_who_comes_to_a_turn_that_has_gone_on_without_it_opens_the_next(two: tuple[Rank, Rank]) -> None:
+    let_wait(two, SHORT)
+    assert two[0].arrive(False) is None
+    assert two[0].steps.last == 2
+    assert two[1].arrive(False) is None
+    assert two[1].steps.last == 3, "nobody has asked it about the second"
+
+
 def test_a_rank_that_has_waited_in_vain_waits_less_until_the_next_training(two: tuple[Rank, Rank]) -> None:
     let_wait(two, SHORT._replace(vain_s=0.0))
     assert two[0].arrive(False) is None

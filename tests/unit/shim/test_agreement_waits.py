@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from pathlib import Path
 
@@ -141,3 +142,33 @@ def test_one_rank_that_never_reaches_the_step_releases_all_at_the_deadline(ranks
     steps = {rank.ack("again", "saved")["step"] for rank in ranks}
     assert len(steps) == 1
     assert steps.pop() > max(before)
+
+
+def test_whether_a_save_waits_for_an_evaluation_is_decided_for_all_by_the_rank_that_takes_longest(
+    ranks: list[Rank],
+) -> None:
+    for rank in ranks:
+        rank.progress.longest_ns["eval"] = 10**9
+    ranks[5].progress.longest_ns["eval"] = 100 * 10**9
+    start(ranks)
+    for number, waits in ((0, False), (1, True)):
+        ranks[0].ask(f"halt-{number}", grace_s=60.0)
+        assert {rank.ack(f"halt-{number}", "saved", "failed", "aborted")["what"] for rank in ranks} == {"saved"}
+        store = ranks[0].agreement._store
+        assert store is not None
+        assert json.loads(store.get(f"{number}/ready/verdict") or "")["waits"] is waits
+        ranks[5].progress.longest_ns["eval"] = 10**9
+
+
+@pytest.mark.parametrize(
+    ("suspect", "waits", "order_waits"), [(False, True, True), (False, False, False), (True, True, False)]
+)
+def test_a_rank_waits_as_the_verdict_says_and_never_with_what_is_suspect(
+    ranks: list[Rank], suspect: bool, waits: bool, order_waits: bool
+) -> None:
+    """Its own times do not count: one rank that evaluates first would be waited for in a save."""
+    for rank in ranks[:2]:
+        rank.progress.longest_ns["eval"] = 10**9 if rank is ranks[0] else 10**15
+        rank.ask("i")
+        order = rank.agreement._ordered({"step": 3, "suspect": suspect, "exit": None, "waits": waits})
+        assert order.waits is order_waits

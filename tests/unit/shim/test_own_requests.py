@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.shim.ranks import RANKS, SAFETY_S, OneFileSaver, Rank, start
+from tests.unit.shim.ranks import RANKS, OneFileSaver, Rank, start
 from trainer_shim.attach import Shim, _watcher
 from trainer_shim.interfaces import NoWatch
 from trainer_shim.lifetime.meeting import Ranks, Way, Where
@@ -127,7 +127,7 @@ def test_what_is_watched_asks_whether_all_ranks_are_in_its_turn(
     watch.checkpoint()
     began, pause = time.monotonic(), threading.Event()
     while watch._requests.request is not None:
-        assert time.monotonic() < began + SAFETY_S
+        assert time.monotonic() < began + 5.0
         pause.wait(0.001)
     watch.close()
     told = "checkpoint(): rank 1 trains something else, or has not attached this: nothing is saved"

@@ -200,3 +200,17 @@ def test_a_parked_rank_leaves_a_time_after_it_was_parked_and_when_the_round_is_s
     assert not saving._may_leave(order, now_ns - parked_ns - 1), "other ranks may wait for it yet"
     gate.settle()
     assert saving._may_leave(order, now_ns - parked_ns - 1) is leaves
+
+
+def test_what_was_tried_before_an_evaluation_is_not_what_is_saved_behind_it(tmp_path: Path) -> None:
+    """The generators are others there: what was staged is of before."""
+    rank = Rank(0, MemoryStore(), tmp_path, 0.0)
+    rank.gate.promise(1, time.monotonic_ns())
+    assert rank.save_at_step.try_disk(1, "good", {}) is None
+    assert len(list(tmp_path.rglob("*.costgov-tmp"))) == 1
+    rank.gate.order(Order(True, "cg_1", "good", False, 86, time.monotonic_ns() + HOUR_NS, "i", 1, True))
+    assert rank.gate.reach(1)
+    rank.save_at_step.hold(1, False, evaluates=True)
+    assert (rank.saver.steps, list(tmp_path.rglob("*.costgov-tmp"))) == ([], [])
+    rank.save_at_step.hold(1, False)
+    assert rank.saver.steps == [1]

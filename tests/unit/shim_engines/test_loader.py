@@ -197,6 +197,36 @@ def test_a_position_that_is_loaded_behind_an_iterator_decides_what_that_hands_ou
     assert len({*before}) == 5
 
 
+def test_an_iterator_of_before_hands_out_no_order_of_before_where_the_loaded_epoch_is_through() -> None:
+    """Its order was drawn at another place of the run, and the epoch that begins now draws its own."""
+    first = wrap_loader(Shuffled())
+    list(first)
+    position = json.loads(json.dumps(first.state_dict()))
+    orders = []
+    for is_made_before in (False, True):
+        again = wrap_loader(Shuffled())
+        again.count_epochs(True)
+        random.seed(4)
+        batches = iter(again) if is_made_before else None
+        again.load_state_dict(position)
+        random.seed(5)
+        orders.append(list(batches if batches is not None else again))
+    assert orders[0] == orders[1]
+
+
+def test_lightnings_look_whether_there_is_an_iterator_draws_nothing() -> None:
+    def _check_dataloader_iterable(loader: Iterable[int]) -> None:
+        iter(loader)
+
+    wrapped = wrap_loader(Shuffled())
+    random.seed(6)
+    before = random.getstate()
+    _check_dataloader_iterable(wrapped)
+    assert random.getstate() == before
+    iter(wrapped)
+    assert random.getstate() != before
+
+
 def test_what_is_set_on_it_is_set_on_the_loader() -> None:
     loader = Shuffled()
     wrapped = wrap_loader(loader)

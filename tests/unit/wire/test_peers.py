@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -334,3 +335,11 @@ def test_a_trainer_believes_a_socket_that_was_named_and_the_next_one_behind_a_st
     assert found.connect(time.monotonic_ns())
     assert (found.path, found.stranger) == (str(tmp_path / "t.sock"), None)
     found.close()
+
+
+@pytest.mark.parametrize("rules", [peers, shim_peers], ids=["commands", "shim"])
+def test_a_directory_of_whoever_has_no_number_is_given_to_nobody(of_root: Path, rules: Any) -> None:
+    """Each user without a number has that one: root has not given it to the one who listens."""
+    known, nobody = owned(of_root / "known", SERVICE), owned(of_root / "nobody", rules.overflow_uid())
+    assert rules.doubt(str(known / "trainer.sock"), SERVICE) is None
+    assert "no number in this user namespace" in rules.doubt(str(nobody / "trainer.sock"), rules.overflow_uid())

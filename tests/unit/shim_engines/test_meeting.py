@@ -13,14 +13,14 @@ from trainer_shim.lifetime.meeting import NAMES_MAX, Presence, Ranks, Steps, Wai
 from trainer_shim.saving.store import MemoryStore, StoreLostError
 
 T = TypeVar("T")
-LONG_S = 10.0
+LONG_S = 4.0  # Half of it is room enough for what must not wait
 
 
 class Rank:
     """One rank of two. All have watched the job's first training."""
 
     def __init__(self, store: MemoryStore, rank: int, first: bool = True) -> None:
-        self.steps = Steps()
+        self.steps = Steps(SHORT)
         self.ranks = Ranks(store, rank, 2, poll_s=0.001)
         if first:
             assert self.arrive(True) == 1

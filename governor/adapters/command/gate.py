@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import select
-import shutil
 import signal
 import subprocess
 import threading
@@ -116,10 +115,10 @@ def _begin(starter: threading.Thread, gate: _Gate) -> None:
 
 
 def require_program(name: str, environ: Mapping[str, str]) -> None:
-    """OSError where there is no such program, as its exec would raise it, before anything is noted."""
-    path = environ.get("PATH")
-    if shutil.which(name, path=os.curdir if path == "" else path) is not None:  # An empty one is where we are.
-        return
+    """OSError where there is no such program, as its exec would raise it, before anything is noted.
+
+    Whether one that is there may be run is exec's to say: access(2) asks for the real uid, without capabilities.
+    """
     places = [name] if os.path.dirname(name) else [os.path.join(one, name) for one in os.get_exec_path(environ)]
-    code = errno.EACCES if any(os.path.exists(place) for place in places) else errno.ENOENT
-    raise OSError(code, os.strerror(code), name)
+    if not any(os.path.exists(place) for place in places):
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), name)

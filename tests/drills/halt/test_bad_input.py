@@ -62,7 +62,7 @@ def test_a_bad_frame_is_counted_and_the_next_good_one_has_record(name: str, serv
         assert json.loads(sock.recv(65536))["kind"] == "confirm"
         governor.until(lambda: _governor(governor)["frames_malformed_total"] == 1, "the bad frame is counted")
         assert [run["run"] for run in governor.ask({"cmd": "status"})["runs"]] == ["drill"]
-    assert governor.log.read_text().count("bad_frame") == 1
+    assert governor.log.read_text().count('"event": "bad_frame"') == 1
     assert "Traceback" not in governor.log.read_text()
 
 

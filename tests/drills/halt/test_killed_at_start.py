@@ -78,9 +78,9 @@ class Launch:
 
 
 @pytest.fixture
-def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Launch]:
+def launch(public: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Launch]:
     def make(name: str) -> Launch:
-        made = Launch(tmp_path / name)
+        made = Launch(public / name)  # A socket's path has 107 bytes at most.
         for variable, value in made.places.items():
             monkeypatch.setenv(variable, value)
         return made

@@ -204,24 +204,6 @@ def test_the_first_of_the_trainers_own_saves_after_a_nan_is_named(
     assert capsys.readouterr().err.count("checkpoint-1 after something was not finite") == 1
 
 
-class Resumed(Trainer):
-    def _evaluate(self, trial: Any, ignored: Any) -> dict[str, float]:
-        self.log.append("eval")
-        return {"eval_loss": 0.5}
-
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> None:
-        self.log.append(f"best {metrics}")
-
-
-def test_the_evaluation_that_a_checkpoint_lacks_is_made_up_for_once(tmp_path: Path) -> None:
-    """The Trainer loads the generators' states more than once where an epoch begins anew."""
-    trainer = Resumed(tmp_path, {}, False)
-    meter = StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
-    run = TrainerRun(trainer, meter, TrainerSaver(meter, trainer))
-    assert [run._make_up(lambda: "loaded") for _ in range(3)] == ["loaded"] * 3
-    assert trainer.log == ["eval", "best {'eval_loss': 0.5}"]
-
-
 def test_a_position_says_whether_the_evaluation_of_its_step_is_yet_to_come() -> None:
     meter = StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
     saver = PositionSaver(meter)

@@ -85,9 +85,28 @@ class Ranks:
         return self.world_size - self.store.add("there/%d" % turn, 0)
 
     def told_missing(self, turn: int) -> str:
-        """Say who is one of them: by its name where it is among the first."""
+        """Say who is one of them."""
+        return self._named(lambda other: self._place_of(other) != turn)
+
+    def come_to_resume(self, turn: int, call: int) -> None:
+        """This rank is in its resume() of that turn, the so manieth there."""
+        place = "%d/%d" % (turn, call)
+        if self.store.get("resumes/%d" % self.rank) != place:
+            self.store.add("resuming/" + place, 1)
+            self.store.set("resumes/%d" % self.rank, place)
+
+    def missing_in_resume(self, turn: int, call: int) -> int:
+        """Return how many ranks have not come there."""
+        return self.world_size - self.store.add("resuming/%d/%d" % (turn, call), 0)
+
+    def told_missing_in_resume(self, turn: int, call: int) -> str:
+        """Say who is one of them."""
+        return self._named(lambda other: self.store.get("resumes/%d" % other) != "%d/%d" % (turn, call))
+
+    def _named(self, lacks: Callable[[int], bool]) -> str:
+        """Say who is one of those: by its name where it is among the first."""
         for other in range(min(self.world_size, NAMES_MAX)):
-            if self._place_of(other) != turn:
+            if lacks(other):
                 return "rank %d" % other
         return "one of the ranks from %d on" % NAMES_MAX
 
@@ -186,14 +205,11 @@ class Presence:
     def __init__(self, find_ranks: Callable[[], Optional[Ranks]], turn: int) -> None:
         self._find_ranks = find_ranks
         self._turn = turn
-        self._is_whole = False
         self._missing = 0
         self._told = ""  # Who is one of so many.
 
     def absent(self) -> Optional[str]:
-        """Say that a rank is in another turn than this one. Once all were here nobody is asked again."""
-        if self._is_whole:
-            return None
+        """Say that a rank is in another turn than this one, or has gone on to the next."""
         ranks, _ = attempt(self._find_ranks)
         return None if ranks is None else attempt(self._look, ranks)[0]
 
@@ -201,8 +217,8 @@ class Presence:
         missing = ranks.missing(self._turn)
         # Those that attached before the ranks had met have not counted themselves, and are in the first turn.
         ahead = ranks.ahead_of(1) if missing > 0 and self._turn == 1 else None
-        self._is_whole = missing <= 0 or (self._turn == 1 and ahead is None)
-        if self._is_whole:
+        if missing <= 0 or (self._turn == 1 and ahead is None):
+            self._missing = 0
             return None
         if missing != self._missing:
             self._missing = missing
@@ -217,6 +233,7 @@ class Steps:
         self.waits = waits
         self.last = self.number = 0
         self._in_vain = False
+        self._resumes = 0  # In turn `number`: calls of resume() to which all ranks have come.
 
     def arrive(self, ranks: Optional[Ranks], is_over: bool) -> Optional[int]:
         """Return the number of the turn that begins, None: the former training goes on, and nothing is watched beside.
@@ -259,14 +276,17 @@ class Steps:
             ranks.settle_in(self.number)
 
     def gather(self, ranks: Ranks) -> Tuple[Where, int]:
-        """Wait in resume() for all ranks to be in this turn; return where they are, and the rank that is elsewhere.
+        """Wait until all ranks are in resume() of this turn; return where they are, and the rank that is elsewhere.
 
-        Raises TimeoutError where one that has not attached yet does not come.
+        That they were watched in this turn is not enough: one may be about to begin the next, and would be waited for
+        in a resume() to which it never comes. Raises TimeoutError where one does not come.
         """
         self.settle_in(ranks)  # It may have attached before the ranks had met.
-        start, is_told, elsewhere = time.monotonic(), False, _Elsewhere(ranks, self.number, self.waits.answer_s)
+        turn, call = self.number, self._resumes + 1
+        ranks.come_to_resume(turn, call)
+        start, is_told, elsewhere = time.monotonic(), False, _Elsewhere(ranks, turn, self.waits.answer_s)
         for poll in itertools.count():
-            if ranks.missing(self.number) <= 0:
+            if ranks.missing_in_resume(turn, call) <= 0:
                 break
             now = time.monotonic()
             found = elsewhere.look(now) if poll % _POLLS_PER_LOOK == 0 else None
@@ -276,17 +296,19 @@ class Steps:
                 return found
             if now - start > TOLD_S and not is_told:
                 is_told = True
-                told = ranks.told_missing(self.number)
-                print_line("resume(): waits for %s, which has not attached this training" % told)
+                told = ranks.told_missing_in_resume(turn, call)
+                print_line("resume(): waits for %s, which has not come to resume() in this training" % told)
             if now - start > self.waits.resume_s:
                 self.stay_apart(ranks)
-                told = ranks.told_missing(self.number)
+                told = ranks.told_missing_in_resume(turn, call)
                 raise TimeoutError("resume(): %s did not join within %d s" % (told, self.waits.resume_s))
             time.sleep(ranks.poll_s)
+        self._resumes = call
         return Where.TOGETHER, ranks.rank
 
     def _take(self, number: int) -> int:
         self._in_vain = False
+        self._resumes = 0
         self.number = number
         return number
 

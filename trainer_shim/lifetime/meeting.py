@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 import time
 from enum import Enum
 from typing import Callable, NamedTuple, Optional, Tuple
@@ -23,10 +24,12 @@ from trainer_shim.guard import attempt, print_line
 from trainer_shim.saving.store import KeyStore, connect, restart_of
 
 TOLD_S = 20.0
+MET_S = 30.0  # So long a rank that has attached may take to count itself, once the ranks have met.
 TURNS_MAX = 1_000  # Opened by other ranks since this one came last. Past that it opens one of its own.
 _POLL_S = 0.02
 _POLL_PER_RANK_S = 0.0002  # One store serves them all.
 NAMES_MAX = 16  # So many ranks are asked for by name to say who is absent.
+_VAIN_MAX = 30  # Halved so often, a wait is none.
 _POLLS_PER_LOOK = 8  # One poll reads one counter. A look whether anybody will never come reads more.
 _OVER, _GOES_ON = "over", "goes on"
 _IN, _OUT = "in", "out"
@@ -36,7 +39,7 @@ class Waits(NamedTuple):
     """How long a rank waits for the others."""
 
     answer_s: float = 5.0  # From the first rank's attach() to the last one's, where the first sees a training go on.
-    vain_s: float = 0.5  # Likewise, for a rank that has waited in vain since this training began.
+    vain_s: float = 1.0  # Likewise, in all, for a rank that has waited in vain since this training began.
     late_s: float = 10.0  # In resume(), where the others may yet come to attach() and see that it is over.
     resume_s: float = 300.0  # As saving/resuming.py: a rank that prepares data alone has not attached yet.
 
@@ -64,13 +67,14 @@ class Ranks:
     def settle_in(self, turn: int) -> None:
         """This rank is watched in that turn, and no longer in the one before."""
         before = self._place_of(self.rank)
-        if before == turn:
-            return
+        token = "%d %d" % (threading.get_ident(), time.monotonic_ns())
+        if before >= turn or self.store.settle("counts/%d/%d" % (turn, self.rank), token) != token:
+            return  # Or another thread of this rank is about to.
         if before:
             self.store.add("there/%d" % before, -1)
         self.store.settle("first/%d" % turn, str(self.rank))
         self.store.add("there/%d" % turn, 1)
-        self.store.set("at/%d" % self.rank, str(turn))  # Last: what broke off before it is done again.
+        self.store.set("at/%d" % self.rank, str(turn))
 
     def stay_apart(self, turn: int) -> None:
         """Nobody may wait for this rank until it begins a turn after that one."""
@@ -202,24 +206,40 @@ class Way:
 class Presence:
     """Whether all ranks would save what the script asks for. It asks the store: on the agreement's thread alone."""
 
-    def __init__(self, find_ranks: Callable[[], Optional[Ranks]], turn: int) -> None:
+    def __init__(
+        self,
+        find_ranks: Callable[[], Optional[Ranks]],
+        turn: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._find_ranks = find_ranks
         self._turn = turn
+        self._clock = clock
+        self._is_counted = False
+        self._since: Optional[float] = None  # A rank is missing.
         self._missing = 0
         self._told = ""  # Who is one of so many.
 
     def absent(self) -> Optional[str]:
-        """Say that a rank is in another turn than this one, or has gone on to the next."""
+        """Say that a rank is in another turn than this one; None where all are in it, "" where one may not have met.
+
+        The first call counts this rank, which may have attached before the ranks had met.
+        """
         ranks, _ = attempt(self._find_ranks)
         return None if ranks is None else attempt(self._look, ranks)[0]
 
     def _look(self, ranks: Ranks) -> Optional[str]:
+        if not self._is_counted:
+            ranks.settle_in(self._turn)
+            self._is_counted = True
         missing = ranks.missing(self._turn)
-        # Those that attached before the ranks had met have not counted themselves, and are in the first turn.
-        ahead = ranks.ahead_of(1) if missing > 0 and self._turn == 1 else None
-        if missing <= 0 or (self._turn == 1 and ahead is None):
-            self._missing = 0
+        if missing <= 0:
+            self._missing, self._since = 0, None
             return None
+        self._since = self._clock() if self._since is None else self._since
+        ahead = ranks.ahead_of(1) if self._turn == 1 else None
+        if self._turn == 1 and ahead is None and self._clock() - self._since < MET_S:
+            return ""
         if missing != self._missing:
             self._missing = missing
             self._told = ranks.told_missing(self._turn) if ahead is None else "rank %d" % ahead
@@ -232,7 +252,7 @@ class Steps:
     def __init__(self, waits: Waits = _WAITS) -> None:
         self.waits = waits
         self.last = self.number = 0
-        self._in_vain = False
+        self._in_vain = 0  # Times, since this training began.
         self._resumes = 0  # In turn `number`: calls of resume() to which all ranks have come.
 
     def arrive(self, ranks: Optional[Ranks], is_over: bool) -> Optional[int]:
@@ -307,7 +327,7 @@ class Steps:
         return Where.TOGETHER, ranks.rank
 
     def _take(self, number: int) -> int:
-        self._in_vain = False
+        self._in_vain = 0
         self._resumes = 0
         self.number = number
         return number
@@ -336,10 +356,10 @@ class Steps:
         if said is not None:
             return said, said == _GOES_ON
         ranks.store.add("asked/%d" % self.last, 1)
-        until = time.monotonic() + (self.waits.vain_s if self._in_vain else self.waits.answer_s)
+        until = time.monotonic() + (self.waits.vain_s * 0.5**self._in_vain if self._in_vain else self.waits.answer_s)
         while ranks.store.get(key) is None and not ranks.all_came(self.last) and time.monotonic() < until:
             time.sleep(ranks.poll_s)
-        self._in_vain = not ranks.all_came(self.last)
+        self._in_vain = 0 if ranks.all_came(self.last) else min(self._in_vain + 1, _VAIN_MAX)
         return ranks.store.settle(key, _GOES_ON), False
 
 

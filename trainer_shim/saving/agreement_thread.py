@@ -23,8 +23,7 @@ from .save_at_step import SaveAtStep, order_of
 from .step_gate import Order, Result, StepGate
 from .store import KeyStore, StoreLostError, polls_s
 
-# Other ranks' threads post their positions within milliseconds. A rank that is silent for so long is frozen or gone.
-# Those that hold for it would rather train, or be seen to hang.
+# Other ranks' threads post within milliseconds. Who holds for one that is frozen or gone would rather train.
 AGREE_LIMIT_NS = 30_000_000_000
 # So long the ranks that stand at the step wait where the script asked: another may be out of data, or evaluate alone.
 OWN_WAIT_NS = 120_000_000_000
@@ -136,6 +135,7 @@ class AgreementThread:
                 if request is not None and time.monotonic_ns() > request.deadline_ns:
                     self._close_unsaved(Phase.ABORTED, {"abort": "the ranks have no common store yet"})
                 return False
+            self._lacking()  # Who asks is counted.
         round_ = self._round(self._store)
         if self._spoiled:
             self._settle_committed(round_)
@@ -155,9 +155,9 @@ class AgreementThread:
         return True
 
     def _lacks_rank(self, request: CheckpointRequest) -> bool:
-        """Whether the script asked for what not all ranks would save: nobody shall stand still for it."""
+        """Whether the script asked for what not all ranks would save, or not yet: nobody shall stand still for it."""
         told = self._lacking() if request.is_own else None
-        if told is not None:
+        if told:
             self._close_unsaved(Phase.ABORTED, {"abort": told})
         return told is not None
 

@@ -2,11 +2,13 @@
 
 What the shim asks for must not cost what the Trainer has. So the Trainer's `_save_checkpoint` is called for a staging
 directory: its rotation (`save_total_limit`) finds nothing to delete there, and nothing is pushed to the hub. Callbacks'
-`on_save` is not called: they look for `checkpoint-N` and would upload it.
+`on_save` is not called: they look for `checkpoint-N` and would upload it. The Trainer's state names no staging
+directory, in memory or on disk: that is gone when train() looks for its best checkpoint.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -88,7 +90,7 @@ class TrainerSaver(base.PositionSaver):
         only_model = getattr(trainer.args, "save_only_model", False)
         try:
             trainer.args.save_only_model = False  # Without the optimizer it is not the work of the run.
-            with self._meter.unannounced():
+            with self._meter.unannounced(), self._keeping_best(step):
                 self._save_whole(path)
         finally:
             trainer.args.save_only_model = only_model
@@ -96,6 +98,40 @@ class TrainerSaver(base.PositionSaver):
         if trainer.is_world_process_zero() and not self.has_state(path):
             raise FileNotFoundError("_save_checkpoint() has left no %s, without which train() cannot go on" % _STATE)
         return path
+
+    @contextlib.contextmanager
+    def _keeping_best(self, step: int) -> Iterator[None]:
+        """Around a staged save of `step`: the best checkpoint stays the one that it is without us.
+
+        `_save_checkpoint` names the one in the directory that it writes to. In the file stands where the best one is.
+        """
+        state, undo = self._trainer.state, hooks.Undo()
+        if not hasattr(state, "best_model_checkpoint"):
+            yield
+            return
+        kept = state.best_model_checkpoint
+
+        def written(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            state.best_model_checkpoint = self._best_checkpoint(step) or kept
+            return original(*args, **kwargs)
+
+        if hasattr(state, "save_to_json"):
+            hooks.replace(undo, state, "save_to_json", hooks.around(written))
+        try:
+            yield
+        finally:
+            undo()
+            state.best_model_checkpoint = kept
+
+    def _best_checkpoint(self, step: int) -> Optional[str]:
+        """Where the weights of the best step are once `step` is published, None where no checkpoint has them.
+
+        In the form that the Trainer gives it: its rotation compares texts.
+        """
+        best = getattr(self._trainer.state, "best_global_step", None)
+        if not best or (best != step and not os.path.isdir(self.path_of(best))):
+            return None
+        return os.path.join(str(self._trainer.args.output_dir), "checkpoint-%d" % best)
 
     def saves_whole(self) -> bool:
         """Whether what the Trainer saves by itself is what we would: with the optimizer, in the place we look in."""

@@ -274,6 +274,52 @@ def test_what_might_not_live_to_see_the_end_of_an_evaluation_is_saved_before_it(
             assert told["evaluated"] == ([8, 10] if lacks else [4, 8, 10])
 
 
+BEST = {
+    "evaluate": True,
+    "eval_steps": 2,
+    "steps": 12,
+    "best": {"2": 9.0, "4": 8.0, "6": 7.0, "8": 1.0, "10": 9.0},
+    "args": {
+        "save_strategy": "steps",
+        "save_steps": 6,
+        "save_total_limit": 1,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_loss",
+        "greater_is_better": False,
+    },
+}
+
+
+def test_the_best_model_at_the_end_is_the_one_that_it_is_without_us(run_ranks, tmp_path: Path) -> None:
+    """We save its best step, which the Trainer does not. Its state must not name where that was staged."""
+    bare_out, out = tmp_path / "bare", tmp_path / "out"
+    bare = run_ranks("trainer_loop.py", json.dumps({**BEST, "output_dir": str(bare_out), "attached": False}))[0]
+    seen = run_ranks("trainer_loop.py", json.dumps({**BEST, "output_dir": str(out), "save_at": 8}))[0]
+    assert seen["delegated"] == [[str(out / "costgov-saving-8" / "checkpoint-8"), None]]
+    assert bare["best"] == str(bare_out / "checkpoint-6")
+    assert (seen["best"], seen["weights"]) == (str(out / "checkpoint-6"), bare["weights"])
+    assert (_names(out), seen["on_save"]) == ({"checkpoint-6"}, [6]), "the limit is 1"
+
+
+def test_a_checkpoint_of_ours_that_is_the_best_is_so_for_the_train_that_goes_on_from_it(
+    run_ranks, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    chosen = {**BEST, "output_dir": str(out), "args": {**BEST["args"], "save_total_limit": 2}}
+    run_ranks("trainer_loop.py", json.dumps({**chosen, "save_at": 8}))
+    ours = out / "checkpoint-8"
+    state = json.loads((ours / "trainer_state.json").read_text())
+    named = {"best_global_step": 8, "best_metric": 1.0, "best_model_checkpoint": str(ours)}
+    assert {name: state[name] for name in named} == named
+
+    from safetensors.torch import load_file
+
+    resumed = run_ranks("trainer_loop.py", json.dumps({**chosen, "resume": str(ours)}))[0]
+    assert (resumed["best"], resumed["evaluated"]) == (str(ours), [2, 4, 6, 8, 10])
+    saved = sum(float(one.double().sum()) for one in load_file(ours / "model.safetensors").values())
+    assert sum(resumed["weights"]) == pytest.approx(saved), "those of step 8, not of step 10"
+
+
 def _step_of(record: dict[str, Any]) -> int:
     return int(record["path"].rsplit("-", 1)[1])
 

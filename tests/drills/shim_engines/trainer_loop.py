@@ -3,7 +3,8 @@
 With `watched` the shim's own watch is used; `own_save` is a step that the Trainer saves unasked, `stop` a file at whose
 appearance training ends, `resume` a path or "shim", `then` a checkpoint to continue from afterwards for five steps.
 `holds` is a directory: step N + 1 begins when `step-N` is in it, and the evaluation of step N ends with `evaluated-N`,
-where these are in `at`.
+where these are in `at`. `args` are further training arguments, `best` has the metric of what is evaluated by step
+(training stops behind the first that is worse), and with `notes` a callback's on_save adds a file to the checkpoint.
 """
 
 import json
@@ -25,7 +26,14 @@ else:
     # Accelerate takes any of these for a launcher's promise of a rendezvous.
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         del os.environ[name]
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments  # noqa: E402
+from transformers import (  # noqa: E402
+    EarlyStoppingCallback,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 from transformers.trainer_utils import get_last_checkpoint  # noqa: E402
 
 from trainer_shim import attach  # noqa: E402
@@ -67,6 +75,15 @@ class Orders(TrainerCallback):
 
     def on_save(self, args, state, control, **kwargs):
         self.saved.append(state.global_step)
+        if options.get("notes"):
+            with open(f"{args.output_dir}/checkpoint-{state.global_step}/noted", "x") as stream:
+                stream.write("a callback's")
+
+
+class Judged(Trainer):
+    def _determine_best_metric(self, metrics, trial):
+        best = options.get("best", {}).get(str(self.state.global_step))
+        return super()._determine_best_metric(metrics if best is None else {**metrics, "eval_loss": best}, trial)
 
 
 torch.manual_seed(3)
@@ -87,9 +104,10 @@ if options.get("watched"):
     shape["attention_dropout"] = 0.1
 if options.get("evaluate"):
     extra.update(eval_strategy="steps", eval_steps=options.get("eval_steps", 3))
+extra = {"save_strategy": "no", **extra, **options.get("args", {})}
 model = LlamaForCausalLM(LlamaConfig(vocab_size=128, max_position_embeddings=32, **shape))
 orders = Orders()
-trainer = Trainer(
+trainer = Judged(
     model=model,
     args=TrainingArguments(
         output_dir=options["output_dir"],
@@ -97,7 +115,6 @@ trainer = Trainer(
         per_device_train_batch_size=4,
         gradient_accumulation_steps=options["gas"],
         learning_rate=1e-2,
-        save_strategy="no",
         report_to=[],
         logging_steps=1,
         disable_tqdm=True,
@@ -108,7 +125,7 @@ trainer = Trainer(
     ),
     train_dataset=Tokens(),
     eval_dataset=Tokens() if options.get("evaluate") else None,
-    callbacks=[orders],
+    callbacks=[orders, *([EarlyStoppingCallback(1)] if "best" in options else [])],
 )
 kept = []
 
@@ -131,6 +148,7 @@ report["logged"] = [entry["loss"] for entry in trainer.state.log_history if "los
 report["evaluated"] = [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry]
 report["weights"] = [float(p.detach().double().sum()) for p in trainer.model.parameters()]
 report["on_save"] = orders.saved
+report["best"] = trainer.state.best_model_checkpoint
 report["resumed"] = resumed and [resumed.step, resumed.path]
 report["last"] = get_last_checkpoint(options["output_dir"]) if os.path.isdir(options["output_dir"]) else None
 if options.get("then"):

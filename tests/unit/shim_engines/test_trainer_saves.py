@@ -5,6 +5,7 @@ The Trainer's loop is made up here as transformers 5 has it; tests/drills/shim_e
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from pathlib import Path
@@ -174,6 +175,33 @@ def test_a_loop_that_does_not_come_to_that_place_saves_at_once(tmp_path: Path) -
     trainer = Trainer(tmp_path, {"eval": 1}, False)
     assert trained(trainer, 1, steps=1) == ["costgov-saving-1", "checkpoint-1"]
     assert trainer.log == ["aside", "eval"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(("best", "named"), [(3, 3), (2, 2), (1, 9), (None, 9)])
+def test_the_best_checkpoint_is_never_where_ours_is_staged(
+    tmp_path: Path, best: int | None, named: int, fails: bool
+) -> None:
+    """In memory it stays 9. The file names the best step's: this one, one that is there, else what it was."""
+    kept, written = str(tmp_path / "checkpoint-9"), list[str]()
+    (tmp_path / "checkpoint-2").mkdir()
+    trainer = Trainer(tmp_path, {}, False)
+    state = SimpleNamespace(global_step=3, best_global_step=best, best_model_checkpoint=kept)
+    state.save_to_json = lambda: written.append(state.best_model_checkpoint)
+    make = trainer._save_checkpoint
+
+    def save(model: Any, trial: Any) -> None:
+        state.best_model_checkpoint = str(Path(trainer._get_output_dir()) / "checkpoint-3")
+        state.save_to_json()
+        if fails:
+            raise OSError("full")
+        make(model, trial)
+
+    vars(trainer).update(state=state, _save_checkpoint=save)
+    saver = TrainerSaver(StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1)), trainer)
+    with contextlib.suppress(OSError):
+        saver.save_aside(3)
+    assert (state.best_model_checkpoint, written) == (kept, [str(tmp_path / f"checkpoint-{named}")])
 
 
 def test_what_an_earlier_train_has_saved_of_a_step_with_that_number_is_not_this_ones(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 No engine exists before train(), so a callback hooks what train() built. The Trainer saves by its own means (delegate
 mode): at the agreed step every rank saves where the Trainer itself would, behind the step's log and its evaluation,
 which draws random numbers; before that where it might outlast a halt's grace, and then no train() makes up for it.
-Where the Trainer saves that step anyway, its checkpoint is the one. Losses are taken at
+What the Trainer saves by itself it saves as ever, with `on_save`: its checkpoint of that step is the one where that is
+whole, and else comes first. Losses are taken at
 accelerator.backward or engine.backward: `logging_nan_inf_filter` hides non-finite ones from on_log.
 """
 
@@ -106,13 +107,14 @@ def make_callback(trainer: Any, meter: StepMeter, saver: TrainerSaver) -> Any:
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self._train.begin(state)
 
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self._train.begin_step()
+
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if self._train.end_step(state):
-                control.should_save = False  # We save it. Once more, older ones would be rotated away for it.
+            self._train.end_step(state)
 
         def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if self._train.end_epoch():
-                control.should_save = False
+            self._train.end_epoch()
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self._train.saved(state)
@@ -140,6 +142,8 @@ class TrainerRun:
         self._has_place = False  # The Trainer's loop comes to that place after each step, as it has done before.
         self._at_epoch_end = False
         self._is_own_saved = False  # By the Trainer itself, since this step ended.
+        self._is_suspect = False  # What was asked for at this step.
+        self._is_ours_saved = False  # Where a good one lies, or will, since this step ended.
 
     @guarded()
     def begin(self, state: Any) -> None:
@@ -186,14 +190,22 @@ class TrainerRun:
         lost = trained.outside(trained.trained_by([optimizer]), trained.parameters_of([trainer.model, wrapped]))
         trained.warn_lost(lost, "the Trainer's model", "make it a part of the model, or %s" % _SAVE_IT, is_first)
 
-    @guarded(fallback=False)
-    def end_step(self, state: Any) -> bool:
-        """Report the step, where no engine does. Save if every rank shall; return whether we do in the Trainer's place.
+    @guarded()
+    def begin_step(self) -> None:
+        """The next step begins. What was asked for and has come to no place is saved now."""
+        if self._asked is not None:
+            self._take_aside(self._asked)
 
-        What is good waits until the step is logged and evaluated. A halt for a NaN waits for neither.
+    @guarded()
+    def end_step(self, state: Any) -> None:
+        """Report the step, where no engine does. Save if every rank shall.
+
+        What is good waits until the step is logged, evaluated and saved by the Trainer itself: two saves of one step at
+        a time would write to one place. A halt for a NaN waits for none of it, and its checkpoint has another name.
         """
         meter, step = self._meter, int(state.global_step)
-        self._at_epoch_end = self._is_own_saved = False
+        self._at_epoch_end = self._is_own_saved = self._is_ours_saved = self._is_suspect = False
+        self._asked = None
         if self._saved is not None:
             self._announce(self._saved)
         if not self._is_deepspeed:
@@ -202,26 +214,33 @@ class TrainerRun:
         kind = meter.watch.wants_save(step)
         meter.clock.switch(timing.GAP)
         if kind is None:
-            return False
-        if self._has_place and kind != "suspect":
+            return
+        self._is_suspect = kind == "suspect"
+        control = self._trainer.control
+        if not self._is_suspect and (self._has_place or control.should_save):
             self._asked = step
-            return not self._saver.saves_whole()
-        return self._save_aside(step, bool(self._trainer.control.should_evaluate))
+        else:
+            self._save_aside(step, bool(control.should_evaluate))
 
-    def end_epoch(self) -> bool:
-        """What comes at the end of an epoch follows. Return whether we save in the Trainer's place."""
+    def end_epoch(self) -> None:
+        """What comes at the end of an epoch follows."""
         self._at_epoch_end = True
-        return self._asked is not None and not self._saver.saves_whole()
 
-    def _save_aside(self, step: int, evaluation_due: bool = False) -> bool:
+    def _save_aside(self, step: int, evaluation_due: bool = False) -> None:
         meter = self._meter
         part = meter.clock.switch(timing.CHECKPOINT)
         path, error = attempt(self._saver.save_aside, step)
+        self._is_ours_saved = error is None and not self._is_suspect
+        if path is not None and self._is_ours_saved and self._is_own_saved:
+            attempt(self._saver.add_own_files, step, path)
         meter.expect_evaluation(evaluation_due)
         meter.watch.delegate_saved(path, None if error is None else "%s: %s" % (type(error).__name__, error))
         meter.expect_evaluation(False)
         meter.clock.switch(part)
-        return error is None
+
+    def _take_aside(self, step: int) -> None:
+        self._asked = None
+        self._save_aside(step)
 
     def _evaluate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What was asked for, and might not live to see its end, is saved before it."""
@@ -247,9 +266,8 @@ class TrainerRun:
             meter.clock.switch(timing.CHECKPOINT)
             meter.watch.delegate_saved(self._saver.path_of(step), None)
             meter.clock.switch(timing.GAP)
-        elif self._at_epoch_end or not _epoch_follows(trainer):
-            self._asked = None
-            self._save_aside(step)
+        elif self._at_epoch_end or not self._has_place or not _epoch_follows(trainer):
+            self._take_aside(step)
 
     def _save_checkpoint(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The Trainer saves, or we have it save. After a NaN its own saves delete no older one for a while."""
@@ -258,11 +276,12 @@ class TrainerRun:
             return _in_phase(meter, "checkpoint", original, *args, **kwargs)
         weights.look(meter.progress, self._saver.trained)
         step = int(self._trainer.state.global_step)
-        attempt(self._saver.forget, step)
-        with self._sparing.around_save(meter.progress.is_good, self._trainer.args, "save_total_limit"):
+        attempt(self._saver.forget, step, self._is_ours_saved)
+        is_good = meter.progress.is_good
+        with self._sparing.around_save(is_good and not self._is_suspect, self._trainer.args, "save_total_limit"):
             result = _in_phase(meter, "checkpoint", original, *args, **kwargs)
         self._is_own_saved = True
-        if self._sparing.is_first and self._trainer.is_world_process_zero():
+        if self._sparing.is_first and not is_good and self._trainer.is_world_process_zero():
             print_line(_HARMED % os.path.basename(self._saver.path_of(step)))
         return result
 
@@ -278,6 +297,8 @@ class TrainerRun:
             if not self._said_no_state:
                 print_line("%s has no state of the Trainer: train() cannot go on from it" % self._saved["path"])
             self._saved, self._said_no_state = None, True
+        if self._asked is not None and not self._has_place:  # A loop of its own: it has saved, and we follow.
+            self._save_asked(self._asked)
 
     def _announce(self, record: Dict[str, Any]) -> None:
         """Tell of a checkpoint once train() can go on from it. Where it is moved away the governor looks itself."""
@@ -291,6 +312,7 @@ class TrainerRun:
     @guarded()
     def end(self, state: Any) -> None:
         """train() is over."""
+        self.begin_step()
         completed = state.max_steps > 0 and state.global_step >= state.max_steps
         self._meter.watch.finish("train_end", bool(completed))
         self.unhook()

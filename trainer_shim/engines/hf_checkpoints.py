@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
@@ -133,6 +134,23 @@ class TrainerSaver(base.PositionSaver):
             return None
         return os.path.join(str(self._trainer.args.output_dir), "checkpoint-%d" % best)
 
+    def add_own_files(self, step: int, path: str) -> None:
+        """Add to a staged checkpoint what the Trainer's own of that step has besides, of callbacks. Raises OSError.
+
+        The staged one takes its place.
+        """
+        own = self.path_of(step)
+        if not self._trainer.is_local_process_zero() or not os.path.isdir(own):
+            return
+        for name in sorted(set(os.listdir(own)) - set(os.listdir(path))):
+            if name.startswith("costgov_"):  # Of an earlier attempt's save of that step.
+                continue
+            source, target = os.path.join(own, name), os.path.join(path, name)
+            if os.path.isdir(source) and not os.path.islink(source):
+                shutil.copytree(source, target, symlinks=True, copy_function=_linked, dirs_exist_ok=True)
+            else:
+                _linked(source, target)
+
     def saves_whole(self) -> bool:
         """Whether what the Trainer saves by itself is what we would: with the optimizer, in the place we look in."""
         trainer = self._trainer
@@ -200,14 +218,17 @@ class TrainerSaver(base.PositionSaver):
             return self.path_of(step)
         return os.path.join(self.resume_directory(), "%s%d" % (publish.SUSPECT, step))
 
-    def forget(self, step: int) -> None:
+    def forget(self, step: int, is_ours_alike: bool = False) -> None:
         """The Trainer writes `checkpoint-STEP` itself, and perhaps over ours: what we noted there is not of its files.
 
-        Nor is an older last file. Without it a save that breaks off counts as none.
+        Nor is an older last file. Without it a save that breaks off counts as none. But where ours has that same work
+        (`is_ours_alike`), and the Trainer writes less than all, train() still goes on from there: the last file stays.
         """
         path, noted = self.path_of(step), [checkpoint.rank_file(self._trainer.args.process_index)]
         if self._trainer.is_world_process_zero() and os.path.lexists(os.path.join(path, checkpoint.MANIFEST)):
-            noted += [_STATE, checkpoint.MANIFEST]
+            noted.append(checkpoint.MANIFEST)
+            if not is_ours_alike or self.saves_whole():
+                noted.append(_STATE)
         for name in noted:
             if os.path.lexists(os.path.join(path, name)):
                 os.unlink(os.path.join(path, name))
@@ -244,6 +265,16 @@ class TrainerSaver(base.PositionSaver):
                 yield base.own_manifest(step, path, os.path.join(path, _STATE))
             elif self._trainer.is_world_process_zero():
                 print_line("passing over %s: %s is missing, or of another step" % (path, _STATE))
+
+
+def _linked(source: str, target: str) -> None:
+    """Have a file in both places, without a second copy where the file system can."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except FileExistsError:  # Another rank's save has written it since.
+        return
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _noted(calls: List[bool], original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -320,6 +320,17 @@ def test_a_checkpoint_of_ours_that_is_the_best_is_so_for_the_train_that_goes_on_
     assert sum(resumed["weights"]) == pytest.approx(saved), "those of step 8, not of step 10"
 
 
+def test_what_the_trainer_saves_without_the_optimizer_it_saves_although_we_save_that_step(
+    run_ranks, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    chosen = {"output_dir": str(out), "own_save": 4, "save_at": 4, "notes": True, "args": {"save_only_model": True}}
+    seen = run_ranks("trainer_loop.py", json.dumps(chosen))[0]
+    assert seen["on_save"] == [4]
+    assert {"optimizer.pt", "trainer_state.json", "noted"} <= _names(out / "checkpoint-4")
+    assert _names(out) == {"checkpoint-4"}
+
+
 def _step_of(record: dict[str, Any]) -> int:
     return int(record["path"].rsplit("-", 1)[1])
 

@@ -21,7 +21,7 @@ from trainer_shim.engines.hf_checkpoints import TrainerSaver
 from trainer_shim.interfaces import NoWatch
 from trainer_shim.meter import StepMeter
 from trainer_shim.progress import Progress
-from trainer_shim.saving import patience
+from trainer_shim.saving import checkpoint, patience
 from trainer_shim.tokens import TokenCount
 
 
@@ -33,6 +33,7 @@ class Trainer:
 
     def __init__(self, root: Path, every: dict[str, int], only_model: bool, *strategies: str) -> None:
         self.root, self.every, self.log = root, every, list[str]()
+        self.limits, self.fails = list[int | None](), set[str]()  # Of each save; the saves that fail, as in the log.
         given = (*strategies, "no", "no")
         self.args = SimpleNamespace(
             output_dir=str(root), process_index=0, world_size=1, save_total_limit=1, save_only_model=only_model,
@@ -53,13 +54,11 @@ class Trainer:
         for step in range(1, steps + 1):
             self.state.global_step, self.state.epoch = step, step / 4
             self.control.should_save = step % self.every.get("save", 99) == 0
-            if run.end_step(self.state):
-                self.control.should_save = False
+            run.end_step(self.state)
             self._maybe_log_save_evaluate(step % self.every.get("eval", 99) == 0)
             if step % 4 == 0:
                 self.control.should_save = self.args.save_strategy.value == "epoch"
-                if run.end_epoch():
-                    self.control.should_save = False
+                run.end_epoch()
                 self._maybe_log_save_evaluate(self.args.eval_strategy.value == "epoch")
 
     def _maybe_log_save_evaluate(self, evaluates: bool) -> None:
@@ -80,9 +79,13 @@ class Trainer:
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         path = Path(self._get_output_dir()) / f"checkpoint-{self.state.global_step}"
+        kind = "own" if path.parent == self.root else "aside"
+        self.log.append(kind)
+        self.limits.append(self.args.save_total_limit)
+        if kind in self.fails:
+            raise OSError("full")
         path.mkdir(exist_ok=True)
         (path / "trainer_state.json").write_text(json.dumps({"global_step": self.state.global_step}))
-        self.log.append("own" if path.parent == self.root else "aside")
 
 
 class Asks(NoWatch):
@@ -102,6 +105,12 @@ class Asks(NoWatch):
 
 def trained(trainer: Trainer, asked: int, kind: str = "good", steps: int = 6, waits: bool = True) -> list[str]:
     """Train, and return the parts of the place that the asked-for checkpoint has."""
+    path, error = saved(trainer, asked, kind, steps, waits)
+    assert error is None
+    return list(Path(str(path)).relative_to(trainer.root).parts)
+
+
+def saved(trainer: Trainer, asked: int, kind: str, steps: int, waits: bool) -> tuple[str | None, str | None]:
     meter = StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
     meter.watch = watch = Asks(asked, kind, waits)
     run = TrainerRun(trainer, meter, TrainerSaver(meter, trainer))
@@ -109,8 +118,8 @@ def trained(trainer: Trainer, asked: int, kind: str = "good", steps: int = 6, wa
     hooks.replace(run._undo, trainer, "evaluate", hooks.around(run._evaluate))
     hooks.replace(run._undo, trainer, "_maybe_log_save_evaluate", hooks.around(run._after_step))
     trainer.train(steps, run)
-    assert [error for _, error in watch.saved] == [None]
-    return list(Path(str(watch.saved[0][0])).relative_to(trainer.root).parts)
+    (only,) = watch.saved
+    return only
 
 
 OWN, ASIDE = ["checkpoint-3"], ["costgov-saving-3", "checkpoint-3"]
@@ -122,7 +131,7 @@ OWN, ASIDE = ["checkpoint-3"], ["costgov-saving-3", "checkpoint-3"]
         ({}, False, ASIDE, ["aside"]),
         ({"eval": 3}, False, ASIDE, ["eval", "aside", "eval"]),
         ({"eval": 3, "save": 3}, False, OWN, ["eval", "own", "on_save", "eval", "own", "on_save"]),
-        ({"eval": 3, "save": 3}, True, ASIDE, ["eval", "aside", "eval", "own", "on_save"]),
+        ({"eval": 3, "save": 3}, True, ASIDE, ["eval", "own", "on_save", "aside", "eval", "own", "on_save"]),
     ],
     ids=["plain", "evaluated", "saved anyway", "saved without the optimizer"],
 )
@@ -152,7 +161,8 @@ def test_before_an_evaluation_that_might_outlast_the_grace_it_is_saved(
 def test_a_halt_for_a_nan_waits_for_no_evaluation(tmp_path: Path) -> None:
     trainer = Trainer(tmp_path, {"eval": 3, "save": 3}, False)
     assert trained(trainer, 3, "suspect", steps=3) == ASIDE
-    assert trainer.log == ["aside", "eval"]
+    assert trainer.log == ["aside", "eval", "own", "on_save"], "where it lives on, its own is saved as ever"
+    assert trainer.limits == [1, None], "and for that no older one goes"
 
 
 @pytest.mark.parametrize(
@@ -175,6 +185,45 @@ def test_a_loop_that_does_not_come_to_that_place_saves_at_once(tmp_path: Path) -
     trainer = Trainer(tmp_path, {"eval": 1}, False)
     assert trained(trainer, 1, steps=1) == ["costgov-saving-1", "checkpoint-1"]
     assert trainer.log == ["aside", "eval"]
+
+
+def test_where_ours_fails_the_trainers_own_of_that_step_is_there(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path, {"save": 3}, True)
+    trainer.fails = {"aside"}
+    assert saved(trainer, 3, "good", 3, True) == (None, "OSError: full")
+    assert trainer.log == ["own", "on_save", "aside"]
+    assert {path.name for path in tmp_path.glob("checkpoint-*")} == {"checkpoint-3"}
+
+
+def test_what_the_trainer_saves_over_ours_without_the_optimizer_is_still_gone_on_from(tmp_path: Path) -> None:
+    """Ours was saved before the evaluation, and is published. The Trainer's own writes adapters alone, say."""
+    trainer = Trainer(tmp_path, {}, True)
+    saver = TrainerSaver(StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1)), trainer)
+    path = tmp_path / "checkpoint-3"
+    path.mkdir()
+    (path / "trainer_state.json").write_text('{"global_step": 3}')
+    (path / checkpoint.MANIFEST).write_text("{}")
+    saver.forget(3, is_ours_alike=True)
+    assert ([one["step"] for one in saver.own_checkpoints(str(tmp_path))], saver.has_state(str(path))) == ([3], True)
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_in_a_loop_of_a_subclasss_own_what_the_trainer_saves_comes_first(tmp_path: Path, comes: bool) -> None:
+    """Two saves of one step at a time would write to one place. Where its own does not come, ours does all the same."""
+    trainer = Trainer(tmp_path, {}, True)
+    meter = StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
+    meter.watch = Asks(1, "good", True)
+    run = TrainerRun(trainer, meter, TrainerSaver(meter, trainer))
+    hooks.replace(run._undo, trainer, "_save_checkpoint", hooks.around(run._save_checkpoint))
+    trainer.state.global_step, trainer.control.should_save = 1, True
+    run.end_step(trainer.state)
+    assert trainer.log == []
+    if comes:
+        trainer._save_checkpoint(None, None)
+        run.saved(trainer.state)
+    run.begin_step()
+    run.begin_step()
+    assert trainer.log == (["own", "aside"] if comes else ["aside"])
 
 
 @pytest.mark.parametrize("fails", [False, True])

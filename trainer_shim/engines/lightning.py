@@ -7,7 +7,6 @@ training_step(): nothing calls the module itself. Lightning's checkpoints hold n
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import time
 from typing import Any, Callable, Dict, List, Optional
@@ -23,7 +22,7 @@ from trainer_shim.scalars import EngineFacts
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
-from . import base, deepspeed_engine, hooks, plain, replicas, torch_calls, trained
+from . import base, deepspeed_engine, hooks, plain, replicas, torch_calls
 from .background import ANNOUNCEMENTS_MAX, Announcement, Write, absolute
 from .base import Options
 from .lightning_checkpoints import (
@@ -31,10 +30,14 @@ from .lightning_checkpoints import (
     STATE_KEY,
     LightningSaver,
     OwedValidation,
+    callback_class,
     fit_state,
     give_positions,
     prepare_inner,
+    say_lacking,
     state_of,
+    tell_outside,
+    tell_plateau,
     trained_in,
 )
 
@@ -105,9 +108,9 @@ class LightningKind:
 
 def make_callback(trainer: Any, meter: StepMeter) -> Any:
     """Return the callback; its class is made here because its base is Lightning's own, of either package."""
-    callback_class: Any = _callback_class(trainer)
+    base_class: Any = callback_class(trainer)
 
-    class CostgovCallback(callback_class):  # type: ignore[misc]
+    class CostgovCallback(base_class):  # type: ignore[misc]
         def __init__(self) -> None:
             self._fit = fit = LightningFit(trainer, meter)
             self.unhook = fit.unhook
@@ -146,13 +149,10 @@ def make_callback(trainer: Any, meter: StepMeter) -> Any:
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
             self._fit.end()
 
+        def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+            self._fit.end_unbegun()
+
     return CostgovCallback()
-
-
-def _callback_class(trainer: Any) -> Any:
-    packages = [one.__module__.split(".")[0] for one in type(trainer).__mro__]
-    package = next(name for name in packages[::-1] if name in ("lightning", "pytorch_lightning"))
-    return importlib.import_module("lightning.pytorch" if package == "lightning" else package).Callback
 
 
 class LightningFit:
@@ -177,7 +177,7 @@ class LightningFit:
         self.unhook()
         trainer, meter = self._trainer, self._meter
         optimizers = [getattr(one, "optimizer", one) for one in trainer.optimizers]
-        self._tell_outside(module, optimizers)
+        tell_outside(trainer, module, optimizers)
         weights.look_at_start(meter.progress, lambda: trained_in(trainer))
         gradients = torch_calls.instrument(meter, optimizers, self._undo, plain.ignore_skip)
         blind = plain.BLIND_STEPS_MAX if is_required(os.environ) else 0
@@ -193,6 +193,7 @@ class LightningFit:
         if self._step:
             self._take_state(str(trainer.ckpt_path or ""))
             give_positions(trainer)
+            tell_plateau(trainer)
             self._give_generators()
             if self.loaded.get(patience.DUE):
                 self._owed, _ = attempt(OwedValidation, trainer, self._step)
@@ -204,18 +205,6 @@ class LightningFit:
             meter.watch.hello_field("parameters", parameters)
         if trainer.max_steps and trainer.max_steps > 0:
             meter.watch.hello_field("total_steps", int(trainer.max_steps))
-
-    @guarded()
-    def _tell_outside(self, module: Any, optimizers: List[Any]) -> None:
-        """Lightning saves the module that it fits, unless that adds something by itself."""
-        module = getattr(module, "_orig_mod", module)
-        is_own = trained.is_own(module, "on_save_checkpoint", "state_dict")
-        strategy = type(self._trainer.strategy).__name__
-        if is_own or any(name in strategy for name in ("FSDP", "DeepSpeed", "ModelParallel", "XLA")):
-            return
-        lost = trained.outside(trained.trained_by(optimizers), trained.parameters_of([module]))
-        remedy = "make it an attribute of the LightningModule, or save it in its on_save_checkpoint()"
-        trained.warn_lost(lost, "the LightningModule", remedy, bool(self._trainer.is_global_zero))
 
     def _take_state(self, path: str) -> None:
         """Continue counting, and keep the generators' states, from what stands beside the checkpoint or in it."""
@@ -317,13 +306,16 @@ class LightningFit:
     def begin_batch(self, batch: Any) -> None:
         """A micro-batch is here."""
         self._end_boundary()  # There was no validation.
-        if self._owed is not None:
-            self._owed.miss()
-            self._owed = None
+        self._miss_owed()
         if isinstance(batch, dict):
             self._meter.enter_forward(True, (), batch)
         else:
             self._meter.enter_forward(True, tuple(batch) if isinstance(batch, (tuple, list)) else (batch,), {})
+
+    def _miss_owed(self) -> None:
+        if self._owed is not None:
+            self._owed.miss()
+            self._owed = None
 
     def before_step(self, optimizer: Any) -> None:
         """The gradient is complete, and not yet clipped."""
@@ -385,12 +377,20 @@ class LightningFit:
     def end(self) -> None:
         """fit() has come to its end: it was not broken off."""
         self._end_boundary()
+        self._miss_owed()
         self.loaded = {}
         for one in self._announcements:
             one.write.wait()  # As Lightning does, next.
         self._announce()
         self._meter.watch.finish("train_end", True)
         self.unhook()
+
+    @guarded()
+    def end_unbegun(self) -> None:
+        """fit() has returned: with nothing left to train, it has not begun."""
+        if self.loaded.get(patience.DUE):
+            say_lacking(self._trainer, int(self._trainer.global_step))
+        self.loaded = {}
 
     def unhook(self) -> None:
         """Take the hooks of this fit() off."""

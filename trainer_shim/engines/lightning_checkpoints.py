@@ -22,7 +22,7 @@ from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, patience, rng
 from trainer_shim.saving.pickled_values import Budget, TooLargeError, values_of
 
-from . import base, hooks
+from . import base, hooks, trained
 from .background import Write, absolute
 
 CHECKPOINT_FILE = "trainer.ckpt"
@@ -31,6 +31,10 @@ _CKPT_PATH = 4  # fit(model, train_dataloaders, val_dataloaders, datamodule, ckp
 _SHARDS_META = "meta.pt"  # Beside the shards of a strategy that saves a directory.
 _STEP = re.compile(r"step=(\d+)")  # As ModelCheckpoint names it.
 _NOT_MADE_UP = "Lightning does not make up for it"
+_PLATEAU_LEFT_OUT = (
+    "Lightning does not step ReduceLROnPlateau at the end of the epoch in which a resume begins. "
+    "The learning rate may differ from there on"
+)
 _OWN_MAX = 32  # The newest files that are looked into. ModelCheckpoint keeps one by default.
 
 
@@ -45,6 +49,13 @@ def trained_in(trainer: Any) -> List[Tuple[str, Any]]:
     """Return what its optimizers train, by name. Empty before fit()."""
     module = trainer.lightning_module
     return [] if module is None else base.watched(module.named_parameters(), trainer.optimizers)
+
+
+def callback_class(trainer: Any) -> Any:
+    """Return Lightning's own base of callbacks, of either package."""
+    packages = [one.__module__.split(".")[0] for one in type(trainer).__mro__]
+    package = next(name for name in packages[::-1] if name in ("lightning", "pytorch_lightning"))
+    return importlib.import_module("lightning.pytorch" if package == "lightning" else package).Callback
 
 
 def prepare_inner(trainer: Any, original: Callable[..., Any], loader: Any, *args: Any, **kwargs: Any) -> Any:
@@ -104,34 +115,71 @@ class OwedValidation:
 
     def __init__(self, trainer: Any, step: int) -> None:
         self._trainer, self._step = trainer, step
-        self._is_owed, _ = attempt(self._arrange)
-        self._say("it comes now" if self._is_owed else _NOT_MADE_UP)
+        self._is_owed = True  # Until it begins, or the training goes on or ends without it.
+        self._is_arranged, _ = attempt(self._arrange)
 
     def _arrange(self) -> bool:
         loop = self._trainer.fit_loop.epoch_loop
         stages = importlib.import_module(type(loop.val_loop).__module__).RestartStage
-        if not loop.restarted_on_train_batch_end:
+        if not loop.restarted_on_train_batch_end or self._would_end_the_next_epoch():
             return False
         loop.val_loop._restart_stage = stages.RESTARTED_MID_EVALUATION
         loop._batches_that_stepped -= 1  # Lightning has counted this batch, and counts it behind a validation.
         return True
 
+    def _would_end_the_next_epoch(self) -> bool:
+        """Lightning has counted the epoch of a last batch already. Its progress it clears by the number of batches.
+
+        Where the loader has no length, the last batch would end an epoch once more behind the validation.
+        """
+        progress = self._trainer.fit_loop.epoch_loop.batch_progress
+        is_cleared = progress.current.completed + 1 >= self._trainer.num_training_batches
+        return bool(progress.is_last_batch) and not is_cleared
+
     @guarded()
     def begin(self) -> None:
-        """A validation begins: this one has not seen a batch."""
-        if self._is_owed:
+        """A validation begins: is it this one, it has not seen a batch."""
+        if self._is_owed and self._is_arranged:
             self._is_owed = False
             self._trainer.fit_loop.epoch_loop.val_loop.restarting = False
+            say_lacking(self._trainer, self._step, "it comes now")
 
+    @guarded()
     def miss(self) -> None:
-        """The next step begins."""
+        """The next step begins, or the training is over."""
         if self._is_owed:
             self._is_owed = False
-            self._say(_NOT_MADE_UP)
+            if self._is_arranged:
+                self._trainer.fit_loop.epoch_loop._batches_that_stepped += 1
+            say_lacking(self._trainer, self._step)
 
-    def _say(self, what: str) -> None:
-        if self._trainer.global_rank == 0:
-            print_line("the checkpoint lacks the validation of step %d: %s" % (self._step, what))
+
+def say_lacking(trainer: Any, step: int, what: str = _NOT_MADE_UP) -> None:
+    """Say what becomes of the validation that a checkpoint lacks."""
+    if trainer.global_rank == 0:
+        print_line("the checkpoint lacks the validation of step %d: %s" % (step, what))
+
+
+@guarded()
+def tell_outside(trainer: Any, module: Any, optimizers: List[Any]) -> None:
+    """Lightning saves the module that it fits, unless that adds something by itself."""
+    module = getattr(module, "_orig_mod", module)
+    is_own = trained.is_own(module, "on_save_checkpoint", "state_dict")
+    strategy = type(trainer.strategy).__name__
+    if is_own or any(name in strategy for name in ("FSDP", "DeepSpeed", "ModelParallel", "XLA")):
+        return
+    lost = trained.outside(trained.trained_by(optimizers), trained.parameters_of([module]))
+    remedy = "make it an attribute of the LightningModule, or save it in its on_save_checkpoint()"
+    trained.warn_lost(lost, "the LightningModule", remedy, bool(trainer.is_global_zero))
+
+
+@guarded()
+def tell_plateau(trainer: Any) -> None:
+    """Lightning updates no scheduler by a metric at the end of the epoch that a resume begins in."""
+    if trainer.global_rank or not trainer.lightning_module.automatic_optimization:
+        return
+    if any(one.reduce_on_plateau and one.interval == "epoch" for one in trainer.lr_scheduler_configs):
+        print_line(_PLATEAU_LEFT_OUT)
 
 
 class LightningSaver(base.PositionSaver):

@@ -49,12 +49,17 @@ class Module(pl.LightningModule):
     def validation_step(self, batch, batch_idx):
         if not self.trainer.sanity_checking:
             wait_for("evaluated", self.global_step)
-        self.model(*batch)
+        self.log("seen", self.model(*batch))
         torch.rand(())
         validations.append(self.global_step)
 
     def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
+        if not told.get("plateau"):
+            return optimizer
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5)
+        chosen = {"scheduler": scheduler, "monitor": "seen", "interval": told["plateau"], "strict": False}
+        return {"optimizer": optimizer, "lr_scheduler": chosen}
 
 
 class Watch(KeptWatch):
@@ -63,7 +68,7 @@ class Watch(KeptWatch):
         super().step_frame(fields)
 
     def at_boundary(self, step):
-        seen_at[step] = validations[-1]
+        seen_at[step] = validations[-1] if validations else None
         super().at_boundary(step)
 
 
@@ -75,12 +80,12 @@ def make_watch(*args, **kwargs):
 
 class Stream(torch.utils.data.IterableDataset):
     def __iter__(self):
-        yield from (Toy()[index] for index in range(len(Toy())))
+        yield from (Toy(size)[index] for index in range(size))
 
 
 module = Module()
 size = told.get("size", 512)  # Where it is told: shuffled, and every second step and every end of an epoch is saved.
-ordered = {"shuffle": "size" in told}
+ordered = {"shuffle": "size" in told and not told.get("stream")}
 if told.get("seed"):
     ordered["generator"] = torch.Generator().manual_seed(told["seed"])
 if told.get("workers"):
@@ -107,7 +112,8 @@ trainer = pl.Trainer(
     callbacks=saves,
     accumulate_grad_batches=2,
     gradient_clip_val=told.get("clip"),
-    val_check_interval=4 if "size" in told else 8,
+    val_check_interval=told.get("interval", 4 if "size" in told else 8),
+    check_val_every_n_epoch=told.get("every", 1),
     limit_val_batches=told.get("validates", 1),
     default_root_dir=told["directory"],
 )

@@ -116,6 +116,43 @@ def test_its_own_checkpoints_resume_with_the_same_losses_at_the_end_of_an_epoch_
         assert ("it comes now" in resumed["log"]) == (place == "steps" and not ends)
 
 
+@pytest.mark.parametrize(
+    ("chosen", "step"),
+    [
+        ({"stream": True, "epochs": 3, "interval": 1.0}, 4),
+        ({"epochs": 3, "interval": 1.0}, 12),
+        ({"steps": 12, "interval": 1.0}, 12),
+        ({"epochs": 3, "interval": 1.0, "every": 2}, 8),
+    ],
+    ids=["no length", "the last epoch", "the last step", "every second epoch"],
+)
+def test_a_validation_that_is_not_made_up_for_takes_no_step_along_and_is_said_once(
+    run_ranks, tmp_path: Path, chosen: dict[str, Any], step: int
+) -> None:
+    """Saved at the end of an epoch's last batch, before its validation."""
+    how = {"size": 32, **chosen}
+    whole = run_ranks("lightning_loop.py", told(tmp_path, saves=["steps"], **how))[0]
+    assert len(whole["losses"]) == 24
+    path = str(tmp_path / "steps" / f"step={step}.ckpt")
+    resumed = run_ranks("lightning_loop.py", told(tmp_path / "again", resume=path, **how))[0]
+    assert len(resumed["losses"]) == 24 - 2 * step
+    made = [one for one in whole["validations"] if one > step]
+    assert [one for one in resumed["validations"] if one > step] == made
+    assert "it comes now" not in resumed["log"]
+    said = f"the checkpoint lacks the validation of step {step}: Lightning does not make up for it"
+    assert resumed["log"].count(said) == 1
+
+
+@pytest.mark.parametrize("interval", ["epoch", "step"])
+def test_a_plateau_that_lightning_does_not_step_is_told(run_ranks, tmp_path: Path, interval: str) -> None:
+    how = {"size": 32, "steps": 6, "plateau": interval}
+    first = run_ranks("lightning_loop.py", told(tmp_path, saves=["steps"], **how))[0]
+    path = str(tmp_path / "steps" / "step=2.ckpt")
+    resumed = run_ranks("lightning_loop.py", told(tmp_path / "again", resume=path, **how))[0]
+    assert "ReduceLROnPlateau" not in first["log"]
+    assert ("does not step ReduceLROnPlateau" in resumed["log"]) == (interval == "epoch")
+
+
 def test_what_might_not_live_to_see_the_end_of_a_validation_is_saved_before_it(
     run_ranks, short_tmp: Path, tmp_path: Path
 ) -> None:

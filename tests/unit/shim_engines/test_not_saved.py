@@ -10,7 +10,7 @@ import pytest
 from trainer_shim.engines.accelerate_loops import AcceleratePlainKind
 from trainer_shim.engines.base import Options
 from trainer_shim.engines.hf import TrainerRun
-from trainer_shim.engines.lightning import LightningFit
+from trainer_shim.engines.lightning_checkpoints import tell_outside
 
 from .test_trained import HEAD, MODEL, B, Module, Optimizer, Scheduler, Tensor, W, scheduled
 
@@ -32,7 +32,7 @@ def accelerate(**given: Any) -> None:
 
 def lightning(module: Any, strategy: object = None) -> None:
     trainer: Any = SimpleNamespace(strategy=strategy, is_global_zero=True)
-    LightningFit(trainer, SimpleNamespace())._tell_outside(module, [ALL])  # type: ignore[arg-type]
+    tell_outside(trainer, module, [ALL])
 
 
 class Trainer:

@@ -17,7 +17,7 @@ from weakref import ref
 from trainer_shim import launch
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.lifetime import keeping
-from trainer_shim.loader import WrappedLoader
+from trainer_shim.loader import WrappedLoader, position_of, prepare
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, patience, rng
 from trainer_shim.saving.pickled_values import Budget, TooLargeError, values_of
@@ -62,12 +62,12 @@ def prepare_inner(trainer: Any, original: Callable[..., Any], loader: Any, *args
     """Lightning gives ranks a sampler of their own in a DataLoader that it knows: so it gets the one inside of ours."""
     if not isinstance(loader, WrappedLoader):
         return original(loader, *args, **kwargs)
-    loader.prepare(lambda inner: original(inner, *args, **kwargs))
+    prepare(loader, lambda inner: original(inner, *args, **kwargs))
     if getattr(trainer, "training", False):  # Not one of validation, inside of fit() either.
         known = ref(trainer)  # The script may use its loader for the next one.
-        loader.hold_back(lambda: _held_back(known()))
+        position_of(loader).hold_back(lambda: _held_back(known()))
         is_counted, _ = attempt(_is_epoch_counted, trainer)
-        loader.count_epochs(bool(is_counted))
+        position_of(loader).count_epochs(bool(is_counted))
     return loader
 
 
@@ -103,7 +103,7 @@ def give_positions(trainer: Any) -> None:
         return  # Where a batch waits, of a loader without a length, the epoch has begun.
     for loader, state in zip(loaders, states):  # noqa: B905  (strict= is not in Python 3.9; the lengths are equal)
         if isinstance(loader, WrappedLoader):
-            loader.count_epochs(True)
+            position_of(loader).count_epochs(True)
             loader.load_state_dict(state)
 
 

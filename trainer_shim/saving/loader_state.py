@@ -40,7 +40,10 @@ def restore_generators(loader: Any, state: Dict[str, Any]) -> None:
 
 
 def restore_counts(loader: Any, state: Dict[str, Any]) -> List[Tuple[int, int]]:
-    """Put back the epochs. Return those that were told otherwise: (told, restored)."""
+    """Put back the epochs. Return those that were told otherwise: (told, restored).
+
+    The loader's own epoch was put back when the position was loaded: who has set another one is the script.
+    """
     told: List[Tuple[int, int]] = []
     counts_itself = isinstance(getattr(loader, "iteration", None), int)
     for name, one in _parts(loader):
@@ -49,7 +52,7 @@ def restore_counts(loader: Any, state: Dict[str, Any]) -> List[Tuple[int, int]]:
             if not isinstance(known, int) or known == count:
                 continue
             setattr(one, attribute, known)
-            if not counts_itself and hasattr(one, "set_epoch"):
+            if not counts_itself and (hasattr(one, "set_epoch") or one is loader):
                 told.append((count, known))
     return told
 

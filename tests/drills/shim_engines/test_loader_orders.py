@@ -19,7 +19,7 @@ needs("torch", "accelerate")
         ("generator", None),
         ("workers", "workers of persistent_workers=True begin anew: what they draw themselves (augmentation) differs"),
         ("seedable", None),
-        ("set_epoch", "set_epoch(0) was called, and the data goes on in epoch 2: begin the loop at loader.epoch"),
+        ("set_epoch", "the script set epoch 0, and the data goes on in epoch 2: begin the loop at loader.epoch"),
     ],
 )
 def test_the_order_goes_on_in_a_later_epoch(run_ranks, kind: str, said: str | None) -> None:

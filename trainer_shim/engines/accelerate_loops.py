@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.interfaces import Saver
 from trainer_shim.lifetime import keeping
+from trainer_shim.loader import WrappedLoader, position_of, prepare
 from trainer_shim.meter import StepMeter
-from trainer_shim.saving import checkpoint, rng
+from trainer_shim.saving import checkpoint, loader_position, rng
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
@@ -24,6 +26,10 @@ from .deepspeed_engine import DeepSpeedKind
 from .hf import through_backward
 
 _GENERATORS = "random_states_%d.pkl"  # What save_state() writes for each rank.
+_UNDEALT = (
+    "accelerator.prepare() has not seen a wrapped loader. Each of the %d ranks that iterates it reads all of it. "
+    "Write: loader = shim.wrap_loader(accelerator.prepare(loader))"
+)
 _NUMBERED = re.compile(r"^checkpoint_(\d+)$")
 
 
@@ -151,6 +157,43 @@ class AccelerateSaver(base.PositionSaver):
         base.report_last_good(self._meter, self._meter.progress.step, path)
 
 
+def watch_loaders(accelerator: Any, undo: hooks.Undo) -> None:
+    """Let prepare() take wrapped loaders. One that it has not dealt out to the ranks is told of."""
+    hooks.replace(undo, accelerator, "prepare", hooks.around(_prepare_inner))
+    known = keeping.known(accelerator)
+    undo.add(loader_position.look_at_each(lambda loader: _tell_undealt(known(), loader)))
+
+
+def _prepare_inner(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Accelerate knows a DataLoader by its class: so it gets the ones inside of ours, and ours stay what they are."""
+    if not any(isinstance(one, WrappedLoader) for one in args):
+        return original(*args, **kwargs)
+    result = original(*(position_of(one).loader if isinstance(one, WrappedLoader) else one for one in args), **kwargs)
+    made = list(result) if len(args) > 1 else [result]
+    for index, one in enumerate(args):
+        if isinstance(one, WrappedLoader):
+            made[index] = _exchanged(one, made[index])
+    return tuple(made) if len(args) > 1 else made[0]
+
+
+def _exchanged(wrapped: WrappedLoader[Any], inner: Any) -> WrappedLoader[Any]:
+    prepare(wrapped, lambda _: inner)
+    return wrapped
+
+
+def _tell_undealt(accelerator: Any, loader: Any) -> None:
+    """A DataLoader that is neither Accelerate's nor has a sampler that deals out gives each rank all."""
+    if accelerator is None or int(accelerator.num_processes) == 1 or int(accelerator.process_index):
+        return
+    loading = sys.modules.get("torch.utils.data")
+    if loading is None or not isinstance(loader, loading.DataLoader):
+        return
+    is_prepared = any(one.__module__.split(".")[0] == "accelerate" for one in type(loader).__mro__)
+    samplers = (getattr(loader, name, None) for name in ("sampler", "batch_sampler"))
+    if not is_prepared and not any(hasattr(one, "num_replicas") for one in samplers):
+        print_line(_UNDEALT % int(accelerator.num_processes))
+
+
 class _OverAccelerator:
     """What an Accelerate loop has, whatever trains in it: Accelerate saves, and its saves are seen."""
 
@@ -165,7 +208,8 @@ class _OverAccelerator:
         self._saver = AccelerateSaver(meter, directory, self._accelerator, self._options)
         return self._saver
 
-    def hook_saves(self, undo: hooks.Undo) -> None:
+    def hook_accelerator(self, undo: hooks.Undo) -> None:
+        watch_loaders(self._accelerator, undo)
         if self._saver is not None:
             self._saver.hook_saves(undo)
 
@@ -222,7 +266,7 @@ class AcceleratePlainKind(_OverAccelerator, plain.PlainKind):
             listed="the optimizers of prepare()",
         )
         hooks.replace(undo, self._accelerator, "backward", hooks.around(through_backward, meter, False))
-        self.hook_saves(undo)
+        self.hook_accelerator(undo)
         return undo
 
 
@@ -239,7 +283,7 @@ class AccelerateDeepSpeedKind(_OverAccelerator, DeepSpeedKind):
         meter.defer_boundary()
         undo = hooks.Undo()
         undo.add(super().instrument(meter))
-        self.hook_saves(undo)
+        self.hook_accelerator(undo)
         return undo
 
 

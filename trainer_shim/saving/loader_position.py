@@ -8,8 +8,7 @@ from trainer_shim.guard import attempt, print_line
 
 from . import loader_state, rng
 
-# Asked with each wrapped loader when its first epoch begins.
-LOOKS: List[Callable[[Any], Any]] = []
+_LOOKS: List[Callable[[Any], Any]] = []
 _OF_OURS = frozenset(("epoch", "batches", "epoch_rng"))
 
 
@@ -20,6 +19,17 @@ class Made(NamedTuple):
     rng: Dict[str, Any]
     own: Optional[Dict[str, Any]]
     loaded: int  # How many positions had been loaded: behind the next one it is not of this order.
+
+
+def look_at_each(look: Callable[[Any], Any]) -> Callable[[], None]:
+    """Call `look` with each wrapped loader, as it is inside, when its first epoch begins. Return what ends that."""
+    _LOOKS.append(look)
+
+    def end() -> None:
+        if look in _LOOKS:
+            _LOOKS.remove(look)
+
+    return end
 
 
 def is_of_ours(state: Any) -> bool:
@@ -128,7 +138,7 @@ class Position:
     def start_epoch(self, made: Optional[Made] = None) -> Iterator[Any]:
         """Return the loader's iterator at the position to start from. `made`: for an epoch from its beginning."""
         begun, self._begun = self._begun, True
-        for look in LOOKS if not self.starts else ():
+        for look in list(_LOOKS) if not self.starts else ():
             attempt(look, self.loader)
         self.is_untaken = False
         resume, self._resume = self._resume, None

@@ -36,6 +36,21 @@ def test_an_accelerate_loop_is_seen_saved_and_not_changed(run_ranks, tmp_path: P
     assert not seen["left_behind"]
 
 
+def test_each_rank_reads_its_part_of_a_wrapped_loader_or_it_is_said(run_ranks) -> None:
+    """prepare() knows a DataLoader by its class, and left a wrapped one to each rank whole."""
+    first, second = run_ranks("accelerate_dealt.py", ranks=2)
+    parts = [[0, 1], [4, 5]], [[2, 3], [6, 7]]
+    for rank, part in zip((first, second), parts, strict=True):
+        assert all(rank["same"]), "prepare() returns the wrapped ones, in their places"
+        assert (rank["wrapped"], rank["prepared"]) == (part, [part] * 3)
+        assert len(rank["dealt"]) == 2
+        assert len(rank["unseen"]) == 4, "wrapped before prepare(), which came before attach()"
+        assert not rank["left_behind"]
+    before, behind = first["log"].split("only the next one is told of", 1)
+    said = "accelerator.prepare() has not seen a wrapped loader. Each of the 2 ranks that iterates it reads all of it."
+    assert (before.count(said), behind.count(said)) == (0, 1), "by rank 0, once"
+
+
 @pytest.fixture
 def governor(short_tmp: Path) -> Iterator[FakeGovernor]:
     with FakeGovernor(short_tmp / "s") as made:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.engine.node import Node, know_incidents
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Effect
-from governor.core.halt.elsewhere import Elsewhere, as_seen, is_unnoted, left_elsewhere, unseen_runs
+from governor.core.halt.elsewhere import Elsewhere, as_seen, left_elsewhere, unseen_runs
 from governor.core.halt.incident import LeftLaunch
 from governor.core.halt.inherited import inherited
 from governor.core.halt.kill_set import ancestors
@@ -35,8 +34,7 @@ def take_up(node: Node, journal: Journal, processes: Processes, clock: Clock, re
     know_incidents(node, [*journal.incident_ids(), *(path.stem for path in reports.glob("*.json"))])
     effects += restore_incidents(node, halts, at, wall)
     effects += unseen_runs(runs) if not node.facts.exclusive else []
-    left = left_elsewhere(runs, halts, clock.boot_id)
-    return TakenUp(effects, replace(left, is_unnoted=is_unnoted(journal.incidents())))
+    return TakenUp(effects, left_elsewhere(runs, halts, clock.boot_id))
 
 
 def lives_here(

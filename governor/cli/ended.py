@@ -89,7 +89,8 @@ def _read(path: Path, name: str) -> Ended | None:
 
 
 def _told(reader: JournalReader, name: str, state_dir: Path) -> Ended | None:
-    from governor.core.halt.elsewhere import is_unnoted
+    from governor.adapters.command import launch_lock
+    from governor.core.engine.node_journal import ended_lock_of
     from governor.core.money.charges import UNALLOCATED
 
     rows = [json.loads(entry["snapshot"]) for entry in reader.runs()]
@@ -106,7 +107,9 @@ def _told(reader: JournalReader, name: str, state_dir: Path) -> Ended | None:
     strangers = [row for row in rows if row.get("strangers")]
     living = _living(launched or left, [row for row in own if row["alive"]], strangers)
     lock, held = _held(name, rows, [halt for halt in halts if halt["closed_wall_ns"] is None], state_dir)
-    is_seen_to_end = launched is None and left is None and not is_unnoted(halts)
+    ended_lock = next((ended_lock_of(row) for row in rows if row["run"] == UNALLOCATED), None)
+    is_known = ended_lock is not None and ended_lock == launch_lock.stamp(state_dir)
+    is_seen_to_end = is_known and launched is None and left is None
     if lock is None and not living and not is_seen_to_end:
         lock, held = _holder(name, state_dir, strangers)
     return Ended(tuple(runs), (*map(_line, runs), *_still_there(name, living), *held), living, lock)

@@ -32,6 +32,7 @@ def join(state_dir: Path) -> int | None:
         return None
     try:
         _share(fd)
+        os.utime(fd, ns=(time.time_ns(),) * 2)  # A journal that does not know this launch has another stamp.
         with contextlib.suppress(OSError):  # RLIMIT_NOFILE leaves no room for it.
             high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR_MIN)
             os.close(fd)
@@ -69,6 +70,14 @@ def is_held(state_dir: Path) -> bool | None:
     finally:
         os.close(fd)
     return False
+
+
+def stamp(state_dir: Path) -> int | None:
+    """When the last launch took it, which tells that one from every other. None: there is no lock."""
+    try:
+        return os.stat(path_of(state_dir), follow_symlinks=False).st_mtime_ns
+    except OSError:
+        return None
 
 
 def holders(state_dir: Path, pids: Iterable[int]) -> frozenset[int]:

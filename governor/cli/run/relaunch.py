@@ -26,10 +26,10 @@ from governor.core.base.secrets import command_text, redacted
 from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.halt_plan import RUNG_DESTROY
 from governor.core.engine.managed_run import ManagedRun, announced_by_others
-from governor.core.engine.node import RUNS_MAX
+from governor.core.engine.node import RUNS_MAX, Node
 from governor.core.events.ends import CommandLeft
 from governor.core.events.inputs import CommandLaunched, LauncherExited
-from governor.core.halt.incident import Incident, process_of
+from governor.core.halt.incident import Incident, LeftLaunch, process_of
 from governor.core.halt.state import HaltState, StopTarget
 from governor.daemon import signals
 from governor.daemon.launches import SupervisedCommand
@@ -83,11 +83,17 @@ def note_launch(
 def cannot_run(governor: Governor, program: str, error: Exception) -> int:
     """Say so, and that this launch is over: its process was there perhaps, and ran nothing."""
     if governor.node.launched is not None:
-        for seen in (LauncherExited, CommandLeft):
-            governor.daemon.apply(seen(governor.clock.mono()))
+        governor.daemon.apply(LauncherExited(governor.clock.mono()))
+        note_left(governor)
     why = error.strerror if isinstance(error, OSError) and error.strerror else error
     sys.stderr.write(f"costgov: {plain(program)}: cannot be run: {plain(str(why))}\n")
     return ExitCode.NOT_FOUND if isinstance(error, FileNotFoundError) else ExitCode.CANNOT_EXECUTE
+
+
+def note_left(governor: Governor, *, is_seen: bool = True) -> None:
+    """Nobody waits any more for what the launch has left. `is_seen`: its end was, so no holder of its lock trains."""
+    lock = launch_lock.stamp(governor.settings.paths.state_dir) if is_seen else None
+    governor.daemon.apply(CommandLeft(governor.clock.mono(), lock))
 
 
 def launched_before(governor: Governor, name: str) -> str | None:
@@ -156,19 +162,20 @@ def taken_for_no_trainer(governor: Governor, name: str) -> str | None:
 
 
 def _is_seen_to_end(governor: Governor) -> bool:
+    """Whether the journal says so of the launch that took the lock last. It may be fresh, damaged, or an older copy."""
     node = governor.node
-    return node.previous_command is None and node.left is None and not governor.elsewhere.is_unnoted
+    is_known = node.ended_lock is not None and node.ended_lock == launch_lock.stamp(governor.settings.paths.state_dir)
+    return is_known and node.previous_command is None and node.left is None
 
 
 def _told_of_holders(governor: Governor, ended: Collection[ProcessId]) -> tuple[str, str] | None:
     """Who holds an earlier launch's lock, or perhaps is of that launch, and how to end them. None: nobody does."""
     node, killer = governor.node, governor.daemon.performer.process_killer
-    previous = node.previous_command
     strangers = [*ended, *(process for t in node.runs.values() if t.is_strangers for process in t.processes())]
     holds, seen = holds_here(governor.settings.paths.state_dir, killer, strangers)
     if not holds:
         return None
-    launch = previous.launch if previous is not None else node.left
+    launch = _last_launch(node)
     marked = lives_here(launch, killer, (), strangers, perhaps=True) if launch is not None else ()
     known = {facts.process for facts in seen}
     left = (*seen, *(facts for facts in marked if facts.process not in known))
@@ -179,10 +186,15 @@ def _told_of_holders(governor: Governor, ended: Collection[ProcessId]) -> tuple[
     return told, f"end it with {_how_to_end(left)}" if left else "end it"
 
 
+def _last_launch(node: Node) -> LeftLaunch | None:
+    """The launch whose end was not seen, as the journal has it."""
+    return node.previous_command.launch if node.previous_command is not None else node.left
+
+
 def _of_previous(governor: Governor) -> tuple[ProcessFacts, ...]:
     """Who lives of a launch whose end was not seen. Nobody where an open halt ends it, and no stranger (a sandbox)."""
     node = governor.node
-    launch = node.previous_command.launch if node.previous_command is not None else node.left
+    launch = _last_launch(node)
     if launch is None or not ended_by_halts(node).isdisjoint(launch.processes):
         return ()
     strangers = [process for t in node.runs.values() if t.is_strangers for process in t.processes()]
@@ -218,7 +230,7 @@ def finish_halt(governor: Governor, name: str, argv: Sequence[str], print_line: 
         return signum not in signals.PASSED_ON  # There is nobody to pass it on to: its sender wants us to leave.
 
     made = [cgroup for incident in own if incident.launch is not None for cgroup in incident.launch.cgroups]
-    group = left_group(made[0]) if made else None
+    group, last = left_group(made[0]) if made else None, _last_launch(node)
     governor.daemon.supervise(
         SupervisedCommand(
             run=name, argv=own_argv(name, argv), processes=(), on_signal=on_signal, surroundings=Surroundings(),
@@ -245,7 +257,11 @@ def finish_halt(governor: Governor, name: str, argv: Sequence[str], print_line: 
     unended = [line for managed, incident in found if incident in own for line in _left_of(governor, managed, incident)]
     for line in dict.fromkeys(unended):
         print_line(f"costgov: {line}")
-    return ExitCode.HALTED if left is None and not unended else ExitCode.NEEDS_HUMAN
+    if left is not None or unended:
+        return ExitCode.NEEDS_HUMAN
+    if last is not None and {one.launch and one.launch.processes for one in own} == {last.processes}:
+        note_left(governor)
+    return ExitCode.HALTED
 
 
 def _left_of(governor: Governor, managed: ManagedRun, incident: Incident) -> list[str]:

@@ -20,7 +20,7 @@ from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
 from governor.cli.interrupts import ENTERED
 from governor.cli.run.console import Console
-from governor.cli.run.left import left_behind, left_unwatched, look_at_left, ranks_of, was_announced
+from governor.cli.run.left import Left, left_behind, left_unwatched, look_at_left, ranks_of, was_announced
 from governor.cli.run.limits import Limits, refused
 from governor.cli.run.outcome import Outcome
 from governor.cli.run.own_runs import of_command, watched
@@ -30,6 +30,7 @@ from governor.cli.run.relaunch import (
     is_running,
     made_for,
     note_launch,
+    note_left,
     own_argv,
     taken_for_no_trainer,
 )
@@ -37,9 +38,9 @@ from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwa
 from governor.core.base.units import NS_PER_S
 from governor.core.engine.incidents import persist_incident
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.events.ends import CommandLeft, RunEnd
+from governor.core.events.ends import RunEnd
 from governor.core.halt.incident import Incident
-from governor.core.halt.state import StopTarget
+from governor.core.halt.state import HaltState, StopTarget
 from governor.core.runs.ends import ended_text
 from governor.core.views.status import run_status
 from governor.daemon import signals
@@ -177,8 +178,8 @@ def _close(
     note_end(governor, command, name, outcome)
     for snapshot in leave_halts(governor):
         console.leave(snapshot)
-    if governor.node.left is not None:
-        governor.daemon.apply(CommandLeft(governor.clock.mono()))
+    if command.exit_code is not None and waits_for_none(governor, command, left):
+        note_left(governor, is_seen=not leaves_halt(governor))
     for line in (*left_unwatched(governor, command, left.below), *closing_lines(governor, command, outcome)):
         console.print_line(f"costgov: {line}")
     for line in how_to_resume(governor, command, name, argv, is_halted=bool(outcome.stages)):
@@ -259,6 +260,20 @@ def _may_announce(governor: Governor, command: Command) -> bool:
     if at - command.ended_at >= HELLO_NS or was_announced(governor):
         return False
     return living(governor.processes, command) != []
+
+
+def waits_for_none(governor: Governor, command: Command, left: Left) -> bool:
+    """Whether the end of the launch was seen. Not where a person has cut the wait for what it has left short."""
+    if left.below == [] and not left.beyond:
+        return True
+    waited = governor.clock.mono() - command.ended_at if command.ended_at is not None else 0
+    return not left.trains and (was_announced(governor) or waited >= HELLO_NS)
+
+
+def leaves_halt(governor: Governor) -> bool:
+    """Whether a halt of the command is open, or was closed without the end of all."""
+    halts = [managed.incident for managed in of_command(governor.node) if managed.incident is not None]
+    return any(not halt.is_closed or halt.stage_name != HaltState.HALTED.name for halt in halts)
 
 
 def leave_halts(governor: Governor) -> list[Mapping[str, Any]]:

@@ -99,6 +99,7 @@ class Node:
     command: CommandLaunched | None = None  # The same, also when it has exited: its ranks may live on.
     previous_command: PreviousCommand | None = None  # Until we know whether it is the launched command.
     left: LeftLaunch | None = None  # A launch whose command has exited: what that has left is waited for.
+    ended_lock: int | None = None  # The stamp of the lock of the last launch that was seen to its end.
     price_rise: PriceRise | None = None  # The last one.
     windows_uncommitted: list[Record] = field(default_factory=list)  # Closed windows that no PersistRuns has taken yet.
     runs: dict[str, ManagedRun] = field(default_factory=dict)
@@ -107,8 +108,7 @@ class Node:
     connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
     # At most as many as the inbox has connections.
     superseded: dict[ConnectionId, SupersededRank] = field(default_factory=dict)
-    # Likewise, until they disconnect.
-    ignored: dict[ConnectionId, SupersededRank] = field(default_factory=dict)
+    ignored: dict[ConnectionId, SupersededRank] = field(default_factory=dict)  # Likewise, until they disconnect.
     # Processes that we do not watch, and why. Each is reported once.
     refusals: dict[ProcessId, Refusal] = field(default_factory=dict)
     incidents: dict[str, str] = field(default_factory=dict)  # Incident id -> run. Each run has its last incident here.

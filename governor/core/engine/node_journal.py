@@ -38,6 +38,7 @@ def node_snapshot(node: Node) -> Mapping[str, Any]:
         "idle": node.idle.snapshot(),
         "launched": launched_row(node),
         **left_row(node),
+        "ended_lock": node.ended_lock,
         "running_source": node.running_source,
     }
 
@@ -168,6 +169,7 @@ def restore_node(node: Node, snapshot: Mapping[str, Any]) -> None:
     previous = previous_command(launched) if launched is not None else None
     node.ledger.restore(snapshot, same_boot=same_boot, in_force_from=_in_force_from(node))
     node.previous_command, node.left = previous, launch_of(snapshot.get("left") or {})
+    node.ended_lock = ended_lock_of(snapshot)
     source = snapshot.get("running_source")  # An older journal does not say.
     if node.running_source is None and isinstance(source, str):
         node.running_source = source
@@ -175,6 +177,12 @@ def restore_node(node: Node, snapshot: Mapping[str, Any]) -> None:
     node.numbers_floor = int(snapshot.get("incidents_floor", 0))
     node.names_dropped = bool(snapshot.get("names_dropped"))
     node.unreadable_runs = set()
+
+
+def ended_lock_of(snapshot: Mapping[str, Any]) -> int | None:
+    """None: of no launch it is known that it was seen to its end. An older journal does not say."""
+    lock = snapshot.get("ended_lock")
+    return lock if type(lock) is int else None
 
 
 def price_left(snapshot: Mapping[str, Any], boot_id: str) -> Line | None:

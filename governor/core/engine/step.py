@@ -206,8 +206,9 @@ def _on_command_exited(node: Node, event: CommandExited) -> list[Effect]:
 
 
 def _on_command_left(node: Node, event: CommandLeft) -> list[Effect]:
-    was, node.left = node.left, None
-    return [persist(node, event.at)] if was is not None else []
+    was = (node.left, node.ended_lock)
+    node.left, node.ended_lock = None, event.lock
+    return [persist(node, event.at)] if was != (None, event.lock) else []
 
 
 def _on_operator_halt(node: Node, event: OperatorHalt) -> list[Effect]:

@@ -86,6 +86,7 @@ class CommandLeft:
     """`costgov run` ends behind its command, and has told what that has left: nobody waits for it any more."""
 
     at: MonoNs
+    lock: int | None = None  # The stamp of its launch's lock. None: there is none, or its end was not seen.
 
 
 EndEvent = RankFailed | CommandEndSeen | OomKillsSeen | CommandLeft

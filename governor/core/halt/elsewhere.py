@@ -32,7 +32,6 @@ class Elsewhere:
     is_unseen: bool = False  # Processes of this boot.
     is_of_other_boot: bool = False  # Of an earlier boot, or of another machine with the same directory.
     halts: tuple[str, ...] = ()  # Open ones that could only end such processes.
-    is_unnoted: bool = False  # Of a halt of the last launch not all was noted: see GivenUp.LEFT_UNNOTED.
 
 
 def as_seen(snapshot: Mapping[str, Any], locate: Locate) -> Row:
@@ -89,22 +88,6 @@ def left_elsewhere(runs: Iterable[Mapping[str, Any]], halts: Iterable[Mapping[st
         is_of_other_boot=bool(going or opened) and last not in (boot_id, ""),
         halts=tuple(str(row.get("incident_id")) for row in opened if ends_unseen(row)),
     )
-
-
-def is_unnoted(halts: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether a halt of the last launch that was halted was closed with not all noted. `halts`: the newest last.
-
-    A launch has a halt for each of its runs, and any of these may be the last.
-    """
-    found = [(known, halt["halt_stage"]) for halt in halts if (known := _command(halt.get("launch")))]
-    return any(stage == GivenUp.LEFT_UNNOTED and known == found[-1][0] for known, stage in found)
-
-
-def _command(launch: Any) -> list[tuple[Any, Any]]:
-    """By what is the same in every PID namespace."""
-    rows = launch.get("processes") if isinstance(launch, Mapping) else None
-    known = rows if isinstance(rows, list) else []
-    return [(row.get("start_ticks"), row.get("boot_id")) for row in known if isinstance(row, Mapping)]
 
 
 def ends_unseen(snapshot: Mapping[str, Any]) -> bool:

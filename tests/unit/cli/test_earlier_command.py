@@ -16,7 +16,6 @@ from governor.cli.run.relaunch import ALSO_NAMED_MAX, launched_before, taken_for
 from governor.core.base.identity import Peer, ProcessId
 from governor.core.base.units import BootNs, UsdMicros
 from governor.core.engine.managed_run import PreviousCommand
-from governor.core.halt.elsewhere import Elsewhere
 from governor.core.halt.incident import LeftLaunch
 from tests.unit.cli.test_supervise import OWN_PID, Beside
 from tests.unit.core.engine.test_step import hello, play
@@ -48,6 +47,7 @@ def test_who_holds_the_lock_of_the_earlier_launch_refuses_the_next(
 ) -> None:
     """The trainer of another user, for one, when its launcher had been ended as advised."""
     beside.processes.add(OWN_PID, argv=["costgov", "run"], uid=1000, ppid=holder.pid if of == "above us" else 1)
+    beside.node.ended_lock = launch_lock.stamp(beside.state_dir)
     if not is_seen_to_end:
         previous(beside)
         beside.processes.add(OWN_PID, argv=["costgov", "run"], uid=1000, ppid=holder.pid if of == "above us" else 1)
@@ -92,6 +92,7 @@ def test_a_holder_who_is_spared_hides_none_that_cannot_be_looked_into(
         subprocess.Popen(read, stdin=subprocess.PIPE, pass_fds=(fd,), user=OTHER) as hidden,
     ):
         os.close(fd)
+        beside.node.ended_lock = launch_lock.stamp(tmp_path)
         if not is_seen_to_end:
             previous(beside)
         ppid = spared.pid if of == "above us" else 1
@@ -131,16 +132,6 @@ def as_user(place: Path, look: Callable[[], str]) -> str:
     return told
 
 
-def test_no_holder_is_spared_behind_a_halt_that_had_not_noted_all(
-    beside: Beside, holder: subprocess.Popen[bytes]
-) -> None:
-    beside.processes.add(OWN_PID, argv=["costgov", "run"], uid=1000)
-    beside.processes.add(holder.pid, uid=os.getuid())
-    assert launched_before(beside.governor, "run-1") is None
-    beside.elsewhere = Elsewhere(is_unnoted=True)
-    assert f"pid {holder.pid} of uid" in (launched_before(beside.governor, "run-1") or "")
-
-
 def test_who_is_not_named_is_counted_and_the_line_says_how_to_end_them_too(beside: Beside) -> None:
     """It named 64 of 301 as if these were all."""
     launch = previous(beside)
@@ -149,6 +140,26 @@ def test_who_is_not_named_is_counted_and_the_line_says_how_to_end_them_too(besid
     told = launched_before(beside.governor, "run-1") or ""
     assert f"pid 700, 701, 702, 703, 704, 705, 706, 707 and {ALSO_NAMED_MAX - 5} more" in told
     assert f" {700 + ALSO_NAMED_MAX - 1}` and launch again: 3 more are named then," in told
+
+
+@pytest.mark.parametrize("has", ["no row of any launch", "an older launch's"])
+def test_a_journal_that_does_not_say_that_this_launch_was_seen_to_its_end_lets_nobody_begin_beside_a_holder(
+    has: str, beside: Beside, holder: subprocess.Popen[bytes]
+) -> None:
+    """It was full, lost or put back: what it did not know was taken for over, and a second trainer began."""
+    beside.processes.add(OWN_PID, argv=["costgov", "run"], uid=1000)
+    beside.processes.add(holder.pid, uid=os.getuid())
+    stamp = launch_lock.stamp(beside.state_dir)
+    assert stamp is not None
+    beside.node.ended_lock = stamp - 1 if has == "an older launch's" else None
+    assert f"pid {holder.pid} of uid" in (launched_before(beside.governor, "run-1") or "")
+    assert taken_for_no_trainer(beside.governor, "run-1") is None
+    beside.node.ended_lock = stamp
+    assert launched_before(beside.governor, "run-1") is None
+    launch = launch_lock.join(beside.state_dir)
+    assert launch is not None
+    os.close(launch)
+    assert f"pid {holder.pid} of uid" in (launched_before(beside.governor, "run-1") or ""), "of another one since"
 
 
 def previous(beside: Beside, **over: Any) -> LeftLaunch:

@@ -24,7 +24,6 @@ from governor.app.settings_file import paths_of_run
 from governor.cli.common import ExitCode, Failed
 from governor.cli.main import cli
 from governor.cli.run.relaunch import is_running
-from governor.core.halt.state import GivenUp
 from governor.core.money.charges import UNALLOCATED
 from governor.settings.model import Paths
 from tests.golden.report_cases import nan_halt
@@ -50,7 +49,7 @@ def leave(
 ) -> None:  # fmt: skip
     """The journal of a `costgov run` of the name gpt."""
     path = home / "state" / "runs" / "gpt"
-    path.mkdir(parents=True)
+    path.mkdir(parents=True, exist_ok=True)
     journal, problem = open_journal(str(path / "costgov.db"), str(path))
     assert problem is None
     for halt in halts:
@@ -231,17 +230,18 @@ def test_a_name_that_runs_already_is_told_as_a_name_and_not_as_a_journal(home: P
     assert fails(own.model_copy(update={"state_dir": home})) is None, "the holder may be any governor"
 
 
-@pytest.mark.parametrize("is_unnoted", [False, True])
-def test_who_holds_the_lock_is_told_of_though_nothing_else_ties_it_to_the_launch(home: Path, is_unnoted: bool) -> None:
-    """Another user's trainer, say, which has no mark of the command's user. Or any, where not all was noted."""
-    boot_id = SystemClock().boot_id
-    process = {"pid": 600, "start_ticks": 1, "boot_id": boot_id}
-    halt = nan_halt() | {"run": "gpt", "halt_stage": GivenUp.LEFT_UNNOTED, "launch": {"processes": [process]}}
-    node = launched(os.getpid(), 1) if not is_unnoted else {"run": UNALLOCATED}
-    leave(home, *([halt] if is_unnoted else []), node=node | {"boot_id": boot_id}, **SILENT)
+@pytest.mark.parametrize("knows", ["a launch that goes on", "none", "one before", "its end"])
+def test_who_holds_the_lock_is_told_of_though_nothing_else_ties_it_to_the_launch(home: Path, knows: str) -> None:
+    """Another user's trainer, say, which has no mark of the command's user. Or any, where no end was noted."""
     state = home / "state" / "runs" / "gpt"
+    state.mkdir(parents=True)
     fd = launch_lock.join(state)
+    stamp = launch_lock.stamp(state)
     assert fd is not None
+    assert stamp is not None
+    node = launched(os.getpid(), 1) if knows == "a launch that goes on" else {"run": UNALLOCATED}
+    node |= {"one before": {"ended_lock": stamp - 1}, "its end": {"ended_lock": stamp}}.get(knows, {})
+    leave(home, node=node | {"boot_id": SystemClock().boot_id}, **SILENT)
     script = "setsid sh -c 'echo $$; exec sleep 600 > /dev/null' &"
     pid = int(subprocess.run(["sh", "-c", script], check=True, stdout=subprocess.PIPE, pass_fds=[fd]).stdout)
     os.close(fd)
@@ -250,6 +250,9 @@ def test_who_holds_the_lock_is_told_of_though_nothing_else_ties_it_to_the_launch
     with open(os.pidfd_open(pid), "rb") as pidfd:
         os.kill(pid, signal.SIGKILL)
         select.select([pidfd], [], [])
+    if knows == "its end":
+        assert (code, shown.get("lock")) == (0, None)
+        return
     assert (code, shown["lock"]) == (ExitCode.NO_GOVERNOR, str(state / "launch.lock"))
     assert f"holds {state / 'launch.lock'} (perhaps pid {pid} of uid {os.geteuid()})" in told
     assert call("status", "gpt")[0] == 0

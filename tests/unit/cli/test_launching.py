@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import errno
 import io
+import os
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from governor.adapters.command import launch_lock
 from governor.cli.common import ExitCode
 from governor.cli.run.console import Console
 from governor.cli.run.outcome import Outcome
 from governor.cli.run.relaunch import cannot_run, note_launch
-from governor.cli.run.supervise import _close
+from governor.cli.run.supervise import HELLO_NS, _close
 from governor.core.base.identity import ProcessFacts
-from governor.core.events.inputs import CommandLaunched, Event, LauncherExited
+from governor.core.base.units import WallNs
+from governor.core.events.inputs import CommandLaunched, Event, LauncherExited, OperatorHalt
 from governor.core.halt.incident import NEVER_LOOKED, LeftLaunch
+from governor.core.halt.state import GivenUp, HaltState
 from tests.contract.fakes import FakeProcesses
 from tests.unit.cli.test_supervise import Beside, beside
 from tests.unit.core.engine.test_step import at, play
@@ -90,16 +96,53 @@ def test_a_command_that_cannot_be_run_is_one_line_and_its_launch_is_over(
     assert (beside.node.launched, beside.node.left) == (None, None)
 
 
-def test_who_leaves_has_nobody_wait_for_what_the_command_has_left(beside: Beside) -> None:
-    """It is told by then. Noted on, it would refuse the next launch."""
+@pytest.mark.parametrize(
+    ("lives", "waited", "halt", "is_left", "is_seen"),
+    [
+        (False, 0, None, False, True),
+        (True, HELLO_NS, None, False, True),
+        (True, HELLO_NS - 1, None, True, False),  # A person's third Ctrl-C.
+        (True, HELLO_NS, HaltState.TERMED, False, False),
+        (True, HELLO_NS, GivenUp.LEFT_UNNOTED, False, False),
+        (True, HELLO_NS, HaltState.HALTED, False, True),
+    ],
+)
+def test_who_leaves_has_nobody_wait_for_what_the_command_has_left_unless_that_wait_was_cut_short(
+    lives: bool, waited: int, halt: HaltState | GivenUp | None, is_left: bool, is_seen: bool,
+    beside: Beside, tmp_path: Path,
+) -> None:  # fmt: skip
+    """It is told by then. Noted on, it would refuse the next launch. Cut short, a rank was still importing."""
+    beside.state_dir = tmp_path
+    lock = launch_lock.join(tmp_path)
+    assert lock is not None
+    os.close(lock)
     governor, _ = governed(beside)
     beside.processes.add(PID)
     launch(governor)
+    if halt is not None:
+        play(beside.node, OperatorHalt(at(1), "run-1", "enough", 0))
+        close_halt(beside, halt)
     play(beside.node, LauncherExited(at(1)))
+    beside.processes.end(PID)
     assert beside.node.left is not None
-    beside.command.exit_code = 0
+    if lives:
+        beside.leave(PID + 1)
+    beside.command.exit_code, beside.command.ended_at = 0, beside.clock.mono()
+    beside.clock.advance(waited)
     _close(governor, beside.command, "run-1", ["train"], Outcome("run-1"), Console(stream=io.StringIO()))
-    assert beside.node.left is None
+    assert (beside.node.left is not None) == is_left
+    assert beside.node.ended_lock == (launch_lock.stamp(tmp_path) if is_seen else None)
+
+
+def close_halt(beside: Beside, halt: HaltState | GivenUp) -> None:
+    incident = beside.node.runs["run-1"].incident
+    assert incident is not None
+    if isinstance(halt, GivenUp):
+        incident.give_up(at(2), WallNs(2), halt)
+        return
+    incident.move(replace(incident.halt, stage=halt))
+    if halt is HaltState.HALTED:
+        incident.end(at(2), WallNs(2))
 
 
 def test_a_launch_that_has_just_ended_was_never_looked_at() -> None:

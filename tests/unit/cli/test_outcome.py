@@ -12,6 +12,7 @@ from governor.cli.run.relaunch import how_to_resume
 from governor.cli.run.supervise import _close, closing_lines
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.ends import CommandEndSeen
 from governor.core.events.inputs import (
     CommandLaunched,
     Disconnected,
@@ -200,4 +201,5 @@ def test_an_end_by_a_halt_is_neither_looked_at_for_its_cause_nor_followed_by_the
     resumes = how_to_resume(governor, beside.command, "run-1", ["train"], is_halted=False)
     assert isinstance(console.stream, io.StringIO)
     said = set(console.stream.getvalue().splitlines())
-    assert (len(noted), [line in said for line in resumes]) == ((0, [False]) if stages else (1, [True]))
+    looked = [event for event in noted if isinstance(event, CommandEndSeen)]
+    assert (len(looked), [line in said for line in resumes]) == ((0, [False]) if stages else (1, [True]))

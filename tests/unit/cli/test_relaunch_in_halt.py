@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from governor.adapters.command import launch_lock
 from governor.cli.common import ExitCode
 from governor.cli.run.relaunch import finish_halt
 from governor.core.base.identity import ProcessId
@@ -17,11 +20,12 @@ from governor.core.base.units import MonoNs, WallNs
 from governor.core.engine.halt_plan import RUNG_DESTROY
 from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.engine.node import Node
+from governor.core.events.inputs import Event
 from governor.core.halt.incident import NEVER_LOOKED, Below, Incident, LeftLaunch, process_row
 from governor.core.halt.state import HaltState, StopTarget
 from governor.daemon.launches import SupervisedCommand
 from governor.daemon.process_killer import ProcessKiller
-from tests.contract.fakes import FakeProcesses
+from tests.contract.fakes import FakeClock, FakeProcesses
 from tests.unit.core.engine.test_step import a_step, make_node, play, training
 
 MARK, GONE = 0x9ABCDEF012, ProcessId(700, 5, "boot-1")
@@ -47,6 +51,7 @@ class Serving:
         self.node, self.comes, self.begun = node, comes, 0
         self.processes = FakeProcesses("boot-1")
         self.said: list[str] = []
+        self.state_dir = Path("/")
         self.performer = SimpleNamespace(process_killer=ProcessKiller(self.processes, 999))
 
     def supervise(self, supervised: SupervisedCommand) -> None:
@@ -59,8 +64,14 @@ class Serving:
         self.comes(self.supervised)
         return True
 
+    def apply(self, event: Event) -> None:
+        play(self.node, event)
+
     def launch(self, name: str = "llama") -> int | None:
-        governor: Any = SimpleNamespace(node=self.node, daemon=self, begin=["resumes"], processes=self.processes)
+        governor: Any = SimpleNamespace(
+            node=self.node, daemon=self, begin=["resumes"], processes=self.processes, clock=FakeClock(),
+            settings=SimpleNamespace(paths=SimpleNamespace(state_dir=self.state_dir)),
+        )  # fmt: skip
         return finish_halt(governor, name, ["train"], self.said.append)
 
 
@@ -174,6 +185,30 @@ def test_where_more_was_the_launchs_than_was_noted_no_end_is_claimed(below: Belo
     incident.launchers = (GONE,)
     assert serving.launch() == ExitCode.NEEDS_HUMAN
     assert serving.said[-1].startswith(f"costgov: {told}")
+
+
+@pytest.mark.parametrize(
+    ("of", "is_noted"), [("the last launch", True), ("one before it", False), ("no launch", False)]
+)
+def test_a_halt_that_was_seen_to_its_end_is_the_end_of_the_launch_that_it_ended(
+    of: str, is_noted: bool, tmp_path: Path
+) -> None:
+    """Who holds that launch's lock on, as a daemon of another user does, refuses no launch for good."""
+    node, incident = halting(HaltState.KILLED, StopTarget.PROCESSES)
+    serving = Serving(node, lambda _supervised: incident.move(replace(incident.halt, stage=HaltState.HALTED)))
+    serving.state_dir = tmp_path
+    lock = launch_lock.join(tmp_path)
+    assert lock is not None
+    os.close(lock)
+    serving.processes.add(101, start_ticks=1010)
+    read_back(incident, Below())
+    node.left = incident.launch
+    if of == "one before it":
+        node.left = LeftLaunch("llama", 0, (replace(GONE, start_ticks=9),), MARK, ())
+    if of == "no launch":
+        incident.launch = None
+    assert serving.launch() == ExitCode.HALTED
+    assert (node.left is None, node.ended_lock == launch_lock.stamp(tmp_path)) == (is_noted, is_noted)
 
 
 def read_back(incident: Incident, below: Below, command: ProcessId = GONE, uid: int = 0) -> None:

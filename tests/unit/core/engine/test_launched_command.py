@@ -336,10 +336,15 @@ def test_by_what_all_of_the_command_is_known_is_in_the_journal_until_its_end_is_
             "what it has left is not"
         )
         node = again
-    (kept,) = play(node, CommandLeft(at(3)))
+    (kept,) = play(node, CommandLeft(at(3), lock=7))
     assert isinstance(kept, PersistRuns)
     assert "left" not in kept.runs[UNALLOCATED]
-    assert play(node, CommandLeft(at(4))) == []
+    assert play(node, CommandLeft(at(4), lock=7)) == []
+    again = make_node(exclusive=True)
+    for lock in (7, None):
+        restore_node(again, json.loads(json.dumps(node_snapshot(node))))
+        assert again.ended_lock == lock
+        play(node, CommandLeft(at(5)))  # Of a launch whose end was not seen.
 
 
 def test_a_journal_without_the_mark_and_the_groups_of_its_command_is_read() -> None:

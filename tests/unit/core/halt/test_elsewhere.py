@@ -16,7 +16,6 @@ from governor.core.halt.elsewhere import (
     Elsewhere,
     as_seen,
     ends_unseen,
-    is_unnoted,
     left_elsewhere,
     unseen_runs,
 )
@@ -61,19 +60,6 @@ def test_the_launch_of_a_halt_is_known_by_our_numbers_or_not_at_all() -> None:
     assert (seen.processes, seen.below) == ((here,), Below((here,), (here,)))
     assert "launch" not in as_seen(snapshot, seen_from())
     assert "launch" in snapshot
-
-
-def test_of_all_halts_of_the_last_launch_any_may_be_the_one_that_was_not_noted() -> None:
-    """The last one alone was looked at, which may be another run's of the same launch, or a stranger's."""
-    launches = [LeftLaunch("llama", 0, (replace(LEFT, start_ticks=ticks),), 5, ()).row() for ticks in (500, 900)]
-    moved = LeftLaunch("llama", 0, (replace(LEFT, pid=4_007, pid_ns=HERE),), 5, ()).row()
-    ended, doubtful = {"halt_stage": "HALTED"}, {"halt_stage": GivenUp.LEFT_UNNOTED}
-    its = {**doubtful, "launch": launches[0]}
-    assert is_unnoted([its])
-    assert is_unnoted([its, {**ended, "launch": launches[0]}, {**ended, "launch": "torn"}, ended])
-    assert is_unnoted([its, {**ended, "launch": moved}]), "as another PID namespace has it"
-    assert not is_unnoted([its, {**ended, "launch": launches[1]}]), "an older launch's"
-    assert not any(map(is_unnoted, ([], [doubtful])))
 
 
 def test_a_row_carries_its_namespace_there_and_back() -> None:

@@ -116,9 +116,16 @@ def _told(reader: JournalReader, name: str, state_dir: Path) -> Ended | None:
 
 
 def _newest(halts: Sequence[Row], row: Row) -> Row | None:
-    """The halt of this attempt."""
-    its = [halt for halt in halts if (halt["run"], halt["attempt"]) == (row["run"], row["attempt"])]
+    """The halt of this attempt, and of this launch: no attempt of a command that never attaches has a name."""
+    own = [halt for halt in halts if (halt["run"], halt["attempt"]) == (row["run"], row["attempt"])]
+    its = [halt for halt in own if _is_of_its_launch(halt, row)]
     return its[-1] if its else None
+
+
+def _is_of_its_launch(halt: Row, row: Row) -> bool:
+    """By the launch's mark. True where one of both has none, as in an older journal."""
+    mark, marks = (halt.get("launch") or {}).get("mark"), row.get("marks")
+    return not mark or not marks or mark in marks
 
 
 def _run(row: Row, halt: Row | None, launched: Row | None, left: Row | None) -> Row:

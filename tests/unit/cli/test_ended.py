@@ -184,6 +184,17 @@ def test_a_launch_that_is_not_seen_from_here_runs_while_its_lock_is_held(home: P
         os.close(fd)
 
 
+@pytest.mark.parametrize(("marks", "is_its"), [([5], True), ([], True), ([6], False)])
+def test_a_halt_of_an_earlier_launch_is_not_told_as_the_end_of_a_later_one(
+    home: Path, marks: list[int], is_its: bool
+) -> None:
+    """Neither had attached, so both attempts had the same name: none."""
+    halt = nan_halt() | {"run": "gpt", "attempt": "", "launch": {"processes": [], "mark": 5}}
+    leave(home, halt, attempt="", marks=marks, end={"exit_code": 0, "cause": None})
+    (shown,) = json.loads(call("status", "gpt", "--json")[1])["runs"]
+    assert (shown["incident_id"] is not None) == is_its
+
+
 def test_what_has_ended_since_does_not_live(home: Path) -> None:
     leave(home, node=launched(os.getpid(), 1), **SILENT)
     code, told, _ = call("status", "gpt")

@@ -66,6 +66,7 @@ class Command:
     passed_on: dict[str, MonoNs] = field(default_factory=dict)  # Signals that came to us and went on, the last last.
     sent_to_left: signal.Signals | None = None  # A rank that it had left has taken it.
     is_told: bool = False  # How it stands has been looked at for the last time.
+    has_lock: bool = True  # What it starts holds the lock of its launch.
     is_beyond_us: bool = False  # It has become another user's (`sudo`), and took no signal of ours.
 
     def identity(self, processes: Processes) -> tuple[ProcessId, ...]:
@@ -299,7 +300,8 @@ def start_command(
         group.remove()
         group = None
     adopted = adoption(process.pid, mark, is_alone=before.is_alone)
-    return Command(process, mark=mark, group=group, adoption=adopted, evidence=evidence)
+    has_lock = lock is not None or state_dir is None
+    return Command(process, mark=mark, group=group, adoption=adopted, evidence=evidence, has_lock=has_lock)
 
 
 def end_command(command: Command, processes: Processes) -> None:

@@ -26,12 +26,10 @@ DESCRIPTOR_MIN: Final = 100  # Scripts number theirs from 3 on, and would put an
 def join(state_dir: Path) -> int | None:
     """A descriptor for the command to inherit. None where there is no such lock: nothing is known of it then."""
     try:
-        # For reading, which is enough: who inherits it writes nothing there. Not another user's to open.
-        fd = os.open(path_of(state_dir), os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = _shared(path_of(state_dir))
     except OSError:
         return None
     try:
-        _share(fd)
         os.utime(fd, ns=(time.time_ns(),) * 2)  # A journal that does not know this launch has another stamp.
         with contextlib.suppress(OSError):  # RLIMIT_NOFILE leaves no room for it.
             high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR_MIN)
@@ -40,6 +38,34 @@ def join(state_dir: Path) -> int | None:
     except OSError:
         os.close(fd)
         return None
+    return fd
+
+
+def _shared(path: Path) -> int:
+    try:
+        return _open(path)
+    except BlockingIOError:
+        # Who has inherited a descriptor, of whatever user, may have the file alone for good. Whoever that is, a command
+        # may begin beside him: that was decided before. It and the next launches have a new file.
+        new = path.with_name(f"{path.name}.new")
+        new.unlink(missing_ok=True)
+        fd = _open(new)
+        try:
+            os.replace(new, path)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+
+def _open(path: Path) -> int:
+    # For reading, which is enough: who inherits it writes nothing there. Not another user's to open.
+    fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        _share(fd)
+    except OSError:
+        os.close(fd)
+        raise
     return fd
 
 

@@ -161,6 +161,13 @@ def taken_for_no_trainer(governor: Governor, name: str) -> str | None:
     return f"what an earlier launch of {name} has left still holds {path} ({told[0]}): it is taken for no trainer"
 
 
+def without_lock(name: str, paths: Paths) -> str:
+    return (
+        f"{launch_lock.path_of(paths.state_dir)} cannot be taken: if costgov is killed, the next launch of {name} "
+        "does not see by it what this one has left, and may start beside that"
+    )
+
+
 def _is_seen_to_end(governor: Governor) -> bool:
     """Whether the journal says so of the launch that took the lock last. It may be fresh, damaged, or an older copy."""
     node = governor.node

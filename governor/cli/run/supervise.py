@@ -33,6 +33,7 @@ from governor.cli.run.relaunch import (
     note_left,
     own_argv,
     taken_for_no_trainer,
+    without_lock,
 )
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
 from governor.core.base.units import NS_PER_S
@@ -123,6 +124,8 @@ def _run_governed(
                 except CANNOT_RUN as error:
                     return cannot_run(governor, argv[0], error)
                 answers = SignalAnswers(command, console.print_line)
+                if not command.has_lock:
+                    console.print_line(f"costgov: {without_lock(name, settings.paths)}")
                 outcome.lives = partial(_lives, command)
                 if command.group is not None:
                     at_end.callback(command.group.remove)

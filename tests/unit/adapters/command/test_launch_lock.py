@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -89,6 +90,44 @@ def test_two_launches_hold_it_together(tmp_path: Path) -> None:
         assert launch_lock.is_held(tmp_path)
         os.close(fd)
     assert launch_lock.is_held(tmp_path) is False
+
+
+def test_who_has_it_alone_for_good_has_the_next_launch_take_a_new_file(tmp_path: Path) -> None:
+    """Another user below the command may lock the descriptor that it has inherited. Later launches had no lock."""
+    first = launch_lock.join(tmp_path)
+    assert first is not None
+    before = launch_lock.stamp(tmp_path)
+    fcntl.flock(first, fcntl.LOCK_EX)
+    second = launch_lock.join(tmp_path)
+    assert second is not None
+    assert (launch_lock.is_held(tmp_path), launch_lock.stamp(tmp_path) == before) == (True, False)
+    assert launch_lock.holders(tmp_path, [os.getpid()]) == {os.getpid()}
+    os.close(second)
+    assert launch_lock.is_held(tmp_path) is False
+    assert [path.name for path in tmp_path.iterdir()] == [launch_lock.NAME]
+    os.close(first)
+
+
+STARTS = """
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from governor.adapters.command.child import start_command
+from governor.adapters.command.orphans import BeforeChildren
+command = start_command(["true"], "socket", "r", None, nullcontext(), BeforeChildren.look(), Path(sys.argv[1]))
+command.process.wait()
+if command.group is not None:
+    command.group.remove()
+print(command.has_lock)
+"""
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_command_that_begins_without_one_is_known_as_that(is_there: bool, tmp_path: Path) -> None:
+    """It is told then."""
+    place = tmp_path if is_there else tmp_path / "missing"
+    done = subprocess.run([sys.executable, "-c", STARTS, str(place)], capture_output=True, timeout=SAFETY_S)
+    assert (done.stdout.decode().strip(), done.stderr) == (str(is_there), b"")
 
 
 def test_a_launch_takes_it_while_others_ask_who_holds_it(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ RLIMIT_LOCKS. Everybody may read it in /proc/PID/limits, a service with CAP_KILL
 from __future__ import annotations
 
 import os
+import time
 from typing import List, Mapping, Optional, Tuple
 
 RLIMIT_LOCKS = 10  # Python's module has no name for it.
@@ -88,6 +89,8 @@ def _begin() -> Optional[int]:
 # (subprocess does), so each rank takes the lock anew when it begins to be watched.
 
 LAUNCH_LOCK = "COSTGOV_LAUNCH_LOCK"  # In the command's environment: its path.
+_TRIES = 25  # 50 ms in all: attach() waits for them.
+_TRY_AGAIN_S = 0.002
 
 _HELD: List[int] = []  # Held until this process ends, and by what it forks: at most one.
 
@@ -103,9 +106,15 @@ def join_launch(environ: Mapping[str, str]) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (ImportError, OSError):
         return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-    else:
-        _HELD.append(descriptor)
+    for left in reversed(range(_TRIES)):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:  # Who asks whether somebody holds it has it alone for some microseconds.
+            if left:
+                time.sleep(_TRY_AGAIN_S)
+        except OSError:
+            break
+        else:
+            _HELD.append(descriptor)
+            return
+    os.close(descriptor)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from governor.adapters.command import launch_lock
+from trainer_shim import mark
 from trainer_shim.mark import LAUNCH_LOCK
 
 SAFETY_S = 30.0
@@ -128,6 +129,31 @@ def test_a_command_that_begins_without_one_is_known_as_that(is_there: bool, tmp_
     place = tmp_path if is_there else tmp_path / "missing"
     done = subprocess.run([sys.executable, "-c", STARTS, str(place)], capture_output=True, timeout=SAFETY_S)
     assert (done.stdout.decode().strip(), done.stderr) == (str(is_there), b"")
+
+
+@pytest.mark.parametrize("asks_on", [False, True])
+def test_a_rank_takes_it_while_others_ask_who_holds_it(
+    asks_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `costgov status` at that moment, and the rank held nothing as long as it lived. It does not wait for ever."""
+    first = launch_lock.join(tmp_path)
+    assert first is not None
+    fcntl.flock(first, fcntl.LOCK_EX)
+    held: list[int] = []
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if not asks_on:
+            fcntl.flock(first, fcntl.LOCK_UN)
+
+    monkeypatch.setattr(mark, "_HELD", held)
+    monkeypatch.setattr(mark.time, "sleep", sleep)
+    mark.join_launch(launch_lock.told(tmp_path))
+    assert (len(held), launch_lock.is_held(tmp_path)) == (0 if asks_on else 1, True)
+    assert sum(slept) < 0.06
+    for fd in (first, *held):
+        os.close(fd)
 
 
 def test_a_launch_takes_it_while_others_ask_who_holds_it(tmp_path: Path) -> None:

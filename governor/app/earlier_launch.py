@@ -59,20 +59,29 @@ def lives_here(
     return tuple(facts for facts in living if not killer.processes.is_gone(facts.process))
 
 
+class Holds(NamedTuple):
+    """Of the lock of an earlier launch."""
+
+    is_held: bool  # By somebody who counts.
+    seen: tuple[ProcessFacts, ...] = ()  # Those of these whom we see.
+    spared: tuple[ProcessFacts, ...] = ()  # Who holds it too, and does not count.
+
+
 def holds_here(
-    state_dir: Path, killer: ProcessKiller, others: Iterable[ProcessId]
-) -> tuple[bool, tuple[ProcessFacts, ...]]:  # fmt: skip
+    state_dir: Path, killer: ProcessKiller, others: Iterable[ProcessId], launch: LeftLaunch | None = None
+) -> Holds:
     """Whether somebody of an earlier launch lives who holds its lock, and whom of these we see.
 
     Not we, whom a terminal may have begun that the launch had opened, nor what is above us or was started by us. Nor
-    `others`, and what stands below them. No holder who is one of these hides one whom we cannot look into.
+    `others`, and what stands below them. No holder who is one of these hides one whom we cannot look into,
+    unless that one is older than the `launch`: pid 1 is, and has inherited nothing of it.
     """
     if not launch_lock.is_held(state_dir):
-        return False, ()
+        return Holds(is_held=False)
     try:
         table = killer.processes.table()
     except OSError:  # No free descriptors.
-        return True, ()
+        return Holds(is_held=True)
     us = table.get(killer.own_pid)
     above = {one.process.pid for one in ancestors(table, us)} if us is not None else set[int]()
     apart, own = {killer.own_pid, *above}, killer.own_processes()
@@ -89,10 +98,23 @@ def holds_here(
     left = [table[pid] for pid in sorted(seen) if not is_apart(table[pid])]
     is_explained = bool(seen)
     if seen and not left:
-        programs = [pid for pid, facts in table.items() if facts.argv and not is_apart(facts)]  # No kernel's threads.
+        since = _began(launch, us)
+        programs = [
+            pid
+            for pid, facts in table.items()
+            if facts.argv and facts.process.start_ticks >= since and not is_apart(facts)  # No kernel's threads.
+        ]
         is_explained = not launch_lock.unreadable(programs)
     # Who asks holds it for a moment: `costgov status`, say.
-    return bool(left) or (not is_explained and bool(launch_lock.is_held(state_dir))), tuple(left)
+    is_held = bool(left) or (not is_explained and bool(launch_lock.is_held(state_dir)))
+    return Holds(is_held, tuple(left), tuple(table[pid] for pid in sorted(seen) if is_apart(table[pid])))
+
+
+def _began(launch: LeftLaunch | None, us: ProcessFacts | None) -> int:
+    """When the launch began, by the kernel's clock of this boot. 0: that is not known."""
+    if launch is None or us is None or any(one.boot_id != us.process.boot_id for one in launch.processes):
+        return 0
+    return min((one.start_ticks for one in launch.processes), default=0)
 
 
 def held_elsewhere(elsewhere: Elsewhere, state_dir: Path) -> str | None:

@@ -111,7 +111,7 @@ def _told(reader: JournalReader, name: str, state_dir: Path) -> Ended | None:
     is_known = ended_lock is not None and ended_lock == launch_lock.stamp(state_dir)
     is_seen_to_end = is_known and launched is None and left is None
     if lock is None and not living and not is_seen_to_end:
-        lock, held = _holder(name, state_dir, strangers)
+        lock, held = _holder(name, state_dir, strangers, launched or left)
     return Ended(tuple(runs), (*map(_line, runs), *_still_there(name, living), *held), living, lock)
 
 
@@ -235,19 +235,22 @@ def _held(
 
 
 def _holder(
-    name: str, state_dir: Path, strangers: Sequence[Row]
+    name: str, state_dir: Path, strangers: Sequence[Row], last: Row | None
 ) -> tuple[Path | None, list[str]]:  # fmt: skip
     """The lock that somebody on this machine holds whom nothing else ties to the launch, as who would launch asks."""
     from governor.adapters.command import launch_lock
     from governor.adapters.machine.clock import SystemClock
     from governor.adapters.machine.processes import LinuxProcesses
     from governor.app.earlier_launch import holds_here
+    from governor.core.engine.launched_command import launch_of
+    from governor.core.halt.elsewhere import as_seen
     from governor.core.halt.incident import process_of
     from governor.daemon.process_killer import ProcessKiller
 
     others = [process_of(p) for row in strangers for p in row.get("processes", ())]
-    killer = ProcessKiller(LinuxProcesses(SystemClock().boot_id), os.getpid())
-    holds, seen = holds_here(state_dir, killer, others)
+    processes = LinuxProcesses(SystemClock().boot_id)
+    launch = launch_of(as_seen({"launched": last}, processes.locate)["launched"]) if last else None
+    holds, seen, _ = holds_here(state_dir, ProcessKiller(processes, os.getpid()), others, launch)
     if not holds:
         return None, []
     who = ", ".join(f"pid {facts.process.pid} of uid {facts.uid}" for facts in seen[:PIDS_NAMED_MAX])

@@ -161,11 +161,14 @@ def taken_for_no_trainer(governor: Governor, name: str) -> str | None:
     return f"what an earlier launch of {name} has left still holds {path} ({told[0]}): it is taken for no trainer"
 
 
-def without_lock(name: str, paths: Paths) -> str:
-    return (
+def without_lock(command: Command, name: str, paths: Paths) -> list[str]:
+    if command.has_lock:
+        return []
+    told = (
         f"{launch_lock.path_of(paths.state_dir)} cannot be taken: if costgov is killed, the next launch of {name} "
         "does not see by it what this one has left, and may start beside that"
     )
+    return [told]
 
 
 def _is_seen_to_end(governor: Governor) -> bool:
@@ -179,17 +182,18 @@ def _told_of_holders(governor: Governor, ended: Collection[ProcessId]) -> tuple[
     """Who holds an earlier launch's lock, or perhaps is of that launch, and how to end them. None: nobody does."""
     node, killer = governor.node, governor.daemon.performer.process_killer
     strangers = [*ended, *(process for t in node.runs.values() if t.is_strangers for process in t.processes())]
-    holds, seen = holds_here(governor.settings.paths.state_dir, killer, strangers)
-    if not holds:
-        return None
     launch = _last_launch(node)
+    is_held, seen, spared = holds_here(governor.settings.paths.state_dir, killer, strangers, launch)
+    if not is_held:
+        return None
     marked = lives_here(launch, killer, (), strangers, perhaps=True) if launch is not None else ()
     known = {facts.process for facts in seen}
     left = (*seen, *(facts for facts in marked if facts.process not in known))
     who = ", ".join(f"pid {facts.process.pid} of uid {facts.uid}" for facts in left[:PIDS_NAMED_MAX])
     more = f" and {len(left) - PIDS_NAMED_MAX} more" if len(left) > PIDS_NAMED_MAX else ""
     what = f": {command_text(redacted(left[0].argv, node.facts.redact_keys))[:COMMAND_CHARS_MAX]}" if left else ""
-    told = f"perhaps of it: {who}{more}{what}" if left else "who that is cannot be seen from here"
+    too = f"; pid {spared[0].process.pid}, which holds it too, is above this launch or apart from it" if spared else ""
+    told = f"perhaps of it: {who}{more}{what}" if left else f"who that is cannot be seen from here{too}"
     return told, f"end it with {_how_to_end(left)}" if left else "end it"
 
 

@@ -94,8 +94,7 @@ def _run_governed(
     limits: Limits, fault_mark: Path | None, console: Console,
 ) -> int:  # fmt: skip
     outcome = Outcome(name)
-    if fault_mark is not None:
-        console.fault_mark = fault_mark
+    console.fault_mark = fault_mark or console.fault_mark
     command: Command | None = None
     for _ in range(GOVERNORS_MAX):
         try:
@@ -124,8 +123,8 @@ def _run_governed(
                 except CANNOT_RUN as error:
                     return cannot_run(governor, argv[0], error)
                 answers = SignalAnswers(command, console.print_line)
-                if not command.has_lock:
-                    console.print_line(f"costgov: {without_lock(name, settings.paths)}")
+                for line in without_lock(command, name, settings.paths):
+                    console.print_line(f"costgov: {line}")
                 outcome.lives = partial(_lives, command)
                 if command.group is not None:
                     at_end.callback(command.group.remove)

@@ -97,6 +97,7 @@ def test_a_holder_who_is_spared_hides_none_that_cannot_be_looked_into(
             previous(beside)
         ppid = spared.pid if of == "above us" else 1
         beside.processes.add(OWN_PID, argv=["costgov", "run"], uid=USER, ppid=ppid)
+        beside.processes.add(1, uid=0, argv=["init"], start_ticks=1)  # Which no user may look into.
         beside.processes.add(spared.pid, uid=USER, argv=["tmux"], start_ticks=1)
         if is_beside:
             beside.processes.add(hidden.pid, uid=OTHER, argv=["python", "train.py"], start_ticks=9, mark=MARK)
@@ -108,6 +109,28 @@ def test_a_holder_who_is_spared_hides_none_that_cannot_be_looked_into(
     else:
         assert "somebody of an earlier launch of run-1 still lives and holds" in told
         assert (f"pid {spared.pid} of uid" in told, f"pid {hidden.pid} of uid" in told) == (of == "its user", is_beside)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be a user who cannot look into another's processes")
+def test_a_holder_who_is_spared_is_named_where_another_may_hold_it_too(beside: Beside, tmp_path: Path) -> None:
+    """Else nobody sees why his own terminal cannot launch."""
+    beside.state_dir = Path()
+    fd = launch_lock.join(tmp_path)
+    assert fd is not None
+    read = ["sh", "-c", "read line"]
+    with (
+        subprocess.Popen(read, stdin=subprocess.PIPE, pass_fds=(fd,), user=USER, group=USER) as spared,
+        subprocess.Popen(read, stdin=subprocess.PIPE, user=OTHER) as hidden,
+    ):
+        os.close(fd)
+        previous(beside)
+        beside.processes.add(OWN_PID, argv=["costgov", "run"], uid=USER, ppid=spared.pid)
+        beside.processes.add(spared.pid, uid=USER, argv=["tmux"], start_ticks=1)
+        beside.processes.add(hidden.pid, uid=OTHER, argv=["python", "train.py"], start_ticks=9)
+        told = as_user(tmp_path, lambda: launched_before(beside.governor, "run-1") or "")
+        for child in (spared, hidden):
+            child.kill()
+    assert f"who that is cannot be seen from here; pid {spared.pid}, which holds it too, is above this launch" in told
 
 
 def as_user(place: Path, look: Callable[[], str]) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from governor.adapters.command import launch_lock
-from trainer_shim import mark
 from trainer_shim.mark import LAUNCH_LOCK
 
 SAFETY_S = 30.0
@@ -131,29 +130,40 @@ def test_a_command_that_begins_without_one_is_known_as_that(is_there: bool, tmp_
     assert (done.stdout.decode().strip(), done.stderr) == (str(is_there), b"")
 
 
-@pytest.mark.parametrize("asks_on", [False, True])
-def test_a_rank_takes_it_while_others_ask_who_holds_it(
-    asks_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+ASKED = """
+import fcntl, os, sys, time
+from trainer_shim.mark import LAUNCH_LOCK, join_launch
+asks = os.open(os.environ[LAUNCH_LOCK], os.O_RDWR)
+fcntl.flock(asks, fcntl.LOCK_EX)
+slept = []
+
+def sleep(seconds):
+    slept.append(seconds)
+    if sys.argv[1] == "for a moment":
+        fcntl.flock(asks, fcntl.LOCK_UN)
+
+time.sleep = sleep
+join_launch(os.environ)
+os.close(asks)
+print(sum(slept) < 0.06, flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("asks", ["for a moment", "for good"])
+def test_a_rank_takes_it_while_others_ask_who_holds_it(asks: str, tmp_path: Path) -> None:
     """A `costgov status` at that moment, and the rank held nothing as long as it lived. It does not wait for ever."""
-    first = launch_lock.join(tmp_path)
-    assert first is not None
-    fcntl.flock(first, fcntl.LOCK_EX)
-    held: list[int] = []
-    slept: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        if not asks_on:
-            fcntl.flock(first, fcntl.LOCK_UN)
-
-    monkeypatch.setattr(mark, "_HELD", held)
-    monkeypatch.setattr(mark.time, "sleep", sleep)
-    mark.join_launch(launch_lock.told(tmp_path))
-    assert (len(held), launch_lock.is_held(tmp_path)) == (0 if asks_on else 1, True)
-    assert sum(slept) < 0.06
-    for fd in (first, *held):
-        os.close(fd)
+    fd = launch_lock.join(tmp_path)
+    assert fd is not None
+    os.close(fd)
+    environ = {**os.environ, **launch_lock.told(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", ASKED, asks], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as rank:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == b"True\n"
+        assert launch_lock.is_held(tmp_path) == (asks == "for a moment")
+        rank.communicate(b"\n", SAFETY_S)
 
 
 def test_a_launch_takes_it_while_others_ask_who_holds_it(tmp_path: Path) -> None:

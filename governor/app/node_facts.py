@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
+from collections.abc import Iterator
 from typing import Final
 
 from governor.adapters import clouds
@@ -22,6 +24,26 @@ DESCRIPTORS_MIN: Final = 64
 
 class CannotStart(Exception):  # noqa: N818 - the condition is the name.
     """Why the governor cannot start. The message is one line: what is wrong and what to do."""
+
+
+class NoRoom(CannotStart):
+    """There is no free process or thread."""
+
+
+NO_ROOM: Final = "no free process or thread here: see `ulimit -u`, or pids.max of the control group"
+
+
+@contextlib.contextmanager
+def needs_room() -> Iterator[None]:
+    """NoRoom where a thread or a process cannot be started. Python has no error of its own for the first."""
+    try:
+        yield
+    except BlockingIOError as error:
+        raise NoRoom(NO_ROOM) from error
+    except RuntimeError as error:
+        if "start new thread" not in str(error):
+            raise
+        raise NoRoom(NO_ROOM) from error
 
 
 def raise_descriptor_limit() -> None:

@@ -37,6 +37,7 @@ from governor.app.node_facts import (
     CannotStart,
     load_cloud,
     load_price_source,
+    needs_room,
     node_facts,
     raise_descriptor_limit,
     today,
@@ -77,6 +78,7 @@ FIRST_LOOK_S = 1.0
 class Governor:
     """Everything of one running governor, built and taken down in order. Use as a context manager."""
 
+    @needs_room()
     def __init__(
         self, settings: Settings, policy_paths: Sequence[Path] | None, *, ceiling: UsdMicros | None = None,
         price: UsdMicros | None = None, exclusive: bool = False, watchers: Sequence[Observer] = (),

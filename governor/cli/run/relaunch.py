@@ -15,7 +15,7 @@ from governor.adapters.command.surroundings import Surroundings, here
 from governor.adapters.journal.writer import JournalLocked
 from governor.adapters.machine.control_group import OwnGroup, left_group
 from governor.app.earlier_launch import holds_here, lives_elsewhere, lives_here
-from governor.app.node_facts import CannotStart
+from governor.app.node_facts import NO_ROOM, CannotStart
 from governor.app.settings_file import paths_of_run
 from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
@@ -86,6 +86,7 @@ def cannot_run(governor: Governor, program: str, error: Exception) -> int:
         governor.daemon.apply(LauncherExited(governor.clock.mono()))
         note_left(governor)
     why = error.strerror if isinstance(error, OSError) and error.strerror else error
+    why = NO_ROOM if isinstance(error, BlockingIOError) else why
     sys.stderr.write(f"costgov: {plain(program)}: cannot be run: {plain(str(why))}\n")
     return ExitCode.NOT_FOUND if isinstance(error, FileNotFoundError) else ExitCode.CANNOT_EXECUTE
 

@@ -15,7 +15,7 @@ from governor.adapters.command.orphans import BeforeChildren, Reaper
 from governor.adapters.command.surroundings import Surroundings
 from governor.adapters.journal.ended_runs import prune
 from governor.app.earlier_launch import taken_for_over
-from governor.app.node_facts import CannotStart
+from governor.app.node_facts import CannotStart, NoRoom
 from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
 from governor.cli.interrupts import ENTERED
@@ -105,7 +105,7 @@ def _run_governed(
         except CannotStart as error:
             sys.stderr.write(f"costgov: {is_running(error, name, settings.paths) or error}\n")
             if command is None:
-                return 1
+                return ExitCode.CANNOT_EXECUTE if isinstance(error, NoRoom) else ExitCode.FAILED
             break
         with governor:
             governor.daemon.install_signals()

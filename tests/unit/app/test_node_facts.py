@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
-from governor.app.node_facts import node_facts
+import pytest
+
+from governor.app.node_facts import CannotStart, NoRoom, needs_room, node_facts
 from governor.app.settings_file import load_settings
 from governor.core.base.policy import PolicySet
 from governor.core.base.units import BootNs, DurationNs, UsdMicros, WallNs
@@ -40,3 +43,19 @@ def test_charges_know_the_region_and_the_core_the_launch_and_the_lines(tmp_path:
     node.ledger.book.add(lines.hourly[0].line, WallNs(0), DurationNs(1), [Part(Payer("run"), 1, 1)])
     [charge] = node.ledger.book.open_charges()
     assert charge.place == Place("gpu-17", "none", "i-1", "eu-west-1")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [
+        (RuntimeError("can't start new thread"), True),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), True),
+        (RuntimeError("dictionary changed size during iteration"), False),
+    ],
+)
+def test_a_machine_without_a_free_thread_or_process_is_told_of_as_that(error: Exception, is_told: bool) -> None:
+    """It read as a fault of costgov's own."""
+    with pytest.raises(NoRoom if is_told else type(error)) as raised, needs_room():
+        raise error
+    assert ("ulimit -u" in str(raised.value)) == is_told
+    assert issubclass(NoRoom, CannotStart)

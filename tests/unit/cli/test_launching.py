@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from governor.adapters.command import launch_lock
+from governor.app.node_facts import NO_ROOM
 from governor.cli.common import ExitCode
 from governor.cli.run.console import Console
 from governor.cli.run.outcome import Outcome
@@ -81,6 +82,7 @@ def test_a_command_that_cannot_be_noted_is_told_of(processes: FakeProcesses | No
         (FileNotFoundError(errno.ENOENT, "No such file or directory"), ExitCode.NOT_FOUND, "No such file or directory"),
         (PermissionError(errno.EACCES, "Permission denied"), ExitCode.CANNOT_EXECUTE, "Permission denied"),
         (ValueError("embedded null byte"), ExitCode.CANNOT_EXECUTE, "embedded null byte"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), ExitCode.CANNOT_EXECUTE, NO_ROOM),
     ],
 )
 def test_a_command_that_cannot_be_run_is_one_line_and_its_launch_is_over(

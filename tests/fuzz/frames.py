@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import socket
@@ -211,8 +212,10 @@ class Control:
         received = b""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.connect(self._path)
-            sock.sendall(line)
+            sock.setblocking(False)  # The daemon reads on this thread, too.
             while True:
+                with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                    line = line[sock.send(line) :] if line else line
                 self._rig.daemon._drain_control()
                 self._rig.settle()
                 if select.select([sock], [], [], 0)[0]:

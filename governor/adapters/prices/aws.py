@@ -78,6 +78,8 @@ class AwsPrices:
         machine = Machine("AWS", identity.instance_type or None, None, None, kind, identity.region)
         if kind is not PriceKind.SPOT:
             return PriceAnswer(machine=machine)
+        if not identity.instance_type:
+            return PriceAnswer(problem="the metadata service does not name the machine's type", machine=machine)
         zone = self._metadata.get("/latest/meta-data/placement/availability-zone")
         name = zone.decode("ascii", "replace").strip() if isinstance(zone, bytes) else ""
         if not _ZONE.fullmatch(name):

@@ -195,6 +195,17 @@ def test_what_is_configured_is_not_asked_of_the_metadata(server: Loopback) -> No
 # --- AWS ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("named", ["\udc80", "p5 48xlarge", "", "p" * 65])
+def test_what_is_no_type_of_a_machine_is_asked_of_nobody(server: Loopback, named: str) -> None:
+    """A lone surrogate in the metadata's JSON ended the thread that asks."""
+    rig = rigs.aws(server)
+    document = {"instanceId": "i-0123456789abcdef0", "region": "us-east-1", "instanceType": named}
+    server.answers["/latest/dynamic/instance-identity/document"] = lambda _: (200, json.dumps(document).encode())
+    answer = rig.source().ask()
+    assert (answer.quote, "type" in answer.problem) == (None, True)
+    assert not [asked for asked in server.asked if asked.path == "/"]
+
+
 def test_the_newest_price_of_the_very_type_zone_and_product_counts(server: Loopback) -> None:
     rig = rigs.aws(server)
     rig.says(200, spot_history(

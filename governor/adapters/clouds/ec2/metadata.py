@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -24,13 +24,14 @@ _TOKEN_TTL_S: Final = 21_600
 _TOKEN: Final = re.compile(r"[!-~]{1,1024}")
 _INSTANCE_ID: Final = re.compile(r"i-[0-9a-f]{8,17}")
 _REGION: Final = re.compile(r"[a-z]{2,3}(-[a-z]{2,16}){1,3}-\d{1,2}")
+_INSTANCE_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")  # It becomes part of a request, too.
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
     instance_id: str
     region: str
-    instance_type: str
+    instance_type: str  # Empty: it says none, or nothing that is one. A stop does not need it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Metadata:
         texts = isinstance(found.instance_id, str) and isinstance(found.region, str)
         if not texts or not _INSTANCE_ID.fullmatch(found.instance_id) or not _REGION.fullmatch(found.region):
             return MetadataFailure("malformed")
-        return found
+        return found if _INSTANCE_TYPE.fullmatch(found.instance_type) else replace(found, instance_type="")
 
     def get(self, path: str) -> bytes | MetadataFailure:
         """Read one document. A token that the service has forgotten is renewed once."""

@@ -29,16 +29,21 @@ def join(state_dir: Path) -> int | None:
         fd = _shared(path_of(state_dir))
     except OSError:
         return None
-    try:
-        os.utime(fd, ns=(time.time_ns(),) * 2)  # A journal that does not know this launch has another stamp.
-        with contextlib.suppress(OSError):  # RLIMIT_NOFILE leaves no room for it.
-            high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR_MIN)
-            os.close(fd)
-            fd = high
-    except OSError:
+    _put_stamp(fd)
+    with contextlib.suppress(OSError):  # RLIMIT_NOFILE leaves no room for it.
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR_MIN)
         os.close(fd)
-        return None
+        fd = high
     return fd
+
+
+def _put_stamp(fd: int) -> None:
+    """A journal that does not know this launch has another stamp. A lock without a new one is better than none."""
+    try:
+        os.utime(fd, ns=(time.time_ns(),) * 2)
+    except OSError:  # The file is another user's (a squashed NFS): who may write it may set the present time.
+        with contextlib.suppress(OSError):
+            os.utime(fd)
 
 
 def _shared(path: Path) -> int:

@@ -142,9 +142,11 @@ def _holds_lock(governor: Governor, name: str, state_dir: Path, ended: Collectio
     if told is None:
         return None
     who, ends = told
+    is_unknown = governor.node.previous_command is None and governor.node.left is None
+    why = ", the journal does not know how that launch ended" if is_unknown else ""
     return (
         f"not launched: somebody of an earlier launch of {name} still lives and holds "
-        f"{launch_lock.path_of(state_dir)} ({who}), and two trainers would write the same checkpoints; {ends}, or "
+        f"{launch_lock.path_of(state_dir)} ({who}){why}, and two trainers would write the same checkpoints; {ends}, or "
         "launch under another --name; if you know that none of them trains, remove that file and launch again"
     )
 

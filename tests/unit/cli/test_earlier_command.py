@@ -72,6 +72,7 @@ def test_who_holds_the_lock_of_the_earlier_launch_refuses_the_next(
     assert ("cannot be seen from here" in told + begun_beside) == (of == "nobody that is seen")
     if told:
         assert f"holds {beside.state_dir / 'launch.lock'}" in told
+        assert "the journal does not know" not in told, "it knows that nobody has seen it"
         launch_lock.path_of(beside.state_dir).unlink()
         assert launched_before(beside.governor, "run-1") is None, "as the line says"
 
@@ -175,7 +176,9 @@ def test_a_journal_that_does_not_say_that_this_launch_was_seen_to_its_end_lets_n
     stamp = launch_lock.stamp(beside.state_dir)
     assert stamp is not None
     beside.node.ended_lock = stamp - 1 if has == "an older launch's" else None
-    assert f"pid {holder.pid} of uid" in (launched_before(beside.governor, "run-1") or "")
+    told = launched_before(beside.governor, "run-1") or ""
+    assert f"pid {holder.pid} of uid" in told
+    assert "the journal does not know how that launch ended" in told
     assert taken_for_no_trainer(beside.governor, "run-1") is None
     beside.node.ended_lock = stamp
     assert launched_before(beside.governor, "run-1") is None

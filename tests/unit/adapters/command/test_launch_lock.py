@@ -108,6 +108,29 @@ def test_who_has_it_alone_for_good_has_the_next_launch_take_a_new_file(tmp_path:
     os.close(first)
 
 
+JOINS = """
+import sys
+from pathlib import Path
+from governor.adapters.command import launch_lock
+state = Path(sys.argv[1])
+before = launch_lock.stamp(state)
+joined = launch_lock.join(state)
+print(joined is not None, launch_lock.is_held(state), launch_lock.stamp(state) != before)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file away and to do without a capability")
+def test_a_file_of_another_user_is_a_lock_too(tmp_path: Path) -> None:
+    """So it is on a squashed NFS. Its times can only be set to the present: the launch had no lock for that."""
+    path = launch_lock.path_of(tmp_path)
+    path.touch()
+    path.chmod(0o666)
+    os.utime(path, ns=(1, 1))
+    os.chown(path, 2001, 2001)
+    argv = ["setpriv", "--bounding-set=-fowner", "--inh-caps=-fowner", sys.executable, "-c", JOINS, str(tmp_path)]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split() == ["True"] * 3
+
+
 STARTS = """
 import sys
 from contextlib import nullcontext

@@ -94,13 +94,12 @@ def read_sums(
 def _fields(by: str, runs: Collection[str]) -> list[str]:
     """The fields of a charge's row that decide its group and whether its run was requested.
 
-    Midnight and the line need no field.
+    A stage and a label need the run: without one nobody has paid. Midnight and the line need no field.
     """
-    if by == STAGE_OF_RUN:
-        return ["stage", "run"]
-    group = "labels" if by.startswith(LABEL) else by
-    wanted = [group] if group in ("run", "stage", "node", "labels") else []
-    return [*wanted, "run"] if runs and group != "run" else wanted
+    if by == "stage" or by == STAGE_OF_RUN or by.startswith(LABEL):
+        return ["labels" if by.startswith(LABEL) else "stage", "run"]
+    wanted = [by] if by in ("run", "node") else []
+    return [*wanted, "run"] if runs and by != "run" else wanted
 
 
 class _Alike:

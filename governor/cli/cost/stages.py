@@ -24,8 +24,15 @@ from governor.cli.cost.charges import (
     windows_in,
 )
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, utc_text
-from governor.core.money.reports.cost import RECONSTRUCTED, STAGE_OF_RUN, decimal_text, exact_usd, whole_cents
-from governor.core.money.reports.stage_table import UNALLOCATED_ROW, StageRow, StageTally, total_of
+from governor.core.money.reports.cost import (
+    RECONSTRUCTED,
+    STAGE_OF_RUN,
+    UNALLOCATED_ROW,
+    decimal_text,
+    exact_usd,
+    whole_cents,
+)
+from governor.core.money.reports.stage_table import StageRow, StageTally, total_of
 from governor.core.money.waste import WASTE
 from governor.text.screen import Screen, screen_of, shown_lines
 

@@ -8,10 +8,12 @@ from fractions import Fraction
 from typing import Final
 
 from governor.core.base.units import MICROS_PER_USD, UsdMicros, WallNs, date_text, day_of
-from governor.core.money.charges import UNALLOCATED, Charge, LineKind, Unit
+from governor.core.money.charges import UNALLOCATED, Charge, LineKind, Payer, Unit
 
 MICROS_PER_CENT: Final = MICROS_PER_USD // 100
 LABEL: Final = "label:"
+NO_STAGE: Final = "(no stage)"
+UNALLOCATED_ROW: Final = "(unallocated)"
 STAGE_OF_RUN: Final = "stage of run"  # For money.reports.stage_table: by both.
 RECONSTRUCTED: Final = "charged afterwards: no governor had metered it, its price was unknown, or its charges were lost"
 GROUPINGS: Final = ("run", "stage", "day", "node", "line")  # And label:KEY.
@@ -98,10 +100,10 @@ def _enter(group: Group, charge: Charge, count: int, *, one_line: bool) -> None:
 def _key_of(by: str) -> Callable[[Charge], str]:
     if by.startswith(LABEL) and len(by) > len(LABEL):
         name = by[len(LABEL) :]
-        return lambda charge: dict(charge.payer.labels).get(name) or f"(no {name})"
+        return _of_payer(lambda payer: dict(payer.labels).get(name) or f"(no {name})")
     known: dict[str, Callable[[Charge], str]] = {
-        "run": lambda charge: charge.payer.run if charge.payer.run != UNALLOCATED else "(unallocated)",
-        "stage": lambda charge: charge.payer.stage or "(no stage)",
+        "run": _of_payer(lambda payer: payer.run),
+        "stage": stage_of,
         "day": lambda charge: date_text(charge.from_wall),
         "node": lambda charge: charge.place.node,
         # With the unit: quantities of two units have no sum.
@@ -110,6 +112,14 @@ def _key_of(by: str) -> Callable[[Charge], str]:
     if by not in known:
         raise ValueError(f'"{by}" is no way to group; take {", ".join(GROUPINGS)} or label:KEY')
     return known[by]
+
+
+def _of_payer(name_of: Callable[[Payer], str]) -> Callable[[Charge], str]:
+    """What nobody has paid for is one group in each of these: a run without a stage is somebody."""
+    return lambda charge: UNALLOCATED_ROW if charge.payer.run == UNALLOCATED else name_of(charge.payer)
+
+
+stage_of: Final = _of_payer(lambda payer: payer.stage or NO_STAGE)
 
 
 def slices(charge: Charge, period: Period) -> Iterator[Charge]:

@@ -11,18 +11,14 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final
 
 from governor.core.base.units import MTOK, NS_PER_S
-from governor.core.money.charges import UNALLOCATED, LineKind, Unit
+from governor.core.money.charges import LineKind, Unit
 from governor.core.money.forecast import RECENT_WINDOWS, ExpectedCost, WindowRow, forecast, per_mtok, rate_of
-from governor.core.money.reports.cost import Sum
+from governor.core.money.reports.cost import NO_STAGE, UNALLOCATED_ROW, Sum, stage_of
 from governor.core.money.steady import SteadySum
 from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.money.waste import SpendSplit, SpentOn, wasted_of
-
-NO_STAGE: Final = "(no stage)"
-UNALLOCATED_ROW: Final = "(unallocated)"
 
 
 @dataclass(slots=True)
@@ -117,8 +113,7 @@ class StageTally:
     def enter_charges(self, one: Sum) -> None:
         """Enter charges of one stage and run."""
         charge = one.charge
-        is_unallocated = charge.payer.run == UNALLOCATED
-        share = self._share(UNALLOCATED_ROW if is_unallocated else charge.payer.stage or NO_STAGE, charge.payer.run)
+        share = self._share(stage_of(charge), charge.payer.run)
         share.usd_micros += charge.usd_micros
         share.reconstructed_usd_micros += charge.usd_micros if charge.reconstructed else 0
         if charge.line.kind is LineKind.COMPUTE and charge.line.unit is Unit.HOUR:

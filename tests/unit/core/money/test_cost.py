@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from governor.core.base.units import NS_PER_HOUR, UsdMicros, WallNs, day_of, hour_of, month_of, parse_utc
 from governor.core.money.charges import Charge, Line, LineKind, Unit
-from governor.core.money.reports.cost import clip, decimal_text, exact_usd, slices, sum_of, tally, whole_cents
+from governor.core.money.reports.cost import Sum, clip, decimal_text, exact_usd, slices, sum_of, tally, whole_cents
+from governor.core.money.reports.stage_table import StageTally
 from tests.unit.cost.ledger_file import ANNA, NODE, ON_DEMAND, a_month, charge
 
 GROUPS = ("run", "stage", "day", "node", "line", "label:team")
@@ -70,8 +71,17 @@ def test_a_disk_is_no_second_machine() -> None:
 
 def test_what_has_no_run_stage_or_label_has_a_group_that_says_so() -> None:
     assert {group.key for group in tally(a_month(), "run")} == {"anna", "ben", "(unallocated)"}
-    assert {group.key for group in tally(a_month(), "stage")} == {"stage1", "(no stage)"}
-    assert {group.key for group in tally(a_month(), "label:team")} == {"nlp", "vision", "(no team)"}
+    assert {group.key for group in tally(a_month(), "stage")} == {"stage1", "(no stage)", "(unallocated)"}
+    assert {group.key for group in tally(a_month(), "label:team")} == {"nlp", "vision", "(unallocated)"}
+    assert {group.key for group in tally(a_month(), "label:owner")} == {"(no owner)", "(unallocated)"}
+
+
+def test_no_stage_is_the_same_sum_as_in_the_table_of_stages() -> None:
+    table = StageTally()
+    for one in a_month():
+        table.enter_charges(Sum(one, 1))
+    rows = {row.stage: row.actual_usd_micros for row in table.rows()}
+    assert {group.key: group.usd_micros for group in tally(a_month(), "stage")} == rows
 
 
 def test_lines_of_two_units_are_two_groups() -> None:

@@ -8,7 +8,16 @@ from typing import Final
 
 from governor.core.base.findings import Response
 from governor.core.base.policy import AT_ONCE, Mode, Policy, Rule
-from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, BootNs, MonoNs, UsdMicros, day_of, format_usd
+from governor.core.base.units import (
+    MICROS_PER_USD,
+    NS_PER_HOUR,
+    NS_PER_MINUTE,
+    BootNs,
+    MonoNs,
+    UsdMicros,
+    day_of,
+    format_usd,
+)
 from governor.core.engine.budgeting import spent
 from governor.core.engine.charging import checkpoint_reserve
 from governor.core.engine.command.ceilings import ceiling_run
@@ -19,6 +28,8 @@ from governor.core.money.budgets import ScopedBudget, ScopeKind
 from governor.core.money.ledger import reserve
 
 CENT: Final = MICROS_PER_USD // 100
+BUYS_NS: Final = NS_PER_MINUTE
+_TRAINS: Final = "which buys a minute of training"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +44,15 @@ class _Launch:
     started_usd_micros: int  # What the governor's own start has cost until now: the first tick charges it.
     at: MonoNs
 
-    def reserve(self, *ceilings: int | None) -> UsdMicros:
-        """What the shortest halt under these ceilings costs: right after a checkpoint, or before there was work."""
+    def reserve(self, *ceilings: int | None, unsaved_ns: int = 0) -> UsdMicros:
+        """What the shortest halt under these ceilings costs: right after a checkpoint, or before there was work.
+
+        With `unsaved_ns` of work it may wait as long for a checkpoint.
+        """
         node, rate = self.node, self.node.facts.usd_micros_per_hour
         lasts = min((ns for one in ceilings if (ns := lasts_ns(one, rate)) is not None), default=None)
-        whole = halt_times(node.facts, self.policy, lasts, None, self.at).whole_ns
+        times = halt_times(node.facts, self.policy, lasts, None, self.at)
+        whole = times.whole_ns + max(0, min(unsaved_ns, self.policy.halt.grace_ns) - times.grace_ns)
         upload = checkpoint_reserve(node, self.managed) if self.managed is not None else 0
         return UsdMicros(reserve(rate or 0, whole) + upload)
 
@@ -88,8 +103,8 @@ def _reached(launch: _Launch, rule: Rule, stage: str | None, labels: Iterable[tu
         spend = launch.spend()
         held = launch.reserve(shortens)
         if spend + held >= own * round(frac * 10**6) // 10**6:
-            least = _least(launch, spend, frac, () if shortens is not None else None)
-            remedy = f"pass --ceiling above {format_usd(least)}, or launch under another --name"
+            buys = _buys(launch, spend, frac, () if shortens is not None else None)
+            remedy = f"pass --ceiling {buys / MICROS_PER_USD:.2f} or more, {_TRAINS}, or launch under another --name"
             yield _refused(f"run:{launch.name}", own, spend, held, remedy)
     for budget in launch.node.budgets.of_groups() if frac >= 1 else ():
         if budget.scope.covers(launch.name, stage, dict(labels)):
@@ -104,19 +119,23 @@ def _group_reached(launch: _Launch, budget: ScopedBudget, own: int | None) -> It
         rate = launch.node.facts.usd_micros_per_hour or 0
         held = UsdMicros(min(held, reserve(rate, day_of(wall)[1] - wall)))
     if spend + held >= ceiling:
-        least = format_usd(_least(launch, spend, 1.0, (own,)))
+        buys = format_usd(_buys(launch, spend, 1.0, (own,)))
         source = budget.source if budget.is_live else "costgov.toml"
         until = ", wait for 00:00 UTC" if budget.scope.kind is ScopeKind.DAY else ""
-        remedy = f"raise it above {least} ({source}){until}, or launch under another --name"
+        remedy = f"raise it to {buys} or more ({source}), {_TRAINS}{until}, or launch under another --name"
         yield _refused(budget.scope.text, ceiling, spend, held, remedy)
 
 
-def _least(launch: _Launch, spend: int, frac: float, others: tuple[int | None, ...] | None) -> int:
-    """What a ceiling must be above, in whole cents. A larger one gives its halt more time; `others` None: none does."""
-    enough = spend
+def _buys(launch: _Launch, spend: int, frac: float, others: tuple[int | None, ...] | None) -> int:
+    """The ceiling that buys BUYS_NS of training, in whole cents: one that starts alone is reached in the next moment.
+
+    A larger one gives its halt more time; `others` None: none does.
+    """
+    rate = launch.node.facts.usd_micros_per_hour or 0
+    wanted = enough = spend + reserve(rate, BUYS_NS)
     for _ in range(FIXED_POINT_MAX):
-        held = launch.reserve() if others is None else launch.reserve(*others, enough)
-        enough = -(-(spend + held) * 10**6 // round(frac * 10**6))
+        held = launch.reserve(*(() if others is None else (*others, enough)), unsaved_ns=BUYS_NS)
+        enough = -(-(wanted + held) * 10**6 // round(frac * 10**6))
     return -(-enough // CENT) * CENT
 
 

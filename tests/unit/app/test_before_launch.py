@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,7 @@ from governor.core.events.inputs import CommandLaunched, OperatorHold, TrainerEx
 from governor.core.money.budgets import ScopedBudget, parse_scope
 from tests.unit.core.engine.test_launched_command import COMMAND
 from tests.unit.core.engine.test_metering import World
-from tests.unit.core.engine.test_step import at, make_node, rule
+from tests.unit.core.engine.test_step import a_step, at, make_node, rule
 
 PRICE = UsdMicros(3_600_000_000)  # $1 a second.
 SPENT_S = 100
@@ -80,17 +81,42 @@ def test_so_is_what_a_budget_of_the_configuration_would_halt(scope: str, ceiling
     assert (said is not None) == is_halted_at_once(world)
 
 
-def test_the_line_says_the_least_ceiling_that_would_do() -> None:
+def told_ceiling(said: str | None) -> float:
+    assert said is not None
+    assert "\n" not in said
+    found = re.search(r"(?:--ceiling |raise it to \$)([0-9.]+) or more", said)
+    assert found is not None, said
+    return float(found[1])
+
+
+def trained_s(world: World) -> int:
+    """How many seconds the command trains, saving nothing, until it is halted."""
+    start = world.mono // NS_PER_S
+    world.play(CommandLaunched(MonoNs(world.mono), "job", 1000, (replace(COMMAND, start_ticks=9),)))
+    world.hear(run="job")
+    for seconds in range(300):
+        world.at(start + seconds)
+        if any(managed.incident is not None for managed in world.node.runs.values()):
+            return seconds
+        world.play(a_step(seconds + 1, when=start + seconds, run="job"))
+    return 300
+
+
+def test_the_line_says_a_ceiling_that_buys_a_minute_of_training() -> None:
     said = refused(launched_again(101))
     assert said is not None
     assert said.startswith("not launched: run:job has spent $101.00 and its halt is reserved $8.06: ")
-    least = float(said.partition("--ceiling above $")[2].partition(",")[0])
-    assert 101 < least < 120
-    assert refused(launched_again(least - 0.05)) is not None
-    enough = launched_again(least + 0.01)
+    assert said.endswith(" or more, which buys a minute of training, or launch under another --name")
+    enough = launched_again(told_ceiling(said))
     assert refused(enough) is None
-    assert not is_halted_at_once(enough)
-    assert "\n" not in said
+    assert 60 <= trained_s(enough) < 120
+
+
+@pytest.mark.parametrize("scope", ["node", "run:job", "day"])
+def test_so_does_what_is_said_of_a_budget_of_the_configuration(scope: str) -> None:
+    enough = launched_again(None, group(scope, told_ceiling(refused(launched_again(None, group(scope, 101))))))
+    assert refused(enough) is None
+    assert 60 <= trained_s(enough) < 120
 
 
 def test_the_budget_goes_on_under_the_name_that_the_script_chose() -> None:
@@ -102,7 +128,10 @@ def test_the_budget_goes_on_under_the_name_that_the_script_chose() -> None:
 def test_a_group_is_told_where_it_stands_and_what_would_do() -> None:
     said = refused(launched_again(None, group("day", 50)))
     assert said is not None
-    for part in ("day has spent $10", "(costgov.toml), wait for 00:00 UTC, or launch under another --name"):
+    for part in (
+        "day has spent $10",
+        "(costgov.toml), which buys a minute of training, wait for 00:00 UTC, or launch under another --name",
+    ):
         assert part in said
 
 

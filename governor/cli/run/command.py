@@ -134,7 +134,7 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
 )
 @click.option(
     "--max-rate", type=UsdPerHour(), metavar="USD_PER_H",
-    help="Start nothing on a machine that costs more an hour, by whatever price is used, or whose price is unknown.",
+    help="Start nothing on a machine that costs more an hour, with its hourly lines, or whose price is unknown.",
 )  # fmt: skip
 @click.option(
     "--gate", type=GateAfter(), metavar="STEPS|TOKENS",

@@ -12,7 +12,8 @@ from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
 from governor.cli.run.relaunch import finish_halt, launched_before
 from governor.core.base.policy import Policy, WarmUp
-from governor.core.base.units import UsdMicros, format_usd
+from governor.core.base.units import UsdMicros, price_text
+from governor.core.money.lines import Lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Limits:
 
     ceiling: UsdMicros | None = None
     price: UsdMicros | None = None
-    max_rate: UsdMicros | None = None  # The machine's price an hour.
+    max_rate: UsdMicros | None = None  # Of the machine and of its hourly lines.
     gate: WarmUp | None = None  # After what its cost at its goal is looked at.
 
 
@@ -45,24 +46,28 @@ def not_launched(governor: Governor, name: str, limits: Limits) -> str | None:
     policies = (*node.policies.policies, node.policy_for(name, None, {}, uid))
     return (
         launched_before(governor, name)
-        or too_dear(limits.max_rate, governor.price.usd_micros_per_hour, governor.price.text)
+        or too_dear(limits.max_rate, governor.price.usd_micros_per_hour, governor.price.text, node.facts.lines)
         or nothing_to_compare(limits.gate, policies, governor.price.usd_micros_per_hour)
         or refusal(node, name, uid, clock.boot(), clock.mono())
     )
 
 
-def too_dear(max_rate: UsdMicros | None, price: UsdMicros | None, text: str) -> str | None:
-    """Why --max-rate refuses a machine of this price. `text`: the price with its source."""
+def too_dear(max_rate: UsdMicros | None, price: UsdMicros | None, text: str, lines: Lines) -> str | None:
+    """Why --max-rate refuses a machine of this price with its lines. `text`: the price with its source."""
     if max_rate is None:
         return None
+    most = f"not launched: --max-rate {price_text(max_rate)}/h"
     if price is None:
         return (
-            f"not launched: --max-rate {format_usd(max_rate)}/h, and the price of this machine is unknown: "
+            f"{most}, and the price of this machine is unknown: "
             "pass --price USD_PER_HOUR, or set node.price_usd_per_hour in costgov.toml"
         )
-    if price <= max_rate:
+    whole = UsdMicros(price + lines.usd_micros_per_hour)
+    if whole <= max_rate:
         return None
-    return f"not launched: --max-rate {format_usd(max_rate)}/h is below the price of this machine, {text}"
+    if not lines.usd_micros_per_hour:
+        return f"{most} is below {price_text(whole)}/h, the price of this machine: {text}"
+    return f"{most} is below {price_text(whole)}/h: the machine {text}; {'; '.join(one.text for one in lines.hourly)}"
 
 
 def nothing_to_compare(gate: WarmUp | None, policies: Iterable[Policy], price: UsdMicros | None) -> str | None:

@@ -115,7 +115,7 @@ def _why_no_amount(text: str) -> str:
         return "is in another currency; all amounts are US dollars"
     if "," in text:
         return "is not an amount in dollars; write 12.50 with a point, and 1,250 with a comma before each three digits"
-    if re.search(r"\d\s*(/|per\b)", text):
+    if re.search(r"\d\s*(\$|USD|dollars?)?\s*(/|(per|an?|each)\b|h(ou)?r?s?$)", text, re.IGNORECASE):
         return "is not an amount in dollars; leave the unit out, as in 22.50"
     return "is not an amount in dollars; write for example 300 or 22.50"
 
@@ -125,6 +125,12 @@ def format_usd(micros: int) -> str:
     sign, size = "-" if micros < 0 else "", abs(micros)
     digits = 2 if size >= _READS_AS_A_DOLLAR or not size else 4 if size >= _SHOWN_BY_FOUR_DIGITS else 6
     return f"{sign}${size / MICROS_PER_USD:,.{digits}f}"
+
+
+def price_text(micros: int) -> str:
+    """Return "$22.00", or as many digits as it has: "$21.999999". Two prices that differ read so."""
+    cents = f"{micros // 10_000 / 100:,.2f}"
+    return f"${cents}{micros % 10_000:04}".rstrip("0") if micros % 10_000 else f"${cents}"
 
 
 def format_duration(duration_ns: int) -> str:

@@ -63,6 +63,7 @@ PRICES = {
     "-1": '"-1" is not an amount in dollars',
     "12,50": '"12,50" is not an amount in dollars; write 12.50 with a point',
     "22/h": '"22/h" is not an amount in dollars; leave the unit out',
+    "22 USD/h": '"22 USD/h" is not an amount in dollars; leave the unit out',
     "nan": '"nan" is not an amount in dollars',
     "inf": '"inf" is not an amount in dollars',
     "0.0000001": '"0.0000001" is less than a millionth of a dollar',

@@ -9,26 +9,43 @@ from governor.cli.run.command import GateAfter
 from governor.cli.run.limits import nothing_to_compare, too_dear
 from governor.core.base.policy import Budget, Expected, PersistenceKind, Policy, WarmUp
 from governor.core.base.units import UsdMicros, usd
+from governor.core.money.charges import Line, LineKind, Unit
+from governor.core.money.lines import Lines, Metered
 
 TEXT = "$98.32/h on-demand (built-in table, as of 2025-06)"
 
 
 @pytest.mark.parametrize(("price", "refused"), [(59.99, False), (60.0, False), (60.000001, True), (98.32, True)])
 def test_a_machine_above_the_highest_rate_is_refused(price: float, refused: bool) -> None:
-    assert (too_dear(usd(60), usd(price), TEXT) is not None) == refused
+    assert (too_dear(usd(60), usd(price), TEXT, Lines()) is not None) == refused
 
 
 def test_the_line_names_the_price_and_where_it_is_from() -> None:
-    told = too_dear(usd(60), usd(98.32), TEXT)
-    assert told == f"not launched: --max-rate $60.00/h is below the price of this machine, {TEXT}"
+    told = too_dear(usd(60), usd(98.32), TEXT, Lines())
+    assert told == f"not launched: --max-rate $60.00/h is below $98.32/h, the price of this machine: {TEXT}"
+    told = too_dear(usd(21.999999), usd(22), "$22.00/h (--price)", Lines())
+    assert told is not None
+    assert told.startswith("not launched: --max-rate $21.999999/h is below $22.00/h, the price")
+
+
+def test_every_line_by_the_hour_counts_and_is_named() -> None:
+    disk = Line(LineKind.STORAGE, "vol-1", Unit.GB_MONTH, UsdMicros(730_000), "costgov.toml", "2026-11-01")
+    fee = Line(LineKind.FIXED, "licence", Unit.PIECE, UsdMicros(500_000_000), "costgov.toml", "2026-11-01")
+    lines = Lines((Metered(disk, 100_000),), (fee,))
+    assert too_dear(usd(122), usd(22), "$22.00/h (--price)", lines) is None
+    told = too_dear(usd(60), usd(22), "$22.00/h (--price)", lines)
+    assert told == (
+        "not launched: --max-rate $60.00/h is below $122.00/h: the machine $22.00/h (--price); "
+        "vol-1: $100.00/h (100000 GB at $0.7300/GB-month; costgov.toml, 2026-11-01)"
+    )
 
 
 def test_an_unknown_price_is_refused_and_without_the_option_nothing_is() -> None:
-    told = too_dear(usd(60), None, "unknown")
+    told = too_dear(usd(60), None, "unknown", Lines())
     assert told is not None
     assert "the price of this machine is unknown: pass --price" in told
-    assert too_dear(None, UsdMicros(10**15), TEXT) is None
-    assert too_dear(None, None, "unknown") is None
+    assert too_dear(None, UsdMicros(10**15), TEXT, Lines()) is None
+    assert too_dear(None, None, "unknown", Lines()) is None
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,9 @@ def test_other_money_is_told(text: str) -> None:
         usd(text)
 
 
-@pytest.mark.parametrize("text", ["22/h", "22 /hour", "$22 per hour"])
+@pytest.mark.parametrize(
+    "text", ["22/h", "22 /hour", "$22 per hour", "22 USD/h", "22 USD per hour", "22$/h", "22h", "22 usd an hour"]
+)
 def test_a_unit_is_told(text: str) -> None:
     with pytest.raises(ValueError, match="leave the unit out"):
         usd(text)

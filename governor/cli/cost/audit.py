@@ -42,8 +42,9 @@ def audit(
 
     Reads the bills that `costgov cost reconcile` reads. It counts from the moment at which the provider confirmed
     that billing had ended to the machine's next start, as the ledger has it, or else to the end of the bill. Of a row
-    that began before, the hours that the ledger metered come off. A halt that ended processes only, or that nobody
-    has confirmed, is listed without amounts.
+    that began before, what the ledger metered comes off. A row may reach over several halts, as in a bill by the
+    month. What is left of it is told once, with the first of them: the bill does not say after which it was. A halt
+    that ended processes only, or that nobody has confirmed, is listed without amounts.
 
     Exits with 0 when a cent or more was billed after none of them, but for a minute or a begun hour, with 6 when it
     was; with 1 when a part of the ledger cannot be read.
@@ -126,7 +127,7 @@ def _rows(one: Audited) -> Iterable[list[str]]:
         yield [*begin, "", "", _dollars(Fraction(0)), _NOTHING]
     for part in one.billed:
         hours = "" if part.hours is None else _decimal(part.hours, 3)
-        yield [*begin, part.kind.value, hours, _dollars(part.usd), _why(one, part)]
+        yield [*begin, part.kind.value, hours, "" if part.is_told_before else _dollars(part.usd), _why(one, part)]
 
 
 def _why(one: Audited, part: BilledAfter) -> str:
@@ -134,6 +135,10 @@ def _why(one: Audited, part: BilledAfter) -> str:
         return "billed in full hours or minutes"
     if not part.differs:
         return "below a cent"
+    if part.is_told_before:
+        return f"or after this one: the amount of {part.one_of[0]}"
+    if part.one_of:
+        return f"after one of {len(part.one_of)} halts: a row has them all, and does not say which"
     return "to the end of the bill" if one.until_wall is None else f"to its next start, {utc_text(one.until_wall)}"
 
 
@@ -182,6 +187,7 @@ def _record(one: Audited) -> dict[str, Any]:
                 "usd": _decimal(part.usd, 6),
                 "hours": None if part.hours is None else _decimal(part.hours, 6),
                 "rounding": part.is_rounding,
+                "one_of": list(part.one_of),
             }
             for part in one.billed
         ],

@@ -135,6 +135,34 @@ def test_a_bill_by_the_day_is_less_what_the_ledger_metered(audited: Audit) -> No
     assert after(document)["first"] == [("compute", "110.080000", "2.000000")]
 
 
+@pytest.mark.parametrize("begin", ["10T00:00:00", "01T00:00:00"], ids=["by the day", "by the month"])
+def test_what_a_row_over_two_halts_has_too_much_is_told_once(
+    begin: str, machine: Path, audited: Audit, anything: Call, tmp_path: Path
+) -> None:
+    code, document = audited(row(begin, "30T00:00:00" if begin[:2] == "01" else "11T00:00:00", "5.5", "302.72"))
+    assert code == ExitCode.DIFFERS
+    ids = ["first.node-1.1", "second.node-1.2"]
+    told = {one["incident_id"]: one for one in document["incidents"]}
+    assert [part["usd"] for name in ids for part in told[name]["billed_after"]] == ["110.080000", "0.000000"]
+    assert all(part["one_of"] == ids for name in ids for part in told[name]["billed_after"])
+    assert not any(told[name]["agrees"] for name in ids), "nobody knows which of them it was"
+    lines = anything("audit", str(tmp_path / "bill.csv")).out.splitlines()
+    assert lines[-1] == "differs: $110.08 was billed after billing had ended"
+    assert [line.count("$110.08") for line in lines if ".node-1." in line] == [0, 1, 0]
+
+
+def test_a_row_that_lies_after_two_halts_is_told_once(machine: Path, audited: Audit) -> None:
+    journal, problem = open_journal(str(machine / "costgov.db"), str(machine / "runtime"))
+    assert problem is None
+    other = halt("again.node-1.4", "2026-11-10T12:45:00Z")
+    assert journal.close_incident(other["incident_id"], other)
+    journal.close()
+    code, document = audited(RIGHT + hour(10, 13))
+    assert code == ExitCode.DIFFERS
+    assert after(document)["first"] == [("compute", "55.040000", "1.000000")]
+    assert after(document)["again"] == [("compute", "0.000000", None)]
+
+
 def test_other_machines_and_disks_of_their_own_are_not_this_machine(audited: Audit) -> None:
     others = hour(10, 13, resource="i-0bbb") + hour(10, 13, "1", "0.80", resource="vol-1", category="Storage")
     assert audited(RIGHT + others)[0] == 0

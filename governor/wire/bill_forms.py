@@ -59,6 +59,12 @@ def time_unit(text: str) -> TimeUnit | None:
     return TimeUnit(_HOURS_IN[found[2]], found[1] == "gpu")
 
 
+def is_time_of_a_part(text: str) -> bool:
+    """Whether it is time of a machine's part ("vCPU-Hours"): hours of which the machine has many at once."""
+    *parts, last = re.split(r"[-_ /]+", text.strip().lower())
+    return bool(parts) and last in _HOURS_IN and time_unit(text) is None
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """A kind of bill: its columns under our names, and how its rows are classified."""
@@ -78,6 +84,8 @@ class Form:
     identity: tuple[str, ...] | None
     kind: Callable[[Mapping[str, str]], BillKind]
     committed: Callable[[Mapping[str, str]], bool]
+    # Whether a row of OTHER says compute, in a unit that is no time of a machine.
+    in_parts: Callable[[Mapping[str, str]], bool]
 
 
 # --- FOCUS --------------------------------------------------------------------------------------------------
@@ -124,6 +132,9 @@ FOCUS: Final = Form(
     identity=None,
     kind=_focus_kind,
     committed=lambda cells: bool(cells.get("CommitmentDiscountId")) or cells.get("PricingCategory") == "Committed",
+    in_parts=lambda cells: (
+        cells.get("ServiceCategory") == "Compute" and is_time_of_a_part(cells.get("PricingUnit", ""))
+    ),
 )
 
 # --- AWS CUR ------------------------------------------------------------------------------------------------
@@ -169,4 +180,6 @@ CUR: Final = Form(
     kind=_cur_kind,
     # A savings plan lists a covered hour at the full price and takes it off again in a separate row.
     committed=lambda cells: cells["lineItem/LineItemType"] == "DiscountedUsage",
+    # A usage type names what it is. Without one, only the unit hides the machine.
+    in_parts=lambda cells: not cells.get("lineItem/UsageType") and is_time_of_a_part(cells.get("pricing/unit", "")),
 )

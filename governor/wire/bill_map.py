@@ -21,7 +21,7 @@ from governor.core.base.units import (
 )
 from governor.core.money.prices import GPUS_MAX
 from governor.core.money.reports.bill import BillKind, BillLine, short_resource
-from governor.wire.bill_forms import TimeUnit, time_unit
+from governor.wire.bill_forms import TimeUnit, is_time_of_a_part, time_unit
 from governor.wire.csv_table import CsvTable, Row, TableError, checked, moment_of, number_of
 
 PLAIN: Final = "plain"
@@ -199,9 +199,10 @@ def _line(row: Row, unit: TimeUnit | None, per: str | None, lone: str) -> BillLi
     _check_currency(row)
     usd = _amount(row)
     kind = _kind(row, usd)
+    no_kind = kind is BillKind.OTHER and not row.cells.get("kind")
     in_unit = unit
     if in_unit is None and (in_unit := time_unit(row.cells["unit"])) is None and kind is BillKind.COMPUTE:
-        kind = BillKind.OTHER
+        kind, no_kind = BillKind.OTHER, _hides_a_machine(row.cells["unit"])
     hours = gpu_hours = None
     if row.cells.get("hours") and kind in (BillKind.COMPUTE, BillKind.OTHER) and in_unit is not None:
         quantity = _quantity(row) * in_unit.hours
@@ -212,7 +213,12 @@ def _line(row: Row, unit: TimeUnit | None, per: str | None, lone: str) -> BillLi
         text = f"{row.cells['hours']} is more than a {per or 'row'} has: name its end by end=, or say per=month"
         raise row.error("hours", text)
     resource = short_resource(row.cells.get("resource", "")) or lone
-    return BillLine(resource, kind, start, end, *month_of(start), usd, hours, False, gpu_hours)
+    return BillLine(resource, kind, start, end, *month_of(start), usd, hours, False, gpu_hours, no_kind)
+
+
+def _hides_a_machine(unit: str) -> bool:
+    """Whether it may be a machine's time. Of so many GB it would be a disk's."""
+    return not unit or (is_time_of_a_part(unit) and not unit.lower().startswith("gb"))
 
 
 def _amount(row: Row) -> Fraction:

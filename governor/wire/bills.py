@@ -157,7 +157,8 @@ def _line(row: Row, form: Form) -> BillLine:
     resource = short_resource(row.cells[form.resource])
     billed_from, billed_to = _billing_period(row, form, start)
     committed = form.committed(row.cells)
-    return BillLine(resource, kind, start, end, billed_from, billed_to, usd, hours, committed, gpu_hours)
+    no_kind = kind is BillKind.OTHER and form.in_parts(row.cells)
+    return BillLine(resource, kind, start, end, billed_from, billed_to, usd, hours, committed, gpu_hours, no_kind)
 
 
 def _billing_period(row: Row, form: Form, start: int) -> tuple[int, int]:

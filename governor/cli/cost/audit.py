@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from governor.cli.common import ExitCode, complain, config_option, exits, json_option, print_json, settings_from
-from governor.cli.cost.bill_file import bill_options, is_of, read_bill_file, shift_row
+from governor.cli.cost.bill_file import AMOUNTS_ONLY, bill_options, is_of, read_bill_file, shift_row
 from governor.cli.cost.charges import Scope, Unread, charges_in
 from governor.core.base.units import utc_text
 from governor.core.money.reports.cost import decimal_text
@@ -50,7 +50,7 @@ def audit(
     was; with 1 when a part of the ledger cannot be read.
     """
     from governor.core.money.reports.audit import audit as beside
-    from governor.core.money.reports.bill_reading import metered_hours, read_as_ours, shift_of
+    from governor.core.money.reports.bill_reading import has_amounts_only, metered_hours, read_as_ours, shift_of
 
     settings = settings_from(config)
     state_dir = settings.paths.state_dir
@@ -67,7 +67,7 @@ def audit(
     if as_json:
         print_json(_document(bill, found, audited, unread.count, shift, agrees=agrees))
     else:
-        _print(bill, found, audited, agrees=agrees)
+        _print(bill, found, audited, agrees=agrees, amounts_only=has_amounts_only(found, metered_hours(own)))
     unread.end()
     if not agrees:
         raise click.exceptions.Exit(ExitCode.DIFFERS)
@@ -96,10 +96,12 @@ def _halts(config: Path | None, resources: tuple[str, ...]) -> list[Halted]:
 # --- for people
 
 
-def _print(path: str, bill: Bill, audited: Sequence[Audited], *, agrees: bool) -> None:
+def _print(path: str, bill: Bill, audited: Sequence[Audited], *, agrees: bool, amounts_only: bool) -> None:
     from governor.text.table import Head, plain, render_rows
 
     click.echo(f"{path}: {bill.form}, {bill.rows} rows, {utc_text(bill.since)} to {utc_text(bill.until)}")
+    if amounts_only:
+        click.echo(AMOUNTS_ONLY)
     if not audited:
         click.echo("no halt in the time of this bill")
         return

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from governor.wire.bill_map import BillMap
 
 MAPS_FILE: Final = "bill_maps.json"
+AMOUNTS_ONLY: Final = "the bill has no hours of the machine: only amounts are compared"
 MAPS_MAX: Final = 100  # The newest. Each is one header of a file.
 
 Command = TypeVar("Command", bound=Callable[..., Any])

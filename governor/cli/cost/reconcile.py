@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from governor.cli.common import ExitCode, Failed, config_option, exits, json_option, print_json, settings_from
-from governor.cli.cost.bill_file import bill_options, is_of, read_bill_file, shift_row
+from governor.cli.cost.bill_file import AMOUNTS_ONLY, bill_options, is_of, read_bill_file, shift_row
 from governor.cli.cost.charges import Unread, charges_in, scope_of, time_options
 from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, utc_text
 from governor.core.money.reports.cost import decimal_text, rounded_together
@@ -52,14 +52,15 @@ def reconcile(
     reservations), with 6 when more than that differs, as a disk that nobody meters; with 1 when a part of the ledger
     cannot be read.
     """
-    from governor.core.money.reports.bill_reading import metered_hours, read_as_ours, shift_of
+    from governor.core.money.reports.bill_reading import has_amounts_only, metered_hours, read_as_ours, shift_of
     from governor.core.money.reports.reconcile import reconcile as compare
 
     settings = settings_from(config)
     state_dir = settings.paths.state_dir
     found = read_bill_file(bill, state_dir, form, columns, resources, since, until)
     own, unread, window = _charged(state_dir, bill, found, resources, since, until)
-    shift = shift_of(read_as_ours(found, own, settings.price.gpus), metered_hours(own))
+    read, hours = read_as_ours(found, own, settings.price.gpus), metered_hours(own)
+    shift, amounts_only = shift_of(read, hours), has_amounts_only(read, hours)
     if shift is not None:
         found = shift.taken_off(found)
         own, unread, window = _charged(state_dir, bill, found, resources, since, until)
@@ -69,9 +70,9 @@ def reconcile(
         )
     result = compare(own, found, *window, gpus=settings.price.gpus)
     if as_json:
-        print_json(_document(result, bill, found.form, unread.count, shift))
+        print_json(_document(result, bill, found.form, unread.count, shift, amounts_only=amounts_only))
     else:
-        _print(result, bill, found, shift)
+        _print(result, bill, found, shift, amounts_only=amounts_only)
     # Before the verdict, because missing charges may explain the difference.
     unread.end()
     if not result.agrees:
@@ -115,7 +116,7 @@ def _half_up(value: Fraction) -> int:
 # --- for people
 
 
-def _print(result: Reconciliation, path: str, bill: Bill, shift: Shift | None) -> None:
+def _print(result: Reconciliation, path: str, bill: Bill, shift: Shift | None, *, amounts_only: bool) -> None:
     from governor.core.money.reports.bill import CENT_USD
     from governor.text.table import Head, render_rows
 
@@ -128,6 +129,8 @@ def _print(result: Reconciliation, path: str, bill: Bill, shift: Shift | None) -
     click.echo(f"{path}: {bill.form}, {bill.rows} rows, {times}, by the {result.per}")
     if shift is not None:
         click.echo(f"its times lie {_shifted(shift)}: compared so moved")
+    if amounts_only:
+        click.echo(AMOUNTS_ONLY)
     for name, amount in (("bill", theirs), ("ledger", ours), ("difference", theirs - ours)):
         click.echo(f"{name:<10}  {_dollars(amount, scale, digits):>14}")
     if result.differences:
@@ -245,7 +248,9 @@ def _shifted(shift: Shift) -> str:
 # --- for programs
 
 
-def _document(result: Reconciliation, path: str, form: str, unreadable: int, shift: Shift | None) -> dict[str, Any]:
+def _document(
+    result: Reconciliation, path: str, form: str, unreadable: int, shift: Shift | None, *, amounts_only: bool
+) -> dict[str, Any]:
     """Amounts are decimal strings of micro-dollars. The printed amounts add up."""
     scale, digits = _MICROS
     ours, theirs, parts = _amounts(result, [one.usd for one in result.differences], scale)
@@ -256,6 +261,7 @@ def _document(result: Reconciliation, path: str, form: str, unreadable: int, shi
         "until": utc_text(result.until),
         "per": result.per,
         **shift_row(shift),
+        "amounts_only": amounts_only,
         "currency": "USD",
         "ledger_usd": decimal_text(ours, scale, digits),
         "bill_usd": decimal_text(theirs, scale, digits),

@@ -163,6 +163,20 @@ def test_a_row_that_lies_after_two_halts_is_told_once(machine: Path, audited: Au
     assert after(document)["again"] == [("compute", "0.000000", None)]
 
 
+@pytest.mark.parametrize("usd", ["192.64", "302.72"])
+def test_a_bill_by_the_day_without_hours_is_less_what_the_ledger_charged(
+    usd: str, machine: Path, anything: Call, tmp_path: Path
+) -> None:
+    bill = tmp_path / "bill.csv"
+    bill.write_text(f"Day,Cost\n2026-11-10,{usd}\n")
+    done = anything("audit", str(bill), "--map", "date=Day", "--map", "amount=Cost", "--resource", "i-0aaa", "--json")
+    [parts, *others] = [part for name, part in after(json.loads(done.out)).items() if name != "third"]
+    assert (done.code, parts) == ((0, []) if usd == "192.64" else (ExitCode.DIFFERS, [("compute", "110.080000", None)]))
+    assert sum(float(part[1]) for one in others for part in one) == 0
+    done = anything("audit", str(bill), "--map", "date=Day", "--map", "amount=Cost", "--resource", "i-0aaa")
+    assert "the bill has no hours of the machine: only amounts are compared" in done.out.splitlines()
+
+
 def test_other_machines_and_disks_of_their_own_are_not_this_machine(audited: Audit) -> None:
     others = hour(10, 13, resource="i-0bbb") + hour(10, 13, "1", "0.80", resource="vol-1", category="Storage")
     assert audited(RIGHT + others)[0] == 0

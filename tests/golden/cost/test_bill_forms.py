@@ -170,6 +170,44 @@ def test_another_unit_and_category_is_the_same_machine(
     assert (code, told(document)) == (0, set())
 
 
+def without_hours(rows: list[Row]) -> str:
+    return "Start,Cost,Id\n" + "".join(f"{begin},{usd},{resource}\n" for begin, _, _, usd, resource, _ in rows)
+
+
+def by_the_day(rows: list[Row]) -> str:
+    days: dict[str, Decimal] = {}
+    for begin, _, _, usd, _, _ in rows:
+        days[begin[:10]] = days.get(begin[:10], Decimal(0)) + usd
+    return "Day,Cost\n" + "".join(f"{day},{usd}\n" for day, usd in days.items())
+
+
+AMOUNTS = {
+    "hour": (without_hours, ("--map", "date=Start", "--map", "amount=Cost", "--map", "resource=Id")),
+    "day": (by_the_day, ("--map", "date=Day", "--map", "amount=Cost", "--resource", "i-0aaa")),
+}
+
+
+@pytest.mark.parametrize("per", AMOUNTS)
+def test_a_bill_of_dates_and_amounts_is_the_machines_and_says_so(
+    per: str, compared: Compared, costgov: Call, tmp_path: Path
+) -> None:
+    written, words = AMOUNTS[per]
+    code, document = compared(written(plain_rows()), *words)
+    assert (code, document["per"], document["amounts_only"], told(document)) == (0, per, True, set())
+    lines = costgov("reconcile", str(tmp_path / "bill.csv"), *words).out.splitlines()
+    assert lines.count("the bill has no hours of the machine: only amounts are compared") == 1
+    code, document = compared(
+        written([(*plain_rows()[0][:3], Decimal(60), *plain_rows()[0][4:]), *plain_rows()[1:]]), *words
+    )
+    assert (code, told(document)) == (ExitCode.DIFFERS, {("price", "i-0aaa", "4.960000")})
+
+
+@pytest.mark.parametrize("unit", ["vCPU-Hours", "Core Hours", "GB-hours"])
+def test_hours_of_a_machines_parts_are_its_amounts(unit: str, compared: Compared) -> None:
+    code, document = compared(focus(plain_rows(), unit=unit, times=192))
+    assert (code, document["amounts_only"], told(document)) == (0, True, set())
+
+
 @pytest.mark.parametrize("form", ["focus", "cur", "hourly"])
 @pytest.mark.parametrize("shift", [7, -5])
 def test_a_bill_in_local_time_agrees_and_says_its_shift(form: str, shift: int, compared: Compared) -> None:

@@ -76,7 +76,28 @@ def test_units_of_time(unit: str, quantity: str, hours: int | None, gpu_hours: i
 
 def test_a_row_in_another_unit_is_no_compute() -> None:
     text = "Time,Cost,Hours,Machine,Unit\n2026-11-02T10:00,5,100,i-0aaa,GB\n"
-    assert one(text, *HOURLY, "unit=Unit").kind is BillKind.OTHER
+    line = one(text, *HOURLY, "unit=Unit")
+    assert (line.kind, line.names_no_kind) == (BillKind.OTHER, False), "so many GB are a disk"
+
+
+@pytest.mark.parametrize(
+    ("head", "cells", "words", "names_none"),
+    [
+        ("", "", (), True),
+        (",What", ",", ("kind=What",), True),
+        (",What", ",Support fee", ("kind=What",), False),
+        (",Hours,Unit", ",192,vCPU-Hours", ("hours=Hours", "unit=Unit"), True),
+        (",Hours,Unit", ",192,", ("hours=Hours", "unit=Unit"), True),
+        (",Hours,Unit", ",192,GB-Hours", ("hours=Hours", "unit=Unit"), False),
+        (",Hours,Unit", ",192,Requests", ("hours=Hours", "unit=Unit"), False),
+    ],
+)
+def test_a_row_that_names_no_kind_may_be_the_machine(
+    head: str, cells: str, words: tuple[str, ...], names_none: bool
+) -> None:
+    text = f"Time,Cost,Machine{head}\n2026-11-02T10:00,55.04,i-0aaa{cells}\n"
+    line = one(text, "date=Time", "amount=Cost", "resource=Machine", *words)
+    assert (line.kind, line.hours, line.names_no_kind) == (BillKind.OTHER, None, names_none)
 
 
 @pytest.mark.parametrize(

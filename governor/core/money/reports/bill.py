@@ -56,6 +56,7 @@ class BillLine:
     # A reservation or a plan pays for these hours, in part or in full.
     committed: bool = False
     gpu_hours: Fraction | None = None  # Its quantity, if that is in hours of one GPU.
+    names_no_kind: bool = False  # OTHER for want of a word: of a machine of ours it is compute, by its amount alone.
 
     @property
     def billed_at(self) -> int:

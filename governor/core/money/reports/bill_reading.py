@@ -76,9 +76,20 @@ def read_as_ours(bill: Bill, charges: Sequence[Charge], gpus: int | None = None)
 
 
 def _as_compute(line: BillLine) -> BillLine:
-    """A machine without a line of compute is billed in another category: what is by time is its compute."""
-    by_time = line.hours is not None or line.gpu_hours is not None
-    return replace(line, kind=BillKind.COMPUTE) if line.kind is BillKind.OTHER and by_time else line
+    """A machine without a line of compute is billed in another category: what is by time is its compute.
+
+    So is what names no kind at all: a bill of dates, amounts and machines.
+    """
+    is_compute = line.hours is not None or line.gpu_hours is not None or line.names_no_kind
+    return replace(line, kind=BillKind.COMPUTE) if line.kind is BillKind.OTHER and is_compute else line
+
+
+def has_amounts_only(bill: Bill, ours: Hours) -> bool:
+    """Whether a machine of ours has rows of compute without hours. `bill`: as read_as_ours() returns it."""
+    return any(
+        line.kind is BillKind.COMPUTE and line.resource in ours and line.hours is None and line.usd
+        for line in bill.lines
+    )
 
 
 def _in_hours(line: BillLine, gpus: int | None) -> BillLine:

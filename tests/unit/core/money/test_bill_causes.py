@@ -233,6 +233,14 @@ def test_what_else_is_billed_by_time_beside_its_compute_is_not_its_compute() -> 
     assert told(compare(ours(72), [*theirs(72), *licence])) == [(Cause.RESOURCE_NOT_METERED, "i-0aaa", Fraction(72))]
 
 
+def test_what_names_no_kind_is_the_machine_where_nothing_else_is() -> None:
+    amounts = theirs(72, kind=BillKind.OTHER, hours=None, names_no_kind=True)
+    assert told(compare(ours(72), amounts)) == []
+    assert told(compare(ours(72), [*theirs(72), *amounts])) == [(Cause.RESOURCE_NOT_METERED, "i-0aaa", 72 * PRICE)]
+    named = theirs(72, kind=BillKind.OTHER, hours=None)
+    assert (Cause.RESOURCE_NOT_METERED, "i-0aaa", 72 * PRICE) in told(compare(ours(72), named))
+
+
 @pytest.mark.parametrize("known", [None, 8])
 def test_gpu_hours_are_hours_of_the_machine(known: int | None) -> None:
     lines = theirs(72, hours=None, gpu_hours=Fraction(8))

@@ -319,7 +319,8 @@ METRICS: Final = (
     Metric("costgov_node_stop_stage", "gauge", (*NODE_LABELS, "stage"),
            "1 for the stage in which the node's own stop is, 0 for the others; absent without one.", _stop_stages),
     Metric("costgov_unallocated_usd_total", "counter", NODE_LABELS,
-           "What the node has cost while no run held it. It falls when a run takes over the time before it; increase() "
+           "What the node has cost while no run held it and no launched command waited for its first rank. "
+           "It falls when one of these takes over the time before it; increase() "
            "takes that for a reset: use `delta(costgov_unallocated_usd_total[1h])`.",
            _of_node(lambda snapshot: _usd(snapshot.unallocated_usd_micros))),
     Metric("costgov_unattached_gpu_processes", "gauge", NODE_LABELS,

@@ -11,14 +11,14 @@ import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 from governor.adapters.journal.check import is_corruption, open_read_only
 from governor.core.base.units import DurationNs, UsdMicros, utc_text
-from governor.core.money.charges import Charge, charge_of
+from governor.core.money.charges import UNALLOCATED, UNALLOCATED_PAYER, Charge, Payer, charge_of
 from governor.core.money.forecast import WindowRow, row_of
 from governor.core.money.reports.cost import exact_usd
 from governor.core.money.token_windows import TokenMeter, Window
@@ -121,7 +121,7 @@ def window_of(since: int | None, until: int | None) -> dict[str, int]:
 
 
 def paged(
-    connection: sqlite3.Connection, query: str, bounds: Mapping[str, int], place: Mapping[str, object], rows: int,
+    connection: sqlite3.Connection, query: str, bounds: Mapping[str, int | str], place: Mapping[str, object], rows: int,
     each: str | None = None,
 ) -> Iterator[tuple[Any, ...]]:  # fmt: skip
     """The rows of a query, read page by page.
@@ -134,7 +134,7 @@ def paged(
 
 
 def _pages(
-    connection: sqlite3.Connection, query: str, bounds: Mapping[str, int], place: Mapping[str, object], rows: int,
+    connection: sqlite3.Connection, query: str, bounds: Mapping[str, int | str], place: Mapping[str, object], rows: int,
     each: str | None,
 ) -> Iterator[list[tuple[Any, ...]]]:  # fmt: skip
     while True:
@@ -171,6 +171,34 @@ ORDER BY from_wall_ns, charge_id LIMIT :rows"""
 _IDENTITY: Final = "SELECT charge_id, run, from_wall_ns, usd_micros FROM charges WHERE rowid = :rowid"
 
 
+_NODE: Final = "SELECT snapshot FROM runs WHERE run = :node ORDER BY seq DESC LIMIT 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Charges of a command for which no rank has reported yet: they are the command's here, as in `costgov status`."""
+
+    payer: Payer = UNALLOCATED_PAYER
+    charge_ids: frozenset[str] = frozenset()
+
+    def of(self, charge: Charge) -> Charge:
+        its = charge.payer.run == UNALLOCATED and charge.charge_id in self.charge_ids
+        return replace(charge, payer=self.payer) if its else charge
+
+
+def waiting_in(connection: sqlite3.Connection) -> Waiting:
+    """By the node's snapshot, which is written together with its charges. None wait where it cannot be read."""
+    try:
+        found = connection.execute(_NODE, {"node": UNALLOCATED}).fetchone() if has_table(connection, "runs") else None
+        launched = json.loads(found[0]).get("launched") if found is not None else None
+        if not launched or not launched.get("unattached"):
+            return Waiting()
+        name = launched["account"] if launched["account"] is not None else launched["run"]
+        return Waiting(Payer(str(name)), frozenset(str(row["charge_id"]) for row in launched["nobodys"]))
+    except (sqlite3.Error, *NOT_OURS):
+        return Waiting()  # What else of the file cannot be read, its reader meets.
+
+
 def read_charges(
     path: str, since: int | None = None, until: int | None = None, unread: Unreadables = refuse
 ) -> Iterator[Charge]:
@@ -182,11 +210,12 @@ def read_charges(
     with reading(path) as connection:
         if not has_table(connection, "charges"):
             return
+        waiting = waiting_in(connection)
         begin = {"after_wall": NUMBER_MIN, "after_id": b""}
         for _, _, rowid, data, micros in paged(connection, _CHARGES, window_of(since, until), begin, PAGE_ROWS):
             charge = charge_in(path, connection, rowid, data, micros, unread)
             if charge is not None:
-                yield charge
+                yield waiting.of(charge)
 
 
 def charge_in(

@@ -22,6 +22,7 @@ from governor.adapters.journal.reader import (
     reading,
     refuse,
     unreadable,
+    waiting_in,
     window_of,
 )
 from governor.core.base.units import NS_PER_DAY, UsdMicros, WallNs
@@ -38,6 +39,7 @@ ORDER BY rowid LIMIT :rows"""
 _PAGE: Final = """
 SELECT rowid, data ->> 'quantity', usd_micros,
        CASE WHEN data ->> 'usd_micros' IS NOT usd_micros OR from_wall_ns < :since OR to_wall_ns > :until
+         OR (run = '' AND charge_id IN (SELECT value FROM json_each(:waiting)))
          OR (:is_daily AND (from_wall_ns < 0 OR to_wall_ns > (from_wall_ns / :day_ns + 1) * :day_ns)) THEN data END,
        json_extract(data, {line}), CASE WHEN :is_daily THEN from_wall_ns / :day_ns ELSE 0 END {fields}"""
 _EACH: Final = "SELECT rowid, 0, usd_micros, data"
@@ -63,13 +65,15 @@ def read_sums(
     with reading(path) as connection:
         if not has_table(connection, "charges"):
             return
-        begin = {"after": NUMBER_MIN}
-        found = paged(connection, page + _WINDOW, bounds, begin, LONG_PAGE_ROWS, each=_EACH + _WINDOW)
+        waiting, begin = waiting_in(connection), {"after": NUMBER_MIN}
+        asked: dict[str, int | str] = {**bounds, "waiting": json.dumps(sorted(waiting.charge_ids))}
+        found = paged(connection, page + _WINDOW, asked, begin, LONG_PAGE_ROWS, each=_EACH + _WINDOW)
         for rowid, quantity, micros, data, *cells in found:
             if data is not None:
                 charge = charge_in(path, connection, rowid, data, micros, unread)
-                if charge is not None and (not runs or charge.payer.run in runs):
-                    yield Sum(clip(charge, bounds["since"], bounds["until"]), 1)
+                its = waiting.of(charge) if charge is not None else None
+                if its is not None and (not runs or its.payer.run in runs):
+                    yield Sum(clip(its, bounds["since"], bounds["until"]), 1)
                 continue
             key = tuple(cells)
             known = sums.get(key)

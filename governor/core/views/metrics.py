@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, WallNs
+from governor.core.engine.command import ceilings
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import Pace, outlook
 from governor.core.money.budgets import Cap
-from governor.core.money.charges import UNALLOCATED
 from governor.core.money.forecast import CeilingHit, ExpectedCost, Forecast, Interval
 from governor.core.money.token_windows import TokenPrices
 from governor.core.views.status import node_status
@@ -158,7 +158,7 @@ def take_snapshot(
         stops_in_s=unused["stops_in_s"],
         stop_stage=unused["stop"]["stage"].lower() if unused["stop"] else None,
         unallocated_usd_micros=(
-            node.ledger.spend(UNALLOCATED) if node.ledger.price_usd_micros_per_hour is not None else None
+            ceilings.unallocated(node) if node.ledger.price_usd_micros_per_hour is not None else None
         ),
         lines=tuple((m.line.kind.value, m.line.name, m.usd_micros_per_hour) for m in node.ledger.other_lines),
         # Live runs first: if there is no room for all, the runs that spend are shown.

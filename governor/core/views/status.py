@@ -9,6 +9,7 @@ from governor.core.base.policy import COMMAND_LINE
 from governor.core.base.save_interval import advice, mtbf_s
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, DurationNs, MonoNs
 from governor.core.engine import budgeting
+from governor.core.engine.command import ceilings
 from governor.core.engine.idle.limit import due_at, limit
 from governor.core.engine.idle.messages import KEEP_IT, cannot_stop
 from governor.core.engine.idle.occupancy import occupants, unseen
@@ -18,7 +19,6 @@ from governor.core.engine.run_forecast import Binding, Outlook, outlook
 from governor.core.events.ends import RunEnd
 from governor.core.events.machine import GpuSample, HostMemory
 from governor.core.money.budgets import Cap, Scope, ScopedBudget, ScopeKind, parse_scope
-from governor.core.money.charges import UNALLOCATED
 from governor.core.money.forecast import after_growth_ns
 from governor.core.runs.ends import cause_of, ended_text
 from governor.core.runs.state import Run
@@ -85,7 +85,7 @@ def node_status(node: Node, at: MonoNs) -> dict[str, Any]:
         "stop": {"stage": incident.stage_name, "incident_id": incident.incident_id}
         if idle.is_stopping and incident
         else None,
-        "unallocated_usd": node.ledger.spend(UNALLOCATED) / MICROS_PER_USD,
+        "unallocated_usd": ceilings.unallocated(node) / MICROS_PER_USD,
     }
 
 

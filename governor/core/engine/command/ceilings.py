@@ -15,6 +15,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.inputs import CommandLaunched
 from governor.core.money.budgets import Scope, ScopeKind
+from governor.core.money.charges import UNALLOCATED
 
 
 def spend(node: Node, managed: ManagedRun) -> UsdMicros:
@@ -24,6 +25,12 @@ def spend(node: Node, managed: ManagedRun) -> UsdMicros:
 
 def unclaimed(node: Node, managed: ManagedRun) -> UsdMicros:
     return node.ledger.book.unclaimed_usd_micros() if managed.is_unattached else UsdMicros(0)
+
+
+def unallocated(node: Node) -> UsdMicros:
+    """What nobody has paid for: what a run that stands in for the command has cost is that run's in every view."""
+    its = sum(unclaimed(node, managed) for managed in node.runs.values())
+    return UsdMicros(max(0, node.ledger.spend(UNALLOCATED) - its))
 
 
 def counted(node: Node, name: str) -> UsdMicros:

@@ -73,7 +73,11 @@ def _table() -> str:
         "day its date can mean. Rows of the kinds index, range and serverless are never used. `costgov prices --table` lists "
         'them all and marks with "!" what is stale.'
     )
-    paragraphs = (textwrap.fill(paragraph, LINE_CHARS) for paragraph in (text, f"{listed}."))
+    missing = (
+        "GCP's g2 machines (L4) and OVHcloud have no row: no source with a date was found for their prices. "
+        "Say what such a machine costs by `--price` or `node.price_usd_per_hour`."
+    )
+    paragraphs = (textwrap.fill(paragraph, LINE_CHARS) for paragraph in (text, f"{listed}.", missing))
     return "\n## The built-in table\n\n" + "\n\n".join(paragraphs) + "\n"
 
 

@@ -35,6 +35,19 @@ def _pages() -> dict[str, str]:
     return {name: text for name, text in text_files() if name.endswith(".md")}
 
 
+def torn_tables(text: str) -> list[int]:
+    """The lines at which a table goes on behind an empty line: a page shows what follows as it stands."""
+    lines = re.sub(r"```.*?```", lambda code: "\n" * code[0].count("\n"), text, flags=re.DOTALL).split("\n")
+    begins = [n for n in range(1, len(lines) - 1) if lines[n].startswith("|") and not lines[n - 1].startswith("|")]
+    return [n + 1 for n in begins if not re.match(r"\|[-:| ]+\|?$", lines[n + 1])]
+
+
+def test_no_table_is_torn_by_an_empty_line() -> None:
+    assert torn_tables("a\n\n| b |\n|---|\n| c |\n\n| d |\n| e |\n") == [7]
+    torn = [f"{name}:{line}" for name, text in _pages().items() for line in torn_tables(text)]
+    assert not torn, f"a row behind an empty line is no row of the table: {torn}"
+
+
 def _links(name: str, text: str) -> set[tuple[str, str]]:
     """(path from the root, anchor) of every link of this page to a file of ours."""
     found = re.findall(r"\]\(([^)#\s]*)(#[^)\s]*)?\)", text)

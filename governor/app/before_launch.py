@@ -28,8 +28,8 @@ from governor.core.money.budgets import ScopedBudget, ScopeKind
 from governor.core.money.ledger import reserve
 
 CENT: Final = MICROS_PER_USD // 100
-BUYS_NS: Final = NS_PER_MINUTE
-_TRAINS: Final = "which buys a minute of training"
+BUYS_NS: Final = NS_PER_MINUTE  # At least: more where a save takes less than that.
+_TRAINS: Final = "which buys at least a minute of training"
 
 
 @dataclass(frozen=True, slots=True)

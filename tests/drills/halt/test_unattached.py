@@ -92,7 +92,7 @@ def test_a_name_whose_ceiling_is_used_up_is_not_launched(costgov: Costgov, tmp_p
     assert (done.returncode, (tmp_path / "started").exists()) == (1, False)
     (line,) = done.stderr.splitlines()
     assert "not launched: run:again has spent $" in line
-    assert "or more, which buys a minute of training" in line
+    assert "or more, which buys at least a minute of training" in line
 
 
 def test_a_crash_loop_of_short_lives_is_charged_for_each(costgov: Costgov) -> None:

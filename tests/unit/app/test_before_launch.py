@@ -106,7 +106,7 @@ def test_the_line_says_a_ceiling_that_buys_a_minute_of_training() -> None:
     said = refused(launched_again(101))
     assert said is not None
     assert said.startswith("not launched: run:job has spent $101.00 and its halt is reserved $8.06: ")
-    assert said.endswith(" or more, which buys a minute of training, or launch under another --name")
+    assert said.endswith(" or more, which buys at least a minute of training, or launch under another --name")
     enough = launched_again(told_ceiling(said))
     assert refused(enough) is None
     assert 60 <= trained_s(enough) < 120
@@ -130,7 +130,7 @@ def test_a_group_is_told_where_it_stands_and_what_would_do() -> None:
     assert said is not None
     for part in (
         "day has spent $10",
-        "(costgov.toml), which buys a minute of training, wait for 00:00 UTC, or launch under another --name",
+        "(costgov.toml), which buys at least a minute of training, wait for 00:00 UTC, or launch under another --name",
     ):
         assert part in said
 

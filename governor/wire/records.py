@@ -1,8 +1,8 @@
 """One parsed record of a metrics log → events, for the daemon's streams and for replay.
 
 A record is one of our own frames or any flat object with a field map. A reader remembers a little of its log, because
-one record does not tell three things: whether a bare "tokens" counts one step or is a running total, how many steps an
-overflow count covers, and what kind of record each set of keys is.
+one record does not tell three things: whether a bare "tokens" counts one step or is a running total (log_tokens.py),
+how many steps an overflow count covers, and what kind of record each set of keys is.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from governor.core.base.units import MTOK, MonoNs, read_float
+from governor.core.base.units import MonoNs, read_float
 from governor.core.events.inputs import Event, PhaseChange, Step
-from governor.core.events.machine import GpuSample
+from governor.core.events.machine import GpuSample, SourceTrouble
 from governor.wire.jsonl import (
     DEFAULT_FIELDS,
     ELAPSED,
@@ -27,6 +27,7 @@ from governor.wire.jsonl import (
     parse_line,
     written_at,
 )
+from governor.wire.log_tokens import LogTokens
 from governor.wire.recorded import is_frame
 from governor.wire.step_values import step_values
 from trainer_shim.wire import FRAMES, PHASES, faults, number
@@ -38,10 +39,6 @@ KEYS_MAX: Final = 256  # The largest set of keys that is remembered.
 GPUS_MAX: Final = 64  # In one record of a log: more than any node has.
 # Sets of keys remembered. A log has a handful; further sets are examined at every record.
 SHAPES_MAX: Final = 256
-# Global batches end at some 10^8 tokens, so a larger "tokens" is a total.
-TOKENS_OF_A_STEP_MAX: Final = 2**30
-# Counts of single steps rise this often in a row by chance once in 40,000 logs.
-RISES_OF_A_TOTAL: Final = 8
 
 _WHOLE = frozenset((
     "step", "attempt_step", "skipped_steps", "tokens", "tokens_total",
@@ -84,6 +81,7 @@ class _Shape:
     is_aside: bool
     # Validation keys beside a loss key: a table has every key in every row.
     asides: tuple[str, ...]
+    is_bare: bool  # Its tokens are under that word, which may be a total. Every other name says that it is a step's.
     is_plain: bool  # It has a step only.
     is_involved: bool  # One of its values cannot be read alone.
     is_sampled: bool  # Its step counts samples.
@@ -104,7 +102,7 @@ class RecordReader:
         # Names with dots may lead into objects within a record. Only users give such names.
         self._nested = tuple(name for names in fields.values() for name in names if "." in name)
         self._shapes: dict[tuple[str, ...], _Shape] = {}
-        self._tokens = _Tokens(named=fields["tokens"] is not DEFAULT_FIELDS["tokens"])
+        self._tokens = LogTokens(named=fields["tokens"] is not DEFAULT_FIELDS["tokens"])
         # A rate alone gives tokens if the user has named it. Under a usual name it may be of one GPU.
         is_given = fields["tokens_per_second"] is not DEFAULT_FIELDS["tokens_per_second"]
         self._clock = RecordClock() if is_given else None
@@ -113,6 +111,7 @@ class RecordReader:
         self._step: int | None = None
         # Overflows that the log counts over intervals of several steps.
         self._overflows = 0
+        self._notice: SourceTrouble | None = None  # What is still to be told of its tokens.
 
     def new_launch(self) -> None:
         """The next record is of another process."""
@@ -128,6 +127,12 @@ class RecordReader:
 
     def read(self, record: dict[str, Any], at: MonoNs) -> Events | Faults:
         """The record's events, or its faults. A record without news of training (metadata) has no events."""
+        events = self._read(record, at)
+        if self._notice is not None and not isinstance(events, list):
+            events, self._notice = (*events, self._notice), None
+        return events
+
+    def _read(self, record: dict[str, Any], at: MonoNs) -> Events | Faults:
         if "v" in record and is_frame(record):
             return _own(record, at, self.run)
         if self._nested:
@@ -192,13 +197,17 @@ class RecordReader:
             if "overflow" in values:
                 self._see_overflow(values, step)
             if "tokens" in values:
-                self._tokens.settle(values, step)
+                self._see_tokens(values, step, at, is_bare=shape.is_bare)
             if "tokens_per_second" in values:
                 _derive(values, self._clock.since_last(record, step, at) if self._clock is not None else None)
         if shape.clocks and (written := written_at(record, shape.clocks)) is not None:
             values["written"] = written
         self._step = step
         return Step(at, None, self.run, 0, step, **values)
+
+    def _see_tokens(self, values: dict[str, Any], step: int, at: MonoNs, *, is_bare: bool) -> None:
+        if is_bare and (text := self._tokens.settle(values, step)) is not None:
+            self._notice = SourceTrouble(at, self.run, "tokens_read", text)
 
     def _see_overflow(self, values: dict[str, Any], step: int) -> None:
         count = values.pop("overflow")
@@ -212,37 +221,6 @@ class RecordReader:
         elif 1 <= count <= stride:
             self._overflows += int(count)
             values.setdefault("skipped_steps", self._overflows)
-
-
-class _Tokens:
-    """Decides whether a log's bare "tokens" counts each step, as on our own wire, or is a total that only rises."""
-
-    def __init__(self, *, named: bool) -> None:
-        # A user who names the field knows what it is.
-        self._is_total: bool | None = False if named else None
-        self._last: tuple[int, int] | None = None  # Step and tokens of the last record.
-        self._rises = 0
-
-    def settle(self, values: dict[str, Any], step: int) -> None:
-        """Leave the count in its field, or remove it while its meaning is unknown."""
-        tokens = values["tokens"]
-        if self._is_total is None:
-            self._learn(step, tokens)
-        if self._is_total:
-            values.setdefault("tokens_total", values.pop("tokens"))
-        elif self._is_total is None and (self._rises or (step > 1 and tokens > MTOK and "tokens_total" not in values)):
-            del values["tokens"]  # It rises and is not settled yet, or is the first: all tokens of before, perhaps.
-
-    def _learn(self, step: int, tokens: int) -> None:
-        last, self._last = self._last, (step, tokens)
-        if tokens > TOKENS_OF_A_STEP_MAX:
-            self._is_total = True
-        elif last is not None and step > last[0]:
-            self._rises = self._rises + 1 if tokens > last[1] else 0
-            if self._rises >= RISES_OF_A_TOTAL:
-                self._is_total = True
-            elif not self._rises:
-                self._is_total = False
 
 
 def _unfolded(record: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -277,6 +255,8 @@ def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _S
         name = next((name for name in names if name in record), None)
         if name is not None:
             found[field] = name
+    if found.get("tokens") == found.get("tokens_total"):
+        found.pop("tokens", None)  # The user says that it is the total.
     step, phase, gpu = (found.pop(name, None) for name in ("step", "phase", "gpu_util"))
     asides = tuple(name for name in record if is_aside(name))
     aside = "loss" not in found and bool(asides)
@@ -287,7 +267,10 @@ def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _S
     is_plain = phase is None and gpu is None and not aside
     is_involved = not _INVOLVED.isdisjoint(found)
     clocks, epoch = clock_keys(record), next((name for name in EPOCH_KEYS if name in record), None)
-    return _Shape(step, figures, counts, phase, gpu, aside, asides, is_plain, is_involved, sampled, clocks, epoch)
+    is_bare = found.get("tokens") == "tokens"
+    return _Shape(
+        step, figures, counts, phase, gpu, aside, asides, is_bare, is_plain, is_involved, sampled, clocks, epoch
+    )
 
 
 def is_aside(name: str) -> bool:

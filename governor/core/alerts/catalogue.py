@@ -112,6 +112,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "stream_unanswered": Severity.WARNING,
         "stream_untrusted": Severity.WARNING,
         "superseded_by_reboot": Severity.WARNING,
+        "tokens_read": Severity.INFO,
         "trains_beside": Severity.WARNING,
         "unwatched": Severity.WARNING,
         "watched_again": Severity.INFO,

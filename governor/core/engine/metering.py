@@ -288,6 +288,7 @@ def _payer_of_command(node: Node, holders: Mapping[str, int]) -> str | None:
 def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
     """Charge the step's tokens to their window. A window that closes is persisted together with the meter."""
     run, (spent, boot) = managed.run, _spent_at(node, managed, step.at)
+    trained_now = (step.tokens or 0) + (step.held.tokens if step.held is not None else 0)
     assert run.tokens_total is not None, "the caller looked"
     if step.attempt_step is not None:
         began, counted, newest = managed.money.metered
@@ -300,7 +301,7 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
     if managed.history.meter is None:
         managed.history.meter = TokenMeter(window_tokens=managed.policy.budget.window_tokens)
         # The first window has all spend before the first step, but no tokens that were trained before we saw the run.
-        trained = max(0, run.tokens_total - (step.tokens or 0))
+        trained = max(0, run.tokens_total - trained_now)
         managed.history.meter.begin(trained, managed.history.paid_before, managed.history.paid_from)
         if step.connection is None and step.tokens is None:
             managed.money.first_line = step.step, run.tokens_total
@@ -312,7 +313,7 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
         spent, boot = _spent_when_written(node, managed, step, spent, boot)
     then_tokens = managed.policy.budget.window_tokens
     began_at = run.first_step_at if run.first_step_at is not None else run.attempt_at
-    window = managed.history.meter.add(run.tokens_total, step.tokens or 0, spent, boot, then_tokens, began_at)
+    window = managed.history.meter.add(run.tokens_total, trained_now, spent, boot, then_tokens, began_at)
     is_unpriced = node.ledger.compute.metered is None or managed.is_strangers
     run.set_token_price(None if is_unpriced else managed.history.meter.usd_micros_per_mtok(spent))
     if window is None:

@@ -24,7 +24,7 @@ from governor.core.events.machine import (
     SpotNotice,
     UidRangesSeen,
 )
-from governor.core.events.streams import StreamOpened, StreamRead, StreamState
+from governor.core.events.streams import Held, StreamOpened, StreamRead, StreamState
 from governor.core.money.budgets import Scope, ScopedBudget
 
 
@@ -103,6 +103,7 @@ class Step:
     progress_seq: int | None = None
     grad_finite: bool | None = None  # Of a sample of the rank's gradient, where no norm is known.
     written: WallNs | None = None  # Of a line, as the line says. It says no more than which window the spend is of.
+    held: Held | None = None  # Of a line: what earlier ones have trained, and this one tells.
 
     @property
     def reports_training(self) -> bool:

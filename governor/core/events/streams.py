@@ -7,10 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import MonoNs
+
+
+class Held(NamedTuple):
+    """Counts of earlier lines of a log, told once it is known that each is a step's own."""
+
+    lines: tuple[tuple[int, int], ...]  # Step and tokens. Where there were many, several lines are one.
+    told: int | None = None  # The last of them that was told as the run's total, and was none.
+
+    @property
+    def tokens(self) -> int:
+        return sum(tokens for _, tokens in self.lines)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 
 from governor.core.events.inputs import Step
+from governor.core.events.streams import Held
 from governor.core.runs.rank_tokens import Counted
 from governor.core.runs.state import Rank, Run
 
@@ -57,6 +58,8 @@ def _count_alone(run: Run, step: Step, *, is_first: bool) -> None:
     if step.tokens_total is not None:
         run.tokens_total = step.tokens_total
     elif tokens is not None:
+        if step.held is not None:
+            _count_held(run, step.held)
         run.tokens_total = _counted_on(run, step, tokens, is_first=is_first)
     if step.tokens_nonpad is not None and step.tokens is not None:
         _count_nonpad(run, step.tokens_nonpad, step.tokens)
@@ -100,7 +103,7 @@ def _counted_of_log(run: Run, step: int, tokens: int, *, is_first: bool) -> int:
     A step before that was trained before, and has the total that it had then. A log may have several lines of a step.
     """
     totals = run.log_totals
-    if not totals and run.furthest is not None:  # An older journal has the furthest step alone.
+    if not totals and run.furthest is not None and run.furthest[1] > 0:  # An older journal has the furthest step alone.
         totals += [(0, 0), run.furthest] if run.furthest[0] > 0 else [run.furthest]
     is_next_line = step == run.counted_step and not is_first
     if totals and (step < totals[-1][0] or (step == totals[-1][0] and not is_next_line)):
@@ -112,6 +115,17 @@ def _counted_of_log(run: Run, step: int, tokens: int, *, is_first: bool) -> int:
     if len(totals) > LOG_TOTALS_MAX:
         del totals[1:-1:2]
     return total
+
+
+def _count_held(run: Run, held: Held) -> None:
+    """Count lines that came before this one. What they were told to be until now was no total."""
+    known = run.log_totals[-1] if run.log_totals else None
+    if held.told is not None and run.tokens_total == held.told:
+        run.tokens_total, run.furthest = known[1] if known else None, known
+    run.counted_step = None  # The first of them is of another step than any line that has counted.
+    for step, tokens in held.lines:
+        run.tokens_total = _counted_of_log(run, step, tokens, is_first=False)
+        run.counted_step = step
 
 
 def _total_then(totals: list[tuple[int, int]], step: int, tokens: int) -> int:

@@ -1,0 +1,122 @@
+"""Which of two things a log's bare "tokens" is: each step's own count, as on our own wire, or a running total.
+
+Both may rise for a while: batches grow as well. So counts that are not understood yet are held, and none is lost.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from governor.core.base.units import MTOK
+from governor.core.events.streams import Held
+
+# Global batches end at some 10^8 tokens, so a larger "tokens" is a total.
+TOKENS_OF_A_STEP_MAX: Final = 2**30
+# Counts of single steps rise this often in a row by chance once in 40,000 logs. As many that do not rise, without so
+# many rises in between, are no total: one that begins anew falls once.
+RISES_OF_A_TOTAL: Final = 8
+# A total is about its rise times the steps. Batches that grow are more than that, until they have grown for long.
+TIMES_ITS_RISES_MAX: Final = 2
+RISES_OF_ANY_TOTAL: Final = 64  # One that began with another training's tokens is more than that, too.
+HELD_MAX: Final = 64  # Lines that are held one by one. Of more, two that follow each other are one.
+
+_OVERRIDE: Final = 'fields = { tokens = "tokens" } says that it is'
+
+
+class LogTokens:
+    """Reads one log's counts in their order."""
+
+    def __init__(self, *, named: bool) -> None:
+        # None: not known yet. A user who names the field knows what it is.
+        self._is_total: bool | None = False if named else None
+        self._is_certain = named  # No further count changes that.
+        self._last: tuple[int, int] | None = None  # Step and tokens of the last record.
+        self._first: tuple[int, int] | None = None  # Of the record from which on they have risen.
+        self._rises = 0  # In a row.
+        self._others = 0  # Of a total: counts that did not rise.
+        self._held: list[tuple[int, int]] = []
+        self._told: int | None = None  # The last count that was told as a total.
+
+    @property
+    def _is_each(self) -> bool:
+        return self._is_total is False
+
+    def settle(self, values: dict[str, Any], step: int) -> str | None:
+        """Leave the count in its field, move it to the total's, or remove it while its meaning is not known.
+
+        Returns what a person should know of that, each time it changes.
+        """
+        if self._is_each:
+            return None
+        tokens, has_total = values["tokens"], "tokens_total" in values
+        before, was_long = self._is_total, self._rises >= RISES_OF_A_TOTAL
+        goes_on = self._learn(step, tokens)
+        if self._is_each:
+            held = Held(tuple(self._held), self._told)
+            self._held = []
+            if held.lines:
+                values["held"] = held
+            return self._as_each(held) if not has_total and (before or was_long) else None
+        if not self._is_certain:
+            self._hold(step, tokens, has_total=has_total)
+        if self._is_total and goes_on:
+            values.setdefault("tokens_total", tokens)
+            self._told = tokens
+        if self._is_total or self._held:
+            del values["tokens"]
+        if has_total or self._is_certain:
+            return None
+        if self._is_total and not before:
+            return f'its "tokens" is taken for a running total, for it only rises; if it is each step\'s, {_OVERRIDE}'
+        if self._is_total is None and not was_long and self._rises >= RISES_OF_A_TOTAL:
+            return (
+                'its "tokens" is not counted yet: it only rises, as a total does or a batch that grows; '
+                f"if it is each step's, {_OVERRIDE}; if a total, log it as tokens_total"
+            )
+        return None
+
+    def _learn(self, step: int, tokens: int) -> bool:
+        """Whether the count goes on as a total does."""
+        last, self._last = self._last, (step, tokens)
+        if tokens > TOKENS_OF_A_STEP_MAX:
+            self._is_total = self._is_certain = True
+            self._held = []
+        if last is None:
+            self._first = self._last
+        if self._is_certain or last is None or step <= last[0]:
+            return True
+        if tokens > last[1]:
+            self._rises += 1
+            self._see_rise(step, tokens)
+            return True
+        self._rises, self._first = 0, self._last
+        self._others += 1
+        if self._is_total is None or self._others >= RISES_OF_A_TOTAL:
+            self._is_total = False
+        return False
+
+    def _see_rise(self, step: int, tokens: int) -> None:
+        if self._rises < RISES_OF_A_TOTAL:
+            return
+        self._others = 0
+        assert self._first is not None, "the first record has none before it"
+        rise = (tokens - self._first[1]) / (step - self._first[0])
+        if self._rises >= RISES_OF_ANY_TOTAL or tokens <= TIMES_ITS_RISES_MAX * rise * (step + 1):
+            self._is_total = True
+
+    def _hold(self, step: int, tokens: int, *, has_total: bool) -> None:
+        """Hold a count that rises, and a first one that may be all tokens of before."""
+        held = self._held
+        if not (held or self._rises or (step > 1 and tokens > MTOK and not has_total)):
+            return
+        held.append((step, tokens))
+        if len(held) > HELD_MAX:
+            pairs = zip(held[::2], held[1::2], strict=False)
+            self._held = [(later[0], sooner[1] + later[1]) for sooner, later in pairs] + held[len(held) // 2 * 2 :]
+
+    def _as_each(self, held: Held) -> str:
+        was = "a running total" if held.told is not None else "not known"
+        return (
+            f'its "tokens" is each step\'s own, for it has ceased to rise; what it is was {was} until now, '
+            f"and {held.tokens:,} tokens of earlier lines are counted with this line"
+        )

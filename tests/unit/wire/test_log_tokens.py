@@ -1,0 +1,145 @@
+"""A log's bare "tokens": each step's own or a running total, and nothing of it is lost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import pytest
+
+from governor.core.events.effects import Alarm
+from governor.core.events.streams import StreamOpened
+from governor.wire.jsonl import DEFAULT_FIELDS, field_map
+from governor.wire.records import RecordReader
+from tests.unit.core.engine.test_step import at, make_node, play, tick
+
+GROWS_THEN_STAYS = [100_000 + 4000 * min(step, 15) for step in range(1, 26)]
+
+
+class Log:
+    def __init__(self, name: str = "tokens", **fields: str) -> None:
+        self.name = name
+        self.reader = RecordReader("log", field_map(fields) if fields else DEFAULT_FIELDS)
+        self.node = make_node()
+        self.told: list[str] = []
+        self._step = 0
+        play(self.node, tick(0), StreamOpened(at(0), "log", 1000))
+
+    def write(self, counts: Iterable[int], stride: int = 1) -> int | None:
+        """The run's tokens after these lines."""
+        for count in counts:
+            self._step += stride
+            events = self.reader.read({"step": self._step, "loss": 2.0, self.name: count}, at(self._step))
+            assert isinstance(events, tuple)
+            effects = play(self.node, *events)
+            self.told += [one.text for one in effects if isinstance(one, Alarm) and one.name == "tokens_read"]
+        return self.node.runs["log"].run.tokens_total
+
+
+@pytest.mark.parametrize("name", ["tokens", "tokens_per_step", "step_tokens", "batch_tokens"])
+def test_a_batch_that_grows_and_then_stays_is_counted_whole(name: str) -> None:
+    log = Log(name)
+    assert log.write(GROWS_THEN_STAYS) == sum(GROWS_THEN_STAYS) == 3_580_000
+    meter = log.node.runs["log"].history.meter
+    assert meter is not None
+    assert (meter.trained_tokens, meter.wasted_tokens) == (3_580_000, 0)
+    assert log.node.runs["log"].run.step_tokens == 160_000
+
+
+@pytest.mark.parametrize("name", ["tokens_per_step", "step_tokens", "batch_tokens"])
+def test_a_name_that_says_step_is_no_total_however_long_it_rises(name: str) -> None:
+    log = Log(name)
+    assert log.write(range(1000, 500_000, 1000)) == sum(range(1000, 500_000, 1000))
+    assert log.told == []
+
+
+def test_counts_that_rise_at_first_are_held_and_not_lost() -> None:
+    counts = [30_000 + step % 5 * 1000 for step in range(1, 13)]
+    log = Log()
+    assert log.write(counts) == sum(counts)
+    assert log.told == [], "it was for three lines"
+
+
+def test_one_large_count_that_comes_first_is_held_and_not_lost() -> None:
+    log = Log()
+    log.write([2_000_000], stride=5)
+    assert log.write([2_000_000]) == 4_000_000
+    meter = log.node.runs["log"].history.meter
+    assert meter is not None
+    assert meter.trained_tokens == 4_000_000
+
+
+def test_a_batch_that_grows_from_nothing_is_a_total_until_it_stays() -> None:
+    """Nothing tells it from a total before that. What it was told as is taken back."""
+    counts = [1000 * min(step, 30) for step in range(1, 60)]
+    log = Log()
+    assert log.write(counts[:20]) == 20_000
+    assert log.write(counts[20:]) == sum(counts)
+    assert [text.split(",")[0] for text in log.told] == [
+        'its "tokens" is taken for a running total', 'its "tokens" is each step\'s own'
+    ]  # fmt: skip
+
+
+def test_a_batch_that_grows_from_nothing_after_a_large_first_one_is_counted_whole() -> None:
+    counts = [2_000_000 * min(step, 15) for step in range(1, 30)]
+    log = Log()
+    log._step = 1
+    assert log.write(counts) == sum(counts)
+
+
+def test_a_growing_batch_that_does_not_begin_near_its_rise_is_not_told_as_a_total() -> None:
+    log = Log()
+    assert log.write(GROWS_THEN_STAYS[:15]) == 104_000
+    assert ["is not counted yet" in text for text in log.told] == [True]
+
+
+@pytest.mark.parametrize("first", [0, 512, 512 * 700])
+def test_a_total_is_told_from_its_eighth_rise_on(first: int) -> None:
+    log = Log()
+    log._step = first // 512
+    counts = [first + 512 * line for line in range(1, 50)]
+    assert log.write(counts) == counts[-1]
+    assert len(log.told) == 1
+
+
+def test_a_total_that_stands_still_for_a_skipped_step_or_begins_anew_stays_a_total() -> None:
+    log = Log()
+    counts = [512 * step for step in range(1, 200)]
+    skips = [count for step, count in enumerate(counts) for _ in range(2 if step % 20 == 19 else 1)]
+    assert log.write(skips) == counts[-1]
+    assert log.write(counts[:40]) == counts[39]
+    assert len(log.told) == 1
+
+
+def test_a_total_of_an_earlier_training_too_is_one_after_many_rises() -> None:
+    log = Log()
+    counts = [500_000_000 + 1000 * step for step in range(100)]
+    assert log.write(counts) == counts[-1]
+
+
+def test_what_is_held_of_a_long_log_is_little_and_counts_whole() -> None:
+    log = Log()
+    counts = [1000 * min(step, 5000) for step in range(1, 5100)]
+    assert log.write(counts) == sum(counts)
+
+
+def test_of_lengths_at_random_every_token_counts() -> None:
+    drawn = random.Random(5)
+    for _ in range(50):
+        counts = [drawn.randint(1, 4000) for _ in range(60)]
+        assert Log().write(counts) == sum(counts)
+
+
+def test_tokens_that_the_user_calls_the_total_are_no_steps_tokens() -> None:
+    log = Log(tokens_total="tokens")
+    assert log.write([3_000_000, 3_000_500]) == 3_000_500
+    assert log.node.runs["log"].run.step_tokens is None
+
+
+def test_a_restart_while_counts_are_held_says_each_step_once() -> None:
+    """Lines of steps that were trained before add nothing, held or not."""
+    log = Log()
+    assert log.write([1000, 900, 1000, 900]) == 3800
+    log.reader = RecordReader("log")  # A governor that comes back.
+    log._step = 2
+    assert log.write([1000, 1100, 1200, 1300, 1200]) == 3800 + 1200 + 1300 + 1200

@@ -27,6 +27,18 @@ class Reservoir:
         self._sorted = None
         return was_full
 
+    def drop(self, count: int) -> None:
+        """Remove the last `count` values, or as many as there are."""
+        for _ in range(min(count, len(self._order))):
+            self._order.pop()
+        self._sorted = None
+
+    def restate(self, count: int, value: float) -> None:
+        """Make each of the last `count` values this one."""
+        count = min(count, len(self._order))
+        self.drop(count)
+        self._order.extend([value] * count)
+
     def clear(self) -> None:
         self._order.clear()
         self._sorted = None

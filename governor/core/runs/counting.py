@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 
 from governor.core.events.inputs import Step
@@ -10,8 +9,6 @@ from governor.core.events.streams import Held
 from governor.core.runs.rank_tokens import Counted
 from governor.core.runs.state import Rank, Run
 
-# Tokens/s is a mean over so many last steps: calm enough to read, quick enough to show a collapse.
-RATE_STEPS = 20
 # Of a log's totals so many are kept. Then each second one goes, and what lies between two is in proportion.
 LOG_TOTALS_MAX = 64
 
@@ -76,7 +73,7 @@ def _note(run: Run, step: Step, tokens: int | None) -> None:
     if run.furthest is None or step.step >= run.furthest[0]:
         run.furthest = step.step, run.tokens_total or 0
     run.step_tokens = tokens
-    run.tokens_per_s = _tokens_per_s(run, tokens) if tokens is not None else None
+    run.tokens_per_s = run.pace.count(step.step, tokens)
 
 
 def _counted_on(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:
@@ -136,11 +133,3 @@ def _total_then(totals: list[tuple[int, int]], step: int, tokens: int) -> int:
         return min(tokens, to_total)
     from_step, from_total = totals[place - 1]
     return from_total + (to_total - from_total) * (step - from_step) // (to_step - from_step)
-
-
-def _tokens_per_s(run: Run, tokens: int) -> float | None:
-    recent = run.step_times.newest(RATE_STEPS)
-    if not recent:
-        return None
-    rate = tokens * len(recent) / sum(recent, 0.0)
-    return rate if math.isfinite(rate) else None  # Step times may be as small as a float can be.

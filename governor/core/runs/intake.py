@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from governor.core.base.identity import ConnectionId, ProcessId
-from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.base.units import MonoNs
 from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.ends import Failure, RunEnd
 from governor.core.events.inputs import Beat, Hello, PhaseChange, Step
@@ -16,11 +16,10 @@ from governor.core.events.machine import GpuSample, HostMemory, MachineEvent
 from governor.core.runs.counting import count_step
 from governor.core.runs.last_good import LastGood, is_news
 from governor.core.runs.life import LifeFact
+from governor.core.runs.pace import DURATION_MAX_S, Pace
 from governor.core.runs.rank_tokens import RankTokens
 from governor.core.runs.state import Rank, Run, Trained, is_finite
 
-# Thirty years. A longer duration is a broken clock, and in nanoseconds no longer an integer.
-DURATION_MAX_S = 1e9
 # Phases in which a rank does not train. Step times around them do not show its speed.
 PAUSES = frozenset({"init", "compile", "eval", "checkpoint", "agree"})
 
@@ -51,7 +50,7 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs, *, trains_again: bool = Fa
     run.working_since = None
     run.step = run.step_at = None
     run.step_gap_ns = 0
-    run.step_times.clear()
+    run.pace = Pace()
     run.saves.new_attempt()
     run.tokens_per_s = None
     run.loss = run.grad_norm = run.finite_step = None
@@ -355,14 +354,7 @@ def apply_step(run: Run, rank: Rank | None, step: Step) -> Step | None:
 def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
     if run.step is None or step.step != run.step:
         run.attempt_step = step.attempt_step if step.attempt_step is not None else run.attempt_step + 1
-    step_s = step.step_s
-    if step_s is None and run.step_at is not None:
-        step_s = (step.at - run.step_at) / NS_PER_S  # A foreign log without times: use the arrival times.
-    if step_s is not None and 0 < step_s < DURATION_MAX_S and not paused and run.attempt_step > 1:
-        # The step's waiting for a checkpoint or an agreement is not part of its speed.
-        own_s = step_s - (step.checkpoint_s or 0.0) - (step.hold_s or 0.0)
-        if own_s > 0:
-            run.step_times.add(own_s)
+    run.pace.see(step, run.step_at, trains=not paused and run.attempt_step > 1)
     if step.checkpoint_s is not None and step.checkpoint_s < DURATION_MAX_S:
         run.saves.observe(step.at, step.checkpoint_s)
     run.step = step.step

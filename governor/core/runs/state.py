@@ -22,6 +22,7 @@ from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.core.money.budgets import Cap
 from governor.core.runs.last_good import LastGood, after_naming
 from governor.core.runs.life import TRANSITIONS, Cell, Life, LifeFact
+from governor.core.runs.pace import Pace
 from governor.core.runs.rank_tokens import RankTokens
 
 # Ranks of one run on one node: twice the widest node sold (DGX GH200 trays).
@@ -161,14 +162,13 @@ class Run:
     lr: float | None = None
     loss_scale: float | None = None
     skipped_steps: int | None = None
-    # Step times of this attempt, seconds; the first steps after init, resume and eval are left out.
-    step_times: Reservoir = field(default_factory=lambda: Reservoir(512))
+    pace: Pace = field(default_factory=Pace)
     step_tokens: int | None = None  # Of the last step.
     data_parallel_size: int | None = None  # Ranks that see different tokens, on all nodes.
     rank_tokens: RankTokens = field(default_factory=RankTokens)
     nonpad_tokens: int | None = None  # Of all steps heard that told it: tokens that are no padding.
     nonpad_of_tokens: int = 0  # All tokens of those steps.
-    tokens_per_s: float | None = None  # Over the recent window.
+    tokens_per_s: float | None = None  # Over the last steps, as `pace` has them.
     # The machine under it.
     gpus: GpuSample | None = None  # Its own GPUs, as last shown.
     host_memory: HostMemory | None = None
@@ -198,6 +198,11 @@ class Run:
     oom_kills: int = 0  # Of this attempt, as its control group counts.
     oom_kill_at: MonoNs | None = None  # When the last one was seen.
     end: RunEnd | None = None  # How the last attempt ended. None: not yet, or well.
+
+    @property
+    def step_times(self) -> Reservoir:
+        """Step times of this attempt, seconds."""
+        return self.pace.times
 
     @property
     def pad_frac(self) -> float | None:

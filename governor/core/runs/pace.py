@@ -1,0 +1,154 @@
+"""How fast a run trains: the times of its last steps, and its tokens a second.
+
+A rank tells how long its step took. Lines of a log often do not, and several have one moment: they were read with one
+look at the file, or their clock tells whole seconds. Such lines share the time since the moment before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from governor.core.base.reservoir import Reservoir
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, WallNs
+from governor.core.events.inputs import Step
+
+TIMES_MAX: Final = 512
+# Tokens/s is over so many last steps: calm enough to read, quick enough to show a collapse.
+RATE_STEPS: Final = 20
+# Thirty years. A longer duration is a broken clock, and in nanoseconds no longer an integer.
+DURATION_MAX_S: Final = 1e9
+# A line's clock that stands still for so long, while lines come, is none that step times can be told by.
+STANDS_STILL_NS: Final = DurationNs(NS_PER_S)
+UNCOUNTED_MAX: Final = 64  # Steps whose tokens may still be told: more than ranks are ever apart.
+# The step times of a moment are divided anew at each further line, of more lines than so many at each doubling.
+DIVIDED_AT_ONCE: Final = 32
+
+
+@dataclass(slots=True)
+class _Moment:
+    """Lines of a log that have one time."""
+
+    took_s: float  # Since the moment before.
+    expected: int  # At least so many lines.
+    lines: int = 0
+    divided: int = 0  # The lines among which it was divided last.
+    rates: deque[list[float]] = field(default_factory=lambda: deque(maxlen=RATE_STEPS))
+
+    def share_s(self, lines: int) -> float:
+        return self.took_s / lines
+
+
+@dataclass(slots=True)
+class Pace:
+    """Of one attempt. Steps after init, resume and eval are left out."""
+
+    times: Reservoir = field(default_factory=lambda: Reservoir(TIMES_MAX))
+    # Tokens and seconds of the last steps of which both are known.
+    _rates: deque[list[float]] = field(default_factory=lambda: deque(maxlen=RATE_STEPS))
+    _uncounted: dict[int, float] = field(default_factory=dict)  # Seconds of steps whose tokens are not counted yet.
+    _moment: _Moment | None = None  # None: the lines of the present one have no time.
+    _expected: int = 1  # As many lines as the last moment of the log's own clock had.
+    _written: WallNs | None = None
+    _is_clock_bad: bool = False
+
+    def see(self, step: Step, before_at: MonoNs | None, *, trains: bool) -> None:
+        """Enter a step's time. `before_at`: the arrival of the step before. `trains`: its time shows its speed."""
+        if step.step_s is None:
+            self._see_line(step, before_at, trains=trains)
+            return
+        self._end_moment()
+        self._written = step.written
+        if not trains or not 0 < step.step_s < DURATION_MAX_S:
+            return
+        # The step's waiting for a checkpoint or an agreement is not part of its speed.
+        own_s = step.step_s - (step.checkpoint_s or 0.0) - (step.hold_s or 0.0)
+        if own_s > 0:
+            self._add(step.step, own_s)
+
+    def count(self, step: int, tokens: int | None) -> float | None:
+        """Enter the step's tokens. Return tokens a second over the last steps; None while they are not known."""
+        took_s = self._uncounted.pop(step, None)
+        if self._uncounted:
+            for sooner in [one for one in self._uncounted if one < step]:
+                del self._uncounted[sooner]
+        if tokens is None:
+            return None
+        if took_s is not None:
+            self._rates.append([tokens, took_s])
+            if self._moment is not None:
+                self._moment.rates.append(self._rates[-1])
+        seconds = sum([one[1] for one in self._rates], 0.0)
+        rate = sum([one[0] for one in self._rates], 0.0) / seconds if seconds > 0 else math.inf
+        return rate if math.isfinite(rate) else None  # Step times may be as small as a float can be.
+
+    def _add(self, step: int, seconds: float) -> None:
+        self.times.add(seconds)
+        self._uncounted[step] = seconds
+        if len(self._uncounted) > UNCOUNTED_MAX:
+            del self._uncounted[min(self._uncounted)]
+
+    # --- lines without a step time ---------------------------------------------------------------------------
+
+    def _see_line(self, step: Step, before_at: MonoNs | None, *, trains: bool) -> None:
+        took_ns, is_own = self._since_last(step, before_at)
+        if took_ns != 0:
+            self._end_moment()
+            if trains and took_ns is not None and 0 < took_ns < DURATION_MAX_S * NS_PER_S:
+                self._moment = _Moment(took_ns / NS_PER_S, self._expected if is_own else 1)
+        moment = self._moment
+        if moment is None:
+            return
+        if not trains:
+            self._forget_moment(moment)  # Part of its time was an evaluation's.
+            return
+        moment.lines += 1
+        lines = max(moment.lines, moment.expected)
+        self._add(step.step, moment.share_s(lines))
+        if lines == moment.divided:
+            return
+        for rate in moment.rates:
+            rate[1] = moment.share_s(lines)
+        if lines <= DIVIDED_AT_ONCE or lines & (lines - 1) == 0:
+            self._divide(moment, lines)
+
+    def _since_last(self, step: Step, before_at: MonoNs | None) -> tuple[int | None, bool]:
+        """Nanoseconds since the line before, and whether the log's own clock says so. 0: the same moment."""
+        written, last = step.written, self._written
+        self._written = written
+        if before_at is None:
+            return None, False
+        arrived_ns = step.at - before_at
+        if written is None or last is None or self._is_clock_bad:
+            return arrived_ns, False
+        if written == last and arrived_ns >= STANDS_STILL_NS:
+            self._is_clock_bad = True
+        if written == last and not self._is_clock_bad:
+            return 0, True
+        if written > last:
+            return written - last, True
+        return arrived_ns or None, False
+
+    def _divide(self, moment: _Moment, lines: int) -> None:
+        """Give each line of the moment, as many as have come, the share of one in so many."""
+        moment.divided, share_s = lines, moment.share_s(lines)
+        self.times.restate(moment.lines, share_s)
+        for rate in moment.rates:
+            rate[1] = share_s
+
+    def _end_moment(self) -> None:
+        moment, self._moment = self._moment, None
+        if moment is None:
+            return
+        self._expected = max(1, moment.lines)
+        if moment.lines and moment.divided != moment.lines:
+            self._divide(moment, moment.lines)
+
+    def _forget_moment(self, moment: _Moment) -> None:
+        self._moment = None
+        self.times.drop(moment.lines)
+        for rate in moment.rates:
+            if rate in self._rates:
+                self._rates.remove(rate)

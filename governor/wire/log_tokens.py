@@ -20,7 +20,8 @@ TIMES_ITS_RISES_MAX: Final = 2
 RISES_OF_ANY_TOTAL: Final = 64  # One that began with another training's tokens is more than that, too.
 HELD_MAX: Final = 64  # Lines that are held one by one. Of more, two that follow each other are one.
 
-_OVERRIDE: Final = 'fields = { tokens = "tokens" } says that it is'
+_EACH: Final = 'fields = { tokens = "tokens" } says that it is each step\'s'
+_TOTAL: Final = 'fields = { tokens_total = "tokens" } that it is a total'
 
 
 class LogTokens:
@@ -67,11 +68,11 @@ class LogTokens:
         if has_total or self._is_certain:
             return None
         if self._is_total and not before:
-            return f'its "tokens" is taken for a running total, for it only rises; if it is each step\'s, {_OVERRIDE}'
+            return f'its "tokens" only rises and is taken for a running total; {_EACH}'
         if self._is_total is None and not was_long and self._rises >= RISES_OF_A_TOTAL:
             return (
-                'its "tokens" is not counted yet: it only rises, as a total does or a batch that grows; '
-                f"if it is each step's, {_OVERRIDE}; if a total, log it as tokens_total"
+                'its "tokens" is not counted yet: it only rises, and so does a running total or a batch that grows; '
+                f"{_EACH}, {_TOTAL}"
             )
         return None
 
@@ -115,8 +116,8 @@ class LogTokens:
             self._held = [(later[0], sooner[1] + later[1]) for sooner, later in pairs] + held[len(held) // 2 * 2 :]
 
     def _as_each(self, held: Held) -> str:
-        was = "a running total" if held.told is not None else "not known"
+        was = "was taken for a running total" if held.told is not None else "was not counted"
         return (
-            f'its "tokens" is each step\'s own, for it has ceased to rise; what it is was {was} until now, '
-            f"and {held.tokens:,} tokens of earlier lines are counted with this line"
+            f'its "tokens" is each step\'s own: it no longer rises; it {was} until now; '
+            f"{held.tokens:,} tokens of earlier lines are counted with this one"
         )

@@ -102,7 +102,7 @@ class Step:
     rss_bytes: int | None = None
     progress_seq: int | None = None
     grad_finite: bool | None = None  # Of a sample of the rank's gradient, where no norm is known.
-    written: WallNs | None = None  # Of a line, as the line says. It says no more than which window the spend is of.
+    written: WallNs | None = None  # Of a line, as it says: which window the spend is of, and how long a step took.
     held: Held | None = None  # Of a line: what earlier ones have trained, and this one tells.
 
     @property

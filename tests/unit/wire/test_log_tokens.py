@@ -75,9 +75,10 @@ def test_a_batch_that_grows_from_nothing_is_a_total_until_it_stays() -> None:
     log = Log()
     assert log.write(counts[:20]) == 20_000
     assert log.write(counts[20:]) == sum(counts)
-    assert [text.split(",")[0] for text in log.told] == [
-        'its "tokens" is taken for a running total', 'its "tokens" is each step\'s own'
-    ]  # fmt: skip
+    assert [text.split(";")[0] for text in log.told] == [
+        'its "tokens" only rises and is taken for a running total',
+        'its "tokens" is each step\'s own: it no longer rises',
+    ]
 
 
 def test_a_batch_that_grows_from_nothing_after_a_large_first_one_is_counted_whole() -> None:

@@ -35,7 +35,7 @@ class _Moment:
     expected: int  # At least so many lines.
     lines: int = 0
     divided: int = 0  # The lines among which it was divided last.
-    rates: deque[list[float]] = field(default_factory=lambda: deque(maxlen=RATE_STEPS))
+    counted: int = 0  # Of its lines those that have told tokens.
 
     def share_s(self, lines: int) -> float:
         return self.took_s / lines
@@ -46,8 +46,9 @@ class Pace:
     """Of one attempt. Steps after init, resume and eval are left out."""
 
     times: Reservoir = field(default_factory=lambda: Reservoir(TIMES_MAX))
-    # Tokens and seconds of the last steps of which both are known.
-    _rates: deque[list[float]] = field(default_factory=lambda: deque(maxlen=RATE_STEPS))
+    # Of the last steps of which both are known, each in its place.
+    _tokens: deque[int] = field(default_factory=lambda: deque(maxlen=RATE_STEPS))
+    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=RATE_STEPS))
     _uncounted: dict[int, float] = field(default_factory=dict)  # Seconds of steps whose tokens are not counted yet.
     _moment: _Moment | None = None  # None: the lines of the present one have no time.
     _expected: int = 1  # As many lines as the last moment of the log's own clock had.
@@ -77,11 +78,12 @@ class Pace:
         if tokens is None:
             return None
         if took_s is not None:
-            self._rates.append([tokens, took_s])
+            self._tokens.append(tokens)
+            self._seconds.append(took_s)
             if self._moment is not None:
-                self._moment.rates.append(self._rates[-1])
-        seconds = sum([one[1] for one in self._rates], 0.0)
-        rate = sum([one[0] for one in self._rates], 0.0) / seconds if seconds > 0 else math.inf
+                self._moment.counted += 1
+        seconds = sum(self._seconds, 0.0)
+        rate = sum(self._tokens, 0.0) / seconds if seconds > 0 else math.inf
         return rate if math.isfinite(rate) else None  # Step times may be as small as a float can be.
 
     def _add(self, step: int, seconds: float) -> None:
@@ -107,10 +109,11 @@ class Pace:
         moment.lines += 1
         lines = max(moment.lines, moment.expected)
         self._add(step.step, moment.share_s(lines))
+        if moment.lines == 1:
+            moment.divided = lines
         if lines == moment.divided:
             return
-        for rate in moment.rates:
-            rate[1] = moment.share_s(lines)
+        self._divide_counted(moment, moment.share_s(lines))
         if lines <= DIVIDED_AT_ONCE or lines & (lines - 1) == 0:
             self._divide(moment, lines)
 
@@ -135,8 +138,12 @@ class Pace:
         """Give each line of the moment, as many as have come, the share of one in so many."""
         moment.divided, share_s = lines, moment.share_s(lines)
         self.times.restate(moment.lines, share_s)
-        for rate in moment.rates:
-            rate[1] = share_s
+        self._divide_counted(moment, share_s)
+
+    def _divide_counted(self, moment: _Moment, share_s: float) -> None:
+        seconds = self._seconds
+        for place in range(max(0, len(seconds) - moment.counted), len(seconds)):
+            seconds[place] = share_s
 
     def _end_moment(self) -> None:
         moment, self._moment = self._moment, None
@@ -149,6 +156,6 @@ class Pace:
     def _forget_moment(self, moment: _Moment) -> None:
         self._moment = None
         self.times.drop(moment.lines)
-        for rate in moment.rates:
-            if rate in self._rates:
-                self._rates.remove(rate)
+        for _ in range(min(moment.counted, len(self._seconds))):
+            self._tokens.pop()
+            self._seconds.pop()

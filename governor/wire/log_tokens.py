@@ -32,8 +32,8 @@ class LogTokens:
         self._is_total: bool | None = False if named else None
         self._is_certain = named  # No further count changes that.
         self._last: tuple[int, int] | None = None  # Step and tokens of the last record.
-        self._first: tuple[int, int] | None = None  # Of the record from which on they have risen.
-        self._rises = 0  # In a row.
+        # In a row, and by how many steps and tokens.
+        self._rises = self._rise_steps = self._rise_tokens = 0
         self._others = 0  # Of a total: counts that did not rise.
         self._held: list[tuple[int, int]] = []
         self._told: int | None = None  # The last count that was told as a total.
@@ -82,15 +82,15 @@ class LogTokens:
         if tokens > TOKENS_OF_A_STEP_MAX:
             self._is_total = self._is_certain = True
             self._held = []
-        if last is None:
-            self._first = self._last
         if self._is_certain or last is None or step <= last[0]:
             return True
         if tokens > last[1]:
             self._rises += 1
+            self._rise_steps += step - last[0]
+            self._rise_tokens += tokens - last[1]
             self._see_rise(step, tokens)
             return True
-        self._rises, self._first = 0, self._last
+        self._rises = self._rise_steps = self._rise_tokens = 0
         self._others += 1
         if self._is_total is None or self._others >= RISES_OF_A_TOTAL:
             self._is_total = False
@@ -100,9 +100,8 @@ class LogTokens:
         if self._rises < RISES_OF_A_TOTAL:
             return
         self._others = 0
-        assert self._first is not None, "the first record has none before it"
-        rise = (tokens - self._first[1]) / (step - self._first[0])
-        if self._rises >= RISES_OF_ANY_TOTAL or tokens <= TIMES_ITS_RISES_MAX * rise * (step + 1):
+        is_in_proportion = tokens * self._rise_steps <= TIMES_ITS_RISES_MAX * self._rise_tokens * (step + 1)
+        if self._rises >= RISES_OF_ANY_TOTAL or is_in_proportion:
             self._is_total = True
 
     def _hold(self, step: int, tokens: int, *, has_total: bool) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from governor.core.events.effects import Alarm
+from governor.core.events.inputs import Step
 from governor.core.events.streams import StreamOpened
 from governor.wire.jsonl import DEFAULT_FIELDS, field_map
 from governor.wire.records import RecordReader
@@ -144,3 +145,14 @@ def test_a_restart_while_counts_are_held_says_each_step_once() -> None:
     log.reader = RecordReader("log")  # A governor that comes back.
     log._step = 2
     assert log.write([1000, 1100, 1200, 1300, 1200]) == 3800 + 1200 + 1300 + 1200
+
+
+def test_a_step_that_goes_back_among_rises_is_no_rise_over_no_steps() -> None:
+    reader = RecordReader("log")
+    told = [100, 101, 102, 103, 50, 51, 52, 53, *range(54, 120)]
+    for line, step in enumerate(told):
+        found = reader.read({"step": step, "loss": 2.0, "tokens": 900_000 + line}, at(line))
+        assert isinstance(found, tuple)
+    (last,) = found
+    assert isinstance(last, Step)
+    assert last.tokens_total == 900_000 + len(told) - 1

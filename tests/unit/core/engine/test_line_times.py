@@ -6,22 +6,23 @@ $3.60 an hour is 1,000 micro-dollars a second. A step of ten seconds trains a wi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from governor.core.base.policy import Budget
+from governor.core.base.policy import Budget, Policy
 from governor.core.base.units import MTOK, NS_PER_S, MonoNs, UsdMicros
 from governor.core.events.inputs import PriceRead, TrainerExited
 from governor.core.events.streams import StreamOpened
 from governor.core.money.token_windows import Window
+from governor.replay.play import Replay
 from governor.wire.records import RecordReader
 from tests.sweeps import share_of
 from tests.unit.core.engine.test_metering import WALL, World
-from tests.unit.core.engine.test_step import make_node, peer
+from tests.unit.core.engine.test_step import make_node, peer, play
 from tests.unit.core.money.test_waste import until
 
 HOURLY = UsdMicros(3_600_000)
@@ -163,3 +164,20 @@ def test_no_line_changes_what_is_paid(flushes: list[tuple[int, list[float | None
         assert sum(usd_micros for _, usd_micros in log.paid) == meter.from_usd_micros
         assert sum(seconds for seconds, _ in log.paid) <= at_s
         assert all(seconds > 0 for seconds, _ in log.paid)
+
+
+@pytest.mark.parametrize("clock", [epoch, lambda s: int(epoch(s)), iso])
+def test_a_replay_has_the_speed_that_the_daemon_had(clock: Callable[[float], object]) -> None:
+    """Steps of 50 ms, five at each look: the daemon has them by their own clock, and so has a replay of the log."""
+    records = [{"step": n, "loss": 2.0, "tokens": 20_000 + n % 7, "timestamp": clock(n * 0.05)} for n in range(1, 400)]
+    daemon, replay = make_node(), Replay([Policy("p")])
+    play(daemon, StreamOpened(MonoNs(0), "log", 1000))
+    reader = RecordReader("log")
+    for number, record in enumerate(records, 1):
+        events = reader.read(record, MonoNs((number + 4) // 5 * NS_PER_S // 4))
+        assert isinstance(events, tuple)
+        play(daemon, *events)
+        assert replay.read(record) is None
+    live, again = daemon.runs["log"].run, replay._judges[0].node.runs["log"].run
+    assert (live.tokens_per_s, live.step_times.median()) == (again.tokens_per_s, again.step_times.median())
+    assert live.tokens_per_s == pytest.approx(400_000, rel=0.05)

@@ -137,7 +137,11 @@ def token_prices_text(run_status: Mapping[str, Any]) -> list[str]:
     """What a million tokens cost in all; and without what was trained twice, where anything was. Empty if unknown."""
     all_in, useful = run_status.get("usd_per_mtok_all_in"), run_status.get("usd_per_mtok_useful")
     if all_in is None:
-        return []
+        unpriced_s = run_status.get("unpriced_s")
+        if not unpriced_s or not is_spend_known(run_status):
+            return []
+        unpriced = format_duration(round(unpriced_s) * NS_PER_S)
+        return [f"all-in price of its tokens unknown: for {unpriced} no price was known"]
     twice = f" ({_dollars(useful)} useful)" if useful is not None and useful != all_in else ""
     return [f"{_dollars(all_in)}/1M tokens all-in{twice}"]
 

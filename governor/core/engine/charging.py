@@ -13,7 +13,7 @@ from typing import Final
 from governor.core.base.shares import user_of
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.managed_run import ManagedRun, Unweighed
-from governor.core.engine.metering import meter
+from governor.core.engine.metering import meter, note_unpriced
 from governor.core.engine.node import RUNS_PER_UID_MAX, Node, payer_of
 from governor.core.engine.node_journal import boot_of, persist
 from governor.core.events.checkpoints import CheckpointWeighed
@@ -196,7 +196,9 @@ def on_price_read(node: Node, read: PriceRead) -> list[Effect]:
     boot = BootNs(max(read.boot, ledger.charged_to))
     since = boot if read.since is None else boot_of(read.since, read.boot, read.wall)
     ledger.set_next_price(to, since)
-    splits = ledger.charge(boot, WallNs(read.wall - read.boot), node.holders(), node.payers(), ends_others=False)
+    unpriced_before, holders = ledger.unpriced_ns, node.holders()
+    splits = ledger.charge(boot, WallNs(read.wall - read.boot), holders, node.payers(), ends_others=False)
+    note_unpriced(node, unpriced_before, holders)
     if boot == read.boot:
         node.metered_wall = read.wall
     if old == to.line.price_usd_micros and before is not None and before.line.source == to.line.source:

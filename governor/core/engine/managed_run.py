@@ -44,6 +44,7 @@ class RunHistory:
     # When the run began to hold the node. Its first window begins there.
     paid_from: BootNs = BootNs(0)
     paid_before: UsdMicros = UsdMicros(0)  # Spend before `paid_from`, which no window contains.
+    unpriced_ns: int = 0  # Time since `paid_from` for which no price is known: nothing was charged for it.
     meter: TokenMeter | None = None  # From the first step whose tokens are known.
     split: SpendSplit = field(default_factory=SpendSplit)  # What the run's spend has bought.
     command: str | None = None  # The launched command whose time it has taken over last.
@@ -62,8 +63,13 @@ class RunHistory:
     def give_back(self, paid_from: BootNs, spent: UsdMicros) -> None:
         """What it was charged is another run's now. It is counted anew, from what is left."""
         self.paid_from, self.paid_before, self.meter, self.split = paid_from, spent, None, SpendSplit()
+        self.unpriced_ns = 0
         if spent:
             self.split.begin_untold(spent)
+
+    def pass_unpriced(self, passed_ns: int) -> None:
+        """Time of its own has passed without a price; below zero: a price that was read late reaches back."""
+        self.unpriced_ns = max(0, self.unpriced_ns + passed_ns)
 
     def hold(self, until: MonoNs | None, reason: str) -> None:
         """Let no rule halt the run before `until`."""

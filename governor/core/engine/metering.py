@@ -35,8 +35,23 @@ def meter(node: Node, tick: Tick, holders: Mapping[str, int]) -> None:
 
 
 def _charge(node: Node, boot: BootNs, wall: WallNs, holders: Mapping[str, int]) -> None:
+    before = node.ledger.unpriced_ns
     if node.ledger.charge(boot, WallNs(wall - boot), holders, node.payers()):
         node.metered_wall = wall
+    note_unpriced(node, before, holders)
+
+
+def note_unpriced(node: Node, before_ns: int, holders: Mapping[str, int]) -> None:
+    """Note with those who were to pay for it how much time has just passed without a price.
+
+    It is less where a price that was read late reaches back. `before_ns`: the ledger's unpriced time before the charge.
+    """
+    passed_ns = node.ledger.unpriced_ns - before_ns
+    if not passed_ns:
+        return
+    for name in holders or (UNALLOCATED,):
+        noted = node.account if name == UNALLOCATED else node.runs[name].history
+        noted.pass_unpriced(passed_ns)
 
 
 def charge_until(node: Node, at: MonoNs) -> None:
@@ -185,6 +200,7 @@ def hand_over(node: Node, managed: ManagedRun, at: MonoNs, *, begins: bool = Fal
     if managed.history.meter is None:
         managed.history.paid_from = node.account.since
     node.ledger.hand_over(payer_of(managed), node.command.run if node.command is not None else None)
+    managed.history.pass_unpriced(node.account.take_unpriced())
 
 
 def take_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
@@ -237,6 +253,7 @@ def _make_way(node: Node, other: ManagedRun, managed: ManagedRun, at: MonoNs) ->
     own, its = managed.history, other.history
     if its.hold_until is not None and (own.hold_until is None or its.hold_until > own.hold_until):
         own.hold(its.hold_until, its.hold_reason)
+    own.pass_unpriced(its.unpriced_ns)
     run = managed.run
     if run.spend_rate_usd_micros_per_hour is None:  # A halt may come before the next tick.
         run.set_money(run.spend_usd_micros, other.run.spend_rate_usd_micros_per_hour, other.run.reserve_usd_micros)
@@ -313,9 +330,12 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
         spent, boot = _spent_when_written(node, managed, step, spent, boot)
     then_tokens = managed.policy.budget.window_tokens
     began_at = run.first_step_at if run.first_step_at is not None else run.attempt_at
-    window = managed.history.meter.add(run.tokens_total, trained_now, spent, boot, then_tokens, began_at)
-    is_unpriced = node.ledger.compute.metered is None or managed.is_strangers
-    run.set_token_price(None if is_unpriced else managed.history.meter.usd_micros_per_mtok(spent))
+    is_priced = node.ledger.compute.metered is not None and not managed.is_strangers
+    window = managed.history.meter.add(
+        run.tokens_total, trained_now, spent, boot, then_tokens, began_at,
+        unpriced_ns=managed.history.unpriced_ns, is_priced=is_priced,
+    )  # fmt: skip
+    run.set_token_price(managed.history.meter.usd_micros_per_mtok(spent) if is_priced else None)
     if window is None:
         return
     managed.money.windows.append(window)
@@ -326,7 +346,7 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
         if goal is not None
         else None
     )
-    row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(managed), is_unpriced))
+    row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(managed), window.is_unpriced))
     node.windows_uncommitted.append(Record("window", run.run, None, row))
 
 

@@ -258,6 +258,7 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
     # An earlier boot's moment means nothing here. As with a meter, the window has its money and not its time.
     managed.history.paid_from = BootNs(int(snapshot.get("paid_from", node.began))) if same_boot else node.began
     managed.history.paid_before = UsdMicros(int(snapshot.get("paid_before_usd_micros", snapshot["spend_usd_micros"])))
+    managed.history.unpriced_ns = int(snapshot.get("unpriced_ns", 0))
     managed.history.take_over(snapshot.get("command"), int(snapshot.get("command_turn", 0)))  # An older one has none.
     managed.history.split = _split_of(snapshot, managed.history.meter)
     launched_command.restore_stranger(node, managed, is_strangers=bool(snapshot.get("strangers")))

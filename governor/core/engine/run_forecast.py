@@ -98,10 +98,13 @@ def outlook(managed: ManagedRun, at: MonoNs) -> Outlook:
 
 
 def token_prices(managed: ManagedRun, spend_usd_micros: UsdMicros | None = None) -> TokenPrices:
-    """What the run's tokens cost, of all that were counted by now. None: of its spend at the last tick."""
+    """What the run's tokens cost, of all that were counted by now. None: of its spend at the last tick.
+
+    While some of its time has no price, what all of it cost is unknown.
+    """
     meter, run = managed.history.meter, managed.run
     spent = (run.spend_usd_micros if spend_usd_micros is None else spend_usd_micros) - managed.history.paid_before
-    if meter is None or spent <= 0:
+    if meter is None or spent <= 0 or managed.history.unpriced_ns:
         return TokenPrices(run.usd_micros_per_mtok)
     return TokenPrices(
         run.usd_micros_per_mtok,
@@ -194,10 +197,14 @@ def _run_pace(managed: ManagedRun, plan: ExpectedCost, steady: Fraction | None) 
         return None
     spent, tokens = meter.from_usd_micros, meter.from_tokens - meter.began_tokens
     over = _drift_frac(steady, plan.usd_micros_per_mtok)
+    if managed.history.unpriced_ns:
+        return _pace(None, over, None)
     return _pace(per_mtok(spent - managed.history.paid_before, tokens), over, burn_rate(spent, tokens, plan))
 
 
 def _window_pace(window: Window, plan: ExpectedCost) -> Pace:
+    if window.is_unpriced:
+        return _pace(None, None, None)
     over = _drift_frac(per_mtok(window.steady_usd_micros, window.steady_tokens), plan.usd_micros_per_mtok)
     price = per_mtok(window.usd_micros, window.tokens)
     return _pace(price, over, burn_rate(window.usd_micros, window.tokens, plan))
@@ -214,7 +221,7 @@ def _pace(price: Fraction | None, drift_frac: float | None, burnt: Fraction | No
 def _drift_all_in_frac(managed: ManagedRun, plan: ExpectedCost) -> float | None:
     """Of all that the run has spent by the last tick, and of all tokens that it has trained by now."""
     meter, spent = managed.history.meter, managed.run.spend_usd_micros - managed.history.paid_before
-    if meter is None:
+    if meter is None or managed.history.unpriced_ns:
         return None
     return _drift_frac(per_mtok(spent, meter.trained_tokens), plan.usd_micros_per_mtok_all_in)
 

@@ -77,10 +77,20 @@ class CommandAccount:
     goes_on: bool = False  # The command has outlived the previous governor.
     # A run of the command's own user has reported. Before, the command may have become another user, whose run pays.
     has_own: bool = False
+    unpriced_ns: int = 0  # Of the time that waits, what has no price.
 
     @property
     def is_held(self) -> bool:
         return self.owner is Owner.RUN
+
+    def pass_unpriced(self, passed_ns: int) -> None:
+        """Time that waits has passed without a price; below zero: a price that was read late reaches back."""
+        self.unpriced_ns = max(0, self.unpriced_ns + passed_ns)
+
+    def take_unpriced(self) -> int:
+        """What of the waiting time has no price. A run takes it over."""
+        taken, self.unpriced_ns = self.unpriced_ns, 0
+        return taken
 
     def run_reports(self, run: str, *, follows: bool = False) -> bool:
         """A run reports for the command. Returns whether it takes over the waiting charges.

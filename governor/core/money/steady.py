@@ -29,6 +29,8 @@ class SteadySum:
     tokens: int = 0
 
     def add(self, window: Window) -> None:
+        if window.is_unpriced:
+            return
         self.usd_micros += window.steady_usd_micros
         self.tokens += window.steady_tokens
         if not window.has_start and not window.wasted_tokens and window.usd_micros > 0:

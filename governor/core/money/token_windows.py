@@ -32,6 +32,7 @@ class Window:
     start_ns: DurationNs = DurationNs(0)
     start_tokens: int = 0
     start_usd_micros: UsdMicros = UsdMicros(0)
+    is_unpriced: bool = False  # For a part of it at least no price was known: `usd_micros` is not its cost.
 
     @property
     def tokens(self) -> int:
@@ -66,8 +67,8 @@ class Window:
 
     @property
     def paid_ns(self) -> DurationNs:
-        """Without what nobody paid for between two attempts, at the price of the rest. All of it while that is free."""
-        if self.steady_ns <= 0 or self.steady_usd_micros <= 0:
+        """Without what nobody paid for between two attempts, at the price of the rest. All of it without a price."""
+        if self.steady_ns <= 0 or self.steady_usd_micros <= 0 or self.is_unpriced:
             return self.duration_ns
         paid_start_ns = self.start_usd_micros * self.steady_ns // self.steady_usd_micros
         return DurationNs(self.steady_ns + min(self.start_ns, paid_start_ns))
@@ -116,6 +117,12 @@ class TokenMeter:
     # Of the window that was closed last; 0 before the first.
     last_tokens: int = 0
     last_usd_micros: int = 0
+    last_unpriced: int = 0  # 1: its cost is not known.
+    # Trained, again or for the first time, in stretches of which a part has no price. By now, and when the open window
+    # opened.
+    unpriced_tokens: int = 0
+    unpriced_before: int = 0
+    unpriced_ns: int = 0  # The run's time without a price by the step that was counted last.
     metered_to: int | None = None  # BootNs; None: nothing reported yet, or the clock restarted.
 
     @property
@@ -140,13 +147,17 @@ class TokenMeter:
             start_ns=DurationNs(self.start_ns),
             start_tokens=self.start_tokens,
             start_usd_micros=UsdMicros(self.start_usd_micros),
+            is_unpriced=self.unpriced_tokens > self.unpriced_before,
         )
 
     def usd_micros_per_mtok(self, usd_micros: UsdMicros) -> int | None:
-        """Of the last window; before the first one closes, of what has come of it. None before the first token.
+        """Of the last window; before the first one closes, of what has come of it.
 
+        None before the first token, and where a part of it has no price.
         `usd_micros`: what the run has spent by its last counted step.
         """
+        if self.last_unpriced if self.last_tokens else self.open_window.is_unpriced:
+            return None
         if self.last_tokens:
             return self.last_usd_micros * MTOK // self.last_tokens
         return whole_per_mtok(usd_micros - self.from_usd_micros, self.progress_tokens - self.from_tokens)
@@ -159,14 +170,15 @@ class TokenMeter:
 
     def add(
         self, tokens_total: int, step_tokens: int, usd_micros: UsdMicros, boot: BootNs, then_tokens: int | None = None,
-        first_step_at: MonoNs | None = None,
+        first_step_at: MonoNs | None = None, unpriced_ns: int = 0, is_priced: bool = True,
     ) -> Window | None:  # fmt: skip
         """Add a step that ended at this total and this spend of the run. Returns the window that it closed.
 
         `step_tokens` (0 = unknown) counts only when the total went back. Otherwise the totals say more: they also cover
         steps whose frames were lost. `then_tokens` is the size of the next window. The open window keeps its size, so
         windows follow each other without gap. `first_step_at`: of the step's attempt; one that is not the last one's
-        begins here.
+        begins here. `unpriced_ns`: the run's time without a price so far; where it is another than at the step before,
+        or no price is known now (`is_priced`), the cost of these tokens is not known.
         """
         tokens_total += self.earlier_tokens
         took_ns = max(0, boot - self.metered_to) if self.metered_to is not None else 0
@@ -174,6 +186,9 @@ class TokenMeter:
         self.metered_to = boot
         back = tokens_total < self.last_total
         trained = min(step_tokens, tokens_total) if back else tokens_total - self.last_total
+        if not is_priced or unpriced_ns != self.unpriced_ns:
+            self.unpriced_tokens += trained
+            self.unpriced_ns = unpriced_ns if trained else self.unpriced_ns  # Else the next tokens' stretch has it.
         if first_step_at is not None and first_step_at != self.first_step_at:
             self.first_step_at = first_step_at
             self.start_ns += took_ns
@@ -206,6 +221,7 @@ class TokenMeter:
         self.from_tokens = self.progress_tokens
         self.from_usd_micros = usd_micros
         self.last_tokens, self.last_usd_micros = window.tokens, window.usd_micros
+        self.last_unpriced, self.unpriced_before = int(window.is_unpriced), self.unpriced_tokens
         self.spent_ns = self.start_ns = self.start_tokens = self.start_usd_micros = 0
         self.wasted_before = self.wasted_tokens
         return window
@@ -225,6 +241,10 @@ class TokenMeter:
             "earlier_tokens": 0,
             "last_tokens": 0,
             "last_usd_micros": 0,
+            "last_unpriced": 0,
+            "unpriced_tokens": 0,
+            "unpriced_before": 0,
+            "unpriced_ns": 0,
             "start_ns": snapshot["spent_ns"],
             "start_tokens": snapshot["progress_tokens"] - snapshot["from_tokens"]
             + snapshot["wasted_tokens"] - snapshot["wasted_before"],

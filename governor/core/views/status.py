@@ -260,6 +260,8 @@ def _outlook(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "usd_per_mtok": _usd(ahead.prices.last),
         "usd_per_mtok_all_in": _usd(ahead.prices.all_in),
         "usd_per_mtok_useful": _usd(ahead.prices.useful),
+        # Of the run's time, what nothing is charged for as no price was known. The two above are null then.
+        "unpriced_s": managed.history.unpriced_ns / NS_PER_S,
         "usd_per_mtok_steady": _usd(ahead.steady_usd_micros_per_mtok),
         "expected_usd_per_mtok": _usd(ahead.plan.usd_micros_per_mtok),
         "expected_usd_per_mtok_all_in": _usd(ahead.plan.usd_micros_per_mtok_all_in),

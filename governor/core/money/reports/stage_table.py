@@ -153,6 +153,7 @@ class StageTally:
         self._miss(share, run, meter.from_tokens, meter.began_tokens)
         share.tokens += tokens
         share.duration_ns += meter.spent_ns
+        share.unpriced_tokens += tokens if meter.open_window.is_unpriced else 0
         share.to_tokens = meter.progress_tokens
         if share.plan is not None:
             share.expect(tokens, share.plan)

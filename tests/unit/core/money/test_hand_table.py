@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from governor.adapters.exporters.prometheus_metrics import METRICS
-from governor.core.base.units import MICROS_PER_USD, MonoNs, UsdMicros
+from governor.core.base.units import MICROS_PER_USD, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.incidents import persist_incident
 from governor.core.events.inputs import OperatorHalt, PriceRead
 from governor.core.money.lines import Lines
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.views.status import run_status
+from governor.reports.terminal import closing_line, live_line
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import hello, peer
 from tests.unit.core.money.test_waste import FEE, a_world, end, stage_row, steps, until
@@ -30,7 +32,7 @@ class Case:
     repeated: int = 0
     waste: dict[str, int] = field(default_factory=dict)
     fee: bool = False
-    hourly: int = 3_600_000  # A tenth of a cent a second.
+    hourly: int | None = 3_600_000  # A tenth of a cent a second. None: no price is known at first.
 
 
 def _plain(world: World) -> None:
@@ -83,6 +85,32 @@ def _without_a_governor(world: World) -> None:
     end(world)
 
 
+def _priced_late(world: World) -> None:
+    """Five of nine steps end before a price is known, at 6.5 s."""
+    world.hear()
+    steps(world, range(1, 6), began=2)
+    until(world, 6.5)
+    learn_price(world)
+    steps(world, range(6, 10), began=7, first=6)
+    until(world, 12)
+    end(world)
+
+
+def _priced_while_it_starts(world: World) -> None:
+    """The price is known at 1 s, a second before the first step's end."""
+    world.hear()
+    until(world, 1)
+    learn_price(world)
+    steps(world, range(1, 10), began=2)
+    until(world, 12)
+    end(world)
+
+
+def learn_price(world: World) -> None:
+    now, boot, wall = MonoNs(world.mono), BootNs(world.boot), WallNs(world.boot + world.wall_offset)
+    world.play(PriceRead(now, boot, wall, UsdMicros(3_600_000), "x", "2026-11-01"))
+
+
 def _halted(world: World) -> None:
     """A person halts it 0.5 s after its ninth step; the processes are not gone 3 s later."""
     world.hear()
@@ -117,6 +145,16 @@ CASES = [
     Case("a fee", _plain, 17_000, 9 * STEP, 0, {"start_up": 7_000, "after_last_step": 2_000}, fee=True),
     Case("beside another run", _beside_another, 6_000, 9 * STEP, 0, {"start_up": 1_000, "after_last_step": 1_000}),
     Case("downtime", _without_a_governor, 20_000, 17 * STEP, 0, {"start_up": 2_000, "after_last_step": 2_000}),
+    Case("a price learned late", _priced_late, 5_500, 9 * STEP, 0, {"after_last_step": 2_000}, hourly=None),
+    Case(
+        "a price learned while it starts",
+        _priced_while_it_starts,
+        11_000,
+        9 * STEP,
+        0,
+        {"start_up": 1_000, "after_last_step": 2_000},
+        hourly=None,
+    ),
     Case("a halt", _halted, 13_500, 9 * STEP, 0, {"start_up": 2_000, "halt": 3_000}),
 ]
 
@@ -124,12 +162,14 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_view_tells_the_figure_of_the_hand(case: Case) -> None:
     lines = Lines(per_launch=(FEE,)) if case.fee else Lines()
-    world = a_world(price_usd_micros_per_hour=UsdMicros(case.hourly), lines=lines)
+    hourly = UsdMicros(case.hourly) if case.hourly is not None else None
+    world = a_world(price_usd_micros_per_hour=hourly, lines=lines)
     case.play(world)
     world.tick()  # The views tell the spend of the last tick.
     waste = {"start_up": 0, "after_last_step": 0, "halt": 0, "trained_twice": 0} | case.waste
-    all_in = case.spend * MICROS_PER_USD // case.trained
-    useful = case.spend * MICROS_PER_USD // (case.trained - case.repeated)
+    # Of a stretch that has no price nobody knows what it cost, so it is unknown what all of it cost.
+    all_in = case.spend * MICROS_PER_USD // case.trained if hourly is not None else None
+    useful = case.spend * MICROS_PER_USD // (case.trained - case.repeated) if hourly is not None else None
     by_hand = (case.spend, all_in, useful, waste)
     row = stage_row(world)
     assert world.charged("llama") == case.spend
@@ -137,8 +177,42 @@ def test_every_view_tells_the_figure_of_the_hand(case: Case) -> None:
     assert (row.actual_usd_micros, row.wasted_tokens) == (case.spend, case.repeated)
     assert (row.wasted_usd_micros, row.wasted_by_cause) == (sum(waste.values()), waste)
     per_mtok = row.actual_per_mtok
-    assert per_mtok is not None
-    assert int(per_mtok) == useful, "its price is that of tokens of progress"
+    assert (int(per_mtok) if per_mtok is not None else None) == useful, "its price is that of tokens of progress"
+
+
+def test_windows_before_the_price_was_known_have_none_in_any_view() -> None:
+    """A window is four steps of 250,000 tokens. The price is learned at 10 s: in the middle of the third window."""
+    world = a_world(price_usd_micros_per_hour=None)
+    world.hear()
+    big_steps(world, range(1, 11))
+    until(world, 10.25)
+    learn_price(world)
+    big_steps(world, range(11, 16))
+    status = shown_of(world)
+    assert (status["usd_per_mtok"], status["usd_per_mtok_all_in"], status["drift_all_in_frac"]) == (None, None, None)
+    assert status["window"]["usd_per_mtok"] is None
+    assert "$ -/1M now" in live_line(status)
+    assert "all-in price of its tokens unknown: for 10.0s no price was known" in closing_line(status, "ended")
+    assert world.node.runs["llama"].run.usd_micros_per_mtok is None, "what an expression reads"
+    big_steps(world, range(16, 25))
+    status = shown_of(world)
+    assert (micros(status["usd_per_mtok"]), micros(status["usd_per_mtok_steady"])) == (4_000, 4_000)
+    assert status["usd_per_mtok_all_in"] is None
+    until(world, 40)
+    assert [bool(window.get("unpriced")) for window in world.windows] == [True, True, True, False, False, False]
+    world.restart()
+    world.tick()
+    assert shown_of(world)["usd_per_mtok_all_in"] is None, "the next governor has forgotten it"
+
+
+def big_steps(world: World, numbers: range) -> None:
+    for number in numbers:
+        steps(world, range(number, number + 1), number, number, tokens=250_000, tokens_total=number * 250_000)
+
+
+def shown_of(world: World) -> dict[str, Any]:
+    world.tick()
+    return dict(run_status(world.node.runs["llama"], MonoNs(world.mono)))
 
 
 Told = tuple[int, int | None, int | None, dict[str, int]]
@@ -150,8 +224,8 @@ def told_by(world: World) -> dict[str, Told]:
     status = run_status(managed, now)
     by_status: Told = (
         micros(status["spend_usd"]),
-        micros(status["usd_per_mtok_all_in"]),
-        micros(status["usd_per_mtok_useful"]),
+        maybe_micros(status["usd_per_mtok_all_in"]),
+        maybe_micros(status["usd_per_mtok_useful"]),
         {cause: micros(amount) for cause, amount in status["wasted_usd_by_cause"].items()},
     )
     snapshot = take_snapshot(world.node, now, GovernorHealth(), LagReading(), "")
@@ -162,8 +236,8 @@ def told_by(world: World) -> dict[str, Told]:
     }
     by_metrics: Told = (
         micros(shown["costgov_run_spend_usd_total"][()]),
-        micros(shown["costgov_run_all_in_usd_per_million_tokens"][()]),
-        micros(shown["costgov_run_useful_usd_per_million_tokens"][()]),
+        maybe_micros(shown["costgov_run_all_in_usd_per_million_tokens"].get(())),
+        maybe_micros(shown["costgov_run_useful_usd_per_million_tokens"].get(())),
         {cause: micros(amount) for (cause,), amount in shown["costgov_run_wasted_usd_total"].items()},
     )
     told = {"status": by_status, "metrics": by_metrics}
@@ -174,6 +248,10 @@ def told_by(world: World) -> dict[str, Told]:
             dict(kept["wasted_usd_micros"]),
         )  # fmt: skip
     return told
+
+
+def maybe_micros(dollars: float | None) -> int | None:
+    return micros(dollars) if dollars is not None else None
 
 
 def micros(dollars: float) -> int:

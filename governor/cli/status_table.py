@@ -8,7 +8,7 @@ from typing import Any, Final
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
 from governor.reports.terminal import (
     command_ceiling_text,
-    is_spend_known,
+    is_spent_known,
     loss_text,
     no_step_text,
     token_prices_text,
@@ -159,7 +159,7 @@ def _notes(run: Mapping[str, Any]) -> list[Styled]:
         notes.append(Styled(_saves(run["saves"])))
     notes += [Styled(plain(text)) for text in command_ceiling_text(run)]
     notes += _bound_by_a_group(run)
-    if run.get("paid_by") is not None and not is_spend_known(run):
+    if run.get("paid_by") is not None and not is_spent_known(run):
         beside = "beside which this run is watched" if run.get("is_strangers") else "which writes this log too"
         notes.append(Styled(f"{plain(run['paid_by'])} pays for the command, {beside}"))
     if run.get("ceiling_before_end"):
@@ -283,7 +283,7 @@ def _unwatched(process: Mapping[str, Any]) -> str:
 
 
 def _spent(run: Mapping[str, Any]) -> str:
-    if not is_spend_known(run):
+    if not is_spent_known(run):
         return "?" if run.get("paid_by") is None else "-"
     spent = _usd(run["spend_usd"])
     return f"{spent} of {_usd(run['ceiling_usd'])}" if run.get("ceiling_usd") is not None else spent

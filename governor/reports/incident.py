@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from governor.core.base.printable import escaped
 from governor.core.base.shell_words import REDACTED
-from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration
+from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration, is_spend_known
 from governor.core.halt.incident import NO_BOUNDARY
 from governor.core.halt.state import GivenUp
 from governor.reports.node_stop import is_of_node, last_runs, node_not_observed, node_summary
@@ -172,6 +172,8 @@ def not_observed(snapshot: Snapshot) -> list[str]:
         lines.append("Some records were not on disk when they were acted upon (full or frozen disk).")
     if is_unpriced(snapshot):
         lines.append("The price of this machine is unknown, so what was spent is unknown.")
+    elif snapshot.get("spend_rate_usd_micros_per_hour") is None and snapshot.get("paid_by") is None:
+        lines.append("The price of this machine was unknown at the halt: what it cost without one is not in the spend.")
     lost = [str(rank["rank"]) for rank in snapshot["ranks"] if not rank.get("connected", True)]
     if lost:
         lines.append(f"Not connected at the verdict, so their position is old: rank {', '.join(lost)}.")
@@ -352,7 +354,8 @@ def _evidence(snapshot: Snapshot) -> str:
 
 
 def _usd(snapshot: Snapshot, key: str) -> float | None:
-    if snapshot.get("spend_rate_usd_micros_per_hour") is None or snapshot.get(key) is None:
+    is_known = is_spend_known(snapshot.get("spend_rate_usd_micros_per_hour"), snapshot["spend_usd_micros"])
+    if not is_known or snapshot.get(key) is None:
         return None
     return float(snapshot[key]) / MICROS_PER_USD
 

@@ -6,7 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.core.base.units import MICROS_PER_USD, NS_PER_MINUTE, NS_PER_S, format_duration, format_usd
+from governor.core.base.units import (
+    MICROS_PER_USD,
+    NS_PER_MINUTE,
+    NS_PER_S,
+    format_duration,
+    format_usd,
+    is_spend_known,
+)
 from governor.core.engine.idle_state import NODE
 from governor.core.halt.incident import NO_BOUNDARY
 from governor.reports.resume_text import none_known, refused, resume_rows, steps_behind
@@ -54,12 +61,8 @@ def _lead(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
 
 
-def is_spend_known(run_status: Mapping[str, Any]) -> bool:
-    """Whether the run was metered. Without a price nothing is: its 0 is unknown.
-
-    A run that ended before this governor started has no rate, but what it has spent is known.
-    """
-    return run_status.get("spend_rate_usd_per_hour") is not None or run_status["spend_usd"] > 0
+def is_spent_known(run_status: Mapping[str, Any]) -> bool:
+    return is_spend_known(run_status.get("spend_rate_usd_per_hour"), run_status["spend_usd"])
 
 
 def live_line(run_status: Mapping[str, Any], columns: int = LIVE_COLUMNS_MAX) -> str:
@@ -70,7 +73,7 @@ def live_line(run_status: Mapping[str, Any], columns: int = LIVE_COLUMNS_MAX) ->
     total = run_status.get("total_steps")
     step = f"step {_count(run_status.get('step'))}" + (f"/{total:,}" if total else "")
     spend = format_usd(round(float(run_status["spend_usd"]) * MICROS_PER_USD))
-    known = is_spend_known(run_status)
+    known = is_spent_known(run_status)
     per_mtok = run_status.get("usd_per_mtok")
     stepless_s = run_status.get("stepless_s")
     parts = [
@@ -107,7 +110,7 @@ def closing_line(run_status: Mapping[str, Any], ended: str) -> str:
     total = run_status.get("total_steps")
     step, tokens = run_status.get("step"), run_status.get("tokens_total")
     saved = run_status.get("last_good")
-    known = is_spend_known(run_status)
+    known = is_spent_known(run_status)
     spend = format_usd(round(float(run_status["spend_usd"]) * MICROS_PER_USD))
     parts = [
         f"{run_status['run']}: {ended}",
@@ -138,7 +141,7 @@ def token_prices_text(run_status: Mapping[str, Any]) -> list[str]:
     all_in, useful = run_status.get("usd_per_mtok_all_in"), run_status.get("usd_per_mtok_useful")
     if all_in is None:
         unpriced_s = run_status.get("unpriced_s")
-        if not unpriced_s or not is_spend_known(run_status):
+        if not unpriced_s or not is_spent_known(run_status):
             return []
         unpriced = format_duration(round(unpriced_s) * NS_PER_S)
         return [f"all-in price of its tokens unknown: for {unpriced} no price was known"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from governor.core.base.units import format_usd
+from governor.core.base.units import format_usd, is_spend_known
 from governor.text.table import plain
 
 Snapshot = Mapping[str, Any]
@@ -13,14 +13,15 @@ Snapshot = Mapping[str, Any]
 
 def is_unpriced(snapshot: Snapshot) -> bool:
     """Whether what was spent is unknown. A run for which another one pays has spent nothing of its own."""
-    return snapshot.get("spend_rate_usd_micros_per_hour") is None and snapshot.get("paid_by") is None
+    is_known = is_spend_known(snapshot.get("spend_rate_usd_micros_per_hour"), snapshot["spend_usd_micros"])
+    return not is_known and snapshot.get("paid_by") is None
 
 
 def spent_amount(snapshot: Snapshot) -> str:
     """The run's spend as a cell of a table."""
     if is_unpriced(snapshot):
         return "unknown"
-    is_own = snapshot.get("spend_rate_usd_micros_per_hour") is not None or snapshot["spend_usd_micros"]
+    is_own = is_spend_known(snapshot.get("spend_rate_usd_micros_per_hour"), snapshot["spend_usd_micros"])
     return format_usd(int(snapshot["spend_usd_micros"])) if is_own else "-"
 
 
@@ -29,6 +30,8 @@ def spent_text(snapshot: Snapshot) -> str:
     if is_unpriced(snapshot):
         return "unknown: no price is known for this machine"
     rate, spent = snapshot.get("spend_rate_usd_micros_per_hour"), int(snapshot["spend_usd_micros"])
+    if rate is None and snapshot.get("paid_by") is None:
+        return f"{format_usd(spent)}, as far as a price was known: none is known for this machine now"
     if rate is None:
         own = f"{format_usd(spent)} of its own, before" if spent else "nothing of its own"
         return f"{own}: {plain(snapshot['paid_by'])} pays for the command"

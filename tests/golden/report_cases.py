@@ -231,6 +231,8 @@ def hang_deaf() -> dict[str, Any]:
         "agreed_step": None,
         "checkpoint": None,
         "spend_rate_usd_micros_per_hour": None,
+        "spend_usd_micros": 0,
+        "spend_at_verdict_usd_micros": 0,
         "usd_micros_per_mtok": None,
         "usd_micros_per_mtok_all_in": None,
         "usd_micros_per_mtok_useful": None,

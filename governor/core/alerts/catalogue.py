@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from governor.core.base.printable import printable, storable
-from governor.core.base.units import NS_PER_MINUTE, DurationNs, MonoNs, WallNs
+from governor.core.base.units import NS_PER_MINUTE, DurationNs, MonoNs, WallNs, is_spend_known
 from governor.core.engine.idle_state import NODE
 from governor.core.halt.state import HaltState
 
@@ -265,8 +265,8 @@ def _with_run(alert: Alert, node: Node) -> Alert:
     if managed is None:
         return alert
     run = managed.run
-    is_known = run.spend_usd_micros > 0 or run.spend_rate_usd_micros_per_hour is not None
-    spend = run.spend_usd_micros if is_known else None  # Without a price nothing was metered: unknown, not 0.
+    is_known = is_spend_known(run.spend_rate_usd_micros_per_hour, run.spend_usd_micros)
+    spend = run.spend_usd_micros if is_known else None
     return replace(
         alert,
         stage=shown(run.stage, LABEL_CHARS_MAX) if run.stage else alert.stage,

@@ -120,6 +120,14 @@ def _why_no_amount(text: str) -> str:
     return "is not an amount in dollars; write for example 300 or 22.50"
 
 
+def is_spend_known(rate: float | None, spent: float) -> bool:
+    """Whether what was spent is known, in whatever unit. Without a price nothing is metered: its 0 is unknown.
+
+    Where a price was known before and is not now, what was spent by then is known.
+    """
+    return rate is not None or spent > 0
+
+
 def format_usd(micros: int) -> str:
     """Return "$1,234.56", or more digits below a dollar: "$0.0421", "$0.000042". Only zero reads as zero."""
     sign, size = "-" if micros < 0 else "", abs(micros)

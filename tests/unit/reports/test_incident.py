@@ -149,7 +149,10 @@ def failed_save() -> dict[str, Any]:
         (without("verified"), 'The provider never confirmed that billing ended (last: read back: provider says "stopp'),
         (without("exited"), "The end of the run's processes was not observed, but the machine's was."),
         (nan_halt() | {"undurable": True}, "Some records were not on disk when they were acted upon"),
-        (nan_halt() | {"spend_rate_usd_micros_per_hour": None}, "The price of this machine is unknown, so what was"),
+        (
+            nan_halt() | {"spend_rate_usd_micros_per_hour": None, "spend_usd_micros": 0},
+            "The price of this machine is unknown, so what was",
+        ),
         (nan_halt() | {"checkpoint": None}, "No checkpoint: the trainer received it but saved nothing in time."),
         (failed_save(), "No checkpoint: the trainer could not save one (see the timeline)."),
         (nan_halt() | {"checkpoint": None, "kind": "none"}, "No checkpoint: none was asked for."),

@@ -30,7 +30,8 @@ def test_a_halted_run_whose_time_another_run_has_taken_over_has_spent_nothing_ne
 @pytest.mark.parametrize(
     ("over", "text", "cell", "is_unknown"),
     [
-        ({"paid_by": None}, "unknown: no price is known for this machine", "unknown", True),
+        ({"paid_by": None, "spend_usd_micros": 0}, "unknown: no price is known for this machine", "unknown", True),
+        ({"paid_by": None, "spend_usd_micros": 40_000}, "$0.0400, as far as a price was known", "$0.0400", False),
         ({"paid_by": "a", "spend_usd_micros": 0}, "nothing of its own: a pays for the command", "-", False),
         ({"paid_by": "a", "spend_usd_micros": 250_000}, "$0.2500 of its own, before: a pays", "$0.2500", False),
     ],
@@ -41,5 +42,7 @@ def test_what_another_run_pays_is_not_unknown_in_any_view(
     halted = nan_halt() | {"spend_rate_usd_micros_per_hour": None} | over
     assert spent_text(halted).startswith(text)
     assert listed(halted)[-1] == cell
+    has_spent = halted["spend_usd_micros"] > 0
+    assert (incident_document(halted)["spend_usd"] is not None) == has_spent
     for told in (incident_markdown(halted), "\n".join(incident_document(halted)["not_observed"])):
         assert ("The price of this machine is unknown" in told) == is_unknown

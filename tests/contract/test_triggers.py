@@ -28,7 +28,7 @@ from tests.tidy import gates
 KINDS = sorted(load())
 SEEDS = range(8)
 DAY_NS = 24 * NS_PER_HOUR
-ACROSS_ATTEMPTS = ("budget", "restart_loop", "runtime")  # What they are about does not end with an attempt.
+ACROSS_ATTEMPTS = ("budget", "gate", "restart_loop", "runtime")  # What they are about does not end with an attempt.
 # Since when the governor itself has looked: anew after a restart, and on over attempts.
 OF_THE_GOVERNOR = {"hang": {"self._tick_at", "self._watching_since"}}
 HOLES = [None, float("nan"), float("inf"), float("-inf"), 0.0, -1.0, 1e308, 5e-324]

@@ -70,14 +70,20 @@ def too_dear(max_rate: UsdMicros | None, price: UsdMicros | None, text: str, lin
     return f"{most} is below {price_text(whole)}/h: the machine {text}; {'; '.join(one.text for one in lines.hourly)}"
 
 
+def _compares(policy: Policy) -> bool:
+    expected = policy.expected
+    plans = (policy.budget.ceiling_usd_micros, expected.usd_micros_per_mtok, expected.usd_micros_per_mtok_all_in)
+    return any(plan is not None for plan in plans)
+
+
 def nothing_to_compare(gate: WarmUp | None, policies: Iterable[Policy], price: UsdMicros | None) -> str | None:
     """Why --gate could not be asked. The goal may be the trainer's own, which only its first step tells."""
     if gate is None:
         return None
-    if all(one.budget.ceiling_usd_micros is None and one.expected.usd_micros_per_mtok is None for one in policies):
+    if not any(map(_compares, policies)):
         return (
             "not launched: --gate has no ceiling to compare with: pass --ceiling USD, or set [budget] ceiling_usd or "
-            "[expected] usd_per_mtok in the policy"
+            "[expected] usd_per_mtok or usd_per_mtok_all_in in the policy"
         )
     if price is None:
         return (

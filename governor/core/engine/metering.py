@@ -330,6 +330,7 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
         spent, boot = _spent_when_written(node, managed, step, spent, boot)
     then_tokens = managed.policy.budget.window_tokens
     began_at = run.first_step_at if run.first_step_at is not None else run.attempt_at
+    run.begin_metering(managed.history.meter.began_tokens, managed.history.paid_before)
     is_priced = node.ledger.compute.metered is not None and not managed.is_strangers
     window = managed.history.meter.add(
         run.tokens_total, trained_now, spent, boot, then_tokens, began_at,

@@ -184,6 +184,9 @@ class Run:
     spend_usd_micros: UsdMicros = UsdMicros(0)
     spend_rate_usd_micros_per_hour: UsdMicros | None = None  # None: the price is unknown.
     usd_micros_per_mtok: int | None = None
+    # Its total when its tokens began to be metered. None: this governor has metered none.
+    began_tokens: int | None = None
+    began_usd_micros: int = 0  # Its spend that no token has bought.
     reserve_usd_micros: UsdMicros | None = None  # The price of this run's own halt; None: unknown.
     # Budgets of its stage, labels, day and node, as they stand, and a command's ceiling that counts more than this run.
     caps: tuple[Cap, ...] = ()
@@ -258,6 +261,10 @@ class Run:
     def set_money(self, spend: UsdMicros, rate: UsdMicros | None, reserve: UsdMicros | None) -> None:
         """Set what the run has spent, its spend rate per hour, and the price of its own halt."""
         self.spend_usd_micros, self.spend_rate_usd_micros_per_hour, self.reserve_usd_micros = spend, rate, reserve
+
+    def begin_metering(self, began_tokens: int, began_usd_micros: int) -> None:
+        """Set from where on its tokens and its spend belong together."""
+        self.began_tokens, self.began_usd_micros = began_tokens, began_usd_micros
 
     def set_token_price(self, usd_micros_per_mtok: int | None) -> None:
         """Set what a million tokens cost over the last window."""

@@ -82,6 +82,7 @@ BARE = Policy("p", budget=Budget(tokens=10**9))
         ([], True),
         ([Policy("p", budget=Budget(usd(300)))], False),
         ([BARE, Policy("p", expected=Expected(usd_micros_per_mtok=1))], False),
+        ([BARE, Policy("p", expected=Expected(usd_micros_per_mtok_all_in=1))], False),
         ([Policy("p", expected=Expected(tokens_per_s=1e4))], True),
     ],
 )

@@ -33,7 +33,7 @@ ABOVE: Final = "gate"  # Why the run is halted.
 
 _OBSTACLES: Final = {
     "no_goal": "the run has no goal: pass total_steps to trainer_shim.attach(), or set [budget] tokens in the policy",
-    "no_limit": "there is nothing to compare with: set a ceiling, or [expected] usd_per_mtok in the policy",
+    "no_limit": "there is nothing to compare with: set a ceiling, or a price in [expected] of the policy",
     "no_tokens": "the run has told no tokens: have the trainer tell them, or give it a goal and the gate in steps",
     "price_unknown": "the price of this machine is unknown",
     "few_steps": "too few steps have told their time",
@@ -62,7 +62,9 @@ class _State:
     launch: int = 0  # What this attempt had cost at its first step.
     goal: int = 0
     unit: str = ""
-    goal_tokens: int | None = None
+    left_tokens: int = 0  # To the goal, and from where its spend begins.
+    paid_tokens: int = 0
+    began_tokens: int | None = None  # The first total that was seen, without its step. Over all attempts.
     line: str = field(default="", metadata=UNKEPT)  # What a person is told. Not stored: it has been told.
     last: Step | None = field(default=None, metadata=UNKEPT)  # The lead rank's.
     paused: bool = field(default=False, metadata=UNKEPT)  # The lead rank paused since its last step.
@@ -83,9 +85,12 @@ class Gate(Trigger):
     Asked in each attempt after `steps` steps, or `tokens` tokens. The cost is what is spent, plus the steps that are
     left at the mean time of the steps so far and the present rate. The goal is the `total_steps` of the trainer or the
     `tokens` of `[budget]`, whichever comes first. It fires when even the lower end of the forecast is above the
-    ceiling, less what is reserved for the halt: one-sided, 90 % over all the times that it is asked. Without a ceiling
-    it is compared with what the whole run costs by `[expected]`. The first step is left out; so are saves, and steps
-    with an evaluation.
+    ceiling, less what is reserved for the halt: one-sided, 90 % over all the times that it is asked. The first step is
+    left out; so are saves, and steps with an evaluation.
+
+    Without a ceiling it is compared with the plan: `[expected] usd_per_mtok_all_in` times all tokens that the run pays
+    for. Where only `usd_per_mtok` is planned, which has no start, the cost of what is left is compared with that times
+    the tokens left.
 
     QUIET once the upper end fits. In between it is UNKNOWN and asked again at each step, up to four times as many. It
     is answered once in an attempt. Resets at each attempt.
@@ -109,7 +114,7 @@ class Gate(Trigger):
         budget: Budget = params["budget"]
         expected: Expected = params["expected"]
         self._ceiling, self._tokens_goal = budget.ceiling_usd_micros, budget.tokens
-        self._per_mtok = expected.usd_micros_per_mtok
+        self._per_mtok, self._all_in = expected.usd_micros_per_mtok, expected.usd_micros_per_mtok_all_in
         self._after_steps: int = params["steps"]
         self._after_tokens: int = params["tokens"]
         self._state: _State = self._fresh()
@@ -118,9 +123,9 @@ class Gate(Trigger):
         return _State()
 
     def new_attempt(self, run: Run) -> None:
-        spent = self._state.spent_last
+        spent, began = self._state.spent_last, self._state.began_tokens
         super().new_attempt(run)
-        self._state.spent_before = spent
+        self._state.spent_before, self._state.began_tokens = spent, began
 
     # --- the steps ----------------------------------------------------------------------------------------------
 
@@ -146,6 +151,8 @@ class Gate(Trigger):
             state.first_step, state.first_number = event.step, number
             state.launch = max(0, run.spend_usd_micros - state.spent_before)
         state.steps = max(state.steps, number - state.first_number + 1)
+        if state.began_tokens is None and run.tokens_total is not None:
+            state.began_tokens = max(0, run.tokens_total - (event.tokens or 0))
         counted = run.counted_step
         # Until all ranks have told their tokens, those of the attempt before stand there.
         if state.from_step is None and counted is not None and state.first_step <= counted <= event.step:
@@ -214,7 +221,7 @@ class Gate(Trigger):
 
     def _obstacle(self, run: Run, goal: _Goal | None) -> str | None:
         """Why it cannot be asked, as far as waiting for its steps does not help."""
-        if self._ceiling is None and self._per_mtok is None:
+        if self._ceiling is None and self._per_mtok is None and self._all_in is None:
             return "no_limit"
         if goal is None and self._tokens_goal is None:
             return "no_goal"
@@ -232,14 +239,17 @@ class Gate(Trigger):
         left_s = total_ahead(list(state.own_s), goal.steps_left) if len(state.own_s) else None
         if left_s is None or left_s.low is None or left_s.high is None or (self._ceiling is None and not goal.tokens):
             return "few_steps"
-        spent = run.counted_usd_micros if self._ceiling is not None else run.spend_usd_micros
+        spent = run.counted_usd_micros if self._ceiling is not None else run.spend_usd_micros - run.began_usd_micros
         per_s = rate * NS_PER_S / NS_PER_HOUR
         low_s, high_s = (left_s.mid + WIDER * (end - left_s.mid) for end in (left_s.low, left_s.high))
         state.low, state.mid, state.high = (
             spent + round(max(0.0, seconds) * per_s) for seconds in (low_s, left_s.mid, high_s)
         )
         state.spent, state.reserve = spent, run.reserve_usd_micros or 0
-        state.done, state.goal, state.unit, state.goal_tokens = goal.done, goal.whole, goal.unit, goal.tokens
+        state.done, state.goal, state.unit = goal.done, goal.whole, goal.unit
+        if goal.tokens is not None:
+            began = run.began_tokens if run.began_tokens is not None else state.began_tokens or 0
+            state.left_tokens, state.paid_tokens = goal.tokens - (run.tokens_total or 0), goal.tokens - began
         return None
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
@@ -257,7 +267,9 @@ class Gate(Trigger):
         """What the run may have cost at its goal."""
         if self._ceiling is not None:
             return self._ceiling - self._state.reserve
-        return (self._per_mtok or 0) * (self._state.goal_tokens or 0) // MTOK
+        if self._all_in is not None:
+            return self._all_in * self._state.paid_tokens // MTOK
+        return self._state.spent + (self._per_mtok or 0) * self._state.left_tokens // MTOK
 
     def _least(self, ceiling: UsdMicros) -> UsdMicros:
         """The ceiling under which the next launch passes: it pays its start anew, and its halt may be reserved more."""
@@ -285,11 +297,9 @@ class Gate(Trigger):
         else:
             above = f"the {format_usd(UsdMicros(limit))} that its plan expects"
             least = None
-            per_mtok = _in_cents(state.high * MTOK // (state.goal_tokens or 1))
-            enough = f"a plan from {format_usd(per_mtok)} per 1M tokens on"
-        # Of what is left, as much as the rest of the limit pays for.
-        fits = state.done + (state.goal - state.done) * max(0, limit - state.spent) // max(1, state.high - state.spent)
-        fewer = f", or a goal of {fits:,} {state.unit}" if fits > state.done else ""
+            enough = self._planned_enough()
+        fits = self._fitting(limit)
+        fewer = f", or a goal of {fits:,} {state.unit}" if fits is not None else ""
         goal = f"{state.goal:,} {state.unit}"
         return firing(
             ABOVE,
@@ -305,11 +315,26 @@ class Gate(Trigger):
                 "enough_usd_micros": least,
                 "goal": state.goal,
                 "goal_unit": state.unit,
-                "would_fit": fits if fits > state.done else None,
+                "would_fit": fits,
                 "steps": state.steps,
                 "step_times": len(state.own_s),
             },
         )
+
+    def _planned_enough(self) -> str:
+        """The plan under which it passes."""
+        state, is_all_in = self._state, self._all_in is not None
+        usd_micros, tokens = (
+            (state.high, state.paid_tokens) if is_all_in else (state.high - state.spent, state.left_tokens)
+        )
+        per_mtok = format_usd(_in_cents(usd_micros * MTOK // max(1, tokens)))
+        return f"a plan from {per_mtok} per 1M tokens on{', all-in' if is_all_in else ''}"
+
+    def _fitting(self, limit: int) -> int | None:
+        """The goal that the ceiling pays for: of what is left, as much as the rest of it does. A plan has none."""
+        state = self._state
+        left = (state.goal - state.done) * max(0, limit - state.spent) // max(1, state.high - state.spent)
+        return state.done + left if self._ceiling is not None and left > 0 else None
 
 
 def _in_cents(usd_micros: int) -> UsdMicros:

@@ -224,6 +224,58 @@ def test_the_advice_counts_what_this_launch_had_cost_at_its_first_step_and_not_t
     assert gate.judge(at(10), run).evidence["enough_usd_micros"] == usd(52.09 + 99.90 + 2)
 
 
+def test_the_plan_that_would_do_is_told_in_what_it_is_compared_in() -> None:
+    """A second of start and 10 steps of a cent each, of 1,000 tokens: $0.11; 990,000 tokens are left, at $10 for 1M."""
+    for expected, enough in (
+        (Expected(usd_micros_per_mtok=usd(9)), "what would do: a plan from $10.00 per 1M tokens on"),
+        (Expected(usd_micros_per_mtok_all_in=usd(9)), "what would do: a plan from $10.01 per 1M tokens on, all-in"),
+    ):
+        gate = Gate({"steps": 10, "tokens": 0, "budget": Budget(None, 1_000_000), "expected": expected})
+        run = Run("r", 0, MonoNs(0))
+        for number in range(1, 11):
+            step = Step(at(number), None, "r", 0, number, attempt_step=number, tokens=1000, step_s=1.0)
+            run.step = run.attempt_step = run.counted_step = number
+            run.tokens_total = number * 1000
+            run.set_money(usd(0.01 + number / 100), usd(36), UsdMicros(0))
+            gate.observe(step, run)
+        finding = gate.judge(at(10), run)
+        assert finding.text.endswith(enough)
+        assert finding.evidence["would_fit"] is None, "a smaller goal has the same price"
+
+
+def test_money_and_tokens_from_before_the_meter_are_in_neither_side_of_a_plan() -> None:
+    """Half of the tokens and $50 are of a journal that was lost. What is left costs $5 of $5.50."""
+    expected = Expected(usd_micros_per_mtok_all_in=usd(11))
+    gate = Gate({"steps": 10, "tokens": 0, "budget": Budget(None, 1_000_000), "expected": expected})
+    run = Run("r", 0, MonoNs(0))
+    run.begin_metering(500_000, usd(50))
+    for number in range(1, 11):
+        step = Step(at(number), None, "r", 0, number, attempt_step=number, tokens=1000, step_s=1.0)
+        run.step = run.attempt_step = run.counted_step = number
+        run.tokens_total = 500_000 + number * 1000
+        run.set_money(usd(50 + number / 100), usd(36), UsdMicros(0))
+        gate.observe(step, run)
+    finding = gate.judge(at(10), run)
+    assert (finding.reading, finding.text) == (
+        Reading.QUIET, "gate passed: lands at $5.00 of $5.50 planned after 1,000,000 tokens",
+    )  # fmt: skip
+
+
+def test_of_a_run_that_comes_with_tokens_an_all_in_plan_pays_for_those_that_are_left() -> None:
+    """899,000 of 1M tokens are trained elsewhere: 101 steps of a cent are held against half of that."""
+    node = make_node(price_usd_micros_per_hour=usd(36), cloud="none", can_stop=False)
+    plan = Expected(usd_micros_per_mtok_all_in=usd(5))
+    policy = Policy("p", budget=Budget(tokens=1_000_000), expected=plan, rules=(rule("nonfinite"),))
+    node = new_node(node.facts, PolicySet((policy,), "digest").with_gate(AFTER_10), BootNs(0), WallNs(0))
+    begin(node, total_steps=None)
+    for number in range(1, 11):
+        said = {"step_s": 1.0, "tokens": 1000, "tokens_total": 899_000 + 1000 * number}
+        play(node, tick(number), a_step(number, when=number, **said))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    assert (incident.reason, incident.evidence["limit_usd_micros"]) == ("gate", usd(0.505))
+
+
 def _answer(ceiling: float, times: list[float]) -> str:
     """Of a run that costs a dollar a second."""
     budget = Budget(UsdMicros(round(ceiling * 1e6)))

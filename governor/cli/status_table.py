@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
-from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
+from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd, per_mtok_text
 from governor.reports.terminal import (
     command_ceiling_text,
     is_spent_known,
@@ -117,7 +117,7 @@ def _cells(run: Mapping[str, Any]) -> tuple[str, ...]:
         loss_text(run.get("loss")),
         _count(run.get("tokens_per_s")),
         _spent(run),
-        _usd(run.get("usd_per_mtok")),
+        _per_mtok(now) if (now := run.get("usd_per_mtok")) is not None else "-",
         _seconds(run.get("runway_s")),
         "-" if _is_unannounced(run) else f"{run['ranks_connected']}/{run['world_size']}",
         _age(run),
@@ -227,12 +227,14 @@ def _pace(run: Mapping[str, Any]) -> list[str]:
         planned = run.get("expected_tokens_per_s")
         parts.append(f"{_count(speed)} tokens/s" + (f" of {_count(planned)} expected" if planned is not None else ""))
     if window["usd_per_mtok"] is not None:
-        planned = run.get("expected_usd_per_mtok")
-        price = f"{_exact_usd(window['usd_per_mtok'])} per 1M"
-        parts.append(price + (f" of {_exact_usd(planned)} expected" if planned is not None else ""))
+        parts.append(f"{_per_mtok(window['usd_per_mtok'])} per 1M")
+    # A planned price has no start of an attempt, so only the steady one stands beside it.
+    planned, steady = run.get("expected_usd_per_mtok"), window.get("usd_per_mtok_steady")
+    if planned is not None and steady is not None:
+        parts.append(f"{_per_mtok(steady)} steady of {_per_mtok(planned)} expected")
     so_far = _against({"drift_frac": run.get("drift_frac"), "burn_rate": run.get("burn_rate")})
     if run.get("drift_frac") is not None and run.get("usd_per_mtok_steady") is not None:
-        so_far = [f"{_exact_usd(run['usd_per_mtok_steady'])} steady", *so_far]
+        so_far = [f"{_per_mtok(run['usd_per_mtok_steady'])} steady", *so_far]
     if run.get("drift_all_in_frac") is not None:
         so_far = [f"all-in drift {100 * run['drift_all_in_frac']:+.1f}%", *so_far]
     so_far = [*token_prices_text(run), *so_far]
@@ -339,9 +341,8 @@ def _usd(amount: float | None) -> str:
     return "-" if amount is None else format_usd(round(amount * MICROS_PER_USD))
 
 
-def _exact_usd(amount: float) -> str:
-    """To the micro-dollar: two prices of a million tokens may differ by less than a cent."""
-    return f"${amount:,.6f}"
+def _per_mtok(dollars: float) -> str:
+    return per_mtok_text(dollars * MICROS_PER_USD)
 
 
 def _count(value: float | None) -> str:

@@ -13,6 +13,7 @@ from governor.core.base.units import (
     format_duration,
     format_usd,
     is_spend_known,
+    per_mtok_text,
 )
 from governor.core.engine.idle_state import NODE
 from governor.core.halt.incident import NO_BOUNDARY
@@ -82,7 +83,7 @@ def live_line(run_status: Mapping[str, Any], columns: int = LIVE_COLUMNS_MAX) ->
         f"loss {loss_text(run_status.get('loss'))}",
         f"{_count(run_status.get('tokens_per_s'))} tok/s" if stepless_s is None else no_step_text(stepless_s),
         spend if known else _unpaid(run_status),
-        (_dollars(per_mtok) if per_mtok is not None else "$ -") + "/1M now",
+        (_per_mtok(per_mtok) if per_mtok is not None else "$ -") + "/1M now",
     ]
     if run_status.get("loss_unseen_steps"):
         parts.append("NO LOSS SEEN")
@@ -145,8 +146,8 @@ def token_prices_text(run_status: Mapping[str, Any]) -> list[str]:
             return []
         unpriced = format_duration(round(unpriced_s) * NS_PER_S)
         return [f"all-in price of its tokens unknown: for {unpriced} no price was known"]
-    twice = f" ({_dollars(useful)} useful)" if useful is not None and useful != all_in else ""
-    return [f"{_dollars(all_in)}/1M tokens all-in{twice}"]
+    twice = f" ({_per_mtok(useful)} useful)" if useful is not None and useful != all_in else ""
+    return [f"{_per_mtok(all_in)}/1M tokens all-in{twice}"]
 
 
 _CAUSES: Final = {
@@ -169,6 +170,10 @@ def wasted_text(run_status: Mapping[str, Any], above_frac: float = 0.0) -> list[
 
 def _dollars(amount: float) -> str:
     return format_usd(round(amount * MICROS_PER_USD))
+
+
+def _per_mtok(dollars: float) -> str:
+    return per_mtok_text(dollars * MICROS_PER_USD)
 
 
 def _unpaid(run_status: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from governor.core.base.units import format_usd, is_spend_known
+from governor.core.base.units import format_usd, is_spend_known, per_mtok_text
 from governor.text.table import plain
 
 Snapshot = Mapping[str, Any]
@@ -37,7 +37,7 @@ def spent_text(snapshot: Snapshot) -> str:
         return f"{own}: {plain(snapshot['paid_by'])} pays for the command"
     after = spent - int(snapshot.get("spend_at_verdict_usd_micros", spent))
     all_in = snapshot.get("usd_micros_per_mtok_all_in")
-    tokens = f", {format_usd(all_in)}/1M tokens all-in" if all_in is not None else ""
+    tokens = f", {per_mtok_text(all_in)}/1M tokens all-in" if all_in is not None else ""
     wasted = sum((snapshot.get("wasted_usd_micros") or {}).values())
     tokens += f", {format_usd(wasted)} of it wasted" if wasted else ""
     source = f"; price: {snapshot['price_source']}" if snapshot.get("price_source") else ""

@@ -141,6 +141,11 @@ def price_text(micros: int) -> str:
     return f"${cents}{micros % 10_000:04}".rstrip("0") if micros % 10_000 else f"${cents}"
 
 
+def per_mtok_text(micros: float) -> str:
+    """The price of a million tokens, to the micro-dollar: two of them may differ by less than a cent."""
+    return f"${micros / MICROS_PER_USD:,.6f}"
+
+
 def format_duration(duration_ns: int) -> str:
     """Return the two leading units: "1h 30m", "12.3s", "340ms"."""
     if duration_ns < NS_PER_S:

@@ -55,6 +55,7 @@ class Pace:
     usd_micros_per_mtok: int | None
     drift_frac: float | None  # Of its steady price from the expected one.
     burn_rate: float | None
+    steady_usd_micros_per_mtok: int | None = None  # Without the start of an attempt.
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,25 +197,25 @@ def _run_pace(managed: ManagedRun, plan: ExpectedCost, steady: Fraction | None) 
     if meter is None or meter.from_tokens <= meter.began_tokens:
         return None
     spent, tokens = meter.from_usd_micros, meter.from_tokens - meter.began_tokens
-    over = _drift_frac(steady, plan.usd_micros_per_mtok)
     if managed.history.unpriced_ns:
-        return _pace(None, over, None)
-    return _pace(per_mtok(spent - managed.history.paid_before, tokens), over, burn_rate(spent, tokens, plan))
+        return _pace(None, steady, None, plan)
+    price = per_mtok(spent - managed.history.paid_before, tokens)
+    return _pace(price, steady, burn_rate(spent, tokens, plan), plan)
 
 
 def _window_pace(window: Window, plan: ExpectedCost) -> Pace:
     if window.is_unpriced:
-        return _pace(None, None, None)
-    over = _drift_frac(per_mtok(window.steady_usd_micros, window.steady_tokens), plan.usd_micros_per_mtok)
-    price = per_mtok(window.usd_micros, window.tokens)
-    return _pace(price, over, burn_rate(window.usd_micros, window.tokens, plan))
+        return _pace(None, None, None, plan)
+    price, steady = per_mtok(window.usd_micros, window.tokens), per_mtok(window.steady_usd_micros, window.steady_tokens)
+    return _pace(price, steady, burn_rate(window.usd_micros, window.tokens, plan), plan)
 
 
-def _pace(price: Fraction | None, drift_frac: float | None, burnt: Fraction | None) -> Pace:
+def _pace(price: Fraction | None, steady: Fraction | None, burnt: Fraction | None, plan: ExpectedCost) -> Pace:
     return Pace(
         usd_micros_per_mtok=None if price is None else int(price),
-        drift_frac=drift_frac,
+        drift_frac=_drift_frac(steady, plan.usd_micros_per_mtok),
         burn_rate=None if burnt is None else float(burnt),
+        steady_usd_micros_per_mtok=None if steady is None else int(steady),
     )
 
 

@@ -286,6 +286,7 @@ def _window(ahead: Outlook) -> dict[str, Any] | None:
         "duration_s": window.duration_ns / NS_PER_S,
         "usd": _usd(window.usd_micros) if pace.usd_micros_per_mtok is not None else None,
         "usd_per_mtok": _usd(pace.usd_micros_per_mtok),
+        "usd_per_mtok_steady": _usd(pace.steady_usd_micros_per_mtok),
         "tokens_per_s": window.tokens_per_s if window.duration_ns else None,
         "tokens_wasted": window.wasted_tokens,
         "drift_frac": pace.drift_frac,

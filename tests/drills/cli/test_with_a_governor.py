@@ -79,7 +79,7 @@ def test_watch_without_a_terminal_is_a_line_a_second(governor: dict[str, Any], e
         lines = [process.stdout.readline() for _ in range(3)]
         process.send_signal(signal.SIGINT)
         assert process.wait(BOUND_S) == 0, "Ctrl-C is how one leaves"
-    assert lines[0] == lines[2] == "run7  training    step 41/200   loss NaN  50,000 tok/s  $12.35  $0.1194/1M now\n"
+    assert lines[0] == lines[2] == "run7  training    step 41/200   loss NaN  50,000 tok/s  $12.35  $0.119400/1M now\n"
 
 
 def test_watch_on_a_terminal_draws_in_place(governor: dict[str, Any], environ: dict[str, str]) -> None:

@@ -235,7 +235,7 @@ def test_an_entry_of_a_newer_governor_is_still_told() -> None:
 
 
 def test_the_live_line_is_one_bounded_line() -> None:
-    assert live_line(RUN) == "training    step 41/200   loss 3.2103  51,234 tok/s  $0.0123  $0.1194/1M now"
+    assert live_line(RUN) == "training    step 41/200   loss 3.2103  51,234 tok/s  $0.0123  $0.119400/1M now"
     halting = RUN | {"halt": {"stage": "SAVING", "incident_id": "i", "reason": "loss_nan " * 20}}
     assert len(live_line(halting)) <= LIVE_COLUMNS_MAX
 
@@ -243,8 +243,8 @@ def test_the_live_line_is_one_bounded_line() -> None:
 def test_a_narrow_live_line_leaves_out_what_matters_least() -> None:
     halting = RUN | {"halt": {"stage": "SAVING", "incident_id": "i", "reason": "loss_nan"}}
     whole = live_line(halting)
-    assert whole.endswith("51,234 tok/s  $0.0123  $0.1194/1M now  SAVING: loss_nan")
-    assert live_line(halting, 79) == whole.replace("  $0.1194/1M now", "")
+    assert whole.endswith("51,234 tok/s  $0.0123  $0.119400/1M now  SAVING: loss_nan")
+    assert live_line(halting, 79) == whole.replace("  $0.119400/1M now", "")
     assert live_line(halting, 60) == "training    step 41/200   $0.0123  SAVING: loss_nan"
     assert [len(live_line(halting, columns)) <= columns for columns in (20, 40, 60, 79)] == [True] * 4
 
@@ -284,7 +284,7 @@ def test_the_live_line_tells_absent_from_zero() -> None:
 
 def test_the_live_line_shows_no_speed_of_a_run_that_makes_no_step_and_names_what_it_cannot_judge() -> None:
     frozen = live_line(RUN | {"tokens_per_s": None, "stepless_s": 244.2, "loss_unseen_steps": 41})
-    told = "training    step 41/200   loss 3.2103  no step for 4m 4s  $0.0123  $0.1194/1M now  NO LOSS SEEN"
+    told = "training    step 41/200   loss 3.2103  no step for 4m 4s  $0.0123  $0.119400/1M now  NO LOSS SEEN"
     assert frozen == told
 
 
@@ -313,7 +313,7 @@ def test_quantities_read_well() -> None:
 def test_a_run_closes_with_what_it_came_to() -> None:
     ended = RUN | {"tokens_total": 1_679_360, "last_good": {"step": 40, "path": "/ckpt/step40"}}
     assert closing_line(ended, "ended with exit code 0") == (
-        "run7: ended with exit code 0; step 41/200; 1,679,360 tokens; spent $0.0123; $0.1194/1M tokens all-in; "
+        "run7: ended with exit code 0; step 41/200; 1,679,360 tokens; spent $0.0123; $0.119400/1M tokens all-in; "
         "last checkpoint: step 40, /ckpt/step40"
     )
     bare = RUN | {

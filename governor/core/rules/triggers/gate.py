@@ -9,7 +9,16 @@ from typing import Any, ClassVar, Final
 from governor.core.base.findings import QUIET, Finding, Reading, firing
 from governor.core.base.policy import Budget, Expected
 from governor.core.base.reservoir import Reservoir
-from governor.core.base.units import MICROS_PER_USD, MTOK, NS_PER_HOUR, NS_PER_S, MonoNs, UsdMicros, format_usd
+from governor.core.base.units import (
+    MICROS_PER_USD,
+    MTOK,
+    NS_PER_HOUR,
+    NS_PER_S,
+    MonoNs,
+    UsdMicros,
+    format_usd,
+    per_mtok_text,
+)
 from governor.core.events.inputs import Beat, Event, PhaseChange, Step
 from governor.core.money.forecast import total_ahead
 from governor.core.rules.trigger import Key, Trigger, is_step_time
@@ -327,7 +336,7 @@ class Gate(Trigger):
         usd_micros, tokens = (
             (state.high, state.paid_tokens) if is_all_in else (state.high - state.spent, state.left_tokens)
         )
-        per_mtok = format_usd(_in_cents(usd_micros * MTOK // max(1, tokens)))
+        per_mtok = per_mtok_text(-(-usd_micros * MTOK // max(1, tokens)))
         return f"a plan from {per_mtok} per 1M tokens on{', all-in' if is_all_in else ''}"
 
     def _fitting(self, limit: int) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.policy import Expected
-from governor.core.base.units import MICROS_PER_USD, NS_PER_S, DurationNs, MonoNs, format_duration
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration, per_mtok_text
 from governor.core.events.inputs import Event, Tick
 from governor.core.money.forecast import drift, per_mtok
 from governor.core.rules.trigger import FOREVER, Key, Trigger
@@ -101,8 +101,8 @@ class UsdPerMtok(Trigger):
             return QUIET
         return firing(
             "tokens_dear",
-            f"1M tokens cost ${float(actual) / MICROS_PER_USD:.4g} over the last {format_duration(self._window_ns)}, "
-            f"{float(over) + 1:.2f} times the expected ${self._expected / MICROS_PER_USD:.4g}",
+            f"1M tokens cost {per_mtok_text(float(actual))} over the last {format_duration(self._window_ns)}, "
+            f"{float(over) + 1:.2f} times the expected {per_mtok_text(self._expected)}",
             {
                 "usd_micros_per_mtok": int(actual),
                 "expected_usd_micros_per_mtok": self._expected,

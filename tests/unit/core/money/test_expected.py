@@ -166,10 +166,21 @@ def test_a_person_reads_expected_and_actual() -> None:
     *_, pace, waste = text.splitlines()
     assert waste == "llama: wasted $0.0010 ($0.0010 starting up)"
     assert pace == (
-        "llama: the last 1,000,000 tokens took 8.0s, 125,000 tokens/s of 500,000 expected, $0.008000 per 1M of "
-        "$0.004000 expected, drift +100.0%, burn rate 1.60; the run so far: $0.0060/1M tokens all-in, "
-        "$0.006285 steady, drift +57.1%, burn rate 1.20"
+        "llama: the last 1,000,000 tokens took 8.0s, 125,000 tokens/s of 500,000 expected, $0.008000 per 1M, "
+        "$0.008000 steady of $0.004000 expected, drift +100.0%, burn rate 1.60; the run so far: "
+        "$0.006000/1M tokens all-in, $0.006285 steady, drift +57.1%, burn rate 1.20"
     )
+
+
+def test_the_price_that_stands_beside_the_plan_is_the_one_that_has_drifted_from_it() -> None:
+    """The first step ends after a minute, which the planned price does not have. The others are on plan."""
+    node = started()
+    for number in range(1, 5):
+        told = a_step(number, when=59 + number, tokens=MTOK // 4, tokens_total=number * MTOK // 4, attempt_step=number)
+        play(node, tick(59 + number), told)
+    governor = {"node": "node-a", "mode": "enforce", "price_usd_per_hour": 3.6, "policies": ["p"]}
+    text = render_status({"governor": governor, "runs": [run_status(node.runs["llama"], at(63))]}, FILE)
+    assert "$0.063000 per 1M, $0.004000 steady of $0.004000 expected, drift +0.0%" in text
 
 
 def test_an_unknown_price_has_neither_drift_nor_burn_rate() -> None:
@@ -296,7 +307,7 @@ def test_three_prices_of_tokens_have_three_names_and_every_view_tells_the_same()
     by_status = tuple(round(status[f"usd_per_mtok{of}"] * MICROS_PER_USD) for of in ("", "_all_in", "_useful"))
     assert by_status == (4_000, 8_000 * MTOK // 1_500_000, 8_000)
     assert (reading.prices.last, reading.prices.all_in, reading.prices.useful) == by_status
-    assert "spent $0.0080; $0.0053/1M tokens all-in ($0.0080 useful)" in closing_line(status, "ended")
+    assert "spent $0.0080; $0.005333/1M tokens all-in ($0.008000 useful)" in closing_line(status, "ended")
     play(node, OperatorHalt(at(8), "llama", uid=0, reason="done"))
     incident = node.runs["llama"].incident
     assert incident is not None

@@ -227,8 +227,8 @@ def test_the_advice_counts_what_this_launch_had_cost_at_its_first_step_and_not_t
 def test_the_plan_that_would_do_is_told_in_what_it_is_compared_in() -> None:
     """A second of start and 10 steps of a cent each, of 1,000 tokens: $0.11; 990,000 tokens are left, at $10 for 1M."""
     for expected, enough in (
-        (Expected(usd_micros_per_mtok=usd(9)), "what would do: a plan from $10.00 per 1M tokens on"),
-        (Expected(usd_micros_per_mtok_all_in=usd(9)), "what would do: a plan from $10.01 per 1M tokens on, all-in"),
+        (Expected(usd_micros_per_mtok=usd(9)), "what would do: a plan from $10.000000 per 1M tokens on"),
+        (Expected(usd_micros_per_mtok_all_in=usd(9)), "what would do: a plan from $10.010000 per 1M tokens on, all-in"),
     ):
         gate = Gate({"steps": 10, "tokens": 0, "budget": Budget(None, 1_000_000), "expected": expected})
         run = Run("r", 0, MonoNs(0))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from governor.core.base.policy import Budget, PolicySet
 from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs, parse_utc, usd
 from governor.core.engine import step as engine
+from governor.core.engine.budgeting import grows_ns
 from governor.core.engine.node import Node, new_node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
@@ -334,3 +335,18 @@ def test_the_list_of_budgets_says_when_a_ceiling_is_met_as_its_run_does() -> Non
     [listed] = budgets_status(node, at(16.25))
     assert listed["reached_in_s"] == pytest.approx(234.75)
     assert listed["reached_in_s"] == run_status(node.runs["llama"], at(16.25))["ceiling_in_s"]
+
+
+def test_the_room_is_what_is_left_when_the_reserve_has_grown() -> None:
+    """Ten seconds at a tenth of a cent."""
+    bound = Binding(usd("0.3"), usd("0.1"), usd("0.02"), PRICE, "run:llama", reserve_grows_ns=10 * NS_PER_S)
+    assert bound.room_usd_micros == usd("0.27")
+
+
+def test_of_a_group_those_alone_let_the_reserve_grow_who_pay() -> None:
+    node = started("0.30")
+    trained(node, range(1, 17), 0)
+    budget = ScopedBudget(parse_scope("node"), usd(1), "x")
+    assert grows_ns(node, budget, at(16.25)) == 14_750_000_000
+    node.runs["llama"].is_separate = True
+    assert grows_ns(node, budget, at(16.25)) == 0

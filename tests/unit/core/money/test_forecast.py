@@ -186,3 +186,18 @@ def test_a_start_that_was_paid_for_is_expected_again() -> None:
 def test_a_windows_rate_is_that_of_its_training() -> None:
     assert rate_of(paused(8 * 3600, 120)) == pytest.approx(55_040_000, rel=1e-5)
     assert rate_of(windows([0.0])[0]) is None
+
+
+def test_a_reserve_that_grows_takes_half_of_the_room_at_most() -> None:
+    """$30 of room at $15/h are two hours. What is added to spend and reserve alike meets it in half of that."""
+    assert hit(reserve_grows_ns=NS_PER_HOUR // 2).after_ns == 3 * NS_PER_HOUR // 2  # type: ignore[attr-defined]
+    assert hit(reserve_grows_ns=10 * NS_PER_HOUR).after_ns == NS_PER_HOUR  # type: ignore[attr-defined]
+
+
+def test_a_start_that_was_dearer_than_the_training_is_paid_for_no_longer_than_it_took() -> None:
+    """15 s of training for $0.015 and 5 s of start for $0.05, as after a price that fell."""
+    start_ns = DurationNs(5 * NS_PER_S)
+    window = Window(
+        0, MTOK, DurationNs(20 * NS_PER_S), UsdMicros(65_000), 0, start_ns, start_usd_micros=UsdMicros(50_000)
+    )
+    assert window.paid_ns == 20 * NS_PER_S

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from governor.adapters.exporters.prometheus_metrics import METRICS
+from governor.core.base.policy import Budget, Expected, PolicySet
 from governor.core.base.units import MICROS_PER_USD, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.incidents import persist_incident
+from governor.core.engine.run_forecast import outlook
 from governor.core.events.inputs import OperatorHalt, PriceRead
 from governor.core.money.lines import Lines
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
@@ -256,3 +258,20 @@ def maybe_micros(dollars: float | None) -> int | None:
 
 def micros(dollars: float) -> int:
     return round(dollars * MICROS_PER_USD)
+
+
+def test_spend_that_no_token_has_bought_is_in_no_price() -> None:
+    """The journal had lost all but the run's charges: $0.05. From there nine steps and 12 s, $0.012."""
+    world = a_world()
+    policy = world.node.policies.policies[0]
+    plan = Expected(usd_micros_per_mtok_all_in=100_000)
+    world.node.policies = PolicySet((replace(policy, expected=plan, budget=Budget(window_tokens=STEP)),), "digest")
+    world.node.ledger.carry_in("llama", UsdMicros(50_000))
+    _plain(world)
+    world.tick()
+    ahead = outlook(world.node.runs["llama"], MonoNs(world.mono))
+    all_in = 12_000 * MICROS_PER_USD // (9 * STEP)
+    assert (ahead.prices.all_in, ahead.prices.useful) == (all_in, all_in)
+    assert ahead.drift_all_in_frac == pytest.approx(12_000 / 9 / STEP * MICROS_PER_USD / 100_000 - 1)
+    assert ahead.run_pace is not None
+    assert ahead.run_pace.usd_micros_per_mtok == 10_000 * MICROS_PER_USD // (9 * STEP)

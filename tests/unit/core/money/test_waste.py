@@ -13,7 +13,7 @@ from governor.core.base.policy import Budget
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs, UsdMicros
 from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.engine.node_journal import persist
-from governor.core.events.inputs import OperatorHalt, PriceRead, TrainerExited
+from governor.core.events.inputs import OperatorHalt, PriceRead, ProcessesSeen, TrainerExited
 from governor.core.money.charges import Line, LineKind, Unit
 from governor.core.money.lines import Lines
 from governor.core.money.reports.cost import Sum
@@ -274,3 +274,38 @@ def test_more_stages_than_are_kept_are_summed() -> None:
         split.count(Seen(number + 1, int, stage=f"stage{number}"))
     assert len(split.by_stage) == STAGES_MAX
     assert split.by_cause() == {SpentOn.START_UP: 2 * STAGES_MAX}
+
+
+def test_of_a_step_that_ends_after_the_verdict_the_halt_pays_from_the_verdict_on() -> None:
+    """The first step ends at 2 s, the verdict is at 3 s, and the step that was under way ends at 4 s."""
+    split = SpendSplit()
+
+    def spent_at(at: MonoNs) -> int:
+        return at * A_SECOND // NS_PER_S
+
+    first, verdict, last = (MonoNs(second * NS_PER_S) for second in (2, 3, 4))
+    split.count(Seen(2 * A_SECOND, spent_at, first_step_at=first, step_at=first))
+    split.count(Seen(5 * A_SECOND, spent_at, first_step_at=first, step_at=last, halting_since=verdict))
+    assert split.by_cause() == {
+        SpentOn.START_UP: 2 * A_SECOND, SpentOn.TRAINING: A_SECOND, SpentOn.HALT: 2 * A_SECOND,
+    }  # fmt: skip
+
+
+def test_frames_of_a_halt_that_is_closed_are_valued_at_nothing_more() -> None:
+    """A step that is read a second after the last tick: nobody pays for that second."""
+    world = a_world(can_stop=False)
+    world.hear()
+    steps(world, range(1, 6), began=2)
+    until(world, 6.25)
+    world.play(OperatorHalt(MonoNs(world.mono), "llama", uid=0, reason="enough"))
+    until(world, 25)
+    managed = world.node.runs["llama"]
+    incident, meter = managed.incident, managed.history.meter
+    assert incident is not None
+    assert meter is not None
+    world.play(ProcessesSeen(MonoNs(world.mono), incident.incident_id, ()))
+    assert incident.is_closed
+    spent = world.node.ledger.spend("llama")
+    assert managed.run.spend_rate_usd_micros_per_hour
+    world.play(a_step(6, when=26, run="llama", attempt_step=6, tokens=10_000, tokens_total=60_000))
+    assert (meter.progress_tokens, meter.step_usd_micros) == (60_000, spent)

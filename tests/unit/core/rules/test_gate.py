@@ -28,6 +28,7 @@ from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Ask, Effect
 from governor.core.events.inputs import OperatorHold, Step
+from governor.core.money.budgets import Cap
 from governor.core.rules.triggers.gate import Gate
 from governor.core.runs import intake
 from governor.core.runs.state import Run
@@ -310,3 +311,17 @@ def test_where_the_cost_is_just_the_ceiling_nine_of_ten_are_not_answered_wrongly
 @pytest.mark.parametrize(("factor", "answer"), [(0.5, "gate"), (2.0, "gate_passed")])
 def test_far_from_the_ceiling_it_is_always_answered_and_rightly(factor: float, answer: str) -> None:
     assert set(_answers(factor)) == {answer}
+
+
+def test_under_a_commands_ceiling_what_the_command_has_spent_counts() -> None:
+    """$5 of $14.50 went to another user's run below it. Its own $0.10 and what is left would fit."""
+    gate = Gate({"steps": 10, "tokens": 0, "budget": Budget(usd(14.5)), "expected": Expected()})
+    run = Run("r", 0, MonoNs(0), total_steps=1000)
+    for number in range(1, 11):
+        step = Step(at(number), None, "r", 0, number, attempt_step=number, step_s=1.0)
+        run.step = run.attempt_step = number
+        run.set_money(usd(number / 100), usd(36), UsdMicros(0))
+        run.set_caps((Cap("run:r", usd(14.5), usd(5 + number / 100), UsdMicros(0), usd(36)),))
+        gate.observe(step, run)
+    finding = gate.judge(at(10), run)
+    assert (finding.reason, finding.evidence["landing_usd_micros"]) == ("gate", usd(15))

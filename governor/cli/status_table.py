@@ -117,7 +117,7 @@ def _cells(run: Mapping[str, Any]) -> tuple[str, ...]:
         loss_text(run.get("loss")),
         _count(run.get("tokens_per_s")),
         _spent(run),
-        _per_mtok(now) if (now := run.get("usd_per_mtok")) is not None else "-",
+        _usd(run.get("usd_per_mtok")),  # Shorter than elsewhere: a row has to fit into 80 columns.
         _seconds(run.get("runway_s")),
         "-" if _is_unannounced(run) else f"{run['ranks_connected']}/{run['world_size']}",
         _age(run),

@@ -40,7 +40,7 @@ def test_a_run_has_one_line_where_ranks_and_last_frame_make_room_for_it(name: st
 @pytest.mark.parametrize(("name", "columns"), [("ab", 60), ("plain-1123-083517-21261", 80)])
 def test_no_figure_is_left_out_for_a_long_name(name: str, columns: int) -> None:
     shown = " ".join(table_of(columns, run=name, **QUIET, **FIGURES)).split()
-    assert {"2,549", "$2.200000", "13h", "1/1", "100ms", name} <= {*shown}
+    assert {"2,549", "$2.20", "13h", "1/1", "100ms", name} <= {*shown}
 
 
 def test_a_name_that_leaves_no_room_for_a_line_of_its_own_is_wrapped() -> None:

@@ -18,8 +18,9 @@ from governor.core.money.lines import Lines
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.views.status import run_status
 from governor.reports.terminal import closing_line, live_line
+from tests.unit.core.engine.test_launched_command import launched, pass_time
 from tests.unit.core.engine.test_metering import World
-from tests.unit.core.engine.test_step import hello, peer
+from tests.unit.core.engine.test_step import hello, peer, play
 from tests.unit.core.money.test_waste import FEE, a_world, end, stage_row, steps, until
 
 
@@ -108,9 +109,9 @@ def _priced_while_it_starts(world: World) -> None:
     end(world)
 
 
-def learn_price(world: World) -> None:
+def learn_price(world: World, since: WallNs | None = None) -> None:
     now, boot, wall = MonoNs(world.mono), BootNs(world.boot), WallNs(world.boot + world.wall_offset)
-    world.play(PriceRead(now, boot, wall, UsdMicros(3_600_000), "x", "2026-11-01"))
+    world.play(PriceRead(now, boot, wall, UsdMicros(3_600_000), "x", "2026-11-01", since))
 
 
 def _halted(world: World) -> None:
@@ -205,6 +206,30 @@ def test_windows_before_the_price_was_known_have_none_in_any_view() -> None:
     world.restart()
     world.tick()
     assert shown_of(world)["usd_per_mtok_all_in"] is None, "the next governor has forgotten it"
+
+
+def test_a_price_that_reaches_back_to_the_start_makes_all_of_it_known() -> None:
+    world = a_world(price_usd_micros_per_hour=None)
+    world.hear()
+    steps(world, range(1, 6), began=2)
+    until(world, 6.5)
+    learn_price(world, since=WallNs(world.wall_offset))
+    steps(world, range(6, 10), began=7, first=6)
+    until(world, 12)
+    status = shown_of(world)
+    assert micros(status["usd_per_mtok_all_in"]) == 12_000 * MICROS_PER_USD // (9 * STEP)
+    assert status["usd_per_mtok"] is None, "the window has money of before it, too"
+
+
+def test_time_of_a_command_that_waited_without_a_price_is_the_runs_that_takes_it_over() -> None:
+    node = launched(ceiling=None)
+    node.ledger.compute.metered = None
+    pass_time(node, 10)
+    now = node.ledger.charged_to
+    play(node, PriceRead(MonoNs(now), now, node.wall(MonoNs(now)), UsdMicros(3_600_000), "x", "2026-11-01"))
+    pass_time(node, 20, 11)
+    play(node, hello(0, 20, run="other", world_size=1))
+    assert node.runs["other"].history.unpriced_ns == now > 0
 
 
 def big_steps(world: World, numbers: range) -> None:

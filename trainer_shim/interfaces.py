@@ -151,6 +151,9 @@ class Watch(Protocol):
     def waits_for_evaluation(self) -> bool:
         """Delegate mode: as before_evaluation, for what wants_save() has told and is not saved yet. False: save now."""
 
+    def ends_with_save(self) -> bool:
+        """Delegate mode: whether what wants_save() has told is a halt's. Then delegate_saved() does not return."""
+
     def wants_save(self, step: int) -> Optional[str]:
         """Delegate mode (HF Trainer): as at_boundary, but at the agreed step return its kind instead of saving.
 
@@ -208,6 +211,10 @@ class NoWatch:
     def waits_for_evaluation(self) -> bool:
         """Nothing ends it meanwhile."""
         return True
+
+    def ends_with_save(self) -> bool:
+        """Nobody halts it."""
+        return False
 
     def wants_save(self, step: int) -> Optional[str]:
         """Nobody asks."""

@@ -21,7 +21,7 @@ from .progress import Progress
 from .saving import checkpoint, patience
 from .saving.agreement_thread import AgreementThread
 from .saving.open_requests import OWN, CheckpointRequest, OpenRequests
-from .saving.resuming import resume_at, resume_from
+from .saving.resuming import DATA_ANEW, resume_at, resume_from
 from .saving.save_at_step import SaveAtStep
 from .saving.step_gate import StepGate
 from .saving.store import connect, next_meeting
@@ -32,10 +32,6 @@ from .signal_wakeup import SignalWakeup, signal_number
 REQUIRED_WAIT_S = 10.0  # COSTGOV_REQUIRED: the service may be starting beside us.
 BYE_WAIT_S = 0.5  # At exit, for the last acks and bye to be confirmed.
 LINGER_S = 60.0  # At exit, for a checkpoint that every rank has written to become durable.
-DATA_ANEW = (
-    "resume(): the checkpoint knows no place in the data. What the loop draws by the generators of torch, numpy and "
-    "python goes on, but for what it had drawn ahead; a loader begins anew, unless it is shim.wrap_loader(loader)"
-)
 OWN_REQUEST_NS = 600_000_000_000  # As the default grace: a 70B checkpoint to shared storage takes minutes.
 
 
@@ -167,6 +163,9 @@ class Watcher:
 
     def waits_for_evaluation(self) -> bool:
         return self._save_at_step.waits_for_evaluation()
+
+    def ends_with_save(self) -> bool:
+        return self._save_at_step.ends_with_save()
 
     def wants_save(self, step: int) -> Optional[str]:
         self._save_at_step.delegate()

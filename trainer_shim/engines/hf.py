@@ -11,7 +11,7 @@ accelerator.backward or engine.backward: `logging_nan_inf_filter` hides non-fini
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 from weakref import ref
 
 from trainer_shim import timing
@@ -71,7 +71,7 @@ class TrainerKind:
         wrapped = trainer.model_wrapped
         if getattr(trainer, "is_deepspeed_enabled", False) and hasattr(wrapped, "global_steps"):
             return deepspeed_engine.replicas_of(wrapped)
-        return _replicas(trainer)
+        return replicas.of_trainer(trainer)
 
     def step(self) -> int:
         return int(self._trainer.state.global_step)
@@ -201,7 +201,8 @@ class TrainerRun:
         """Report the step, where no engine does. Save if every rank shall.
 
         What is good waits until the step is logged, evaluated and saved by the Trainer itself: two saves of one step at
-        a time would write to one place. A halt for a NaN waits for none of it, and its checkpoint has another name.
+        a time would write to one place. A halt waits for no on_save, see _save_checkpoint(). One for a NaN waits for
+        nothing, and its checkpoint has another name.
         """
         meter, step = self._meter, int(state.global_step)
         self._at_epoch_end = self._is_own_saved = self._is_ours_saved = self._is_suspect = False
@@ -227,12 +228,22 @@ class TrainerRun:
         self._at_epoch_end = True
 
     def _save_aside(self, step: int, evaluation_due: bool = False) -> None:
-        meter = self._meter
-        part = meter.clock.switch(timing.CHECKPOINT)
-        path, error = attempt(self._saver.save_aside, step)
-        self._is_ours_saved = error is None and not self._is_suspect
+        path, error = self._stage(step)
         if path is not None and self._is_ours_saved and self._is_own_saved:
             attempt(self._saver.add_own_files, step, path)
+        self._report(path, error, evaluation_due)
+
+    def _stage(self, step: int) -> Tuple[Optional[str], Optional[Exception]]:
+        part = self._meter.clock.switch(timing.CHECKPOINT)
+        path, error = attempt(self._saver.save_aside, step)
+        self._is_ours_saved = error is None and not self._is_suspect
+        self._meter.clock.switch(part)
+        return path, error
+
+    def _report(self, path: Optional[str], error: Optional[Exception], evaluation_due: bool = False) -> None:
+        """What was asked for is saved, or is not. For a halt this does not return."""
+        meter, self._asked = self._meter, None
+        part = meter.clock.switch(timing.CHECKPOINT)
         meter.expect_evaluation(evaluation_due)
         meter.watch.delegate_saved(path, None if error is None else "%s: %s" % (type(error).__name__, error))
         meter.expect_evaluation(False)
@@ -260,20 +271,44 @@ class TrainerRun:
 
     @guarded()
     def _save_asked(self, step: int) -> None:
-        trainer, meter = self._trainer, self._meter
         if self._is_own_saved and self._saver.saves_whole():
-            self._asked = None
-            meter.clock.switch(timing.CHECKPOINT)
-            meter.watch.delegate_saved(self._saver.path_of(step), None)
-            meter.clock.switch(timing.GAP)
-        elif self._at_epoch_end or not self._has_place or not _epoch_follows(trainer):
+            self._report(self._saver.path_of(step), None)
+        elif self._at_epoch_end or not self._has_place or not _epoch_follows(self._trainer):
             self._take_aside(step)
+
+    def _is_halt(self) -> bool:
+        """Whether a halt waits for what the Trainer does in this step. Its on_save, an upload say, may outlast it."""
+        return self._asked is not None and self._meter.watch.ends_with_save()
+
+    def _evaluates_yet(self) -> bool:
+        return not self._at_epoch_end and _epoch_follows(self._trainer, "eval_strategy")
+
+    @guarded()
+    def _halt_before_own(self) -> Optional[Exception]:
+        """Where the Trainer's own save would be less than ours, a halt saves ours first. Return why that failed."""
+        if self._asked is None or not self._is_halt() or self._saver.saves_whole():
+            return None
+        path, error = self._stage(self._asked)
+        # One process alone still has the Trainer save. Of several, others stand still: it would wait for them.
+        if error is None or int(self._trainer.args.world_size) > 1:
+            self._report(path, error, self._evaluates_yet())
+            return None
+        return error
+
+    @guarded()
+    def _halt_after_own(self, failure: Optional[Exception]) -> None:
+        """What the Trainer has saved is all that a halt gets, or ours has failed: callbacks come after that."""
+        if failure is not None:
+            self._report(None, failure)
+        elif self._asked is not None and self._is_halt() and self._saver.saves_whole():
+            self._report(self._saver.path_of(self._asked), None, self._evaluates_yet())
 
     def _save_checkpoint(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The Trainer saves, or we have it save. After a NaN its own saves delete no older one for a while."""
         meter = self._meter
         if not meter.announces_saves:
             return _in_phase(meter, "checkpoint", original, *args, **kwargs)
+        failure = self._halt_before_own()
         weights.look(meter.progress, self._saver.trained)
         step = int(self._trainer.state.global_step)
         attempt(self._saver.forget, step, self._is_ours_saved)
@@ -283,6 +318,7 @@ class TrainerRun:
         self._is_own_saved = True
         if self._sparing.is_first and not is_good and self._trainer.is_world_process_zero():
             print_line(_HARMED % os.path.basename(self._saver.path_of(step)))
+        self._halt_after_own(failure)
         return result
 
     @guarded()
@@ -329,10 +365,10 @@ def _lacks_evaluation(place: str) -> bool:
     return bool((noted.get("position") or {}).get(patience.DUE))
 
 
-def _epoch_follows(trainer: Any) -> bool:
+def _epoch_follows(trainer: Any, *names: str) -> bool:
     """Whether this step ends an epoch, at whose end the Trainer evaluates or saves: it does that next."""
     args, control = trainer.args, trainer.control
-    told = (getattr(args, "eval_strategy", None), getattr(args, "save_strategy", None))
+    told = [getattr(args, name, None) for name in names or ("eval_strategy", "save_strategy")]
     if "epoch" not in [getattr(one, "value", one) for one in told]:
         return False
     ends = control.should_epoch_stop or control.should_training_stop
@@ -353,24 +389,6 @@ def _in_phase(meter: StepMeter, phase: str, original: Callable[..., Any], *args:
         return original(*args, **kwargs)
     finally:
         meter.exit_phase(part, phase == "eval")
-
-
-def _replicas(trainer: Any) -> Replicas:
-    """All ranks but those of tensor parallelism: the Trainer feeds parts of sequences under context parallelism."""
-    world, place = int(trainer.args.world_size), int(trainer.args.process_index)
-    split_at_loading = getattr(getattr(trainer.model, "config", None), "distributed_config", None)
-    if (getattr(split_at_loading, "pp_size", None) or 1) > 1:
-        return replicas.unknown(world, "the Trainer does not say what its pipeline's stages see")
-    parallel = getattr(trainer.accelerator, "parallelism_config", None)
-    asked = getattr(trainer, "get_tp_size", None)
-    told = asked() if asked is not None else getattr(trainer.model, "_tp_size", None)
-    split = int(told or getattr(parallel, "tp_size", None) or 1)
-    if split == 1:
-        return Replicas(world, "the Trainer's world size", place)
-    mesh = getattr(trainer.accelerator, "torch_device_mesh", None) or getattr(trainer.model, "_device_mesh", None)
-    found = None if mesh is None else replicas.of_mesh(mesh, None, world, is_cut=True)
-    place_known = found.place if found is not None and found.ranks == world // split else None
-    return Replicas(world // split, "the Trainer's world size and tensor parallelism", place_known)
 
 
 def _nothing() -> None:

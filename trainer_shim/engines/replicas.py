@@ -30,6 +30,27 @@ def unknown(world: int, why: str = "nothing shows how many of them see different
     return Replicas(None, "%d ranks, and %s: %s" % (world, why, HINT))
 
 
+def of_trainer(trainer: Any) -> Replicas:
+    """Return those of a transformers.Trainer: all but those of tensor parallelism.
+
+    It feeds parts of sequences under context parallelism.
+    """
+    world, place = int(trainer.args.world_size), int(trainer.args.process_index)
+    split_at_loading = getattr(getattr(trainer.model, "config", None), "distributed_config", None)
+    if (getattr(split_at_loading, "pp_size", None) or 1) > 1:
+        return unknown(world, "the Trainer does not say what its pipeline's stages see")
+    parallel = getattr(trainer.accelerator, "parallelism_config", None)
+    asked = getattr(trainer, "get_tp_size", None)
+    told = asked() if asked is not None else getattr(trainer.model, "_tp_size", None)
+    split = int(told or getattr(parallel, "tp_size", None) or 1)
+    if split == 1:
+        return Replicas(world, "the Trainer's world size", place)
+    mesh = getattr(trainer.accelerator, "torch_device_mesh", None) or getattr(trainer.model, "_device_mesh", None)
+    found = None if mesh is None else of_mesh(mesh, None, world, is_cut=True)
+    place_known = found.place if found is not None and found.ranks == world // split else None
+    return Replicas(world // split, "the Trainer's world size and tensor parallelism", place_known)
+
+
 def of_module(model: Any, batch: Any) -> Replicas:
     """Return those of a torch module that is fed `batch` now."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)

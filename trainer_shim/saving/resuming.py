@@ -23,6 +23,10 @@ from .weights_sample import Sampled, lacking, sample
 CANDIDATES_MAX = 32  # Going back further costs so much training that a person should decide.
 _WAIT_S = 300.0  # Ranks reach resume() minutes apart when their images or imports load slowly.
 _POLL_S = 0.05
+DATA_ANEW = (
+    "resume(): the checkpoint knows no place in the data. What the loop draws by the generators of torch, numpy and "
+    "python goes on, but for what it had drawn ahead; a loader begins anew, unless it is shim.wrap_loader(loader)"
+)
 
 
 def resume_from(

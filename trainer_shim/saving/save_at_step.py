@@ -161,6 +161,10 @@ class SaveAtStep:
         self._say_saved_before(order)
         return False
 
+    def ends_with_save(self) -> bool:
+        """Delegate mode: whether this rank parks once the framework has saved."""
+        return self._delegated is not None and self._delegated.park
+
     def _say_saved_before(self, order: Order) -> None:
         if self._rank == 0:
             patience.say_saved_before(order.step)

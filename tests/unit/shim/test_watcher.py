@@ -22,7 +22,8 @@ from tests.unit.wire.test_frames import Parcel
 from trainer_shim import wire
 from trainer_shim.progress import Progress
 from trainer_shim.saving import checkpoint, rng
-from trainer_shim.watcher import DATA_ANEW, Watcher
+from trainer_shim.saving.resuming import DATA_ANEW
+from trainer_shim.watcher import Watcher
 
 
 @pytest.fixture

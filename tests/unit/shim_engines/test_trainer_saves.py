@@ -88,10 +88,17 @@ class Trainer:
         (path / "trainer_state.json").write_text(json.dumps({"global_step": self.state.global_step}))
 
 
+class Parked(BaseException):
+    """Here a rank stands until it is ended."""
+
+
 class Asks(NoWatch):
-    def __init__(self, step: int, kind: str, waits: bool) -> None:
+    def __init__(self, step: int, kind: str, waits: bool, halts: bool = False) -> None:
         self.step, self.kind, self.saved = step, kind, list[tuple[str | None, str | None]]()
-        self.waits = waits
+        self.waits, self.halts = waits, halts
+
+    def ends_with_save(self) -> bool:
+        return self.halts
 
     def waits_for_evaluation(self) -> bool:
         return self.waits
@@ -101,6 +108,8 @@ class Asks(NoWatch):
 
     def delegate_saved(self, path: str | None, error: str | None) -> None:
         self.saved.append((path, error))
+        if self.halts:
+            raise Parked
 
 
 def trained(trainer: Trainer, asked: int, kind: str = "good", steps: int = 6, waits: bool = True) -> list[str]:
@@ -110,14 +119,17 @@ def trained(trainer: Trainer, asked: int, kind: str = "good", steps: int = 6, wa
     return list(Path(str(path)).relative_to(trainer.root).parts)
 
 
-def saved(trainer: Trainer, asked: int, kind: str, steps: int, waits: bool) -> tuple[str | None, str | None]:
+def saved(
+    trainer: Trainer, asked: int, kind: str, steps: int, waits: bool, halts: bool = False
+) -> tuple[str | None, str | None]:
     meter = StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
-    meter.watch = watch = Asks(asked, kind, waits)
+    meter.watch = watch = Asks(asked, kind, waits, halts)
     run = TrainerRun(trainer, meter, TrainerSaver(meter, trainer))
     hooks.replace(run._undo, trainer, "_save_checkpoint", hooks.around(run._save_checkpoint))
     hooks.replace(run._undo, trainer, "evaluate", hooks.around(run._evaluate))
     hooks.replace(run._undo, trainer, "_maybe_log_save_evaluate", hooks.around(run._after_step))
-    trainer.train(steps, run)
+    with contextlib.suppress(Parked):
+        trainer.train(steps, run)
     (only,) = watch.saved
     return only
 
@@ -193,6 +205,44 @@ def test_where_ours_fails_the_trainers_own_of_that_step_is_there(tmp_path: Path)
     assert saved(trainer, 3, "good", 3, True) == (None, "OSError: full")
     assert trainer.log == ["own", "on_save", "aside"]
     assert {path.name for path in tmp_path.glob("checkpoint-*")} == {"checkpoint-3"}
+
+
+@pytest.mark.parametrize(
+    ("only_model", "strategies", "log"),
+    [
+        (False, (), ["own"]),
+        (True, (), ["aside"]),
+        (True, ("epoch",), ["aside"]),
+        (False, ("epoch", "epoch"), ["eval", "own"]),
+        (True, ("epoch", "epoch"), ["eval", "aside"]),
+    ],
+)
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_halt_waits_for_no_callbacks_on_save(
+    tmp_path: Path, waits: bool, only_model: bool, strategies: tuple[str, ...], log: list[str]
+) -> None:
+    """An upload there may outlast the grace. Less than the whole the Trainer saves first no more, either."""
+    trainer = Trainer(tmp_path, {} if len(strategies) == 2 else {"save": 4}, only_model, *strategies)
+    path, error = saved(trainer, 4, "good", 4, True if "eval" in log else waits, halts=True)
+    assert (trainer.log, error) == (log, None)
+    assert path == str(tmp_path / ("checkpoint-4" if "own" in log else "costgov-saving-4/checkpoint-4"))
+
+
+def test_in_a_loop_of_a_subclasss_own_a_halt_waits_for_no_callbacks_either(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path, {"save": 1}, True)
+    assert saved(trainer, 1, "good", 1, True, halts=True) == (str(tmp_path / "costgov-saving-1/checkpoint-1"), None)
+    assert trainer.log == ["aside"]
+
+
+@pytest.mark.parametrize(("ranks", "log"), [(1, ["aside", "own"]), (2, ["aside"])])
+def test_where_ours_fails_in_a_halt_one_process_alone_saves_the_trainers_own(
+    tmp_path: Path, ranks: int, log: list[str]
+) -> None:
+    """Of several ranks the others stand still, and the one that has failed would wait for them in that save."""
+    trainer = Trainer(tmp_path, {"save": 3}, True)
+    trainer.fails, trainer.args.world_size = {"aside"}, ranks
+    assert saved(trainer, 3, "good", 3, True, halts=True) == (None, "OSError: full")
+    assert trainer.log == log
 
 
 def test_what_the_trainer_saves_over_ours_without_the_optimizer_is_still_gone_on_from(tmp_path: Path) -> None:

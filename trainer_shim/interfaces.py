@@ -85,6 +85,9 @@ class OwnMeans(OwnCheckpoints, Protocol):
     def final_path(self, path: str, step: int, kind: str) -> str:
         """Return where the staged checkpoint `path` belongs once it is whole and durable."""
 
+    def discard(self, step: int) -> None:
+        """The save of `step` has failed, and all ranks have left it: remove what is staged of it. Raises OSError."""
+
     def resume_directory(self) -> str:
         """Return where the framework keeps its checkpoints."""
 

@@ -78,7 +78,7 @@ class Watcher:
         meeting = next_meeting("watch", environ)
         prefix = "costgov/%s/%s/%s" % (place.run, place.attempt, meeting)
         self._connect = functools.partial(connect, place.world_size, prefix, meeting)
-        self._save_at_step = SaveAtStep(place.rank, self._gate, progress, saver, self._governor)
+        self._save_at_step = SaveAtStep(place.rank, self._gate, progress, saver, self._governor, place.world_size == 1)
         self._agreement = AgreementThread(
             place, self._gate, self._save_at_step, self._requests, self._connect, self._note_last_good, absent
         )
@@ -133,6 +133,7 @@ class Watcher:
         if tokens_total is not None or "tokens" in fields:  # Tokens without a total: it is no longer known.
             self._save_at_step.note_tokens(tokens_total)
         if self._alive:
+            self._save_at_step.step_passed(fields.get("step", 0))
             if self._said_bye:
                 self._go_on()
             # A step that alone is a reason to halt leaves at once. The others can wait.

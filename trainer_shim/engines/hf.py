@@ -229,16 +229,21 @@ class TrainerRun:
 
     def _save_aside(self, step: int, evaluation_due: bool = False) -> None:
         path, error = self._stage(step)
-        if path is not None and self._is_ours_saved and self._is_own_saved:
-            attempt(self._saver.add_own_files, step, path)
         self._report(path, error, evaluation_due)
 
     def _stage(self, step: int) -> Tuple[Optional[str], Optional[Exception]]:
         part = self._meter.clock.switch(timing.CHECKPOINT)
         path, error = attempt(self._saver.save_aside, step)
+        if path is not None and self._is_own_saved and not self._is_suspect:
+            _, error = attempt(self._saver.add_own_files, step, path)
         self._is_ours_saved = error is None and not self._is_suspect
+        if error is not None and self._is_alone():  # Of several ranks others may still write there.
+            attempt(self._saver.discard, step)
         self._meter.clock.switch(part)
-        return path, error
+        return (path if error is None else None), error
+
+    def _is_alone(self) -> bool:
+        return int(getattr(self._trainer.args, "world_size", 1)) == 1
 
     def _report(self, path: Optional[str], error: Optional[Exception], evaluation_due: bool = False) -> None:
         """What was asked for is saved, or is not. For a halt this does not return."""
@@ -290,7 +295,7 @@ class TrainerRun:
             return None
         path, error = self._stage(self._asked)
         # One process alone still has the Trainer save. Of several, others stand still: it would wait for them.
-        if error is None or int(self._trainer.args.world_size) > 1:
+        if error is None or not self._is_alone():
             self._report(path, error, self._evaluates_yet())
             return None
         return error

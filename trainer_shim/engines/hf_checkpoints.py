@@ -203,6 +203,11 @@ class TrainerSaver(base.PositionSaver):
             time.sleep(_STATE_POLL_S)
         return False
 
+    def discard(self, step: int) -> None:
+        """Remove what is staged of a save that has failed: the Trainer's own next save needs the room."""
+        if self._trainer.is_local_process_zero():
+            publish.discard(publish.staging_directory(self.resume_directory(), step))
+
     def has_state(self, path: str) -> bool:
         """Whether train() can go on from a checkpoint of the Trainer's, as far as its own last file shows."""
         return _step_of(path) is not None

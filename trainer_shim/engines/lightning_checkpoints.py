@@ -225,6 +225,9 @@ class LightningSaver(base.PositionSaver):
         """It is written where it stays."""
         return path
 
+    def discard(self, step: int) -> None:
+        """Nothing is staged."""
+
     def join_ranks(self) -> None:
         """Let the ranks meet: fit() would do that, and passes over what is done."""
         self._trainer.strategy.setup_environment()

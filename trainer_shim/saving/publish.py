@@ -95,6 +95,13 @@ def remove_abandoned(directory: str) -> None:
         shutil.rmtree(staging, ignore_errors=True)
 
 
+def discard(staging: str) -> None:
+    """Remove what a save of this run has left there, which has failed: others need its room. A whole one stays."""
+    if os.path.isdir(staging) and not _has_whole(staging):
+        _let_go()
+        shutil.rmtree(staging, ignore_errors=True)
+
+
 def _set_aside(staging: str) -> bool:
     """Rename it if it is abandoned, under a lock that nobody who writes there lets us have."""
     try:

@@ -37,6 +37,7 @@ class SaveAtStep:
         progress: Progress,
         saver: Optional[Saver],
         governor: GovernorSocket,
+        is_alone: bool = False,
     ) -> None:
         self._rank = rank
         self._gate = gate
@@ -51,6 +52,10 @@ class SaveAtStep:
         self._generators: Tuple[Optional[int], Dict[str, Any]] = (None, {})  # As they were where that step ended.
         self._made: Optional[str] = None  # The directory of the save under way, if this rank was the first there.
         self._unfinished: Optional[str] = None  # Likewise, of one that has failed.
+        self._is_alone = is_alone  # No other rank has a part in a save.
+        self._staged: Optional[int] = None  # Delegate mode: the step of the last save.
+        self._failed: Optional[int] = None  # Likewise, of one that has failed and may lie where it was staged.
+        self._failed_at = 0  # The step at which that, or `_unfinished`, was learned.
         self._captured_ns = 0  # When the last save began: later work is not in it, however long it is written.
         self._draining: Optional[Tuple[Order, Result]] = None  # Saved by an asynchronous writer, not yet durable.
         self._asked_to_end: Optional[List[int]] = None  # SIGTERMs since an order to save and park, or to park.
@@ -116,16 +121,31 @@ class SaveAtStep:
     def note_end(self, has_failed: bool) -> None:
         """Know what became of the save, once all ranks do: a rank that lost the store does not."""
         made, self._made = self._made, None
-        if has_failed and made is not None:
-            self._unfinished = made
+        staged, self._staged = self._staged, None
+        if has_failed:
+            self._unfinished, self._failed = made or self._unfinished, staged
+            self._failed_at = self._progress.step
+
+    @guarded()
+    def step_passed(self, step: int) -> None:
+        """All that step `step` has computed is known, by every rank: none is still within a save of an earlier one."""
+        if step <= self._failed_at:
+            return
+        if self._unfinished is not None:
+            self._remove_unfinished()
+        failed, self._failed = self._failed, None
+        if failed is not None and isinstance(self._saver, OwnMeans):
+            self._saver.discard(failed)
 
     def _remove_unfinished(self) -> None:
         """Remove the directory of a save that has failed, if this rank made it: a full disk has no room else.
 
         Not where it is whole all the same: this rank may have learned of an end that rank 0 did not see.
         """
+        if self._unfinished is None or self._pending()[0]:  # Something may still write there.
+            return
         unfinished, self._unfinished = self._unfinished, None
-        if unfinished is not None and not self._pending()[0] and not checkpoint.is_whole(unfinished):
+        if not checkpoint.is_whole(unfinished):
             attempt(shutil.rmtree, unfinished)
 
     def publish(self, path: str, step: int, kind: str) -> str:
@@ -196,7 +216,7 @@ class SaveAtStep:
             self._say_saved_before(order)
         self._captured_ns = time.monotonic_ns()
         if order.save and delegate:
-            self._delegated = order
+            self._delegated, self._staged = order, order.step
             return order.kind
         if order.save:
             self._save(order)
@@ -272,6 +292,9 @@ class SaveAtStep:
                 result = Result(None, "the asynchronous checkpoint engine did not finish")
             self._gate.nap(_NAP_S)
         self._draining = None
+        if result.error is not None and self._is_alone:  # What the script saves next needs the room.
+            self.note_end(has_failed=True)
+            self._remove_unfinished()
         self._gate.saved(result)
         self.wake()
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from trainer_shim.saving import outcome
 from trainer_shim.saving.agreement import Phase, Round
 from trainer_shim.saving.checkpoint import MANIFEST
 from trainer_shim.saving.open_requests import CheckpointRequest
-from trainer_shim.saving.publish import publish, remove_abandoned, sign, staging_directory
+from trainer_shim.saving.publish import discard, publish, remove_abandoned, sign, staging_directory
 from trainer_shim.saving.save_at_step import SaveAtStep
 from trainer_shim.saving.step_gate import Order
 from trainer_shim.saving.store import MemoryStore
@@ -189,11 +190,39 @@ class Elsewhere(OneFileSaver):
     def final_path(self, path: str, step: int, kind: str) -> str:
         return str(Path(path).parents[1] / "missing" / f"checkpoint-{step}")
 
+    def discard(self, step: int) -> None:
+        discard(staging_directory(str(self.directory), step))
+
     def resume_directory(self) -> str:
         raise NotImplementedError
 
     def own_checkpoints(self, directory: str) -> list[dict[str, Any]]:
         raise NotImplementedError
+
+
+@pytest.mark.parametrize(("committed", "failed"), [(False, True), (True, True), (False, False)])
+def test_what_a_framework_has_failed_to_save_goes_with_the_next_step(
+    tmp_path: Path, committed: bool, failed: bool
+) -> None:
+    path = staged(tmp_path, 1, "half")
+    if committed:
+        (path / MANIFEST).write_text("{}")
+    rank = Rank(0, MemoryStore(), tmp_path, 0.0)
+    governor = GovernorSocket(["/nonexistent/costgov"], 0, dict)
+    saving = SaveAtStep(0, rank.gate, rank.progress, Elsewhere(tmp_path, 0), governor)
+    deadline_ns = time.monotonic_ns() + 10**12
+    rank.gate.promise(2, deadline_ns)
+    rank.gate.aim(1)
+    rank.gate.order(Order(True, "cg_1", "good", False, 86, deadline_ns, "own.1", 1))
+    rank.progress.step = 1
+    rank.gate.reach(1)
+    assert saving.hold(1, True) == "good"
+    saving.delegate_saved(None, "full")
+    saving.note_end(has_failed=failed)
+    saving.step_passed(1)
+    assert path.exists(), "others may still be writing there"
+    saving.step_passed(2)
+    assert path.exists() is (committed or not failed)
 
 
 def test_what_is_whole_and_cannot_move_is_said_to_lie_where_it_does(tmp_path: Path) -> None:

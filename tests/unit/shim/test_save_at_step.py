@@ -109,6 +109,33 @@ def test_what_this_rank_has_begun_and_what_failed_goes(tmp_path: Path) -> None:
     assert next_save_after_one_failed(Rank(0, MemoryStore(), tmp_path, 0.0)) == {"cg_8"}
 
 
+@pytest.mark.parametrize(("step", "left"), [(7, {"cg_7"}), (8, set[str]())])
+def test_what_failed_goes_once_every_rank_has_left_it(tmp_path: Path, step: int, left: set[str]) -> None:
+    """What the script saves next needs the room. A frame of step 7 may come late, while others still write."""
+    rank = Rank(0, MemoryStore(), tmp_path, 0.0)
+    rank.progress.step = 7
+    assert rank.save_at_step.try_disk(7, "good", {}) is None
+    rank.save_at_step.note_end(has_failed=True)
+    rank.save_at_step.step_passed(step)
+    assert {path.name for path in Path(str(rank.saver.directory)).iterdir()} == left
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_what_a_process_alone_has_failed_to_save_goes_before_it_goes_on(tmp_path: Path, is_alone: bool) -> None:
+    rank = Rank(0, MemoryStore(), tmp_path, 0.0)
+    rank.saver.full = True
+    governor = GovernorSocket(["/nonexistent"], 0, dict)
+    saving = SaveAtStep(0, rank.gate, rank.progress, rank.saver, governor, is_alone=is_alone)
+    assert saving.try_disk(1, "good", {}) is None
+    rank.gate.promise(2, time.monotonic_ns() + 10**12)
+    rank.gate.aim(1)
+    rank.gate.order(Order(True, "cg_1", "good", False, 86, time.monotonic_ns() + 10**12, "own.1", 1))
+    rank.gate.reach(1)
+    saving.hold(1, False)
+    assert rank.gate.result is not None
+    assert (rank.gate.result.error is None, (tmp_path / "cg_1").exists()) == (False, not is_alone)
+
+
 def test_what_was_committed_stays_whatever_this_rank_was_told_of_it(tmp_path: Path) -> None:
     rank = Rank(0, MemoryStore(), tmp_path, 0.0)
     assert next_save_after_one_failed(rank, is_committed=True) == {"cg_7", "cg_8"}

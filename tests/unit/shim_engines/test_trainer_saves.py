@@ -120,11 +120,17 @@ def trained(trainer: Trainer, asked: int, kind: str = "good", steps: int = 6, wa
 
 
 def saved(
-    trainer: Trainer, asked: int, kind: str, steps: int, waits: bool, halts: bool = False
+    trainer: Trainer,
+    asked: int,
+    kind: str,
+    steps: int,
+    waits: bool,
+    halts: bool = False,
+    make: type[TrainerSaver] = TrainerSaver,
 ) -> tuple[str | None, str | None]:
     meter = StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
     meter.watch = watch = Asks(asked, kind, waits, halts)
-    run = TrainerRun(trainer, meter, TrainerSaver(meter, trainer))
+    run = TrainerRun(trainer, meter, make(meter, trainer))
     hooks.replace(run._undo, trainer, "_save_checkpoint", hooks.around(run._save_checkpoint))
     hooks.replace(run._undo, trainer, "evaluate", hooks.around(run._evaluate))
     hooks.replace(run._undo, trainer, "_maybe_log_save_evaluate", hooks.around(run._after_step))
@@ -255,6 +261,34 @@ def test_what_the_trainer_saves_over_ours_without_the_optimizer_is_still_gone_on
     (path / checkpoint.MANIFEST).write_text("{}")
     saver.forget(3, is_ours_alike=True)
     assert ([one["step"] for one in saver.own_checkpoints(str(tmp_path))], saver.has_state(str(path))) == ([3], True)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("kind", ["good", "suspect"])
+def test_what_failed_leaves_its_room_to_the_trainers_own_saves(tmp_path: Path, kind: str, ranks: int) -> None:
+    """Of several ranks others may still write there: that goes with their next step."""
+    trainer = Trainer(tmp_path, {}, True)
+    trainer.fails, trainer.args.world_size = {"aside"}, ranks
+    assert saved(trainer, 3, kind, 3, True) == (None, "OSError: full")
+    staging = tmp_path / "costgov-saving-3"
+    assert staging.exists() is (ranks > 1)
+    meter = StepMeter(Progress(threading.get_ident()), TokenCount(None, None, 1))
+    TrainerSaver(meter, trainer).discard(3)
+    assert not staging.exists()
+
+
+class Full(TrainerSaver):
+    """On a disk that has no room for what callbacks have written besides."""
+
+    def add_own_files(self, step: int, path: str) -> None:
+        raise OSError("full")
+
+
+def test_what_callbacks_have_put_there_and_cannot_be_added_fails_it(tmp_path: Path) -> None:
+    """The Trainer's own of that step still has all of it."""
+    trainer = Trainer(tmp_path, {"save": 3}, True)
+    assert saved(trainer, 3, "good", 3, True, make=Full) == (None, "OSError: full")
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-3"}
 
 
 @pytest.mark.parametrize("comes", [True, False])

@@ -96,8 +96,11 @@ def remove_abandoned(directory: str) -> None:
 
 
 def discard(staging: str) -> None:
-    """Remove what a save of this run has left there, which has failed: others need its room. A whole one stays."""
-    if os.path.isdir(staging) and not _has_whole(staging):
+    """Remove what a save of this run has left there, which has failed: others need its room.
+
+    A whole one stays, and an earlier one that publish() has moved there and could not move back.
+    """
+    if os.path.isdir(staging) and not _has_whole(staging) and not os.path.lexists(os.path.join(staging, _REPLACED)):
         _let_go()
         shutil.rmtree(staging, ignore_errors=True)
 

@@ -41,6 +41,16 @@ def test_it_moves_and_the_staging_directory_goes(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoint-7" / "weights").read_text() == "new"
 
 
+def test_what_has_failed_goes_but_not_the_earlier_one_that_lies_in_its_place(tmp_path: Path) -> None:
+    path = staged(tmp_path, 7, "half")
+    (path.parent / "replaced").mkdir()  # A file system that was gone before it was moved back.
+    discard(str(path.parent))
+    assert (path.parent / "replaced").exists()
+    (path.parent / "replaced").rmdir()
+    discard(str(path.parent))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_same_step_of_an_earlier_attempt_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-7").mkdir()
     (tmp_path / "checkpoint-7" / "weights").write_text("old")

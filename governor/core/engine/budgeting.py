@@ -68,13 +68,6 @@ def standing(node: Node, budget: ScopedBudget, at: MonoNs) -> Cap:
     return _standing(node, budget, [one for one in node.runs.values() if _covers(budget.scope, one)], at)
 
 
-def grows_ns(node: Node, budget: ScopedBudget, at: MonoNs) -> int:
-    """By how much longer a halt of the whole scope may still become: see `reserve_grows_ns`."""
-    covered = (one for one in node.runs.values() if _covers(budget.scope, one))
-    members = (one for one in covered if _spends(one) and not node.pays_nothing(one))
-    return max((reserve_grows_ns(one, at) for one in members), default=0)
-
-
 def _standing(node: Node, budget: ScopedBudget, covered: Iterable[ManagedRun], at: MonoNs) -> Cap:
     scope = budget.scope
     if scope.kind is ScopeKind.RUN:
@@ -95,7 +88,9 @@ def _standing(node: Node, budget: ScopedBudget, covered: Iterable[ManagedRun], a
         longest = min(longest, left)
         to_reset = (left - longest) / NS_PER_HOUR
     held = UsdMicros(reserve(rate or 0, longest) + uploads)
-    return Cap(scope.text, budget.ceiling_usd_micros, spent(node, scope, at), held, UsdMicros(rate or 0), to_reset)
+    grows_ns = max((reserve_grows_ns(managed, at) for managed in members), default=0)
+    spend = spent(node, scope, at)
+    return Cap(scope.text, budget.ceiling_usd_micros, spend, held, UsdMicros(rate or 0), to_reset, grows_ns)
 
 
 def _of_command(node: Node, at: MonoNs) -> dict[str, Cap]:

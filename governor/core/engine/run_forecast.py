@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, MonoNs, UsdMicros, format_usd, utc_text
+from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, DurationNs, MonoNs, UsdMicros, format_usd, utc_text
 from governor.core.engine.halt_plan import reserve_grows_ns
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
@@ -18,6 +18,7 @@ from governor.core.money.forecast import (
     ExpectedCost,
     Forecast,
     Interval,
+    after_growth_ns,
     burn_rate,
     ceiling_hit,
     forecast,
@@ -42,10 +43,17 @@ class Binding:
     reserve_grows_ns: int = 0  # See halt_plan.
 
     @property
+    def after_ns(self) -> DurationNs | None:
+        """From now to the halt, with the reserve as it will be then; None while nothing is spent."""
+        rate, left = self.rate_usd_micros_per_hour, self.ceiling_usd_micros - self.reserve_usd_micros
+        return after_growth_ns(left - self.spend_usd_micros, rate, self.reserve_grows_ns) if rate > 0 else None
+
+    @property
     def room_usd_micros(self) -> int:
-        """What may be spent before the halt, with the reserve as it will be then."""
-        grown = self.rate_usd_micros_per_hour * self.reserve_grows_ns // NS_PER_HOUR
-        return self.ceiling_usd_micros - self.reserve_usd_micros - grown
+        """What may be spent in all before that halt."""
+        if self.after_ns is None:
+            return self.ceiling_usd_micros - self.reserve_usd_micros
+        return self.spend_usd_micros + self.rate_usd_micros_per_hour * self.after_ns // NS_PER_HOUR
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +153,9 @@ def binding_ceiling(managed: ManagedRun, at: MonoNs) -> Binding | None:
     caps = list(run.caps)
     if ceiling is not None:
         reserve, rate = run.reserve_usd_micros or UsdMicros(0), run.spend_rate_usd_micros_per_hour
-        caps.insert(0, Cap(f"run:{run.run}", ceiling, run.spend_usd_micros, reserve, rate))
+        grows_ns = reserve_grows_ns(managed, at)
+        own = Cap(f"run:{run.run}", ceiling, run.spend_usd_micros, reserve, rate, grows_ns=grows_ns)
+        caps.insert(0, own)
     if not caps or not run.alive:
         return None
     cap = min(caps, key=lambda cap: (cap.hours_left, cap.room_usd_micros))
@@ -153,9 +163,8 @@ def binding_ceiling(managed: ManagedRun, at: MonoNs) -> Binding | None:
     if rate is None or (rate and cap.hours_left == float("inf")):  # The day ends before its ceiling is met.
         return None
     is_own = ceiling is not None and cap is caps[0]
-    grows_ns = reserve_grows_ns(managed, at)
     return Binding(
-        cap.ceiling_usd_micros, cap.spend_usd_micros, cap.reserve_usd_micros, rate, cap.scope, is_own, grows_ns
+        cap.ceiling_usd_micros, cap.spend_usd_micros, cap.reserve_usd_micros, rate, cap.scope, is_own, cap.grows_ns
     )
 
 

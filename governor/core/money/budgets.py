@@ -139,6 +139,7 @@ class Cap:
     rate_usd_micros_per_hour: UsdMicros | None = None  # Of all runs that it covers; None: the price is unknown.
     # If the halt would end after this time, it ends in the next day, whose budget starts at zero.
     hours_to_reset: float = float("inf")
+    grows_ns: int = 0  # How much longer that halt may still become: see `reserve_grows_ns`.
 
     @property
     def room_usd_micros(self) -> int:

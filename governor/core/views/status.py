@@ -139,13 +139,10 @@ def budgets_status(node: Node, at: MonoNs) -> list[dict[str, Any]]:
     for cap in (cap for managed in node.runs.values() if managed.run.alive for cap in managed.run.caps):
         if cap.scope.startswith("run:") and cap.scope not in budgets:  # Of a command's name that no run has now.
             budgets[cap.scope] = ScopedBudget(parse_scope(cap.scope), cap.ceiling_usd_micros, COMMAND_LINE)
-    return [
-        _budget(budget, budgeting.standing(node, budget, at), budgeting.grows_ns(node, budget, at))
-        for budget in budgets.values()
-    ]
+    return [_budget(budget, budgeting.standing(node, budget, at)) for budget in budgets.values()]
 
 
-def _budget(budget: ScopedBudget, cap: Cap, grows_ns: int) -> dict[str, Any]:
+def _budget(budget: ScopedBudget, cap: Cap) -> dict[str, Any]:
     rate = cap.rate_usd_micros_per_hour
     return {
         "scope": cap.scope,
@@ -153,7 +150,7 @@ def _budget(budget: ScopedBudget, cap: Cap, grows_ns: int) -> dict[str, Any]:
         "spend_usd": cap.spend_usd_micros / MICROS_PER_USD,
         "reserve_usd": cap.reserve_usd_micros / MICROS_PER_USD,
         "rate_usd_per_hour": rate / MICROS_PER_USD if rate is not None else None,
-        "reached_in_s": _reached_in_s(cap, grows_ns),
+        "reached_in_s": _reached_in_s(cap),
         "alert_at": list(budget.alert_at),
         "tokens": budget.tokens,
         "source": budget.source,
@@ -164,12 +161,12 @@ def _budget(budget: ScopedBudget, cap: Cap, grows_ns: int) -> dict[str, Any]:
     }
 
 
-def _reached_in_s(cap: Cap, grows_ns: int) -> float | None:
+def _reached_in_s(cap: Cap) -> float | None:
     """As a run's `ceiling_in_s`, with the reserve as it will be then. None: never, or not before the day ends."""
     rate = cap.rate_usd_micros_per_hour
     if cap.hours_left == float("inf"):
         return None
-    after_ns = after_growth_ns(cap.room_usd_micros, rate, grows_ns) if rate else 0
+    after_ns = after_growth_ns(cap.room_usd_micros, rate, cap.grows_ns) if rate else 0
     return after_ns / NS_PER_S
 
 
@@ -342,9 +339,7 @@ def _command_ceiling(run: Run) -> dict[str, Any] | None:
 
 def _runway_s(cap: Binding | None) -> float | None:
     """Until its halt, which comes before the ceiling by what is reserved for it then: as a budget's `reached_in_s`."""
-    if cap is None or not cap.rate_usd_micros_per_hour:
-        return None
-    return max(0.0, (cap.room_usd_micros - cap.spend_usd_micros) / cap.rate_usd_micros_per_hour * 3600)
+    return None if cap is None or cap.after_ns is None else cap.after_ns / NS_PER_S
 
 
 def _hold(managed: ManagedRun, at: MonoNs) -> Mapping[str, Any] | None:

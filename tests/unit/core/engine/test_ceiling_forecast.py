@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from governor.core.base.policy import Budget, PolicySet
 from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs, parse_utc, usd
 from governor.core.engine import step as engine
-from governor.core.engine.budgeting import grows_ns
+from governor.core.engine.budgeting import standing
 from governor.core.engine.node import Node, new_node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.engine.run_forecast import Binding, binding_ceiling, hit_of, outlook, tokens_goal
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import OperatorHalt, PriceRead, TrainerExited
-from governor.core.money.budgets import ScopedBudget, parse_scope
+from governor.core.money.budgets import Cap, ScopedBudget, parse_scope
 from governor.core.money.forecast import CeilingReport, ceiling_report_of, forecast
 from governor.core.money.token_windows import Window
 from governor.core.views.status import budgets_status, run_status
@@ -337,6 +337,27 @@ def test_the_list_of_budgets_says_when_a_ceiling_is_met_as_its_run_does() -> Non
     assert listed["reached_in_s"] == run_status(node.runs["llama"], at(16.25))["ceiling_in_s"]
 
 
+@pytest.mark.parametrize("ceiling", ["0.30", "0.08", "0.06"])
+def test_each_view_says_the_same_time_until_the_ceiling(ceiling: str) -> None:
+    """Just after a save, near the ceiling: the runway was zero while the run trained on, by twenty seconds."""
+    node = started(ceiling)
+    trained(node, range(1, 17), 0)
+    told = run_status(node.runs["llama"], at(16.25))
+    [listed] = budgets_status(node, at(16.25))
+    assert told["runway_s"] == told["ceiling_in_s"] == listed["reached_in_s"]
+    assert told["runway_s"] > 0
+
+
+def test_of_a_group_each_run_says_the_time_that_the_group_has() -> None:
+    node = started("0.30")
+    trained(node, range(1, 17), 0)
+    group = Cap("node", usd("0.2"), usd("0.1"), usd("0.02"), PRICE, grows_ns=20 * NS_PER_S)
+    node.runs["llama"].run.set_caps((group,))
+    bound = binding_ceiling(node.runs["llama"], at(16.25))
+    assert bound is not None
+    assert (bound.scope, bound.after_ns) == ("node", 60 * NS_PER_S), "not by this run's own growth, which is less"
+
+
 def test_the_room_is_what_is_left_when_the_reserve_has_grown() -> None:
     """Ten seconds at a tenth of a cent."""
     bound = Binding(usd("0.3"), usd("0.1"), usd("0.02"), PRICE, "run:llama", reserve_grows_ns=10 * NS_PER_S)
@@ -347,6 +368,6 @@ def test_of_a_group_those_alone_let_the_reserve_grow_who_pay() -> None:
     node = started("0.30")
     trained(node, range(1, 17), 0)
     budget = ScopedBudget(parse_scope("node"), usd(1), "x")
-    assert grows_ns(node, budget, at(16.25)) == 14_750_000_000
+    assert standing(node, budget, at(16.25)).grows_ns == 14_750_000_000
     node.runs["llama"].is_separate = True
-    assert grows_ns(node, budget, at(16.25)) == 0
+    assert standing(node, budget, at(16.25)).grows_ns == 0

@@ -48,6 +48,13 @@ def test_micro_steps_add_up_and_replicas_multiply() -> None:
     assert count.take() is None, "a step without a batch has no count, not zero"
 
 
+def test_where_the_count_is_unknown_so_is_its_padding() -> None:
+    """Sent alone it was multiplied by one."""
+    count = TokenCount(None, None, replicas=None)
+    count.add((), {"input_ids": Batch(2, 100), "attention_mask": Batch(2, 100, nonzero=150)})
+    assert (count.take(), count.nonpad) == (None, None)
+
+
 def test_a_constant_wins_and_a_function_comes_next() -> None:
     constant = TokenCount(1_000, None, replicas=8)
     constant.add((Batch(2, 100),), {})

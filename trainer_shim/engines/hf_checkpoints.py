@@ -147,7 +147,7 @@ class TrainerSaver(base.PositionSaver):
                 continue
             source, target = os.path.join(own, name), os.path.join(path, name)
             if os.path.isdir(source) and not os.path.islink(source):
-                shutil.copytree(source, target, symlinks=True, copy_function=_linked, dirs_exist_ok=True)
+                _tree_linked(source, target)
             else:
                 _linked(source, target)
 
@@ -279,7 +279,20 @@ def _linked(source: str, target: str) -> None:
     except FileExistsError:  # Another rank's save has written it since.
         return
     except OSError:
-        shutil.copy2(source, target, follow_symlinks=False)
+        try:
+            shutil.copy2(source, target, follow_symlinks=False)
+        except FileNotFoundError:
+            if os.path.lexists(source):
+                raise  # Else an uploader, say, has removed its lock meanwhile: it is in neither.
+
+
+def _tree_linked(source: str, target: str) -> None:
+    try:
+        shutil.copytree(source, target, symlinks=True, copy_function=_linked, dirs_exist_ok=True)
+    except (shutil.Error, FileNotFoundError) as error:
+        failed = [str(one[0]) for one in error.args[0]] if isinstance(error, shutil.Error) else [source]
+        if any(os.path.lexists(path) for path in failed):
+            raise
 
 
 def _noted(calls: List[bool], original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -212,9 +212,21 @@ class LightningSaver(base.PositionSaver):
         self._write = None
         write = Write(self._trainer, file)
         with self._meter.unannounced():
-            self._trainer.save_checkpoint(file)
+            _, error = attempt(self._trainer.save_checkpoint, file)
+            if error is not None:
+                self._meet_the_others()
+                raise error
         write.returned()
         self._write = write
+
+    def _meet_the_others(self) -> None:
+        """Under DDP one rank writes, and all come to a barrier behind that: who fails before it would leave them there.
+
+        A strategy in which all write has collectives of its own, and nobody knows in which the others are.
+        """
+        strategy = self._trainer.strategy
+        if type(strategy).__name__ == "DDPStrategy":
+            attempt(strategy.barrier, "Trainer.save_checkpoint")
 
     def pending(self) -> bool:
         if self._write is None or not self._trainer.is_global_zero:

@@ -98,11 +98,17 @@ def remove_abandoned(directory: str) -> None:
 def discard(staging: str) -> None:
     """Remove what a save of this run has left there, which has failed: others need its room.
 
-    A whole one stays, and an earlier one that publish() has moved there and could not move back.
+    A whole one stays, and what another process has signed that lives: two runs may save the same step in one place.
     """
-    if os.path.isdir(staging) and not _has_whole(staging) and not os.path.lexists(os.path.join(staging, _REPLACED)):
-        _let_go()
-        shutil.rmtree(staging, ignore_errors=True)
+    if not os.path.isdir(staging) or _has_whole(staging):
+        return
+    _let_go()
+    try:
+        with open(os.path.join(staging, _OWNER), "rb") as stream:
+            if _lock(stream.fileno(), fcntl.LOCK_EX):
+                shutil.rmtree(staging, ignore_errors=True)
+    except OSError:  # Nobody has signed it, or somebody else writes there.
+        return
 
 
 def _set_aside(staging: str) -> bool:
@@ -123,7 +129,13 @@ def _set_aside(staging: str) -> bool:
 
 
 def _has_whole(staging: str) -> bool:
-    return any(is_whole(os.path.join(staging, name)) for name in os.listdir(staging) if name != _REPLACED)
+    """Whether a whole checkpoint lies there, or an earlier one that publish() has moved there and not replaced."""
+    names = os.listdir(staging)
+    step = os.path.basename(staging)[len(STAGING) :].partition(".")[0]
+    earlier = os.path.join(os.path.dirname(staging), "checkpoint-" + step)
+    if _REPLACED in names and not os.path.lexists(earlier):
+        return True
+    return any(is_whole(os.path.join(staging, name)) for name in names if name != _REPLACED)
 
 
 def _idle_s(staging: str) -> float:

@@ -147,16 +147,33 @@ def test_a_whole_one_that_could_not_move_stays(tmp_path: Path, writer: Writer) -
     assert writer.weights.read_text() == "half"
 
 
-def test_the_replaced_one_makes_what_was_left_of_its_successors_move_no_whole_one(
-    tmp_path: Path, writer: Writer
+@pytest.mark.parametrize("has_moved", [True, False])
+def test_the_replaced_one_goes_where_its_successor_stands_and_stays_where_none_does(
+    tmp_path: Path, writer: Writer, has_moved: bool
 ) -> None:
-    """The process ended between the move and the removal of what it replaced."""
+    """The process ended between the move and the removal of what it replaced, or could move neither."""
     shutil.rmtree(writer.weights.parent)
     replaced = writer.weights.parents[1] / "replaced"
     replaced.mkdir()
     (replaced / MANIFEST).touch()
+    if has_moved:
+        (tmp_path / "checkpoint-200").mkdir()
     writer.end()
     remove_abandoned(str(tmp_path))
+    left = tmp_path / "checkpoint-200" if has_moved else writer.weights.parents[1]
+    assert list(tmp_path.iterdir()) == [left]
+
+
+def test_a_failed_save_takes_nothing_of_another_run_that_saves_the_same_step_in_one_place(
+    tmp_path: Path, writer: Writer
+) -> None:
+    staging = writer.weights.parents[1]
+    sign(str(staging))
+    discard(str(staging))
+    assert writer.weights.read_text() == "half"
+    writer.end()
+    sign(str(staging))
+    discard(str(staging))
     assert list(tmp_path.iterdir()) == []
 
 

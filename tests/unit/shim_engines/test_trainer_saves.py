@@ -17,7 +17,7 @@ import pytest
 from trainer_shim.engines import hooks
 from trainer_shim.engines.base import PositionSaver
 from trainer_shim.engines.hf import TrainerRun
-from trainer_shim.engines.hf_checkpoints import TrainerSaver
+from trainer_shim.engines.hf_checkpoints import TrainerSaver, _linked, _tree_linked
 from trainer_shim.interfaces import NoWatch
 from trainer_shim.meter import StepMeter
 from trainer_shim.progress import Progress
@@ -289,6 +289,15 @@ def test_what_callbacks_have_put_there_and_cannot_be_added_fails_it(tmp_path: Pa
     trainer = Trainer(tmp_path, {"save": 3}, True)
     assert saved(trainer, 3, "good", 3, True, make=Full) == (None, "OSError: full")
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-3"}
+
+
+def test_what_is_gone_meanwhile_from_the_trainers_own_is_in_neither_and_fails_nothing(tmp_path: Path) -> None:
+    """The lock file of an uploader that runs beside: all that we saved was given up for it."""
+    _linked(str(tmp_path / "gone.lock"), str(tmp_path / "checkpoint"))
+    _tree_linked(str(tmp_path / "gone"), str(tmp_path / "tree"))
+    (tmp_path / "there").write_text("x")
+    with pytest.raises(FileNotFoundError):
+        _linked(str(tmp_path / "there"), str(tmp_path / "missing" / "there"))
 
 
 @pytest.mark.parametrize("comes", [True, False])

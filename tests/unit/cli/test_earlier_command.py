@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,14 +86,7 @@ def test_a_holder_who_is_spared_hides_none_that_cannot_be_looked_into(
 ) -> None:
     """A terminal server above us held the lock, and so did another user's trainer: nobody did, it was told."""
     beside.state_dir = Path()
-    fd = launch_lock.join(tmp_path)
-    assert fd is not None
-    read = ["sh", "-c", "read line"]
-    with (
-        subprocess.Popen(read, stdin=subprocess.PIPE, pass_fds=(fd,), user=USER, group=USER) as spared,
-        subprocess.Popen(read, stdin=subprocess.PIPE, pass_fds=(fd,), user=OTHER) as hidden,
-    ):
-        os.close(fd)
+    with two_users(tmp_path, both_hold=True) as (spared, hidden):
         beside.node.ended_lock = launch_lock.stamp(tmp_path)
         if not is_seen_to_end:
             previous(beside)
@@ -103,8 +97,6 @@ def test_a_holder_who_is_spared_hides_none_that_cannot_be_looked_into(
         if is_beside:
             beside.processes.add(hidden.pid, uid=OTHER, argv=["python", "train.py"], start_ticks=9, mark=MARK)
         told = as_user(tmp_path, lambda: launched_before(beside.governor, "run-1") or "")
-        for child in (spared, hidden):
-            child.kill()
     if is_seen_to_end or (of == "above us" and not is_beside):
         assert told == "", "a terminal server that the user has opened holds up nothing"
     else:
@@ -116,22 +108,29 @@ def test_a_holder_who_is_spared_hides_none_that_cannot_be_looked_into(
 def test_a_holder_who_is_spared_is_named_where_another_may_hold_it_too(beside: Beside, tmp_path: Path) -> None:
     """Else nobody sees why his own terminal cannot launch."""
     beside.state_dir = Path()
-    fd = launch_lock.join(tmp_path)
-    assert fd is not None
-    read = ["sh", "-c", "read line"]
-    with (
-        subprocess.Popen(read, stdin=subprocess.PIPE, pass_fds=(fd,), user=USER, group=USER) as spared,
-        subprocess.Popen(read, stdin=subprocess.PIPE, user=OTHER) as hidden,
-    ):
-        os.close(fd)
+    with two_users(tmp_path, both_hold=False) as (spared, hidden):
         previous(beside)
         beside.processes.add(OWN_PID, argv=["costgov", "run"], uid=USER, ppid=spared.pid)
         beside.processes.add(spared.pid, uid=USER, argv=["tmux"], start_ticks=1)
         beside.processes.add(hidden.pid, uid=OTHER, argv=["python", "train.py"], start_ticks=9)
         told = as_user(tmp_path, lambda: launched_before(beside.governor, "run-1") or "")
-        for child in (spared, hidden):
-            child.kill()
     assert f"who that is cannot be seen from here; pid {spared.pid}, which holds it too, is above this launch" in told
+
+
+@contextmanager
+def two_users(place: Path, *, both_hold: bool) -> Iterator[tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]]:
+    """A process of the user that has inherited the lock, and one of another user, who may have it too."""
+    fd = launch_lock.join(place)
+    assert fd is not None
+    read = ["sh", "-c", "read line"]
+    with (
+        subprocess.Popen(read, stdin=subprocess.PIPE, pass_fds=(fd,), user=USER, group=USER) as first,
+        subprocess.Popen(read, stdin=subprocess.PIPE, pass_fds=(fd,) if both_hold else (), user=OTHER) as second,
+    ):
+        os.close(fd)
+        yield first, second
+        for child in (first, second):
+            child.kill()
 
 
 def as_user(place: Path, look: Callable[[], str]) -> str:

@@ -56,6 +56,8 @@ class InThread:
 
 
 class Strategy:
+    barrier: Any = None
+
     def __init__(self, checkpoint_io: Any) -> None:
         self.checkpoint_io = checkpoint_io
 
@@ -224,6 +226,29 @@ def test_what_is_there_at_once_is_told_at_once_and_other_ranks_wait_for_nothing(
     saver = LightningSaver(meter, str(tmp_path), trainer)
     saver.save(str(tmp_path), "cg_1", {})
     assert not saver.pending()
+
+
+class DDPStrategy(Strategy):
+    """By this name one rank writes, and the others wait for it in a barrier."""
+
+
+@pytest.mark.parametrize("kind", [DDPStrategy, Strategy])
+def test_a_rank_that_fails_under_ddp_comes_to_the_barrier_in_which_the_others_wait(
+    tmp_path: Path, kind: type[Strategy]
+) -> None:
+    """A full disk on one of two ranks: the other stood there for ever. Sharded strategies have others of their own."""
+    met: list[str] = []
+
+    class Full(Trainer):
+        def save_checkpoint(self, path: str, weights_only: bool = False) -> None:
+            raise OSError(28, "No space left on device")
+
+    trainer = Full(FileIO())
+    trainer.strategy = kind(FileIO())
+    trainer.strategy.barrier = met.append
+    with pytest.raises(OSError, match="No space left"):
+        LightningSaver(metered()[0], str(tmp_path), trainer).save(str(tmp_path), "cg_1", {})
+    assert met == (["Trainer.save_checkpoint"] if kind is DDPStrategy else [])
 
 
 def test_a_relative_path_is_of_the_directory_in_which_it_was_saved(

@@ -74,7 +74,7 @@ def _table() -> str:
         'them all and marks with "!" what is stale.'
     )
     missing = (
-        "GCP's g2 machines (L4) and OVHcloud have no row: no source with a date was found for their prices. "
+        "OVHcloud has no row: the one list that was found of its prices has no date. "
         "Say what such a machine costs by `--price` or `node.price_usd_per_hour`."
     )
     paragraphs = (textwrap.fill(paragraph, LINE_CHARS) for paragraph in (text, f"{listed}.", missing))

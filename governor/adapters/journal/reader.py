@@ -255,6 +255,7 @@ _ALIKE: Final = (
     "stage",
     "attempt",
     "expected_usd_micros_per_mtok",
+    "expected_usd_micros_per_mtok_all_in",
     "expected_tokens_per_s",
     "ceiling_usd_micros",
     "tokens_goal",
@@ -262,11 +263,15 @@ _ALIKE: Final = (
     "unpriced",
 )
 _FIGURES: Final = ("from_tokens", "to_tokens", "duration_ns", "usd_micros", "wasted_tokens")
+_START: Final = ("start_ns", "start_tokens", "start_usd_micros")  # Most windows have none of them.
 _CLOSED: Final = """
 FROM journal WHERE kind = 'window' AND seq > :after AND wall_ns >= :since AND wall_ns < :until
 ORDER BY seq LIMIT :rows"""
 _WINDOWS: Final = "SELECT seq, run, wall_ns, json_extract(data, {alike}), {figures}".format(
-    alike=", ".join(f"'$.{name}'" for name in _ALIKE), figures=", ".join(f"data ->> '{name}'" for name in _FIGURES)
+    alike=", ".join(f"'$.{name}'" for name in _ALIKE),
+    figures=", ".join(
+        [*(f"data ->> '{name}'" for name in _FIGURES), *(f"ifnull(data ->> '{name}', 0)" for name in _START)]
+    ),
 )
 _EACH_WINDOW: Final = "SELECT seq, run, wall_ns, data"
 
@@ -316,10 +321,11 @@ def _like(alike: bytes) -> WindowRow:
 def _window(figures: list[Any]) -> Window:
     if any(type(figure) is not int for figure in figures):
         raise ValueError("a figure is no whole number")
-    start, end, duration, usd_micros, wasted = figures
-    if end <= start:
+    begin, end, duration, usd_micros, wasted, start_ns, start_tokens, start_usd_micros = figures
+    if end <= begin:
         raise ValueError("a window without tokens")
-    return Window(start, end, DurationNs(duration), UsdMicros(usd_micros), wasted)
+    start = DurationNs(start_ns), start_tokens, UsdMicros(start_usd_micros)
+    return Window(begin, end, DurationNs(duration), UsdMicros(usd_micros), wasted, *start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -342,7 +342,7 @@ def _usd(amount: float | None) -> str:
 
 
 def _per_mtok(dollars: float) -> str:
-    return per_mtok_text(dollars * MICROS_PER_USD)
+    return per_mtok_text(round(dollars * MICROS_PER_USD))
 
 
 def _count(value: float | None) -> str:

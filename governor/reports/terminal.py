@@ -173,7 +173,7 @@ def _dollars(amount: float) -> str:
 
 
 def _per_mtok(dollars: float) -> str:
-    return per_mtok_text(dollars * MICROS_PER_USD)
+    return per_mtok_text(round(dollars * MICROS_PER_USD))
 
 
 def _unpaid(run_status: Mapping[str, Any]) -> str:

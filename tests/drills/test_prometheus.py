@@ -19,7 +19,7 @@ import pytest
 
 from governor.adapters.exporters.prometheus import PrometheusExporter
 from governor.core.base.units import NS_PER_MS, UsdMicros, WallNs
-from governor.core.money.token_windows import TokenPrices
+from governor.core.money.token_price import TokenPrices
 from governor.core.views.metrics import GovernorHealth, LagReading, MetricsSnapshot, RunReading
 
 DEADLINE_S = 60.0

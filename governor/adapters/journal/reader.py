@@ -308,7 +308,8 @@ def read_windows(
 
 def _row(cells: list[Any], known: dict[bytes, WindowRow]) -> WindowRow:
     like = known.get(cells[0]) or known.setdefault(cells[0], _like(cells[0]))
-    return WindowRow(like.stage, like.attempt, _window(cells[1:]), like.plan, like.is_unpriced)
+    window = _window(cells[1:], is_unpriced=like.window.is_unpriced)
+    return WindowRow(like.stage, like.attempt, window, like.plan)
 
 
 def _like(alike: bytes) -> WindowRow:
@@ -318,14 +319,14 @@ def _like(alike: bytes) -> WindowRow:
     return row_of(fields | window)
 
 
-def _window(figures: list[Any]) -> Window:
+def _window(figures: list[Any], *, is_unpriced: bool) -> Window:
     if any(type(figure) is not int for figure in figures):
         raise ValueError("a figure is no whole number")
     begin, end, duration, usd_micros, wasted, start_ns, start_tokens, start_usd_micros = figures
     if end <= begin:
         raise ValueError("a window without tokens")
     start = DurationNs(start_ns), start_tokens, UsdMicros(start_usd_micros)
-    return Window(begin, end, DurationNs(duration), UsdMicros(usd_micros), wasted, *start)
+    return Window(begin, end, DurationNs(duration), UsdMicros(usd_micros), wasted, *start, is_unpriced=is_unpriced)
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ def price_text(micros: int) -> str:
     return f"${cents}{micros % 10_000:04}".rstrip("0") if micros % 10_000 else f"${cents}"
 
 
-def per_mtok_text(micros: float) -> str:
+def per_mtok_text(micros: int) -> str:
     """The price of a million tokens, to the micro-dollar: two of them may differ by less than a cent."""
     return f"${micros / MICROS_PER_USD:,.6f}"
 

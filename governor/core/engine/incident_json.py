@@ -12,7 +12,7 @@ from governor.core.engine.halt_plan import machine_of
 from governor.core.engine.node import Node
 from governor.core.halt.incident import NEVER_LOOKED, Incident, LeftLaunch, process_of, process_row
 from governor.core.halt.table import Fact, Halt, HaltPlan, HaltState, StopTarget
-from governor.core.money.token_windows import TokenPrices
+from governor.core.money.token_price import PRICE_NAMES, TokenPrices
 from governor.core.runs.last_good import LastGood
 
 # Fields that are written and read as they stand.
@@ -60,9 +60,7 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
     plain["closed_wall_ns"] = plain.pop("closed_wall")
     return {
         **plain,
-        "usd_micros_per_mtok": incident.prices.last,
-        "usd_micros_per_mtok_all_in": incident.prices.all_in,
-        "usd_micros_per_mtok_useful": incident.prices.useful,
+        **incident.prices.named("usd_micros_per_mtok"),
         **({"wasted_usd_micros": dict(incident.wasted_usd_micros)} if incident.wasted_usd_micros is not None else {}),
         "last_good": incident.last_good.row() if incident.last_good is not None else None,
         "targets_unlisted": incident.targets_unlisted,
@@ -137,7 +135,7 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
         launch=launch,
         below=launch.below if launch is not None else NEVER_LOOKED,
         paid_by=snapshot.get("paid_by"),
-        prices=TokenPrices(*(snapshot.get(f"usd_micros_per_mtok{of}") for of in ("", "_all_in", "_useful"))),
+        prices=TokenPrices(*(snapshot.get(f"usd_micros_per_mtok{of}") for of in PRICE_NAMES)),
         wasted_usd_micros=snapshot.get("wasted_usd_micros"),
         given_up=str(snapshot["halt_stage"]) if is_given_up else "",
     )

@@ -16,6 +16,7 @@ from governor.core.events.effects import Effect, Record
 from governor.core.events.inputs import Step, Tick
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.forecast import WindowRow, forecast, window_row
+from governor.core.money.token_price import whole_micros
 from governor.core.money.token_windows import TokenMeter
 from governor.core.money.waste import Seen
 from governor.core.runs.life import LifeFact
@@ -336,7 +337,7 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
         run.tokens_total, trained_now, spent, boot, then_tokens, began_at,
         unpriced_ns=managed.history.unpriced_ns, is_priced=is_priced,
     )  # fmt: skip
-    run.set_token_price(managed.history.meter.usd_micros_per_mtok(spent) if is_priced else None)
+    run.set_token_price(whole_micros(managed.history.meter.per_mtok) if is_priced else None)
     if window is None:
         return
     managed.money.windows.append(window)
@@ -347,7 +348,7 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
         if goal is not None
         else None
     )
-    row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(managed), window.is_unpriced))
+    row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(managed)))
     node.windows_uncommitted.append(Record("window", run.run, None, row))
 
 

@@ -22,11 +22,11 @@ from governor.core.money.forecast import (
     burn_rate,
     ceiling_hit,
     forecast,
-    per_mtok,
     rate_of,
 )
 from governor.core.money.steady import steady_per_mtok
-from governor.core.money.token_windows import TokenPrices, Window, whole_per_mtok
+from governor.core.money.token_price import TokenPrices, drift, per_mtok, whole_micros
+from governor.core.money.token_windows import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,10 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What a stretch of training cost. None is unknown: no price, no plan, no ceiling."""
+    """A stretch of training beside its plan and its ceiling. None is unknown: no price, no plan, no ceiling."""
 
-    usd_micros_per_mtok: int | None
     drift_frac: float | None  # Of its steady price from the expected one.
     burn_rate: float | None
-    steady_usd_micros_per_mtok: int | None = None  # Without the start of an attempt.
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +75,10 @@ class Outlook:
     binding: Binding | None
     plan: ExpectedCost
     last: Window | None  # The last window that closed since the governor's start.
+    last_prices: TokenPrices
     last_pace: Pace | None
-    run_pace: Pace | None  # From the first metered token to the last window's end.
+    run_pace: Pace | None  # The burn rate is from the first metered token to the last window's end.
     prices: TokenPrices
-    steady_usd_micros_per_mtok: int | None = None  # Of the recent windows.
     drift_all_in_frac: float | None = None
 
 
@@ -89,7 +87,6 @@ def outlook(managed: ManagedRun, at: MonoNs) -> Outlook:
     bound = binding_ceiling(managed, at)
     last = managed.money.windows[-1] if managed.money.windows else None
     left, rate = forecast_of(managed, goal), managed.run.spend_rate_usd_micros_per_hour
-    steady = steady_per_mtok(managed.money.windows)
     return Outlook(
         tokens_goal=goal,
         left=left,
@@ -98,10 +95,10 @@ def outlook(managed: ManagedRun, at: MonoNs) -> Outlook:
         binding=bound,
         plan=plan,
         last=last,
-        last_pace=_window_pace(last, plan) if last is not None else None,
-        run_pace=_run_pace(managed, plan, steady),
+        last_prices=_window_prices(last) if last is not None else TokenPrices(),
+        last_pace=_pace(last.steady_per_mtok, last.per_mtok, plan) if last is not None else None,
+        run_pace=_run_pace(managed, plan),
         prices=token_prices(managed),
-        steady_usd_micros_per_mtok=int(steady) if steady is not None else None,
         drift_all_in_frac=_drift_all_in_frac(managed, plan),
     )
 
@@ -113,13 +110,11 @@ def token_prices(managed: ManagedRun, spend_usd_micros: UsdMicros | None = None)
     """
     meter, run = managed.history.meter, managed.run
     spent = (run.spend_usd_micros if spend_usd_micros is None else spend_usd_micros) - managed.history.paid_before
-    if meter is None or spent <= 0 or managed.history.unpriced_ns:
-        return TokenPrices(run.usd_micros_per_mtok)
-    return TokenPrices(
-        run.usd_micros_per_mtok,
-        whole_per_mtok(spent, meter.trained_tokens),
-        whole_per_mtok(spent, meter.useful_tokens),
-    )
+    last, steady = run.usd_micros_per_mtok, whole_micros(steady_per_mtok(managed.money.windows))
+    if meter is None or managed.history.unpriced_ns:
+        return TokenPrices(last, steady=steady)
+    all_in, useful = (per_mtok(spent, tokens) for tokens in (meter.trained_tokens, meter.useful_tokens))
+    return TokenPrices(last, whole_micros(all_in), whole_micros(useful), steady)
 
 
 def tokens_goal(managed: ManagedRun) -> int | None:
@@ -197,7 +192,11 @@ def hit_of(managed: ManagedRun, bound: Binding, goal: int | None) -> CeilingHit 
     )
 
 
-def _run_pace(managed: ManagedRun, plan: ExpectedCost, steady: Fraction | None) -> Pace | None:
+def _window_prices(window: Window) -> TokenPrices:
+    return TokenPrices(whole_micros(window.per_mtok), steady=whole_micros(window.steady_per_mtok))
+
+
+def _run_pace(managed: ManagedRun, plan: ExpectedCost) -> Pace | None:
     """The pace of the whole run, its drift by the recent windows.
 
     The burn rate also has the spend before the first metered token: it is gone too.
@@ -205,27 +204,13 @@ def _run_pace(managed: ManagedRun, plan: ExpectedCost, steady: Fraction | None) 
     meter = managed.history.meter
     if meter is None or meter.from_tokens <= meter.began_tokens:
         return None
-    spent, tokens = meter.from_usd_micros, meter.from_tokens - meter.began_tokens
-    if managed.history.unpriced_ns:
-        return _pace(None, steady, None, plan)
-    price = per_mtok(spent - managed.history.paid_before, tokens)
-    return _pace(price, steady, burn_rate(spent, tokens, plan), plan)
+    burnt = per_mtok(meter.from_usd_micros, meter.from_tokens - meter.began_tokens)
+    return _pace(steady_per_mtok(managed.money.windows), burnt if not managed.history.unpriced_ns else None, plan)
 
 
-def _window_pace(window: Window, plan: ExpectedCost) -> Pace:
-    if window.is_unpriced:
-        return _pace(None, None, None, plan)
-    price, steady = per_mtok(window.usd_micros, window.tokens), per_mtok(window.steady_usd_micros, window.steady_tokens)
-    return _pace(price, steady, burn_rate(window.usd_micros, window.tokens, plan), plan)
-
-
-def _pace(price: Fraction | None, steady: Fraction | None, burnt: Fraction | None, plan: ExpectedCost) -> Pace:
-    return Pace(
-        usd_micros_per_mtok=None if price is None else int(price),
-        drift_frac=_drift_frac(steady, plan.usd_micros_per_mtok),
-        burn_rate=None if burnt is None else float(burnt),
-        steady_usd_micros_per_mtok=None if steady is None else int(steady),
-    )
+def _pace(steady: Fraction | None, burnt: Fraction | None, plan: ExpectedCost) -> Pace:
+    rate = burn_rate(burnt, plan)
+    return Pace(_frac(drift(steady, plan.usd_micros_per_mtok)), _frac(rate))
 
 
 def _drift_all_in_frac(managed: ManagedRun, plan: ExpectedCost) -> float | None:
@@ -233,11 +218,11 @@ def _drift_all_in_frac(managed: ManagedRun, plan: ExpectedCost) -> float | None:
     meter, spent = managed.history.meter, managed.run.spend_usd_micros - managed.history.paid_before
     if meter is None or managed.history.unpriced_ns:
         return None
-    return _drift_frac(per_mtok(spent, meter.trained_tokens), plan.usd_micros_per_mtok_all_in)
+    return _frac(drift(per_mtok(spent, meter.trained_tokens), plan.usd_micros_per_mtok_all_in))
 
 
-def _drift_frac(price: Fraction | None, expected: int | None) -> float | None:
-    return float(price / expected - 1) if price is not None and expected else None
+def _frac(ratio: Fraction | None) -> float | None:
+    return None if ratio is None else float(ratio)
 
 
 # --- the alarm in advance: at this rate the ceiling is hit before the run is done --------------------------------

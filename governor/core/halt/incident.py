@@ -11,7 +11,7 @@ from governor.core.base.units import MonoNs, WallNs, format_duration
 from governor.core.events.inputs import CommandLaunched
 from governor.core.halt.state import GivenUp, StopTarget
 from governor.core.halt.table import Halt, HaltPlan, HaltState
-from governor.core.money.token_windows import TokenPrices
+from governor.core.money.token_price import TokenPrices
 from governor.core.runs.last_good import LastGood
 from governor.core.runs.state import RANKS_MAX, Run
 

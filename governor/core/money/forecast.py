@@ -13,7 +13,8 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Final
 
-from governor.core.base.units import MICROS_PER_USD, MTOK, NS_PER_HOUR, NS_PER_S, DurationNs, UsdMicros
+from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, DurationNs, UsdMicros
+from governor.core.money.token_price import over, per_mtok
 from governor.core.money.token_windows import Window
 
 
@@ -37,11 +38,6 @@ class ExpectedCost:
         return self.tokens_goal - self.began_tokens
 
 
-def per_mtok(usd_micros: int, tokens: int) -> Fraction | None:
-    """Micro-dollars per million tokens. None without tokens, and for zero spend: the price was unknown then."""
-    return Fraction(usd_micros * MTOK, tokens) if tokens > 0 and usd_micros > 0 else None
-
-
 def rate_of(window: Window) -> float | None:
     """Micro-dollars an hour, as the window was charged. None for one that took no time.
 
@@ -52,18 +48,9 @@ def rate_of(window: Window) -> float | None:
     return window.usd_micros * NS_PER_HOUR / window.duration_ns if window.duration_ns else None
 
 
-def drift(usd_micros: int, tokens: int, expected_usd_micros_per_mtok: int | None) -> Fraction | None:
-    """Actual over expected, minus one: 0.1 is 10 % dearer than planned."""
-    actual = per_mtok(usd_micros, tokens)
-    return None if actual is None or not expected_usd_micros_per_mtok else actual / expected_usd_micros_per_mtok - 1
-
-
-def burn_rate(usd_micros: int, tokens: int, plan: ExpectedCost) -> Fraction | None:
+def burn_rate(price: Fraction | None, plan: ExpectedCost) -> Fraction | None:
     """$/1M tokens over what the ceiling allows for each. A run that stays at 1 ends exactly at its ceiling."""
-    actual = per_mtok(usd_micros, tokens)
-    if actual is None or plan.tokens is None or not plan.ceiling_usd_micros:
-        return None
-    return actual / Fraction(plan.ceiling_usd_micros * MTOK, plan.tokens)
+    return over(price, per_mtok(plan.ceiling_usd_micros or 0, plan.tokens or 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +61,6 @@ class WindowRow:
     attempt: str
     window: Window
     plan: ExpectedCost
-    # It closed while the machine's price was unknown, so `usd_micros` is not its true cost.
-    is_unpriced: bool = False
 
 
 def window_row(row: WindowRow) -> dict[str, Any]:
@@ -100,7 +85,7 @@ def window_row(row: WindowRow) -> dict[str, Any]:
             if plan.usd_micros_per_mtok_all_in is not None
             else {}
         ),
-        **({"unpriced": True} if row.is_unpriced else {}),
+        **({"unpriced": True} if window.is_unpriced else {}),
     }
 
 
@@ -130,6 +115,7 @@ def row_of(data: Mapping[str, Any]) -> WindowRow:
         start_ns=DurationNs(whole("start_ns") or 0),
         start_tokens=whole("start_tokens") or 0,
         start_usd_micros=UsdMicros(whole("start_usd_micros") or 0),
+        is_unpriced=bool(data.get("unpriced")),
     )
     if window.tokens <= 0:
         raise ValueError("a window without tokens")
@@ -141,9 +127,7 @@ def row_of(data: Mapping[str, Any]) -> WindowRow:
         began_tokens=whole("began_tokens") or 0,
         usd_micros_per_mtok_all_in=whole("expected_usd_micros_per_mtok_all_in"),
     )
-    return WindowRow(
-        None if stage is None else str(stage), str(data["attempt"]), window, plan, bool(data.get("unpriced"))
-    )
+    return WindowRow(None if stage is None else str(stage), str(data["attempt"]), window, plan)
 
 
 # The forecast: what is left of a run, in hours and dollars, with an interval; and when it meets its ceiling.

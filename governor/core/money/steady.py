@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
-from governor.core.base.units import MTOK
+from governor.core.money.token_price import per_mtok
 from governor.core.money.token_windows import Window
 
 # Two windows have no middle. Then the sum of what lies between the starts of attempts speaks.
@@ -33,18 +33,22 @@ class SteadySum:
             return
         self.usd_micros += window.steady_usd_micros
         self.tokens += window.steady_tokens
-        if not window.has_start and not window.wasted_tokens and window.usd_micros > 0:
+        if not window.has_start and not window.wasted_tokens and window.per_mtok is not None:
             self.clean.append((window.usd_micros, window.tokens))
 
     @property
     def per_mtok(self) -> Fraction | None:
         """Micro-dollars per million tokens: the median of clean windows, which no save, stall or evaluation moves.
 
-        None without a step that is not an attempt's first, and for zero spend: the price was unknown then.
+        None without a step that is not an attempt's first.
         """
-        if len(self.clean) >= WINDOWS_MIN:
-            return _median(self.clean)
-        return Fraction(self.usd_micros * MTOK, self.tokens) if self.tokens > 0 and self.usd_micros > 0 else None
+        if len(self.clean) < WINDOWS_MIN:
+            return per_mtok(self.usd_micros, self.tokens)
+        ordered = sorted(self.clean, key=lambda one: one[0] / one[1])
+        low, high = (per_mtok(*ordered[place]) for place in ((len(ordered) - 1) // 2, len(ordered) // 2))
+        assert low is not None, "no clean window is without a price"
+        assert high is not None
+        return (low + high) / 2
 
 
 def steady_per_mtok(windows: Iterable[Window]) -> Fraction | None:
@@ -53,9 +57,3 @@ def steady_per_mtok(windows: Iterable[Window]) -> Fraction | None:
     for window in windows:
         total.add(window)
     return total.per_mtok
-
-
-def _median(clean: list[tuple[int, int]]) -> Fraction:
-    ordered = sorted(clean, key=lambda one: one[0] / one[1])
-    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
-    return (Fraction(low[0] * MTOK, low[1]) + Fraction(high[0] * MTOK, high[1])) / 2

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from typing import Any
 
 from governor.core.base.units import MTOK, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros
+from governor.core.money.token_price import per_mtok
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,9 @@ class Window:
         return self.to_tokens - self.from_tokens
 
     @property
-    def usd_micros_per_mtok(self) -> int:
-        return self.usd_micros * MTOK // self.tokens  # No window is empty.
+    def per_mtok(self) -> Fraction | None:
+        """What a million of its tokens of progress cost. None while that is unknown."""
+        return None if self.is_unpriced else per_mtok(self.usd_micros, self.tokens)
 
     @property
     def tokens_per_s(self) -> float:
@@ -66,29 +69,17 @@ class Window:
         return max(0, self.usd_micros - self.start_usd_micros)
 
     @property
+    def steady_per_mtok(self) -> Fraction | None:
+        """The same of the tokens trained in it, again or for the first time, without the start of an attempt."""
+        return None if self.is_unpriced else per_mtok(self.steady_usd_micros, self.steady_tokens)
+
+    @property
     def paid_ns(self) -> DurationNs:
         """Without what nobody paid for between two attempts, at the price of the rest. All of it without a price."""
         if self.steady_ns <= 0 or self.steady_usd_micros <= 0 or self.is_unpriced:
             return self.duration_ns
         paid_start_ns = self.start_usd_micros * self.steady_ns // self.steady_usd_micros
         return DurationNs(self.steady_ns + min(self.start_ns, paid_start_ns))
-
-
-def whole_per_mtok(usd_micros: int, tokens: int) -> int | None:
-    """Micro-dollars for a million tokens, rounded down. None without tokens."""
-    return max(0, usd_micros) * MTOK // tokens if tokens > 0 else None
-
-
-@dataclass(frozen=True, slots=True)
-class TokenPrices:
-    """What a million tokens of a run cost, in micro-dollars: three figures with a name each. None is unknown."""
-
-    # Of the last window of tokens: what training costs now.
-    last: int | None = None
-    # All that the run has spent over all tokens that it trained: with its start, its pauses and its halts.
-    all_in: int | None = None
-    # The same over the tokens of progress: those that were trained twice count once.
-    useful: int | None = None
 
 
 @dataclass(slots=True)
@@ -150,17 +141,15 @@ class TokenMeter:
             is_unpriced=self.unpriced_tokens > self.unpriced_before,
         )
 
-    def usd_micros_per_mtok(self, usd_micros: UsdMicros) -> int | None:
-        """Of the last window; before the first one closes, of what has come of it.
+    @property
+    def per_mtok(self) -> Fraction | None:
+        """Of the last window; before the first one closes, of what has come of it by the step that was counted last.
 
         None before the first token, and where a part of it has no price.
-        `usd_micros`: what the run has spent by its last counted step.
         """
-        if self.last_unpriced if self.last_tokens else self.open_window.is_unpriced:
-            return None
         if self.last_tokens:
-            return self.last_usd_micros * MTOK // self.last_tokens
-        return whole_per_mtok(usd_micros - self.from_usd_micros, self.progress_tokens - self.from_tokens)
+            return None if self.last_unpriced else per_mtok(self.last_usd_micros, self.last_tokens)
+        return self.open_window.per_mtok
 
     def begin(self, tokens_total: int, usd_micros: UsdMicros, boot: BootNs) -> None:
         """Start metering at this total."""

@@ -14,7 +14,7 @@ from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import Pace, outlook
 from governor.core.money.budgets import Cap
 from governor.core.money.forecast import CeilingHit, ExpectedCost, Forecast, Interval
-from governor.core.money.token_windows import TokenPrices
+from governor.core.money.token_price import TokenPrices
 from governor.core.views.status import node_status
 
 # A lag up to a quarter second (one tick) is within the promise; beyond it halts start late.
@@ -106,7 +106,6 @@ class RunReading:
     plan: ExpectedCost = ExpectedCost()
     last_pace: Pace | None = None
     run_pace: Pace | None = None
-    steady_usd_micros_per_mtok: int | None = None
     drift_all_in_frac: float | None = None
     last_frame_wall: WallNs | None = None
     ranks_connected: int = 0
@@ -210,7 +209,6 @@ def _run_reading(managed: ManagedRun, at: MonoNs, scheduler_job: str) -> RunRead
         plan=ahead.plan,
         last_pace=ahead.last_pace,
         run_pace=ahead.run_pace,
-        steady_usd_micros_per_mtok=ahead.steady_usd_micros_per_mtok,
         drift_all_in_frac=ahead.drift_all_in_frac,
         last_frame_wall=WallNs(run.last_frame_wall_ns) if run.last_frame_wall_ns is not None else None,
         ranks_connected=len(run.connected_ranks()),

@@ -14,9 +14,10 @@ from fractions import Fraction
 
 from governor.core.base.units import MTOK, NS_PER_S
 from governor.core.money.charges import LineKind, Unit
-from governor.core.money.forecast import RECENT_WINDOWS, ExpectedCost, WindowRow, forecast, per_mtok, rate_of
+from governor.core.money.forecast import RECENT_WINDOWS, ExpectedCost, WindowRow, forecast, rate_of
 from governor.core.money.reports.cost import NO_STAGE, UNALLOCATED_ROW, Sum, stage_of
 from governor.core.money.steady import SteadySum
+from governor.core.money.token_price import drift, over, per_mtok
 from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.money.waste import SpendSplit, SpentOn, wasted_of
 
@@ -130,9 +131,9 @@ class StageTally:
             # The window's cost covers both the tokens of progress and those that were trained again.
             share.wasted_tokens += window.wasted_tokens
             share.wasted_usd_micros += window.usd_micros * window.wasted_tokens // (tokens + window.wasted_tokens)
-        share.unpriced_tokens += tokens if row.is_unpriced else 0
+        share.unpriced_tokens += tokens if window.is_unpriced else 0
         share.expect(tokens, plan)
-        if not row.is_unpriced:
+        if not window.is_unpriced:
             share.steady.setdefault(plan.usd_micros_per_mtok, SteadySum()).add(window)
         share.to_tokens = window.to_tokens
         share.plan = plan
@@ -225,7 +226,7 @@ class StageTally:
             drift=_drift(shares) if is_whole else None,
             all_in_per_mtok=all_in,
             expected_all_in_per_mtok=expected_all_in,
-            drift_all_in=all_in / expected_all_in - 1 if all_in is not None and expected_all_in else None,
+            drift_all_in=drift(all_in, expected_all_in),
             expected_tokens_per_s=timed_tokens / planned_s if planned_s else None,
             tokens_per_s=tokens * NS_PER_S / duration_ns if duration_ns else None,
             wasted_tokens=wasted,
@@ -270,7 +271,7 @@ def _drift(shares: Iterable[_Share]) -> Fraction | None:
     found = [(tokens, price, planned) for tokens, price, planned in _steady(shares) if planned]
     planned_usd = sum(tokens * planned for tokens, _, planned in found)
     actual_usd = sum((tokens * price for tokens, price, _ in found), Fraction(0))
-    return actual_usd / planned_usd - 1 if planned_usd else None
+    return drift(actual_usd, planned_usd)
 
 
 def _by_cause(shares: Iterable[_Share]) -> dict[str, int] | None:
@@ -293,9 +294,7 @@ def _burn_rate(limited: Iterable[_Share]) -> Fraction | None:
             trained += share.tokens
             ceilings += plan.ceiling_usd_micros
             goals += plan.tokens
-    if not (spent and trained and ceilings):
-        return None
-    return Fraction(spent, trained) / Fraction(ceilings, goals)
+    return over(per_mtok(spent, trained), per_mtok(ceilings, goals))
 
 
 def _landing(shares: Iterable[_Share]) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -21,6 +22,7 @@ from governor.core.base.units import (
 )
 from governor.core.events.inputs import Beat, Event, PhaseChange, Step
 from governor.core.money.forecast import total_ahead
+from governor.core.money.token_price import per_mtok
 from governor.core.rules.trigger import Key, Trigger, is_step_time
 from governor.core.rules.trigger_state import UNKEPT
 from governor.core.runs.intake import PAUSES, is_lead
@@ -336,8 +338,8 @@ class Gate(Trigger):
         usd_micros, tokens = (
             (state.high, state.paid_tokens) if is_all_in else (state.high - state.spent, state.left_tokens)
         )
-        per_mtok = per_mtok_text(-(-usd_micros * MTOK // max(1, tokens)))
-        return f"a plan from {per_mtok} per 1M tokens on{', all-in' if is_all_in else ''}"
+        price = per_mtok_text(math.ceil(per_mtok(usd_micros, max(1, tokens)) or 0))
+        return f"a plan from {price} per 1M tokens on{', all-in' if is_all_in else ''}"
 
     def _fitting(self, limit: int) -> int | None:
         """The goal that the ceiling pays for: of what is left, as much as the rest of it does. A plan has none."""

@@ -11,7 +11,7 @@ from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.policy import Expected
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration, per_mtok_text
 from governor.core.events.inputs import Event, Tick
-from governor.core.money.forecast import drift, per_mtok
+from governor.core.money.token_price import drift, per_mtok, whole_micros
 from governor.core.rules.trigger import FOREVER, Key, Trigger
 from governor.core.runs.state import Run
 
@@ -94,19 +94,19 @@ class UsdPerMtok(Trigger):
             return unknown("warming_up" if run.tokens_total is not None else "no_tokens")
         (_, from_tokens, from_usd_micros), (_, tokens, usd_micros) = samples[0], samples[-1]
         actual = per_mtok(usd_micros - from_usd_micros, tokens - from_tokens)
-        over = drift(usd_micros - from_usd_micros, tokens - from_tokens, self._expected)
-        if actual is None or over is None:
+        above, shown = drift(actual, self._expected), whole_micros(actual)
+        if shown is None or above is None:
             return unknown("no_progress")
-        if over + 1 < self._times:
+        if above + 1 < self._times:
             return QUIET
         return firing(
             "tokens_dear",
-            f"1M tokens cost {per_mtok_text(float(actual))} over the last {format_duration(self._window_ns)}, "
-            f"{float(over) + 1:.2f} times the expected {per_mtok_text(self._expected)}",
+            f"1M tokens cost {per_mtok_text(shown)} over the last {format_duration(self._window_ns)}, "
+            f"{float(above) + 1:.2f} times the expected {per_mtok_text(self._expected)}",
             {
-                "usd_micros_per_mtok": int(actual),
+                "usd_micros_per_mtok": shown,
                 "expected_usd_micros_per_mtok": self._expected,
-                "drift_frac": float(over),
+                "drift_frac": float(above),
                 "times": self._times,
                 "window_s": self._window_ns / NS_PER_S,
                 "tokens": tokens - from_tokens,

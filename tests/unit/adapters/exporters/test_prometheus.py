@@ -25,7 +25,7 @@ from governor.core.base.units import NS_PER_MS, NS_PER_S, DurationNs, UsdMicros,
 from governor.core.engine.run_forecast import Pace
 from governor.core.halt.state import HaltState
 from governor.core.money.forecast import CeilingHit, ExpectedCost, Forecast, Interval
-from governor.core.money.token_windows import TokenPrices
+from governor.core.money.token_price import TokenPrices
 from governor.core.views.metrics import (
     AlertCounts,
     BudgetReading,
@@ -53,7 +53,7 @@ FULL = RunReading(
     loss_unseen=True,
     trains_beside=False,
     spend_usd_micros=UsdMicros(12_345_678),
-    prices=TokenPrices(2_469_135, 3_000_001, 3_100_002),
+    prices=TokenPrices(2_469_135, 3_000_001, 3_100_002, 2_400_000),
     spend_rate_usd_micros_per_hour=55_040_000,
     ceiling_usd_micros=300_000_000,
     last_frame_wall=WallNs(1_800_000_000_500_000_000),
@@ -67,9 +67,8 @@ FULL = RunReading(
     cost_left=Interval(27.5),
     ceiling=CeilingHit(DurationNs(90 * NS_PER_S), None, None),
     plan=ExpectedCost(2_000_000, 50_000.0),
-    last_pace=Pace(2_500_000, 0.25, 1.5),
-    run_pace=Pace(2_400_000, 0.2, 1.25),
-    steady_usd_micros_per_mtok=2_400_000,
+    last_pace=Pace(0.25, 1.5),
+    run_pace=Pace(0.2, 1.25),
     drift_all_in_frac=0.3,
 )
 LABELS = {

@@ -20,7 +20,8 @@ from governor.core.engine.node_journal import persist
 from governor.core.engine.run_forecast import outlook
 from governor.core.events.effects import Effect, PersistRuns
 from governor.core.events.inputs import OperatorHalt
-from governor.core.money.forecast import ExpectedCost, WindowRow, burn_rate, drift, per_mtok, row_of, window_row
+from governor.core.money.forecast import ExpectedCost, WindowRow, burn_rate, row_of, window_row
+from governor.core.money.token_price import drift, per_mtok
 from governor.core.money.token_windows import Window
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.views.status import run_status
@@ -45,20 +46,18 @@ def test_the_worked_run_against_a_plan() -> None:
     price = per_mtok(spent, tokens)
     assert price is not None
     assert round(price, 3) == Fraction(6_139_535, 1_000)  # Micro-dollars.
-    over = drift(spent, tokens, 5_500)
+    over = drift(price, 5_500)
     assert over is not None
     assert float(over) == pytest.approx(0.116279, abs=1e-6)
-    assert burn_rate(spent, tokens, ExpectedCost(ceiling_usd_micros=usd(400), tokens_goal=tokens)) == Fraction(
-        316_800, 400_000
-    )
+    assert burn_rate(price, ExpectedCost(ceiling_usd_micros=usd(400), tokens_goal=tokens)) == Fraction(316_800, 400_000)
 
 
 def test_a_run_that_goes_on_at_one_lands_exactly_on_its_ceiling() -> None:
     """Also one that came with ten millions trained: $9 are for the ninety that are left."""
     plan = ExpectedCost(ceiling_usd_micros=usd(9), tokens_goal=100 * MTOK, began_tokens=10 * MTOK)
-    assert burn_rate(usd("0.1"), MTOK, plan) == 1
+    assert burn_rate(per_mtok(usd("0.1"), MTOK), plan) == 1
     assert usd("0.1") * (100 - 10) == plan.ceiling_usd_micros
-    assert burn_rate(usd("0.25"), MTOK, plan) == Fraction(5, 2)
+    assert burn_rate(per_mtok(usd("0.25"), MTOK), plan) == Fraction(5, 2)
 
 
 @pytest.mark.parametrize(
@@ -71,16 +70,17 @@ def test_a_run_that_goes_on_at_one_lands_exactly_on_its_ceiling() -> None:
     ],
 )
 def test_what_nobody_said_is_unknown(plan: ExpectedCost) -> None:
-    assert burn_rate(usd(1), MTOK, plan) is None
-    assert drift(usd(1), MTOK, plan.usd_micros_per_mtok) is None
+    assert burn_rate(per_mtok(usd(1), MTOK), plan) is None
+    assert drift(per_mtok(usd(1), MTOK), plan.usd_micros_per_mtok) is None
 
 
 def test_nothing_is_trained_for_nothing() -> None:
-    """A window without money is one whose price nobody knew: not a hundred per cent cheaper than planned."""
+    """Tokens without money are tokens whose cost nobody knew: not a hundred per cent cheaper than planned."""
     assert per_mtok(0, MTOK) is None
-    assert drift(0, MTOK, 5_500) is None
-    assert burn_rate(0, MTOK, ExpectedCost(ceiling_usd_micros=usd(9), tokens_goal=MTOK)) is None
+    assert per_mtok(-1, MTOK) is None, "another run has taken its time over"
     assert per_mtok(usd(1), 0) is None
+    assert drift(None, 5_500) is None
+    assert burn_rate(None, ExpectedCost(ceiling_usd_micros=usd(9), tokens_goal=MTOK)) is None
 
 
 def test_a_row_reads_back_and_one_of_before_has_no_plan() -> None:
@@ -88,7 +88,8 @@ def test_a_row_reads_back_and_one_of_before_has_no_plan() -> None:
     row = WindowRow("stage1", "a1", window, ExpectedCost(10_490, 65_900.0, usd(260), 20_000 * MTOK, MTOK))
     told = json.loads(json.dumps(window_row(row)))
     assert row_of(told) == row
-    assert row_of(json.loads(json.dumps(window_row(replace(row, is_unpriced=True))))) == replace(row, is_unpriced=True)
+    unpriced = replace(row, window=replace(window, is_unpriced=True))
+    assert row_of(json.loads(json.dumps(window_row(unpriced)))) == unpriced
     plan = (
         "expected_usd_micros_per_mtok",
         "expected_tokens_per_s",
@@ -128,7 +129,7 @@ def rows(effects: list[Effect]) -> list[WindowRow]:
 @pytest.mark.parametrize("price", [None, UsdMicros(3_600_000)])
 def test_a_window_says_that_nobody_knew_a_price(price: UsdMicros | None) -> None:
     [row] = rows(trained(started(Budget(), price_usd_micros_per_hour=price), 1, 4))
-    assert row.is_unpriced is (price is None)
+    assert row.window.is_unpriced is (price is None)
     assert (row.window.usd_micros > 0) is (price is not None)
 
 
@@ -141,7 +142,7 @@ def test_a_window_is_kept_with_what_it_is_held_against() -> None:
     assert ahead.last == second.window
     assert ahead.last_pace is not None
     assert ahead.last_pace == ahead.run_pace
-    assert (ahead.last_pace.usd_micros_per_mtok, ahead.last_pace.drift_frac) == (4_000, 0.0)
+    assert (ahead.last_prices.last, ahead.last_pace.drift_frac) == (4_000, 0.0)
     assert ahead.last_pace.burn_rate == pytest.approx(0.8)
 
 

@@ -298,5 +298,3 @@ def test_spend_that_no_token_has_bought_is_in_no_price() -> None:
     all_in = 12_000 * MICROS_PER_USD // (9 * STEP)
     assert (ahead.prices.all_in, ahead.prices.useful) == (all_in, all_in)
     assert ahead.drift_all_in_frac == pytest.approx(12_000 / 9 / STEP * MICROS_PER_USD / 100_000 - 1)
-    assert ahead.run_pace is not None
-    assert ahead.run_pace.usd_micros_per_mtok == 10_000 * MICROS_PER_USD // (9 * STEP)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, BootNs, UsdMicros, accrue
+from governor.core.money.token_price import whole_micros
 from governor.core.money.token_windows import TokenMeter, Window
 
 STEP_TOKENS = 100_000  # Told by each frame, and believed where a total went back.
@@ -27,7 +28,7 @@ def test_a_window_ends_with_the_step_that_completes_its_million() -> None:
     [window] = feed(TokenMeter(), [400_000, 800_000, 1_200_000])
     assert (window.from_tokens, window.to_tokens) == (0, 1_200_000)
     assert (window.duration_ns, window.usd_micros) == (3 * NS_PER_S, 300)
-    assert window.usd_micros_per_mtok == 250
+    assert window.per_mtok == 250
     assert window.tokens_per_s == 400_000
 
 
@@ -44,7 +45,7 @@ def test_steps_of_one_moment_end_no_window_for_nothing() -> None:
         closed.append(meter.add(step * MTOK, MTOK, UsdMicros(100 * second), BootNs(second * NS_PER_S)))
     windows = [window for window in closed if window is not None]
     assert [(window.tokens, window.usd_micros) for window in windows] == [(MTOK, 600), (3 * MTOK, 600), (3 * MTOK, 600)]
-    assert meter.usd_micros_per_mtok(UsdMicros(1800)) == 200
+    assert meter.per_mtok == 200
 
 
 def test_what_is_trained_again_is_waste_and_no_progress() -> None:
@@ -68,7 +69,7 @@ def test_the_worked_example() -> None:
     spent, _ = accrue(7_920_000, 40 * NS_PER_HOUR, 0)
     assert spent == 316_800_000
     whole = Window(0, 51_600_000_000, 40 * NS_PER_HOUR, UsdMicros(spent), 0)  # type: ignore[arg-type]
-    assert whole.usd_micros_per_mtok == 6_139  # 316.80 / 51,600 = 0.0061395...
+    assert whole_micros(whole.per_mtok) == 6_139  # 316.80 / 51,600 = 0.0061395...
     assert round(whole.tokens_per_s) == 358_333
 
 

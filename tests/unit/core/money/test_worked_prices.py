@@ -11,6 +11,7 @@ from governor.core.money.charges import ChargeBook, Part, Payer, Place
 from governor.core.money.ledger import new_ledger
 from governor.core.money.lines import Metered
 from governor.core.money.prices import Day, Origin, PriceKind, Quote, choose, span_of
+from governor.core.money.token_price import whole_micros
 from governor.core.money.token_windows import TokenMeter
 
 TODAY = Day(span_of("2026-11-21")[0])
@@ -69,5 +70,5 @@ def test_what_a_million_tokens_cost() -> None:
     meter = TokenMeter(window_tokens=51_600_000_000)
     meter.begin(0, UsdMicros(0), BootNs(0))
     meter.add(51_600_000_000, 0, usd("316.80"), BootNs(NS_PER_HOUR))
-    assert meter.usd_micros_per_mtok(usd("316.80")) == 6_139
+    assert whole_micros(meter.per_mtok) == 6_139
     assert UsdMicros(6_139 * 51_600 // 1_000_000) == 316  # Dollars again, but for what was cut off.

@@ -12,6 +12,7 @@ from governor.adapters.alerts.webhook import document
 from governor.core.alerts.catalogue import DEFAULT_SEVERITY, REPEAT_NS, SEVERITIES, Alert, OfIncident, Severity, State
 from governor.core.alerts.outbox import AGE_MAX_NS, PAUSE_MAX_NS, PAUSE_MIN_NS, WAITING_MAX
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, WallNs
+from governor.core.money.token_price import TokenPrices
 from governor.settings.streams import ALERT_RECEIVERS_MAX
 
 PAUSE_MIN_S, PAUSE_MAX_MIN = PAUSE_MIN_NS // NS_PER_S, PAUSE_MAX_NS // NS_PER_MINUTE
@@ -83,6 +84,7 @@ _EXAMPLE = Alert(
     labels={"team": "pretrain"},
     spend_usd_micros=12_345_678,
     ceiling_usd_micros=300_000_000,
+    prices=TokenPrices(57_400, 61_250, 61_250, 56_900),
     incident=OfIncident("llama.gpu-17.1", "ASKED", "loss_nan"),
 )
 
@@ -105,6 +107,7 @@ _PAYLOAD = f"""
 | `text` | What happened, for people, and as a rule what to do. |
 | `see` | The command that tells more, on that node. |
 | `spend_usd`, `ceiling_usd` | Exact dollars of the run as text; null where it is unknown, or there is no ceiling. |
+| `usd_per_mtok`, `…_all_in`, `…_useful`, `…_steady` | Likewise, of a million tokens: [four prices](../howto/cost.md#expected-against-actual). Of a halt's alert, as in its report. |
 | `incident` | `id`, `stage` and `reason` of the halt; null of an alarm. |
 | `ended` | When the halt was closed. |
 | `repeats` | How often the alarm repeated itself since it was last sent. |

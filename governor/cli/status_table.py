@@ -227,7 +227,7 @@ def _pace(run: Mapping[str, Any]) -> list[str]:
         planned = run.get("expected_tokens_per_s")
         parts.append(f"{_count(speed)} tokens/s" + (f" of {_count(planned)} expected" if planned is not None else ""))
     if window["usd_per_mtok"] is not None:
-        parts.append(f"{_per_mtok(window['usd_per_mtok'])} per 1M")
+        parts.append(f"{_per_mtok(window['usd_per_mtok'])}/1M now")
     # A planned price has no start of an attempt, so only the steady one stands beside it.
     planned, steady = run.get("expected_usd_per_mtok"), window.get("usd_per_mtok_steady")
     if planned is not None and steady is not None:

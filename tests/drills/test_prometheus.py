@@ -158,7 +158,7 @@ def test_a_real_prometheus_scrapes_and_follows(exporter: PrometheusExporter, tmp
         server.await_value('up{job="costgov"}', "1")
         labels = '{run="llama",stage="8b",node="gpu-17",cloud_instance="i-0abc",scheduler_job="slurm:4711"}'
         server.await_value(f"costgov_run_spend_usd_total{labels}", "12.345678")
-        server.await_value(f"costgov_run_usd_per_million_tokens{labels}", "2.469135")
+        server.await_value(f"costgov_run_usd_per_mtok{labels}", "2.469135")
         server.await_value(f"costgov_run_loss{labels}", "NaN")
         server.await_value('costgov_halt_stage{stage="verifying"} == 1', "1")
         server.await_value("costgov_unattached_gpu_processes", "1")

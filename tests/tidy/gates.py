@@ -26,14 +26,16 @@ from governor.adapters.exporters.prometheus_metrics import Metric
 from governor.cli.common import OF_THE_COMMANDS
 from governor.core.base.findings import Reading
 from governor.core.base.policy import Policy
+from governor.core.money.token_price import PRICE_NAMES
 from governor.ports import Observer
 from governor.replay.user_tests import loaded_for
 from governor.timeline.cases import Case, read_cases
 from tests.tidy.sources import ROOT, sources
 
-# Prometheus' base units, and ours for money and tokens. Only `_per_…` and `_total` may follow one.
+# Prometheus' base units, and ours for money and tokens. Only `_per_…` and `_total` may follow one; a price of tokens is
+# called as everywhere else (core.money.token_price), with what it is of behind it.
 _UNIT: Final = re.compile(r"_(?:seconds|bytes|ratio|usd|tokens)(?=_|$)")
-_PER: Final = r"(?:_per_(?:second|hour|million_tokens))?(?:_total)?$"
+_PER: Final = rf"(?:_per_(?:second|hour|mtok(?:{'|'.join(PRICE_NAMES)})))?(?:_total)?$"
 _OTHER_UNITS: Final = re.compile(
     r"(?<!_per)_(ns|us|ms|s|secs?|second|(?:milli|micro|nano)(?:s|seconds)|mins?|minutes?|hours?|days?|[kmgt]i?b"
     r"|(?:kilo|mega|giga|kibi|mebi|gibi)bytes|dollars?|cents|usd_micros|micros|percent|pct|frac)(?=_|$)"

@@ -19,7 +19,7 @@ from governor.adapters.http.post import URL_KEYS, Post, read_secret
 from governor.adapters.plugins import ConfigKey, Surroundings
 from governor.core.alerts.catalogue import Alert, State
 from governor.core.alerts.outbox import Delivery, Took
-from governor.core.base.units import NS_PER_MINUTE, DurationNs, format_usd, utc_text
+from governor.core.base.units import NS_PER_MINUTE, DurationNs, format_usd, per_mtok_text, utc_text
 from governor.ports import AlertReceiver
 
 NAME = "alertmanager"
@@ -78,7 +78,7 @@ class Alertmanager:
 
 def posted(alert: Alert, wall: int) -> dict[str, Any]:
     """The alert in Alertmanager's form, at this moment. An end in the past means resolved."""
-    of = alert.incident
+    of, prices = alert.incident, alert.prices.named("usd_per_mtok")
     labels = {_label(name): value for name, value in alert.labels.items()}
     labels |= {
         "alertname": PREFIX + alert.name,
@@ -93,6 +93,7 @@ def posted(alert: Alert, wall: int) -> dict[str, Any]:
         "description": f"{alert.text}\nsee: {alert.see}",
         "spend": format_usd(alert.spend_usd_micros) if alert.spend_usd_micros is not None else "",
         "ceiling": format_usd(alert.ceiling_usd_micros) if alert.ceiling_usd_micros is not None else "",
+        **{name: per_mtok_text(price) for name, price in prices.items() if price is not None},
         "halt_stage": of.halt_stage if of is not None else "",
         "reason": of.reason if of is not None else "",
         "id": alert.alert_id,

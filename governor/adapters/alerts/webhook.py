@@ -93,6 +93,7 @@ def document(alert: Alert) -> dict[str, Any]:
         "see": alert.see,
         "spend_usd": _usd(alert.spend_usd_micros),
         "ceiling_usd": _usd(alert.ceiling_usd_micros),
+        **{name: _usd(price) for name, price in alert.prices.named("usd_per_mtok").items()},
         "incident": {"id": of.incident_id, "stage": of.halt_stage, "reason": of.reason} if of is not None else None,
         "ended": utc_text(alert.ended_wall) if alert.ended_wall is not None else None,
         "repeats": alert.repeats,

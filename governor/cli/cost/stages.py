@@ -23,7 +23,7 @@ from governor.cli.cost.charges import (
     sums_in,
     windows_in,
 )
-from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, utc_text
+from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, per_mtok_text, utc_text
 from governor.core.money.reports.cost import (
     RECONSTRUCTED,
     STAGE_OF_RUN,
@@ -33,20 +33,17 @@ from governor.core.money.reports.cost import (
     whole_cents,
 )
 from governor.core.money.reports.stage_table import StageRow, StageTally, total_of
+from governor.core.money.token_price import whole_micros
 from governor.core.money.waste import WASTE
 from governor.text.screen import Screen, screen_of, shown_lines
 
 _COLUMNS: Final = (
-    "STAGE", "RUNS", "HOURS", "TOKENS", "EXPECTED", "PER 1M", "ACTUAL", "PER 1M", "STEADY", "DRIFT", "TOK/S EXPECTED",
-    "TOK/S ACTUAL", "WASTED TOKENS", "WASTED", "CEILING", "USED", "BURN RATE", "LANDS AT",
+    "STAGE", "RUNS", "HOURS", "TOKENS", "EXPECTED", "$/1M EXPECTED", "ACTUAL", "$/1M ALL-IN", "$/1M USEFUL",
+    "$/1M STEADY", "DRIFT", "TOK/S EXPECTED", "TOK/S ACTUAL", "WASTED TOKENS", "WASTED", "CEILING", "USED", "BURN RATE",
+    "LANDS AT",
 )  # fmt: skip
 # The headings of a column that stands alone, in Markdown and in narrow terminals.
-_SPELT_OUT: Final = tuple(
-    {4: "EXPECTED $", 5: "EXPECTED $/1M", 6: "ACTUAL $", 7: "ACTUAL $/1M", 8: "STEADY $/1M", 13: "WASTED $"}.get(
-        place, title
-    )
-    for place, title in enumerate(_COLUMNS)
-)
+_SPELT_OUT: Final = tuple(f"{title} $" if title in ("EXPECTED", "ACTUAL", "WASTED") else title for title in _COLUMNS)
 
 
 @click.command(short_help="Expected against actual by stage: a table to hand over.", epilog=exits())
@@ -62,10 +59,10 @@ def stages(
     """Show what each stage was to cost and has cost: dollars, $/1M tokens, speed, waste, ceiling, and where it lands.
 
     What was spent is every charge of the stage's runs, pauses and restarts included. What was expected stands in
-    each window of tokens, as the policy's [expected] said when it closed. Steady is what a million cost while the
-    runs trained, without starts and tokens trained twice. Drift is steady over expected $/1M, less one. A burn rate
-    of 1 lands exactly on the ceilings. "Lands at" is a forecast, from each run's recent windows.
-    --json and --csv give exact dollars.
+    each window of tokens, as the policy's [expected] said when it closed. $/1M all-in is that money over all tokens
+    trained, useful over those of progress alone. Steady is what a million cost while the runs trained, without starts
+    and tokens trained twice. Drift is steady over expected $/1M, less one. A burn rate of 1 lands exactly on the
+    ceilings. "Lands at" is a forecast, from each run's recent windows. --json and --csv give exact dollars.
     """
     if as_csv + as_md + as_json > 1:
         raise click.UsageError("--json, --csv and --md exclude one another")
@@ -121,8 +118,9 @@ def _figures(row: StageRow, cents: int) -> tuple[str, ...]:
         _usd(row.expected_usd_micros),
         _per_mtok(row.expected_per_mtok),
         f"${_grouped(decimal_text(cents, 100, 2))}",
-        _per_mtok(row.actual_per_mtok),
-        _per_mtok(row.steady_per_mtok),
+        _per_mtok(row.per_mtok_all_in),
+        _per_mtok(row.per_mtok_useful),
+        _per_mtok(row.per_mtok_steady),
         _percent(row.drift, signed=True),
         _speed(row.expected_tokens_per_s),
         _speed(row.tokens_per_s),
@@ -206,7 +204,7 @@ def _notes(rows: Sequence[StageRow]) -> list[str]:
         if row.unlimited_runs
     ]
     notes += [
-        f"{row.stage}: {_per_mtok(row.all_in_per_mtok)} per 1M all-in, of {_per_mtok(row.expected_all_in_per_mtok)} "
+        f"{row.stage}: {_per_mtok(row.per_mtok_all_in)} per 1M all-in, of {_per_mtok(row.expected_per_mtok_all_in)} "
         f"expected: drift {_percent(row.drift_all_in, signed=True)}"
         for row in rows
         if row.drift_all_in is not None
@@ -222,8 +220,8 @@ def _usd(micros: int | None) -> str:
 
 
 def _per_mtok(micros: Fraction | None) -> str:
-    """To the micro-dollar: a million tokens of a small model cost a cent."""
-    return "-" if micros is None else f"${_grouped(_ratio(micros / MICROS_PER_USD, 6))}"
+    whole = whole_micros(micros)
+    return "-" if whole is None else per_mtok_text(whole)
 
 
 def _percent(ratio: Fraction | None, *, signed: bool = False) -> str:
@@ -271,7 +269,7 @@ def _record(row: StageRow) -> dict[str, Any]:
         return None if value is None else _ratio(value, digits)
 
     def per_mtok(micros: Fraction | None) -> str | None:
-        return None if micros is None else _ratio(micros / MICROS_PER_USD, 9)
+        return amount(whole_micros(micros))
 
     def speed(value: float | None) -> str | None:
         return None if value is None else f"{value:.1f}"
@@ -283,9 +281,13 @@ def _record(row: StageRow) -> dict[str, Any]:
         "tokens": row.tokens,
         "expected_usd": amount(row.expected_usd_micros),
         "expected_usd_per_mtok": per_mtok(row.expected_per_mtok),
+        "expected_usd_per_mtok_all_in": per_mtok(row.expected_per_mtok_all_in),
         "actual_usd": exact_usd(row.actual_usd_micros),
-        "actual_usd_per_mtok": per_mtok(row.actual_per_mtok),
+        "usd_per_mtok_all_in": per_mtok(row.per_mtok_all_in),
+        "usd_per_mtok_useful": per_mtok(row.per_mtok_useful),
+        "usd_per_mtok_steady": per_mtok(row.per_mtok_steady),
         "drift_percent": ratio(None if row.drift is None else 100 * row.drift, 4),
+        "drift_all_in_percent": ratio(None if row.drift_all_in is None else 100 * row.drift_all_in, 4),
         "expected_tokens_per_s": speed(row.expected_tokens_per_s),
         "tokens_per_s": speed(row.tokens_per_s),
         "wasted_tokens": row.wasted_tokens,
@@ -303,10 +305,6 @@ def _record(row: StageRow) -> dict[str, Any]:
             f"wasted_{cause.value}_usd": amount(row.wasted_by_cause[cause.value] if row.wasted_by_cause else None)
             for cause in WASTE
         },
-        "steady_usd_per_mtok": per_mtok(row.steady_per_mtok),
-        "expected_usd_per_mtok_all_in": per_mtok(row.expected_all_in_per_mtok),
-        "usd_per_mtok_all_in": per_mtok(row.all_in_per_mtok),
-        "drift_all_in_percent": ratio(None if row.drift_all_in is None else 100 * row.drift_all_in, 4),
     }
 
 

@@ -119,7 +119,7 @@ def _above_zero(key: str, number: str, text: str) -> float:
 
 HEADS = (
     Head("STAGE"), Head("", may_wrap=True), Head("GPUS"), Head("SET-UP", may_wrap=True), Head("TOKENS/S", True),
-    Head("HOURS", True), Head("$", True), Head("80 %", True), Head("$ PER 1M", True), Head("CALENDAR $", True),
+    Head("HOURS", True), Head("$", True), Head("80 %", True), Head("$/1M STEADY", True), Head("CALENDAR $", True),
 )  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def _document(one: Costed) -> dict[str, Any]:
         "memory_gb_reserved": round(memory.reserved / 1e9, 3),
         "steady_hours": cost.steady_hours._asdict(),
         "steady_usd": cost.steady_usd and cost.steady_usd._asdict(),
-        "usd_per_mtok": cost.mtok_usd and cost.mtok_usd._asdict(),
+        "usd_per_mtok_steady": cost.mtok_usd and cost.mtok_usd._asdict(),
         "calendar_hours": cost.calendar_hours._asdict(),
         "calendar_usd": cost.calendar_usd and cost.calendar_usd._asdict(),
     }

@@ -13,6 +13,7 @@ from governor.core.base.printable import printable, storable
 from governor.core.base.units import NS_PER_MINUTE, DurationNs, MonoNs, WallNs, is_spend_known
 from governor.core.engine.idle_state import NODE
 from governor.core.halt.state import HaltState
+from governor.core.money.token_price import TokenPrices
 
 if TYPE_CHECKING:  # Node and its imports take a tenth of a command's start.
     from governor.core.engine.node import Node
@@ -156,6 +157,7 @@ class Alert:
     labels: Mapping[str, str] = field(default_factory=dict)
     spend_usd_micros: int | None = None
     ceiling_usd_micros: int | None = None
+    prices: TokenPrices = TokenPrices()
     incident: OfIncident | None = None
     ended_wall: WallNs | None = None
     # How often the alarm came within REPEAT_NS without an alert of its own.
@@ -224,6 +226,7 @@ def of_incident(node: Node, snapshot: Mapping[str, Any]) -> Alert:
         # A governor that resumes the halt has not charged its downtime yet: the alert never shows less than the
         # verdict's spend.
         spend_usd_micros=max(snapshot["spend_usd_micros"], snapshot["spend_at_verdict_usd_micros"]) or None,
+        prices=TokenPrices.of(snapshot, "usd_micros_per_mtok"),
         incident=OfIncident(incident_id, stage, str(snapshot["reason"])),
         ended_wall=WallNs(int(closed)) if closed is not None else None,
     )
@@ -261,6 +264,8 @@ def _said_of_halt(run: str, stage: str, snapshot: Mapping[str, Any]) -> str:
 
 
 def _with_run(alert: Alert, node: Node) -> Alert:
+    from governor.core.engine.run_forecast import token_prices  # It has Node and its imports.
+
     managed = node.runs.get(alert.run) if alert.run is not None else None
     if managed is None:
         return alert
@@ -273,6 +278,7 @@ def _with_run(alert: Alert, node: Node) -> Alert:
         labels={shown(key, LABEL_CHARS_MAX): shown(value, LABEL_CHARS_MAX) for key, value in run.labels.items()},
         spend_usd_micros=alert.spend_usd_micros if alert.spend_usd_micros is not None else spend,
         ceiling_usd_micros=managed.policy.budget.ceiling_usd_micros,
+        prices=alert.prices if alert.incident is not None else token_prices(managed),
     )
 
 

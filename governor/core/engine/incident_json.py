@@ -12,7 +12,7 @@ from governor.core.engine.halt_plan import machine_of
 from governor.core.engine.node import Node
 from governor.core.halt.incident import NEVER_LOOKED, Incident, LeftLaunch, process_of, process_row
 from governor.core.halt.table import Fact, Halt, HaltPlan, HaltState, StopTarget
-from governor.core.money.token_price import PRICE_NAMES, TokenPrices
+from governor.core.money.token_price import TokenPrices
 from governor.core.runs.last_good import LastGood
 
 # Fields that are written and read as they stand.
@@ -135,7 +135,7 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
         launch=launch,
         below=launch.below if launch is not None else NEVER_LOOKED,
         paid_by=snapshot.get("paid_by"),
-        prices=TokenPrices(*(snapshot.get(f"usd_micros_per_mtok{of}") for of in PRICE_NAMES)),
+        prices=TokenPrices.of(snapshot, "usd_micros_per_mtok"),
         wasted_usd_micros=snapshot.get("wasted_usd_micros"),
         given_up=str(snapshot["halt_stage"]) if is_given_up else "",
     )

@@ -5,9 +5,10 @@ Every figure called `usd_per_mtok…`, in whatever view, is divided and rounded 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 from governor.core.base.units import MTOK
 
@@ -54,6 +55,11 @@ class TokenPrices:
     def named(self, name: str) -> dict[str, int | None]:
         """By the names that all views share: `name` alone is of the last window."""
         return {name + suffix: getattr(self, field) for suffix, field in PRICE_NAMES.items()}
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], name: str) -> TokenPrices:
+        """Read them back. An older row has not all of them."""
+        return cls(**{field: row.get(name + suffix) for suffix, field in PRICE_NAMES.items()})
 
 
 # What follows `usd_per_mtok` in a name.

@@ -46,7 +46,7 @@ def document(one: Estimate, levers: Sequence[Lever] = (), both: Together | None 
         "price": None
         if price is None
         else {"gpu_hour_usd": price.gpu_hour_usd, "source": price.source, "spot": price.is_spot},
-        "mtok_usd": None if one.mtok_usd is None else _spread(one.mtok_usd),
+        "usd_per_mtok_steady": None if one.mtok_usd is None else _spread(one.mtok_usd),
         "run": None if one.cost is None else _run(one.cost),
         **lever_documents(one, levers, both),
         "notes": list(one.prediction.notes),

@@ -17,6 +17,7 @@ from governor.adapters import alerts
 from governor.adapters.plugins import Surroundings
 from governor.core.alerts.catalogue import Alert, OfIncident, Severity, State
 from governor.core.base.units import UsdMicros, WallNs
+from governor.core.money.token_price import TokenPrices
 from governor.ports import AlertReceiver
 
 TOKEN = "TOKEN0that-nobody-may-see"
@@ -174,6 +175,7 @@ def an_alert(number: int = 1, **changes: Any) -> Alert:
         "labels": {"team": "pretrain"},
         "spend_usd_micros": UsdMicros(12_345_678),
         "ceiling_usd_micros": UsdMicros(300_000_000),
+        "prices": TokenPrices(57_400, 61_250, None, 56_900),
     }
     return Alert(**{**fields, **changes})
 

@@ -52,7 +52,7 @@ def stages(state_dir: Path) -> Path:
             ceiling; of the others' $1,400, 196 are 14.0 %; their 4B tokens cost $0.049, a ceiling has 0.0175: burn rate
             2.80. 38B are left of each of them: at $0.048 and $0.05 that is $1,824 and $1,900; 37.8B at $0.025 are $945:
             lands at 251 + 4,669 = $4,920.
-    whole   an 8xH100 node at $7.92/h for 40 h = $316.80, all of its 51.6B tokens: $0.006140 per 1M, expected $283.80,
+    whole   an 8xH100 node at $7.92/h for 40 h = $316.80, all of its 51.6B tokens: $0.006139 per 1M, expected $283.80,
             drift 0.0061395/0.0055 - 1 = +11.6 %; 358,333 tokens/s; 79.2 % of $400, burn rate 0.79, landed at $316.80.
     """
     charges = [
@@ -98,27 +98,27 @@ def test_the_figures_are_those_worked_out_by_hand(stages: Path, costgov: Call) -
     assert [*by_name] == ["stage1", "stage2", "whole", "(no stage)", "(unallocated)"]
     assert by_name["stage1"] == {
         "stage": "stage1", "runs": 1, "hours": "38.000000", "tokens": 9_500_000_000,
-        "expected_usd": "99.655000", "expected_usd_per_mtok": "0.010490000",
-        "actual_usd": "95.000000", "actual_usd_per_mtok": "0.010000000", "drift_percent": "-4.6711",
+        "expected_usd": "99.655000", "expected_usd_per_mtok": "0.010490",
+        "actual_usd": "95.000000", "usd_per_mtok_useful": "0.010000", "drift_percent": "-4.6711",
         "expected_tokens_per_s": "65900.0", "tokens_per_s": "69444.4", "wasted_tokens": 0, "wasted_usd": "0.000000",
         "ceiling_usd": "260.000000", "used_percent": "36.5385", "burn_rate": "0.769231", "lands_at_usd": "200.00",
         "untold_tokens": 0, "unpriced_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 0,
-        "reconstructed_usd": "0.000000", "steady_usd_per_mtok": "0.010000000", "usd_per_mtok_all_in": "0.010000000",
+        "reconstructed_usd": "0.000000", "usd_per_mtok_steady": "0.010000", "usd_per_mtok_all_in": "0.010000",
         **UNTOLD, **NO_ALL_IN,
     }  # fmt: skip
     assert by_name["stage2"] == {
         "stage": "stage2", "runs": 3, "hours": "62.000000", "tokens": 6_200_000_000,
-        "expected_usd": "86.719400", "expected_usd_per_mtok": "0.013987000",
-        "actual_usd": "251.000000", "actual_usd_per_mtok": "0.040483871", "drift_percent": "189.4393",
+        "expected_usd": "86.719400", "expected_usd_per_mtok": "0.013987",
+        "actual_usd": "251.000000", "usd_per_mtok_useful": "0.040483", "drift_percent": "189.4393",
         "expected_tokens_per_s": "49400.0", "tokens_per_s": "27777.8", "wasted_tokens": 50_000_000,
         "wasted_usd": "1.000000", "ceiling_usd": "1400.000000", "used_percent": "14.0000", "burn_rate": "2.800000",
         "lands_at_usd": "4920.00", "untold_tokens": 0, "unpriced_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 1,
-        "reconstructed_usd": "0.000000", "steady_usd_per_mtok": "0.040483871",
-        "usd_per_mtok_all_in": "0.040160000", **UNTOLD, **NO_ALL_IN,
+        "reconstructed_usd": "0.000000", "usd_per_mtok_steady": "0.040483",
+        "usd_per_mtok_all_in": "0.040160", **UNTOLD, **NO_ALL_IN,
     }  # fmt: skip
     whole = by_name["whole"]
-    assert (whole["actual_usd"], whole["tokens"], whole["actual_usd_per_mtok"]) == (
-        "316.800000", 51_600_000_000, "0.006139535",
+    assert (whole["actual_usd"], whole["tokens"], whole["usd_per_mtok_useful"]) == (
+        "316.800000", 51_600_000_000, "0.006139",
     )  # fmt: skip
     assert (whole["expected_usd"], whole["drift_percent"], whole["tokens_per_s"]) == (
         "283.800000",
@@ -188,7 +188,7 @@ def test_a_run_that_was_planned_half_way_says_so(state_dir: Path, costgov: Call)
     write_stages(state_dir / "costgov.db", spent("late", "s", "0.10", 20), [*before, *after])
     [row] = json.loads(costgov("stages", "--json").out)["stages"]
     assert (row["expected_usd"], row["unplanned_tokens"]) == ("0.900000", 10 * MTOK)
-    assert (row["expected_usd_per_mtok"], row["drift_percent"]) == ("0.090000000", "11.1111")
+    assert (row["expected_usd_per_mtok"], row["drift_percent"]) == ("0.090000", "11.1111")
     assert (row["lands_at_usd"], row["ceiling_usd"], row["burn_rate"]) == (None, None, None)
     assert "s: for 10,000,000 of its tokens no price was expected; they count as actual alone" in costgov("stages").out
 
@@ -224,7 +224,7 @@ def test_the_window_that_is_open_counts_too(state_dir: Path, costgov: Call) -> N
     told = windows("r", "s", 2, MTOK, "1.00", 1, plan)
     write_stages(state_dir / "costgov.db", charges, told, {"r": half_open(2 * MTOK), "": {"run": ""}})
     [row] = json.loads(costgov("stages", "--json").out)["stages"]
-    assert (row["tokens"], row["actual_usd"], row["actual_usd_per_mtok"]) == (2_500_000, "2.500000", "1.000000000")
+    assert (row["tokens"], row["actual_usd"], row["usd_per_mtok_useful"]) == (2_500_000, "2.500000", "1.000000")
     assert (row["expected_usd"], row["lands_at_usd"], row["tokens_per_s"]) == ("2.500000", "10.00", "277.8")
     assert (row["burn_rate"], row["wasted_tokens"]) == ("0.500000", 9)
     [row] = json.loads(costgov("stages", "--until", "2026-11-03", "--json").out)["stages"]
@@ -250,7 +250,7 @@ def test_where_windows_are_lost_nobody_says_what_a_million_cost(lost: slice, sta
     write_stages(state_dir / "costgov.db", spent("r", "s", "1.00", 4), told)
     [row] = json.loads(costgov("stages", "--json").out)["stages"]
     assert (row["actual_usd"], row["tokens"], row["untold_tokens"]) == ("4.000000", (4 - untold) * MTOK, untold * MTOK)
-    assert (row["actual_usd_per_mtok"], row["drift_percent"], row["burn_rate"]) == (None, None, None)
+    assert (row["usd_per_mtok_useful"], row["drift_percent"], row["burn_rate"]) == (None, None, None)
     assert (row["used_percent"], row["lands_at_usd"]) == ("20.0000", "10.00")
     assert (
         f"s: {untold},000,000 tokens more were trained in windows that are not kept any more; " in costgov("stages").out
@@ -260,7 +260,7 @@ def test_where_windows_are_lost_nobody_says_what_a_million_cost(lost: slice, sta
 def test_the_beginning_of_a_window_is_no_price_of_all_that_were_lost(state_dir: Path, costgov: Call) -> None:
     write_stages(state_dir / "costgov.db", spent("r", "s", "1.00", 4), [], {"r": half_open(4 * MTOK)})
     [row] = json.loads(costgov("stages", "--json").out)["stages"]
-    assert (row["tokens"], row["untold_tokens"], row["actual_usd_per_mtok"]) == (500_000, 4 * MTOK, None)
+    assert (row["tokens"], row["untold_tokens"], row["usd_per_mtok_useful"]) == (500_000, 4 * MTOK, None)
 
 
 def test_without_a_price_nothing_is_cheap(state_dir: Path, costgov: Call) -> None:
@@ -272,7 +272,7 @@ def test_without_a_price_nothing_is_cheap(state_dir: Path, costgov: Call) -> Non
     write_stages(state_dir / "costgov.db", spent("r", "s", "1.00", 2), told)
     [row] = json.loads(costgov("stages", "--json").out)["stages"]
     assert (row["actual_usd"], row["tokens"], row["unpriced_tokens"]) == ("2.000000", 4 * MTOK, 2 * MTOK)
-    names = ("actual_usd_per_mtok", "drift_percent", "burn_rate", "used_percent", "lands_at_usd")
+    names = ("usd_per_mtok_useful", "drift_percent", "burn_rate", "used_percent", "lands_at_usd")
     assert [row[name] for name in names] == [None] * 5
     assert "s: 2,000,000 of its tokens were trained while no price was known; " in costgov("stages").out
 
@@ -290,7 +290,7 @@ def test_what_closes_while_it_is_read_counts_once() -> None:
 def test_a_run_younger_than_a_window_has_a_price_already(state_dir: Path, costgov: Call) -> None:
     write_stages(state_dir / "costgov.db", spent("r", "s", "0.50", 1), [], {"r": half_open(0)})
     [row] = json.loads(costgov("stages", "--json").out)["stages"]
-    assert (row["tokens"], row["actual_usd_per_mtok"], row["expected_usd"]) == (500_000, "1.000000000", None)
+    assert (row["tokens"], row["usd_per_mtok_useful"], row["expected_usd"]) == (500_000, "1.000000", None)
 
 
 def test_waste_is_what_the_run_says_of_itself(state_dir: Path, costgov: Call) -> None:
@@ -376,7 +376,7 @@ def test_a_broken_window_costs_itself_alone(data: str | bytes, stages: Path, cos
     torn = after.pop(json.loads(own)["stage"])
     assert {name: before[name] for name in after} == after
     known = before[torn["stage"]]
-    assert (torn["actual_usd"], torn["actual_usd_per_mtok"]) == (known["actual_usd"], None)
+    assert (torn["actual_usd"], torn["usd_per_mtok_useful"]) == (known["actual_usd"], None)
     assert torn["tokens"] + torn["untold_tokens"] == known["tokens"]
     assert (done.code, json.loads(done.out)["unreadable"]) == (ExitCode.FAILED, 1)
     assert done.err.startswith(f"{stages / 'costgov.db'}: a window of tokens of run {run}, ")

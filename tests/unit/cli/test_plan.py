@@ -49,7 +49,7 @@ def test_parts_sum_and_dollars_are_gpus_hours_and_price() -> None:
     assert made["setup"]["tokens_per_step"] / made["step"]["total_s"] == pytest.approx(speed)
     assert run["steady_hours"]["mid"] == pytest.approx(100e9 / speed / 3600)
     assert run["steady_usd"]["mid"] == pytest.approx(run["steady_hours"]["mid"] * 8 * 2.5)
-    assert made["mtok_usd"]["mid"] == pytest.approx(run["steady_usd"]["mid"] / 100e3)
+    assert made["usd_per_mtok_steady"]["mid"] == pytest.approx(run["steady_usd"]["mid"] / 100e3)
     beyond = sum(part["hours"] for part in run["calendar_parts"])
     assert run["calendar_hours"]["mid"] == pytest.approx(run["steady_hours"]["mid"] + beyond)
 
@@ -97,7 +97,7 @@ def test_a_stated_speed_stands_beside_the_predicted_one_and_bounds_what_levers_s
 
 def test_without_price_or_tokens_they_are_unknown_and_never_zero() -> None:
     made = document(*PLAN)
-    assert (made["price"], made["mtok_usd"], made["run"]) == (None, None, None)
+    assert (made["price"], made["usd_per_mtok_steady"], made["run"]) == (None, None, None)
     text = plan(*PLAN).stdout
     assert "no price: state price (USD per GPU-hour) or provider; listed per GPU-hour: " in text
     assert "no tokens stated" in text

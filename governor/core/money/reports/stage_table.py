@@ -76,11 +76,11 @@ class StageRow:
     expected_usd_micros: int | None
     expected_per_mtok: Fraction | None  # Micro-dollars.
     actual_usd_micros: int
-    actual_per_mtok: Fraction | None
-    steady_per_mtok: Fraction | None
+    per_mtok_useful: Fraction | None  # All money over the tokens of progress: those trained twice count once.
+    per_mtok_steady: Fraction | None
     drift: Fraction | None  # Of the steady price from the expected one.
-    all_in_per_mtok: Fraction | None  # All money over all trained tokens, those that were trained twice included.
-    expected_all_in_per_mtok: Fraction | None
+    per_mtok_all_in: Fraction | None  # All money over all trained tokens, those that were trained twice included.
+    expected_per_mtok_all_in: Fraction | None
     drift_all_in: Fraction | None
     expected_tokens_per_s: float | None
     tokens_per_s: float | None
@@ -221,11 +221,11 @@ class StageTally:
             expected_usd_micros=planned_usd // MTOK if planned_tokens else None,
             expected_per_mtok=expected,
             actual_usd_micros=spent,
-            actual_per_mtok=actual,
-            steady_per_mtok=_steady_per_mtok(shares) if is_whole else None,
+            per_mtok_useful=actual,
+            per_mtok_steady=_steady_per_mtok(shares) if is_whole else None,
             drift=_drift(shares) if is_whole else None,
-            all_in_per_mtok=all_in,
-            expected_all_in_per_mtok=expected_all_in,
+            per_mtok_all_in=all_in,
+            expected_per_mtok_all_in=expected_all_in,
             drift_all_in=drift(all_in, expected_all_in),
             expected_tokens_per_s=timed_tokens / planned_s if planned_s else None,
             tokens_per_s=tokens * NS_PER_S / duration_ns if duration_ns else None,
@@ -345,11 +345,11 @@ def total_of(rows: Iterable[StageRow]) -> StageRow:
         expected_usd_micros=sum(expected) if expected and len(expected) == len(trained) else None,
         expected_per_mtok=None,
         actual_usd_micros=sum(row.actual_usd_micros for row in found),
-        actual_per_mtok=None,
-        steady_per_mtok=None,
+        per_mtok_useful=None,
+        per_mtok_steady=None,
         drift=None,
-        all_in_per_mtok=None,
-        expected_all_in_per_mtok=None,
+        per_mtok_all_in=None,
+        expected_per_mtok_all_in=None,
         drift_all_in=None,
         expected_tokens_per_s=None,
         tokens_per_s=None,

@@ -66,7 +66,7 @@ FULL = RunReading(
     left=Forecast(1_000_000, Interval(0.5), 10),
     cost_left=Interval(27.5),
     ceiling=CeilingHit(DurationNs(90 * NS_PER_S), None, None),
-    plan=ExpectedCost(2_000_000, 50_000.0),
+    plan=ExpectedCost(2_000_000, 50_000.0, usd_micros_per_mtok_all_in=2_300_000),
     last_pace=Pace(0.25, 1.5),
     run_pace=Pace(0.2, 1.25),
     drift_all_in_frac=0.3,
@@ -120,12 +120,12 @@ def test_a_run_shows_every_known_value_under_its_labels(exporter: PrometheusExpo
     expected = {
         "costgov_run_step": 120,
         "costgov_run_tokens_total": 5_000_000,
-        "costgov_run_all_in_drift_ratio": 0.3,
+        "costgov_run_drift_all_in_ratio": 0.3,
         "costgov_run_nonpad_tokens_total": 3_850_000,
         "costgov_run_tokens_per_second": 41_000.5,
         "costgov_run_step_duration_seconds": 1.25,
         "costgov_run_spend_usd_total": 12.345678,
-        "costgov_run_usd_per_million_tokens": 2.469135,
+        "costgov_run_usd_per_mtok": 2.469135,
         "costgov_run_spend_rate_usd_per_hour": 55.04,
         "costgov_run_ceiling_usd": 300,
         "costgov_run_last_frame_timestamp_seconds": 1_800_000_000.5,
@@ -142,7 +142,7 @@ def test_unknown_is_absent_and_not_zero(exporter: PrometheusExporter) -> None:
     names = {name for name, _ in samples(exporter)}
     for absent in (
         "costgov_run_loss",
-        "costgov_run_usd_per_million_tokens",
+        "costgov_run_usd_per_mtok",
         "costgov_run_spend_rate_usd_per_hour",
         "costgov_run_ceiling_usd",
         "costgov_run_last_frame_timestamp_seconds",

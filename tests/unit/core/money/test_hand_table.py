@@ -179,7 +179,7 @@ def test_every_view_tells_the_figure_of_the_hand(case: Case) -> None:
     assert {view: told for view, told in told_by(world).items() if told != by_hand} == {}
     assert (row.actual_usd_micros, row.wasted_tokens) == (case.spend, case.repeated)
     assert (row.wasted_usd_micros, row.wasted_by_cause) == (sum(waste.values()), waste)
-    per_mtok = row.actual_per_mtok
+    per_mtok = row.per_mtok_useful
     assert (int(per_mtok) if per_mtok is not None else None) == useful, "its price is that of tokens of progress"
 
 
@@ -263,8 +263,8 @@ def told_by(world: World) -> dict[str, Told]:
     }
     by_metrics: Told = (
         micros(shown["costgov_run_spend_usd_total"][()]),
-        maybe_micros(shown["costgov_run_all_in_usd_per_million_tokens"].get(())),
-        maybe_micros(shown["costgov_run_useful_usd_per_million_tokens"].get(())),
+        maybe_micros(shown["costgov_run_usd_per_mtok_all_in"].get(())),
+        maybe_micros(shown["costgov_run_usd_per_mtok_useful"].get(())),
         {cause: micros(amount) for (cause,), amount in shown["costgov_run_wasted_usd_total"].items()},
     )
     told = {"status": by_status, "metrics": by_metrics}

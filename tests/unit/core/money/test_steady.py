@@ -95,12 +95,12 @@ def test_a_run_on_plan_has_no_drift_however_it_starts_and_restarts() -> None:
     told, row = run_status(managed, MonoNs(world.mono)), row_by_journal(world)
     assert told["usd_per_mtok_steady"] == pytest.approx(0.1)
     assert told["drift_frac"] == pytest.approx(0.0)
-    assert row.steady_per_mtok == 100_000
+    assert row.per_mtok_steady == 100_000
     assert row.drift == 0
     assert row.actual_usd_micros == 114_000
-    assert row.all_in_per_mtok == Fraction(114_000 * MTOK, 260_000)
-    assert row.actual_per_mtok == Fraction(114_000 * MTOK, 240_000)
-    assert row.expected_all_in_per_mtok == 400_000
+    assert row.per_mtok_all_in == Fraction(114_000 * MTOK, 260_000)
+    assert row.per_mtok_useful == Fraction(114_000 * MTOK, 240_000)
+    assert row.expected_per_mtok_all_in == 400_000
     assert row.drift_all_in == Fraction(114_000 * 100, 26) / 400_000 - 1
     assert told["drift_all_in_frac"] == pytest.approx(float(row.drift_all_in))
     assert told["expected_usd_per_mtok_all_in"] == 0.4
@@ -118,7 +118,7 @@ def test_two_runs_of_a_stage_are_each_held_against_their_own_plan() -> None:
             tally.enter_window(run, WindowRow("s", "a1", made, ExpectedCost(price)))
     [row] = tally.rows()
     assert row.drift == 0
-    assert row.steady_per_mtok == row.expected_per_mtok == 1_800_000
+    assert row.per_mtok_steady == row.expected_per_mtok == 1_800_000
 
 
 def test_a_row_of_the_journal_keeps_the_start_and_the_plan_and_an_older_one_has_neither() -> None:

@@ -272,8 +272,9 @@ def test_without_a_price_nothing_is_cheap(state_dir: Path, costgov: Call) -> Non
     write_stages(state_dir / "costgov.db", spent("r", "s", "1.00", 2), told)
     [row] = json.loads(costgov("stages", "--json").out)["stages"]
     assert (row["actual_usd"], row["tokens"], row["unpriced_tokens"]) == ("2.000000", 4 * MTOK, 2 * MTOK)
-    names = ("usd_per_mtok_useful", "drift_percent", "burn_rate", "used_percent", "lands_at_usd")
+    names = ("usd_per_mtok_all_in", "usd_per_mtok_useful", "burn_rate", "used_percent", "lands_at_usd")
     assert [row[name] for name in names] == [None] * 5
+    assert (row["usd_per_mtok_steady"], row["drift_percent"]) == ("1.000000", "0.0000"), "of the windows with a price"
     assert "s: 2,000,000 of its tokens were trained while no price was known; " in costgov("stages").out
 
 

@@ -222,8 +222,8 @@ class StageTally:
             expected_per_mtok=expected,
             actual_usd_micros=spent,
             per_mtok_useful=actual,
-            per_mtok_steady=_steady_per_mtok(shares) if is_whole else None,
-            drift=_drift(shares) if is_whole else None,
+            per_mtok_steady=_steady_per_mtok(shares) if not untold else None,  # Of the windows with a price.
+            drift=_drift(shares) if not untold else None,
             per_mtok_all_in=all_in,
             expected_per_mtok_all_in=expected_all_in,
             drift_all_in=drift(all_in, expected_all_in),

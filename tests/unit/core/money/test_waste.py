@@ -15,6 +15,7 @@ from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.engine.node_journal import persist
 from governor.core.events.inputs import OperatorHalt, PriceRead, ProcessesSeen, TrainerExited
 from governor.core.money.charges import Line, LineKind, Unit
+from governor.core.money.forecast import row_of
 from governor.core.money.lines import Lines
 from governor.core.money.reports.cost import Sum
 from governor.core.money.reports.stage_table import StageRow, StageTally
@@ -192,6 +193,8 @@ def stage_row(world: World) -> StageRow:
     tally = StageTally()
     for charge in (one for one in world.charges.values() if one.payer.run == "llama"):
         tally.enter_charges(Sum(charge, 1))
+    for data in world.windows:  # Of the one run that trains.
+        tally.enter_window("llama", row_of(data))
     kept = world.runs["llama"]
     tally.enter_open("llama", kept["stage"], TokenMeter.restored(kept["tokens"], same_boot=False))
     tally.enter_split("llama", SpendSplit.restored(kept["spend_split"]))

@@ -239,7 +239,7 @@ def test_a_person_reads_what_is_left() -> None:
     assert line == "llama: 6m 0s and $9.83 left to 100,000,000 tokens"  # 360 steps of a second at $98.32/h.
     # 4 s are $0.109244; the ceiling of $1,000 has $10 for each of its 100 millions.
     assert pace == (
-        "llama: the last 1,000,000 tokens took 4.0s, 250,000 tokens/s, $0.109244 per 1M, burn rate 0.01; "
+        "llama: the last 1,000,000 tokens took 4.0s, 250,000 tokens/s, $0.109244/1M now, burn rate 0.01; "
         "the run so far: $0.109244/1M tokens all-in, burn rate 0.01"
     )
     assert waste == "llama: wasted $0.0273 ($0.0273 starting up)"  # A second, to the first step's end.

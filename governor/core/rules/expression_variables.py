@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs
+from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs, is_spend_known
 from governor.core.runs.state import Run
 
 Value = int | float | str
@@ -28,10 +28,13 @@ def _since(then: MonoNs | None, at: MonoNs) -> float | None:
     return None if then is None else max(0, at - then) / NS_PER_S
 
 
-def _usd(run: Run, micros: int | None) -> float | None:
-    """None while the price is unknown: a spend of 0 is no known value then."""
-    known = run.spend_rate_usd_micros_per_hour is not None and micros is not None
-    return micros / MICROS_PER_USD if known and micros is not None else None
+def _usd(micros: int | None) -> float | None:
+    return micros / MICROS_PER_USD if micros is not None else None
+
+
+def _spend(run: Run, _at: MonoNs) -> float | None:
+    is_known = is_spend_known(run.spend_rate_usd_micros_per_hour, run.spend_usd_micros)
+    return _usd(run.spend_usd_micros) if is_known else None
 
 
 def _gpu_busy_min(run: Run, at: MonoNs) -> float | None:
@@ -95,12 +98,12 @@ VARIABLES: Final[Mapping[str, Variable]] = {
         DOUBLE, "Seconds of work that a kill now would lose.",
         lambda run, at: run.unsaved_ns(at) / NS_PER_S if run.working_since is not None else None,
     ),
-    "spend_usd": Variable(DOUBLE, "What the run has cost.", lambda run, _at: _usd(run, run.spend_usd_micros)),
+    "spend_usd": Variable(DOUBLE, "What the run has cost.", _spend),
     "spend_rate_usd_per_hour": Variable(
-        DOUBLE, "What it costs an hour now.", lambda run, _at: _usd(run, run.spend_rate_usd_micros_per_hour)
+        DOUBLE, "What it costs an hour now.", lambda run, _at: _usd(run.spend_rate_usd_micros_per_hour)
     ),
     "usd_per_mtok": Variable(
-        DOUBLE, "Dollars for a million tokens, of the last window.", lambda run, _at: _usd(run, run.usd_micros_per_mtok)
+        DOUBLE, "Dollars for a million tokens, of the last window.", lambda run, _at: _usd(run.usd_micros_per_mtok)
     ),
     "gpu_busy_min": Variable(DOUBLE, "Of the least busy of its GPUs, 0 to 1.", _gpu_busy_min),
     "gpu_memory_max": Variable(DOUBLE, "Used part of the fullest of its GPUs, 0 to 1.", _gpu_memory_max),

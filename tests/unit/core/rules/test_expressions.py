@@ -218,6 +218,9 @@ def test_every_variable_has_a_value_of_its_type_or_none() -> None:
     assert (values["gpu_busy_min"], values["gpu_memory_max"], values["host_memory_left"]) == (0.2, 0.75, 0.25)
     assert (values["spend_usd"], values["usd_per_mtok"]) == (1.0, 1.0)
     run.spend_rate_usd_micros_per_hour = None
+    found = {name: VARIABLES[name].read(run, at) for name in values if "usd" in name}
+    assert found == {"spend_usd": 1.0, "spend_rate_usd_per_hour": None, "usd_per_mtok": 1.0}, "what was spent by then"
+    run.spend_usd_micros = UsdMicros(0)
     assert VARIABLES["spend_usd"].read(run, at) is None, "an unknown price is not nothing spent"
     run.gpus = GpuSample(at, "r", (0.9, None))
     assert VARIABLES["gpu_busy_min"].read(run, at) is None, "the one that is not known may be the least busy"

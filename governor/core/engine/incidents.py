@@ -8,10 +8,11 @@ from governor.core.base.findings import Verdict
 from governor.core.base.secrets import command_text, redacted
 from governor.core.base.units import NS_PER_HOUR, DurationNs, MonoNs
 from governor.core.engine import budgeting, charging, node_journal, saved_checkpoint
+from governor.core.engine.command.payers import payer_for
 from governor.core.engine.halt_plan import checkpoint_obstacle, plan_for
 from governor.core.engine.incident_json import incident_snapshot, stays_billed
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.metering import count_split, hand_over, last_rate, payer_for
+from governor.core.engine.metering import count_split, hand_over, last_rate
 from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import token_prices
 from governor.core.events.checkpoints import CheckpointRead, CheckpointWeighed, LastGoodSeen
@@ -29,14 +30,7 @@ from governor.core.events.effects import (
     StopCompute,
     Term,
 )
-from governor.core.events.inputs import (
-    Ack,
-    BillingAnswer,
-    BillingRead,
-    ProcessesSeen,
-    StopAnswer,
-    StopReplied,
-)
+from governor.core.events.inputs import Ack, BillingAnswer, BillingRead, ProcessesSeen, StopAnswer, StopReplied
 from governor.core.events.streams import StreamOpened
 from governor.core.halt import table
 from governor.core.halt.acts import UNKILLABLE

@@ -49,6 +49,7 @@ def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
         # The governor was restarted, not the command. What the command cost before counts towards its ceiling.
         node.previous_command = None
         node.account.restore(previous.account, previous.unallocated_since, has_own=previous.lent is None)
+        node.account.pass_unpriced(previous.unpriced_ns)
         node.ledger.book.restore_lent(previous.lent or {})
         node.ledger.book.restore_unallocated(previous.unallocated, previous.unallocated_older_usd_micros)
     return watch(node, event.at)  # At once: a command may end before the first tick.
@@ -358,6 +359,7 @@ def launched_row(node: Node) -> Mapping[str, Any] | None:
         "nobodys_since": node.account.since,
         "nobodys": [charge_row(charge) for charge in charges],
         "nobodys_older_usd_micros": older,
+        **({"nobodys_unpriced_ns": waited_ns} if (waited_ns := node.account.unpriced_ns) else {}),
         "unattached": node.launched is None or any(managed.is_unattached for managed in node.runs.values()),
         **({} if node.account.has_own else {"lent": _lent_rows(node)}),
     }
@@ -371,11 +373,6 @@ def _waiting(node: Node) -> CommandLaunched | None:
 
 def _lent_rows(node: Node) -> Mapping[str, Any]:
     return {run: [charge_row(one) for one in charges] for run, charges in node.ledger.book.lent_charges().items()}
-
-
-def left_row(node: Node) -> Mapping[str, Any]:
-    """Nothing of it where nobody is waited for, as in an older journal."""
-    return {"left": node.left.row()} if node.left is not None else {}
 
 
 def launch_of(row: Mapping[str, Any]) -> LeftLaunch | None:
@@ -396,5 +393,6 @@ def previous_command(row: Mapping[str, Any]) -> PreviousCommand:
         unallocated_older_usd_micros=UsdMicros(int(row["nobodys_older_usd_micros"])),
         is_unattached=bool(row.get("unattached")),  # An older journal does not say.
         launch=launch_of(row),
+        unpriced_ns=int(row.get("nobodys_unpriced_ns", 0)),
         lent=None if lent is None else {str(name): tuple(map(charge_of, rows)) for name, rows in lent.items()},
     )

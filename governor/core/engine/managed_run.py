@@ -255,6 +255,7 @@ class PreviousCommand:
     is_unattached: bool  # A run stood in for it.
     lent: Mapping[str, tuple[Charge, ...]] | None = None  # None: its own user had reported, or an older journal.
     launch: LeftLaunch | None = None  # None: nobody of it is seen from here, or an older journal.
+    unpriced_ns: int = 0  # Of the time that waits, what has no price.
 
 
 @dataclass(frozen=True, slots=True)

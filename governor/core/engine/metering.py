@@ -127,11 +127,13 @@ def charge_unstored(node: Node, since: BootNs, until: BootNs, since_wall: WallNs
     if previous is not None and previous.is_unattached:
         holders = {**holders, UNALLOCATED: 1}
     node.ledger.resume_from(since)
-    wall_of_boot = WallNs(since_wall - since)
+    wall_of_boot, unpriced_before = WallNs(since_wall - since), node.ledger.unpriced_ns
     node.ledger.charge_unstored(until, wall_of_boot, holders, node.payers(), node.began)
+    note_unpriced(node, unpriced_before, holders)
     if node.facts.exclusive and previous is not None:
         charges = (*previous.unallocated, *node.ledger.set_unallocated_aside())
-        node.previous_command = replace(previous, unallocated=charges)
+        unpriced_ns = previous.unpriced_ns + node.account.take_unpriced()
+        node.previous_command = replace(previous, unallocated=charges, unpriced_ns=unpriced_ns)
 
 
 class _Gap(Enum):
@@ -280,24 +282,8 @@ def settle(node: Node, at: MonoNs) -> list[Effect]:
         return []
     node.ledger.book.restore_unallocated(previous.unallocated, previous.unallocated_older_usd_micros)
     node.ledger.hand_over(payer_of(managed), previous.run)
+    managed.history.pass_unpriced(previous.unpriced_ns)
     return [persist(node, at, managed)]
-
-
-def payer_for(node: Node, managed: ManagedRun, holders: Mapping[str, int]) -> str | None:
-    """Who pays for the command in the place of this log's run, or of a stranger's, now or until its end."""
-    if node.pays_nothing(managed):
-        return _payer_of_command(node, holders) or managed.money.paid_by
-    if managed.is_unattached or managed.run.run in holders or not managed.follows_command:
-        return None
-    its = (name for name in holders if name != UNALLOCATED and not node.runs[name].is_separate)
-    return next(its, managed.money.paid_by)
-
-
-def _payer_of_command(node: Node, holders: Mapping[str, int]) -> str | None:
-    """The run that pays for the launched command, or stands in for it, or will: the command's name then."""
-    its = (name for name in holders if name != UNALLOCATED and not node.runs[name].is_separate)
-    stand_in = next((name for name, managed in node.runs.items() if managed.is_unattached), None)
-    return next(its, stand_in or (node.command.run if node.command is not None else None))
 
 
 # --- tokens: the clock of money ------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, WallNs
-from governor.core.engine.launched_command import launch_of, launched_row, left_row, previous_command
+from governor.core.engine.launched_command import launch_of, launched_row, previous_command
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import PROTECTED, Node, claim_of
 from governor.core.events.effects import PersistRuns
@@ -37,7 +37,7 @@ def node_snapshot(node: Node) -> Mapping[str, Any]:
         "budgets": node.budgets.snapshot(),
         "idle": node.idle.snapshot(),
         "launched": launched_row(node),
-        **left_row(node),
+        **({"left": node.left.row()} if node.left is not None else {}),  # Nobody is waited for.
         "ended_lock": node.ended_lock,
         "running_source": node.running_source,
     }

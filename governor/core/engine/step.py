@@ -27,7 +27,7 @@ from governor.core.engine import (
     run_forecast,
     verdicts,
 )
-from governor.core.engine.command import ceilings
+from governor.core.engine.command import ceilings, payers
 from governor.core.engine.idle import limit, occupancy, stop
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.managed_run import ManagedRun
@@ -135,7 +135,7 @@ def _meter(node: Node, managed: ManagedRun, holders: dict[str, int], at: MonoNs)
         held = UsdMicros(reserve(rate, times.whole_ns) + charging.checkpoint_reserve(node, managed))
     run.set_money(ceilings.spend(node, managed), rate, held)
     if run.alive:
-        managed.money.paid_by = metering.payer_for(node, managed, holders)
+        managed.money.paid_by = payers.payer_for(node, managed, holders)
 
 
 def _deadlines(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:

@@ -1,0 +1,26 @@
+"""Who pays for the launched command: one run does, however many logs it writes and whoever else reports below it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import Node
+from governor.core.money.charges import UNALLOCATED
+
+
+def payer_for(node: Node, managed: ManagedRun, holders: Mapping[str, int]) -> str | None:
+    """Who pays for the command in the place of this log's run, or of a stranger's, now or until its end."""
+    if node.pays_nothing(managed):
+        return _payer_of_command(node, holders) or managed.money.paid_by
+    if managed.is_unattached or managed.run.run in holders or not managed.follows_command:
+        return None
+    its = (name for name in holders if name != UNALLOCATED and not node.runs[name].is_separate)
+    return next(its, managed.money.paid_by)
+
+
+def _payer_of_command(node: Node, holders: Mapping[str, int]) -> str | None:
+    """The run that pays for the launched command, or stands in for it, or will: the command's name then."""
+    its = (name for name in holders if name != UNALLOCATED and not node.runs[name].is_separate)
+    stand_in = next((name for name, managed in node.runs.items() if managed.is_unattached), None)
+    return next(its, stand_in or (node.command.run if node.command is not None else None))

@@ -18,7 +18,7 @@ from governor.core.base.units import (
 from governor.core.engine.idle_state import NODE
 from governor.core.halt.incident import NO_BOUNDARY
 from governor.reports.resume_text import none_known, refused, resume_rows, steps_behind
-from governor.text.incident_money import spent_text, stays_billed_text
+from governor.text.incident_money import spent_text, stays_billed_text, unpriced_text
 from governor.text.moments import Moment, Snapshot, last_good_text, moments, none_is_left, since_text
 from governor.text.screen import FILE, Screen, Styled, shown_lines, width
 from governor.text.table import plain
@@ -144,8 +144,7 @@ def token_prices_text(run_status: Mapping[str, Any]) -> list[str]:
         unpriced_s = run_status.get("unpriced_s")
         if not unpriced_s or not is_spent_known(run_status):
             return []
-        unpriced = format_duration(round(unpriced_s) * NS_PER_S)
-        return [f"all-in price of its tokens unknown: for {unpriced} no price was known"]
+        return [unpriced_text(round(unpriced_s * NS_PER_S))]
     twice = f" ({_per_mtok(useful)} useful)" if useful is not None and useful != all_in else ""
     return [f"{_per_mtok(all_in)}/1M tokens all-in{twice}"]
 
@@ -159,13 +158,19 @@ _CAUSES: Final = {
 
 
 def wasted_text(run_status: Mapping[str, Any], above_frac: float = 0.0) -> list[str]:
-    """What bought no training that lasts, by cause. Empty where that is no larger part of the spend, or unknown."""
+    """What bought no training that lasts, by cause. Empty where that is no larger part of the spend, or nothing known.
+
+    Where some of the run's time has no price it is the least that it can be, and is told in any case.
+    """
     wasted, spent = run_status.get("wasted_usd"), run_status["spend_usd"]
-    if not wasted or wasted <= above_frac * spent:
+    is_part = bool(run_status.get("unpriced_s"))
+    if is_part and not wasted and wasted is not None and is_spent_known(run_status):
+        return ["what it wasted is unknown"]
+    if not wasted or (wasted <= above_frac * spent and not is_part):
         return []
     by_cause = run_status["wasted_usd_by_cause"]
     parts = [f"{_dollars(amount)} {_CAUSES.get(cause, cause)}" for cause, amount in by_cause.items() if amount]
-    return [f"wasted {_dollars(wasted)} ({', '.join(parts)})"]
+    return [f"wasted {'at least ' if is_part else ''}{_dollars(wasted)} ({', '.join(parts)})"]
 
 
 def _dollars(amount: float) -> str:

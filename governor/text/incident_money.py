@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from governor.core.base.units import format_usd, is_spend_known, per_mtok_text
+from governor.core.base.units import format_duration, format_usd, is_spend_known, per_mtok_text
 from governor.text.table import plain
 
 Snapshot = Mapping[str, Any]
@@ -38,13 +38,20 @@ def spent_text(snapshot: Snapshot) -> str:
     after = spent - int(snapshot.get("spend_at_verdict_usd_micros", spent))
     all_in = snapshot.get("usd_micros_per_mtok_all_in")
     tokens = f", {per_mtok_text(all_in)}/1M tokens all-in" if all_in is not None else ""
+    unpriced_ns = int(snapshot.get("unpriced_ns", 0))  # An older journal has none.
+    tokens += f", {unpriced_text(unpriced_ns)}" if unpriced_ns else ""
     wasted = sum((snapshot.get("wasted_usd_micros") or {}).values())
-    tokens += f", {format_usd(wasted)} of it wasted" if wasted else ""
+    tokens += f", {'at least ' if unpriced_ns else ''}{format_usd(wasted)} of it wasted" if wasted else ""
     source = f"; price: {snapshot['price_source']}" if snapshot.get("price_source") else ""
     # A halt that was over before the next tick charged anything.
     since = f"{format_usd(after)} since the verdict" if after > 0 else "charged up to the tick before the verdict"
     since = "another run has taken its time over" if after < 0 else since
     return f"{format_usd(spent)} ({since}) at {format_usd(rate)}/h{tokens}{plain(source)}"
+
+
+def unpriced_text(unpriced_ns: int) -> str:
+    """Why a run's all-in price is unknown, although its spend is."""
+    return f"all-in price of its tokens unknown: for {format_duration(unpriced_ns)} no price was known"
 
 
 def stays_billed_text(snapshot: Snapshot) -> str:

@@ -126,10 +126,18 @@ def _journal(windows: Sequence[Mapping[str, Any]]) -> Iterator[Told]:
         yield Told("journal", f"window {number} ms", round(window["duration_ns"] / 1_000_000))
 
 
-def _metrics(world: World, now: MonoNs) -> Iterator[Told]:
+def metrics_of(world: World, now: MonoNs) -> dict[str, dict[tuple[str, ...], float]]:
+    """The run's metrics by name and by the labels that are not the run's own."""
     snapshot = take_snapshot(world.node, now, GovernorHealth(), LagReading(), "")
-    found = {metric.name: {labels[5:]: v for labels, v in metric.samples(snapshot) if labels[0] == "llama"}
-             for metric in METRICS if metric.name.startswith("costgov_run_")}  # fmt: skip
+    return {
+        metric.name: {labels[5:]: value for labels, value in metric.samples(snapshot) if labels[0] == "llama"}
+        for metric in METRICS
+        if metric.name.startswith("costgov_run_")
+    }
+
+
+def _metrics(world: World, now: MonoNs) -> Iterator[Told]:
+    found = metrics_of(world, now)
     named = {"spend": "spend_usd_total", "drift": "drift_ratio", "drift_all_in": "drift_all_in_ratio"}
     for figure, name in (named | {price: price for price in _PRICES}).items():
         yield Told("metrics", figure, _micros(found[f"costgov_run_{name}"].get(())))

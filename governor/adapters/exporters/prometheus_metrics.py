@@ -13,6 +13,7 @@ from typing import Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, UsdMicros
 from governor.core.halt.state import HaltState
+from governor.core.money.token_price import TokenPrices
 from governor.core.money.waste import WASTE
 from governor.core.views.metrics import AlertCounts, BudgetReading, MetricsSnapshot, RunReading
 
@@ -64,6 +65,7 @@ def _summed(others: list[RunReading]) -> RunReading:
         wasted_usd_micros={
             cause.value: sum((run.wasted_usd_micros or {}).get(cause.value, 0) for run in others) for cause in WASTE
         },
+        prices=TokenPrices(unpriced_ns=sum(run.prices.unpriced_ns for run in others)),
         ranks_connected=sum(run.ranks_connected for run in others),
         world_size=sum(run.world_size for run in others),
         incidents_total=sum(run.incidents_total for run in others),
@@ -259,6 +261,10 @@ METRICS: Final = (
         "absent where nobody reports for the run.",
         _wasted,
     ),
+    _run("costgov_run_unpriced_seconds", "gauge",
+         "Of its time, what nothing is charged for as no price was known; its spend and its waste are at least what is "
+         "told then, and its all-in price is absent.",
+         lambda run: run.prices.unpriced_ns / NS_PER_S),
     _run("costgov_run_time_left_seconds", "gauge", "To the last token, from the recent windows; absent without a goal.",
          lambda run: run.left.hours_left.mid * 3600 if run.left is not None else None),
     _run("costgov_run_cost_left_usd", "gauge", "To the last token, at the present rate; absent without a price.",

@@ -23,7 +23,7 @@ from governor.cli.cost.charges import (
     sums_in,
     windows_in,
 )
-from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, per_mtok_text, utc_text
+from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, format_duration, per_mtok_text, utc_text
 from governor.core.money.reports.cost import (
     RECONSTRUCTED,
     STAGE_OF_RUN,
@@ -194,6 +194,12 @@ def _notes(rows: Sequence[StageRow]) -> list[str]:
         if row.unpriced_tokens
     ]
     notes += [
+        f"{row.stage}: for {format_duration(row.unpriced_ns)} of its time no price was known; what a million has cost "
+        "is unknown, and it wasted at least what is told"
+        for row in rows
+        if row.unpriced_ns
+    ]
+    notes += [
         f"{row.stage}: for {row.unplanned_tokens:,} of its tokens no price was expected; they count as actual alone"
         for row in rows
         if row.unplanned_tokens
@@ -305,6 +311,7 @@ def _record(row: StageRow) -> dict[str, Any]:
             f"wasted_{cause.value}_usd": amount(row.wasted_by_cause[cause.value] if row.wasted_by_cause else None)
             for cause in WASTE
         },
+        "unpriced_s": decimal_text(row.unpriced_ns, NS_PER_S, 6),
     }
 
 

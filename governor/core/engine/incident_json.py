@@ -61,6 +61,7 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
     return {
         **plain,
         **incident.prices.named("usd_micros_per_mtok"),
+        **({"unpriced_ns": incident.prices.unpriced_ns} if incident.prices.unpriced_ns else {}),
         **({"wasted_usd_micros": dict(incident.wasted_usd_micros)} if incident.wasted_usd_micros is not None else {}),
         "last_good": incident.last_good.row() if incident.last_good is not None else None,
         "targets_unlisted": incident.targets_unlisted,

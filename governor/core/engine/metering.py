@@ -109,6 +109,7 @@ def count_split(node: Node, managed: ManagedRun, holders: Mapping[str, int] | No
             has_ended=has_let_go and not is_halting,
             trained_tokens=meter.trained_tokens if meter is not None else 0,
             repeated_tokens=meter.wasted_tokens if meter is not None else 0,
+            unpriced_ns=managed.history.unpriced_ns,
         )
     )
 

@@ -112,7 +112,7 @@ def token_prices(managed: ManagedRun, spend_usd_micros: UsdMicros | None = None)
     spent = (run.spend_usd_micros if spend_usd_micros is None else spend_usd_micros) - managed.history.paid_before
     last, steady = run.usd_micros_per_mtok, whole_micros(steady_per_mtok(managed.money.windows))
     if meter is None or managed.history.unpriced_ns:
-        return TokenPrices(last, steady=steady)
+        return TokenPrices(last, steady=steady, unpriced_ns=managed.history.unpriced_ns)
     all_in, useful = (per_mtok(spent, tokens) for tokens in (meter.trained_tokens, meter.useful_tokens))
     return TokenPrices(last, whole_micros(all_in), whole_micros(useful), steady)
 

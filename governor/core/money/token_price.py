@@ -51,6 +51,7 @@ class TokenPrices:
     useful: int | None = None
     # While it trains, of the recent windows: without the starts of attempts (core.money.steady).
     steady: int | None = None
+    unpriced_ns: int = 0  # Of the run's time, what has no price. All-in and useful are unknown then.
 
     def named(self, name: str) -> dict[str, int | None]:
         """By the names that all views share: `name` alone is of the last window."""
@@ -59,7 +60,8 @@ class TokenPrices:
     @classmethod
     def of(cls, row: Mapping[str, Any], name: str) -> TokenPrices:
         """Read them back. An older row has not all of them."""
-        return cls(**{field: row.get(name + suffix) for suffix, field in PRICE_NAMES.items()})
+        prices = {field: row.get(name + suffix) for suffix, field in PRICE_NAMES.items()}
+        return cls(**prices, unpriced_ns=int(row.get("unpriced_ns", 0)))
 
 
 # What follows `usd_per_mtok` in a name.

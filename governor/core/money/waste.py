@@ -1,7 +1,8 @@
 """What each run's dollars bought: training, or nothing that lasts, by cause. Sums are exact: each amount has one cause.
 
 The money is the ledger's. What is spent after the latest step has no cause yet: another step makes it training, and
-the end of the attempt makes it waste.
+the end of the attempt makes it waste. Time for which no price is known has no amount here, and is counted beside them:
+of a stage that has any, the amounts are the least that each cause can be.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Seen:
     has_ended: bool = False  # The run has, or all of its ranks have trained to the end.
     trained_tokens: int = 0  # Since metering began, repeated ones included.
     repeated_tokens: int = 0
+    unpriced_ns: int = 0  # Of its time so far, what has no price.
 
 
 @dataclass(slots=True)
@@ -61,6 +63,7 @@ class SpendSplit:
     step_at: int | None = None  # The latest counted step.
     trained_tokens: int = 0
     repeated_tokens: int = 0
+    unpriced_ns: dict[str, int] = field(default_factory=dict)  # Of each stage's time, what has no price.
     has_begun: bool = False
 
     def begin_untold(self, usd_micros: int, trained_tokens: int = 0, repeated_tokens: int = 0) -> None:
@@ -76,6 +79,7 @@ class SpendSplit:
             self.open_usd_micros += self._until(seen.attempt_at, seen)
             self._end_attempt()
         self.stage = seen.stage or NO_STAGE
+        self._count_unpriced(seen.unpriced_ns - sum(self.unpriced_ns.values()))
         if self.first_step_at is None and seen.first_step_at is not None:
             self._put(SpentOn.START_UP, self._until(_first_of(seen.first_step_at, seen.halting_since), seen))
             self.first_step_at = self.step_at = seen.first_step_at
@@ -115,6 +119,18 @@ class SpendSplit:
             mine = told.setdefault(self.stage, {})
             mine[SpentOn.TRAINING] = mine.get(SpentOn.TRAINING, 0) + self.open_usd_micros
         return told
+
+    def _count_unpriced(self, passed_ns: int) -> None:
+        """Below zero: a price that was read late reaches back, the newest stage first."""
+        if passed_ns > 0:
+            self.unpriced_ns[self.stage] = self.unpriced_ns.get(self.stage, 0) + passed_ns
+            if len(self.unpriced_ns) > STAGES_MAX:
+                earliest = next(stage for stage in self.unpriced_ns if stage not in (NO_STAGE, self.stage))
+                self.unpriced_ns[NO_STAGE] = self.unpriced_ns.get(NO_STAGE, 0) + self.unpriced_ns.pop(earliest)
+        for stage in [*reversed(self.unpriced_ns)] if passed_ns < 0 else ():
+            known = min(-passed_ns, self.unpriced_ns[stage])
+            self.unpriced_ns[stage] -= known
+            passed_ns += known
 
     def _until(self, at: MonoNs, seen: Seen) -> int:
         """What was spent up to this moment and is not counted. Moments before the last count have nothing left."""
@@ -178,6 +194,7 @@ class SpendSplit:
             "step_at": self.step_at,
             "trained_tokens": self.trained_tokens,
             "repeated_tokens": self.repeated_tokens,
+            **({"unpriced_ns": dict(self.unpriced_ns)} if self.unpriced_ns else {}),
         }
 
     @classmethod
@@ -197,6 +214,7 @@ class SpendSplit:
             step_at=step_at,
             trained_tokens=int(snapshot["trained_tokens"]),
             repeated_tokens=int(snapshot["repeated_tokens"]),
+            unpriced_ns={str(stage): int(ns) for stage, ns in snapshot.get("unpriced_ns", {}).items()},
             has_begun=True,
         )
 

@@ -255,7 +255,8 @@ def _outlook(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "ceiling_at_tokens": hit.tokens_total if hit is not None else None,
         "ceiling_before_end": hit.before_end if hit is not None else None,
         **{name: _usd(price) for name, price in ahead.prices.named("usd_per_mtok").items()},
-        # Of the run's time, what nothing is charged for as no price was known. All-in and useful are null then.
+        # Of the run's time, what nothing is charged for as no price was known. All-in and useful are null then,
+        # and what was wasted is at least `wasted_usd`.
         "unpriced_s": managed.history.unpriced_ns / NS_PER_S,
         "expected_usd_per_mtok": _usd(ahead.plan.usd_micros_per_mtok),
         "expected_usd_per_mtok_all_in": _usd(ahead.plan.usd_micros_per_mtok_all_in),

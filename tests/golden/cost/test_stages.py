@@ -102,7 +102,7 @@ def test_the_figures_are_those_worked_out_by_hand(stages: Path, costgov: Call) -
         "actual_usd": "95.000000", "usd_per_mtok_useful": "0.010000", "drift_percent": "-4.6711",
         "expected_tokens_per_s": "65900.0", "tokens_per_s": "69444.4", "wasted_tokens": 0, "wasted_usd": "0.000000",
         "ceiling_usd": "260.000000", "used_percent": "36.5385", "burn_rate": "0.769231", "lands_at_usd": "200.00",
-        "untold_tokens": 0, "unpriced_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 0,
+        "untold_tokens": 0, "unpriced_tokens": 0, "unpriced_s": "0.000000", "unplanned_tokens": 0, "unlimited_runs": 0,
         "reconstructed_usd": "0.000000", "usd_per_mtok_steady": "0.010000", "usd_per_mtok_all_in": "0.010000",
         **UNTOLD, **NO_ALL_IN,
     }  # fmt: skip
@@ -113,7 +113,7 @@ def test_the_figures_are_those_worked_out_by_hand(stages: Path, costgov: Call) -
         "expected_tokens_per_s": "49400.0", "tokens_per_s": "27777.8", "wasted_tokens": 50_000_000,
         "wasted_usd": "1.000000", "ceiling_usd": "1400.000000", "used_percent": "14.0000", "burn_rate": "2.800000",
         "lands_at_usd": "4920.00", "untold_tokens": 0, "unpriced_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 1,
-        "reconstructed_usd": "0.000000", "usd_per_mtok_steady": "0.040483",
+        "unpriced_s": "0.000000", "reconstructed_usd": "0.000000", "usd_per_mtok_steady": "0.040483",
         "usd_per_mtok_all_in": "0.040160", **UNTOLD, **NO_ALL_IN,
     }  # fmt: skip
     whole = by_name["whole"]
@@ -333,7 +333,7 @@ def test_a_stage_of_charges_alone_knows_what_was_spent(state_dir: Path, costgov:
     assert known == {
         "stage": "s", "runs": 1, "hours": "2.000000", "tokens": 0, "actual_usd": "5.000000", "wasted_tokens": 0,
         "wasted_usd": "0.000000", "untold_tokens": 0, "unpriced_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 0,
-        "reconstructed_usd": "0.000000",
+        "unpriced_s": "0.000000", "reconstructed_usd": "0.000000",
     }  # fmt: skip
 
 

@@ -35,6 +35,7 @@ class _Share:
     wasted_usd_micros: int = 0  # Of the windows, by their tokens; `split` knows more.
     split: dict[SpentOn, int] | None = None  # None: nobody counted what this money bought.
     untold_tokens: int = 0  # Trained and paid for, in windows that are no longer stored.
+    unpriced_ns: int = 0  # Of its time, what has no price.
     unpriced_tokens: int = 0  # Of windows that closed while the machine's price was unknown.
     steady: dict[int | None, SteadySum] = field(default_factory=dict)  # By the planned price.
     by_plan: dict[int | None, int] = field(default_factory=dict)  # Tokens, by the planned price.
@@ -95,6 +96,8 @@ class StageRow:
     untold_tokens: int
     # Of `tokens`: trained while no price was known. The cost of all tokens is unknown then.
     unpriced_tokens: int
+    # Time without a price. The cost of all tokens is unknown then, and the waste is at least what is told.
+    unpriced_ns: int
     # Of windows without a planned price, in a stage where others have one.
     unplanned_tokens: int
     unlimited_runs: int  # Without a ceiling, in a stage where others have one.
@@ -163,6 +166,8 @@ class StageTally:
         """Enter what the run's money has bought, of all its time and of every stage."""
         for stage, by_cause in split.of_stages().items():
             self._share(stage or NO_STAGE, run).split = dict(by_cause)
+        for stage, unpriced_ns in split.unpriced_ns.items():
+            self._share(stage or NO_STAGE, run).unpriced_ns = unpriced_ns
 
     def rows(self) -> list[StageRow]:
         """One row per stage, by name. Runs without a stage, and unallocated charges, come last."""
@@ -203,7 +208,9 @@ class StageTally:
         expected = Fraction(planned_usd, planned_tokens) if planned_tokens else None
         untold = sum(share.untold_tokens for share in shares)
         unpriced = sum(share.unpriced_tokens for share in shares)
-        is_whole = not (untold or unpriced)
+        unpriced_ns = sum(share.unpriced_ns for share in shares)
+        is_priced = not (unpriced or unpriced_ns)
+        is_whole = is_priced and not untold
         actual = per_mtok(spent, tokens) if is_whole else None
         wasted = sum(share.wasted_tokens for share in shares)
         all_in = per_mtok(spent, tokens + wasted) if is_whole else None
@@ -212,7 +219,7 @@ class StageTally:
         limited = [share for share in shares if _ceiling(share) is not None]
         ceiling = sum(_ceiling(share) or 0 for share in limited)
         counted = sum(share.usd_micros + share.elsewhere_usd_micros for share in limited)
-        whole = self._from_the_beginning and not unpriced
+        whole = self._from_the_beginning and is_priced
         return StageRow(
             stage=stage,
             runs=0 if stage == UNALLOCATED_ROW else len(shares),
@@ -238,6 +245,7 @@ class StageTally:
             lands_at_usd_micros=_landing(shares) if whole else None,
             untold_tokens=untold,
             unpriced_tokens=unpriced,
+            unpriced_ns=unpriced_ns,
             unplanned_tokens=tokens - planned_tokens if planned_tokens else 0,
             unlimited_runs=len(shares) - len(limited) if limited else 0,
             reconstructed_usd_micros=sum(share.reconstructed_usd_micros for share in shares),
@@ -362,6 +370,7 @@ def total_of(rows: Iterable[StageRow]) -> StageRow:
         lands_at_usd_micros=sum(landings) + others if landings and len(landings) == len(trained) else None,
         untold_tokens=sum(row.untold_tokens for row in found),
         unpriced_tokens=sum(row.unpriced_tokens for row in found),
+        unpriced_ns=sum(row.unpriced_ns for row in found),
         unplanned_tokens=0,
         unlimited_runs=0,
         reconstructed_usd_micros=sum(row.reconstructed_usd_micros for row in found),

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from governor.core.base.policy import Budget, Expected, PolicySet
-from governor.core.base.units import MICROS_PER_USD, MonoNs, UsdMicros, WallNs
+from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs, UsdMicros, WallNs
+from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.engine.run_forecast import outlook
-from governor.core.events.inputs import PriceRead
+from governor.core.events.inputs import OperatorHalt, PriceRead
 from governor.core.views.status import run_status
 from governor.reports.terminal import closing_line, live_line
+from governor.text.incident_money import spent_text
 from tests.hand_table.cases import CASES, STEP, Case, learn_price, plain_run, played
-from tests.hand_table.views import Told, by_hand, told_by
+from tests.hand_table.views import Told, by_hand, metrics_of, told_by
 from tests.unit.core.engine.test_launched_command import launched, pass_time
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import hello, play
-from tests.unit.core.money.test_waste import a_world, steps, until
+from tests.unit.core.money.test_waste import a_world, stage_row, steps, until
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -59,7 +62,7 @@ def test_windows_before_the_price_was_known_have_none_in_any_view() -> None:
     assert (status["usd_per_mtok"], status["usd_per_mtok_all_in"], status["drift_all_in_frac"]) == (None, None, None)
     assert status["window"]["usd_per_mtok"] is None
     assert "$ -/1M now" in live_line(status)
-    assert "all-in price of its tokens unknown: for 10.0s no price was known" in closing_line(status, "ended")
+    assert "all-in price of its tokens unknown: for 10.2s no price was known" in closing_line(status, "ended")
     assert world.node.runs["llama"].run.usd_micros_per_mtok is None, "what an expression reads"
     big_steps(world, range(16, 25))
     status = shown_of(world)
@@ -94,6 +97,50 @@ def test_time_of_a_command_that_waited_without_a_price_is_the_runs_that_takes_it
     pass_time(node, 20, 11)
     play(node, hello(0, 20, run="other", world_size=1))
     assert node.runs["other"].history.unpriced_ns == now > 0
+
+
+def test_waste_of_a_start_without_a_price_is_at_least_what_every_view_tells() -> None:
+    """The first second of the start has no price. What it wasted is unknown, and no view says that it was nothing."""
+    world = played(next(case for case in CASES if case.name == "a price learned while it starts"))
+    status = shown_of(world)
+    assert status["unpriced_s"] == 1.0
+    told = "wasted at least $0.0030 ($0.0010 starting up, $0.0020 after the last step)"
+    assert told in closing_line(status, "ended")
+    assert metrics_of(world, MonoNs(world.mono))["costgov_run_unpriced_seconds"][()] == 1.0
+    row = stage_row(world)
+    assert (row.wasted_usd_micros, row.unpriced_ns) == (3_000, NS_PER_S)
+    assert (row.per_mtok_useful, row.per_mtok_all_in, row.used) == (None, None, None)
+
+
+def test_of_a_start_and_an_end_without_a_price_no_view_says_that_nothing_was_wasted() -> None:
+    """Two seconds to the first step, one of which has a price; and the end has it again."""
+    world = a_world(price_usd_micros_per_hour=None)
+    world.hear()
+    until(world, 2)
+    learn_price(world)
+    steps(world, range(1, 10), began=2)
+    status = shown_of(world)
+    assert (status["wasted_usd"], status["unpriced_s"]) == (0.0, 2.0)
+    assert "what it wasted is unknown" in closing_line(status, "ended")
+    assert "wasted" not in closing_line({**status, "spend_usd": 0, "spend_rate_usd_per_hour": None}, "ended")
+
+
+def test_a_halt_tells_why_its_all_in_price_is_unknown() -> None:
+    world = a_world(price_usd_micros_per_hour=None)
+    world.hear()
+    until(world, 1)
+    learn_price(world)
+    steps(world, range(1, 10), began=2)
+    world.play(OperatorHalt(MonoNs(world.mono), "llama", uid=0, reason="enough"))
+    incident = world.node.runs["llama"].incident
+    assert incident is not None
+    kept = json.loads(json.dumps(incident_snapshot(world.node, incident)))
+    assert incident_snapshot(world.node, incident_of(kept))["unpriced_ns"] == kept["unpriced_ns"] == NS_PER_S
+    unknown = ", all-in price of its tokens unknown: for 1.0s no price was known, at least $0.0010 of it wasted"
+    assert unknown in spent_text(kept)
+    del kept["unpriced_ns"]  # As an older governor has it.
+    assert incident_of(kept).prices.unpriced_ns == 0
+    assert "unknown" not in spent_text(kept)
 
 
 def big_steps(world: World, numbers: range) -> None:

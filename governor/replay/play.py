@@ -218,6 +218,8 @@ class Replay:
         """The log has ended. `run_on_ns` lets its clock run on, as if the trainer were alive and silent."""
         if not self._judges:
             self._open({})
+        for event in self._reader.end(self.clock.now):
+            self._feed(event)
         if run_on_ns and self.clock.is_timed:
             before = self.clock.now
             self.clock.now = MonoNs(before + run_on_ns)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from governor.core.base.units import MTOK
-from governor.core.events.streams import Held
+from governor.core.base.units import MTOK, MonoNs
+from governor.core.events.streams import Held, TokensSettled
 
 # Global batches end at some 10^8 tokens, so a larger "tokens" is a total.
 TOKENS_OF_A_STEP_MAX: Final = 2**30
@@ -22,6 +22,7 @@ HELD_MAX: Final = 64  # Lines that are held one by one. Of more, two that follow
 
 _EACH: Final = 'fields = { tokens = "tokens" } says that it is each step\'s'
 _TOTAL: Final = 'fields = { tokens_total = "tokens" } that it is a total'
+_ONLY_TOTAL: Final = 'fields = { tokens_total = "tokens" } says that it is a total'
 
 
 class LogTokens:
@@ -37,6 +38,7 @@ class LogTokens:
         self._others = 0  # Of a total: counts that did not rise.
         self._held: list[tuple[int, int]] = []
         self._told: int | None = None  # The last count that was told as a total.
+        self._has_total = False  # The last record has another count, which says that it is the total.
 
     @property
     def _is_each(self) -> bool:
@@ -50,6 +52,7 @@ class LogTokens:
         if self._is_each:
             return None
         tokens, has_total = values["tokens"], "tokens_total" in values
+        self._has_total = has_total
         before, was_long = self._is_total, self._rises >= RISES_OF_A_TOTAL
         goes_on = self._learn(step, tokens)
         if self._is_each:
@@ -76,6 +79,51 @@ class LogTokens:
             )
         return None
 
+    def end(self, run: str, at: MonoNs) -> tuple[TokensSettled | None, str | None]:
+        """The log goes on no further: the best reading of what is held, and what a person should know of it.
+
+        Counts that are about their rise times the steps are a total's. Of others, those that one step may well have
+        are steps'. The rest is unknown. A log that goes on after all is understood as before.
+        """
+        if self._last is None or self._is_total is not None or self._has_total or not self._held:
+            return None, None
+        held, (step, tokens) = self._held, self._last
+        if self._rises and self._is_in_proportion(step, tokens):
+            self._told = tokens
+            text = f'its "tokens" only rose until it ended and is taken for a running total; {_EACH}'
+            return TokensSettled(at, run, step, total=tokens), text
+        self._held = []
+        counts = Held(tuple(held))
+        if max(count for _, count in held) <= MTOK:
+            text = f'its "tokens" only rose until it ended and is taken for each step\'s own; {_ONLY_TOTAL}'
+            return TokensSettled(at, run, step, counts=counts), text
+        return None, (
+            f'its "tokens" was not counted ({len(held)} lines): it ended before it was known whether that is a running '
+            f"total, of more than this log; {_EACH}, {_TOTAL}"
+        )
+
+    def state(self) -> list[Any] | None:
+        """As plain JSON, while something is held. What a count is, is soon learned anew."""
+        if not self._held or self._last is None:
+            return None
+        rises = [self._rises, self._rise_steps, self._rise_tokens, self._others]
+        is_what, held = [self._is_total, self._is_certain], [list(one) for one in self._held]
+        return [*is_what, *self._last, *rises, self._told, self._has_total, *held]
+
+    def resume(self, state: Any) -> None:
+        """Go on from a `state`. What is none changes nothing."""
+        try:
+            is_total, is_certain, *numbers = state[:8]
+            told, has_total, *held = state[8:]
+            step, tokens, rises, rise_steps, rise_tokens, others = map(int, numbers)
+            counts = [(int(at_step), int(count)) for at_step, count in held]
+            told = int(told) if told is not None else None
+        except (TypeError, ValueError, OverflowError):
+            return
+        self._is_total, self._is_certain = None if is_total is None else bool(is_total), bool(is_certain)
+        self._last, self._told, self._has_total, self._held = (step, tokens), told, bool(has_total), counts
+        self._rises, self._rise_steps, self._rise_tokens, self._others = rises, rise_steps, rise_tokens, others
+
     def _learn(self, step: int, tokens: int) -> bool:
         """Whether the count goes on as a total does."""
         last, self._last = self._last, (step, tokens)
@@ -100,9 +148,11 @@ class LogTokens:
         if self._rises < RISES_OF_A_TOTAL:
             return
         self._others = 0
-        is_in_proportion = tokens * self._rise_steps <= TIMES_ITS_RISES_MAX * self._rise_tokens * (step + 1)
-        if self._rises >= RISES_OF_ANY_TOTAL or is_in_proportion:
+        if self._rises >= RISES_OF_ANY_TOTAL or self._is_in_proportion(step, tokens):
             self._is_total = True
+
+    def _is_in_proportion(self, step: int, tokens: int) -> bool:
+        return tokens * self._rise_steps <= TIMES_ITS_RISES_MAX * self._rise_tokens * (step + 1)
 
     def _hold(self, step: int, tokens: int, *, has_total: bool) -> None:
         """Hold a count that rises, and a first one that may be all tokens of before."""

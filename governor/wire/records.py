@@ -102,7 +102,7 @@ class RecordReader:
         # Names with dots may lead into objects within a record. Only users give such names.
         self._nested = tuple(name for names in fields.values() for name in names if "." in name)
         self._shapes: dict[tuple[str, ...], _Shape] = {}
-        self._tokens = LogTokens(named=fields["tokens"] is not DEFAULT_FIELDS["tokens"])
+        self.tokens = LogTokens(named=fields["tokens"] is not DEFAULT_FIELDS["tokens"])
         # A rate alone gives tokens if the user has named it. Under a usual name it may be of one GPU.
         is_given = fields["tokens_per_second"] is not DEFAULT_FIELDS["tokens_per_second"]
         self._clock = RecordClock() if is_given else None
@@ -117,6 +117,12 @@ class RecordReader:
         """The next record is of another process."""
         if self._clock is not None:
             self._clock.new_launch()
+
+    def end(self, at: MonoNs) -> Events:
+        """The log goes on no further: what is still held of its tokens, by the best reading there is."""
+        settled, text = self.tokens.end(self.run, at)
+        told = () if text is None else (SourceTrouble(at, self.run, "tokens_read", text),)
+        return told if settled is None else (settled, *told)
 
     def read_line(self, line: bytes, at: MonoNs) -> Events | Faults:
         """Read one line's bytes; see `read`. A blank line holds no events."""
@@ -206,7 +212,7 @@ class RecordReader:
         return Step(at, None, self.run, 0, step, **values)
 
     def _see_tokens(self, values: dict[str, Any], step: int, at: MonoNs, *, is_bare: bool) -> None:
-        if is_bare and (text := self._tokens.settle(values, step)) is not None:
+        if is_bare and (text := self.tokens.settle(values, step)) is not None:
             self._notice = SourceTrouble(at, self.run, "tokens_read", text)
 
     def _see_overflow(self, values: dict[str, Any], step: int) -> None:

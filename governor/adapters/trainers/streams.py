@@ -80,6 +80,7 @@ class Stream:
         self._untold: list[Event] = []
         self._is_late = False  # The present question has been reported to be unanswered.
         self._is_known = False  # The run has been reported.
+        self._has_ended = False  # Its processes have, and the last of what they wrote is about to be read.
 
     def begin(self, at: MonoNs) -> None:
         """Ask for the first look, which ends history. `wait` for it before anything is launched that may write."""
@@ -116,13 +117,18 @@ class Stream:
             return self.take(at)
         dropped = self._distrust_log(at, seen.log_deciders)
         events = [*self._told(at), *looked, *dropped]
-        read = self._read(at, seen.chunk)
+        read = [*self._read(at, seen.chunk), *(self.end(at) if self._has_ended else ())]
+        self._has_ended = False
         return [*events, *self._state(at, seen.chunk), *read]
 
     def _told(self, at: MonoNs) -> list[Event]:
         """The run, once its reading has begun: a line that is written after it was seen is not history."""
         untold, self._untold = self._untold, []
         return [replace(event, at=at) for event in untold]
+
+    def end(self, at: MonoNs) -> list[Event]:
+        """Nobody writes it any more: what it has left open of its tokens, by the best reading there is."""
+        return [*self._lines.end(at)]
 
     def close(self) -> None:
         self._thread.close()
@@ -172,6 +178,8 @@ class Stream:
             row = chunk.position.row()
             if epochs := self._lines.epochs.state():
                 row["epochs"] = epochs
+            if tokens := self._lines.tokens.state():
+                row["tokens"] = tokens
             events.append(StreamRead(at, self._entry.run, row))
         return events
 
@@ -207,21 +215,26 @@ class Stream:
         if not found and living and not first:
             # The pidfile was removed or emptied. Its process lives and is still the run.
             return trouble
+        ended, settled = list[Event](), list[Event]()
         if known and not set(named) & set(known):
+            settled = self.end(at) if named and not first else []
             self._understanding = Understanding()  # The next launch may write another log.
             self._lines.new_launch()
         self._named = named or living
         rows = found or [row for process in living if (row := self._processes.facts(process.pid)) is not None]
         self._uids = {row.process: row.uid for row in rows}
-        ended: list[Event] = [TrainerExited(at, self._entry.run, None)] if known and not self._named else []
-        if ended and not first:
-            return [*trouble, *ended]
+        if known and not self._named:
+            self._has_ended = True
+            ended.append(TrainerExited(at, self._entry.run, None))
+            if not first:
+                return [*trouble, *ended]
         if first:
-            self._go_on()
+            ended += self._go_on(at)
         owner = os.geteuid() if seen.log_owner is None else seen.log_owner
         uid = found[0].uid if found else owner
         others = tuple(sorted({facts.uid for facts in found} - {uid}))
-        return [replace(self._opened(at, uid, self._named), other_uids=others), *trouble, *ended]
+        opened = replace(self._opened(at, uid, self._named), other_uids=others)
+        return [*settled, opened, *trouble, *ended]
 
     def _find(self, seen: Seen) -> Sequence[ProcessFacts]:
         how, value = self._entry.ended_by or (None, "")
@@ -270,12 +283,19 @@ class Stream:
         uid = os.geteuid() if log_owner is None else log_owner
         return [replace(self._opened(at, uid, ()), is_distrusted=True)]
 
-    def _go_on(self) -> None:
-        """Continue where an earlier governor stopped, if one of the processes of that time still writes."""
+    def _go_on(self, at: MonoNs) -> list[Event]:
+        """Continue where an earlier governor stopped, if one of the processes of that time still writes.
+
+        Else what it had left open of that log's tokens is settled now.
+        """
+        row = self._saved_stream.position or {}
         saved = Position.of(self._saved_stream.position)
+        self._lines.tokens.resume(row.get("tokens"))
         if saved is not None and set(self._saved_stream.processes) & set(self._named or ()):
             self._files.tail.go_on(saved)
-            self._lines.epochs.resume((self._saved_stream.position or {}).get("epochs"))
+            self._lines.epochs.resume(row.get("epochs"))
+            return []
+        return self.end(at)
 
 
 def named_by_pidfile(read: PidfileRead | None, processes: Processes) -> Sequence[ProcessFacts]:

@@ -177,6 +177,9 @@ def _close(
     left = look_at_left(governor, command)
     outcome.leaves_training = left.trains
     governor.daemon.performer.perform(left_behind(governor, command, name, left))
+    for stream in governor.streams:  # Before the lines that tell of its tokens.
+        for event in stream.end(governor.clock.mono()):
+            governor.daemon.apply(event)
     note_end(governor, command, name, outcome)
     for snapshot in leave_halts(governor):
         console.leave(snapshot)

@@ -9,13 +9,15 @@ from governor.core.base.identity import RUN_NAME
 from governor.core.base.units import MonoNs, format_duration
 from governor.core.engine import budgeting, charging, incidents, launched_command, names
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.metering import close_gap, hand_over
+from governor.core.engine.metering import close_gap, hand_over, meter_tokens
 from governor.core.engine.node import Node
+from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.machine import FilesLost, GpuSample, HostMemory, MachineEvent, SourceTrouble, SpotNotice
-from governor.core.events.streams import StreamOpened, StreamRead, StreamState
+from governor.core.events.streams import StreamOpened, StreamRead, StreamState, TokensSettled
 from governor.core.rules.gpu_idle_since import STALE_NS
 from governor.core.runs import intake
+from governor.core.runs.counting import count_settled
 from governor.core.runs.life import LifeFact
 
 # A driver uses some of a GPU's memory itself (below 1 GB), and a container does not see others' processes.
@@ -193,6 +195,17 @@ def on_stream_read(node: Node, event: StreamRead) -> list[Effect]:
     if managed is not None:
         managed.stream_position = event.position
     return []
+
+
+def on_tokens_settled(node: Node, event: TokensSettled) -> list[Effect]:
+    """Count what a log that goes on no further has held back. Its run may have ended by now."""
+    managed = node.runs.get(event.run)
+    if managed is None:
+        return []
+    step = count_settled(managed.run, event)
+    if managed.run.tokens_total is not None:
+        meter_tokens(node, managed, step)
+    return [persist(node, event.at, managed)]
 
 
 def on_stream_state(node: Node, event: StreamState) -> list[Effect]:

@@ -73,7 +73,7 @@ from governor.core.events.machine import (
     SpotNotice,
     UidRangesSeen,
 )
-from governor.core.events.streams import StreamOpened, StreamRead, StreamState
+from governor.core.events.streams import StreamOpened, StreamRead, StreamState, TokensSettled
 from governor.core.halt.table import Fact
 from governor.core.money.ledger import reserve
 
@@ -284,5 +284,6 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     StreamOpened: on_sources.on_stream,
     StreamState: on_sources.on_stream_state,
     StreamRead: on_sources.on_stream_read,
+    TokensSettled: on_sources.on_tokens_settled,
     SourceTrouble: on_sources.on_trouble,
 }

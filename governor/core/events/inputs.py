@@ -24,7 +24,7 @@ from governor.core.events.machine import (
     SpotNotice,
     UidRangesSeen,
 )
-from governor.core.events.streams import Held, StreamOpened, StreamRead, StreamState
+from governor.core.events.streams import Held, StreamOpened, StreamRead, StreamState, TokensSettled
 from governor.core.money.budgets import Scope, ScopedBudget
 
 
@@ -384,6 +384,7 @@ Event = (
     | StreamOpened
     | StreamState
     | StreamRead
+    | TokensSettled
     | GpuProcessesSeen
     | PriceRead
     | CommandExited

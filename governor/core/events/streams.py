@@ -25,6 +25,20 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class TokensSettled:
+    """A log goes on no further, and what its last counts were is not known for certain: the best reading of them.
+
+    Either all of `counts`, the last one included, are steps' own, or `total` is the run's by this `step`.
+    """
+
+    at: MonoNs
+    run: str
+    step: int
+    counts: Held | None = None
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StreamOpened:
     """A run known only by its JSONL stream. `processes`: those that its owner named, as found now, of these uids.
 

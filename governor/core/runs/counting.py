@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from governor.core.events.inputs import Step
-from governor.core.events.streams import Held
+from governor.core.events.streams import Held, TokensSettled
 from governor.core.runs.rank_tokens import Counted
 from governor.core.runs.state import Rank, Run
 
@@ -40,6 +40,18 @@ def count_step(run: Run, rank: Rank | None, step: Step, *, leads: bool, is_first
             late = shares.late(size)
             return None if late is None else _count_together(run, late)
     return _count_together(run, shares.settle(step.step, told, size))
+
+
+def count_settled(run: Run, settled: TokensSettled) -> Step:
+    """Count the tokens of a log that has ended by its best reading. Returns the step that they count with."""
+    if settled.counts is None:
+        step = Step(settled.at, None, run.run, 0, settled.step, tokens_total=settled.total)
+    else:
+        *earlier, (last, tokens) = settled.counts.lines
+        held = Held(tuple(earlier)) if earlier else None
+        run.counted_step = None  # Its lines were seen, and their tokens were not counted.
+        step = Step(settled.at, None, run.run, 0, last, tokens=tokens, held=held)
+    return count_step(run, None, step, leads=True, is_first=False) or step
 
 
 def _count_together(run: Run, counted: Counted) -> Step:

@@ -224,3 +224,8 @@ def recorded(*, is_gap_noted: bool) -> Iterable[dict[str, Any]]:
 def test_a_gap_is_no_silence_also_where_the_next_step_takes_its_time(is_gap_noted: bool, halts: int) -> None:
     rule = 'name = "hang"\ntrigger = "hang"\nresponse = "halt"\nsilent_min = "2m"\nworth_max = "1m"'
     assert len(play(recorded(is_gap_noted=is_gap_noted), policy(rule)).verdicts) == halts
+
+
+def test_tokens_that_are_held_when_the_log_ends_are_counted() -> None:
+    replay = play([{"step": step, "loss": 2.0, "tokens": 30_000 + 100 * step} for step in range(1, 6)])
+    assert replay._judges[0].node.runs["log"].run.tokens_total == 5 * 30_000 + 1_500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable
 
@@ -34,6 +35,12 @@ class Log:
             assert isinstance(events, tuple)
             effects = play(self.node, *events)
             self.told += [one.text for one in effects if isinstance(one, Alarm) and one.name == "tokens_read"]
+        return self.node.runs["log"].run.tokens_total
+
+    def end(self) -> int | None:
+        """The run's tokens when the log has ended."""
+        effects = play(self.node, *self.reader.end(at(self._step + 1)))
+        self.told += [one.text for one in effects if isinstance(one, Alarm) and one.name == "tokens_read"]
         return self.node.runs["log"].run.tokens_total
 
 
@@ -156,3 +163,83 @@ def test_a_step_that_goes_back_among_rises_is_no_rise_over_no_steps() -> None:
     (last,) = found
     assert isinstance(last, Step)
     assert last.tokens_total == 900_000 + len(told) - 1
+
+
+# --- a log that ends before it is known what its counts are ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("counts", "tokens"),
+    [
+        ([30_000, 31_000], 61_000),
+        ([30_000, 31_000, 31_500, 32_000, 33_000], 157_500),
+        (GROWS_THEN_STAYS[:13], sum(GROWS_THEN_STAYS[:13])),
+        ([512, 1024, 1536], 1536),
+        ([600, 1000, 1700, 2100], 2100),
+    ],
+    ids=["two", "five", "grows", "a total", "a total of lengths at random"],
+)
+def test_what_is_held_when_the_log_ends_is_counted_by_the_best_reading(counts: list[int], tokens: int) -> None:
+    log = Log()
+    log.write(counts)
+    assert log.end() == tokens
+    meter = log.node.runs["log"].history.meter
+    assert meter is not None
+    assert (meter.trained_tokens, meter.wasted_tokens) == (tokens, 0)
+    assert log.told, "a person is told which reading it was"
+    again = len(log.told)
+    assert log.end() == tokens, "it may be told twice that a log has ended"
+    assert again <= len(log.told) <= again + 1
+
+
+@pytest.mark.parametrize("counts", [[2_000_000], [500_000_000, 500_001_000, 500_002_000]])
+def test_counts_that_may_be_anothers_total_when_the_log_ends_are_unknown_and_said(counts: list[int]) -> None:
+    log = Log()
+    log._step = 4
+    log.write(counts)
+    assert log.end() is None
+    assert ["was not counted" in text for text in log.told] == [True]
+
+
+def test_a_log_whose_reading_is_known_has_nothing_to_settle_when_it_ends() -> None:
+    for counts in ([1000, 900, 1000], [512 * line for line in range(1, 20)]):
+        log = Log()
+        before = log.write(counts)
+        told = list(log.told)
+        assert (log.end(), log.told) == (before, told)
+
+
+@pytest.mark.parametrize(("more", "tokens"), [([31_000, 33_000], 157_000), ([34_000, 34_000], 161_000)])
+def test_a_log_that_goes_on_after_it_had_ended_loses_and_repeats_nothing(more: list[int], tokens: int) -> None:
+    log = Log()
+    log.write([30_000, 31_000, 32_000])
+    log.end()
+    log.write(more)
+    assert log.end() == tokens
+
+
+def test_a_total_that_goes_on_after_the_log_had_ended_stays_one() -> None:
+    log = Log()
+    log.write([512, 1024, 1536])
+    log.end()
+    assert log.write([2048, 2560]) == 1536
+    assert log.end() == 2560
+
+
+def test_what_is_held_outlives_the_reader() -> None:
+    log = Log()
+    log.write([30_000, 31_000, 32_000])
+    state = json.loads(json.dumps(log.reader.tokens.state()))
+    log.reader = RecordReader("log")
+    log.reader.tokens.resume(state)
+    assert log.reader.tokens.state() == state
+    assert log.write([32_000]) == 30_000 + 31_000 + 2 * 32_000
+
+
+@pytest.mark.parametrize(
+    "state", [None, 5, [], [None] * 20, ["x"] * 12, {}, [None, False, 1, 2, 3, 4, 5, 6, None, 0, 7]]
+)
+def test_what_is_no_state_changes_nothing(state: object) -> None:
+    log = Log()
+    log.reader.tokens.resume(state)
+    assert log.reader.tokens.state() is None

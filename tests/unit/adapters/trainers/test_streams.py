@@ -12,7 +12,7 @@ from governor.adapters.trainers.streams import Stream
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S
 from governor.core.engine.node import Node
-from governor.core.events.effects import Alarm, Ask, Effect, Term
+from governor.core.events.effects import Alarm, Ask, Effect, PersistRuns, Term
 from governor.core.events.inputs import Disconnected, PhaseChange, Step, TrainerExited
 from governor.core.events.streams import StreamOpened, StreamState
 from governor.core.runs.state import UNWATCHED_AFTER_NS
@@ -68,6 +68,59 @@ def test_a_file_that_a_living_process_does_not_write_is_missed(path: Path, tmp_p
     processes.add(4321, start_ticks=0)
     watched = Stream(Jsonl(path=path, run="log", pidfile=pidfile), processes, begin=AtOnce)
     assert problems(watched, 0) == [f"{path}: No such file or directory"]
+
+
+# --- tokens that are held -------------------------------------------------------------------------------------
+
+
+def rising(watch: Watch, first: int, last: int) -> int:
+    """Lines of which it is not known whether they are a total. What they are together, each for itself."""
+    counts = {step: 30_000 + 100 * step for step in range(first, last + 1)}
+    with watch.path.open("a") as file:
+        file.write("".join(f'{{"step": {step}, "loss": 2.0, "tokens": {count}}}\n' for step, count in counts.items()))
+    return sum(counts.values())
+
+
+@pytest.mark.parametrize("is_read_before", [True, False])
+def test_tokens_that_are_held_when_the_process_ends_are_counted(tmp_path: Path, is_read_before: bool) -> None:
+    watch = Watch(tmp_path)
+    tokens = rising(watch, 1, 5)
+    if is_read_before:
+        watch.poll(1)
+        assert watch.tokens == 30_100, "the first line's"
+    watch.processes.end(4321)
+    effects = watch.poll(6)
+    assert watch.tokens == tokens
+    assert [one.name for one in effects if isinstance(one, Alarm)] == ["tokens_read"]
+    kept = [one.runs["log"] for one in effects if isinstance(one, PersistRuns)][-1]
+    assert (kept["tokens_total"], kept["tokens"]["progress_tokens"]) == (tokens, tokens)
+
+
+def test_tokens_that_are_held_when_another_launch_begins_are_the_earlier_ones(tmp_path: Path) -> None:
+    watch = Watch(tmp_path)
+    tokens = rising(watch, 1, 5)
+    watch.poll(1)
+    watch.processes.end(4321)
+    watch.launch(4322)
+    watch.poll(6)
+    assert watch.tokens == tokens
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_tokens_that_are_held_are_counted_by_the_next_governor(tmp_path: Path, lives: bool) -> None:
+    watch = Watch(tmp_path)
+    tokens = rising(watch, 1, 4)
+    watch.poll(1)
+    if not lives:
+        watch.processes.end(4321)
+    watch.restart(watch.kept(2), 3)
+    if lives:
+        assert watch.tokens == 30_100
+        tokens += rising(watch, 5, 5)
+        watch.poll(4)
+        watch.processes.end(4321)
+        watch.poll(20)
+    assert watch.tokens == tokens
 
 
 # --- what follows ---------------------------------------------------------------------------------------------

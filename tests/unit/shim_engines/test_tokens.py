@@ -27,6 +27,7 @@ class Batch:
         ((Batch(4, 16), Batch(4, 16)), {}, 64),
         ((), {"attention_mask": Batch(4, 17), "input_ids": Batch(4, 16)}, 64),
         (({"labels": Batch(4, 1), "input_ids": Batch(4, 16)},), {}, 64),
+        (({"my_tokens": Batch(4, 16)},), {}, 64),
         (((Batch(4, 16), Batch(4, 16)),), {}, 64),
         ((Batch(4, 16, 32, dtype="torch.float32"), Batch(4, 16)), {}, 64),
         ((Batch(8, 3, 224, 224, dtype="torch.float32"),), {}, None),
@@ -93,6 +94,7 @@ def test_tokens_are_absent_where_nothing_shows_who_sees_what() -> None:
         count.ask(lambda _: Replicas(None, "pass data_parallel_size="))
         count.add((Batch(2, 100),), {})
         assert (count.take(), count.share, count.nonpad) == (None, None, None)
+        assert count.own_total == 0
 
 
 @pytest.mark.parametrize("found", [Replicas(1, "one rank", 0), Replicas(4, "data_parallel_size=")])
@@ -160,3 +162,7 @@ def test_a_running_total_without_padding_ends_with_the_first_step_that_does_not_
         count.put_nonpad(frame, nonpad)
         told.append(frame.get("nonpad_own_total"))
     assert told == [150, 250, None, None]
+    count.restart()
+    frame = {}
+    count.put_nonpad(frame, 50)
+    assert frame["nonpad_own_total"] == 50, "known again from a checkpoint on"

@@ -162,8 +162,7 @@ def _notes(run: Mapping[str, Any]) -> list[Styled]:
     if run.get("paid_by") is not None and not is_spent_known(run):
         beside = "beside which this run is watched" if run.get("is_strangers") else "which writes this log too"
         notes.append(Styled(f"{plain(run['paid_by'])} pays for the command, {beside}"))
-    if run.get("ceiling_before_end"):
-        notes.append(Styled(f"at this rate the ceiling is met first, {_ceiling(run)}", "yellow"))
+    notes += _ceiling_first(run)
     if run.get("mode") == "observe":
         text = f'policy "{plain(run["policy"])}" only observes: it would be recorded, not halted'
         notes.append(Styled(text, "yellow"))
@@ -274,8 +273,23 @@ def _interval(values: Sequence[float | None], told: Callable[[float], str]) -> s
 
 
 def _ceiling(run: Mapping[str, Any]) -> str:
-    tokens = run.get("ceiling_at_tokens")
-    return f"in {_seconds(run['ceiling_in_s'])}" + (f", at {_count(tokens)} tokens" if tokens is not None else "")
+    tokens, seconds = run.get("ceiling_at_tokens"), run["ceiling_in_s"]
+    # Null, and absent from a governor of before.
+    earliest, latest = run.get("ceiling_between_s") or (None, None)
+    fewest, most = run.get("ceiling_between_tokens") or (None, None)
+    met = f"in {_interval((earliest, seconds, latest), _seconds)}"
+    return met + (f", at {_interval((fewest, tokens, most), _count)} tokens" if tokens is not None else "")
+
+
+def _ceiling_first(run: Mapping[str, Any]) -> list[Styled]:
+    """Whether the ceiling comes before the goal: it does, or the goal lies inside the interval."""
+    verb, goal = "is", run.get("tokens_goal")
+    if not run.get("ceiling_before_end"):
+        fewest, most = run.get("ceiling_between_tokens") or (None, None)
+        if goal is None or fewest is None or most is None or not fewest < goal <= most:
+            return []
+        verb = "may be"
+    return [Styled(f"at this rate the ceiling {verb} met first, {_ceiling(run)}", "yellow")]
 
 
 def _unwatched(process: Mapping[str, Any]) -> str:

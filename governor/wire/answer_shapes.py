@@ -42,6 +42,8 @@ _RUN: Final = {
     ),
     "hours_left?": [_MAYBE],
     "cost_left_usd?": [_MAYBE],
+    "ceiling_between_s?": [_NUMBER],
+    "ceiling_between_tokens?": [_NUMBER],
     "saves?": dict.fromkeys(("save_s", "interval_s", "mtbf_s", "best_interval_s", "saved_usd_per_hour?"), _NUMBER),
     "window?": {"from_tokens": _NUMBER, "to_tokens": _NUMBER, "duration_s": _NUMBER, "usd_per_mtok?": _NUMBER},
     "spend_usd": _NUMBER,

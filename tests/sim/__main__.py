@@ -17,7 +17,11 @@ from tests.sim import ceiling, node_invariants
 from tests.sim.ceiling import summary
 from tests.sim.ceiling_sizes import page, size_table, sizes_of
 from tests.sim.engine_driver import run_engine_schedule
+from tests.sim.forecasts import all_coverages, coverage_table, miss
 from tests.sim.schedule import FailedError, Result, run_schedule
+
+FORECASTS = 3  # For each run that reaches its ceiling.
+COVERAGE_RUNS_MIN = 1_000  # Fewer say little of a share.
 
 
 def main() -> int:
@@ -80,9 +84,13 @@ def play_ceiling(seeds: range, to: Path | None) -> int:
     print(f"  of the others: {told.over_excused}; without a stated cause: {len(told.silent)} {list(told.silent[:10])}")
     print(f"  by a price that rose after the verdict: {len(told.over_by_price)}; not named: {list(told.unnamed[:10])}")
     print(f"  median unused: {told.unused_by_reserve:.2f} of the reserve", "", *size_table(sizes), sep="\n")
+    covered = all_coverages(FORECASTS * len(seeds), seeds.start)
+    print("\nof simulated runs whose truth is known, inside the forecasts' 80 % intervals:")
+    print(*coverage_table(covered), sep="\n")
     if to is not None:
-        to.write_text(page(told, sizes, seeds), encoding="utf-8")
-    return 1 if told.over or told.silent or told.unnamed or told.unused_by_reserve >= 1 else 0
+        to.write_text(page(told, sizes, seeds, covered), encoding="utf-8")
+    is_broken = told.over or told.silent or told.unnamed or told.unused_by_reserve >= 1
+    return 1 if is_broken or (len(seeds) >= COVERAGE_RUNS_MIN and miss(covered)) else 0
 
 
 def play_nodes(seeds: range, *, tells: bool) -> int:

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from governor.core.base.units import MICROS_PER_USD
 from tests.sim.ceiling import Outcome, Summary
+from tests.sim.forecasts import Coverage, coverage_table
 
 # Bounds of the table's rows: how long a ceiling lasts at the rate of the verdict.
 SIZES_S = (0, 120, 300, 600, 1_800, 3_600, 4 * 3_600, 12 * 3_600, math.inf)
@@ -103,10 +104,23 @@ Of the others {over_excused:,} had, and {silent} of their incidents do not say w
 - *But for the provider*: without what was reserved for its declared bound (30 to 240 s here) and not needed because it
   was quicker. This much is left where only processes are ended, as on a machine of one's own: a tenth of the ceiling's
   time to save, and 6 % of it to end processes, at most.
+
+## What the forecasts promise
+
+Time left, dollars left and the tokens at the ceiling are told with intervals that are to hold 80 % of the truths: less
+would be too sure, and more would say nothing. The same command simulates {forecasts:,} runs whose truth is known. Their
+windows take times of which neighbours resemble each other by the correlation; the forecast knows the first of them.
+
+```text
+{coverage}
+```
+
+A few windows hardly tell how much neighbours resemble each other, so with fewer than five the interval is a little too
+wide for one run and too narrow for another.
 """
 
 
-def page(told: Summary, sizes: Iterable[Size], seeds: range) -> str:
+def page(told: Summary, sizes: Iterable[Size], seeds: range, covered: Sequence[Coverage]) -> str:
     """docs/why/ceilings.md."""
     return PAGE.format(
         command=f"python -m tests.sim --ceiling --from {seeds.start} --seeds {len(seeds)} --page docs/why/ceilings.md",
@@ -116,4 +130,6 @@ def page(told: Summary, sizes: Iterable[Size], seeds: range) -> str:
         over_excused=told.over_excused,
         silent=len(told.silent),
         table="\n".join(size_table(sizes)),
+        forecasts=sum(one.runs for one in covered),
+        coverage="\n".join(coverage_table(covered)),
     )

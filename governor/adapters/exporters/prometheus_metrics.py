@@ -271,7 +271,7 @@ METRICS: Final = (
          lambda run: run.cost_left.mid if run.cost_left is not None else None),
     _run("costgov_run_ceiling_reached_in_seconds", "gauge",
          "Until spend and reserve meet the first of its ceilings at the present rate; absent without a ceiling.",
-         lambda run: run.ceiling.after_ns / NS_PER_S if run.ceiling is not None else None),
+         lambda run: run.ceiling.met.after_ns / NS_PER_S if run.ceiling is not None else None),
     _run("costgov_run_expected_usd_per_mtok", "gauge", "From the policy's [expected]: while it trains.",
          lambda run: _usd(run.plan.usd_micros_per_mtok)),
     _run("costgov_run_expected_usd_per_mtok_all_in", "gauge", "From the policy's [expected]: with starts and pauses.",

@@ -19,7 +19,7 @@ from typing import Any, Final
 from governor.adapters.journal.check import is_corruption, open_read_only
 from governor.core.base.units import DurationNs, UsdMicros, utc_text
 from governor.core.money.charges import UNALLOCATED, UNALLOCATED_PAYER, Charge, Payer, charge_of
-from governor.core.money.forecast import WindowRow, row_of
+from governor.core.money.expected import WindowRow, row_of
 from governor.core.money.reports.cost import exact_usd
 from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.money.waste import SpendSplit

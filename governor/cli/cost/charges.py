@@ -13,7 +13,7 @@ import click
 from governor.cli.common import Failed, settings_from
 from governor.core.base.units import parse_utc, utc_text
 from governor.core.money.charges import Charge
-from governor.core.money.forecast import WindowRow
+from governor.core.money.expected import WindowRow
 from governor.core.money.reports.cost import Sum, clip
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from governor.core.engine.halt_plan import (
     halt_times,
     lasts_ns,
     least_ceiling,
-    reserve_grows_ns,
+    reserve_growth,
     shortest_ns,
 )
 from governor.core.engine.managed_run import ManagedRun
@@ -29,6 +29,7 @@ from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.inputs import OperatorBudget
 from governor.core.halt import overrun
 from governor.core.money.budgets import BUDGETS_MAX, BudgetReport, Cap, Scope, ScopedBudget, ScopeKind, scopes_of
+from governor.core.money.ceiling_forecast import ReserveGrowth
 from governor.core.money.ledger import reserve
 
 # Unreadable live budgets that an alarm names: its text is bounded.
@@ -88,9 +89,10 @@ def _standing(node: Node, budget: ScopedBudget, covered: Iterable[ManagedRun], a
         longest = min(longest, left)
         to_reset = (left - longest) / NS_PER_HOUR
     held = UsdMicros(reserve(rate or 0, longest) + uploads)
-    grows_ns = max((reserve_grows_ns(managed, at) for managed in members), default=0)
+    growths = [reserve_growth(managed, at) for managed in members]
+    growth = max(growths, key=lambda growth: growth.most_ns, default=ReserveGrowth())
     spend = spent(node, scope, at)
-    return Cap(scope.text, budget.ceiling_usd_micros, spend, held, UsdMicros(rate or 0), to_reset, grows_ns)
+    return Cap(scope.text, budget.ceiling_usd_micros, spend, held, UsdMicros(rate or 0), to_reset, growth)
 
 
 def _of_command(node: Node, at: MonoNs) -> dict[str, Cap]:

@@ -12,6 +12,7 @@ from governor.core.base.units import NS_PER_HOUR, NS_PER_S, TICK_NS, DurationNs,
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, NodeFacts
 from governor.core.halt.table import HaltPlan, StopTarget
+from governor.core.money.ceiling_forecast import ReserveGrowth
 from governor.core.money.ledger import reserve
 from governor.core.rules.condition import evidence_of
 from governor.core.rules.triggers.budget import TOKENS_REACHED
@@ -65,6 +66,8 @@ SAVE_PERCENT = 10
 ENDING_PERCENT = 6
 ENDING_MIN_NS = NS_PER_S  # For each of SIGTERM and SIGKILL.
 FIXED_POINT_MAX = 12  # A larger ceiling gives its halt more time. Each round leaves a sixth of the error.
+# A save that has not come by so much of the run's usual time between two is no longer foreseen.
+OVERDUE_PERCENT = 125
 SAVES_TO_ALLOW = 2  # A save may take twice what the longest one took.
 
 
@@ -134,14 +137,16 @@ def save_bound_ns(policy: Policy, longest_save_ns: int, lasts: int | None) -> Du
     return DurationNs(min(policy.halt.grace_ns, share))
 
 
-def reserve_grows_ns(managed: ManagedRun, at: MonoNs) -> DurationNs:
-    """By how much longer a halt may still become as more work is unsaved: until the bound, or the run's usual save."""
-    run, usual_s = managed.run, managed.run.saves.between_s.median()
+def reserve_growth(managed: ManagedRun, at: MonoNs) -> ReserveGrowth:
+    """How a halt becomes longer as more work is unsaved: until the bound, or until the run saves as it usually does."""
+    run, between_s, took_s = managed.run, managed.run.saves.between_s.median(), managed.run.saves.took_s.median()
     if run.working_since is None:
-        return DurationNs(0)
-    bound = save_bound_ns(managed.policy, _longest_save_ns(run), shortest_ns(managed))
-    most = bound if usual_s is None else min(bound, round(usual_s * NS_PER_S))
-    return DurationNs(max(0, most - max(UNSAVED_MIN_NS, run.unsaved_ns(at))))
+        return ReserveGrowth()
+    bound, unsaved = save_bound_ns(managed.policy, _longest_save_ns(run), shortest_ns(managed)), run.unsaved_ns(at)
+    held = min(bound, max(UNSAVED_MIN_NS, unsaved))
+    cycle = round((between_s + (took_s or 0.0)) * NS_PER_S) if between_s is not None else 0
+    save_in = max(0, cycle - unsaved) if unsaved * 100 < cycle * OVERDUE_PERCENT else None
+    return ReserveGrowth(bound - held, held, save_in, cycle)
 
 
 def halt_times(facts: NodeFacts, policy: Policy, lasts: int | None, run: Run | None, at: MonoNs) -> HaltTimes:

@@ -11,8 +11,9 @@ from governor.core.base.identity import ProcessId
 from governor.core.base.policy import Policy
 from governor.core.base.units import NS_PER_DAY, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.halt.incident import Incident, LeftLaunch
+from governor.core.money.ceiling_forecast import CeilingReport
 from governor.core.money.charges import Charge
-from governor.core.money.forecast import RECENT_WINDOWS, CeilingReport, Forecast
+from governor.core.money.forecast import RECENT_WINDOWS, Forecast, Speed
 from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.money.waste import SpendSplit
 from governor.core.rules.evaluate import Rules
@@ -106,6 +107,7 @@ class RunMoney:
     first_line: tuple[int, int] | None = None
     windows: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
     forecast: Forecast | None = None  # As of the last window's end.
+    speed: Speed | None = None
     # The largest checkpoint that left the region. The reserve for a halt's checkpoint depends on it.
     checkpoint_bytes_max: int = 0
     # Names of the last reported checkpoints. One that is reported again is not charged again.

@@ -15,7 +15,8 @@ from governor.core.engine.run_forecast import plan_of, tokens_goal
 from governor.core.events.effects import Effect, Record
 from governor.core.events.inputs import Step, Tick
 from governor.core.money.charges import UNALLOCATED
-from governor.core.money.forecast import WindowRow, forecast, window_row
+from governor.core.money.expected import WindowRow, window_row
+from governor.core.money.forecast import speed_of
 from governor.core.money.token_price import whole_micros
 from governor.core.money.token_windows import TokenMeter
 from governor.core.money.waste import Seen
@@ -328,13 +329,10 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
     if window is None:
         return
     managed.money.windows.append(window)
-    goal = tokens_goal(managed)
+    goal, speed = tokens_goal(managed), speed_of(managed.money.windows, managed.history.meter.began_tokens)
+    managed.money.speed = speed
     # Lost tokens are trained again before there is progress. This takes and costs as much as the first time.
-    managed.money.forecast = (
-        forecast(managed.money.windows, goal - run.tokens_total, managed.history.meter.began_tokens)
-        if goal is not None
-        else None
-    )
+    managed.money.forecast = speed.ahead(goal - run.tokens_total) if goal is not None and speed is not None else None
     row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(managed)))
     node.windows_uncommitted.append(Record("window", run.run, None, row))
 

@@ -36,8 +36,8 @@ from governor.core.halt.elsewhere import ends_unseen, leave_unseen
 from governor.core.halt.incident import process_of
 from governor.core.halt.state import GivenUp
 from governor.core.money.budgets import TORN
+from governor.core.money.ceiling_forecast import ceiling_report_of
 from governor.core.money.charges import UNALLOCATED
-from governor.core.money.forecast import ceiling_report_of
 from governor.core.money.lines import LineMeter
 from governor.core.money.token_windows import TokenMeter
 from governor.core.money.waste import SpendSplit

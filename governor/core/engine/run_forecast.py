@@ -6,24 +6,24 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, DurationNs, MonoNs, UsdMicros, format_usd, utc_text
-from governor.core.engine.halt_plan import reserve_grows_ns
+from governor.core.base.units import (
+    NS_PER_DAY,
+    NS_PER_HOUR,
+    DurationNs,
+    MonoNs,
+    UsdMicros,
+    WallNs,
+    format_usd,
+    utc_text,
+)
+from governor.core.engine.halt_plan import reserve_growth
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm
 from governor.core.money.budgets import Cap, ScopeKind
-from governor.core.money.forecast import (
-    CeilingHit,
-    CeilingReport,
-    ExpectedCost,
-    Forecast,
-    Interval,
-    after_growth_ns,
-    burn_rate,
-    ceiling_hit,
-    forecast,
-    rate_of,
-)
+from governor.core.money.ceiling_forecast import CeilingHit, CeilingReport, ReserveGrowth, ceiling_hit
+from governor.core.money.expected import ExpectedCost, burn_rate, rate_of
+from governor.core.money.forecast import Forecast, Interval, forecast
 from governor.core.money.steady import steady_per_mtok
 from governor.core.money.token_price import TokenPrices, drift, per_mtok, whole_micros
 from governor.core.money.token_windows import Window
@@ -40,13 +40,17 @@ class Binding:
     # "run:NAME", or the scope of a group of the run: then the spend of the whole group counts.
     scope: str
     is_own: bool = True  # Only the run's own spend counts.
-    reserve_grows_ns: int = 0  # See halt_plan.
+    growth: ReserveGrowth = ReserveGrowth()
 
     @property
     def after_ns(self) -> DurationNs | None:
         """From now to the halt, with the reserve as it will be then; None while nothing is spent."""
-        rate, left = self.rate_usd_micros_per_hour, self.ceiling_usd_micros - self.reserve_usd_micros
-        return after_growth_ns(left - self.spend_usd_micros, rate, self.reserve_grows_ns) if rate > 0 else None
+        room, rate = self.present_room_usd_micros, self.rate_usd_micros_per_hour
+        return self.growth.met(room, rate).after_ns if rate > 0 else None
+
+    @property
+    def present_room_usd_micros(self) -> int:
+        return self.ceiling_usd_micros - self.spend_usd_micros - self.reserve_usd_micros
 
     @property
     def room_usd_micros(self) -> int:
@@ -148,8 +152,8 @@ def binding_ceiling(managed: ManagedRun, at: MonoNs) -> Binding | None:
     caps = list(run.caps)
     if ceiling is not None:
         reserve, rate = run.reserve_usd_micros or UsdMicros(0), run.spend_rate_usd_micros_per_hour
-        grows_ns = reserve_grows_ns(managed, at)
-        own = Cap(f"run:{run.run}", ceiling, run.spend_usd_micros, reserve, rate, grows_ns=grows_ns)
+        growth = reserve_growth(managed, at)
+        own = Cap(f"run:{run.run}", ceiling, run.spend_usd_micros, reserve, rate, growth=growth)
         caps.insert(0, own)
     if not caps or not run.alive:
         return None
@@ -159,7 +163,7 @@ def binding_ceiling(managed: ManagedRun, at: MonoNs) -> Binding | None:
         return None
     is_own = ceiling is not None and cap is caps[0]
     return Binding(
-        cap.ceiling_usd_micros, cap.spend_usd_micros, cap.reserve_usd_micros, rate, cap.scope, is_own, cap.grows_ns
+        cap.ceiling_usd_micros, cap.spend_usd_micros, cap.reserve_usd_micros, rate, cap.scope, is_own, cap.growth
     )
 
 
@@ -177,18 +181,14 @@ def forecast_of(managed: ManagedRun, goal: int | None) -> Forecast | None:
 
 def hit_of(managed: ManagedRun, bound: Binding, goal: int | None) -> CeilingHit | None:
     """When the run meets this ceiling at the present rate; None while it spends nothing."""
-    left = forecast_of(managed, goal)
-    # The windows' speed includes pauses. The last steps' speed is used until there are enough windows.
-    speed = left.tokens_per_s if left is not None and left.hours_left.low is not None else None
     return ceiling_hit(
-        spend_usd_micros=bound.spend_usd_micros,
-        reserve_usd_micros=bound.reserve_usd_micros,
-        ceiling_usd_micros=bound.ceiling_usd_micros,
+        room_usd_micros=bound.present_room_usd_micros,
         rate_usd_micros_per_hour=bound.rate_usd_micros_per_hour,
         tokens_total=managed.run.tokens_total,
-        tokens_per_s=speed if speed is not None else managed.run.tokens_per_s,
-        tokens_budget=goal,
-        reserve_grows_ns=bound.reserve_grows_ns,
+        speed=managed.money.speed,
+        tokens_per_s=managed.run.tokens_per_s,
+        tokens_goal=goal,
+        growth=bound.growth,
     )
 
 
@@ -249,17 +249,19 @@ def warn_of_ceiling(node: Node, managed: ManagedRun, at: MonoNs) -> list[Alarm]:
     bound = binding_ceiling(managed, at)
     if bound is None or managed.run.stepless_ns(at) is not None:
         return []  # Of a run that makes no step nobody knows the rate.
+    if not bound.after_ns:
+        return []  # Nothing is spent; or the ceiling is reached, and the trigger acts on that.
     goal = tokens_goal(managed)
-    hit = hit_of(managed, bound, goal)
-    if hit is None or hit.after_ns == 0:
-        return []  # The ceiling is reached, and the trigger acts on that.
     landing = _landing(managed, bound, goal)
     day = node.wall(at) // NS_PER_DAY if bound.scope == ScopeKind.DAY.value else None
     told = managed.reported.ceilings.get(bound.scope)
     if told is not None and (told.day != day or _has_changed(told, bound, goal, landing)):
         del managed.reported.ceilings[bound.scope]
         told = None
-    if told is not None or not _is_due(bound, hit, landing):
+    if told is not None or not _is_due(bound, landing):
+        return []
+    hit = hit_of(managed, bound, goal)
+    if hit is None or (landing is None and hit.before_end is False):
         return []
     rate = bound.rate_usd_micros_per_hour
     managed.reported.ceilings[bound.scope] = CeilingReport(bound.ceiling_usd_micros, goal, rate, day)
@@ -296,12 +298,11 @@ def _landing(managed: ManagedRun, bound: Binding, goal: int | None) -> _Landing 
     return _Landing(goal, spent + low * low_rate, spent + mid * rate, spent + high * rate)
 
 
-def _is_due(bound: Binding, hit: CeilingHit, landing: _Landing | None) -> bool:
-    room = bound.room_usd_micros
+def _is_due(bound: Binding, landing: _Landing | None) -> bool:
+    room, after_ns = bound.room_usd_micros, bound.after_ns
     if landing is not None:
         return landing.low > room
-    is_near = hit.after_ns <= HORIZON_NS and bound.spend_usd_micros >= USED_FRAC_MIN * room
-    return is_near and hit.before_end is not False
+    return after_ns is not None and after_ns <= HORIZON_NS and bound.spend_usd_micros >= USED_FRAC_MIN * room
 
 
 def _has_changed(told: CeilingReport, bound: Binding, goal: int | None, landing: _Landing | None) -> bool:
@@ -314,8 +315,7 @@ def _text(
     node: Node, managed: ManagedRun, bound: Binding, hit: CeilingHit, landing: _Landing | None, at: MonoNs
 ) -> str:
     whose = "" if bound.is_own else f" of {bound.scope}"
-    when = utc_text(node.wall(at) + hit.after_ns)[:16].replace("T", " ")
-    where = [place for place in (_step(managed, hit), f"{when} UTC") if place]
+    where = [place for place in (_step(managed, hit), _when(node.wall(at), hit)) if place]
     said = f"at this rate the ceiling {format_usd(bound.ceiling_usd_micros)}{whose} is hit at {', '.join(where)}"
     if landing is None:
         reserve = format_usd(bound.reserve_usd_micros)
@@ -325,11 +325,21 @@ def _text(
     return f"{said}, before the goal of {landing.tokens_goal:,} tokens, by which {mid}{between} would be spent"
 
 
+def _when(now: WallNs, hit: CeilingHit) -> str:
+    met = hit.met
+    low, mid, high = (utc_text(now + ns)[:16].replace("T", " ") for ns in (met.low_ns, met.after_ns, met.high_ns))
+    return f"{mid} UTC" + ("" if low == high else f" ({low[-5:]} to {high[-5:]})")
+
+
 def _step(managed: ManagedRun, hit: CeilingHit) -> str | None:
     """The step at which the ceiling is hit, by the present tokens per step. None while the tokens are unknown."""
     run = managed.run
     if hit.tokens_total is None or run.tokens_total is None or run.step is None:
         return None
+    ends = hit.tokens_between or (hit.tokens_total, hit.tokens_total)
     if not run.step_tokens:
-        return f"{hit.tokens_total:,} tokens"
-    return f"step {run.step + (hit.tokens_total - run.tokens_total) // run.step_tokens:,}"
+        low, mid, high = (f"{tokens:,}" for tokens in (ends[0], hit.tokens_total, ends[1]))
+        return f"{mid} tokens" + ("" if low == high else f" ({low} to {high})")
+    per_step, now, step = run.step_tokens, run.tokens_total, run.step
+    low, mid, high = (f"{step + (tokens - now) // per_step:,}" for tokens in (ends[0], hit.tokens_total, ends[1]))
+    return f"step {mid}" + ("" if low == high else f" ({low} to {high})")

@@ -13,6 +13,7 @@ from typing import Any, Final
 from governor.core.base.identity import RUN_NAME
 from governor.core.base.policy import Policy, with_cap_rule, with_ceiling
 from governor.core.base.units import UsdMicros, WallNs
+from governor.core.money.ceiling_forecast import ReserveGrowth
 from governor.core.money.group_totals import KEY_CHARS_MAX, keys_of, label_key, stage_key
 
 # Of each source. Each budget is judged at every tick. One team's list on one node is shorter.
@@ -139,7 +140,7 @@ class Cap:
     rate_usd_micros_per_hour: UsdMicros | None = None  # Of all runs that it covers; None: the price is unknown.
     # If the halt would end after this time, it ends in the next day, whose budget starts at zero.
     hours_to_reset: float = float("inf")
-    grows_ns: int = 0  # How much longer that halt may still become: see `reserve_grows_ns`.
+    growth: ReserveGrowth = ReserveGrowth()  # Of that halt.
 
     @property
     def room_usd_micros(self) -> int:

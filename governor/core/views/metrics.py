@@ -13,7 +13,9 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import Pace, outlook
 from governor.core.money.budgets import Cap
-from governor.core.money.forecast import CeilingHit, ExpectedCost, Forecast, Interval
+from governor.core.money.ceiling_forecast import CeilingHit
+from governor.core.money.expected import ExpectedCost
+from governor.core.money.forecast import Forecast, Interval
 from governor.core.money.token_price import TokenPrices
 from governor.core.views.status import node_status
 

@@ -19,7 +19,6 @@ from governor.core.engine.run_forecast import Binding, Outlook, outlook
 from governor.core.events.ends import RunEnd
 from governor.core.events.machine import GpuSample, HostMemory
 from governor.core.money.budgets import Cap, Scope, ScopedBudget, ScopeKind, parse_scope
-from governor.core.money.forecast import after_growth_ns
 from governor.core.runs.ends import cause_of, ended_text
 from governor.core.runs.state import Run
 
@@ -166,8 +165,7 @@ def _reached_in_s(cap: Cap) -> float | None:
     rate = cap.rate_usd_micros_per_hour
     if cap.hours_left == float("inf"):
         return None
-    after_ns = after_growth_ns(cap.room_usd_micros, rate, cap.grows_ns) if rate else 0
-    return after_ns / NS_PER_S
+    return cap.growth.met(cap.room_usd_micros, rate).after_ns / NS_PER_S if rate else 0.0
 
 
 def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
@@ -251,8 +249,11 @@ def _outlook(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "cost_left_usd": [cost.low, cost.mid, cost.high] if cost is not None else None,
         "binding": _binding(ahead.binding),
         "runway_s": _runway_s(ahead.binding),
-        "ceiling_in_s": hit.after_ns / NS_PER_S if hit is not None else None,
+        "ceiling_in_s": hit.met.after_ns / NS_PER_S if hit is not None else None,
         "ceiling_at_tokens": hit.tokens_total if hit is not None else None,
+        # [low, high] of the two above; the tokens' is null while there are too few windows.
+        "ceiling_between_s": [hit.met.low_ns / NS_PER_S, hit.met.high_ns / NS_PER_S] if hit is not None else None,
+        "ceiling_between_tokens": list(hit.tokens_between) if hit is not None and hit.tokens_between else None,
         "ceiling_before_end": hit.before_end if hit is not None else None,
         **{name: _usd(price) for name, price in ahead.prices.named("usd_per_mtok").items()},
         # Of the run's time, what nothing is charged for as no price was known. All-in and useful are null then,

@@ -20,7 +20,7 @@ from governor.cli.cost.charges import Scope, Unread, sums_in, windows_in
 from governor.cli.cost.stages import table_text
 from governor.core.base.units import MTOK, NS_PER_HOUR, parse_utc, usd
 from governor.core.money.charges import Payer
-from governor.core.money.forecast import ExpectedCost
+from governor.core.money.expected import ExpectedCost
 from governor.core.money.reports.cost import STAGE_OF_RUN
 from governor.core.money.reports.stage_table import StageTally
 from governor.core.money.token_windows import TokenMeter

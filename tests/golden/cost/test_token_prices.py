@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from governor.core.base.units import MTOK, NS_PER_HOUR, DurationNs, usd
-from governor.core.money.forecast import ExpectedCost
+from governor.core.money.expected import ExpectedCost
 from tests.golden.cost.conftest import Call
 from tests.unit.cost.stages_file import spent, windows, write_stages
 

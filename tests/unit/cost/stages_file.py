@@ -10,7 +10,7 @@ from typing import Any
 from governor.adapters.journal.writer import open_journal
 from governor.core.base.units import NS_PER_HOUR, DurationNs, MonoNs, WallNs, parse_utc, usd
 from governor.core.money.charges import Charge, Line, LineKind, Payer, Unit, charge_row
-from governor.core.money.forecast import ExpectedCost, WindowRow, window_row
+from governor.core.money.expected import ExpectedCost, WindowRow, window_row
 from governor.core.money.token_windows import Window
 from governor.ports import Row
 from tests.unit.cost.ledger_file import charge

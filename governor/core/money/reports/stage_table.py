@@ -14,7 +14,8 @@ from fractions import Fraction
 
 from governor.core.base.units import MTOK, NS_PER_S
 from governor.core.money.charges import LineKind, Unit
-from governor.core.money.forecast import RECENT_WINDOWS, ExpectedCost, WindowRow, forecast, rate_of
+from governor.core.money.expected import ExpectedCost, WindowRow, rate_of
+from governor.core.money.forecast import RECENT_WINDOWS, forecast
 from governor.core.money.reports.cost import NO_STAGE, UNALLOCATED_ROW, Sum, stage_of
 from governor.core.money.steady import SteadySum
 from governor.core.money.token_price import drift, over, per_mtok

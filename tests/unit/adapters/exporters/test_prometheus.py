@@ -24,7 +24,9 @@ from governor.adapters.exporters.prometheus_metrics import LABEL_CHARS_MAX, METR
 from governor.core.base.units import NS_PER_MS, NS_PER_S, DurationNs, UsdMicros, WallNs
 from governor.core.engine.run_forecast import Pace
 from governor.core.halt.state import HaltState
-from governor.core.money.forecast import CeilingHit, ExpectedCost, Forecast, Interval
+from governor.core.money.ceiling_forecast import CeilingHit, Met
+from governor.core.money.expected import ExpectedCost
+from governor.core.money.forecast import Forecast, Interval
 from governor.core.money.token_price import TokenPrices
 from governor.core.views.metrics import (
     AlertCounts,
@@ -65,19 +67,14 @@ FULL = RunReading(
     wasted_usd_micros={"start_up": 1_000_000, "after_last_step": 0, "halt": 250_000, "trained_twice": 750_000},
     left=Forecast(1_000_000, Interval(0.5), 10),
     cost_left=Interval(27.5),
-    ceiling=CeilingHit(DurationNs(90 * NS_PER_S), None, None),
+    ceiling=CeilingHit(Met(*(DurationNs(90 * NS_PER_S),) * 3)),
     plan=ExpectedCost(2_000_000, 50_000.0, usd_micros_per_mtok_all_in=2_300_000),
     last_pace=Pace(0.25, 1.5),
     run_pace=Pace(0.2, 1.25),
     drift_all_in_frac=0.3,
 )
-LABELS = {
-    "run": "llama",
-    "stage": "8b",
-    "node": "gpu-17",
-    "cloud_instance": "i-0abc",
-    "scheduler_job": "slurm:4711",
-}
+_NODE = {"node": "gpu-17", "cloud_instance": "i-0abc"}
+LABELS = {"run": "llama", "stage": "8b", "scheduler_job": "slurm:4711", **_NODE}
 
 
 def snapshot(*runs: RunReading, unattached: int | None = None, price: int | None = None) -> MetricsSnapshot:

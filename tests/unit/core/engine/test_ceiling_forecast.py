@@ -21,7 +21,8 @@ from governor.core.engine.run_forecast import Binding, binding_ceiling, hit_of, 
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import OperatorHalt, PriceRead, TrainerExited
 from governor.core.money.budgets import Cap, ScopedBudget, parse_scope
-from governor.core.money.forecast import CeilingReport, ceiling_report_of, forecast
+from governor.core.money.ceiling_forecast import CeilingReport, ReserveGrowth, ceiling_report_of
+from governor.core.money.forecast import forecast
 from governor.core.money.token_windows import Window
 from governor.core.views.status import budgets_status, run_status
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, rule, tick
@@ -160,6 +161,19 @@ def test_a_lasting_slowness_is() -> None:
     node = started("0.70")
     assert trained(node, range(1, 17), 0) == []
     assert len(trained(node, range(17, 81), 16, step_s=4.0)) == 1
+
+
+def test_it_says_between_which_steps() -> None:
+    """Windows of four and of six seconds in turns, and a run that saves: a step and a minute, each with its ends."""
+    node, texts = started("9.00", tokens=10_000 * MTOK), []
+    for pair in range(8):
+        node.runs["llama"].run.saves.observe(at(10 * pair), 0.5)
+        node.runs["llama"].run.last_good_at = at(10 * pair)
+        texts += trained(node, range(8 * pair + 1, 8 * pair + 5), 10 * pair)
+        texts += trained(node, range(8 * pair + 5, 8 * pair + 9), 10 * pair + 4, step_s=1.5)
+    number = r"[\d,]+"
+    [text] = texts
+    assert re.search(rf"is hit at step {number} \({number} to {number}\), 2026-11-21 14:2\d UTC", text), text
 
 
 @given(st.integers(3, 50), st.integers(0, 10**9), st.integers(1, 10**5), st.data())
@@ -351,7 +365,7 @@ def test_each_view_says_the_same_time_until_the_ceiling(ceiling: str) -> None:
 def test_of_a_group_each_run_says_the_time_that_the_group_has() -> None:
     node = started("0.30")
     trained(node, range(1, 17), 0)
-    group = Cap("node", usd("0.2"), usd("0.1"), usd("0.02"), PRICE, grows_ns=20 * NS_PER_S)
+    group = Cap("node", usd("0.2"), usd("0.1"), usd("0.02"), PRICE, growth=ReserveGrowth(20 * NS_PER_S))
     node.runs["llama"].run.set_caps((group,))
     bound = binding_ceiling(node.runs["llama"], at(16.25))
     assert bound is not None
@@ -360,7 +374,7 @@ def test_of_a_group_each_run_says_the_time_that_the_group_has() -> None:
 
 def test_the_room_is_what_is_left_when_the_reserve_has_grown() -> None:
     """Ten seconds at a tenth of a cent."""
-    bound = Binding(usd("0.3"), usd("0.1"), usd("0.02"), PRICE, "run:llama", reserve_grows_ns=10 * NS_PER_S)
+    bound = Binding(usd("0.3"), usd("0.1"), usd("0.02"), PRICE, "run:llama", growth=ReserveGrowth(10 * NS_PER_S))
     assert bound.room_usd_micros == usd("0.27")
 
 
@@ -368,6 +382,6 @@ def test_of_a_group_those_alone_let_the_reserve_grow_who_pay() -> None:
     node = started("0.30")
     trained(node, range(1, 17), 0)
     budget = ScopedBudget(parse_scope("node"), usd(1), "x")
-    assert standing(node, budget, at(16.25)).grows_ns == 14_750_000_000
+    assert standing(node, budget, at(16.25)).growth.most_ns == 14_750_000_000
     node.runs["llama"].is_separate = True
-    assert standing(node, budget, at(16.25)).grows_ns == 0
+    assert standing(node, budget, at(16.25)).growth.most_ns == 0

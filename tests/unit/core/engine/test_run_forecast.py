@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from governor.adapters.exporters.prometheus import SnapshotCollector
 from governor.cli.status_table import render_status
 from governor.core.base.identity import ConnectionId
-from governor.core.base.policy import Budget
-from governor.core.base.units import MTOK, NS_PER_S, BootNs, UsdMicros
+from governor.core.base.policy import Budget, PolicySet
+from governor.core.base.units import MTOK, NS_PER_S, BootNs, UsdMicros, usd
+from governor.core.engine import step as engine
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import WINDOWS_UNCOMMITTED_MAX, persist, run_snapshot
 from governor.core.engine.resume import restore_runs
@@ -265,3 +267,62 @@ def test_a_person_is_told_of_a_ceiling_that_comes_before_the_end() -> None:
     play(node, PhaseChange(at(0), ConnectionId(1), "llama", 0, "train"))
     trained(node, 1, 40)
     assert shown(node, 40)[-1].startswith("llama: at this rate the ceiling is met first, in 10m ")  # $20 less reserve.
+
+
+def uneven(goal: int) -> Node:
+    """Windows of four and of six seconds in turns: 200,000 tokens a second, and $20 at $98.32 an hour."""
+    budget = Budget(ceiling_usd_micros=usd(20), tokens=goal)
+    node = make_node(rule("nonfinite"), budget=budget, cloud="none")
+    play(node, tick(0), hello(0, 0, world_size=1, stage="stage1"))
+    play(node, PhaseChange(at(0), ConnectionId(1), "llama", 0, "train"))
+    when = 0.0
+    for number in range(1, 41):
+        when += 1.5 if (number - 1) // 4 % 2 else 1.0
+        step = a_step(number, when=when, tokens=STEP_TOKENS, tokens_total=number * STEP_TOKENS)
+        play(node, tick(when), step)
+    return node
+
+
+@pytest.mark.parametrize(("goal_m", "first"), [(100, False), (130, None), (400, True)])
+def test_a_ceiling_comes_first_where_all_of_its_interval_says_so(goal_m: int, first: bool | None) -> None:
+    """Its interval is some 125 to 135 million tokens."""
+    node = uneven(goal_m * MTOK)
+    told = run_status(node.runs["llama"], at(50))
+    low, high = told["ceiling_between_tokens"]
+    assert 120 * MTOK < low < told["ceiling_at_tokens"] < high < 140 * MTOK
+    assert told["ceiling_before_end"] is first
+    assert told["ceiling_between_s"] == [told["ceiling_in_s"]] * 2, "it has not saved yet, so no save is foreseen"
+    said = [line for line in shown(node, 50) if "met first" in line]
+    assert len(said) == (first is not False)
+    for line in said:
+        verb = "is" if first else "may be"
+        amounts = r"in [\dms ]+, at [\d,]+ \([\d,]+ to [\d,]+\) tokens"
+        assert re.fullmatch(rf"llama: at this rate the ceiling {verb} met first, {amounts}", line)
+
+
+def test_without_a_goal_the_windows_say_when_the_ceiling_is_met_too() -> None:
+    node = uneven(400 * MTOK)
+    with_goal = run_status(node.runs["llama"], at(50))
+    policy = node.policies.policies[0]
+    engine.reload(node, PolicySet((replace(policy, budget=Budget(policy.budget.ceiling_usd_micros)),), "d"))
+    told = run_status(node.runs["llama"], at(50))
+    assert told["tokens_goal"] is None
+    names = ("ceiling_at_tokens", "ceiling_between_tokens")
+    assert [told[name] for name in names] == [with_goal[name] for name in names]
+    assert told["ceiling_before_end"] is None
+
+
+def test_a_run_that_saves_is_told_between_which_moments_its_ceiling_is_met() -> None:
+    """Every 20 s, and the reserve may grow to 60 s of work: it ends where 10 to 20 s are unsaved."""
+    node = uneven(400 * MTOK)
+    run = node.runs["llama"].run
+    run.last_good_at = at(40)
+    run.saves.between_s.add(19.0)
+    run.saves.took_s.add(1.0)
+    told = run_status(node.runs["llama"], at(50))
+    low, high = told["ceiling_between_s"]
+    assert high - low == pytest.approx(8.0)
+    assert told["ceiling_in_s"] == pytest.approx((low + high) / 2)
+    run.last_good_at = at(24)  # Overdue by more than a quarter, so no longer foreseen.
+    told = run_status(node.runs["llama"], at(50))
+    assert told["ceiling_between_s"] == [told["ceiling_in_s"]] * 2

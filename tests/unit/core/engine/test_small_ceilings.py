@@ -76,6 +76,27 @@ def test_a_ceiling_is_met_when_it_was_told_to_be_met(ceiling_usd: float) -> None
     assert until_asked(node, 21) == pytest.approx(20 + told_s, abs=1)
 
 
+def test_a_run_that_saves_meets_its_ceiling_in_the_interval_that_was_told() -> None:
+    """Every 20 s. Told after 190 s of the 300 that $30 last: eight in ten are inside, and none far outside."""
+    inside = 0
+    for tenth in range(20):
+        node = started(30 + tenth / 10)  # A second longer each: every moment between two saves.
+        run, told, asked_s = node.runs["llama"].run, [0.0, 0.0], 0
+        for second in range(1, 400):
+            saves = second % 20 == 0
+            step = a_step(second, when=second, **({"checkpoint_s": 0.5} if saves else {}))
+            if any(isinstance(effect, Ask) for effect in play(node, step, tick(second))):
+                asked_s = second
+                break
+            if saves:
+                run.last_good_at = at(second)
+            if second == 190:
+                told = run_status(node.runs["llama"], at(second))["ceiling_between_s"]
+        assert 190 + told[0] - 2 <= asked_s <= 190 + told[1] + 3
+        inside += told[0] - 0.5 <= asked_s - 190 <= told[1] + 0.5
+    assert 13 <= inside <= 19
+
+
 def test_a_save_that_was_measured_to_take_longer_is_waited_for() -> None:
     node = started(10)
     node.runs["llama"].run.note_save(DurationNs(12 * NS_PER_S))

@@ -11,7 +11,7 @@ from governor.core.base.policy import Budget, Expected, PolicySet
 from governor.core.base.units import MTOK, NS_PER_S, DurationNs, MonoNs, UsdMicros
 from governor.core.engine.node_journal import persist
 from governor.core.engine.run_forecast import outlook
-from governor.core.money.forecast import ExpectedCost, WindowRow, row_of, window_row
+from governor.core.money.expected import ExpectedCost, WindowRow, row_of, window_row
 from governor.core.money.reports.cost import Sum
 from governor.core.money.reports.stage_table import StageRow, StageTally
 from governor.core.money.steady import steady_per_mtok

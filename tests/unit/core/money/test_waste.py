@@ -15,7 +15,7 @@ from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.engine.node_journal import persist
 from governor.core.events.inputs import OperatorHalt, PriceRead, ProcessesSeen, TrainerExited
 from governor.core.money.charges import Line, LineKind, Unit
-from governor.core.money.forecast import row_of
+from governor.core.money.expected import row_of
 from governor.core.money.lines import Lines
 from governor.core.money.reports.cost import Sum
 from governor.core.money.reports.stage_table import StageRow, StageTally

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from governor.core.base.identity import ConnectionId, Peer
 from governor.core.base.printable import printable
-from governor.core.base.units import MonoNs
+from governor.core.base.units import COUNT_MAX, TOKENS_OF_A_STEP_MAX, MonoNs
 from governor.core.events.checkpoints import NamedCheckpoint, SavedCheckpoint
 from governor.core.events.ends import RankFailed
 from governor.core.events.fetch import Fetch
@@ -36,6 +36,7 @@ from trainer_shim.wire import (
 DROPPED_BY_SENDER = "dropped by the sender"
 # The first few faults describe a frame that is wrong everywhere.
 FAULTS_MAX = 8
+WORLD_SIZE_MAX = 2**24  # A hundred times the largest training so far.
 # Drop counts by sender: four times the connections that the inbox admits.
 PROCESSES_REMEMBERED_MAX = 1_024
 
@@ -139,7 +140,7 @@ class FrameReader:
         dropped = frame.get("dropped")
         if not dropped:
             return 0
-        total = sum(count for count in dropped.values() if isinstance(count, int) and count > 0)
+        total = min(sum(count for count in dropped.values() if isinstance(count, int) and count > 0), COUNT_MAX)
         known = self._dropped.pop(packet.peer.process, 0)
         self._dropped[packet.peer.process] = max(total, known)
         if len(self._dropped) > PROCESSES_REMEMBERED_MAX:
@@ -227,6 +228,8 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
     if not 0 <= frame["rank"] < frame["world_size"]:
         world_size = frame["world_size"]
         found.append(f"hello.rank {frame['rank']} is outside the world size {world_size}: set RANK and WORLD_SIZE")
+    if frame["world_size"] > WORLD_SIZE_MAX:
+        found.append(f"hello.world_size {frame['world_size']} is more than any job has: set WORLD_SIZE")
     if frame["signal"] not in SIGNAL_NUMBERS:
         found.append(f"hello.signal {frame['signal']} cannot be used: use SIGUSR1, SIGUSR2, a real-time signal or 0")
     if found:
@@ -249,7 +252,7 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
         framework=_shown(frame.get("framework")),
         zero_stage=_count(frame.get("zero_stage")),
         parameters=_count(frame.get("parameters")),
-        tokens_per_step=_count(frame.get("tokens_per_step")),
+        tokens_per_step=_count(frame.get("tokens_per_step"), TOKENS_OF_A_STEP_MAX),
         data_parallel_size=shares[0],
         data_parallel_rank=shares[1],
         total_steps=_count(frame.get("total_steps")),
@@ -288,6 +291,8 @@ def _resumes(frame: Frame) -> str | None:
 def _step(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> Step | list[str]:
     if frame["step"] < 0:
         return ["step.step is negative"]
+    if frame["step"] > COUNT_MAX:
+        return ["step.step is more than any run has"]
     return Step(at=at, connection=connection, run=run, rank=frame["rank"], step=frame["step"], **step_values(frame))
 
 
@@ -328,7 +333,7 @@ def _beat(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> Beat 
         device_wait=_shown(frame.get("device_wait")),
         stack=_texts(frame.get("stack")),
         collective=frame.get("collective"),
-        main_cpu_ns=_count(frame.get("main_cpu_ns")),
+        main_cpu_ns=_count(frame.get("main_cpu_ns"), _INT_END - 1),
         fetch=Fetch.read(frame.get("fetch"), at),
         forwards=Forwards.read(frame.get("forwards")),
     )
@@ -375,8 +380,9 @@ _BUILDERS: dict[str, Callable[[Frame, ConnectionId, MonoNs, str], Event | list[s
 assert {*_BUILDERS, "hello"} == FRAMES.keys(), "a frame kind without a builder"
 
 
-def _count(value: int | None) -> int | None:
-    return value if value is not None and value >= 0 else None
+def _count(value: int | None, most: int = COUNT_MAX) -> int | None:
+    """None also for more than any training has: a schedule without an end may be said as the largest integer."""
+    return value if value is not None and 0 <= value <= most else None
 
 
 def _shown(text: str | None) -> str | None:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any, Final
 
-from governor.core.base.units import NS_PER_S, MonoNs, WallNs, read_float
+from governor.core.base.units import COUNT_MAX, NS_PER_S, MonoNs, WallNs, read_float
 
 TIME_KEYS: Final = ("t", "elapsed_s", "_runtime", "_timestamp", "timestamp")
 # Under these names only a date is a time: a number may be how long a step took.
@@ -30,7 +30,7 @@ INTERVALS: Final = 15
 EPOCH_KEYS: Final = ("epoch", "train/epoch")
 EPOCHS_MAX: Final = 64  # Whose begin is kept. Of more, each second one goes.
 EPOCH_NUMBER_BOUND: Final = 2.0**31
-STEP_MAX: Final = 2**63 - 1  # The most that the journal holds.
+STEP_MAX: Final = COUNT_MAX
 
 
 def time_of(record: Mapping[str, Any]) -> float | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from governor.core.base.units import MonoNs, read_float
+from governor.core.base.units import COUNT_MAX, TOKENS_OF_A_STEP_MAX, MonoNs, read_float
 from governor.core.events.inputs import Event, PhaseChange, Step
 from governor.core.events.machine import GpuSample, SourceTrouble
 from governor.wire.jsonl import (
@@ -29,7 +29,7 @@ from governor.wire.jsonl import (
 )
 from governor.wire.log_tokens import LogTokens
 from governor.wire.recorded import is_frame
-from governor.wire.step_values import step_values
+from governor.wire.step_values import leave_out_absurd, step_values
 from trainer_shim.wire import FRAMES, PHASES, faults, number
 
 Events = tuple[Event, ...]
@@ -150,8 +150,10 @@ class RecordReader:
             if len(self._shapes) < SHAPES_MAX and len(keys) <= KEYS_MAX:
                 self._shapes[keys] = shape
         step = record[shape.step] if shape.step is not None else None
-        if type(step) is not int or not 0 <= step < 2**63:
+        if type(step) is not int or not 0 <= step <= COUNT_MAX:
             step = _whole(step)
+            if step is not None and step > COUNT_MAX:
+                return ["step is more than any run has"]
         if shape.is_sampled and step is not None and step >= 0:
             step = self._samples.step(step)
         elif (shape.epoch is not None or self.epochs.before) and step is not None and step >= 0:
@@ -199,11 +201,15 @@ class RecordReader:
             value = read(record[name])
             if value is not None:
                 values[field] = value
+                if value > COUNT_MAX:
+                    leave_out_absurd(values, field)
         if shape.is_involved:
             if "overflow" in values:
                 self._see_overflow(values, step)
             if "tokens" in values:
                 self._see_tokens(values, step, at, is_bare=shape.is_bare)
+                if values.get("tokens", 0) > TOKENS_OF_A_STEP_MAX:
+                    leave_out_absurd(values, "tokens")
             if "tokens_per_second" in values:
                 _derive(values, self._clock.since_last(record, step, at) if self._clock is not None else None)
         if shape.clocks and (written := written_at(record, shape.clocks)) is not None:
@@ -248,6 +254,8 @@ def _own(frame: dict[str, Any], at: MonoNs, run: str) -> Events | Faults:
     if frame["kind"] == "step":
         if frame["step"] < 0 or frame["rank"] < 0:
             return ["step or rank is negative"]
+        if frame["step"] > COUNT_MAX:
+            return ["step is more than any run has"]
         return (Step(at=at, connection=None, run=run, rank=frame["rank"], step=frame["step"], **step_values(frame)),)
     if frame["kind"] == "phase" and frame["phase"] in PHASES:
         return (PhaseChange(at=at, connection=None, run=run, rank=frame["rank"], phase=frame["phase"]),)
@@ -363,7 +371,7 @@ def _derive(values: dict[str, Any], since_last_s: float | None) -> None:
     tokens, step_s = values.get("tokens"), values.get("step_s")
     if tokens is None and step_s is not None:
         product = tokens_per_second * step_s
-        if product < 2**63:
+        if product <= TOKENS_OF_A_STEP_MAX:
             values["tokens"] = round(product)
     elif step_s is None and tokens is not None:
         values["step_s"] = tokens / tokens_per_second

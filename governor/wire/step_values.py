@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from governor.core.base.units import COUNT_MAX, TOKENS_OF_A_STEP_MAX
 from trainer_shim.wire import number
 
 _STEP_NUMBERS = ("loss", "grad_norm", "lr", "loss_scale")
@@ -17,12 +18,15 @@ _STEP_COUNTS = (
     "mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes", "progress_seq",
 )  # fmt: skip
 
+_OF_A_STEP = frozenset(("tokens", "tokens_nonpad"))
+
 
 def step_values(frame: Mapping[str, Any]) -> dict[str, Any]:
     """Return the optional fields of a step whose kinds were checked.
 
     Losses, norms and scales retain NaN and infinities, which matter. A duration or a count that is negative or not
-    finite carries no information and becomes absent, so that one bad clock does not cost the loss beside it.
+    finite carries no information and becomes absent, so that one bad clock does not cost the loss beside it. So does a
+    count that is more than any training has; `left_out` says so.
     """
     values: dict[str, Any] = {}
     get = frame.get
@@ -38,8 +42,18 @@ def step_values(frame: Mapping[str, Any]) -> dict[str, Any]:
         value = get(name)
         if value is not None and value >= 0:
             values[name] = value
+            if value > TOKENS_OF_A_STEP_MAX:
+                leave_out_absurd(values, name)
     for name in ("loss_expected", "grad_finite", "applied"):
         value = get(name)
         if value is not None:
             values[name] = value
     return values
+
+
+def leave_out_absurd(values: dict[str, Any], name: str) -> None:
+    """Leave a count out that cannot be, and say so in `left_out`."""
+    count = values[name]
+    if count > (TOKENS_OF_A_STEP_MAX if name in _OF_A_STEP else COUNT_MAX):
+        del values[name]
+        values.setdefault("left_out", f"{name} {count}")

@@ -64,6 +64,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "checkpoint_torn": Severity.WARNING,
         "displaced": Severity.WARNING,
         "displaced_nonfinite": Severity.CRITICAL,
+        "figure_refused": Severity.WARNING,
         "halt_held": Severity.WARNING,
         "gate_not_asked": Severity.WARNING,
         "gate_passed": Severity.INFO,

@@ -23,6 +23,10 @@ _READS_AS_A_DOLLAR: Final = 999_950  # With four digits it would read $1.0000.
 _SHOWN_BY_FOUR_DIGITS: Final = 100
 AMOUNT_CHARS_MAX: Final = 40  # A longer text is no amount, and is not repeated whole.
 MTOK: Final = 1_000_000  # A million tokens: the unit of training prices.
+# What a frame or a log says beyond these is no count. A training run ends at some 10^14 tokens; 2^53 is what every
+# reader of JSON has exactly, and sums of a thousand of them are below the 2^63 of the journal.
+COUNT_MAX: Final = 2**53
+TOKENS_OF_A_STEP_MAX: Final = 2**40  # Global batches end at some 10^8.
 
 _DURATION_UNITS_NS: Final = {
     "ms": NS_PER_MS,

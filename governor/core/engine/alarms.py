@@ -134,6 +134,21 @@ def on_superseded_step(node: Node, event: Step) -> list[Effect]:
     return [Alarm("displaced_nonfinite", one.run, text)]
 
 
+# --- a figure that cannot be: it is left out, and one line says so ----------------------------------------------
+
+
+def figure_alarms(managed: ManagedRun, step: Step) -> list[Effect]:
+    """Report once an attempt of which a count is not believed. What it tells afterwards is weighed all the same."""
+    run = managed.run
+    news, attempt = run.belief.take_news(), (run.attempt, run.attempt_at)
+    if managed.reported.figure == attempt:
+        return []
+    managed.reported.figure = attempt
+    if news is None:
+        news = f"step {step.step} says {step.left_out}, which is more than any training has: it is left out"
+    return [Alarm("figure_refused", run.run, f"run {run.run}: {news}")]
+
+
 # --- a run that trains and shows no loss: its loss rules cannot judge it ---------------------------------------
 
 

@@ -127,6 +127,7 @@ class Reported:
     beside: tuple[str, MonoNs] | None = None  # The attempt beside which something else trains unwatched.
     begun: tuple[str, MonoNs] | None = None  # The attempt of which it is known where it began.
     no_step: tuple[str, MonoNs, int | None] | None = None  # The attempt and its step that no other follows.
+    figure: tuple[str, MonoNs] | None = None  # The attempt of which a figure was not believed.
     failed_checkpoint: tuple[str, str, str] | None = None  # The attempt, who asked, and why, without its numbers.
     unwatched: bool = False
     capped: tuple[str, MonoNs] | None = None  # The attempt of which a checkpoint was not charged as it was said.

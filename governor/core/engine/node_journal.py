@@ -74,6 +74,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         **({"command_turn": managed.history.turn} if managed.history.turn else {}),
         "tokens_total": run.tokens_total,
         "counted_step": run.counted_step,
+        **({"largest_step": run.belief.largest} if run.belief.largest else {}),
         "nonpad": [run.nonpad_tokens, run.nonpad_of_tokens] if run.nonpad_tokens is not None else None,
         "furthest": list(run.furthest) if run.furthest is not None else None,
         **({"log_totals": [list(one) for one in run.log_totals]} if run.log_totals else {}),

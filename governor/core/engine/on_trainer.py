@@ -208,7 +208,10 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     counted = intake.apply_step(run, rank, event)
     if counted is not None and run.tokens_total is not None:
         meter_tokens(node, managed, counted)
-    return verdicts.judge(node, managed, event.at, event) if managed.rules.observe(event) else []
+    told = alarms.figure_alarms(managed, event) if event.left_out or run.belief.news else []
+    if run.belief.held is not None and run.belief.held.step == event.step:
+        event = replace(event, tokens=None, tokens_total=None)  # No rule sees what is not believed.
+    return told + (verdicts.judge(node, managed, event.at, event) if managed.rules.observe(event) else [])
 
 
 def on_beat(node: Node, event: Beat) -> list[Effect]:

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Final
 
 from governor.core.base.units import (
+    COUNT_MAX,
     NS_PER_DAY,
     NS_PER_HOUR,
     DurationNs,
@@ -127,7 +128,8 @@ def tokens_goal(managed: ManagedRun) -> int | None:
     if managed.policy.budget.tokens is not None:
         return managed.policy.budget.tokens
     if run.total_steps is not None and run.tokens_per_step is not None:
-        return run.total_steps * run.tokens_per_step
+        goal = run.total_steps * run.tokens_per_step
+        return goal if goal <= COUNT_MAX else None  # Such a schedule only means that it has no end.
     return None
 
 

@@ -104,6 +104,7 @@ class Step:
     grad_finite: bool | None = None  # Of a sample of the rank's gradient, where no norm is known.
     written: WallNs | None = None  # Of a line, as it says: which window the spend is of, and how long a step took.
     held: Held | None = None  # Of a line: what earlier ones have trained, and this one tells.
+    left_out: str | None = None  # The first figure of it that cannot be, which is absent here: "tokens 2199023255553".
 
     @property
     def reports_training(self) -> bool:

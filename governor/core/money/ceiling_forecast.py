@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from governor.core.base.units import NS_PER_HOUR, NS_PER_S, DurationNs, UsdMicros
+from governor.core.base.units import COUNT_MAX, NS_PER_HOUR, NS_PER_S, DurationNs, UsdMicros
 from governor.core.money.forecast import WINDOWS_MIN, Speed
-
-# The most that a frame can carry. A run of a million tokens per second needs 290,000 years for it.
-TOKENS_MAX: Final = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,7 @@ def ceiling_hit(
         return CeilingHit(met)
     ahead = tokens_per_s * met.after_ns / NS_PER_S
     # Step times can be as small as a float allows. NaN and infinity fail too.
-    if not ahead < TOKENS_MAX:
+    if not ahead < COUNT_MAX:
         return CeilingHit(met, before_end=None if tokens_goal is None else False)
     then = tokens_total + int(ahead)
     between = _between(told, tokens_per_s, met) if told is not None else None
@@ -110,7 +107,7 @@ def _between(speed: Speed, tokens_per_s: float, met: Met) -> tuple[float, float]
         return None
     earlier, later = (tokens_per_s * ns / NS_PER_S for ns in (met.after_ns - met.low_ns, met.high_ns - met.after_ns))
     low, high = math.hypot(ahead.mid - ahead.low, earlier), math.hypot(ahead.high - ahead.mid, later)
-    return (max(0.0, ahead.mid - low), ahead.mid + high) if ahead.mid + high < TOKENS_MAX else None
+    return (max(0.0, ahead.mid - low), ahead.mid + high) if ahead.mid + high < COUNT_MAX else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 from governor.core.base.units import NS_PER_HOUR, DurationNs, UsdMicros
 from governor.core.money.token_price import over, per_mtok
@@ -50,6 +50,10 @@ def burn_rate(price: Fraction | None, plan: ExpectedCost) -> Fraction | None:
     return over(price, per_mtok(plan.ceiling_usd_micros or 0, plan.tokens or 0))
 
 
+# As SQLite has integers. A larger one becomes a float there, which is no figure of a window.
+JOURNAL_INT_END: Final = 2**63
+
+
 @dataclass(frozen=True, slots=True)
 class WindowRow:
     """A closed window with its plan, as the journal stores it: history needs no policy."""
@@ -63,6 +67,9 @@ class WindowRow:
 def window_row(row: WindowRow) -> dict[str, Any]:
     """The row as plain JSON; `row_of` reads it."""
     window, plan = row.window, row.plan
+    figures = (window.from_tokens, window.to_tokens, window.duration_ns, window.usd_micros, window.wasted_tokens)
+    assert all(-JOURNAL_INT_END <= figure < JOURNAL_INT_END for figure in figures), "no reader could read it back"
+    assert window.tokens > 0, "no reader could read it back"
     return {
         "stage": row.stage,
         "attempt": row.attempt,

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
-from governor.core.base.units import MTOK, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros
+from governor.core.base.units import COUNT_MAX, MTOK, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros
 from governor.core.money.token_price import per_mtok
 
 
@@ -167,9 +167,12 @@ class TokenMeter:
         steps whose frames were lost. `then_tokens` is the size of the next window. The open window keeps its size, so
         windows follow each other without gap. `first_step_at`: of the step's attempt; one that is not the last one's
         begins here. `unpriced_ns`: the run's time without a price so far; where it is another than at the step before,
-        or no price is known now (`is_priced`), the cost of these tokens is not known.
+        or no price is known now (`is_priced`), the cost of these tokens is not known. Beyond what any run trains,
+        nothing is counted: sums stay within what the journal holds.
         """
         tokens_total += self.earlier_tokens
+        if tokens_total > COUNT_MAX or self.trained_tokens + step_tokens > COUNT_MAX:
+            return None
         took_ns = max(0, boot - self.metered_to) if self.metered_to is not None else 0
         self.spent_ns += took_ns
         self.metered_to = boot
@@ -198,6 +201,13 @@ class TokenMeter:
     def begin_training(self) -> None:
         """Another training begins, whose totals go on from all progress so far: it repeats nothing."""
         self.earlier_tokens = self.last_total = self.progress_tokens
+
+    def skip(self, tokens: int) -> None:
+        """The totals go on from higher ones, that were not trained here: it counts on as if they had always been so."""
+        self.began_tokens += tokens
+        self.from_tokens += tokens
+        self.last_total += tokens
+        self.progress_tokens += tokens
 
     def begin_earlier(self, tokens: int) -> None:
         """Count tokens before the first step's end: it had them itself. Of the first window only, with its start."""

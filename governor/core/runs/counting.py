@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import replace
 
+from governor.core.base.units import COUNT_MAX
 from governor.core.events.inputs import Step
 from governor.core.events.streams import Held, TokensSettled
+from governor.core.runs.belief import Believed, Told
 from governor.core.runs.rank_tokens import Counted
 from governor.core.runs.state import Rank, Run
 
@@ -18,16 +21,18 @@ def count_step(run: Run, rank: Rank | None, step: Step, *, leads: bool, is_first
 
     `is_first`: the first step of its attempt.
     """
+    if run.belief.is_beyond:
+        return None
+    if is_first:
+        run.belief.held = None  # What the last attempt told last, nobody has confirmed.
     size, place = run.data_parallel_size, rank.data_parallel_rank if rank is not None else None
-    if rank is None or step.tokens_own_total is None or size is None or place is None:
-        if leads:
-            _count_alone(run, step, is_first=is_first)
-        return step if leads else None
+    if rank is None or size is None or place is None or not _has_own_total(run, step, size):
+        return _count_alone(run, step, is_first=is_first) if leads else None
     shares = run.rank_tokens
+    assert step.tokens_own_total is not None, "it has one"
     told = shares.tell(step, rank.rank, place, step.tokens_own_total)
     if leads and step.tokens_total is None:  # It has loaded a checkpoint that does not say what went before.
-        _count_alone(run, step, is_first=is_first)
-        return step
+        return _count_alone(run, step, is_first=is_first)
     if leads:
         shares.wait(step)
     elif step.step not in shares.waiting:
@@ -54,25 +59,88 @@ def count_settled(run: Run, settled: TokensSettled) -> Step:
     return count_step(run, None, step, leads=True, is_first=False) or step
 
 
-def _count_together(run: Run, counted: Counted) -> Step:
-    run.tokens_total = counted.total
+def _has_own_total(run: Run, step: Step, size: int) -> bool:
+    """Whether the rank has counted tokens itself. Those of all such ranks are no more than the run's."""
+    own, total = step.tokens_own_total, step.tokens_total
+    return own is not None and (total is None or run.belief.may_be(own * size - total))
+
+
+def _last_believed(run: Run) -> tuple[int, int] | None:
+    if run.tokens_total is None:
+        return None
+    return run.counted_step if run.counted_step is not None else 0, run.tokens_total
+
+
+def _take_total(run: Run, told: Told, believed: Believed) -> bool:
+    """Let the run have this total. False: no run has so many."""
+    if told.total > COUNT_MAX:
+        run.belief.go_beyond(told)
+        run.tokens_total = None
+        return False
+    run.tokens_total = told.total
+    run.skipped_tokens += believed.skipped
+    return True
+
+
+def _count_together(run: Run, counted: Counted) -> Step | None:
+    told = Told(counted.step.step, counted.total, counted.tokens)
+    # An estimate of what other ranks have may have been too high.
+    believed = run.belief.weigh(told, _last_believed(run), may_fall=True)
+    if believed is None:
+        run.rank_tokens.doubt()
+        return None
+    if not _take_total(run, told, believed):
+        return None
     if counted.nonpad is not None and counted.tokens is not None:
         _count_nonpad(run, counted.nonpad, counted.tokens)
     _note(run, counted.step, counted.step.tokens)
     return counted.step
 
 
-def _count_alone(run: Run, step: Step, *, is_first: bool) -> None:
+def _count_alone(run: Run, step: Step, *, is_first: bool) -> Step | None:
     tokens = step.tokens if step.tokens is not None else run.tokens_per_step
+    if step.tokens_total is None and step.held is not None:
+        _count_held(run, step.held)
+    last = _last_believed(run)
     if step.tokens_total is not None:
-        run.tokens_total = step.tokens_total
+        told = Told(step.step, step.tokens_total, step.tokens)
+        believed = run.belief.weigh(told, last, may_fall=is_first or last is None or step.step <= last[0])
+        if believed is None or not _take_total(run, told, believed):
+            return None
+        if step.tokens is not None and not run.belief.may_be(max(step.tokens, told.total - last[1] if last else 0)):
+            step, tokens = replace(step, tokens=None), None
     elif tokens is not None:
-        if step.held is not None:
-            _count_held(run, step.held)
-        run.tokens_total = _counted_on(run, step, tokens, is_first=is_first)
+        believed = _count_tokens(run, step, tokens, last, is_first=is_first)
+        if believed is None:
+            return None
+    else:
+        believed = Believed()
     if step.tokens_nonpad is not None and step.tokens is not None:
         _count_nonpad(run, step.tokens_nonpad, step.tokens)
     _note(run, step, tokens)
+    if believed.held is not None and believed.held.tokens is not None:
+        return replace(step, tokens=(tokens or 0) + believed.held.tokens)
+    return step
+
+
+def _count_tokens(
+    run: Run, step: Step, tokens: int, last: tuple[int, int] | None, *, is_first: bool
+) -> Believed | None:  # fmt: skip
+    """Count a step that tells no total. None: what it tells is not believed."""
+    if step.connection is not None:
+        told = Told(step.step, _counted_on(run, step, tokens, is_first=is_first), tokens)
+        believed = run.belief.weigh(told, last, may_fall=True)
+        return believed if believed is not None and _take_total(run, told, believed) else None
+    steps = step.step - last[0] if last is not None else 1
+    told = Told(step.step, tokens + (last[1] if last is not None else 0), tokens)
+    believed = run.belief.weigh_line(told, steps)
+    if believed is None:
+        return None
+    if believed.held is not None and believed.held.tokens is not None:
+        run.tokens_total = _counted_of_log(run, believed.held.step, believed.held.tokens, is_first=False)
+        run.counted_step = believed.held.step
+    total = _counted_of_log(run, step.step, tokens, is_first=is_first)
+    return believed if _take_total(run, told._replace(total=total), believed) else None
 
 
 def _count_nonpad(run: Run, nonpad: int, tokens: int) -> None:
@@ -96,8 +164,6 @@ def _counted_on(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:
     run's. `is_first`: the first step of its attempt.
     """
     known, last = run.tokens_total or 0, run.counted_step
-    if step.connection is None:
-        return _counted_of_log(run, step.step, tokens, is_first=is_first)
     if last is None:
         return known + tokens
     if is_first and step.step > last and run.furthest is not None and run.furthest[1] > known:

@@ -160,6 +160,7 @@ def restored(snapshot: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Run
             log_totals=tuple(sorted((int(step), int(total)) for step, total in snapshot.get("log_totals", ()))),
         )
     )
+    run.belief.largest = int(snapshot.get("largest_step", 0))  # An older journal has none.
     nonpad = snapshot.get("nonpad")  # An older journal has none.
     if nonpad is not None:
         run.nonpad_tokens, run.nonpad_of_tokens = (int(tokens) for tokens in nonpad)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from governor.core.base.reservoir import Reservoir
-from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, WallNs
+from governor.core.base.units import COUNT_MAX, NS_PER_S, DurationNs, MonoNs, WallNs
 from governor.core.events.inputs import Step
 
 TIMES_MAX: Final = 512
@@ -84,7 +84,8 @@ class Pace:
                 self._moment.counted += 1
         seconds = sum(self._seconds, 0.0)
         rate = sum(self._tokens, 0.0) / seconds if seconds > 0 else math.inf
-        return rate if math.isfinite(rate) else None  # Step times may be as small as a float can be.
+        # Step times may be as small as a float can be.
+        return min(rate, COUNT_MAX) if math.isfinite(rate) else None
 
     def _add(self, step: int, seconds: float) -> None:
         self.times.add(seconds)

@@ -12,14 +12,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from governor.core.base.units import COUNT_MAX
 from governor.core.events.inputs import Step
 
 STEPS_MAX = 32  # Ranks of one run train at most a step or two apart. Further steps are not waited for.
 PLACES_MAX = 64  # As ranks of one run on one node.
 LATE_STEPS_MAX = 8  # So many steps of the lead rank without the others' totals: its own estimate counts.
-
-COUNT_MAX = 2**63 - 1  # As the wire's integers.
-
 
 # A rank's totals since it attached or resumed: its tokens, and those that are no padding; None: it does not know.
 Own = tuple[int, int | None]
@@ -91,6 +89,10 @@ class RankTokens:
         self.told = {one: places for one, places in self.told.items() if one > number}
         self.waiting = {one: waits for one, waits in self.waiting.items() if one > number}
         return Counted(step, self._total(step), tokens, nonpad)
+
+    def doubt(self) -> None:
+        """What was counted last is not believed: what follows is counted without it."""
+        self.settled, self.correction = None, 0
 
     def late(self, size: int) -> Counted | None:
         """The lead rank's estimate, where the others' totals do not come."""

@@ -20,6 +20,7 @@ from governor.core.events.fetch import Fetch
 from governor.core.events.forwards import Forwards
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.core.money.budgets import Cap
+from governor.core.runs.belief import Belief
 from governor.core.runs.last_good import LastGood, after_naming
 from governor.core.runs.life import TRANSITIONS, Cell, Life, LifeFact
 from governor.core.runs.pace import Pace
@@ -166,6 +167,8 @@ class Run:
     step_tokens: int | None = None  # Of the last step.
     data_parallel_size: int | None = None  # Ranks that see different tokens, on all nodes.
     rank_tokens: RankTokens = field(default_factory=RankTokens)
+    belief: Belief = field(default_factory=Belief)
+    skipped_tokens: int = 0  # Of the last total: not trained here, and not taken out of the meter yet.
     nonpad_tokens: int | None = None  # Of all steps heard that told it: tokens that are no padding.
     nonpad_of_tokens: int = 0  # All tokens of those steps.
     tokens_per_s: float | None = None  # Over the last steps, as `pace` has them.
@@ -265,6 +268,10 @@ class Run:
     def begin_metering(self, began_tokens: int, began_usd_micros: int) -> None:
         """Set from where on its tokens and its spend belong together."""
         self.began_tokens, self.began_usd_micros = began_tokens, began_usd_micros
+
+    def take_skipped(self) -> int:
+        skipped, self.skipped_tokens = self.skipped_tokens, 0
+        return skipped
 
     def set_token_price(self, usd_micros_per_mtok: int | None) -> None:
         """Set what a million tokens cost over the last window."""

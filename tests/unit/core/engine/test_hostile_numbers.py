@@ -27,7 +27,9 @@ from governor.core.events.effects import Alarm, WeighCheckpoint
 from governor.core.events.inputs import FramesLost
 from governor.core.money.budgets import by_scope
 from governor.core.money.lines import Lines
+from governor.core.views.status import run_status
 from governor.ports import Packet
+from governor.wire.answer_shapes import ANSWERS, is_shaped
 from governor.wire.frames import FrameReader
 from tests.sweeps import share_of
 from tests.unit.billed import LAUNCH, UPLOAD
@@ -40,8 +42,8 @@ LINK = ConnectionId(50)
 SCOPES = ("day", "node", "label:team=a")
 GRACE_NS = 60 * NS_PER_S  # Of make_node()'s policy.
 HOSTILE = (
-    -1, 0, 1, 7, 2**31, 2**53 + 1, 10**13, 10**14, 10**14 + 1, 2**63 - 1, -(2**63), 2**63, 10**400, 0.5, -0.0, 1e-320,
-    1e9, 1e15, 1e308, -1e308, "nan", "inf", "-inf", True,
+    -1, 0, 1, 7, 2**31, 2**53 + 1, 10**13, 10**14, 10**14 + 1, 2**62, 2**63 - 1, -(2**63), 2**63, 10**400, 0.5, -0.0,
+    1e-320, 1e9, 1e15, 1e308, -1e308, "nan", "inf", "-inf", True,
 )  # fmt: skip
 OF_RECORD = {
     "last_good": ("step", "tokens_total", "mono_ns"),
@@ -156,6 +158,9 @@ class Twin:
 
 def check(quiet: Twin, loud: Twin) -> None:
     assert loud.others() == quiet.others()
+    for managed in loud.node.runs.values():
+        told = json.loads(json.dumps(run_status(managed, at(loud.second))))
+        assert is_shaped([told], ANSWERS["status"]["runs"]), "one row must not hide the others"
     own = loud.node.runs["x"].history.one_offs.checkpoints_usd_micros
     of_time = PRICE * loud.second // 3600 // 2
     assert own <= of_time, "what nobody has seen"

@@ -22,6 +22,7 @@ from governor.cli.common import (
     refuse,
     show_line,
     sockets,
+    tell_left_out,
     told_of,
 )
 from governor.core.base.units import (
@@ -176,6 +177,7 @@ def list_budgets(control: str | None, as_json: bool) -> None:
     """
     paths = sockets(control)
     answers = control_client.ask_each(paths, {"cmd": "status"})
+    tell_left_out(answers)
     governors = [answer.data["governor"] for answer in answers if answer.ok]
     if not governors:
         refuse(answers[0] if answers else Answer(False, error=nobody(paths), code="no_governor"))

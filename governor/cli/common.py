@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
@@ -208,7 +208,14 @@ def ask(control: str | None, request: dict[str, Any]) -> Any:
     answer = control_client.ask_first(sockets(control, request.get("run")), request)
     if not answer.ok:
         refuse(answer)
+    tell_left_out([answer])
     return answer.data
+
+
+def tell_left_out(answers: Iterable[Answer]) -> None:
+    """Name the rows of answers that cannot be shown, each in a line on standard error. The others are shown."""
+    for line in dict.fromkeys(line for answer in answers for line in answer.left_out):
+        remark(plain(line))
 
 
 def refuse(answer: Answer) -> NoReturn:

@@ -32,6 +32,7 @@ from governor.cli.common import (
     show_drawn,
     show_line,
     sockets,
+    tell_left_out,
     told_of,
 )
 from governor.core.base.units import NS_PER_S
@@ -165,6 +166,7 @@ def known_incidents(last: int, config: Path | None, control: str | None, wanted:
     """
     request = {"cmd": "incidents", "last": last} | ({} if wanted is None else {"of": wanted})
     answers = control_client.ask_each(sockets(control), request)
+    tell_left_out(answers)
     live = [snapshot for answer in answers if answer.ok for snapshot in answer.data]
     is_answered = any(answer.ok for answer in answers)
     if control is not None:

@@ -24,6 +24,7 @@ from governor.cli.common import (
     remark,
     show_drawn,
     sockets,
+    tell_left_out,
     told_of,
 )
 from governor.text.screen import screen_of, shown_lines, styled
@@ -65,7 +66,7 @@ def status(run: str | None, watch: bool, control: str | None, as_json: bool) -> 
         _watch(control, as_json, run)
         return
     try:
-        documents = _ask(control, run)
+        documents = _ask(control, run, set())
     except Failed as error:
         if control is not None or not _told_ended(run, error, as_json=as_json):
             raise
@@ -88,10 +89,15 @@ def status(run: str | None, watch: bool, control: str | None, as_json: bool) -> 
         raise unshown[0]
 
 
-def _ask(control: str | None, run: str | None = None) -> list[Any]:
-    """The status of every governor that answers, and watches `run` if one is named. Fails when none does."""
+def _ask(control: str | None, run: str | None, told: set[str]) -> list[Any]:
+    """The status of every governor that answers, and watches `run` if one is named. Fails when none does.
+
+    `told`: the lines about what cannot be shown, which are told once.
+    """
     paths = sockets(control, run)
     answers = control_client.ask_each(paths, {"cmd": "status"})
+    tell_left_out([one for one in answers if not told.issuperset(one.left_out)])
+    told.update(line for one in answers for line in one.left_out)
     good = [answer.data for answer in answers if answer.ok]
     if not good:
         refuse(answers[0] if answers else Answer(False, error=nobody(paths), code="no_governor"))
@@ -135,7 +141,8 @@ def _told_ended(run: str | None, error: Failed, *, as_json: bool) -> bool:
 
 def _watch(control: str | None, as_json: bool, run: str | None) -> None:
     """Repeat until Ctrl-C. It waits for a governor that restarts. A governor that was never there is an error."""
-    documents: list[Any] | None = _ask(control, run)
+    told: set[str] = set()
+    documents: list[Any] | None = _ask(control, run, told)
     in_place = sys.stdout.isatty() and not as_json
     try:
         while True:
@@ -146,7 +153,7 @@ def _watch(control: str | None, as_json: bool, run: str | None) -> None:
                     _draw(documents) if in_place else _print_lines(documents, as_json)
             time.sleep(WATCH_PERIOD_S)
             try:
-                documents = _ask(control, run)
+                documents = _ask(control, run, told)
             except Failed:
                 documents = None
     except KeyboardInterrupt:

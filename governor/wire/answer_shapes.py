@@ -108,6 +108,46 @@ ANSWERS: Final[Mapping[str, Any]] = {
 }
 
 
+# By one of these a row of a list says what it is of. One that does not is no governor's.
+_NAMES: Final = ("incident_id", "run", "scope", "pid")
+
+
+def sifted(value: Any, shape: Any) -> tuple[Any, tuple[str, ...]] | None:
+    """The answer without what of its rows is ill-shaped, and a line for each such row. None: no governor's answer.
+
+    What another user's run says stands in its row alone: one that cannot be shown hides no other.
+    """
+    lines: list[str] = []
+    found = _sifted(value, shape, lines)
+    return (found, tuple(lines)) if is_shaped(found, shape) else None
+
+
+def _sifted(value: Any, shape: Any, lines: list[str]) -> Any:
+    if isinstance(shape, Mapping) and isinstance(value, dict):
+        inner = {key.removesuffix("?"): one for key, one in shape.items()}
+        return {key: _sifted(one, inner[key], lines) if key in inner else one for key, one in value.items()}
+    if not (isinstance(shape, list) and isinstance(value, list) and isinstance(shape[0], Mapping)):
+        return value
+    if (name := next((name for name in _NAMES if name in shape[0]), None)) is None:
+        return value
+    rows = [one if is_shaped(one, shape[0]) else _mended(one, shape[0], name, lines) for one in value]
+    return [one for one in rows if one is not None]
+
+
+def _mended(row: Any, shape: Mapping[str, Any], name: str, lines: list[str]) -> Any:
+    """The row without the figures that are none; None where it cannot be shown. One without a name stays as it is."""
+    if not isinstance(row, dict) or not is_shaped(row.get(name), shape[name]):
+        return row
+    ill = [key.removesuffix("?") for key, one in shape.items() if not _holds(row, key, one)]
+    mended = {**row, **dict.fromkeys(ill)}
+    is_shown = is_shaped(mended, shape)
+    lines.append(
+        f"{name.removesuffix('_id')} {row[name]}: not as this version has it, and left out"
+        f"{': ' + ', '.join(ill) if is_shown else ''}"
+    )
+    return mended if is_shown else None
+
+
 def is_shaped(value: Any, shape: Any) -> bool:
     """Whether it has that shape. More keys than it names may be there."""
     if isinstance(shape, Mapping):

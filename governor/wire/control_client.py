@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from governor.core.base.printable import printable
-from governor.wire.answer_shapes import ANSWERS, is_shaped
+from governor.wire.answer_shapes import ANSWERS, sifted
 from governor.wire.peers import SYSTEM_DIRECTORY, doubt, user_directories
 
 SYSTEM_SOCKET: Final = f"{SYSTEM_DIRECTORY}/control.sock"
@@ -52,13 +52,15 @@ class Found(str):
 class Answer:
     """A response. `code` is "" if ok, else the governor's code or ours: no_governor, stranger, silent, unsure, garbled.
 
-    unsure: the request was sent, and may have been taken. `error` is one printable line.
+    unsure: the request was sent, and may have been taken. `error` is one printable line, and so is each of `left_out`:
+    rows of the answer that cannot be shown, without which `data` is.
     """
 
     ok: bool
     data: Any = None
     error: str = ""
     code: str = ""
+    left_out: tuple[str, ...] = ()
 
 
 def socket_paths(
@@ -248,8 +250,9 @@ def _read(path: str, request: Mapping[str, Any], received: bytes) -> Answer:
         answer = None
     is_answer = isinstance(answer, dict) and isinstance(answer.get("ok"), bool)
     cmd = str(request.get("cmd"))
-    if is_answer and answer["ok"] and is_shaped(answer.get("data"), ANSWERS.get(cmd, {})):
-        return Answer(True, data=answer.get("data"))
+    found = sifted(answer.get("data"), ANSWERS.get(cmd, {})) if is_answer and answer["ok"] else None
+    if found is not None:
+        return Answer(True, data=found[0], left_out=tuple(printable(line, " ") for line in found[1]))
     if not is_answer or answer["ok"]:
         text = f'{path} did not answer "{cmd}" as a governor of this version does; is it one? `costgov doctor` looks'
         return Answer(False, error=text, code="garbled")

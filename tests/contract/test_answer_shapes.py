@@ -16,7 +16,7 @@ from governor.cli.common import ExitCode, Failed
 from governor.cli.main import cli
 from governor.core.base.units import MonoNs
 from governor.core.views.status import run_status
-from governor.wire.answer_shapes import ANSWERS, INCIDENT, OF_RUN, is_shaped
+from governor.wire.answer_shapes import ANSWERS, INCIDENT, OF_RUN, is_shaped, sifted
 from tests.golden.report_cases import CASES
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import make_node
@@ -103,6 +103,47 @@ def a_run() -> dict[str, Any]:
     world.tick()
     world.hear()
     return run_status(world.node.runs["llama"], MonoNs(world.mono))
+
+
+ILL = 2**64  # A whole number beyond what a governor of ours says.
+
+
+@pytest.mark.parametrize("command", [("status",), ("status", "--json"), ("status", "llama")], ids=" ".join)
+@pytest.mark.parametrize("key", ["tokens_wasted", "spend_usd"])
+def test_a_run_that_cannot_be_shown_hides_no_other(serve: Serve, command: tuple[str, ...], key: str) -> None:
+    run = a_run()
+    evil = run | {"run": "evil\x1b[2J", key: ILL}
+    path = serve({"governor": {"node": "n", "mode": "enforce", "policies": []}, "runs": [evil, run]})
+    done = CliRunner().invoke(cli, [*command, "--control", path], standalone_mode=False)
+    assert done.exception is None, done.output
+    assert run["run"] in done.stdout
+    [line] = [line for line in done.stderr.splitlines() if "evil" in line]
+    assert "left out" in line
+    assert "\x1b" not in line
+    assert str(ILL) not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [("budget", "list"), ("budget", "list", "--json"), ("incident", "list")], ids=" ".join
+)
+def test_a_budget_and_an_incident_that_cannot_be_shown_hide_no_other(serve: Serve, command: tuple[str, ...]) -> None:
+    good = {"scope": "day", "ceiling_usd": 30.0, "spend_usd": 1.0, "reserve_usd": 0.0, "source": "s", "live": False}
+    budgets = [good | {"scope": "run:evil", "spend_usd": ILL}, good]
+    listed = {key: CASES["nan_halt"]()[key] for key in ANSWERS["incidents"][0] if not key.endswith("?")}
+    incidents = [listed | {"incident_id": "evil-1", "spend_usd_micros": ILL}, listed]
+    status = {"governor": {"node": "n", "budgets": budgets}, "runs": []}
+    path = serve(incidents if command[0] == "incident" else status)
+    done = CliRunner().invoke(cli, [*command, "--control", path], standalone_mode=False)
+    assert done.exception is None, done.output
+    assert (listed["incident_id"] if command[0] == "incident" else "day") in done.stdout
+    assert len([line for line in done.stderr.splitlines() if "evil" in line and "left out" in line]) == 1
+    assert "evil" not in done.stdout
+
+
+def test_a_row_that_does_not_say_what_it_is_of_is_no_governors() -> None:
+    governor = {"node": "n"}
+    assert sifted({"governor": governor, "runs": [a_run() | {"run": 3}]}, ANSWERS["status"]) is None
+    assert sifted({"governor": {"node": 3}, "runs": []}, ANSWERS["status"]) is None
 
 
 def test_every_part_that_a_shape_names_is_looked_at() -> None:

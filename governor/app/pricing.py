@@ -46,11 +46,12 @@ _NOBODY: Final[Mapping[str, str]] = {}
 
 def price_of(
     settings: Settings, preflight: Preflight | None, given: UsdMicros | None, today: Day, answer: PriceAnswer | None,
-    left: Quote | None = None,
+    left: Quote | None = None, in_force: Quote | None = None, said: int | None = None,
 ) -> Chosen:  # fmt: skip
     """Choose among the prices of the provider, `given` (the command line), costgov.toml and the built-in table.
 
-    `answer` is the result of `ask`, `left` that of `price_left`. Every problem met is a remark.
+    `answer` is the result of `ask`, `left` that of `price_left`; `in_force` and `said` as in `choose`. Every problem
+    met is a remark.
     """
     remarks: list[Remark] = []
     if answer is not None and answer.problem:
@@ -61,7 +62,8 @@ def price_of(
     table = _listed(machine, remarks, is_needed=config is None) if machine is not None else None
     answers = [quote for quote in (_of_preflight(settings, preflight, today), answer and answer.quote) if quote]
     return choose(
-        answers, config, table, today, left=left, stale_after_days=settings.price.stale_after_days, remarks=remarks
+        answers, config, table, today, left=left, in_force=in_force, said=said,
+        stale_after_days=settings.price.stale_after_days, remarks=remarks,
     )  # fmt: skip
 
 
@@ -178,6 +180,9 @@ def _listed(machine: Machine, remarks: list[Remark], *, is_needed: bool) -> Quot
 # AWS moves a spot price a few times a day, and states since when.
 SPOT_PERIOD_NS: Final = DurationNs(5 * NS_PER_MINUTE)
 PERIOD_NS: Final = DurationNs(NS_PER_HOUR)
+# A doubted answer is asked for again so soon: a price that is real costs a minute at the old one.
+DOUBT_PERIOD_NS: Final = DurationNs(NS_PER_MINUTE)
+DOUBTS_MAX: Final = 3  # In a row, of a price that is another each time. Then it is no slip, and the last one counts.
 # A price unconfirmed for this many periods is stale: an hour for spot, half a day for any other.
 STALE_AFTER_PERIODS: Final = 12
 # Sources that were asked now. The others were read once.
@@ -203,6 +208,8 @@ class PriceWatch:
     _confirmed_at: MonoNs = MonoNs(0)
     _problem: str = ""
     _is_stale_reported: bool = False
+    _doubted: UsdMicros | None = None  # What the last answer said, where it was not believed yet.
+    _doubts: int = 0  # In a row.
 
     @property
     def period_ns(self) -> DurationNs:
@@ -219,6 +226,8 @@ class PriceWatch:
             period = min(self.period_ns, SPOT_PERIOD_NS) if is_missed else self.period_ns
             early = zlib.crc32(self.settings.node.name.encode()) % (period // 4)
             self._next_at, self._confirmed_at = MonoNs(at + period - early), at
+            if (doubt := _doubt_in(self.chosen)) is not None:
+                self._doubt(doubt, at)  # Its alarm is the start's.
         if self.asking is not None:
             return self._listen(at)
         if at < self._next_at:
@@ -231,8 +240,12 @@ class PriceWatch:
         return []
 
     def _choose(self, answer: PriceAnswer | None) -> Chosen:
-        today = Day(self.clock.wall() // NS_PER_DAY)
-        return price_of(self.settings, self.preflight, self.given, today, answer)
+        today, quote = Day(self.clock.wall() // NS_PER_DAY), self.chosen.quote
+        in_force = quote if quote is not None and quote.origin in _TO_CONFIRM else None
+        said = self._doubted
+        if self._doubts >= DOUBTS_MAX - 1 and answer is not None and answer.quote is not None:
+            said = answer.quote.usd_micros_per_hour
+        return price_of(self.settings, self.preflight, self.given, today, answer, in_force=in_force, said=said)
 
     def _ask(self, source: PriceSource, at: MonoNs) -> None:
         # Each question has its own queue, so a late answer is not taken for the next question's.
@@ -265,8 +278,21 @@ class PriceWatch:
             return self._failed(answer.problem or "it names no price any more", at)
         if answer.quote is not None and any(answer.quote in remark.quotes for remark in refused):
             return self._failed(refused[0].line, at)
+        if (doubt := _doubt_in(chosen)) is not None:
+            is_first = not self._doubts
+            self._doubt(doubt, at)
+            news = [(doubt.kind.value, doubt.line)] if is_first and was is not None else []
+            return self._event(self.chosen, news, at) if news else []
+        self._doubted, self._doubts = None, 0
         self.answer, self._confirmed_at, self._is_stale_reported = answer, at, False
         return self._news(chosen, at)
+
+    def _doubt(self, doubt: Remark, at: MonoNs) -> None:
+        """The price in force stays. The source is asked again soon."""
+        assert self._next_at is not None
+        self._doubted = doubt.quotes[0].usd_micros_per_hour
+        self._doubts += 1
+        self._next_at = min(self._next_at, MonoNs(at + DOUBT_PERIOD_NS))
 
     def _failed(self, problem: str, at: MonoNs) -> list[Event]:
         """The old price stays in force. After a long time without confirmation, an alarm says so."""
@@ -302,3 +328,7 @@ class PriceWatch:
         boot, wall = self.clock.boot(), self.clock.wall()
         price, kind = quote.usd_micros_per_hour, quote.kind.value
         return [PriceRead(at, boot, wall, price, quote.source, quote.as_of, quote.since, tuple(alarms), kind)]
+
+
+def _doubt_in(chosen: Chosen) -> Remark | None:
+    return next((remark for remark in chosen.remarks if remark.kind is RemarkKind.DOUBTED), None)

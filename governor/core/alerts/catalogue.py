@@ -96,6 +96,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "operator_hold": Severity.INFO,
         "price_assumed": Severity.INFO,
         "price_contradiction": Severity.WARNING,
+        "price_doubted": Severity.WARNING,
         "price_listed": Severity.INFO,
         "price_refused": Severity.WARNING,
         "price_stale": Severity.WARNING,

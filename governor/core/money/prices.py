@@ -27,6 +27,9 @@ TOLERANCE_USD_MICROS: Final = MICROS_PER_USD // 100  # A cent, where that is mor
 PRICE_USD_MICROS_MAX: Final = 10**6 * MICROS_PER_USD  # More than a million dollars an hour is a mistake in the unit.
 # The most in one machine. A price that is too low by up to this factor may be the price of one GPU.
 GPUS_MAX: Final = 16
+# A machine's price moves by less at once: a spot price is at least a tenth of the on-demand one and at most that, and
+# the price of one GPU in place of the machine's is GPUS_MAX times too low.
+TIMES_AT_ONCE_MAX: Final = GPUS_MAX
 
 _DATE: Final = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?|(\d{4})-(\d{4})")
 _DAYS_BEFORE_MONTH: Final = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365)
@@ -109,6 +112,7 @@ class RemarkKind(Enum):
     STALE = "price_stale"
     CONTRADICTION = "price_contradiction"
     REFUSED = "price_refused"
+    DOUBTED = "price_doubted"  # It is too far from all that was known: it counts once it is said again.
     UNANSWERED = "price_unanswered"  # A source that should know the price did not answer.
     # A list has another price than the user, who may have a better contract.
     LISTED = "price_listed"
@@ -211,29 +215,53 @@ def choose(
     today: Day,
     *,
     left: Quote | None = None,
+    in_force: Quote | None = None,
+    said: int | None = None,
     stale_after_days: int = STALE_AFTER_DAYS,
     remarks: Iterable[Remark] = (),
 ) -> Chosen:
     """Choose the first usable price in the order of `Origin`; among equals the first given.
 
     `answers` are the provider's (MACHINE or LIST). `left` is used when no other is usable, and contradicts none.
-    `remarks` come from the look-ups; they come first.
+    `remarks` come from the look-ups; they come first. `in_force`: what the provider said before. An answer that is far
+    from that and from the user's price is doubted, and the others count; unless it was `said` before, in micro-dollars.
     """
     given = [*answers, *(quote for quote in (config, table) if quote is not None)]
-    said = [*remarks, *(remark for quote in given if (remark := _refusal(quote)) is not None)]
+    told = [*remarks, *(remark for quote in given if (remark := _refusal(quote)) is not None)]
     usable = sorted((quote for quote in given if _refusal(quote) is None), key=lambda quote: _RANK[quote.origin])
+    known = [quote for quote in (in_force, config) if quote is not None and _refusal(quote) is None]
+    while usable and (doubt := _doubt(usable[0], known, said)) is not None:
+        told.append(doubt)
+        usable = usable[1:] or known[:1]
     if not usable and left is not None and _refusal(left) is None:
         usable = [left]
     if not usable:
         text = "the price of this machine is unknown: what it costs is not metered, and no ceiling can be held to"
         advice = "set node.price_usd_per_hour in costgov.toml, or pass --price"
-        said.append(Remark(RemarkKind.UNKNOWN, text, advice))
-        return Chosen(None, None, is_stale=False, remarks=tuple(said))
+        told.append(Remark(RemarkKind.UNKNOWN, text, advice))
+        return Chosen(None, None, is_stale=False, remarks=tuple(told))
     best, *others = usable
     age_days, staleness = _age(best, today, stale_after_days)
-    said += [] if staleness is None else [staleness]
-    said += [remark for other in others if (remark := _disagreement(best, other)) is not None]
-    return Chosen(best, age_days, is_stale=staleness is not None, remarks=tuple(said))
+    told += [] if staleness is None else [staleness]
+    told += [remark for other in others if (remark := _disagreement(best, other)) is not None]
+    return Chosen(best, age_days, is_stale=staleness is not None, remarks=tuple(told))
+
+
+def _doubt(best: Quote, known: list[Quote], said: int | None) -> Remark | None:
+    """Why a provider's answer does not count yet. None: it does, or nothing is known to compare it with."""
+    price = best.usd_micros_per_hour
+    is_new = best.origin in (Origin.MACHINE, Origin.LIST) and (said is None or not agree(price, said))
+    if not (is_new and known) or not all(_is_far(price, quote.usd_micros_per_hour) for quote in known):
+        return None
+    text = (
+        f"{best.text} differs from {known[0].text} more than {TIMES_AT_ONCE_MAX} times, as no price moves at once: it "
+        "counts once it is said again, and the latter until then"
+    )
+    return Remark(RemarkKind.DOUBTED, text, quotes=(best, *known))
+
+
+def _is_far(one: int, other: int) -> bool:
+    return max(one, other) > TIMES_AT_ONCE_MAX * min(one, other) and not agree(one, other)
 
 
 def _refusal(quote: Quote) -> Remark | None:
@@ -268,6 +296,8 @@ def _disagreement(best: Quote, other: Quote) -> Remark | None:
         # Prices of different kinds do not contradict each other, and a list price is not this customer's price.
         return Remark(RemarkKind.LISTED, text, advice, (best, other)) if best.kind is other.kind or gpus else None
     advice = "correct node.price_usd_per_hour or remove it" if other.origin is Origin.CONFIG else ""
+    if advice and _is_far(best.usd_micros_per_hour, other.usd_micros_per_hour):
+        advice = 'one of the two is no price of this machine: if yours is right, set price.source = "none"'
     return Remark(RemarkKind.CONTRADICTION, text, advice, (best, other))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from governor.app import pricing
-from governor.app.pricing import SPOT_PERIOD_NS, STALE_AFTER_PERIODS, PriceWatch
+from governor.app.pricing import DOUBT_PERIOD_NS, DOUBTS_MAX, SPOT_PERIOD_NS, STALE_AFTER_PERIODS, PriceWatch
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.events.inputs import Event, PriceRead
 from governor.core.money.prices import NS_PER_DAY, Day, Origin, PriceAnswer, PriceKind, Quote
@@ -257,3 +257,75 @@ def test_a_dated_price_that_nobody_is_asked_for_grows_stale_in_mid_run(tmp_path:
     assert told.after(NS_PER_HOUR) == []
     assert alarms(told.after(200 * NS_PER_DAY)) == ["price_stale"]
     assert told.after(NS_PER_HOUR) == []
+
+
+# --- one answer that contradicts all that was known ------------------------------------------------------------------
+
+OWN = "[node]\nprice_usd_per_hour = 3.0\n"
+
+
+@pytest.mark.parametrize("lie", [900_000, 0.01])
+@pytest.mark.parametrize("own", ["", OWN])
+def test_one_answer_that_is_far_from_all_others_does_not_count(
+    tmp_path: Path, server: Loopback, lie: float, own: str
+) -> None:
+    rig, told = runpod(tmp_path, server, own)
+    rig.costs(lie)
+    events = told.after(NS_PER_HOUR)
+    assert (prices(events), alarms(events)) == ([2_990_000], ["price_doubted"])
+    assert isinstance(events[0], PriceRead)
+    assert "node.price_usd_per_hour" not in events[0].alarms[0][1], "the user's own is right"
+    rig.costs(2.99)
+    assert told.after(DOUBT_PERIOD_NS) == []
+    assert told.watch.chosen.usd_micros_per_hour == 2_990_000
+    rig.costs(lie)
+    assert alarms(told.after(NS_PER_HOUR)) == ["price_doubted"], "doubted anew"
+
+
+def test_what_is_said_again_a_minute_later_counts(tmp_path: Path, server: Loopback) -> None:
+    rig, told = runpod(tmp_path, server, OWN)
+    rig.costs(900)
+    assert prices(told.after(NS_PER_HOUR)) == [2_990_000]
+    events = told.after(DOUBT_PERIOD_NS)
+    assert (prices(events), alarms(events)) == ([900_000_000], ["price_contradiction"])
+    assert isinstance(events[0], PriceRead)
+    assert "correct node.price_usd_per_hour" not in events[0].alarms[0][1]
+    rig.costs(2.99)
+    assert prices(told.after(NS_PER_HOUR)) == [2_990_000], "back to what the user says: at once"
+
+
+def test_a_price_that_is_another_at_each_answer_is_doubted_a_bounded_time(tmp_path: Path, server: Loopback) -> None:
+    rig, told = runpod(tmp_path, server)
+    rig.costs(900)
+    told.after(NS_PER_HOUR)
+    for more in range(1, DOUBTS_MAX - 1):
+        rig.costs(900 + 100 * more)
+        assert told.after(DOUBT_PERIOD_NS) == []
+    rig.costs(2_000)
+    assert prices(told.after(DOUBT_PERIOD_NS)) == [2_000_000_000]
+
+
+def test_a_spot_price_that_rises_tenfold_counts_at_once(tmp_path: Path, server: Loopback) -> None:
+    rig, told = runpod(tmp_path, server)
+    rig.costs(29.9)
+    assert prices(told.after(NS_PER_HOUR)) == [29_900_000]
+
+
+def test_a_first_answer_far_from_the_users_price_counts_once_it_is_said_again(tmp_path: Path, server: Loopback) -> None:
+    rig = rigs.runpod(server)
+    rig.costs(900_000)
+    text = f'[price]\nsource = "runpod"\n{OWN}'
+    told = watched(tmp_path, rig, text)
+    assert told.watch.chosen.usd_micros_per_hour == 3_000_000
+    assert [remark.kind.value for remark in told.watch.chosen.alarms] == ["price_doubted"]
+    assert prices(told.after(DOUBT_PERIOD_NS)) == [900_000_000_000]
+    told = watched(tmp_path, rig, text)
+    rig.costs(2.99)
+    assert prices(told.after(DOUBT_PERIOD_NS)) == [2_990_000]
+
+
+def test_a_first_answer_with_nothing_to_compare_counts(tmp_path: Path, server: Loopback) -> None:
+    rig = rigs.runpod(server)
+    rig.costs(900_000)
+    told = watched(tmp_path, rig, '[price]\nsource = "runpod"\n')
+    assert told.watch.chosen.usd_micros_per_hour == 900_000_000_000

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import chain, islice
 from typing import Final
 
@@ -35,8 +36,9 @@ _AHEAD: Final = 1_000
 # A row may bill an hour twice. One with more is about a longer time than its date says.
 _CLOCKS_MAX: Final = 3
 _HOURS: Final = TimeUnit(Fraction(1), of_a_gpu=False)
-_DATE_ONLY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
-_EPOCH: Final = re.compile(r"\d{10}(?:\.\d+)?|\d{13}")
+_MONTH_NS_MAX: Final = 31 * NS_PER_DAY
+_DATE_ONLY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_EPOCH: Final = re.compile(r"[0-9]{10}(?:\.[0-9]{1,9})?|[0-9]{13}")
 _NEGATIVE: Final = re.compile(r"\(\s*(.+?)\s*\)|[-−]\s*(.+)|([^-].*?)\s*[-−]")
 
 
@@ -122,7 +124,7 @@ def plain_lines(table: CsvTable, by: BillMap, wanted: Collection[str]) -> Iterat
     names = {field: name for field, name in by.columns.items() if not _is_word(field, name, table)}
     for name in names.values():
         if name not in table.columns:
-            text = f"there is no such column, which the map names; it has {', '.join(table.columns)}"
+            text = f"there is no such column, which the map names; {table.columns_text()}"
             raise TableError(table.file, text, row=1, column=name)
     unit = _named_unit(table, by, names)
     names |= _currencies(table, by, names)
@@ -170,7 +172,9 @@ def _check_currency(row: Row) -> None:
             continue
         if field == "currency" or not any(char.isdigit() for char in text):
             more = "" if field == "currency" else ", or say by currency=COLUMN what the amounts are in"
-            raise row.error(field, f'"{text}": the ledger is in {CURRENCY}; take the bill in that currency{more}')
+            raise row.error(
+                field, f'"{row.said(field)}": the ledger is in {CURRENCY}; take the bill in that currency{more}'
+            )
 
 
 def _named_unit(table: CsvTable, by: BillMap, names: Mapping[str, str]) -> TimeUnit | None:
@@ -188,7 +192,7 @@ def _named_unit(table: CsvTable, by: BillMap, names: Mapping[str, str]) -> TimeU
 
 def _period_of(rows: Iterator[Row]) -> str | None:
     """What a row is about: the day or the hour, where all of them begin with one. Else each lasts for its hours."""
-    begins = [_moment(row, "date") for row in rows]
+    begins = [row.moment("date", _moment_of) for row in rows]
     for name, length in (("day", NS_PER_DAY), ("hour", NS_PER_HOUR)):
         if all(at % length == 0 for at in begins):
             return name
@@ -205,15 +209,21 @@ def _line(row: Row, unit: TimeUnit | None, per: str | None, lone: str) -> BillLi
         kind, no_kind = BillKind.OTHER, _hides_a_machine(row.cells["unit"])
     hours = gpu_hours = None
     if row.cells.get("hours") and kind in (BillKind.COMPUTE, BillKind.OTHER) and in_unit is not None:
-        quantity = _quantity(row) * in_unit.hours
+        quantity = _quantity(row)
+        quantity = quantity if in_unit.hours == 1 else quantity * in_unit.hours
         hours, gpu_hours = (None, quantity) if in_unit.of_a_gpu else (quantity, None)
     start, end = _times(row, per, hours)
-    most = Fraction((end - start) * _CLOCKS_MAX, NS_PER_HOUR)
-    if (hours or 0) > most or (gpu_hours or 0) > most * GPUS_MAX:
-        text = f"{row.cells['hours']} is more than a {per or 'row'} has: name its end by end=, or say per=month"
+    most_ns = (end - start) * _CLOCKS_MAX
+    if (hours and _lasts(hours) > most_ns) or (gpu_hours and _lasts(gpu_hours) > most_ns * GPUS_MAX):
+        text = f"{row.said('hours')} is more than a {per or 'row'} has: name its end by end=, or say per=month"
         raise row.error("hours", text)
     resource = short_resource(row.cells.get("resource", "")) or lone
     return BillLine(resource, kind, start, end, *month_of(start), usd, hours, False, gpu_hours, no_kind)
+
+
+def _lasts(hours: Fraction) -> int:
+    """In nanoseconds, rounded up."""
+    return -(-hours.numerator * NS_PER_HOUR // hours.denominator)
 
 
 def _hides_a_machine(unit: str) -> bool:
@@ -223,18 +233,22 @@ def _hides_a_machine(unit: str) -> bool:
 
 def _amount(row: Row) -> Fraction:
     """Dollars as people write them. A minus or parentheses are a credit."""
-    text = row.cells["amount"]
-    found = _NEGATIVE.fullmatch(text.replace("$-", "-$"))
     try:
-        size = checked(Fraction(read_amount(text if found is None else found[1] or found[2] or found[3])), text)
+        return _amount_of(row.cells["amount"])
     except ValueError as error:
         raise row.error("amount", str(error)) from None
+
+
+@lru_cache(maxsize=65_536)  # Most rows are an hour's price.
+def _amount_of(text: str) -> Fraction:
+    found = _NEGATIVE.fullmatch(text.replace("$-", "-$"))
+    size = checked(Fraction(read_amount(text if found is None else found[1] or found[2] or found[3])), text)
     return size if found is None else -size
 
 
 def _kind(row: Row, usd: Fraction) -> BillKind:
     words = row.cells.get("kind", "")
-    if usd < 0:
+    if usd.numerator < 0:
         return next((kind for word, kind in _LESS if word.search(words)), BillKind.CREDIT)
     for word, kind in _WORDS:
         if word.search(words):
@@ -247,17 +261,19 @@ def _kind(row: Row, usd: Fraction) -> BillKind:
 def _quantity(row: Row) -> Fraction:
     text = row.cells["hours"]
     try:
-        return number_of(read_amount(text) if "," in text else text)
+        quantity = number_of(read_amount(text) if "," in text else text)
     except ValueError as error:
         raise row.error("hours", str(error).replace(" in dollars", "")) from None
+    if quantity < 0:
+        raise row.error("hours", f"{row.said('hours')} is negative, and the row is neither a credit nor a refund")
+    return quantity
 
 
 def _times(row: Row, per: str | None, hours: Fraction | None) -> tuple[int, int]:
-    start = _moment(row, "date")
-    if row.cells.get("end"):
-        end = _moment(row, "end")
+    start = row.moment("date", _moment_of)
+    if row.cells.get("end") and (end := row.end("end", _moment_of)) is not None:
         if end < start:
-            raise row.error("end", f"{row.cells['end']} is before {row.cells['date']}")
+            raise row.error("end", f"{row.said('end')} is before {row.said('date')}")
         # "11-01 to 11-30" has the 30th in it; "11-01 to 11-02" and "11-01 to 12-01" are a day and a month.
         is_day = _DATE_ONLY.fullmatch(row.cells["end"]) is not None
         until = end == start or (end - start > NS_PER_DAY and month_of(end)[0] != end)
@@ -266,15 +282,16 @@ def _times(row: Row, per: str | None, hours: Fraction | None) -> tuple[int, int]
         return month_of(start)
     if per == "day":
         return day_of(start)
-    lasts = Fraction(1) if hours is None or (per == "hour" and hours <= _CLOCKS_MAX) else max(Fraction(1), hours)
-    return start, start + round(lasts * NS_PER_HOUR)
+    lasts_ns = NS_PER_HOUR if hours is None else max(NS_PER_HOUR, _lasts(hours))
+    if lasts_ns > _MONTH_NS_MAX:
+        text = f"{row.said('hours')} is more than a month has: name the row's end by end=, or say per=month"
+        raise row.error("hours", text)
+    return start, start + (NS_PER_HOUR if per == "hour" and lasts_ns <= _CLOCKS_MAX * NS_PER_HOUR else lasts_ns)
 
 
-def _moment(row: Row, column: str) -> int:
-    text = row.cells[column]
+@lru_cache(maxsize=65_536)
+def _moment_of(text: str) -> int:
+    """A time, or seconds or milliseconds since 1970. ValueError says what is wrong."""
     if _EPOCH.fullmatch(text):
         return round(Fraction(text) * NS_PER_S) if len(text.partition(".")[0]) == 10 else int(text) * NS_PER_MS
-    try:
-        return moment_of(text)
-    except ValueError as error:
-        raise row.error(column, str(error)) from None
+    return moment_of(text)

@@ -137,16 +137,22 @@ def _once(row: Row, names: tuple[str, ...], cells: list[str], seen: set[int]) ->
 def _line(row: Row, form: Form) -> BillLine:
     currency = row.cells.get(form.currency, "")
     if currency and currency != CURRENCY:
-        raise row.error(form.currency, f'"{currency}": the ledger is in {CURRENCY}; take the bill in that currency')
+        raise row.error(
+            form.currency, f'"{row.said(form.currency)}": the ledger is in {CURRENCY}; take the bill in that currency'
+        )
     kind = form.kind(row.cells)
     usd = row.number(form.cost)
     quantity = row.number(form.quantity) if row.cells.get(form.quantity) else None
     for column, value in ((form.quantity, quantity), (form.cost, usd)):
         if value is not None and value < 0 and not kind.may_be_negative:
-            raise row.error(column, f"{row.cells[column]} is negative, and the row is neither a credit nor a refund")
-    start, end = row.moment(form.start), row.moment(form.end)
+            raise row.error(column, f"{row.said(column)} is negative, and the row is neither a credit nor a refund")
+    start = row.moment(form.start)
+    billed_from, billed_to = _billing_period(row, form, start)
+    end = row.end(form.end)
+    if end is None:
+        end = max(start, billed_to)  # What has no end is billed until then.
     if end < start:
-        raise row.error(form.end, f"{row.cells[form.end]} is before {row.cells[form.start]}")
+        raise row.error(form.end, f"{row.said(form.end)} is before {row.said(form.start)}")
     hours = gpu_hours = None
     if quantity is not None:
         name = row.cells.get(form.unit, "")
@@ -155,7 +161,6 @@ def _line(row: Row, form: Form) -> BillLine:
             amount = quantity if unit.hours == 1 else quantity * unit.hours
             hours, gpu_hours = (None, amount) if unit.of_a_gpu else (amount, None)
     resource = short_resource(row.cells[form.resource])
-    billed_from, billed_to = _billing_period(row, form, start)
     committed = form.committed(row.cells)
     no_kind = kind is BillKind.OTHER and form.in_parts(row.cells)
     return BillLine(resource, kind, start, end, billed_from, billed_to, usd, hours, committed, gpu_hours, no_kind)
@@ -164,9 +169,9 @@ def _line(row: Row, form: Form) -> BillLine:
 def _billing_period(row: Row, form: Form, start: int) -> tuple[int, int]:
     """The period in the row, else the month in which its charge begins."""
     first, last = form.period
-    if not (row.cells.get(first) and row.cells.get(last)):
+    if not (row.cells.get(first) and row.cells.get(last)) or (ends := row.end(last)) is None:
         return month_of(start)
-    bounds = row.moment(first), row.moment(last)
-    if bounds[0] >= bounds[1]:
-        raise row.error(last, f"{row.cells[last]} is not later than {row.cells[first]}")
-    return bounds
+    begins = row.moment(first)
+    if begins >= ends:
+        raise row.error(last, f"{row.said(last)} is not later than {row.said(first)}")
+    return begins, ends

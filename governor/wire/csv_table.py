@@ -1,4 +1,4 @@
-"""Reads CSV files with a header. Each error is one line that names the file, the row and the column."""
+"""Reads CSV files with a header, in bounded memory. Each error is a line that names file, row and column."""
 
 from __future__ import annotations
 
@@ -13,11 +13,18 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import IO, Final, TypeVar
 
-from governor.core.base.printable import printable
+from governor.core.base.printable import cut, printable
+from governor.core.base.secrets import redacted
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, parse_utc
 
 T = TypeVar("T")
 GZIP_MAGIC: Final = b"\x1f\x8b"
+# A bill's row has some thousand characters. Of a file that is none, a "row" may be all of it.
+ROW_CHARS_MAX: Final = 1024 * 1024
+COLUMNS_MAX: Final = 4_096  # A CUR report with a column for each of a thousand tags has a quarter of it.
+COLUMNS_SHOWN: Final = 10
+SHOWN_CHARS_MAX: Final = 40  # Of a name or a cell.
+_TEXT_CHARS_MAX: Final = 600
 
 
 class TableError(Exception):
@@ -25,8 +32,11 @@ class TableError(Exception):
 
     def __init__(self, file: str, text: str, *, row: int | None = None, column: str | None = None) -> None:
         place = f"{file}:{row}" if row is not None else file
+        said = cut(text, _TEXT_CHARS_MAX)
         # A cell that is repeated may hold anything.
-        super().__init__(printable(f"{place}: {column}: {text}" if column else f"{place}: {text}"))
+        super().__init__(
+            printable(f"{place}: {cut(column, SHOWN_CHARS_MAX)}: {said}" if column else f"{place}: {said}")
+        )
 
 
 @contextmanager
@@ -45,14 +55,27 @@ class CsvTable:
     def __init__(self, text: IO[str], file: str) -> None:
         """Read the header."""
         self.file = file
-        self._reader = csv.reader(text, strict=True)
+        self._row_chars = 0
+        self._reader = csv.reader(self._lines(text), strict=True)
         first = next(self._read(), None)
         if first is None:
             raise TableError(file, "the file is empty")
+        if len(first[1]) > COLUMNS_MAX:
+            raise TableError(file, f"{len(first[1]):,} columns, and no bill has more than {COLUMNS_MAX:,}", row=1)
         self.columns = [name.strip() for name in first[1]]
+        seen: set[str] = set()
         for name in self.columns:
-            if self.columns.count(name) > 1:
-                raise TableError(file, "this column stands there twice", row=1, column=name)
+            if name in seen:
+                raise TableError(file, "this column stands there twice", row=1, column=redacted([name])[0])
+            seen.add(name)
+
+    def columns_text(self) -> str:
+        """What it has, for an error: not the whole first line, which in another kind of file may be a secret."""
+        if len(self.columns) == 1:
+            return "its first line is one column: are its cells separated by commas?"
+        shown = ", ".join(cut(name, SHOWN_CHARS_MAX) for name in redacted(self.columns[:COLUMNS_SHOWN]))
+        more = len(self.columns) - COLUMNS_SHOWN
+        return f"it has {shown}{f' and {more:,} more' if more > 0 else ''}"
 
     def rows(self) -> Iterator[tuple[int, dict[str, str]]]:
         """Yield the rows. Raises `TableError` at the first malformed row, and at the end if there was no row."""
@@ -75,6 +98,7 @@ class CsvTable:
         """Rows that are not blank. The reader decodes ahead, so a bad byte lies in the named row or soon after it."""
         try:
             for cells in self._reader:
+                self._row_chars = 0
                 if cells:
                     yield self._reader.line_num, cells
         except UnicodeDecodeError as error:
@@ -85,12 +109,26 @@ class CsvTable:
         except (OSError, EOFError, zlib.error) as error:
             raise TableError(self.file, f"cannot be read: {error}") from None
 
+    def _lines(self, text: IO[str]) -> Iterator[str]:
+        """The lines, as long as those of one row are no longer than a row may be."""
+        while line := text.readline(ROW_CHARS_MAX + 1):
+            self._row_chars += len(line)
+            if self._row_chars > ROW_CHARS_MAX:
+                raise TableError(
+                    self.file, f"a row of more than {ROW_CHARS_MAX:,} characters: this is no bill",
+                    row=self._reader.line_num + 1,
+                )  # fmt: skip
+            yield line
+
 
 # Dollars or units. A larger number is of another kind.
 AMOUNT_MAX: Final = 10**15
 NUMBER_CHARS_MAX: Final = 100  # Python writes out and reads no integer of more than 4,300 digits.
-_NUMBER: Final = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2})?")
-_OFFSET: Final = re.compile(r"(.*\d:\d\d(?::\d\d(?:\.\d+)?)?)\s?([+-])(\d\d):?(\d\d)?")
+# Years that a journal's nanoseconds can hold. Before the first and from the last on is no time of a bill.
+YEARS: Final = (1970, 2262)
+_FIRST, _LAST = (parse_utc(f"{year}-01-01") for year in YEARS)
+_NUMBER: Final = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2})?", re.ASCII)
+_OFFSET: Final = re.compile(r"(.*\d:\d\d(?::\d\d(?:\.\d+)?)?)\s?([+-])(\d\d):?(\d\d)?", re.ASCII)
 
 
 class Row:
@@ -108,8 +146,20 @@ class Row:
     def number(self, column: str) -> Fraction:
         return self._read(column, number_of)
 
-    def moment(self, column: str) -> int:
-        return self._read(column, moment_of)
+    def said(self, column: str) -> str:
+        """The cell, for an error."""
+        return cut(self.cells[column], SHOWN_CHARS_MAX)
+
+    def moment(self, column: str, read: Callable[[str], int] | None = None) -> int:
+        at = self._read(column, read or moment_of)
+        if not _FIRST <= at < _LAST:
+            text = f'"{self.said(column)}" is no time of a bill, which lies from {YEARS[0]} to {YEARS[1] - 1}'
+            raise self.error(column, text)
+        return at
+
+    def end(self, column: str, read: Callable[[str], int] | None = None) -> int | None:
+        """The moment at which something ends. None: it is open, which exports write as 9999-12-31."""
+        return None if self._read(column, read or moment_of) >= _LAST else self.moment(column, read)
 
     def _read(self, column: str, read: Callable[[str], T]) -> T:
         try:
@@ -123,14 +173,14 @@ class Row:
 def number_of(text: str) -> Fraction:
     """A plain number. ValueError says what is wrong with it."""
     if len(text) > NUMBER_CHARS_MAX or not _NUMBER.fullmatch(text):
-        raise ValueError(f'"{text[:NUMBER_CHARS_MAX]}" is no number')
+        raise ValueError(f'"{cut(text, SHOWN_CHARS_MAX)}" is no number')
     return checked(Fraction(text), text)
 
 
 def checked(number: Fraction, text: str) -> Fraction:
     """The number, if a bill may have it. ValueError otherwise."""
-    if abs(number) > AMOUNT_MAX:
-        raise ValueError(f"{text} is more than any bill has: is this another column's?")
+    if abs(number.numerator) > AMOUNT_MAX * number.denominator:
+        raise ValueError(f"{cut(text, SHOWN_CHARS_MAX)} is more than any bill has: is this another column's?")
     return number
 
 
@@ -142,6 +192,6 @@ def moment_of(text: str) -> int:
         return parse_utc(text)
     hours, minutes = int(found[3]), int(found[4] or 0)
     if hours > 14 or minutes > 59:
-        raise ValueError(f'"{text}" has an offset from UTC that no zone has')
+        raise ValueError(f'"{cut(text, SHOWN_CHARS_MAX)}" has an offset from UTC that no zone has')
     offset = hours * NS_PER_HOUR + minutes * NS_PER_MINUTE
     return parse_utc(found[1]) + (-offset if found[2] == "+" else offset)

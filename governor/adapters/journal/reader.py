@@ -116,8 +116,9 @@ def has_table(connection: sqlite3.Connection, table: str) -> bool:
 
 
 def window_of(since: int | None, until: int | None) -> dict[str, int]:
-    """The bounds of wall time as parameters of a query. None: no bound."""
-    return {"since": NUMBER_MIN if since is None else since, "until": NUMBER_MAX if until is None else until}
+    """The bounds of wall time as parameters of a query. None: no bound. What lies beyond all of it bounds nothing."""
+    bounds = {"since": NUMBER_MIN if since is None else since, "until": NUMBER_MAX if until is None else until}
+    return {name: min(max(at, NUMBER_MIN), NUMBER_MAX) for name, at in bounds.items()}
 
 
 def paged(

@@ -80,6 +80,7 @@ def read_bill_file(
     """Read a bill: rows of the ledger's own resources and of `also` one by one, those of others as sums."""
     from governor.wire.bills import Wanted, read_bill
     from governor.wire.csv_table import TableError
+    from governor.wire.named_file import opened_file
 
     if columns is not None and form not in ("auto", "plain"):
         raise click.UsageError(f"--map is for plain CSV, and --format {form} has columns of its own")
@@ -89,7 +90,7 @@ def read_bill_file(
         progress=lambda rows: remark(f"{path}: {rows:,} rows are read"),
     )  # fmt: skip
     try:
-        with open(path, "rb", buffering=0) as stream:
+        with opened_file(path) as stream:
             bill = read_bill(stream, path, wanted, remembered=maps.of)
     except TableError as error:
         raise Failed(str(error)) from error

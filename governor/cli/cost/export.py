@@ -105,10 +105,11 @@ def _check(path: str) -> None:
     from governor.core.money.reports.focus import VERSION
     from governor.core.money.reports.focus_rules import check_header, check_row
     from governor.wire.csv_table import TableError, opened_csv
+    from governor.wire.named_file import opened_file
 
     found = rows = 0
     try:
-        with open(path, "rb", buffering=0) as stream, opened_csv(stream, path) as table:
+        with opened_file(path) as stream, opened_csv(stream, path) as table:
             for one in check_header(table.columns):
                 found += _show_problem(f"{path}: {one.column}: {one.text}", found)
             for number, cells in table.rows():

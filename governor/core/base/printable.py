@@ -23,3 +23,8 @@ def escaped(text: str) -> str:
 def storable(text: str) -> str:
     r"""The text as UTF-8 can hold it: half a surrogate pair, and a byte that was none, become \udcXX."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def cut(text: str, chars_max: int) -> str:
+    """At most so many characters, where there were more with a sign of that as the last of them."""
+    return text if len(text) <= chars_max else text[: chars_max - 1] + "…"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, NewType
 
 MonoNs = NewType("MonoNs", int)  # A point on CLOCK_MONOTONIC: for decisions.
@@ -78,10 +79,15 @@ def parse_count(text: str) -> int:
 
 
 def read_float(text: str) -> float:
-    """float(), but for the underscores that Python allows: "1_0" is a slip. ValueError for what is no number."""
-    if "_" in text:
+    """float(), but for underscores ("1_0" is a slip) and the digits of other scripts. ValueError for no number."""
+    if "_" in text or not text.isascii():
         raise ValueError(f'"{text[:40]}" is not a number')
     return float(text)
+
+
+def is_whole(text: str) -> bool:
+    """Whether it is digits alone, of ASCII: int() and isdecimal() know those of every script."""
+    return text.isascii() and text.isdecimal()
 
 
 def usd(amount: float | int | str) -> UsdMicros:
@@ -119,7 +125,7 @@ def _why_no_amount(text: str) -> str:
         return "is in another currency; all amounts are US dollars"
     if "," in text:
         return "is not an amount in dollars; write 12.50 with a point, and 1,250 with a comma before each three digits"
-    if re.search(r"\d\s*(\$|USD|dollars?)?\s*(/|(per|an?|each)\b|h(ou)?r?s?$)", text, re.IGNORECASE):
+    if re.search(r"[0-9]\s*(\$|USD|dollars?)?\s*(/|(per|an?|each)\b|h(ou)?r?s?$)", text, re.IGNORECASE):
         return "is not an amount in dollars; leave the unit out, as in 22.50"
     return "is not an amount in dollars; write for example 300 or 22.50"
 
@@ -184,7 +190,8 @@ DAYS_TO_1970: Final = 719_468
 DAYS_PER_ERA: Final = 146_097
 
 _UTC = re.compile(
-    r"(\d{4})-(\d{2})-(\d{2})(?:[T ](\d{2}):(\d{2})(?::(\d{2})(?:\.(\d{1,9})\d*)?)?)?\s?(?:Z|UTC|\+00:00|\+0000)?"
+    r"(\d{4})-(\d{2})-(\d{2})(?:[T ](\d{2}):(\d{2})(?::(\d{2})(?:\.(\d{1,9})\d*)?)?)?\s?(?:Z|UTC|\+00:00|\+0000)?",
+    re.ASCII,
 )
 
 
@@ -223,11 +230,11 @@ def parse_utc(text: str) -> WallNs:
     """Read a date, or a date and time, that is in UTC or names no zone. ValueError says what is accepted."""
     match = _UTC.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f'"{text}" is not a UTC date; write for example "2026-11-21" or "2026-11-21T20:00:00Z"')
+        raise ValueError(f'"{text[:40]}" is not a UTC date; write for example "2026-11-21" or "2026-11-21T20:00:00Z"')
     year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
     number = day_number(year, month, day)
     if civil_of(number) != (year, month, day) or hour > 23 or minute > 59 or second > 59:
-        raise ValueError(f'"{text}" is not a date of the calendar')
+        raise ValueError(f'"{text[:40]}" is not a date of the calendar')
     fraction = int((match.group(7) or "0").ljust(9, "0"))
     return WallNs(number * NS_PER_DAY + hour * NS_PER_HOUR + minute * NS_PER_MINUTE + second * NS_PER_S + fraction)
 
@@ -243,6 +250,7 @@ def day_of(wall: int) -> tuple[int, int]:
     return start, start + NS_PER_DAY
 
 
+@lru_cache(maxsize=4_096)
 def month_of(wall: int) -> tuple[int, int]:
     year, month, _ = civil_of(wall // NS_PER_DAY)
     following = (year + 1, 1) if month == 12 else (year, month + 1)

@@ -205,6 +205,19 @@ WRONG = [
     (hourly("11/02/2026"), HOURLY, 'bill.csv:2: Time: "11/02/2026" is not a UTC date'),
     (hourly("2026-11-02T10:00:00+22:00"), HOURLY, "bill.csv:2: Time: "),
     (hourly("2026-11-02", hours="576"), HOURLY, "bill.csv:2: Hours: 576 is more than a day has: name its end by end="),
+    (hourly(hours="-1"), HOURLY, "bill.csv:2: Hours: -1 is negative, and the row is neither a credit nor a refund"),
+    (hourly(cost="0", hours="-0.5"), HOURLY, "bill.csv:2: Hours: -0.5 is negative"),
+    (hourly(hours="1e15"), HOURLY, "bill.csv:2: Hours: 1e15 is more than a month has: name the row's end by end="),
+    (hourly("2026-11-02T10:20", hours="745"), HOURLY, "bill.csv:2: Hours: 745 is more than a month has"),
+    (hourly(hours="2700000000"), (*HOURLY, "unit=seconds"), "bill.csv:2: Hours: 2700000000 is more than a month has"),
+    (hourly(hours="9999"), (*HOURLY, "per=month"), "bill.csv:2: Hours: 9999 is more than a month has"),
+    (hourly(hours="49"), (*HOURLY, "unit=gpu-hours"), "bill.csv:2: Hours: 49 is more than a"),
+    (hourly(hours="\u0661"), HOURLY, 'bill.csv:2: Hours: "\u0661" is no number'),
+    (hourly(cost="\u0661"), HOURLY, 'bill.csv:2: Cost: "\u0661" is not an amount in dollars'),
+    (hourly(hours="1_0"), HOURLY, 'bill.csv:2: Hours: "1_0" is no number'),
+    (hourly("\u0662026-11-02"), HOURLY, "bill.csv:2: Time: "),
+    (hourly("2026-11-\u0660\u0662"), HOURLY, "bill.csv:2: Time: "),
+    (hourly("\u0661793606400"), HOURLY, "bill.csv:2: Time: "),
     (hourly(), ("date=Day", "amount=Cost"), "bill.csv:1: Day: there is no such column"),
     (hourly(), (*HOURLY, "unit=parsec"), "bill.csv:1: unit=parsec is neither a column nor a unit of time"),
 ]
@@ -255,6 +268,28 @@ def test_a_map_that_says_another_currency_is_refused(more: str, said: str) -> No
     with pytest.raises(TableError) as raised:
         read(in_money("Cost", "Money", "Rappen"), *HOURLY, more)
     assert str(raised.value).startswith(said)
+
+
+NEVER = ["9999-12-31", "2262-04-11", "2262-01-01", "0001-01-01", "1969-12-31T23:59:59Z", "9999999999999", "9999999999",
+         "1970-01-01T00:30:00+01:00", "0000-01-01"]  # fmt: skip
+
+
+@pytest.mark.parametrize("time", NEVER)
+def test_a_time_that_no_ledger_has_is_a_line_with_its_place(time: str) -> None:
+    with pytest.raises(TableError) as raised:
+        read(f"{hourly()}{time},5,1,i-0aaa\n", *HOURLY)
+    assert str(raised.value) == f'bill.csv:3: Time: "{time}" is no time of a bill, which lies from 1970 to 2261'
+
+
+@pytest.mark.parametrize("end", ["9999-12-31", "9999-12-31T23:59:59Z", "9999999999999", "2262-04-11"])
+def test_an_end_that_never_comes_is_none(end: str) -> None:
+    text = f"Time,End,Cost,Hours,Machine\n2026-11-02T10:00,{end},5,0.5,i-0aaa\n"
+    assert one(text, *HOURLY, "end=End") == one(text.replace(end, ""), *HOURLY, "end=End")
+
+
+@pytest.mark.parametrize("time", ["1970-01-01", "2261-12-31", "0000000000", "0000000000000"])
+def test_the_first_and_the_last_day_that_a_ledger_may_have(time: str) -> None:
+    assert -(2**63) < one(hourly(time), *HOURLY).from_wall < 2**63
 
 
 @pytest.mark.parametrize(("text", "pairs", "said"), WRONG)

@@ -140,7 +140,22 @@ def test_the_same_item_in_another_hour_is_no_duplicate() -> None:
     assert said == "bill.csv:3: identity/LineItemId: this row is there twice"
 
 
+OPEN = "9999-12-31T23:59:59Z"
+
+
+def test_what_has_no_end_is_billed_until_its_period_ends() -> None:
+    [line] = read(table(FOCUS | {"ChargePeriodEnd": OPEN})).lines
+    assert line.to_wall == line.billed_to == parse_utc("2026-12-01")
+    bill = read(table(FOCUS | {"BillingPeriodEnd": OPEN}))
+    assert (bill.since, bill.until) == (parse_utc("2026-11-01"), parse_utc("2026-12-01")), "as without one: the month"
+
+
 WRONG: list[tuple[bytes, str]] = [
+    (table(FOCUS | {"ChargePeriodStart": OPEN}),
+     f'bill.csv:2: ChargePeriodStart: "{OPEN}" is no time of a bill, which lies from 1970 to 2261'),
+    (table(FOCUS | {"BillingPeriodStart": "0001-01-01"}),
+     'bill.csv:2: BillingPeriodStart: "0001-01-01" is no time of a bill, which lies from 1970 to 2261'),
+    (table(CUR | {"lineItem/UsageAmount": "\u0661"}), 'bill.csv:2: lineItem/UsageAmount: "\u0661" is no number'),
     (b"", "bill.csv: the file is empty"),
     (table(FOCUS).split(b"\n")[0] + b"\n", "bill.csv: a header and no row"),
     (b"Date,Amount\n2026-11-02,5\n",

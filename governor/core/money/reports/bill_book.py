@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 from fractions import Fraction
-from heapq import nlargest
 from typing import Final
 
 from governor.core.money.charges import LineKind
@@ -111,17 +110,17 @@ class BillBook:
             self._drop_the_smallest()
 
     def _drop_the_smallest(self) -> None:
-        kept = nlargest(self._sums_max, self._sums.values(), key=lambda one: abs(one.usd))
-        keys = {one.key for one in kept}
-        for key, one in self._sums.items():
-            if key in keys:
-                continue
+        # By their floats: which of two equal ones is named is of no matter, and fractions compare slowly.
+        ordered = sorted(
+            self._sums.values(), key=lambda one: abs(one.usd.numerator / one.usd.denominator), reverse=True
+        )
+        for one in ordered[self._sums_max :]:
             one.resource, one.resources = "", 1
             known = self._rest.setdefault(one.key, one)
             if known is not one:
                 known.resources += 1
                 known.join(one)
-        self._sums = {one.key: one for one in kept}
+        self._sums = {one.key: one for one in ordered[: self._sums_max]}
 
     def _reach(self, part: BillLine) -> None:
         kind = part.kind.metered_as

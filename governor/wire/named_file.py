@@ -1,0 +1,62 @@
+"""Opens a file that a person named, so that neither opening nor reading it can go on for ever."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from typing import Final
+
+STDIN: Final = "-"
+
+_KINDS: Final = (
+    (stat.S_ISDIR, errno.EISDIR, "it is a directory"),
+    (stat.S_ISCHR, errno.EINVAL, "it is a device"),
+    (stat.S_ISBLK, errno.EINVAL, "it is a device"),
+    (stat.S_ISSOCK, errno.EINVAL, "it is a socket"),
+)
+_FIFO: Final = "it is a FIFO, whose writer may never come: name a file or <(COMMAND), or - for standard input"
+
+
+def opened_file(path: str) -> io.FileIO:
+    """The raw bytes of a regular file, of a pipe between programs (`<(COMMAND)`), or of standard input (`-`).
+
+    Raises OSError; for anything else its `strerror` says what it is.
+    """
+    if path == STDIN:
+        return io.FileIO(os.dup(0))
+    _check(path, os.stat(path))  # Opening some devices has effects.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+    try:
+        found = os.fstat(fd)
+        _check(path, found)
+        if stat.S_ISFIFO(found.st_mode) and found.st_dev != _device_of_pipes():
+            raise OSError(errno.EINVAL, _FIFO, path)
+        os.set_blocking(fd, True)
+        return io.FileIO(fd)
+    except OSError:
+        os.close(fd)
+        raise
+
+
+def read_whole(path: str, bytes_max: int) -> bytes:
+    """At most `bytes_max + 1` bytes, so that the caller recognises a larger file. Raises as `opened_file` does."""
+    with io.BufferedReader(opened_file(path)) as file:
+        return file.read(bytes_max + 1)
+
+
+def _check(path: str, found: os.stat_result) -> None:
+    for is_kind, number, text in _KINDS:
+        if is_kind(found.st_mode):
+            raise OSError(number, text, path)
+
+
+def _device_of_pipes() -> int:
+    """The pipes of the kernel share a device of their own. A named one is on its file system's."""
+    reader, writer = os.pipe()
+    try:
+        return os.fstat(reader).st_dev
+    finally:
+        os.close(reader)
+        os.close(writer)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +18,8 @@ from governor.planner.table import Read, Row, UnreadableRowError, read
 from governor.planner.words import GB
 from governor.text.screen import Screen
 from governor.text.table import Head, render_rows
+from governor.wire.csv_table import ROW_CHARS_MAX, RowLines, RowTooLongError
+from governor.wire.named_file import opened_file
 
 NOT_PREDICTED: Final = "not predicted: "
 # Words for "unknown" in tables, besides a blank. "none" is a value: of checkpointing, of offload.
@@ -32,8 +36,12 @@ class TableUnreadableError(ValueError):
 def predictions(path: Path) -> Iterator[dict[str, Any]]:
     """One object for each row, in order. TableUnreadableError when the file itself cannot be read."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(_without_remarks(file))
+        with (
+            io.BufferedReader(opened_file(str(path))) as data,
+            io.TextIOWrapper(data, encoding="utf-8-sig", newline="") as file,
+        ):
+            lines = RowLines(_without_remarks(iter(partial(file.readline, ROW_CHARS_MAX + 1), "")))
+            rows = csv.DictReader(lines)
             columns = [name.strip() for name in rows.fieldnames or []]
             if not KNOWN.intersection(columns):
                 hint = "; columns are separated by commas" if any(";" in one or "\t" in one for one in columns) else ""
@@ -43,12 +51,15 @@ def predictions(path: Path) -> Iterator[dict[str, Any]]:
             rows.fieldnames = columns
             number = 0
             for number, row in enumerate(rows, 1):
+                lines.begin_row()
                 plain = {key: _known(value) for key, value in row.items() if isinstance(key, str) and value is not None}
                 yield prediction(plain, plain.get("row_id", "").strip() or str(number))
             if not number:
                 raise TableUnreadableError(f"{path}: a line of titles, and no row below it")
     except OSError as error:
         raise TableUnreadableError(f"{path}: {error.strerror}") from error
+    except RowTooLongError as error:
+        raise TableUnreadableError(f"{path}: {error}") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise TableUnreadableError(f"{path}: is no CSV in UTF-8: {error}") from error
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
-from governor.core.base.units import MICROS_PER_USD
+from governor.core.base.units import MICROS_PER_USD, is_whole
 from governor.core.money.prices import Machine, PriceKind
 from governor.planner.model.candidates import Offer
 from governor.planner.model.setup import Gpu
@@ -91,7 +91,7 @@ def _nearest(name: str, known: list[str], kind: str) -> str:
 
 
 # Further parts of GPU names as vendors and drivers write them.
-_BESIDES = re.compile(r"nvidia|amd|instinct|geforce|tesla|[dh]gx|gb|hbm\d+e?|nvl72")
+_BESIDES = re.compile(r"nvidia|amd|instinct|geforce|tesla|[dh]gx|gb|hbm[0-9]+e?|nvl72")
 
 
 def _by_words(name: str) -> str | None:
@@ -99,7 +99,7 @@ def _by_words(name: str) -> str | None:
 
     Of several GPUs, it is the only SXM one. Numbers and words match only as a whole: an H20 is no H200.
     """
-    words = re.findall(r"[a-z]+\d+|\d+|[a-z]+", re.sub(r"(sxm)\d", r"\1", name.split("(")[0].lower()))
+    words = re.findall(r"[a-z]+[0-9]+|[0-9]+|[a-z]+", re.sub(r"(sxm)[0-9]", r"\1", name.split("(")[0].lower()))
     words = [word for word in words if not _BESIDES.fullmatch(word)]
     if (short := "".join(word for word in words if word != "sxm")) in USUAL:
         return USUAL[short]
@@ -111,8 +111,8 @@ def _by_words(name: str) -> str | None:
 def _has_word(gpu: Gpu, word: str) -> bool:
     if word == "sxm" and "PCIe" not in gpu.name and gpu.has_nvlink:
         return True
-    before = r"(?<!\d)" if word[0].isdigit() else "(?<![a-z])"
-    after = r"(?!\d)" if word[-1].isdigit() else "(?![a-z])"
+    before = r"(?<![0-9])" if is_whole(word[0]) else "(?<![a-z])"
+    after = r"(?![0-9])" if is_whole(word[-1]) else "(?![a-z])"
     return re.search(f"{before}{word}{after}", f"{gpu.name} {gpu.hbm_gb:g}".lower()) is not None
 
 

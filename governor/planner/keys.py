@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from governor.core.base.printable import printable
+from governor.wire.named_file import read_whole
 from governor.wire.toml_file import NotTomlError, parse
 
 BYTES_MAX: Final = 100_000  # A plan has about twenty lines.
-_NODES = re.compile(r"(\d+)[x×]([\w.-]+)", re.IGNORECASE)
+_NODES = re.compile(r"([0-9]+)[x×]([\w.-]+)", re.IGNORECASE)
 # Words of `compare` that need no key.
 _WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     **{name: {"framework": name} for name in ("ddp", "fsdp", "fsdp2", "megatron", "deepspeed", "deepspeed-compiled")},
@@ -96,8 +97,7 @@ def _text(value: object) -> str:
 def from_toml(path: Path) -> dict[str, str]:
     """The plan of a TOML file: its top level, or its table [plan]. Relative paths are relative to the file."""
     try:
-        with path.open("rb") as file:
-            text = file.read(BYTES_MAX + 1)
+        text = read_whole(str(path), BYTES_MAX)
         if len(text) > BYTES_MAX:
             raise PlanUnreadableError(f"{path}: is too large for a plan")
         document = parse(text.decode("utf-8"))

@@ -31,13 +31,13 @@ def kin_of(name: str) -> Shape | None:
 
 def _family(name: str) -> str:
     """The part of a name before the size: letters with a generation, as in "Llama2-7B" or "Qwen3 8B"."""
-    found = re.match(r"([a-z]+[\d.]*)[-_ ]\d", name.lower())
+    found = re.match(r"([a-z]+[0-9.]*)[-_ ][0-9]", name.lower())
     return found[1] if found else ""
 
 
 def params_in_name(name: str) -> float | None:
     """The billions of parameters in a name such as "Llama2-1B", "MPT-760m" or "GPT 0.1T"."""
-    found = re.search(r"(\d+(?:\.\d+)?)\s*([mbtMBT])\b", name)
+    found = re.search(r"([0-9]+(?:\.[0-9]+)?)\s*([mbtMBT])\b", name)
     return float(found[1]) * {"m": 1e-3, "b": 1.0, "t": 1e3}[found[2].lower()] if found else None
 
 
@@ -98,7 +98,7 @@ def virtual_stages(row: Row, layers: int, pp: int, vp: int) -> int:
 def expert_tp(row: Row, tp: int, ep: int) -> int:
     """Megatron splits experts along tp by default. Recipes for real clusters set it to 1."""
     text = row.get("source", "") + " " + row.get("notes", "")
-    if found := re.search(r"etp(\d+)", text):
+    if found := re.search(r"etp([0-9]+)", text):
         return int(found[1])
     return tp if ep and is_megatron_test(row) else 1
 

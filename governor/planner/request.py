@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from governor.core.base.units import NS_PER_S, parse_count, parse_duration, read_amount, read_float
+from governor.core.base.units import NS_PER_S, is_whole, parse_count, parse_duration, read_amount, read_float
 from governor.planner.catalog import GPU_HOUR_USD_MAX, GpuPrice, gpu_named, listed_price
 from governor.planner.keys import PlanUnreadableError, resolved
 from governor.planner.model.candidates import DEEPSPEED, EXPERT_RANKS, MARGIN, ROUNDED, SHARDED, Space, candidates
@@ -79,7 +79,7 @@ class Reader:
     def integer(self, key: str, most: int = GPUS_MAX, least: int = 1) -> int | None:
         if not (text := self.values.get(key, "")):
             return None
-        if not text.isdecimal() or not least <= int(text) <= most:
+        if not is_whole(text) or not least <= int(text) <= most:
             raise self.wrong(key, f"must be a whole number from {least} to {most}")
         return int(text)
 

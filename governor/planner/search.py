@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from governor.core.base.units import is_whole
 from governor.core.money.prices import PriceKind
 from governor.planner.catalog import CHEAPEST, NoPriceError, gpu_named, offers, offers_text, price_kind, priced_gpus
 from governor.planner.estimate import Estimate, estimate, interruptions_of
@@ -148,7 +149,7 @@ _FIELDS: Final = {
 
 
 def _integer(key: str, text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
+    if not is_whole(text) or not 1 <= int(text) <= 1_000_000:
         raise PlanUnreadableError(f"{key} {text!r}: must be a whole number from 1 to 1000000")
     return int(text)
 

@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from governor.core.base.units import is_whole
 from governor.planner.catalog import UnknownNameError, shape_named
 from governor.planner.keys import PlanUnreadableError
 from governor.planner.model.shape import SIZE_MAX, Experts, Latent, Shape, divisors_near
 from governor.text.table import plain
+from governor.wire.named_file import read_whole
 
 BYTES_MAX: Final = 1_000_000  # A config has a few kilobytes. We do not read a file of weights.
 CONFIG_SIZE_MAX: Final = 10**8
@@ -58,8 +60,7 @@ def shape_of_file(path: Path) -> Shape:
     Raises UnreadableConfigError, or ImpossibleShapeError for sizes that do not fit together.
     """
     try:
-        with path.open("rb") as file:
-            text = file.read(BYTES_MAX + 1)
+        text = read_whole(str(path), BYTES_MAX)
     except OSError as error:
         raise UnreadableConfigError(f"{path}: {error.strerror}") from error
     if len(text) > BYTES_MAX:
@@ -254,7 +255,7 @@ def _sizes(values: Mapping[str, str]) -> dict[str, int]:
     for pair in filter(None, (part.strip() for part in values.get("shape", "").split(","))):
         name, equals, value = pair.partition("=")
         name = name.strip().replace("-", "_")
-        if name not in SIZE_NAMES or not equals or not value.strip().isdecimal() or len(value) > 9:
+        if name not in SIZE_NAMES or not equals or not is_whole(value.strip()) or len(value) > 9:
             raise PlanUnreadableError(
                 f"shape: {pair!r}: write for example layers=24; there are {', '.join(SIZE_NAMES)}"
             )

@@ -312,7 +312,7 @@ def _zero(row: Row, framework: Framework, assumed: list[str]) -> int:
 
 def _shard_ranks(row: Row) -> int | None:
     """The value of the column, or of a text such as "zero1(size=8)"."""
-    found = re.search(r"size=(\d+)", row.get("sharding", ""))
+    found = re.search(r"size=([0-9]+)", row.get("sharding", ""))
     return _number(row, "fsdp") or (int(found[1]) if found else None)
 
 
@@ -356,9 +356,9 @@ def _offload(row: Row) -> Offload:
 def _network(row: Row) -> float | None:
     """GB/s of a node, from a text such as "4x100Gb/s Omni-Path per 8-GPU node" or "1600Gbps/node"."""
     text = row.get("network", "")
-    if found := re.search(r"(\d+)\s*[x*]\s*(\d+)\s*Gb", text):
+    if found := re.search(r"([0-9]+)\s*[x*]\s*([0-9]+)\s*Gb", text):
         return int(found[1]) * int(found[2]) / 8
-    if found := re.search(r"(\d+)\s*Gb", text):
+    if found := re.search(r"([0-9]+)\s*Gb", text):
         return int(found[1]) / 8
     return None
 
@@ -376,7 +376,7 @@ USUAL_VINTAGE = {
 
 
 def _vintage(row: Row) -> float:
-    if found := re.match(r"(20\d\d)(?:-(\d\d))?", row.get("date", "")):
+    if found := re.match(r"(20[0-9][0-9])(?:-([0-9][0-9]))?", row.get("date", "")):
         return int(found[1]) + (int(found[2] or 6) - 1) / 12
     name = row.get("framework", "").lower()
     return next((year for part, year in USUAL_VINTAGE.items() if part in name), 2025.0)

@@ -24,12 +24,15 @@ from governor.core.base.units import read_float
 from governor.replay.readers import tensorboard, wandb
 from governor.replay.readers.lines import LINE_BYTES_MAX, LogTorn, LogUnreadable, bounded_lines
 from governor.replay.readers.tensorboard import is_event_file
+from governor.wire.csv_table import RowLines, RowTooLongError
 from governor.wire.jsonl import DEFAULT_FIELDS, parse_line
 from governor.wire.recorded import RecordedClock, break_note
 from governor.wire.recording import number_of, segments
 
 STDIN: Final = Path("-")
 DOCUMENT_BYTES_MAX: Final = 256 * 1024 * 1024  # A trainer_state of a million steps has a quarter of it.
+# In memory a value has up to 64 bytes, and "{}," has three of the file.
+VALUES_MAX: Final = 16_000_000
 DOCUMENTS: Final = (".json", ".json.gz", ".json.xz")  # One JSON document: trainer_state.json.
 NAMES: Final = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.xz", ".ndjson.xz")  # Found in directories.
 TABLES: Final = (".csv", ".csv.gz", ".csv.xz")  # Only when named: most tables in a directory are no logs.
@@ -37,7 +40,7 @@ WITHIN: Final = "*.jsonl, *.jsonl.gz or .xz, TensorBoard's event files, W&B's ru
 STATES: Final = tuple(f"trainer_state{suffix}" for suffix in DOCUMENTS)
 # A key of the record at the end of a training. The train_loss there is the mean of all steps.
 SUMMARY: Final = "train_runtime"
-_CHECKPOINT: Final = re.compile(r"checkpoint-(\d{1,18})")
+_CHECKPOINT: Final = re.compile(r"checkpoint-([0-9]{1,18})")
 _FLAGS: Final = {"true": True, "false": False}
 _READ_BYTES: Final = 256 * 1024
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
@@ -145,17 +148,19 @@ def _jsonl(path: Path) -> Iterator[Read]:
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | list[str]]]:
     """The rows of a CSV export, keyed by its header. An empty cell was not logged in that row."""
-    reader = csv.reader(_texts(path), strict=True)
+    lines_of_row = RowLines(_texts(path))
+    reader = csv.reader(lines_of_row, strict=True)
     header: list[str] | None = None
     try:
         for cells in reader:
+            lines_of_row.begin_row()
             if header is None:
                 header = cells
             elif len(cells) > len(header):
                 yield reader.line_num, [f"{len(cells)} cells under {len(header)} names"]
             elif cells:
                 yield reader.line_num, {name: _cell(cell) for name, cell in zip(header, cells, strict=False) if cell}
-    except (csv.Error, UnicodeDecodeError) as error:
+    except (csv.Error, RowTooLongError, UnicodeDecodeError) as error:
         place = reader.line_num + (1 if isinstance(error, UnicodeDecodeError) else 0)
         raise LogUnreadable(f"{path}:{place}: no CSV: {error}") from error
     if header is None:
@@ -221,7 +226,9 @@ def _history(path: Path) -> list[dict[str, Any] | list[str]]:
     try:
         with _open(path) as file:
             data = file.read(DOCUMENT_BYTES_MAX + 1)
-        document = json.loads(data) if len(data) <= DOCUMENT_BYTES_MAX else None
+        if len(data) > DOCUMENT_BYTES_MAX or data.count(b",") + data.count(b"[") + data.count(b"{") > VALUES_MAX:
+            raise LogUnreadable(f"{path}: larger than any trainer_state.json; name logs *.jsonl")
+        document = json.loads(data)
     except OSError as error:
         raise LogUnreadable(f"{path}: {error.strerror or error}; name a log that can be read") from error
     except (*_DAMAGED, ValueError, RecursionError) as error:

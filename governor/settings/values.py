@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from governor.core.base.units import DurationNs, parse_duration, read_amount
+from governor.core.base.units import DurationNs, is_whole, parse_duration, read_amount
 from trainer_shim.wire import TEXT_CHARS_MAX
 
 
@@ -16,7 +16,7 @@ def _octal(value: object) -> object:
     """Modes are written as in chmod: "0660". A bare 660 would be read as decimal, so it is refused."""
     if isinstance(value, str):
         try:
-            mode = int(value, 8)
+            mode = int(value if is_whole(value) else "", 8)
         except ValueError:
             raise ValueError('must be an octal mode in quotes such as "0660"') from None
         if 0 <= mode <= 0o777:
@@ -33,7 +33,7 @@ def _uids(value: object) -> object:
     uids = set()
     for item in value:
         try:
-            uids.add(item if isinstance(item, int) else int(item) if item.isdigit() else pwd.getpwnam(item).pw_uid)
+            uids.add(item if isinstance(item, int) else int(item) if is_whole(item) else pwd.getpwnam(item).pw_uid)
         except KeyError:
             raise ValueError(f'there is no user "{item}" on this machine; correct the name or give its uid') from None
     return frozenset(uids)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, TextIO
 
 from governor.core.base.printable import printable
+from governor.core.base.units import is_whole
 
 COLUMNS_UNKNOWN: Final = 80  # For a terminal that does not report its width.
 # The indent of the continuation lines of a wrapped text.
@@ -51,7 +52,7 @@ def screen_of(stream: TextIO | None) -> Screen:
 
 def _columns_of(stream: TextIO) -> int:
     stated = os.environ.get("COLUMNS", "")
-    if stated.isdecimal() and int(stated):
+    if is_whole(stated) and int(stated):
         return int(stated)
     try:
         return os.get_terminal_size(stream.fileno()).columns or COLUMNS_UNKNOWN

@@ -34,7 +34,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import fields
 from typing import Any, Final
 
-from governor.core.base.units import DurationNs, MonoNs, UsdMicros, parse_duration, read_float, usd
+from governor.core.base.units import DurationNs, MonoNs, UsdMicros, is_whole, parse_duration, read_float, usd
 from governor.core.events.inputs import Step
 from governor.core.events.machine import HostMemory, SpotNotice
 from governor.core.money.budgets import Cap
@@ -99,7 +99,7 @@ def _hello(player: Player, words: Sequence[str]) -> None:
 def _steps(player: Player, words: Sequence[str]) -> None:
     if len(words) < 3 or words[1] != "every":
         raise SeriesError('steps: write "steps COUNT every DURATION FIELD=VALUE …"')
-    if not words[0].isdecimal() or int(words[0]) > STEPS_MAX:
+    if not is_whole(words[0]) or int(words[0]) > STEPS_MAX:
         raise SeriesError(f'steps: "{words[0]}" is not a number of steps (at most {STEPS_MAX:,})')
     _connected(player, "steps")
     dt_ns = _duration(words[2])
@@ -178,7 +178,7 @@ def _attempt(player: Player, words: Sequence[str]) -> None:
 
 
 def _rewind(player: Player, words: Sequence[str]) -> None:
-    if len(words) != 1 or not words[0].isdecimal() or not 1 <= int(words[0]) <= player.step:
+    if len(words) != 1 or not is_whole(words[0]) or not 1 <= int(words[0]) <= player.step:
         raise SeriesError(f"rewind: by how many steps? {player.step} have been played; write for example rewind 50")
     player.step -= int(words[0])
 
@@ -287,7 +287,7 @@ def _only_rank(player: Player, word: str, words: Sequence[str]) -> int:
 
 
 def _rank(player: Player, word: str, text: str) -> int:
-    if player.log or not text.isdecimal() or int(text) not in player.ranks:
+    if player.log or not is_whole(text) or int(text) not in player.ranks:
         known = "a log has none" if player.log else f"there are 0 to {player.ranks[-1]}"
         raise SeriesError(f'{word}: "{text}" is not a rank; {known}')
     return int(text)
@@ -310,7 +310,7 @@ def _by_rank(player: Player, word: str, words: Sequence[str]) -> dict[int, dict[
     for settings in by_rank.values():
         _phase_named(word, settings.get("phase", PHASES[0]))
         for name in ("count", "starts"):
-            if not settings.get(name, "0").isdecimal():
+            if not is_whole(settings.get(name, "0")):
                 raise SeriesError(f'{word}: {name}: "{settings[name]}" is not a whole number')
         _duration(settings.get("fetched", "0s"))
     return by_rank
@@ -340,7 +340,7 @@ def _needed(word: str, given: Mapping[str, Any], name: str) -> Any:
 
 
 def _whole(name: str, text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= STEPS_MAX:
+    if not is_whole(text) or not 1 <= int(text) <= STEPS_MAX:
         raise SeriesError(f'steps: {name}: "{text}" is not a whole number from 1 to {STEPS_MAX:,}')
     return int(text)
 
@@ -358,7 +358,7 @@ def _value(name: str, text: str) -> Any:
             raise SeriesError(f'steps: {name}: "{text}" is not true, false or absent')
         return text == "true"
     if name in WHOLE_FIELDS or name == "skipped":
-        if not text.isdecimal() or int(text) >= 2**63:
+        if not is_whole(text) or int(text) >= 2**63:
             raise SeriesError(f'steps: {name}: "{text}" is not a whole number or absent')
         return int(text)
     try:

@@ -16,6 +16,7 @@ from governor.core.base.units import (
     NS_PER_MS,
     NS_PER_S,
     day_of,
+    is_whole,
     month_of,
     names_other_money,
     read_amount,
@@ -170,7 +171,7 @@ def _check_currency(row: Row) -> None:
     for field, text in row.cells.items():
         if not field.startswith("currency") or not text or _DOLLARS.fullmatch(text):
             continue
-        if field == "currency" or not any(char.isdigit() for char in text):
+        if field == "currency" or not any(is_whole(char) for char in text):
             more = "" if field == "currency" else ", or say by currency=COLUMN what the amounts are in"
             raise row.error(
                 field, f'"{row.said(field)}": the ledger is in {CURRENCY}; take the bill in that currency{more}'

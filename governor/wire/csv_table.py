@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import IO, Final, TypeVar
 
 from governor.core.base.printable import cut, printable
@@ -39,6 +39,31 @@ class TableError(Exception):
         )
 
 
+class RowTooLongError(ValueError):
+    """The message is the reason alone."""
+
+
+class RowLines:
+    """The lines that a reader of CSV takes. Those of one row are bounded in all: a quoted cell may have many."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines = lines
+        self._chars = 0
+
+    def __iter__(self) -> RowLines:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self._chars += len(line)
+        if self._chars > ROW_CHARS_MAX:
+            raise RowTooLongError(f"a row of more than {ROW_CHARS_MAX:,} characters: this is no table")
+        return line
+
+    def begin_row(self) -> None:
+        self._chars = 0
+
+
 @contextmanager
 def opened_csv(stream: io.RawIOBase, file: str) -> Iterator[CsvTable]:
     """The table in a raw stream, which is closed with it: UTF-8 with or without a byte order mark, or gzip."""
@@ -55,8 +80,8 @@ class CsvTable:
     def __init__(self, text: IO[str], file: str) -> None:
         """Read the header."""
         self.file = file
-        self._row_chars = 0
-        self._reader = csv.reader(self._lines(text), strict=True)
+        self._lines = RowLines(iter(partial(text.readline, ROW_CHARS_MAX + 1), ""))
+        self._reader = csv.reader(self._lines, strict=True)
         first = next(self._read(), None)
         if first is None:
             raise TableError(file, "the file is empty")
@@ -98,27 +123,18 @@ class CsvTable:
         """Rows that are not blank. The reader decodes ahead, so a bad byte lies in the named row or soon after it."""
         try:
             for cells in self._reader:
-                self._row_chars = 0
+                self._lines.begin_row()
                 if cells:
                     yield self._reader.line_num, cells
         except UnicodeDecodeError as error:
             text = f"not UTF-8 (byte 0x{error.object[error.start]:02x}, in this row or soon after)"
             raise TableError(self.file, text, row=self._reader.line_num + 1) from None
+        except RowTooLongError as error:
+            raise TableError(self.file, str(error), row=self._reader.line_num + 1) from None
         except csv.Error as error:
             raise TableError(self.file, str(error), row=self._reader.line_num) from None
         except (OSError, EOFError, zlib.error) as error:
             raise TableError(self.file, f"cannot be read: {error}") from None
-
-    def _lines(self, text: IO[str]) -> Iterator[str]:
-        """The lines, as long as those of one row are no longer than a row may be."""
-        while line := text.readline(ROW_CHARS_MAX + 1):
-            self._row_chars += len(line)
-            if self._row_chars > ROW_CHARS_MAX:
-                raise TableError(
-                    self.file, f"a row of more than {ROW_CHARS_MAX:,} characters: this is no bill",
-                    row=self._reader.line_num + 1,
-                )  # fmt: skip
-            yield line
 
 
 # Dollars or units. A larger number is of another kind.

@@ -24,20 +24,20 @@ LINES_MAX: Final = 16  # Lines with a meaning. Each of 64 ranks may print a few.
 # Ours, and those of a launcher that only repeats what a rank has said.
 _OURS: Final = re.compile(r"costgov: |\[[a-z_]+\] ")
 # torchrun, of the rank that failed first: "failed (exitcode: -9) local_rank: 1 (pid: 17) of binary: python".
-_ELASTIC: Final = re.compile(r"failed \(exitcode: (-?\d{1,4})\) local_rank: (\d{1,4}) ")
+_ELASTIC: Final = re.compile(r"failed \(exitcode: (-?[0-9]{1,4})\) local_rank: ([0-9]{1,4}) ")
 # deepspeed: "['python', …] exits with return code = -9".
-_DEEPSPEED: Final = re.compile(r"exits with return code = (-?\d{1,4})$")
+_DEEPSPEED: Final = re.compile(r"exits with return code = (-?[0-9]{1,4})$")
 # A shell's own line about its child: "Killed", or bash's "FILE: line N: PID Killed   COMMAND"; the DataLoader's.
 _KILLED: Final = re.compile(
-    r"^Killed$|^.{1,200}: line \d+: +\d+ Killed {2,}\S"
+    r"^Killed$|^.{1,200}: line [0-9]+: +[0-9]+ Killed {2,}\S"
     r"|DataLoader worker \(pid.{1,100}\) is killed by signal: Killed"
 )
 # "torch.OutOfMemoryError: …" after a traceback; c10d's and torchrun's prefixes stand before "Traceback" only.
-_RAISED: Final = re.compile(r"(\[rank(?P<rank>\d{1,5})\]: ?)?(?P<name>[A-Za-z_][\w.]{0,200})(: .*)?$")
+_RAISED: Final = re.compile(r"(\[rank(?P<rank>[0-9]{1,5})\]: ?)?(?P<name>[A-Za-z_][\w.]{0,200})(: .*)?$")
 _TRACEBACK: Final = "Traceback (most recent call last)"
-_RANK: Final = re.compile(r"\[(?i:rank) ?(\d{1,5})\]")
+_RANK: Final = re.compile(r"\[(?i:rank) ?([0-9]{1,5})\]")
 # An exception that nobody caught, as torch's own hook prints it.
-_UNCAUGHT: Final = re.compile(r"\[rank(\d{1,5})\]:")
+_UNCAUGHT: Final = re.compile(r"\[rank([0-9]{1,5})\]:")
 # It repeats that a rank, or a child, has failed.
 _REPEATS: Final = re.compile(r"\b(ChildFailedError|CalledProcessError)\b")
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]{0,32}[ -/]?[@-~]")
@@ -99,7 +99,7 @@ def _lines(output: bytes) -> Iterator[tuple[str, bool]]:
     """Each line made printable, and whether it is indented, as a frame of a traceback is."""
     for raw in re.split(rb"[\r\n]+", output):
         text = _ANSI.sub("", raw[:LINE_BYTES_MAX].decode("utf-8", "replace"))
-        bare = re.sub(r"^\[(?i:rank) ?\d{1,5}\]:", "", text)
+        bare = re.sub(r"^\[(?i:rank) ?[0-9]{1,5}\]:", "", text)
         if text.strip():
             yield printable(text.strip()), bare.removeprefix(" ").startswith((" ", "\t"))
 

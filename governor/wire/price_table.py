@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Final, NoReturn
 
-from governor.core.base.units import MICROS_PER_USD, UsdMicros, read_amount
+from governor.core.base.units import MICROS_PER_USD, UsdMicros, is_whole, read_amount
 from governor.core.money.prices import GPUS_MAX, Day, Machine, Origin, PriceKind, Quote, span_of
 
 FILE: Final = "governor/data/prices.csv"
@@ -108,7 +108,7 @@ def parse_table(text: str, file: str = FILE) -> PriceTable:
     try:
         compiled_text = manifest["compiled"]
         compiled, last = span_of(compiled_text)
-        count = int(manifest["rows"])
+        count = int(manifest["rows"] if is_whole(manifest["rows"]) else "")
     except (KeyError, ValueError) as error:
         raise PriceTableError(f'{file}: the "#" lines must have "compiled: DAY" and "rows: COUNT"') from error
     if compiled != last:
@@ -132,7 +132,7 @@ def _row(file: str, number: int, fields: Sequence[str], compiled: Day) -> PriceR
     for column in ("provider", "gpu", "source"):
         if not value[column].strip():
             wrong(column, "is empty")
-    is_short = value["gpus"].isdecimal() and len(value["gpus"]) <= len(str(GPUS_MAX))
+    is_short = is_whole(value["gpus"]) and len(value["gpus"]) <= len(str(GPUS_MAX))
     if not is_short or not 1 <= int(value["gpus"]) <= GPUS_MAX:
         wrong("gpus", f"must be a number from 1 to {GPUS_MAX}")
     gpus = int(value["gpus"])

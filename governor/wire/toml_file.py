@@ -29,7 +29,7 @@ DOTS_MAX: Final = 100  # In one line. No file of settings is nested so deep.
 DIGITS_MAX: Final = 300  # The largest double has as many.
 
 _LONG_NUMBER: Final = re.compile(rf"0x[0-9A-Fa-f_]{{{DIGITS_MAX},}}|[0-9][0-9_]{{{DIGITS_MAX},}}")
-_TOML_LINE: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+_TOML_LINE: Final = re.compile(r" \(at (?:line ([0-9]+), column [0-9]+|end of document)\)$")
 
 
 class NotTomlError(ValueError):

@@ -95,6 +95,37 @@ def test_one_place_says_why_a_run_ended() -> None:
     assert noted == ["governor/core/engine/run_ends.py"] * 2
 
 
+# They read what the kernel or we have written, or look for secrets, where more digits hide more.
+KNOW_MORE_DIGITS = (
+    "governor/adapters/machine/", "governor/adapters/command/", "governor/adapters/trainers/deciders.py",
+    "governor/core/base/secret", "governor/core/engine/", "governor/core/halt/programs.py",
+)  # fmt: skip
+
+
+def _digits_of_all_scripts(source: Source) -> list[str]:
+    found = [
+        source.at(node)
+        for node in source.named(ast.Constant)
+        if isinstance(node.value, str) and "\\d" in node.value and "re.ASCII" not in source.text
+    ]
+    asked = {"isdigit", "isdecimal", "isnumeric"}
+    return found + [source.at(node) for node in source.named(ast.Attribute) if node.attr in asked]
+
+
+def test_a_strangers_digits_are_those_of_ascii() -> None:
+    """`\\d`, isdecimal() and int() know the digits of every script: "\N{ARABIC-INDIC DIGIT TWO}" is no price.
+
+    A number from text is asked for by `is_whole`, `read_float`, `read_amount`, or a pattern of [0-9].
+    """
+    wrong = [
+        place
+        for source in sources("governor")
+        if not source.path.startswith(KNOW_MORE_DIGITS) and source.path != "governor/core/base/units.py"
+        for place in _digits_of_all_scripts(source)
+    ]
+    assert not wrong, wrong
+
+
 # They show or keep text by other rules: a command line is quoted for a shell, a drawing has the signs of its font.
 MAKERS = {"governor/core/base/printable.py", "governor/core/base/secrets.py", "governor/replay/output/picture.py"}
 

@@ -81,7 +81,7 @@ class Post:
         """Seconds, or an HTTP date. None for anything else."""
         if text is None:
             return None
-        if re.fullmatch(r"\d{1,6}", text.strip()):
+        if re.fullmatch(r"[0-9]{1,6}", text.strip()):
             return float(text)
         try:
             at = email.utils.parsedate_to_datetime(text).timestamp()

@@ -245,7 +245,7 @@ def usd_micros(value: object, units_per_usd: int = 1) -> UsdMicros | Failure:
 
 
 def _decimal(text: str) -> Decimal | None:
-    return Decimal(text) if re.fullmatch(r"-?\d{1,12}(\.\d{1,12})?", text) else None
+    return Decimal(text) if re.fullmatch(r"-?[0-9]{1,12}(\.[0-9]{1,12})?", text) else None
 
 
 def count_of(value: object) -> int | None:

@@ -29,10 +29,10 @@ _SOCKETS: Final = ("control.sock", "trainer.sock")
 # The files that a governor writes into its state directory. SQLite leaves `-journal` when it is killed before the WAL
 # is on.
 _STATE_FILE: Final = re.compile(
-    rf"(trainer|control)\.sock(\.lock)?|launch\.lock(\.new)?|{re.escape(MIRROR_NAME)}(\.new)?|{re.escape(JOURNAL_NAME)}(\.lock|(\.new|\.(corrupt|replaced)-\d{{8}}T\d{{6}}\.\d{{6}}Z)?(-wal|-shm|-journal)?)"
+    rf"(trainer|control)\.sock(\.lock)?|launch\.lock(\.new)?|{re.escape(MIRROR_NAME)}(\.new)?|{re.escape(JOURNAL_NAME)}(\.lock|(\.new|\.(corrupt|replaced)-[0-9]{{8}}T[0-9]{{6}}\.[0-9]{{6}}Z)?(-wal|-shm|-journal)?)"
 )
 _REPORTS_DIR: Final = "incidents"  # As in app.wiring.
-_REPORT_FILE: Final = re.compile(r"(?s).+\..+\.\d+\.(json|md)(\.new)?")  # RUN.NODE.NUMBER, and the draft of one.
+_REPORT_FILE: Final = re.compile(r"(?s).+\..+\.[0-9]+\.(json|md)(\.new)?")  # RUN.NODE.NUMBER, and the draft of one.
 
 
 def prune(

@@ -47,6 +47,7 @@ KEYS = tuple(
 QUESTION_S: Final = 10.0  # For the whole question, whatever cloud.aws.timeout_s grants a stop.
 # An API across an ocean answers in 0.3 s. A price is not worth a longer wait.
 CALL_S: Final = 4.0
+_STAMP: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{5,20}Z")
 PRODUCTS: Final = ("Linux/UNIX", "Linux/UNIX (Amazon VPC)")  # The same price under two names.
 LIFECYCLES: Final[Mapping[str, PriceKind]] = {
     "on-demand": PriceKind.ON_DEMAND,
@@ -144,7 +145,7 @@ def _newest(root: ElementTree.Element, instance_type: str, zone: str) -> tuple[s
         and (stamp := text(item, "timestamp")) is not None
     ]
     # ISO 8601 in UTC sorts as text. The stamp is shown, so its form is checked.
-    found = [(stamp, amount) for stamp, amount in found if re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]{5,20}Z", stamp)]
+    found = [(stamp, amount) for stamp, amount in found if _STAMP.fullmatch(stamp)]
     return max(found, key=lambda one: one[0]) if found else Failure("no_price")
 
 

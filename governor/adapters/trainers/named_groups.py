@@ -20,12 +20,12 @@ from governor.core.base.identity import ProcessFacts
 
 # Where the hierarchies are mounted: a configured cgroup may be given as a directory, or as the kernel shows it.
 _MOUNTED: Final = ("/sys/fs/cgroup/unified/", "/sys/fs/cgroup/systemd/", "/sys/fs/cgroup/")
-_OF_USER: Final = re.compile(r"user-(\d+)\.slice|user@(\d+)\.service")
+_OF_USER: Final = re.compile(r"user-([0-9]+)\.slice|user@([0-9]+)\.service")
 # In a user's slice, systemd itself makes the login sessions and the user's manager. All below those is the user's.
-_OF_LOGIN: Final = re.compile(r"session-\w+\.scope|user@\d+\.service|user-runtime-dir@\d+\.service")
+_OF_LOGIN: Final = re.compile(r"session-\w+\.scope|user@[0-9]+\.service|user-runtime-dir@[0-9]+\.service")
 # slurmstepd.scope, with a node's name before it where a machine has several; version 1: slurm/uid_1000/job_1.
 _OF_SLURM: Final = re.compile(r"slurm(_.+)?|(.+_)?slurmstepd\.scope")
-_SLURM_USER: Final = re.compile(r"uid_\d+")
+_SLURM_USER: Final = re.compile(r"uid_[0-9]+")
 
 Table = Mapping[int, ProcessFacts]
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MAPS_FILE: Final = "bill_maps.json"
 AMOUNTS_ONLY: Final = "the bill has no hours of the machine: only amounts are compared"
 MAPS_MAX: Final = 100  # The newest. Each is one header of a file.
+MAP_CHARS_MAX: Final = 50_000
+MAPS_BYTES_MAX: Final = 64 * 1024 * 1024  # So many of the longest have less.
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -128,6 +130,9 @@ class BillMaps:
 
     def keep(self, given: BillMap) -> None:
         """Remember the map. Where that fails a line says so: the bill is compared all the same."""
+        if sum(map(len, self._asked)) > MAP_CHARS_MAX:
+            complain(f"{self._path}: the map is not remembered: the names of the columns are too long")
+            return
         rest = [known for known in self._read() if known["columns"] != self._asked]
         entry = {"columns": self._asked, "map": dict(given.columns)}
         part = self._path.with_suffix(f".{os.getpid()}.part")
@@ -140,11 +145,14 @@ class BillMaps:
                 part.unlink()
 
     def _read(self) -> list[dict[str, Any]]:
+        from governor.wire.toml_file import read_bounded
+
         try:
-            known = json.loads(self._path.read_text(encoding="utf-8"))
+            data = read_bounded(self._path, MAPS_BYTES_MAX)
+            known = json.loads(data) if len(data) <= MAPS_BYTES_MAX else []
         except FileNotFoundError:
             return []
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             complain(f"{self._path}: cannot be read, so no map is remembered: {error}")
             return []
         return [one for one in known if isinstance(one, dict) and one.keys() >= {"columns", "map"}]

@@ -100,7 +100,7 @@ def sparse(
 
 
 def _indexer(text: str) -> Indexer:
-    found = re.fullmatch(r"(\d{1,4})\s*[xX×]\s*(\d{1,4})", text.strip())
+    found = re.fullmatch(r"([0-9]{1,4})\s*[xX×]\s*([0-9]{1,4})", text.strip())
     if found is None or not int(found[1]) * int(found[2]):
         raise Failed(f'--indexer: "{text}" is no size; write heads x elements of a head, such as 8x64')
     return Indexer(int(found[1]), int(found[2]))

@@ -17,7 +17,7 @@ import click
 from governor.cli.common import ExitCode, Usd, UsdPerHour, config_option, exits, find_config, remark, settings_from
 from governor.cli.interrupts import exit_code_stands
 from governor.core.base.secrets import command_text
-from governor.core.base.units import UsdMicros, parse_count
+from governor.core.base.units import UsdMicros, is_whole, parse_count
 from governor.daemon import signals
 from governor.daemon.stderr import stderr_that_never_waits
 from governor.policies.files import PACKAGED_POLICY
@@ -64,7 +64,7 @@ class GateAfter(click.ParamType["WarmUp"]):
         except ValueError:
             need = 0
         # A bare number is one of neither: 20 tokens are less than a step.
-        if found is None or need == 0 or (found.group(2) is None and found.group(1).isdecimal()):
+        if found is None or need == 0 or (found.group(2) is None and is_whole(found.group(1))):
             self.fail(f'"{value}" is no number of steps or tokens; write for example 20steps or 2M', param, ctx)
         is_steps = (found.group(2) or "").startswith("step")
         return WarmUp(PersistenceKind.STEPS if is_steps else PersistenceKind.TOKENS, need)

@@ -11,7 +11,7 @@ from governor.core.base.identity import RUN_CHARS_MAX
 
 # NAME@UID is reserved for that uid, so the second name is free. A journal of before may have another owner of it.
 NAMES_TRIED_MAX: Final = 4
-_RESERVED: Final = re.compile(r".+@(\d{1,10})", re.DOTALL)
+_RESERVED: Final = re.compile(r".+@([0-9]{1,10})", re.DOTALL)
 
 
 def names_of(announced: str, uid: int) -> Iterator[str]:

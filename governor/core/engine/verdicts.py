@@ -13,7 +13,7 @@ from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Ask, Effect, Record
 from governor.core.events.inputs import Ack, Step
 
-_DIGITS: Final = re.compile(r"\d+")
+_DIGITS: Final = re.compile(r"[0-9]+")
 
 
 def judge(node: Node, managed: ManagedRun, at: MonoNs, event: Step | None) -> list[Effect]:

@@ -31,7 +31,7 @@ GPUS_MAX: Final = 16
 # the price of one GPU in place of the machine's is GPUS_MAX times too low.
 TIMES_AT_ONCE_MAX: Final = GPUS_MAX
 
-_DATE: Final = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?|(\d{4})-(\d{4})")
+_DATE: Final = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2}))?)?|([0-9]{4})-([0-9]{4})")
 _DAYS_BEFORE_MONTH: Final = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365)
 
 

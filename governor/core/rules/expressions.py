@@ -30,7 +30,7 @@ INSTALL: Final = "pip install 'costgov[cel]'"
 _TOKEN: Final = re.compile(
     r"""(?P<space>\s+)
       |(?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
-      |(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)
+      |(?P<number>[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)
       |(?P<name>[A-Za-z_][A-Za-z_0-9]*)
       |(?P<operator>&&|\|\||==|!=|<=|>=|[-+*/%<>!?:.,()\[\]])""",
     re.VERBOSE,
@@ -110,7 +110,7 @@ def compiled(text: str) -> Any:
     try:
         return cel.compile(text)
     except ValueError as error:
-        said = re.search(r"<input>:\d+:(\d+): (?:Syntax error: )?(.{1,60})", str(error))
+        said = re.search(r"<input>:[0-9]+:([0-9]+): (?:Syntax error: )?(.{1,60})", str(error))
         where = f"at character {said.group(1)}: {said.group(2)}" if said is not None else "it cannot be parsed"
         raise ValueError(f"is no CEL expression: {where}") from None
 

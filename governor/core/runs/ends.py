@@ -26,7 +26,7 @@ BESIDE_NS: Final = DurationNs(60 * NS_PER_S)
 FOLLOWED_NS: Final = DurationNs(60 * NS_PER_S)
 # What Python and torchrun make of a signal.
 _OF_A_SIGNAL: Final = re.compile(
-    r"^(\[rank\d+\]: ?)?KeyboardInterrupt(: |$)|SignalException: Process \d+ got signal: \d+$"
+    r"^(\[rank[0-9]+\]: ?)?KeyboardInterrupt(: |$)|SignalException: Process [0-9]+ got signal: [0-9]+$"
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -290,3 +291,18 @@ def test_a_map_and_another_form_exclude_one_another(machine: Path, costgov: Call
         ExitCode.USAGE,
         "--map is for plain CSV, and --format focus has columns of its own\n",
     )
+
+
+def test_a_header_that_fills_the_memory_of_maps_is_not_remembered(machine: Path, costgov: Call, tmp_path: Path) -> None:
+    bill = tmp_path / "bill.csv"
+    bill.write_text(f"When,Cost,{'x' * 60_000}\n2026-11-10,5,\n")
+    done = costgov("reconcile", str(bill), "--map", "date=When", "--map", "amount=Cost")
+    assert "the map is not remembered: the names of the columns are too long" in done.err
+    assert not (machine / "bill_maps.json").exists()
+
+
+def test_a_fifo_in_the_place_of_the_maps_is_not_waited_for(machine: Path, costgov: Call, tmp_path: Path) -> None:
+    os.mkfifo(machine / "bill_maps.json")
+    bill = tmp_path / "bill.csv"
+    bill.write_text(hourly(plain_rows()))
+    assert "so no map is remembered" in costgov("reconcile", str(bill)).err

@@ -170,3 +170,16 @@ def test_every_published_row_has_its_line(name: str) -> None:
     ]
     assert [line["row_id"] for line in made] == [row["row_id"] for row in rows]
     assert all(line["tok_s_gpu"] is not None and line["mem_gb_reserved"] is not None for line in made)
+
+
+@pytest.mark.parametrize(("command", "name"), [("batch", "fifo"), ("compare", "fifo.toml"), ("compare", "fifo")])
+def test_what_has_no_end_is_one_line(tmp_path: Path, command: str, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    result = CliRunner().invoke(cli, ["plan", command, str(tmp_path / name)])
+    assert result.exit_code
+    assert not isinstance(result.exception, OSError)
+
+
+def test_a_row_without_end_is_one_line(tmp_path: Path) -> None:
+    said = batch(tmp_path, HEAD + "\n" + '"x\n",' * 300_000).stderr
+    assert said.endswith("rows.csv: a row of more than 1,048,576 characters: this is no table\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from governor.replay.logs import logs, records
-from governor.replay.readers.lines import LINE_BYTES_MAX
+from governor.replay.readers.lines import LINE_BYTES_MAX, LogUnreadable
 from tests.unit.replayed import rows, run
 
 HEADER = ",_step,_runtime,_timestamp,train/loss,train/grad_norm,note"
@@ -96,3 +96,23 @@ def test_of_the_states_of_one_trainer_the_last_is_its_log(tmp_path: Path) -> Non
     assert result.exit_code == 0
     taken = {str(Path(row["log"]).parent.relative_to(tmp_path)): (row["halts"], row["records"]) for row in rows(result)}
     assert taken == {"a/checkpoint-1000": (0, 1), "b": (0, 1), "c/checkpoint-7": (0, 1)}
+
+
+def test_a_row_over_many_lines_has_a_bound(tmp_path: Path) -> None:
+    path = tmp_path / "long.csv"
+    path.write_text(f"{HEADER}\n" + '"x\n",' * 1_000_000)
+    with pytest.raises(LogUnreadable, match="a row of more than"):
+        [*records(path)]
+
+
+def test_a_document_of_too_many_values_is_not_read_into_memory(tmp_path: Path) -> None:
+    path = tmp_path / "trainer_state.json.gz"
+    path.write_bytes(gzip.compress(f'{{"log_history": [{"{}," * 8_000_000}0]}}'.encode(), 1))
+    with pytest.raises(LogUnreadable, match=r"larger than any trainer_state"):
+        [*records(path)]
+
+
+def test_a_number_in_a_cell_is_of_ascii_digits(tmp_path: Path) -> None:
+    path = tmp_path / "digits.csv"
+    path.write_text("step,loss\n1,\N{ARABIC-INDIC DIGIT TWO}\n")
+    assert [record for _, record in records(path)] == [{"step": 1.0, "loss": "\N{ARABIC-INDIC DIGIT TWO}"}]

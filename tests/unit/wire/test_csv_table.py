@@ -94,7 +94,7 @@ def test_so_is_one_that_was_packed() -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert said == f"bill.csv:1: a row of more than {ROW_CHARS_MAX:,} characters: this is no bill"
+    assert said == f"bill.csv:1: a row of more than {ROW_CHARS_MAX:,} characters: this is no table"
     assert peak < 24 * MIB
 
 

@@ -23,7 +23,7 @@ _TOKEN_TTL_S: Final = 21_600
 # It becomes a header.
 _TOKEN: Final = re.compile(r"[!-~]{1,1024}")
 _INSTANCE_ID: Final = re.compile(r"i-[0-9a-f]{8,17}")
-_REGION: Final = re.compile(r"[a-z]{2,3}(-[a-z]{2,16}){1,3}-\d{1,2}")
+_REGION: Final = re.compile(r"[a-z]{2,3}(-[a-z]{2,16}){1,3}-[0-9]{1,2}")
 _INSTANCE_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")  # It becomes part of a request, too.
 
 

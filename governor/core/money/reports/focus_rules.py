@@ -146,8 +146,8 @@ Row = Mapping[str, str | None]
 # As the FinOps Foundation's own validator compares a cost with its product: relative, and absolute below a dollar.
 COST_TOLERANCE: Final = Fraction(1, 10**9)
 
-_DECIMAL: Final = re.compile(r"-?\d+(\.\d+)?")
-_DATE_TIME: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z")
+_DECIMAL: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+_DATE_TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _CUSTOM: Final = re.compile(r"x_\w+")
 _GONE: Final = {"ProviderName": "ServiceProviderName", "PublisherName": "HostProviderName"}
 

@@ -72,7 +72,7 @@ def test_what_is_no_count(text: str) -> None:
 
 def test_a_number_has_no_underscores() -> None:
     assert (read_float("1.5"), read_float(" -2e3 ")) == (1.5, -2000.0)
-    for text in ("1_0", "0_5", "1e1_0", "", "x"):
+    for text in ("1_0", "0_5", "1e1_0", "", "x", "\N{ARABIC-INDIC DIGIT THREE}", "1\N{FULLWIDTH DIGIT ONE}"):
         with pytest.raises(ValueError):
             read_float(text)
 

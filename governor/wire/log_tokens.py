@@ -15,9 +15,12 @@ TOKENS_OF_A_STEP_MAX: Final = 2**30
 # Counts of single steps rise this often in a row by chance once in 40,000 logs. As many that do not rise, without so
 # many rises in between, are no total: one that begins anew falls once.
 RISES_OF_A_TOTAL: Final = 8
-# A total is about its rise times the steps. Batches that grow are more than that, until they have grown for long.
+# Where it began to rise, too, a total is about its rise times the steps. A batch that grows begins with more than that,
+# and so does a total of another training's tokens.
 TIMES_ITS_RISES_MAX: Final = 2
-RISES_OF_ANY_TOTAL: Final = 64  # One that began with another training's tokens is more than that, too.
+# Which of the two is known where each line adds next to nothing: no batch grows so slowly at every line.
+RISES_OF_ANY_TOTAL: Final = 64
+RISES_IN_ANY_TOTAL: Final = 10_000
 HELD_MAX: Final = 64  # Lines that are held one by one. Of more, two that follow each other are one.
 
 _EACH: Final = 'fields = { tokens = "tokens" } says that it is each step\'s'
@@ -44,6 +47,10 @@ class LogTokens:
     def _is_each(self) -> bool:
         return self._is_total is False
 
+    @property
+    def _is_long(self) -> bool:
+        return self._rises >= RISES_OF_A_TOTAL
+
     def settle(self, values: dict[str, Any], step: int) -> str | None:
         """Leave the count in its field, move it to the total's, or remove it while its meaning is not known.
 
@@ -53,14 +60,14 @@ class LogTokens:
             return None
         tokens, has_total = values["tokens"], "tokens_total" in values
         self._has_total = has_total
-        before, was_long = self._is_total, self._rises >= RISES_OF_A_TOTAL
+        before, was_long = self._is_total, self._is_long
         goes_on = self._learn(step, tokens)
         if self._is_each:
             held = Held(tuple(self._held), self._told)
             self._held = []
             if held.lines:
                 values["held"] = held
-            return self._as_each(held) if not has_total and (before or was_long) else None
+            return self._as_each(held) if not has_total and (before or len(held.lines) >= RISES_OF_A_TOTAL) else None
         if not self._is_certain:
             self._hold(step, tokens, has_total=has_total)
         if self._is_total and goes_on:
@@ -72,7 +79,7 @@ class LogTokens:
             return None
         if self._is_total and not before:
             return f'its "tokens" only rises and is taken for a running total; {_EACH}'
-        if self._is_total is None and not was_long and self._rises >= RISES_OF_A_TOTAL:
+        if self._is_total is None and not was_long and self._is_long and len(self._held) <= RISES_OF_A_TOTAL + 1:
             return (
                 'its "tokens" is not counted yet: it only rises, and so does a running total or a batch that grows; '
                 f"{_EACH}, {_TOTAL}"
@@ -82,24 +89,25 @@ class LogTokens:
     def end(self, run: str, at: MonoNs) -> tuple[TokensSettled | None, str | None]:
         """The log goes on no further: the best reading of what is held, and what a person should know of it.
 
-        Counts that are about their rise times the steps are a total's. Of others, those that one step may well have
-        are steps'. The rest is unknown. A log that goes on after all is understood as before.
+        Counts that are about their rise times the steps are a total's. Others are steps' if one step may well have
+        them and so few of them may rise by chance. The rest is unknown. A log that goes on after all is understood as
+        before.
         """
         if self._last is None or self._is_total is not None or self._has_total or not self._held:
             return None, None
         held, (step, tokens) = self._held, self._last
-        if self._rises and self._is_in_proportion(step, tokens):
+        if self._rises and not self._others and self._is_in_proportion(step, tokens):
             self._told = tokens
             text = f'its "tokens" only rose until it ended and is taken for a running total; {_EACH}'
             return TokensSettled(at, run, step, total=tokens), text
         self._held = []
         counts = Held(tuple(held))
-        if max(count for _, count in held) <= MTOK:
+        if len(held) < RISES_OF_A_TOTAL and max(count for _, count in held) <= MTOK:
             text = f'its "tokens" only rose until it ended and is taken for each step\'s own; {_ONLY_TOTAL}'
             return TokensSettled(at, run, step, counts=counts), text
         return None, (
-            f'its "tokens" was not counted ({len(held)} lines): it ended before it was known whether that is a running '
-            f"total, of more than this log; {_EACH}, {_TOTAL}"
+            f'its "tokens" was not counted: the log ended before it was known whether that is a running total, of more '
+            f"than this log, or a batch that grows; {_EACH}, {_TOTAL}"
         )
 
     def state(self) -> list[Any] | None:
@@ -138,21 +146,26 @@ class LogTokens:
             self._rise_tokens += tokens - last[1]
             self._see_rise(step, tokens)
             return True
+        # One count that stays or begins anew after many rises may be a total's, too. The next one tells.
+        may_go_on = self._is_long and (tokens == last[1] or 2 * tokens < last[1])
         self._rises = self._rise_steps = self._rise_tokens = 0
         self._others += 1
-        if self._is_total is None or self._others >= RISES_OF_A_TOTAL:
+        if self._others >= RISES_OF_A_TOTAL or (self._is_total is None and not may_go_on):
             self._is_total = False
         return False
 
     def _see_rise(self, step: int, tokens: int) -> None:
-        if self._rises < RISES_OF_A_TOTAL:
+        if not self._is_long:
             return
         self._others = 0
-        if self._rises >= RISES_OF_ANY_TOTAL or self._is_in_proportion(step, tokens):
+        is_any = self._rises >= RISES_OF_ANY_TOTAL and tokens * self._rises >= RISES_IN_ANY_TOTAL * self._rise_tokens
+        if is_any or self._is_in_proportion(step, tokens):
             self._is_total = True
 
     def _is_in_proportion(self, step: int, tokens: int) -> bool:
-        return tokens * self._rise_steps <= TIMES_ITS_RISES_MAX * self._rise_tokens * (step + 1)
+        """Where the rises began. Then it is so now."""
+        first, began = step - self._rise_steps, tokens - self._rise_tokens
+        return began * self._rise_steps <= TIMES_ITS_RISES_MAX * self._rise_tokens * (first + 1)
 
     def _hold(self, step: int, tokens: int, *, has_total: bool) -> None:
         """Hold a count that rises, and a first one that may be all tokens of before."""

@@ -48,6 +48,12 @@ def test_a_governor_that_metered_on_acquits_nobody(lines: list[BillLine], went_o
     assert sums(after(3, lines, own)) == (None, [(Fraction("275.20"), Fraction(5))], False), "8 h billed, 3 h of use"
 
 
+def test_no_more_hours_are_owed_than_have_passed() -> None:
+    """A row of 40 GPU-hours over eight hours, of which five come after the end."""
+    found = after(3, [billed(0, 8, 40)], [on(0, 3)])
+    assert sums(found) == (None, [(5 * PRICE, Fraction(5))], False)
+
+
 def test_of_a_lie_the_bill_counts_to_the_real_end_and_the_next_start() -> None:
     own = [on(0, 3), on(3, 3.5), on(6, 8)]
     assert sums(after(3, EIGHT_HOURS, own)) == (at(6), [(3 * PRICE, Fraction(3))], False)

@@ -36,6 +36,19 @@ def test_a_run_that_began_with_its_log_has_the_tokens_of_the_first_line(stride: 
     assert told == (4, 4, [(0, 2, 2 * CENT), (2, 3, CENT), (3, 4, CENT)])
 
 
+@pytest.mark.parametrize(("second", "tokens"), [(3.0, 3.0), (2.9, 0.9)])
+def test_a_first_step_may_have_twice_as_many_tokens_as_the_second_and_no_more(second: float, tokens: float) -> None:
+    log = Log()
+    for step, total in ((1, 2.0), (2, second)):
+        until(log.world, 10 * step)
+        record = {"step": step, "loss": 2.0, "tokens_total": round(total * MTOK)}
+        for event in log.reader.read(record, MonoNs(log.world.mono)):
+            log.world.play(event)  # type: ignore[arg-type]
+    meter = log.world.node.runs["log"].history.meter
+    assert meter is not None
+    assert meter.useful_tokens == round(tokens * MTOK)
+
+
 @pytest.mark.parametrize("before", [1000, 20, 3])
 def test_what_was_trained_before_is_of_no_window(before: int) -> None:
     """The first line comes after ten seconds: its own tokens are not known, and no more is counted than is."""

@@ -134,6 +134,16 @@ def test_what_was_paid_before_a_price_rose_is_no_free_window() -> None:
     assert log.paid == [(10, 15_000)] * 4
 
 
+def test_what_was_paid_before_a_price_fell_is_of_the_lines_of_then() -> None:
+    """$3.60/h for 20 s, then $1.80/h for 20 s. The last ten seconds cost half a cent, and those before the rest."""
+    log = Log()
+    until(log.world, 20)
+    now, boot, wall = MonoNs(log.world.mono), log.world.node.ledger.charged_to, log.world.node.metered_wall
+    log.world.play(PriceRead(now, boot, wall, UsdMicros(HOURLY // 2), "x", "2026-11-01"))
+    log.flush(40, [epoch(s) for s in (30, 40)])
+    assert log.paid == [(30, 25_000), (10, 5_000)]
+
+
 def test_time_for_which_nobody_paid_costs_nothing() -> None:
     """The trainer ends at 20 s and is back at 100 s. What it trains then costs what it held since."""
     log = Log()

@@ -203,6 +203,13 @@ def test_tokens_that_are_no_padding_are_summed_too() -> None:
     assert (again.nonpad_tokens, again.nonpad_of_tokens) == (77, 100)
 
 
+def test_no_step_has_more_tokens_that_are_no_padding_than_it_has() -> None:
+    node = make_node()
+    play(node, tick(0), hello(0, world_size=1), a_step(1, tokens=100, tokens_total=100, tokens_nonpad=130))
+    run = node.runs["llama"].run
+    assert (run.nonpad_tokens, run.pad_frac) == (100, 0)
+
+
 def test_a_total_that_the_own_ones_contradict_is_the_leads_word_alone() -> None:
     ranks = Ranks(0, 1, size=64)
     node, run = begin(ranks)

@@ -10,6 +10,7 @@ import pytest
 from governor.core.base.findings import Response
 from governor.core.base.policy import Budget, HaltSettings, Mode, PolicySet
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, DurationNs, UsdMicros, usd
+from governor.core.engine import halt_plan
 from governor.core.engine import step as engine
 from governor.core.engine.halt_plan import halt_times, least_ceiling
 from governor.core.engine.node import Node
@@ -150,6 +151,23 @@ def test_a_halt_that_is_not_about_money_has_what_the_ceiling_has_left() -> None:
         assert plan.grace_ns // NS_PER_S == pytest.approx(grace_s, abs=2), ceiling_usd
         longest = plan.grace_ns + plan.term_grace_ns + plan.kill_grace_ns + NS_PER_S
         assert node.ledger.spend("llama") + PRICE * longest // NS_PER_HOUR <= usd(ceiling_usd)
+
+
+def test_what_the_ceiling_has_left_ends_a_tick_early() -> None:
+    """A frame's verdict comes up to a tick after the spend was counted. $40 at a dime a second, $3.00 of it spent."""
+    node = started(40)
+    play(node, *(tick(second) for second in range(1, 31)))
+    managed = node.runs["llama"]
+    room = usd(40) - usd(3) - (managed.run.reserve_usd_micros or 0)
+    assert halt_plan._spare_ns(managed) == room * NS_PER_HOUR // PRICE - NS_PER_S // 4
+
+
+def test_the_first_seconds_of_unsaved_work_let_no_reserve_grow() -> None:
+    """Of a step a second without a save the halt waits for a second at least, and for a tenth of 100 s at most."""
+    node = started(10)
+    play(node, a_step(1, when=1), tick(1))
+    grows = {second: halt_plan.reserve_grows_ns(node.runs["llama"], at(1 + second)) for second in (0, 1, 3, 9)}
+    assert grows == {0: 9 * NS_PER_S, 1: 9 * NS_PER_S, 3: 7 * NS_PER_S, 9: NS_PER_S}
 
 
 @pytest.mark.parametrize("how", ["no rule", "it warns", "it is observed"])

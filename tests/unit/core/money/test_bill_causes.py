@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 
-from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, NS_PER_MINUTE, parse_utc
+from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, parse_utc
 from governor.core.money.charges import Charge, Line, LineKind, Unit
 from governor.core.money.reports.bill import Bill, BillKind, BillLine, Cause, Difference, joined
 from governor.core.money.reports.bill_book import BillBook
@@ -99,6 +99,12 @@ def test_half_a_minute_more_and_less_do_not_cancel() -> None:
     more = billed("2026-11-02T13:00:00Z", half_minute, length=NS_PER_MINUTE // 2)
     want = [(Cause.GRANULARITY, "i-0aaa", -PRICE / 120), (Cause.GRANULARITY, "i-0aaa", PRICE / 120)]
     assert told(compare(own, [*lines, more])) == want
+
+
+def test_rows_that_end_a_second_early_bill_no_more_than_the_clock_has() -> None:
+    """An hour each, from :00:00 to :59:59."""
+    lines = [replace(line, to_wall=line.to_wall - NS_PER_S) for line in theirs(72)]
+    assert told(compare(ours(72), lines)) == []
 
 
 def test_a_bill_in_cents_is_no_other_price_where_its_roundings_cancel() -> None:

@@ -146,6 +146,17 @@ def test_a_window_is_kept_with_what_it_is_held_against() -> None:
     assert ahead.last_pace.burn_rate == pytest.approx(0.8)
 
 
+def test_of_a_run_that_was_watched_from_its_middle_only_what_was_seen_is_burnt() -> None:
+    """It comes with 50M of 100M tokens. Two millions cost $0.004 each; the ceiling has $0.01 for each that is left."""
+    node = started()
+    for number in range(1, 9):
+        total = 50 * MTOK + number * MTOK // 4
+        play(node, tick(number), a_step(number, when=number, tokens=MTOK // 4, tokens_total=total))
+    pace = outlook(node.runs["llama"], at(8)).run_pace
+    assert pace is not None
+    assert pace.burn_rate == pytest.approx(0.4)
+
+
 def test_a_slow_window_drifts_and_the_run_with_it() -> None:
     """Without the first step, which has the start-up in it, 750,000 tokens cost $0.003; then a million costs $0.008."""
     node = started()

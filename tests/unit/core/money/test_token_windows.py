@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, BootNs, UsdMicros, accrue
+from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdMicros, accrue
 from governor.core.money.token_price import whole_micros
 from governor.core.money.token_windows import TokenMeter, Window
 
@@ -55,6 +55,17 @@ def test_what_is_trained_again_is_waste_and_no_progress() -> None:
     [window] = windows
     assert (window.tokens, window.wasted_tokens) == (1_100_000, 500_000)
     assert window.usd_micros == 500, "the second time was paid for"
+
+
+def test_the_start_of_an_attempt_costs_what_was_spent_since_the_last_step() -> None:
+    """The first attempt's first step costs $0.0003; the second one's comes for another $0.0010."""
+    meter = TokenMeter()
+    meter.begin(0, UsdMicros(0), BootNs(0))
+    for total, usd_micros, attempt in ((300_000, 300, 1), (600_000, 600, 1), (900_000, 1_600, 2)):
+        meter.add(total, 0, UsdMicros(usd_micros), BootNs(usd_micros), first_step_at=MonoNs(attempt))
+    window = meter.open_window
+    assert (window.start_usd_micros, window.start_tokens, window.start_ns) == (1_300, 600_000, 1_300)
+    assert (window.steady_usd_micros, window.steady_tokens) == (300, 300_000)
 
 
 def test_a_frame_told_twice_or_late_counts_once() -> None:

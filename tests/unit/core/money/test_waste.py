@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from typing import Any
 
 from hypothesis import given, settings
@@ -10,16 +11,16 @@ from hypothesis import strategies as st
 
 from governor.adapters.exporters.prometheus_metrics import METRICS
 from governor.core.base.policy import Budget
-from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs, UsdMicros
+from governor.core.base.units import MICROS_PER_USD, NS_PER_S, DurationNs, MonoNs, UsdMicros
 from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.engine.node_journal import persist
 from governor.core.events.inputs import OperatorHalt, PriceRead, ProcessesSeen, TrainerExited
 from governor.core.money.charges import Line, LineKind, Unit
-from governor.core.money.expected import row_of
+from governor.core.money.expected import ExpectedCost, WindowRow, row_of
 from governor.core.money.lines import Lines
 from governor.core.money.reports.cost import Sum
 from governor.core.money.reports.stage_table import StageRow, StageTally
-from governor.core.money.token_windows import TokenMeter
+from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.money.waste import STAGES_MAX, WASTE, Seen, SpendSplit, SpentOn
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.views.status import run_status
@@ -28,6 +29,7 @@ from governor.text.incident_money import spent_text
 from tests.sweeps import share_of
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import a_step, hello, make_node, peer
+from tests.unit.cost.stages_file import spent
 
 FEE = Line(LineKind.FIXED, "launch fee", Unit.PIECE, 5_000, "contract", "2026-11-01")
 # $3.60/h is 1,000 micro-dollars a second: a tenth of a cent.
@@ -185,6 +187,35 @@ def every_view_tells(world: World, tokens: int) -> None:
     assert kept["wasted_usd_micros"] == by_cause
     assert incident_of(kept).wasted_usd_micros == by_cause
     assert f"${figure / MICROS_PER_USD:.4f} of it wasted" in spent_text(kept)
+
+
+def test_no_more_is_trained_twice_than_was_trained() -> None:
+    """A count of repeated tokens that is ahead of the trained ones takes the steps' money once."""
+    split = SpendSplit(first_step_at=1, step_at=1, counted_usd_micros=0)
+    split.count(Seen(900, lambda _: 900, None, MonoNs(0), MonoNs(1), MonoNs(2), trained_tokens=10, repeated_tokens=30))
+    assert split.by_cause() == {SpentOn.TRAINED_TWICE: 900}
+
+
+def test_the_windows_that_have_closed_are_not_counted_again_with_the_open_one() -> None:
+    """The run's snapshot is older than its windows: its open window began at 0, and the first has closed since."""
+    tally = StageTally()
+    tally.enter_window(
+        "r", WindowRow("s", "a1", Window(0, 1_000_000, DurationNs(NS_PER_S), UsdMicros(5), 0), ExpectedCost())
+    )
+    tally.enter_open("r", "s", TokenMeter(progress_tokens=1_200_000))
+    assert [(row.stage, row.tokens) for row in tally.rows()] == [("s", 1_200_000)]
+
+
+def test_a_ceiling_is_used_by_what_the_run_spent_in_every_stage() -> None:
+    """$4 in the first stage and $6 in the second, under one ceiling of $20."""
+    tally, plan = StageTally(), ExpectedCost(ceiling_usd_micros=UsdMicros(20_000_000))
+    for stage, hours, start in (("one", 4, 0), ("two", 6, 1_000_000)):
+        for one in spent("r", stage, "1.00", hours):
+            tally.enter_charges(Sum(one, 1))
+        window = Window(start, start + 1_000_000, DurationNs(NS_PER_S), UsdMicros(hours * MICROS_PER_USD), 0)
+        tally.enter_window("r", WindowRow(stage, "a1", window, plan))
+    used = {row.stage: row.used for row in tally.rows()}
+    assert used["two"] == Fraction(1, 2)
 
 
 def stage_row(world: World) -> StageRow:

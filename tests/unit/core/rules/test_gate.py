@@ -225,6 +225,23 @@ def test_the_advice_counts_what_this_launch_had_cost_at_its_first_step_and_not_t
     assert gate.judge(at(10), run).evidence["enough_usd_micros"] == usd(52.09 + 99.90 + 2)
 
 
+@pytest.mark.parametrize(
+    ("stride", "left", "timed"),
+    [(1, 990, {"step_s": 3.0, "checkpoint_s": 0.5, "hold_s": 1.5}), (10, 890, {})],
+    ids=["saves and waits for the other ranks", "a log of each tenth step"],
+)
+def test_what_is_left_takes_what_a_step_itself_takes(stride: int, left: int, timed: dict[str, float]) -> None:
+    """A second and a cent each, of those that are left when it is answered. $1 is spent by then."""
+    gate = Gate({"steps": 10 * stride, "tokens": 0, "budget": Budget(usd(2)), "expected": Expected()})
+    run = Run("r", 0, MonoNs(0), total_steps=1000)
+    for line in range(1, 12):
+        number = line * stride
+        run.step = run.attempt_step = number
+        run.set_money(usd(1), usd(36), UsdMicros(0))
+        gate.observe(Step(at(number), None, "r", 0, number, attempt_step=number, **timed), run)  # type: ignore[arg-type]
+    assert gate.judge(at(11 * stride), run).evidence["landing_usd_micros"] == usd(1 + left / 100)
+
+
 def test_the_plan_that_would_do_is_told_in_what_it_is_compared_in() -> None:
     """A second of start and 10 steps of a cent each, of 1,000 tokens: $0.11; 990,000 tokens are left, at $10 for 1M."""
     for expected, enough in (

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget, PolicySet
 from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs, parse_utc, usd
 from governor.core.engine import step as engine
@@ -217,27 +216,6 @@ def test_another_goal_counts_at_once() -> None:
     engine.reload(node, PolicySet((replace(policy, budget=replace(policy.budget, tokens=70 * MTOK)),), "d"))
     [text] = said(play(node, a_tick(40.5)))
     assert "the goal of 70,000,000 tokens, by which $0.2805 would be spent" in text
-
-
-def test_time_for_which_nobody_paid_is_no_progress_towards_the_goal() -> None:
-    """The first launch ends with its 16th step. The next begins 100 s later: 96M tokens are left, which take 384 s.
-
-    It has paid for 16.25 s and for 2.25 s, at a tenth of a cent. Of the 384 s those 2.25 after step 16 are gone.
-    """
-    node = started("0.60")
-    assert trained(node, range(1, 17), 0) == []
-    play(node, TrainerExited(at(16.25), "llama", 0))
-    before = node.ledger.spend("llama")
-    play(node, *(a_tick(second) for second in range(17, 117)))
-    assert node.ledger.spend("llama") == before
-    play(node, hello(0, 116, world_size=1, tokens_per_step=None, attempt="a2", connection=ConnectionId(2)))
-    for number in (17, 18):
-        told = {"tokens": MTOK // 4, "tokens_total": number * MTOK // 4, "connection": ConnectionId(2)}
-        when = 100 + number
-        play(node, a_tick(when), a_step(number, when=when, attempt_step=number - 16, step_s=1.0, **told))
-    with_ceiling(node, "0.30")
-    [text] = said(play(node, a_tick(118.25)))
-    assert text.endswith("by which $0.4002 would be spent")
 
 
 def with_price(node: Node, when: float, usd_micros_per_hour: int) -> None:

@@ -22,6 +22,7 @@ from governor.core.events.inputs import Disconnected, PhaseChange, TrainerExited
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.views.status import run_status
 from governor.text.screen import FILE
+from tests.unit.core.engine import test_ceiling_forecast as ceiling
 from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, peer, play, rule, tick
 
 STEP_TOKENS = 250_000
@@ -326,3 +327,24 @@ def test_a_run_that_saves_is_told_between_which_moments_its_ceiling_is_met() -> 
     run.last_good_at = at(24)  # Overdue by more than a quarter, so no longer foreseen.
     told = run_status(node.runs["llama"], at(50))
     assert told["ceiling_between_s"] == [told["ceiling_in_s"]] * 2
+
+
+def test_time_for_which_nobody_paid_is_no_progress_towards_the_goal() -> None:
+    """The first launch ends with its 16th step. The next begins 100 s later: 96M tokens are left, which take 384 s.
+
+    It has paid for 16.25 s and for 2.25 s, at a tenth of a cent. Of the 384 s those 2.25 after step 16 are gone.
+    """
+    node = ceiling.started("0.60")
+    assert ceiling.trained(node, range(1, 17), 0) == []
+    play(node, TrainerExited(at(16.25), "llama", 0))
+    before = node.ledger.spend("llama")
+    play(node, *(ceiling.a_tick(second) for second in range(17, 117)))
+    assert node.ledger.spend("llama") == before
+    play(node, hello(0, 116, world_size=1, tokens_per_step=None, attempt="a2", connection=ConnectionId(2)))
+    for number in (17, 18):
+        told = {"tokens": MTOK // 4, "tokens_total": number * MTOK // 4, "connection": ConnectionId(2)}
+        when = 100 + number
+        play(node, ceiling.a_tick(when), a_step(number, when=when, attempt_step=number - 16, step_s=1.0, **told))
+    ceiling.with_ceiling(node, "0.30")
+    [text] = ceiling.said(play(node, ceiling.a_tick(118.25)))
+    assert text.endswith("by which $0.4002 would be spent")

@@ -21,7 +21,8 @@ from governor.core.base.units import (
     parse_duration,
 )
 from governor.core.engine import node_journal
-from governor.core.events.inputs import Event, PriceRead
+from governor.core.events.inputs import Event
+from governor.core.events.machine import PriceRead
 from governor.core.money.budgets import TORN
 from governor.core.money.prices import (
     NS_PER_DAY,

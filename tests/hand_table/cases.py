@@ -11,7 +11,8 @@ from fractions import Fraction
 
 from governor.core.base.policy import Budget, Expected, PolicySet
 from governor.core.base.units import BootNs, MonoNs, UsdMicros, WallNs
-from governor.core.events.inputs import OperatorHalt, PriceRead
+from governor.core.events.inputs import OperatorHalt
+from governor.core.events.machine import PriceRead
 from governor.core.money.lines import Lines
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import a_step, hello, make_node, peer

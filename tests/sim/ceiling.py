@@ -20,7 +20,8 @@ from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, 
 from governor.core.engine.halt_plan import HaltTimes, halt_times, lasts_ns
 from governor.core.engine.node import NodeFacts
 from governor.core.events.effects import StopCompute
-from governor.core.events.inputs import Event, PriceRead
+from governor.core.events.inputs import Event
+from governor.core.events.machine import PriceRead
 from governor.core.halt.table import HaltPlan, StopTarget
 from governor.core.money.ledger import reserve
 from governor.core.money.lines import Lines

@@ -17,11 +17,11 @@ from governor.core.events.inputs import (
     BillingRead,
     Event,
     Hello,
-    PriceRead,
     ProcessesSeen,
     StopReplied,
     TrainerExited,
 )
+from governor.core.events.machine import PriceRead
 from governor.core.halt.table import Fact, Halt, HaltState, billing_fact, open_halt, resume, step, stop_fact
 from tests.sim.disk import Disk
 from tests.sim.faults import INCIDENT, RUN

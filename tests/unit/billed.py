@@ -13,7 +13,8 @@ from governor.core.engine.node_journal import persist
 from governor.core.engine.resume import ABSENCE_MAX_NS, restore_runs
 from governor.core.events.checkpoints import CheckpointWeighed, SavedCheckpoint
 from governor.core.events.effects import Effect, WeighCheckpoint
-from governor.core.events.inputs import Ack, PriceRead
+from governor.core.events.inputs import Ack
+from governor.core.events.machine import PriceRead
 from governor.core.money.charges import Charge, Line, LineKind, Unit
 from governor.core.money.lines import Lines, Metered
 from tests.unit.core.engine.test_metering import World

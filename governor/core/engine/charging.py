@@ -18,7 +18,8 @@ from governor.core.engine.node import RUNS_PER_UID_MAX, Node, payer_of
 from governor.core.engine.node_journal import boot_of, persist
 from governor.core.events.checkpoints import CheckpointWeighed
 from governor.core.events.effects import Alarm, Effect, Record, WeighCheckpoint
-from governor.core.events.inputs import Ack, PriceRead, Tick
+from governor.core.events.inputs import Ack, Tick
+from governor.core.events.machine import PriceRead
 from governor.core.money.charges import Line, Unit
 from governor.core.money.lines import PriceRise, compute_line
 

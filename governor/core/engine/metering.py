@@ -315,7 +315,6 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
         node.request_persist()
     elif managed.money.first_line is not None:
         _count_first_line(managed, managed.history.meter, managed.money.first_line, step)
-    managed.history.meter.skip(run.take_skipped())
     if step.written is not None and node.boot_offset_ns is not None:
         spent, boot = _spent_when_written(node, managed, step, spent, boot)
     then_tokens = managed.policy.budget.window_tokens

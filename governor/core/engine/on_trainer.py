@@ -206,12 +206,17 @@ def on_step(node: Node, event: Step) -> list[Effect]:
         on_sources.on_line(node, managed, event.at)
     intake.note_frame_wall(run, event.at + node.wall_offset_ns)
     counted = intake.apply_step(run, rank, event)
+    if run.skipped_tokens:
+        skipped = run.take_skipped()
+        if managed.history.meter is not None:
+            managed.history.meter.skip(skipped)
     if counted is not None and run.tokens_total is not None:
         meter_tokens(node, managed, counted)
-    told = alarms.figure_alarms(managed, event) if event.left_out or run.belief.news else []
-    if run.belief.held is not None and run.belief.held.step == event.step:
+    belief = run.belief
+    told = alarms.figure_alarms(managed, event) if event.left_out is not None or belief.news is not None else []
+    if belief.held is not None and belief.held.step == event.step:
         event = replace(event, tokens=None, tokens_total=None)  # No rule sees what is not believed.
-    return told + (verdicts.judge(node, managed, event.at, event) if managed.rules.observe(event) else [])
+    return told + verdicts.judge(node, managed, event.at, event) if managed.rules.observe(event) else told
 
 
 def on_beat(node: Node, event: Beat) -> list[Effect]:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
-from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
+from governor.core.base.units import BootNs, DurationNs, MonoNs, WallNs
 from governor.core.events.checkpoints import CheckpointEvent, NamedCheckpoint, SavedCheckpoint
 from governor.core.events.ends import EndEvent
 from governor.core.events.fetch import Fetch
@@ -19,6 +19,7 @@ from governor.core.events.machine import (
     GpuProcessesSeen,
     GpuSample,
     HostMemory,
+    PriceRead,
     RunRecalled,
     SourceTrouble,
     SpotNotice,
@@ -342,21 +343,6 @@ class CommandExited:
     at: MonoNs
     run: str
     exit_code: int  # As a shell reports it.
-
-
-@dataclass(frozen=True, slots=True)
-class PriceRead:
-    """The source of the machine's price was asked again. `at`, `boot` and `wall` are of one moment: now."""
-
-    at: MonoNs
-    boot: BootNs
-    wall: WallNs
-    usd_micros_per_hour: UsdMicros
-    source: str
-    as_of: str  # The day (ISO 8601) on which the source stated the price.
-    since: WallNs | None = None  # When it came into force; None: with this reading, as the source does not say.
-    alarms: tuple[tuple[str, str], ...] = ()  # (name, text) of what a person should know about it.
-    kind: str = ""  # "spot", "on-demand".
 
 
 Event = (

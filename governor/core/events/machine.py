@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from governor.core.base.shares import UidRange
-from governor.core.base.units import DurationNs, MonoNs
+from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 
 
 @dataclass(slots=True)  # Not frozen, as Step: a log may have one with every record.
@@ -120,3 +120,18 @@ class FilesLost:
     at: MonoNs
     alarm: str  # "socket_gone", "journal_gone".
     text: str  # What was found, and what was done.
+
+
+@dataclass(frozen=True, slots=True)
+class PriceRead:
+    """The source of the machine's price was asked again. `at`, `boot` and `wall` are of one moment: now."""
+
+    at: MonoNs
+    boot: BootNs
+    wall: WallNs
+    usd_micros_per_hour: UsdMicros
+    source: str
+    as_of: str  # The day (ISO 8601) on which the source stated the price.
+    since: WallNs | None = None  # When it came into force; None: with this reading, as the source does not say.
+    alarms: tuple[tuple[str, str], ...] = ()  # (name, text) of what a person should know about it.
+    kind: str = ""  # "spot", "on-demand".

@@ -171,7 +171,7 @@ class TokenMeter:
         nothing is counted: sums stay within what the journal holds.
         """
         tokens_total += self.earlier_tokens
-        if tokens_total > COUNT_MAX or self.trained_tokens + step_tokens > COUNT_MAX:
+        if tokens_total > COUNT_MAX or self.wasted_tokens + step_tokens > COUNT_MAX:
             return None
         took_ns = max(0, boot - self.metered_to) if self.metered_to is not None else 0
         self.spent_ns += took_ns

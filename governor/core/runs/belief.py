@@ -28,6 +28,9 @@ class Believed(NamedTuple):
     held: Told | None = None  # The step before, which counts with this one.
 
 
+AS_TOLD: Final = Believed()
+
+
 @dataclass(slots=True)
 class Belief:
     largest: int = 0  # The most tokens of a step so far.
@@ -45,12 +48,12 @@ class Belief:
         held, self.held = self.held, None
         if last is None:
             self._learn(told.tokens or 0, 1)
-            return Believed()
+            return AS_TOLD
         rise, steps = told.total - last[1], max(1, told.step - last[0])
         if (rise >= 0 or may_fall) and self.may_be(rise, steps):
             self._learn(rise, steps)
             self._doubt(held, last[1])
-            return Believed()
+            return AS_TOLD
         found = self._goes_on(told, held, last) if held is not None else None
         if found is None:
             self.held = told
@@ -63,7 +66,7 @@ class Belief:
         if self.may_be(told.tokens, steps):
             self._learn(told.tokens, steps)
             self._doubt(held, told.total - told.tokens)
-            return Believed()
+            return AS_TOLD
         if held is not None and held.tokens is not None and told.tokens * TIMES_THE_LARGEST_MAX >= held.tokens:
             self._learn(told.tokens, steps)
             return Believed(held=held)
@@ -98,7 +101,7 @@ class Belief:
             return Believed(skipped)
         if rise > 0 and grown * rise_steps * TIMES_THE_LARGEST_MAX >= rise * steps:
             self._learn(grown, steps)
-            return Believed()
+            return AS_TOLD
         return None
 
     def _learn(self, tokens: int, steps: int) -> None:

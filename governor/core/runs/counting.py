@@ -8,7 +8,7 @@ from dataclasses import replace
 from governor.core.base.units import COUNT_MAX
 from governor.core.events.inputs import Step
 from governor.core.events.streams import Held, TokensSettled
-from governor.core.runs.belief import Believed, Told
+from governor.core.runs.belief import AS_TOLD, Believed, Told
 from governor.core.runs.rank_tokens import Counted
 from governor.core.runs.state import Rank, Run
 
@@ -26,11 +26,11 @@ def count_step(run: Run, rank: Rank | None, step: Step, *, leads: bool, is_first
     if is_first:
         run.belief.held = None  # What the last attempt told last, nobody has confirmed.
     size, place = run.data_parallel_size, rank.data_parallel_rank if rank is not None else None
-    if rank is None or size is None or place is None or not _has_own_total(run, step, size):
+    own = step.tokens_own_total
+    if rank is None or size is None or place is None or own is None or _is_contradicted(run, step, own * size):
         return _count_alone(run, step, is_first=is_first) if leads else None
     shares = run.rank_tokens
-    assert step.tokens_own_total is not None, "it has one"
-    told = shares.tell(step, rank.rank, place, step.tokens_own_total)
+    told = shares.tell(step, rank.rank, place, own)
     if leads and step.tokens_total is None:  # It has loaded a checkpoint that does not say what went before.
         return _count_alone(run, step, is_first=is_first)
     if leads:
@@ -59,10 +59,9 @@ def count_settled(run: Run, settled: TokensSettled) -> Step:
     return count_step(run, None, step, leads=True, is_first=False) or step
 
 
-def _has_own_total(run: Run, step: Step, size: int) -> bool:
-    """Whether the rank has counted tokens itself. Those of all such ranks are no more than the run's."""
-    own, total = step.tokens_own_total, step.tokens_total
-    return own is not None and (total is None or run.belief.may_be(own * size - total))
+def _is_contradicted(run: Run, step: Step, own: int) -> bool:
+    """Whether a rank says of itself and its like far more than of all the run."""
+    return step.tokens_total is not None and not run.belief.may_be(own - step.tokens_total)
 
 
 def _last_believed(run: Run) -> tuple[int, int] | None:
@@ -99,22 +98,19 @@ def _count_together(run: Run, counted: Counted) -> Step | None:
 
 def _count_alone(run: Run, step: Step, *, is_first: bool) -> Step | None:
     tokens = step.tokens if step.tokens is not None else run.tokens_per_step
-    if step.tokens_total is None and step.held is not None:
-        _count_held(run, step.held)
-    last = _last_believed(run)
+    believed: Believed | None = AS_TOLD
     if step.tokens_total is not None:
-        told = Told(step.step, step.tokens_total, step.tokens)
-        believed = run.belief.weigh(told, last, may_fall=is_first or last is None or step.step <= last[0])
-        if believed is None or not _take_total(run, told, believed):
-            return None
-        if step.tokens is not None and not run.belief.may_be(max(step.tokens, told.total - last[1] if last else 0)):
-            step, tokens = replace(step, tokens=None), None
+        if _is_usual(run, step, step.tokens_total):
+            run.tokens_total = step.tokens_total
+        else:
+            believed, tokens = _weigh_total(run, step, step.tokens_total, tokens, is_first=is_first)
+            step = replace(step, tokens=None) if tokens is None and step.tokens is not None else step
     elif tokens is not None:
-        believed = _count_tokens(run, step, tokens, last, is_first=is_first)
-        if believed is None:
-            return None
-    else:
-        believed = Believed()
+        if step.held is not None:
+            _count_held(run, step.held)
+        believed = _count_tokens(run, step, tokens, is_first=is_first)
+    if believed is None:
+        return None
     if step.tokens_nonpad is not None and step.tokens is not None:
         _count_nonpad(run, step.tokens_nonpad, step.tokens)
     _note(run, step, tokens)
@@ -123,10 +119,30 @@ def _count_alone(run: Run, step: Step, *, is_first: bool) -> Step | None:
     return step
 
 
-def _count_tokens(
-    run: Run, step: Step, tokens: int, last: tuple[int, int] | None, *, is_first: bool
-) -> Believed | None:  # fmt: skip
+def _is_usual(run: Run, step: Step, total: int) -> bool:
+    """Whether a total needs no weighing, as nearly all: none is held, and a step before was as large."""
+    known, last, belief, tokens = run.tokens_total, run.counted_step, run.belief, step.tokens
+    if known is None or last is None or step.step <= last or belief.held is not None:
+        return False
+    return known <= total <= known + belief.largest and total <= COUNT_MAX and (tokens or 0) <= belief.largest
+
+
+def _weigh_total(
+    run: Run, step: Step, total: int, tokens: int | None, *, is_first: bool
+) -> tuple[Believed | None, int | None]:  # fmt: skip
+    """How the total is believed, and the step's tokens: None where it contradicts them."""
+    last = _last_believed(run)
+    told = Told(step.step, total, step.tokens)
+    believed = run.belief.weigh(told, last, may_fall=is_first or last is None or step.step <= last[0])
+    if believed is not None and not _take_total(run, told, believed):
+        believed = None
+    rise = total - last[1] if last is not None else total
+    return believed, None if tokens is not None and tokens > rise and not run.belief.may_be(tokens) else tokens
+
+
+def _count_tokens(run: Run, step: Step, tokens: int, *, is_first: bool) -> Believed | None:
     """Count a step that tells no total. None: what it tells is not believed."""
+    last = _last_believed(run)
     if step.connection is not None:
         told = Told(step.step, _counted_on(run, step, tokens, is_first=is_first), tokens)
         believed = run.belief.weigh(told, last, may_fall=True)

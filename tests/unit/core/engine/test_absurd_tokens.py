@@ -108,10 +108,18 @@ def test_totals_that_go_on_from_another_count_were_not_trained_here() -> None:
 
 def test_frames_that_were_lost_are_many_steps() -> None:
     node = world()
-    said(node, totals(1, 2))
-    effects = said(node, totals(502, 503), 502)
-    assert figures(node)[0] == 503 * MTOK - meter(node).began_tokens
+    said(node, [(MTOK, MTOK), (MTOK, 2 * MTOK)])
+    effects = said(node, [(MTOK, 502 * MTOK), (MTOK, 503 * MTOK)], 502)
+    assert figures(node) == (503 * MTOK, 0)
+    assert node.runs["llama"].run.step_tokens == MTOK
     assert alarms(effects) == []
+
+
+def test_tokens_of_a_step_that_its_total_contradicts_are_unknown() -> None:
+    node = world()
+    said(node, [(MTOK, MTOK), (MTOK, 2 * MTOK), (2**39, 3 * MTOK)])
+    assert node.runs["llama"].run.step_tokens is None
+    assert figures(node) == (3 * MTOK, 0)
 
 
 def test_lengths_that_vary_a_thousandfold_are_believed() -> None:
@@ -241,4 +249,4 @@ def test_a_run_that_goes_back_for_ever_wastes_no_more_than_can_be_written() -> N
     counted = TokenMeter(metered_to=0)
     for number in range(40):
         counted.add(2**50 * (number % 2), 2**50, 0, number, 0)  # type: ignore[arg-type]
-    assert counted.trained_tokens <= COUNT_MAX
+    assert counted.wasted_tokens <= COUNT_MAX

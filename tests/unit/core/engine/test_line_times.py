@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from governor.core.base.policy import Budget, Policy
 from governor.core.base.units import MTOK, NS_PER_S, MonoNs, UsdMicros
-from governor.core.events.inputs import PriceRead, TrainerExited
+from governor.core.events.inputs import TrainerExited
+from governor.core.events.machine import PriceRead
 from governor.core.events.streams import StreamOpened
 from governor.core.money.token_windows import Window
 from governor.replay.play import Replay

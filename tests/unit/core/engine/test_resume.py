@@ -22,11 +22,11 @@ from governor.core.events.inputs import (
     Disconnected,
     OperatorHalt,
     OperatorHold,
-    PriceRead,
     ProcessesSeen,
     StopAnswer,
     StopReplied,
 )
+from governor.core.events.machine import PriceRead
 from governor.core.money.charges import UNALLOCATED
 from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, play, rule, tick, training
 

@@ -10,7 +10,8 @@ from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.resume import ABSENCE_MAX_NS
 from governor.core.events.checkpoints import SavedCheckpoint
 from governor.core.events.effects import Alarm, Record
-from governor.core.events.inputs import Ack, PriceRead
+from governor.core.events.inputs import Ack
+from governor.core.events.machine import PriceRead
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.lines import NODE_LINE
 from tests.unit.billed import DISK, HOUR, LAUNCH, LINES, SUPPORT, UPLOAD, Billed, new_world

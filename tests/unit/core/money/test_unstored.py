@@ -9,7 +9,8 @@ import pytest
 
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs, accrue
-from governor.core.events.inputs import CommandLaunched, PriceRead, TrainerExited
+from governor.core.events.inputs import CommandLaunched, TrainerExited
+from governor.core.events.machine import PriceRead
 from governor.core.money.charges import UNALLOCATED
 from governor.core.views.status import run_status
 from tests.unit.core.engine.test_metering import World

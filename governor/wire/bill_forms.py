@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
+from governor.core.money.charges import HOURS_PER_MONTH
 from governor.core.money.reports.bill import BillKind, short_resource
 
 _COMPUTE_USAGE: Final = re.compile(r"(Box|Spot|Dedicated|Host)Usage")
@@ -42,6 +43,7 @@ _HOURS_IN: Final = {
 }
 # "Hours", "1 Hour", "GPU-Hours", "gpu_hours", "Instance Hours". A vCPU-hour is no hour of a machine.
 _TIME_UNIT: Final = re.compile(r"(?:1\s)?(?:(gpu|instance|vm|node|machine|server|pod)s?[-_ /]?)?([a-z]+)")
+_DISK_UNIT: Final = re.compile(r"(?:gi?b|gigabyte|gibibyte)s?[-_ /]?(mo|months?|hours?|hrs?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,15 @@ def time_unit(text: str) -> TimeUnit | None:
     if found is None or found[2] not in _HOURS_IN:
         return None
     return TimeUnit(_HOURS_IN[found[2]], found[1] == "gpu")
+
+
+@lru_cache(maxsize=1_024)
+def gb_months_in(text: str) -> Fraction | None:
+    """What one of a unit is in GB-months: "GB-Mo", "GB-Months", "GB-Hours". GiB are GB: of a disk people say both."""
+    found = _DISK_UNIT.fullmatch(text.strip().lower())
+    if found is None:
+        return None
+    return Fraction(1) if found[1].startswith("mo") else _HOURS_IN[found[1]] / HOURS_PER_MONTH
 
 
 def is_time_of_a_part(text: str) -> bool:

@@ -23,7 +23,7 @@ from governor.core.base.units import (
 )
 from governor.core.money.prices import GPUS_MAX
 from governor.core.money.reports.bill import BillKind, BillLine, short_resource
-from governor.wire.bill_forms import TimeUnit, is_time_of_a_part, time_unit
+from governor.wire.bill_forms import TimeUnit, gb_months_in, is_time_of_a_part, time_unit
 from governor.wire.csv_table import CsvTable, Row, TableError, checked, moment_of, number_of
 
 PLAIN: Final = "plain"
@@ -219,7 +219,14 @@ def _line(row: Row, unit: TimeUnit | None, per: str | None, lone: str) -> BillLi
         text = f"{row.said('hours')} is more than a {per or 'row'} has: name its end by end=, or say per=month"
         raise row.error("hours", text)
     resource = short_resource(row.cells.get("resource", "")) or lone
-    return BillLine(resource, kind, start, end, *month_of(start), usd, hours, False, gpu_hours, no_kind)
+    gb_months = _gb_months(row) if kind is BillKind.STORAGE and unit is None else None
+    return BillLine(resource, kind, start, end, *month_of(start), usd, hours, False, gpu_hours, no_kind, gb_months)
+
+
+def _gb_months(row: Row) -> Fraction | None:
+    """A disk's quantity, where the row's own unit says that it is one."""
+    in_gb_months = gb_months_in(row.cells["unit"])
+    return _quantity(row) * in_gb_months if in_gb_months is not None and row.cells.get("hours") else None
 
 
 def _lasts(hours: Fraction) -> int:

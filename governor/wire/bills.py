@@ -11,7 +11,7 @@ from typing import Final
 from governor.core.base.units import month_of
 from governor.core.money.reports.bill import Bill, BillKind, BillLine, short_resource
 from governor.core.money.reports.bill_book import BillBook
-from governor.wire.bill_forms import CUR, FOCUS, Form, time_unit
+from governor.wire.bill_forms import CUR, FOCUS, Form, gb_months_in, time_unit
 from governor.wire.bill_map import CURRENCY, PLAIN, BillMap, plain_lines, ready_map
 from governor.wire.csv_table import CsvTable, Row, TableError, opened_csv
 
@@ -153,8 +153,11 @@ def _line(row: Row, form: Form) -> BillLine:
         end = max(start, billed_to)  # What has no end is billed until then.
     if end < start:
         raise row.error(form.end, f"{row.said(form.end)} is before {row.said(form.start)}")
-    hours = gpu_hours = None
-    if quantity is not None:
+    hours = gpu_hours = gb_months = None
+    if quantity is not None and kind is BillKind.STORAGE:
+        in_gb_months = gb_months_in(row.cells.get(form.unit, ""))
+        gb_months = None if in_gb_months is None else quantity * in_gb_months
+    if quantity is not None and gb_months is None:
         name = row.cells.get(form.unit, "")
         unit = time_unit(name or ("hours" if kind is BillKind.COMPUTE else ""))
         if unit is not None:
@@ -163,7 +166,8 @@ def _line(row: Row, form: Form) -> BillLine:
     resource = short_resource(row.cells[form.resource])
     committed = form.committed(row.cells)
     no_kind = kind is BillKind.OTHER and form.in_parts(row.cells)
-    return BillLine(resource, kind, start, end, billed_from, billed_to, usd, hours, committed, gpu_hours, no_kind)
+    used = (hours, committed, gpu_hours, no_kind, gb_months)
+    return BillLine(resource, kind, start, end, billed_from, billed_to, usd, *used)
 
 
 def _billing_period(row: Row, form: Form, start: int) -> tuple[int, int]:

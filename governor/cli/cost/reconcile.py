@@ -189,8 +189,12 @@ def _reason(one: Difference) -> str:
 
     if one.cause is Cause.PRICE:
         if one.our_prices is None or one.their_prices is None:
-            return "the amounts differ; one side has no hours"
-        return f"ours ${_prices(one.our_prices)}/h, theirs ${_prices(one.their_prices)}/h"
+            return ""
+        per = "h" if one.per == "hour" else one.per
+        return f"ours ${_prices(one.our_prices)}/{per}, theirs ${_prices(one.their_prices)}/{per}"
+    if one.cause is Cause.QUANTITY and one.gb_months is not None:
+        ours, theirs = (_decimal(amount, 3) for amount in one.gb_months)
+        return f"ours {ours} GB-months, theirs {theirs}: another size, or time that nobody metered"
     if one.cause is Cause.NOT_METERED:
         return "" if one.is_explained else "it costs money"
     if one.hours is not None and abs(one.hours) == 1 and one.to_wall - one.from_wall == NS_PER_DAY:
@@ -199,6 +203,8 @@ def _reason(one: Difference) -> str:
         if clocks_change_on(one.from_wall // NS_PER_DAY):
             return f"clocks change on this day: in local time it has {24 + int(one.hours)} hours"
     return {
+        Cause.AMOUNT: "not explained: a side has no quantity, or none that can be compared",
+        Cause.MONTH: "theirs is the calendar's month, ours has 730 hours",
         Cause.TOO_MANY_HOURS: "more hours than there were: billed twice, or in another unit",
         Cause.OURS_MISSING: "no governor was installed, or it was down",
         Cause.THEIRS_MISSING: "metered here and not billed",
@@ -286,6 +292,8 @@ def _record(one: Difference, usd: str) -> dict[str, Any]:
         "hours": None if one.hours is None else _decimal(one.hours, 6),
         "our_prices_usd": None if one.our_prices is None else [_decimal(price, 6) for price in one.our_prices],
         "their_prices_usd": None if one.their_prices is None else [_decimal(price, 6) for price in one.their_prices],
+        "prices_per": one.per,
+        "gb_months": None if one.gb_months is None else [_decimal(amount, 6) for amount in one.gb_months],
         "times": one.times,
         "resources": one.resources or None,
     }

@@ -200,7 +200,7 @@ def test_a_bill_of_dates_and_amounts_is_the_machines_and_says_so(
     code, document = compared(
         written([(*plain_rows()[0][:3], Decimal(60), *plain_rows()[0][4:]), *plain_rows()[1:]]), *words
     )
-    assert (code, told(document)) == (ExitCode.DIFFERS, {("price", "i-0aaa", "4.960000")})
+    assert (code, told(document)) == (ExitCode.DIFFERS, {("amount", "i-0aaa", "4.960000")})
 
 
 @pytest.mark.parametrize("unit", ["vCPU-Hours", "Core Hours", "GB-hours"])

@@ -74,6 +74,13 @@ def test_units_of_time(unit: str, quantity: str, hours: int | None, gpu_hours: i
         assert (line.kind, line.hours, line.gpu_hours) == (BillKind.COMPUTE, hours, gpu_hours)
 
 
+@pytest.mark.parametrize(("unit", "gb_months"), [("GB-Months", 730), ("GB-hours", 1), ("GB", None)])
+def test_a_disks_quantity_is_in_gb_months(unit: str, gb_months: int | None) -> None:
+    text = f"Time,Cost,Hours,Machine,Unit,What\n2026-11-02T10:00,5,730,vol-1,{unit},disk\n"
+    line = one(text, *HOURLY, "unit=Unit", "kind=What")
+    assert (line.kind, line.hours, line.gb_months) == (BillKind.STORAGE, None, gb_months)
+
+
 def test_a_row_in_another_unit_is_no_compute() -> None:
     text = "Time,Cost,Hours,Machine,Unit\n2026-11-02T10:00,5,100,i-0aaa,GB\n"
     line = one(text, *HOURLY, "unit=Unit")

@@ -109,8 +109,14 @@ def test_kinds_of_cur_rows(change: dict[str, str], kind: BillKind, committed: bo
     assert (line.kind, line.committed) == (kind, committed)
 
 
-def test_a_disks_gigabyte_months_are_no_hours() -> None:
-    assert read(table(FOCUS | {"ServiceCategory": "Storage", "PricingUnit": "GB-Months"})).lines[0].hours is None
+@pytest.mark.parametrize(
+    ("unit", "gb_months"),
+    [("GB-Months", 1), ("GB-Mo", 1), ("GiB Month", 1), ("GB-Hours", Fraction(1, 730)), ("GB", None), ("IOPS-Mo", None)],
+)
+def test_a_disks_gigabyte_months_are_no_hours(unit: str, gb_months: Fraction | None) -> None:
+    disk = {"ServiceCategory": "Storage", "PricingUnit": unit, "PricingQuantity": "1"}
+    [line] = read(table(FOCUS | disk)).lines
+    assert (line.hours, line.gb_months) == (None, gb_months)
 
 
 @pytest.mark.parametrize("packed", [False, True])

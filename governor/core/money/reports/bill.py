@@ -57,6 +57,7 @@ class BillLine:
     committed: bool = False
     gpu_hours: Fraction | None = None  # Its quantity, if that is in hours of one GPU.
     names_no_kind: bool = False  # OTHER for want of a word: of a machine of ours it is compute, by its amount alone.
+    gb_months: Fraction | None = None  # Its quantity, if that is of a disk.
 
     @property
     def billed_at(self) -> int:
@@ -75,7 +76,9 @@ class BillLine:
         share = Fraction(last - first, self.to_wall - self.from_wall)
         hours = None if self.hours is None else self.hours * share
         gpu_hours = None if self.gpu_hours is None else self.gpu_hours * share
-        return replace(self, from_wall=first, to_wall=last, usd=self.usd * share, hours=hours, gpu_hours=gpu_hours)
+        gb_months = None if self.gb_months is None else self.gb_months * share
+        part = replace(self, from_wall=first, to_wall=last, usd=self.usd * share)
+        return replace(part, hours=hours, gpu_hours=gpu_hours, gb_months=gb_months)
 
     def moved(self, by_ns: int) -> BillLine:
         """The line at another time, with its billing period."""
@@ -105,6 +108,9 @@ class Cause(Enum):
     """The value is the text for people."""
 
     PRICE = "price differs"
+    AMOUNT = "amounts differ"  # No quantity on one side, or one that says nothing: nobody knows why.
+    QUANTITY = "another quantity"  # Of a disk: its size or its time.
+    MONTH = "months of another length"  # Theirs are those of the calendar.
     TOO_MANY_HOURS = "billed more than the clock has"
     OURS_MISSING = "hours missing on our side"
     THEIRS_MISSING = "hours missing on theirs"
@@ -122,18 +128,18 @@ class Cause(Enum):
 # For these causes one stretch of time is one entry. For the others all times are one entry.
 _BY_STRETCH: Final = frozenset({Cause.OURS_MISSING, Cause.THEIRS_MISSING, Cause.NOT_FINAL, Cause.TOO_MANY_HOURS})
 # Of these, what costs more and what costs less are two entries: in one they would cancel.
-_BOTH_WAYS: Final = frozenset({Cause.PRICE, Cause.GRANULARITY})
+_BOTH_WAYS: Final = frozenset({Cause.PRICE, Cause.GRANULARITY, Cause.AMOUNT, Cause.QUANTITY, Cause.MONTH})
 MANY_RESOURCES: Final = frozenset({Cause.UNKNOWN_TO_US, Cause.RESOURCE_NOT_METERED})
 
 _MONEY_BACK: Final = frozenset(kind.value for kind in (BillKind.CREDIT, BillKind.REFUND, BillKind.DISCOUNT))
-Prices = tuple[Fraction, Fraction]  # The lowest and the highest, in dollars per hour.
-_Key = tuple[Cause, str, str]
+Prices = tuple[Fraction, Fraction]  # The lowest and the highest, in dollars per unit.
+Key = tuple[Cause, str, str, str]  # What differences have in common that can be one.
 _Way = int  # 1: theirs is more by a cent or above. -1: less. 0: below a cent, as rounding is, or of no matter.
 
 
 @dataclass(slots=True)
 class Difference:
-    """`usd` is theirs minus ours. `what`: the kind of line. Prices are known if both sides have hours."""
+    """`usd` is theirs minus ours. `what`: the kind of line. Prices are known if both sides have quantities."""
 
     cause: Cause
     resource: str
@@ -146,6 +152,8 @@ class Difference:
     their_prices: Prices | None = None
     times: int = 1  # More: that many stretches, each below a cent.
     resources: int = 0  # More than 0: the sum of so many that are not named.
+    per: str = "hour"  # What prices are for.
+    gb_months: tuple[Fraction, Fraction] | None = None  # Ours and theirs, if they differ.
 
     @property
     def is_explained(self) -> bool:
@@ -156,15 +164,17 @@ class Difference:
         return self.cause is Cause.NOT_METERED and not (self.usd > 0 and self.what in _MONEY_BACK)
 
     @property
-    def key(self) -> _Key:
-        return self.cause, self.resource, self.what
+    def key(self) -> Key:
+        return self.cause, self.resource, self.what, self.per
 
     def join(self, part: Difference) -> None:
         """Take in another difference of the same key."""
         self.our_prices = _spanned(self.our_prices, part.our_prices)
         self.their_prices = _spanned(self.their_prices, part.their_prices)
-        if part.hours is not None:
-            self.hours = part.hours if self.hours is None else self.hours + part.hours
+        self.hours = None if self.hours is None or part.hours is None else self.hours + part.hours
+        if part.gb_months is not None:
+            ours, theirs = self.gb_months or (Fraction(0), Fraction(0))
+            self.gb_months = (ours + part.gb_months[0], theirs + part.gb_months[1])
         self.usd += part.usd
         self.from_wall = min(self.from_wall, part.from_wall)
         self.to_wall = max(self.to_wall, part.to_wall)
@@ -177,7 +187,7 @@ def joined(parts: Iterable[Difference], named_max: int = NAMED_MAX) -> list[Diff
     sum of all causes.
     """
     entries: list[Difference] = []
-    last: dict[tuple[_Key, _Way], Difference] = {}
+    last: dict[tuple[Key, _Way], Difference] = {}
     for part in sorted(parts, key=lambda one: (one.resource, one.what, one.from_wall)):
         key = part.key, _way(part)
         known = last.get(key)
@@ -204,7 +214,7 @@ def _way(part: Difference) -> _Way:
     return 1 if part.usd > 0 else -1
 
 
-def _in_one_way(entries: Iterable[Difference], by_way: Mapping[tuple[_Key, _Way], Difference]) -> list[Difference]:
+def _in_one_way(entries: Iterable[Difference], by_way: Mapping[tuple[Key, _Way], Difference]) -> list[Difference]:
     """What was below a cent each goes to the larger ones that differ in the same way, if there are any."""
     kept: list[Difference] = []
     for one in entries:
@@ -229,7 +239,7 @@ def _by_size(one: Difference) -> tuple[bool, bool, float, Fraction, str, int]:
 
 def _together(small: Iterable[Difference]) -> list[Difference]:
     """The stretches of one cause and resource as one entry."""
-    by_key: dict[_Key, Difference] = {}
+    by_key: dict[Key, Difference] = {}
     for one in small:
         known = by_key.setdefault(one.key, one)
         if known is not one:
@@ -241,7 +251,7 @@ def _together(small: Iterable[Difference]) -> list[Difference]:
 def _named(ordered: Iterable[Difference], named_max: int) -> list[Difference]:
     """As many resources as a list may name; of each kind of line the rest as one sum."""
     named: list[Difference] = []
-    sums: dict[_Key, Difference] = {}
+    sums: dict[Key, Difference] = {}
     count = 0
     for one in ordered:
         count += one.cause in MANY_RESOURCES

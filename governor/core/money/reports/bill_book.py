@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Final
 
 from governor.core.money.charges import LineKind
-from governor.core.money.reports.bill import Bill, BillKind, BillLine, Cause, Difference, Span
+from governor.core.money.reports.bill import Bill, BillKind, BillLine, Cause, Difference, Key, Span
 
 ALL_TIME: Final = (-(10**30), 10**30)
 # About 60 MB. Of more resources the smallest become one sum when twice as many have come together.
@@ -67,8 +67,8 @@ class BillBook:
         self._since = ALL_TIME[0] if since is None else since
         self._until = ALL_TIME[1] if until is None else until
         self._lines: list[BillLine] = []
-        self._sums: dict[tuple[Cause, str, str], Difference] = {}
-        self._rest: dict[tuple[Cause, str, str], Difference] = {}  # What became of sums that were too many.
+        self._sums: dict[Key, Difference] = {}
+        self._rest: dict[Key, Difference] = {}  # What became of sums that were too many.
         self._spans: dict[LineKind, Span] = {}
         self._bounds = (ALL_TIME[1], ALL_TIME[0])
         self._rows = 0

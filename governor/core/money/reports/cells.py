@@ -15,20 +15,19 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
-from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S
+from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, month_of
 from governor.core.money.charges import LOST, Charge, LineKind, Unit
 from governor.core.money.reports.bill import BillKind, BillLine, Cause, Difference, short_resource
 from governor.core.money.reports.cost import Period, slices
+from governor.core.money.reports.disk_use import NO_PRICE_USD, DiskUse, disk_parts, half_last_digit
 from governor.core.money.reports.focus import resource_id
 
 # Providers bill by the second with a minimum of a minute, from a moment that only they know.
 GRANULARITY_HOURS: Final = Fraction(1, 60)
 # A shorter gap in our time is a governor that started again. A machine that was stopped is away for longer.
 GAP_NS: Final = 5 * NS_PER_MINUTE
-# Some bills end a row a second early: 10:59:59.
+# Some bills end a row a second early: 10:59:59. It is more than any rounding of a row's hours to three digits.
 ROW_END_HOURS: Final = Fraction(NS_PER_S, NS_PER_HOUR)
-# What rounding to micro-dollars loses in a cell. A smaller difference is no difference of price.
-NO_PRICE_USD: Final = Fraction(1, 100_000)
 
 
 @dataclass(slots=True)
@@ -42,8 +41,11 @@ class _Side:
     committed_usd: Fraction = Fraction(0)  # Theirs: the rows that a reservation or a plan pays for.
     committed_hours: Fraction = Fraction(0)
     committed_rows: int = 0
+    gb_months: Fraction = Fraction(0)
+    without_gb_months: bool = False
+    rounding: Fraction = Fraction(0)  # Of their gb_months.
     prices: set[int] = field(default_factory=set)  # Ours, in micro-dollars.
-    times: list[tuple[int, int]] = field(default_factory=list)  # Theirs, of each row.
+    times: list[tuple[int, int]] = field(default_factory=list)  # Of each row; of ours, of disks alone.
 
     @property
     def price_usd(self) -> Fraction | None:
@@ -51,6 +53,18 @@ class _Side:
         if len(self.prices) == 1:
             return Fraction(next(iter(self.prices)), MICROS_PER_USD)
         return self.usd / self.hours if self.hours and not self.without_hours else None
+
+    @property
+    def disk_price_usd(self) -> Fraction | None:
+        """Per GB-month, likewise."""
+        if len(self.prices) == 1:
+            return Fraction(next(iter(self.prices)), MICROS_PER_USD)
+        return self.usd / self.gb_months if self.gb_months else None
+
+    @property
+    def as_disk(self) -> DiskUse:
+        hours = Fraction(sum(last - first for first, last in self.times), NS_PER_HOUR)
+        return DiskUse(self.usd, self.gb_months, hours, self.covered_hours)
 
     @property
     def covered_hours(self) -> Fraction:
@@ -101,6 +115,14 @@ class Cells:
                 continue
             side.rows += 1
             side.usd += Fraction(part.usd_micros, MICROS_PER_USD)
+            if kind is LineKind.STORAGE:
+                side.times.append((part.from_wall, part.to_wall))
+            if charge.line.unit is Unit.GB_MONTH:
+                side.gb_months += Fraction(part.quantity, Unit.GB_MONTH.base_units)
+                side.prices.add(charge.line.price_usd_micros)
+                side.without_hours = True
+                continue
+            side.without_gb_months = True
             if charge.line.unit is Unit.HOUR:
                 side.hours += Fraction(part.quantity, NS_PER_HOUR)
                 side.prices.add(charge.line.price_usd_micros)
@@ -111,6 +133,7 @@ class Cells:
         kind = line.kind.metered_as
         assert kind is not None, "what is not metered has no cell"
         at, period = line.from_wall, self._periods[kind]
+        rounding = Fraction(0) if line.gb_months is None else half_last_digit(line.gb_months)
         while True:
             start, end = period(at)
             part = line.clip(start, end)
@@ -123,6 +146,11 @@ class Cells:
                 side.committed_usd += part.usd
                 side.committed_hours += part.hours or 0
             side.times.append((part.from_wall, part.to_wall))
+            if part.gb_months is None:
+                side.without_gb_months = True
+            else:
+                side.gb_months += part.gb_months
+                side.rounding += rounding if part is line else rounding * part.gb_months / (line.gb_months or 1)
             if part.hours is None:
                 side.without_hours = True
             else:
@@ -213,7 +241,7 @@ def _parts(cell: _Cell, excess: Fraction, slack: Fraction, *, is_final: bool, ro
     ours, theirs = cell.ours, cell.theirs
     whole = theirs.usd - ours.usd
     if ours.without_hours or theirs.without_hours:
-        yield _of_amounts(cell, whole, is_final=is_final)
+        yield from _of_a_disk(cell, is_final=is_final) or (_of_amounts(cell, whole, is_final=is_final),)
         return
     hours = theirs.hours - ours.hours - excess
     price = ours.price_usd if ours.price_usd is not None else theirs.price_usd
@@ -224,7 +252,8 @@ def _parts(cell: _Cell, excess: Fraction, slack: Fraction, *, is_final: bool, ro
     if of_excess:
         yield _difference(Cause.TOO_MANY_HOURS, cell, of_excess, hours=excess)
     if of_hours:
-        cause = _cause_of_hours(hours, slack, is_final=is_final, rounded_up=rounded_up)
+        rounding = min(slack, theirs.rows * ROW_END_HOURS)
+        cause = _cause_of_hours(hours, slack + rounding, is_final=is_final, rounded_up=rounded_up)
         yield _difference(cause, cell, of_hours, hours=hours)
     yield from _of_prices(cell, whole - of_hours - of_excess)
 
@@ -240,7 +269,7 @@ def _of_prices(cell: _Cell, of_price: Fraction) -> Iterator[Difference]:
     of_rest = of_price - of_plan
     if of_plan >= NO_PRICE_USD:
         their_price = theirs.committed_usd / theirs.committed_hours if theirs.committed_hours else None
-        yield _difference(Cause.PRICE, cell, of_plan, prices=(ours.price_usd, their_price))
+        yield _of_a_price(cell, of_plan, their_price)
     elif of_plan <= -NO_PRICE_USD:
         yield _difference(Cause.NOT_METERED, cell, of_plan, what=BillKind.COMMITMENT.value)
     else:
@@ -248,18 +277,44 @@ def _of_prices(cell: _Cell, of_price: Fraction) -> Iterator[Difference]:
     if abs(of_rest) >= NO_PRICE_USD:
         hours = theirs.hours - theirs.committed_hours
         their_price = (theirs.usd - theirs.committed_usd) / hours if hours else None
-        yield _difference(Cause.PRICE, cell, of_rest, prices=(ours.price_usd, their_price))
+        yield _of_a_price(cell, of_rest, their_price)
     else:
         yield _difference(Cause.BELOW_A_CENT, cell, of_rest)
 
 
+def _of_a_price(cell: _Cell, usd: Fraction, their_price: Fraction | None) -> Difference:
+    """An amount without any hours has no price that could differ."""
+    cause = Cause.AMOUNT if their_price is None or cell.ours.price_usd is None else Cause.PRICE
+    return _difference(cause, cell, usd, prices=(cell.ours.price_usd, their_price))
+
+
+def _of_a_disk(cell: _Cell, *, is_final: bool) -> list[Difference]:
+    """Compared by GB-months. Empty where a side has none."""
+    ours, theirs = cell.ours, cell.theirs
+    price = ours.disk_price_usd
+    if not (ours.rows and theirs.rows) or ours.without_gb_months or theirs.without_gb_months or price is None:
+        return []
+    first, last = month_of(cell.from_wall)
+    less = Cause.THEIRS_MISSING if is_final else Cause.NOT_FINAL
+    parts = disk_parts(ours.as_disk, theirs.as_disk, price, theirs.rounding, (last - first) // NS_PER_HOUR, less)
+    their_price = theirs.usd / theirs.gb_months if theirs.gb_months else None
+    found = []
+    for part in parts:
+        prices = (price, their_price) if part.has_prices else (None, None)
+        one = _difference(part.cause, cell, part.usd, hours=part.hours, prices=prices)
+        one.per = Unit.GB_MONTH.value if part.has_prices else one.per
+        one.gb_months = (ours.gb_months, theirs.gb_months) if part.has_quantities else None
+        found.append(one)
+    return found
+
+
 def _of_amounts(cell: _Cell, whole: Fraction, *, is_final: bool) -> Difference:
-    """If a side has no hours, only its presence says more than the amount."""
+    """If a side has no quantity, only its presence says more than the amount."""
     if not cell.theirs.rows:
         return _difference(Cause.THEIRS_MISSING if is_final else Cause.NOT_FINAL, cell, whole)
     if not cell.ours.rows:
         return _difference(Cause.OURS_MISSING, cell, whole)
-    return _difference(Cause.BELOW_A_CENT if abs(whole) < NO_PRICE_USD else Cause.PRICE, cell, whole)
+    return _difference(Cause.BELOW_A_CENT if abs(whole) < NO_PRICE_USD else Cause.AMOUNT, cell, whole)
 
 
 def _cause_of_hours(hours: Fraction, slack: Fraction, *, is_final: bool, rounded_up: bool) -> Cause:

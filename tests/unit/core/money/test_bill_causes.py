@@ -262,14 +262,14 @@ def test_gpu_hours_of_time_that_nobody_metered_make_no_other_number_of_gpus() ->
         result = compare(ours(hours), [whole])
         assert told(result) == [(Cause.OURS_MISSING, "i-0aaa", (72 - hours) * PRICE)]
     dearer = compare(ours(36), [replace(whole, usd=72 * (PRICE + 7))])
-    assert causes(dearer) == [(Cause.PRICE, "i-0aaa")], "neither price nor hours tell: amounts alone"
+    assert causes(dearer) == [(Cause.AMOUNT, "i-0aaa")], "neither price nor hours tell: amounts alone"
     assert dearer.differences[0].our_prices is None
 
 
 def test_gpu_hours_that_no_number_of_gpus_explains_are_compared_by_their_amounts() -> None:
     lines = theirs(72, hours=None, gpu_hours=Fraction(37, 10), usd=PRICE + 1)
     result = compare(ours(72), lines)
-    assert told(result) == [(Cause.PRICE, "i-0aaa", Fraction(72))]
+    assert told(result) == [(Cause.AMOUNT, "i-0aaa", Fraction(72))]
     assert result.differences[0].our_prices is None
 
 

@@ -117,7 +117,14 @@ def test_a_bill_that_reaches_its_end_is_final() -> None:
     assert (one.cause, one.hours) == (Cause.THEIRS_MISSING, Fraction(-1, 2))
 
 
-@pytest.mark.parametrize(("billed_hours", "cause"), [("0.51", Cause.GRANULARITY), ("0.6", Cause.OURS_MISSING)])
+@pytest.mark.parametrize(
+    ("billed_hours", "cause"),
+    [
+        ("0.51", Cause.GRANULARITY),
+        (Fraction("0.516666667"), Cause.GRANULARITY),
+        ("0.6", Cause.OURS_MISSING),
+    ],
+)
 def test_less_than_a_minute_is_how_they_bill(billed_hours: str, cause: Cause) -> None:
     ours = [charge("2026-11-02T10:00:00Z", 0.5), charge("2026-11-03T10:00:00Z", 0.25)]
     theirs = [billed("2026-11-02T10:00:00Z", billed_hours), billed("2026-11-03T10:00:00Z", "0.25")]
@@ -170,7 +177,7 @@ def test_a_disk_that_both_know_is_compared_by_its_amount() -> None:
         "2026-11-01", kind=BillKind.STORAGE, resource="vol-0bbb", length=UNTIL - SINCE, usd=Fraction(45), hours=None
     )
     one = only([month], [line])
-    assert (one.cause, one.resource, one.usd) == (Cause.PRICE, "vol-0bbb", 45 - Fraction(month.usd_micros, 10**6))
+    assert (one.cause, one.resource, one.usd) == (Cause.AMOUNT, "vol-0bbb", 45 - Fraction(month.usd_micros, 10**6))
     assert one.our_prices is None
 
 

@@ -20,7 +20,7 @@ from governor.text.screen import screen_of
 if TYPE_CHECKING:
     from governor.core.money.reports.audit import Audited, BilledAfter, Halted
     from governor.core.money.reports.bill import Bill
-    from governor.core.money.reports.bill_reading import Shift
+    from governor.core.money.reports.bill_zone import Shift
     from governor.wire.bill_map import BillMap
 
 _HEAD: Final = ("INCIDENT", "RUN", "VERIFIED (UTC)", "RESOURCE", "KIND")
@@ -50,7 +50,8 @@ def audit(
     was; with 1 when a part of the ledger cannot be read.
     """
     from governor.core.money.reports.audit import audit as beside
-    from governor.core.money.reports.bill_reading import has_amounts_only, metered_hours, read_as_ours, shift_of
+    from governor.core.money.reports.bill_reading import has_amounts_only, metered_hours, read_as_ours
+    from governor.core.money.reports.bill_zone import shift_of
 
     settings = settings_from(config)
     state_dir = settings.paths.state_dir
@@ -60,7 +61,7 @@ def audit(
     unread = Unread(scope)
     own = [charge for charge in charges_in(state_dir, scope, unread) if is_of(charge, resources)]
     found = read_as_ours(found, own, settings.price.gpus)
-    shift = shift_of(found, metered_hours(own))
+    shift = shift_of(found, own)
     found = shift.taken_off(found) if shift is not None else found
     audited = beside(halts, found, own)
     agrees = all(one.agrees for one in audited)

@@ -18,7 +18,7 @@ from governor.core.base.units import NS_PER_HOUR, utc_text
 if TYPE_CHECKING:
     from governor.core.money.charges import Charge
     from governor.core.money.reports.bill import Bill
-    from governor.core.money.reports.bill_reading import Shift
+    from governor.core.money.reports.bill_zone import Shift
     from governor.wire.bill_map import BillMap
 
 MAPS_FILE: Final = "bill_maps.json"
@@ -162,5 +162,27 @@ def shift_row(shift: Shift | None) -> dict[str, Any]:
     """`shift_changes`: where clocks change within the bill, its own time then, and the shift from then on."""
     change = None
     if shift is not None and shift.changes_at is not None:
-        change = {"at": utc_text(shift.changes_at * NS_PER_HOUR).rstrip("Z"), "shift_hours": shift.then}
-    return {"shift_hours": shift.hours if shift is not None else 0, "shift_changes": change}
+        change = {
+            "at": utc_text(shift.changes_at * NS_PER_HOUR).rstrip("Z"),
+            "shift_hours": _in_hours(shift, shift.then),
+        }
+    return {"shift_hours": _in_hours(shift, shift.hours) if shift is not None else 0, "shift_changes": change}
+
+
+def _in_hours(shift: Shift, hours: int) -> float:
+    return hours + shift.minutes / 60 if shift.minutes else hours
+
+
+def shift_text(shift: Shift) -> str:
+    """One line about times that are not ours."""
+
+    def beside(hours: int) -> str:
+        of_hours, minutes = divmod(abs(60 * hours + shift.minutes), 60)
+        told = f"{of_hours} h {minutes} min" if minutes else f"{of_hours} h"
+        return f"{told} {'before' if hours < 0 else 'after'} ours" if of_hours or minutes else "as ours"
+
+    text = beside(shift.hours)
+    if shift.changes_at is not None:
+        when = utc_text(shift.changes_at * NS_PER_HOUR).rstrip("Z").replace("T", " ").removesuffix(":00")
+        text += f", and {beside(shift.then)} from {when} of its own on, where clocks change"
+    return f"its times lie {text}: compared so moved"

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from governor.cli.common import ExitCode, Failed, config_option, exits, json_option, print_json, settings_from
-from governor.cli.cost.bill_file import AMOUNTS_ONLY, bill_options, is_of, read_bill_file, shift_row
+from governor.cli.cost.bill_file import AMOUNTS_ONLY, bill_options, is_of, read_bill_file, shift_row, shift_text
 from governor.cli.cost.charges import Unread, charges_in, scope_of, time_options
-from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, utc_text
+from governor.core.base.units import NS_PER_DAY, utc_text
 from governor.core.money.reports.cost import decimal_text, rounded_together
 from governor.text.screen import screen_of
 
 if TYPE_CHECKING:
     from governor.core.money.charges import Charge
     from governor.core.money.reports.bill import Bill, Cause, Difference
-    from governor.core.money.reports.bill_reading import Shift
+    from governor.core.money.reports.bill_zone import Shift
     from governor.core.money.reports.reconcile import Reconciliation
     from governor.wire.bill_map import BillMap
 
@@ -52,7 +52,8 @@ def reconcile(
     reservations), with 6 when more than that differs, as a disk that nobody meters; with 1 when a part of the ledger
     cannot be read.
     """
-    from governor.core.money.reports.bill_reading import has_amounts_only, metered_hours, read_as_ours, shift_of
+    from governor.core.money.reports.bill_reading import has_amounts_only, metered_hours, read_as_ours
+    from governor.core.money.reports.bill_zone import shift_of
     from governor.core.money.reports.reconcile import reconcile as compare
 
     settings = settings_from(config)
@@ -60,7 +61,7 @@ def reconcile(
     found = read_bill_file(bill, state_dir, form, columns, resources, since, until)
     own, unread, window = _charged(state_dir, bill, found, resources, since, until)
     read, hours = read_as_ours(found, own, settings.price.gpus), metered_hours(own)
-    shift, amounts_only = shift_of(read, hours), has_amounts_only(read, hours)
+    shift, amounts_only = shift_of(read, own), has_amounts_only(read, hours)
     if shift is not None:
         found = shift.taken_off(found)
         own, unread, window = _charged(state_dir, bill, found, resources, since, until)
@@ -128,7 +129,7 @@ def _print(result: Reconciliation, path: str, bill: Bill, shift: Shift | None, *
     times = f"{_short(result.since)} to {_short(result.until)} UTC"
     click.echo(f"{path}: {bill.form}, {bill.rows} rows, {times}, by the {result.per}")
     if shift is not None:
-        click.echo(f"its times lie {_shifted(shift)}: compared so moved")
+        click.echo(shift_text(shift))
     if amounts_only:
         click.echo(AMOUNTS_ONLY)
     for name, amount in (("bill", theirs), ("ledger", ours), ("difference", theirs - ours)):
@@ -198,7 +199,7 @@ def _reason(one: Difference) -> str:
     if one.cause is Cause.NOT_METERED:
         return "" if one.is_explained else "it costs money"
     if one.hours is not None and abs(one.hours) == 1 and one.to_wall - one.from_wall == NS_PER_DAY:
-        from governor.core.money.reports.bill_reading import clocks_change_on
+        from governor.core.money.reports.bill_zone import clocks_change_on
 
         if clocks_change_on(one.from_wall // NS_PER_DAY):
             return f"clocks change on this day: in local time it has {24 + int(one.hours)} hours"
@@ -239,16 +240,6 @@ def _dollars(amount: int, scale: int, digits: int) -> str:
 
 def _decimal(value: Fraction, digits: int) -> str:
     return decimal_text(value.numerator, value.denominator, digits)
-
-
-def _shifted(shift: Shift) -> str:
-    def beside(hours: int) -> str:
-        return f"{abs(hours)} h {'before' if hours < 0 else 'after'} ours" if hours else "as ours"
-
-    if shift.changes_at is None:
-        return beside(shift.hours)
-    when = _short(shift.changes_at * NS_PER_HOUR)
-    return f"{beside(shift.hours)}, and {beside(shift.then)} from {when} of its own on, where clocks change"
 
 
 # --- for programs

@@ -1,29 +1,20 @@
-"""What the lines of a bill mean for machines of the ledger: their kind, hours of one GPU, and hours of another zone."""
+"""What the lines of a bill mean for machines of the ledger: their kind, and hours of one GPU."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, civil_of, hour_of
+from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, hour_of
 from governor.core.money.charges import Charge, LineKind, Unit
 from governor.core.money.prices import GPUS_MAX
 from governor.core.money.reports.bill import Bill, BillKind, BillLine, short_resource
-from governor.core.money.reports.cost import slices
+from governor.core.money.reports.cost import moved_period, slices
 from governor.core.money.reports.focus import resource_id
 
-# Sundays of a month on which clocks change, in Europe, America, Australia or New Zealand. -1: the last one.
-_CHANGE_WEEKS: Final[Mapping[int, tuple[int, ...]]] = {3: (2, -1), 4: (1,), 9: (-1,), 10: (1, -1), 11: (1,)}
-# Hours that are billed of an hour that is there twice: both were used in part at least.
-_TWICE_MIN: Final = 1.5
-_BETTER_MIN: Final = 0.5
-# Zones of the world lie within 14 hours of UTC.
-SHIFT_HOURS_MAX: Final = 14
-# A start and an end that lie elsewhere: less is no shift.
-_SHIFTED_HOURS_MIN: Final = 2.0
 # Of the ratio of GPU-hours to hours: what a start and an end within an hour are rounded by.
 _RATIO_SLACK: Final = Fraction(1, 50)
 # Of the ratio of prices: another price is not another number of GPUs.
@@ -34,14 +25,15 @@ _PRICES_APART: Final = Fraction(3, 2)
 Hours = Mapping[str, Mapping[int, int]]  # Of each machine: the full hour -> nanoseconds of it.
 
 
-def metered_hours(charges: Iterable[Charge]) -> Hours:
-    """The metered compute of each machine, by the clock's hour."""
+def metered_hours(charges: Iterable[Charge], zone_ns: int = 0) -> Hours:
+    """The metered compute of each machine, by the hour of a clock that is ahead of UTC by so much."""
+    by_hours = moved_period(hour_of, zone_ns)
     hours: dict[str, Counter[int]] = {}
     for charge in charges:
         if charge.line.kind is LineKind.COMPUTE and charge.line.unit is Unit.HOUR:
             machine = hours.setdefault(short_resource(resource_id(charge)), Counter())
-            for part in slices(charge, hour_of):
-                machine[part.from_wall // NS_PER_HOUR] += part.quantity
+            for part in slices(charge, by_hours):
+                machine[(part.from_wall + zone_ns) // NS_PER_HOUR] += part.quantity
     return hours
 
 
@@ -128,132 +120,3 @@ def _gpus_of(
 def _whole(ratio: Fraction, slack: Fraction) -> int | None:
     whole = round(ratio)
     return whole if 1 <= whole <= GPUS_MAX and abs(ratio - whole) <= slack * whole else None
-
-
-@dataclass(frozen=True, slots=True)
-class Shift:
-    """By how many whole hours the times of a bill lie later than the ledger's, as those in local time do.
-
-    `changes_at`: where clocks change between its first row and its last, when that is, in the bill's own times (its
-    hour 0 is 1970-01-01T00:00); from then on `then` hours.
-    """
-
-    hours: int
-    changes_at: int | None = None
-    then: int = 0
-
-    @property
-    def twice(self) -> int | None:
-        """The hour that is there twice, where clocks go back."""
-        return self.changes_at - 1 if self.changes_at is not None and self.then < self.hours else None
-
-    def taken_off(self, bill: Bill) -> Bill:
-        """The bill in the ledger's time. Of the rows of an hour that is there twice, the first half is of the first."""
-        if self.changes_at is None:
-            return bill.moved(-self.hours * NS_PER_HOUR)
-        left: Counter[str] = Counter()
-        for line in bill.lines:
-            left[_series(line)] += line.from_wall // NS_PER_HOUR == self.twice
-        half = {name: count // 2 for name, count in left.items()}
-        lines = []
-        for line in bill.lines:
-            hour = line.from_wall // NS_PER_HOUR
-            is_late = hour >= self.changes_at
-            if hour == self.twice:
-                left[_series(line)] -= 1
-                is_late = left[_series(line)] < half[_series(line)]
-            lines.append(line.moved(-(self.then if is_late else self.hours) * NS_PER_HOUR))
-        since, until = bill.since - self.hours * NS_PER_HOUR, bill.until - self.then * NS_PER_HOUR
-        return replace(bill, lines=tuple(lines), since=since, until=until)
-
-
-def _series(line: BillLine) -> str:
-    return f"{line.kind.value} {line.resource}"
-
-
-def shift_of(bill: Bill, ours: Hours) -> Shift | None:
-    """By how much the bill lies later than the ledger; None where it does not.
-
-    It is a shift if all machines fit better with it, and what fits no longer is less than half of before.
-    """
-    theirs = _billed_hours(bill.lines, ours)
-    if not theirs:
-        return None
-    off = {shift: [_off(theirs[name], ours[name], shift) for name in theirs] for shift in _shifts()}
-    now = off[0]
-    ordered = sorted(_shifts(), key=lambda shift: (sum(off[shift]), abs(shift)))
-    best, second = ordered[0], ordered[1]
-    if sum(off[best]) >= 1 and (change := _change_of(bill, ours, theirs, best, off)) is not None:
-        return change
-    is_clear = sum(off[best]) < sum(off[second]) - 1
-    fits = all(moved <= before for moved, before in zip(off[best], now, strict=True))
-    less = sum(now) - sum(off[best])
-    is_shift = best and is_clear and fits and less >= max(_SHIFTED_HOURS_MIN, sum(now) / 2)
-    return Shift(best) if is_shift else None
-
-
-def _change_of(
-    bill: Bill, ours: Hours, theirs: Mapping[str, Mapping[int, float]], best: int, off: Mapping[int, Sequence[float]]
-) -> Shift | None:
-    """The shift of a bill in local time over a change of clocks: an hour is there twice, or one within is missing.
-
-    With it all machines fit as well as without any, and together at least half an hour better than by a constant one.
-    """
-    hours = [hour for machine in theirs.values() for hour in machine]
-    for changes_at in _clock_changes(min(hours), max(hours)):
-        is_twice = any(machine.get(changes_at - 1, 0.0) > _TWICE_MIN for machine in theirs.values())
-        is_gap = not is_twice and all(changes_at not in machine for machine in theirs.values())
-        for before in (best - 1, best, best + 1) if is_twice or is_gap else ():
-            shift = Shift(before, changes_at, before + (1 if is_gap else -1))
-            # A bill in UTC has double and missing hours of its own. Beside it is London's time, at its own hour alone.
-            if 0 in (before, shift.then) and (before + shift.then != 1 or changes_at % 24 != 2 - shift.then):
-                continue
-            moved = _billed_hours(shift.taken_off(bill).lines, ours)
-            found = [_off(moved[name], ours[name], 0) for name in theirs]
-            fits = all(after <= now for after, now in zip(found, off[0], strict=True))
-            if fits and sum(found) < sum(off[best]) - _BETTER_MIN:
-                return shift
-    return None
-
-
-def clocks_change_on(day: int) -> bool:
-    """Whether somewhere clocks change on this day, as a number since 1970-01-01."""
-    _, month, of_month = civil_of(day)
-    weeks = _CHANGE_WEEKS.get(month, ())
-    is_last = civil_of(day + 7)[1] != month
-    return (day + 4) % 7 == 0 and (-(-of_month // 7) in weeks or (is_last and -1 in weeks))
-
-
-def _clock_changes(first: int, last: int) -> Iterator[int]:
-    """The hours within at which somewhere clocks change, by their own time: on some Sundays, from one to four."""
-    for day in range(first // 24, last // 24 + 1):
-        if clocks_change_on(day):
-            yield from (24 * day + hour for hour in (1, 2, 3, 4) if first < 24 * day + hour < last)
-
-
-def _shifts() -> Sequence[int]:
-    return range(-SHIFT_HOURS_MAX, SHIFT_HOURS_MAX + 1)
-
-
-def _billed_hours(lines: Iterable[BillLine], ours: Hours) -> dict[str, dict[int, float]]:
-    """Of the machines that both sides have, by the clock's hour. Empty where the bill is coarser than hours."""
-    hours: dict[str, dict[int, float]] = {}
-    for line in lines:
-        if line.kind is not BillKind.COMPUTE or line.resource not in ours or line.hours is None:
-            continue
-        if line.to_wall - line.from_wall > NS_PER_HOUR:
-            return {}
-        machine = hours.setdefault(line.resource, {})
-        # A row that lies across two hours is no sign of a shift by whole ones.
-        at, after = line.from_wall // NS_PER_HOUR, line.from_wall % NS_PER_HOUR + line.to_wall - line.from_wall
-        late = max(0, after - NS_PER_HOUR) / (line.to_wall - line.from_wall or 1)
-        machine[at] = machine.get(at, 0.0) + float(line.hours) * (1 - late)
-        if late:
-            machine[at + 1] = machine.get(at + 1, 0.0) + float(line.hours) * late
-    return hours
-
-
-def _off(theirs: Mapping[int, float], ours: Mapping[int, int], shift: int) -> float:
-    """The hours that do not fit. An hour that is billed twice is no sign of a shift."""
-    hours = ours.keys() | {at - shift for at in theirs}
-    return sum(abs(min(theirs.get(at + shift, 0.0), 1.0) - ours.get(at, 0) / NS_PER_HOUR) for at in hours)

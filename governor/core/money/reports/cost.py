@@ -122,6 +122,18 @@ def _of_payer(name_of: Callable[[Payer], str]) -> Callable[[Charge], str]:
 stage_of: Final = _of_payer(lambda payer: payer.stage or NO_STAGE)
 
 
+def moved_period(period: Period, zone_ns: int) -> Period:
+    """The same periods by a clock that is ahead by so much."""
+    if not zone_ns:
+        return period
+
+    def moved(at: int) -> tuple[int, int]:
+        start, end = period(at + zone_ns)
+        return start - zone_ns, end - zone_ns
+
+    return moved
+
+
 def slices(charge: Charge, period: Period) -> Iterator[Charge]:
     """Cut a charge at the bounds of its periods. The parts add up to it exactly."""
     start, end = int(charge.from_wall), int(charge.to_wall)

@@ -13,7 +13,7 @@ from governor.core.money.reports.bill import Bill, BillLine, Difference, joined,
 from governor.core.money.reports.bill_book import alone, taken
 from governor.core.money.reports.bill_reading import read_as_ours
 from governor.core.money.reports.cells import Cells
-from governor.core.money.reports.cost import Period
+from governor.core.money.reports.cost import Period, moved_period
 from governor.core.money.reports.focus import resource_id
 
 _Known = set[tuple[str, LineKind]]  # The lines that our ledger has charges of.
@@ -49,7 +49,11 @@ def reconcile(
     ours = Fraction(sum(charge.usd_micros for charge in own), MICROS_PER_USD)
     longest, ends = _reach(bill, lines, known)
     per = {kind: _name_of(longest.get(kind, 0)) for kind in LineKind}
-    cells = Cells({kind: _PERIODS[name] for kind, name in per.items()}, since, until)
+    periods = {
+        kind: _own_period(name, [line for line in lines if line.kind.metered_as is kind], known)
+        for kind, name in per.items()
+    }
+    cells = Cells(periods, since, until)
     for charge in own:
         cells.enter_ours(charge)
     for line in lines:
@@ -58,7 +62,7 @@ def reconcile(
         else:
             parts.append(alone(line, known))
     # From its last period on a bill that ends early is not final.
-    parts += cells.differences({kind: _PERIODS[per[kind]](end - 1)[0] for kind, end in ends.items() if end < until})
+    parts += cells.differences({kind: periods[kind](end - 1)[0] for kind, end in ends.items() if end < until})
     return Reconciliation(since, until, per[LineKind.COMPUTE], ours, theirs, tuple(joined(parts)))
 
 
@@ -86,6 +90,26 @@ def _reach(bill: Bill, lines: Iterable[BillLine], known: _Known) -> tuple[dict[L
         sizes[kind] = max(sizes.get(kind, 0), length)
         ends[kind] = max(ends.get(kind, line.to_wall), line.to_wall)
     return longest | of_ours, ends
+
+
+def _own_period(name: str, lines: Iterable[BillLine], known: _Known) -> Period:
+    """The bill's own hours, days or months, where all full ones begin at an equal time: at 18:30, as in India."""
+    period, length = _PERIODS[name], NS_PER_HOUR if name == "hour" else NS_PER_DAY
+    begins = {
+        line.from_wall % length
+        for line in lines
+        if (line.resource, line.kind.metered_as) in known and line.to_wall - line.from_wall >= length
+    }
+    if len(begins) != 1:
+        return period
+    [late] = begins
+    if name != "month":
+        return moved_period(period, -late)
+    of_months = {line.from_wall for line in lines if line.to_wall - line.from_wall > NS_PER_DAY}
+    for zone_ns in (-late, length - late) if late else ():
+        if all(period(at + zone_ns)[0] == at + zone_ns for at in of_months):
+            return moved_period(period, zone_ns)
+    return period
 
 
 def _name_of(longest_ns: int) -> str:

@@ -1,0 +1,124 @@
+"""Bills by clocks that differ from ours by no whole hours, and bills by days that begin elsewhere."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, NS_PER_MINUTE, parse_utc
+from governor.core.money.charges import Charge
+from governor.core.money.reports.bill import Bill, BillLine, Cause
+from governor.core.money.reports.bill_zone import Shift, shift_of
+from governor.core.money.reports.reconcile import reconcile
+from tests.unit.core.money.test_bill_causes import ours, theirs, told
+from tests.unit.core.money.test_reconcile import PRICE, billed
+from tests.unit.cost.ledger_file import charge
+
+BEGIN = parse_utc("2026-11-10T08:00:00Z")
+YEAR = (parse_utc("2026-01-01"), parse_utc("2027-01-01"))
+
+
+def as_shift(minutes: int) -> Shift:
+    hours, rest = divmod(minutes, 60)
+    return Shift(hours, minutes=rest)
+
+
+def compared(charges: list[Charge], lines: list[BillLine]) -> tuple[Shift | None, list[tuple[Cause, str, Fraction]]]:
+    """As the command does: what is shifted is compared so moved."""
+    bill = Bill("test", tuple(replace(line, billed_from=YEAR[0], billed_to=YEAR[1]) for line in lines), *YEAR)
+    shift = shift_of(bill, charges)
+    moved = bill if shift is None else shift.taken_off(bill)
+    return shift, told(reconcile(charges, moved, moved.since, moved.until))
+
+
+def by_their_clock(charges: list[Charge], minutes: int, length: int) -> list[BillLine]:
+    """By the hours or the days of another clock, each with what was used of it."""
+    used: dict[int, int] = defaultdict(int)
+    for one in charges:
+        for at in range(one.from_wall, one.to_wall, 15 * NS_PER_MINUTE):
+            own = at + minutes * NS_PER_MINUTE
+            used[own - own % length] += 15 * NS_PER_MINUTE
+    row = billed("2026-11-02")
+    return [
+        replace(row, from_wall=at, to_wall=at + length, hours=hours, usd=hours * PRICE)
+        for at, ns in used.items()
+        if (hours := Fraction(ns, NS_PER_HOUR))
+    ]
+
+
+@pytest.mark.parametrize("minutes", [330, 345, -210, 570, 765])
+@pytest.mark.parametrize("aligned", [True, False], ids=["its full hours", "our full hours"])
+def test_zones_of_half_and_quarter_hours_are_shifts(minutes: int, aligned: bool) -> None:
+    charges = ours(72, begin=BEGIN)
+    lines = by_their_clock(charges, minutes, NS_PER_HOUR)
+    if not aligned:
+        lines = [line.moved(minutes * NS_PER_MINUTE) for line in theirs(72, begin=BEGIN)]
+    assert compared(charges, lines) == (as_shift(minutes), [])
+
+
+def test_a_zone_of_half_hours_is_found_beside_an_outage_and_a_double_hour() -> None:
+    charges = [*ours(40, begin=BEGIN), *ours(26, begin=BEGIN + 46 * NS_PER_HOUR)]
+    lines = [line.moved(330 * NS_PER_MINUTE) for line in theirs(72, begin=BEGIN)]
+    shift, found = compared(charges, [*lines, lines[10]])
+    assert shift == as_shift(330)
+    assert found == [(Cause.OURS_MISSING, "i-0aaa", 6 * PRICE), (Cause.TOO_MANY_HOURS, "i-0aaa", PRICE)]
+
+
+def test_a_zone_is_no_reason_for_half_an_hour_that_is_missing() -> None:
+    charges = [charge("2026-11-10T08:30:00Z", 0.5), *ours(71, begin=BEGIN + NS_PER_HOUR)]
+    moved = [line.moved(5 * NS_PER_HOUR) for line in theirs(72, begin=BEGIN)]
+    lines = [replace(moved[0], hours=Fraction(1)), *moved[1:]]
+    shift, found = compared(charges, lines)
+    assert (shift, sum(usd for _, _, usd in found)) == (Shift(5), PRICE / 2)
+
+
+@pytest.mark.parametrize("length", [NS_PER_HOUR, NS_PER_DAY], ids=["hours", "days"])
+def test_times_with_an_offset_of_half_hours_are_cut_at_their_own_hours(length: int) -> None:
+    """Its rows begin at 18:30 in UTC. Their first and last are used in part, and lie across two of our hours."""
+    charges = ours(72, begin=BEGIN)
+    lines = [line.moved(-330 * NS_PER_MINUTE) for line in by_their_clock(charges, 330, length)]
+    assert compared(charges, lines) == (None, [])
+
+
+@pytest.mark.parametrize("minutes", [420, -300, 330, 345])
+@pytest.mark.parametrize("amounts", [False, True], ids=["hours", "amounts"])
+def test_a_bill_by_the_days_of_another_zone_is_a_shift(minutes: int, amounts: bool) -> None:
+    charges = ours(70, begin=BEGIN)
+    lines = by_their_clock(charges, minutes, NS_PER_DAY)
+    lines = [replace(line, hours=None) if amounts else line for line in lines]
+    assert compared(charges, lines) == (as_shift(minutes), [])
+
+
+def test_days_that_lack_hours_at_one_end_alone_are_no_shift() -> None:
+    charges = ours(63, begin=BEGIN + 7 * NS_PER_HOUR)
+    lines = by_their_clock(ours(70, begin=BEGIN), 0, NS_PER_DAY)
+    assert compared(charges, lines) == (None, [(Cause.OURS_MISSING, "i-0aaa", 7 * PRICE)])
+
+
+@pytest.mark.parametrize("minutes", [420, 330])
+def test_amounts_by_the_hour_in_local_time_are_a_shift(minutes: int) -> None:
+    lines = [line.moved(minutes * NS_PER_MINUTE) for line in theirs(72, begin=BEGIN, hours=None)]
+    assert compared(ours(72, begin=BEGIN), lines) == (as_shift(minutes), [])
+
+
+@pytest.mark.parametrize(
+    ("at", "before", "then"),
+    [
+        pytest.param("2026-04-04T16:30:00Z", 630, 570, id="Adelaide, autumn"),
+        pytest.param("2026-03-08T05:30:00Z", -210, -150, id="St. John's, spring"),
+    ],
+)
+def test_clocks_change_in_zones_of_half_hours_too(at: str, before: int, then: int) -> None:
+    change, begin = parse_utc(at), parse_utc(at) - 39 * NS_PER_HOUR // 2
+    charges = ours(48, begin=begin)
+    row = theirs(1, hours=Fraction(1, 2), usd=PRICE / 2)[0]
+    halves = range(begin, begin + 48 * NS_PER_HOUR, NS_PER_HOUR // 2)
+    own = [at + (before if at < change else then) * NS_PER_MINUTE for at in halves]
+    wall = [replace(row, from_wall=at, to_wall=at + NS_PER_HOUR // 2) for at in own]
+    shift, found = compared(charges, wall)
+    assert found == []
+    assert shift is not None
+    assert (60 * shift.hours + shift.minutes, 60 * shift.then + shift.minutes) == (before, then)

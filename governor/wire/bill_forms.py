@@ -50,6 +50,7 @@ _DISK_UNIT: Final = re.compile(r"(?:gi?b|gigabyte|gibibyte)s?[-_ /]?(mo|months?|
 class TimeUnit:
     hours: Fraction
     of_a_gpu: bool
+    is_assumed: bool = False
 
 
 @lru_cache(maxsize=1_024)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import chain, islice
@@ -36,7 +36,7 @@ PERIODS: Final = ("hour", "day", "month")
 _AHEAD: Final = 1_000
 # A row may bill an hour twice. One with more is about a longer time than its date says.
 _CLOCKS_MAX: Final = 3
-_HOURS: Final = TimeUnit(Fraction(1), of_a_gpu=False)
+_HOURS: Final = TimeUnit(Fraction(1), of_a_gpu=False, is_assumed=True)
 _MONTH_NS_MAX: Final = 31 * NS_PER_DAY
 _DATE_ONLY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _EPOCH: Final = re.compile(r"[0-9]{10}(?:\.[0-9]{1,9})?|[0-9]{13}")
@@ -216,11 +216,15 @@ def _line(row: Row, unit: TimeUnit | None, per: str | None, lone: str) -> BillLi
     start, end = _times(row, per, hours)
     most_ns = (end - start) * _CLOCKS_MAX
     if (hours and _lasts(hours) > most_ns) or (gpu_hours and _lasts(gpu_hours) > most_ns * GPUS_MAX):
-        text = f"{row.said('hours')} is more than a {per or 'row'} has: name its end by end=, or say per=month"
+        text = f"{row.said('hours')} is more than a {per or 'row'} has"
+        text += ": name its end by end=, or say per=month, or unit=gpu-hours"
         raise row.error("hours", text)
     resource = short_resource(row.cells.get("resource", "")) or lone
     gb_months = _gb_months(row) if kind is BillKind.STORAGE and unit is None else None
-    return BillLine(resource, kind, start, end, *month_of(start), usd, hours, False, gpu_hours, no_kind, gb_months)
+    open_end = not row.cells.get("end") and per not in ("day", "month")
+    is_assumed = in_unit is not None and in_unit.is_assumed
+    line = BillLine(resource, kind, start, end, *month_of(start), usd, hours, False, gpu_hours, no_kind, gb_months)
+    return replace(line, is_end_assumed=open_end, is_unit_assumed=is_assumed) if open_end or is_assumed else line
 
 
 def _gb_months(row: Row) -> Fraction | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from governor.cli.common import ExitCode, complain, config_option, exits, json_option, print_json, settings_from
-from governor.cli.cost.bill_file import AMOUNTS_ONLY, bill_options, is_of, read_bill_file, shift_row
+from governor.cli.cost.bill_file import bill_options, is_of, notes, read_bill_file, shift_row
 from governor.cli.cost.charges import Scope, Unread, charges_in
 from governor.core.base.units import utc_text
 from governor.core.money.reports.cost import decimal_text
@@ -68,7 +68,8 @@ def audit(
     if as_json:
         print_json(_document(bill, found, audited, unread.count, shift, agrees=agrees))
     else:
-        _print(bill, found, audited, agrees=agrees, amounts_only=has_amounts_only(found, metered_hours(own)))
+        amounts_only = has_amounts_only(found, metered_hours(own))
+        _print(bill, found, audited, notes(found, shift, amounts_only=amounts_only), agrees=agrees)
     unread.end()
     if not agrees:
         raise click.exceptions.Exit(ExitCode.DIFFERS)
@@ -97,12 +98,13 @@ def _halts(config: Path | None, resources: tuple[str, ...]) -> list[Halted]:
 # --- for people
 
 
-def _print(path: str, bill: Bill, audited: Sequence[Audited], *, agrees: bool, amounts_only: bool) -> None:
+def _print(path: str, bill: Bill, audited: Sequence[Audited], told: Sequence[str], *, agrees: bool) -> None:
+    from governor.core.money.reports.bill import CENT_USD
     from governor.text.table import Head, plain, render_rows
 
     click.echo(f"{path}: {bill.form}, {bill.rows} rows, {utc_text(bill.since)} to {utc_text(bill.until)}")
-    if amounts_only:
-        click.echo(AMOUNTS_ONLY)
+    for note in told:
+        click.echo(note)
     if not audited:
         click.echo("no halt in the time of this bill")
         return
@@ -113,7 +115,12 @@ def _print(path: str, bill: Bill, audited: Sequence[Audited], *, agrees: bool, a
     late = [part for one in audited for part in one.billed if part.differs]
     verified = sum(one.halted.verified_wall is not None for one in audited)
     if agrees:
-        click.echo(f"agrees: nothing was billed after {verified} verified halt{'' if verified == 1 else 's'}")
+        # Rounding, and what is below a cent.
+        beside = sum((part.usd for one in audited for part in one.billed), Fraction(0))
+        beyond = (
+            f" but {_dollars(beside)} of rounding" if beside >= CENT_USD else " of a cent or more" if beside else ""
+        )
+        click.echo(f"agrees: nothing{beyond} was billed after {verified} verified halt{'' if verified == 1 else 's'}")
     else:
         total = sum((part.usd for part in late), Fraction(0))
         click.echo(f"differs: {_dollars(total)} was billed after billing had ended")

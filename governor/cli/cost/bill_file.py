@@ -173,9 +173,19 @@ def _in_hours(shift: Shift, hours: int) -> float:
     return hours + shift.minutes / 60 if shift.minutes else hours
 
 
-def shift_text(shift: Shift) -> str:
-    """One line about times that are not ours."""
+def notes(bill: Bill, shift: Shift | None, *, amounts_only: bool) -> list[str]:
+    """How the bill was read, a line each. `bill`: as read_as_ours() returns it."""
+    found = [] if shift is None else [_shift_text(shift)]
+    for resource, parts in bill.parts:
+        if parts:
+            text = f"{parts} of its hours are one of ours: read as hours of one GPU of {parts}"
+        else:
+            text = "its hours are neither ours nor a whole number of them at an equal price: say by unit= what they are"
+        found.append(f"{resource}: {text}")
+    return [*found, AMOUNTS_ONLY] if amounts_only else found
 
+
+def _shift_text(shift: Shift) -> str:
     def beside(hours: int) -> str:
         of_hours, minutes = divmod(abs(60 * hours + shift.minutes), 60)
         told = f"{of_hours} h {minutes} min" if minutes else f"{of_hours} h"

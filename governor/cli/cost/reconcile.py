@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from governor.cli.common import ExitCode, Failed, config_option, exits, json_option, print_json, settings_from
-from governor.cli.cost.bill_file import AMOUNTS_ONLY, bill_options, is_of, read_bill_file, shift_row, shift_text
+from governor.cli.cost.bill_file import bill_options, is_of, notes, read_bill_file, shift_row
 from governor.cli.cost.charges import Unread, charges_in, scope_of, time_options
 from governor.core.base.units import NS_PER_DAY, utc_text
 from governor.core.money.reports.cost import decimal_text, rounded_together
@@ -71,9 +71,9 @@ def reconcile(
         )
     result = compare(own, found, *window, gpus=settings.price.gpus)
     if as_json:
-        print_json(_document(result, bill, found.form, unread.count, shift, amounts_only=amounts_only))
+        print_json(_document(result, bill, read, unread.count, shift, amounts_only=amounts_only))
     else:
-        _print(result, bill, found, shift, amounts_only=amounts_only)
+        _print(result, bill, found, notes(read, shift, amounts_only=amounts_only))
     # Before the verdict, because missing charges may explain the difference.
     unread.end()
     if not result.agrees:
@@ -117,7 +117,7 @@ def _half_up(value: Fraction) -> int:
 # --- for people
 
 
-def _print(result: Reconciliation, path: str, bill: Bill, shift: Shift | None, *, amounts_only: bool) -> None:
+def _print(result: Reconciliation, path: str, bill: Bill, told: Sequence[str]) -> None:
     from governor.core.money.reports.bill import CENT_USD
     from governor.text.table import Head, render_rows
 
@@ -128,18 +128,16 @@ def _print(result: Reconciliation, path: str, bill: Bill, shift: Shift | None, *
     ours, theirs, cents = _amounts(result, parts, scale)
     times = f"{_short(result.since)} to {_short(result.until)} UTC"
     click.echo(f"{path}: {bill.form}, {bill.rows} rows, {times}, by the {result.per}")
-    if shift is not None:
-        click.echo(shift_text(shift))
-    if amounts_only:
-        click.echo(AMOUNTS_ONLY)
+    for note in told:
+        click.echo(note)
     for name, amount in (("bill", theirs), ("ledger", ours), ("difference", theirs - ours)):
         click.echo(f"{name:<10}  {_dollars(amount, scale, digits):>14}")
     if result.differences:
         heads = [Head(title) for title in ("CAUSE", "RESOURCE", "KIND", "FROM", "TO")]
         heads += [Head("HOURS", is_number=True), Head("DIFFERENCE", is_number=True)]
         heads += [Head("LIKELY BECAUSE", may_wrap=True)]
-        told = [(one, cent) for one, cent in zip(shown, cents, strict=False) if cent or abs(one.usd) >= CENT_USD]
-        rows = [[*_cells(one), _signed(cent), _why(one)] for one, cent in told]
+        cells = [(one, cent) for one, cent in zip(shown, cents, strict=False) if cent or abs(one.usd) >= CENT_USD]
+        rows = [[*_cells(one), _signed(cent), _why(one)] for one, cent in cells]
         if rest:
             rows.append([f"{len(rest)} more", "", "", "", "", "", _signed(cents[-1]), "--json has them all"])
         rows.append(["total", "", "", "", "", "", _signed(theirs - ours), ""])
@@ -246,19 +244,20 @@ def _decimal(value: Fraction, digits: int) -> str:
 
 
 def _document(
-    result: Reconciliation, path: str, form: str, unreadable: int, shift: Shift | None, *, amounts_only: bool
+    result: Reconciliation, path: str, bill: Bill, unreadable: int, shift: Shift | None, *, amounts_only: bool
 ) -> dict[str, Any]:
     """Amounts are decimal strings of micro-dollars. The printed amounts add up."""
     scale, digits = _MICROS
     ours, theirs, parts = _amounts(result, [one.usd for one in result.differences], scale)
     return {
         "bill": path,
-        "form": form,
+        "form": bill.form,
         "since": utc_text(result.since),
         "until": utc_text(result.until),
         "per": result.per,
         **shift_row(shift),
         "amounts_only": amounts_only,
+        "hours_divided_by": {resource: parts or None for resource, parts in bill.parts},
         "currency": "USD",
         "ledger_usd": decimal_text(ours, scale, digits),
         "bill_usd": decimal_text(theirs, scale, digits),

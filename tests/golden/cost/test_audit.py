@@ -127,6 +127,30 @@ def test_a_begun_hour_is_how_they_bill_in_full_hours(audited: Audit) -> None:
     assert code == 0
 
 
+def test_an_agreement_says_what_is_rounding_and_how_the_bill_was_moved(
+    machine: Path, anything: Call, tmp_path: Path
+) -> None:
+    bill = tmp_path / "bill.csv"
+    bill.write_text(HEAD + RIGHT.replace(",0.5,", ",1,").replace("27.52", "55.04"))
+    done = anything("audit", str(bill))
+    assert (done.code, done.out.splitlines()[-1]) == (
+        0, "agrees: nothing but $27.52 of rounding was billed after 2 verified halts",
+    )  # fmt: skip
+    bill.write_text(HEAD + RIGHT + row("10T13:00:00", "10T14:00:00", "0.0001", "0.0055"))
+    last = anything("audit", str(bill)).out.splitlines()[-1]
+    assert last == "agrees: nothing of a cent or more was billed after 2 verified halts"
+    moved = RIGHT.replace("T15:", "T22:").replace("T16:", "T23:")
+    for begin, own in ((12, 19), (13, 20), (11, 18), (10, 17)):
+        moved = moved.replace(f"T{begin}:", f"T{own}:")
+    bill.write_text(HEAD + moved)
+    done = anything("audit", str(bill))
+    assert (done.code, done.out.splitlines()[1]) == (0, "its times lie 7 h after ours: compared so moved")
+    bill.write_text(HEAD + RIGHT.replace(",1,", ",8,").replace(",0.5,", ",4,"))
+    done = anything("audit", str(bill))
+    want = "i-0aaa: 8 of its hours are one of ours: read as hours of one GPU of 8"
+    assert (done.code, done.out.splitlines()[1]) == (0, want)
+
+
 def test_a_bill_by_the_day_is_less_what_the_ledger_metered(audited: Audit) -> None:
     day = row("10T00:00:00", "11T00:00:00", "3.5", "192.64")
     assert audited(day)[0] == 0

@@ -224,6 +224,35 @@ def test_a_bill_in_local_time_says_so_to_people(machine: Path, costgov: Call, tm
     assert "billed more than the clock has" in done.out
 
 
+def test_a_quantity_that_nothing_names_is_read_by_its_price_and_says_so(
+    compared: Compared, costgov: Call, tmp_path: Path
+) -> None:
+    words = ("--map", "date=Start", "--map", "amount=Cost", "--map", "hours=Qty", "--map", "resource=Id")
+    rows = [f"{begin},{usd},8,{resource}\n" for begin, _, _, usd, resource, _ in plain_rows()]
+    code, document = compared("Start,Cost,Qty,Id\n" + "".join(rows), *words)
+    assert (code, document["hours_divided_by"], told(document)) == (0, {"i-0aaa": 8}, set())
+    lines = costgov("reconcile", str(tmp_path / "bill.csv"), *words).out.splitlines()
+    assert lines[1] == "i-0aaa: 8 of its hours are one of ours: read as hours of one GPU of 8"
+    dear = "".join(rows).replace("55.04", "90.00")
+    code, document = compared("Start,Cost,Qty,Id\n" + dear.replace(",8,", ",7.3,"), *words)
+    assert (code, document["hours_divided_by"], document["amounts_only"]) == (ExitCode.DIFFERS, {"i-0aaa": None}, True)
+    assert told(document) == {("amount", "i-0aaa", "2517.120000")}
+    lines = costgov("reconcile", str(tmp_path / "bill.csv"), *words).out.splitlines()
+    assert lines[1].startswith("i-0aaa: its hours are neither ours")
+
+
+def test_a_bill_in_a_zone_of_half_hours_says_so_to_people(machine: Path, costgov: Call, tmp_path: Path) -> None:
+    bill = tmp_path / "bill.csv"
+    bill.write_text(
+        "Start,Cost,Hours,Id\n"
+        + "".join(f"{stamp(n)[:11]}{stamp(n)[11:14]}30,{PRICE},1,i-0aaa\n" for n in range(5, 77))
+    )
+    words = ("--map", "date=Start", "--map", "amount=Cost", "--map", "hours=Hours", "--map", "resource=Id")
+    done = costgov("reconcile", str(bill), *words)
+    assert (done.code, done.out.splitlines()[1]) == (0, "its times lie 5 h 30 min after ours: compared so moved")
+    assert json.loads(costgov("reconcile", str(bill), "--json", *words).out)["shift_hours"] == 5.5
+
+
 def test_times_with_an_offset_need_no_shift(compared: Compared) -> None:
     text = focus([(b[:-1] + "+02:00", e[:-1] + "+02:00", *rest) for b, e, *rest in plain_rows(2)])  # type: ignore[misc]
     code, document = compared(text)

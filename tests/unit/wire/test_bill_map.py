@@ -81,6 +81,23 @@ def test_a_disks_quantity_is_in_gb_months(unit: str, gb_months: int | None) -> N
     assert (line.kind, line.hours, line.gb_months) == (BillKind.STORAGE, None, gb_months)
 
 
+@pytest.mark.parametrize(
+    ("head", "words", "end", "unit"),
+    [
+        ("Qty", (), True, True),
+        ("Hours", (), True, False),
+        ("Qty", ("unit=hours",), True, False),
+        ("Qty", ("per=day",), False, True),
+    ],
+)
+def test_what_a_row_does_not_say_is_known_to_be_assumed(
+    head: str, words: tuple[str, ...], end: bool, unit: bool
+) -> None:
+    text = f"Time,Cost,{head},Machine\n2026-11-02T10:00,55.04,8,i-0aaa\n"
+    line = one(text, "date=Time", "amount=Cost", f"hours={head}", "resource=Machine", *words)
+    assert (line.hours, line.is_end_assumed, line.is_unit_assumed) == (8, end, unit)
+
+
 def test_a_row_in_another_unit_is_no_compute() -> None:
     text = "Time,Cost,Hours,Machine,Unit\n2026-11-02T10:00,5,100,i-0aaa,GB\n"
     line = one(text, *HOURLY, "unit=Unit")

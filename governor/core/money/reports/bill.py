@@ -58,6 +58,8 @@ class BillLine:
     gpu_hours: Fraction | None = None  # Its quantity, if that is in hours of one GPU.
     names_no_kind: bool = False  # OTHER for want of a word: of a machine of ours it is compute, by its amount alone.
     gb_months: Fraction | None = None  # Its quantity, if that is of a disk.
+    is_end_assumed: bool = False  # The row says only when it begins.
+    is_unit_assumed: bool = False  # Nothing says that its hours are hours.
 
     @property
     def billed_at(self) -> int:
@@ -283,6 +285,8 @@ class Bill:
     rows: int = 0  # Of the file, those that `apart` sums included.
     apart: tuple[Difference, ...] = ()  # Sums of the rows of resources that the ledger does not know.
     spans: tuple[Span, ...] = ()  # Of those rows.
+    # Our machines whose hours are no hours of the machine, and how many of them are one. 0: nobody knows.
+    parts: tuple[tuple[str, int], ...] = ()
 
     def moved(self, by_ns: int) -> Bill:
         """The bill at another time. What stands apart has no time that matters."""

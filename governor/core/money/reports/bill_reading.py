@@ -1,4 +1,4 @@
-"""What the lines of a bill mean for machines of the ledger: their kind, and hours of one GPU."""
+"""What the lines of a bill mean for machines of the ledger: their kind, their end, and hours of one GPU."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, hour_of
@@ -21,6 +22,8 @@ _RATIO_SLACK: Final = Fraction(1, 50)
 _PRICE_SLACK: Final = Fraction(1, 500)
 # An hour of the same machine that is more than this many times dearer or cheaper is another number of GPUs.
 _PRICES_APART: Final = Fraction(3, 2)
+# A row that has so many times its own hours is no row that is billed twice: they are of another kind.
+_BEYOND: Final = Fraction(3, 2)
 
 Hours = Mapping[str, Mapping[int, int]]  # Of each machine: the full hour -> nanoseconds of it.
 
@@ -59,12 +62,43 @@ def read_as_ours(bill: Bill, charges: Sequence[Charge], gpus: int | None = None)
     lines = [
         _as_compute(line) if line.resource in ours and line.resource not in machines else line for line in bill.lines
     ]
+    lines = _ended(lines)
     by_gpu: dict[str, list[BillLine]] = {resource: [] for resource in ours}
+    by_hours: dict[str, list[BillLine]] = {resource: [] for resource in ours}
     for line in lines:
-        if line.resource in by_gpu and line.kind is BillKind.COMPUTE and line.gpu_hours:
-            by_gpu[line.resource].append(line)
+        if line.resource in ours and line.kind is BillKind.COMPUTE and (line.gpu_hours or line.hours):
+            (by_gpu if line.gpu_hours else by_hours)[line.resource].append(line)
     counts = {name: gpus or _gpus(of_it, ours[name], prices.get(name)) for name, of_it in by_gpu.items()}
-    return replace(bill, lines=tuple(_in_hours(line, counts.get(line.resource)) for line in lines))
+    parts = {name: _parts(of_it, ours[name], prices.get(name), gpus) for name, of_it in by_hours.items()}
+    lines = [_in_hours(_in_parts(line, parts.get(line.resource, 1)), counts.get(line.resource)) for line in lines]
+    return replace(bill, lines=tuple(lines), parts=tuple((name, of_it) for name, of_it in parts.items() if of_it != 1))
+
+
+def _ended(lines: Sequence[BillLine]) -> list[BillLine]:
+    """Where only begins are told, a row ends where the next one like it begins.
+
+    If for most of them that is much earlier than their hours say, the others are no longer than these are.
+    """
+    series: dict[tuple[str, BillKind], dict[int, int]] = {}  # Of each begin: the latest end.
+    for line in lines:
+        if line.is_end_assumed:
+            ends = series.setdefault((line.resource, line.kind), {})
+            ends[line.from_wall] = max(ends.get(line.from_wall, 0), line.to_wall)
+    for ends in series.values():
+        ordered = sorted(ends)
+        cut = [after - at for at, after in pairwise(ordered) if ends[at] - at > _BEYOND * (after - at)]
+        most = max(cut) if 2 * len(cut) > len(ordered) - 1 else None
+        next_of = dict(pairwise(ordered))
+        for at, end in ends.items():
+            ends[at] = min(end, next_of.get(at, end), end if most is None else at + most)
+
+    def ended(line: BillLine) -> BillLine:
+        if not line.is_end_assumed:
+            return line
+        end = series[line.resource, line.kind][line.from_wall]
+        return line if end >= line.to_wall else replace(line, to_wall=end)
+
+    return [ended(line) for line in lines]
 
 
 def _as_compute(line: BillLine) -> BillLine:
@@ -90,6 +124,56 @@ def _in_hours(line: BillLine, gpus: int | None) -> BillLine:
     return replace(line, hours=line.gpu_hours / gpus, gpu_hours=None)
 
 
+def _in_parts(line: BillLine, parts: int) -> BillLine:
+    if parts == 1 or line.kind is not BillKind.COMPUTE or line.hours is None:
+        return line
+    return replace(line, hours=line.hours / parts if parts else None)
+
+
+def _parts(lines: Iterable[BillLine], metered: Mapping[int, int], price: Fraction | None, gpus: int | None) -> int:
+    """How many of the hours are one of the machine, as most lines have it. 0: they are others, and nobody knows which.
+
+    An hour that has eight at an equal price has hours of eight GPUs, whatever its head says.
+    """
+    votes = Counter(_parts_of(line, metered, price, gpus) for line in lines)
+    [(found, most)] = votes.most_common(1) or [(1, 0)]
+    if 2 * most > votes.total():
+        return found
+    return 0 if 2 * votes[1] < votes.total() else 1
+
+
+def _parts_of(line: BillLine, metered: Mapping[int, int], price: Fraction | None, gpus: int | None) -> int:
+    assert line.hours is not None, "only these lines are asked"
+    is_beyond = line.hours > _BEYOND * Fraction(line.to_wall - line.from_wall, NS_PER_HOUR) > 0
+    by_price = _whole(price * line.hours / line.usd, _PRICE_SLACK) if price and line.usd > 0 else None
+    if by_price == 1 or not (is_beyond or by_price):
+        return 1
+    ns = _metered_in(line, metered)
+    by_hours = _whole(line.hours * NS_PER_HOUR / ns, _RATIO_SLACK) if ns else None
+    if by_hours == 1 and not is_beyond:
+        return 1  # Another price.
+    if by_price is not None:
+        as_told = by_price == gpus and (line.is_unit_assumed or by_hours == by_price)
+        if as_told or (is_beyond and gpus in (None, by_price)):
+            return by_price
+        return 0 if is_beyond or line.is_unit_assumed else 1
+    is_sure = by_hours is not None and by_hours > 1 and gpus in (None, by_hours)
+    return by_hours if by_hours and is_sure and not _contradicts(line, line.hours, by_hours, price) else 0
+
+
+def _metered_in(line: BillLine, metered: Mapping[int, int]) -> int:
+    first, last = line.from_wall // NS_PER_HOUR, -(-line.to_wall // NS_PER_HOUR)
+    if last - first < len(metered):
+        return sum(metered.get(hour, 0) for hour in range(first, last))
+    return sum(spent for hour, spent in metered.items() if first <= hour < last)
+
+
+def _contradicts(line: BillLine, quantity: Fraction, parts: int, price: Fraction | None) -> bool:
+    """Whether with so many parts the price would be another machine's."""
+    told = line.usd * parts / quantity
+    return bool(price and line.usd > 0 and not price / _PRICES_APART <= told <= price * _PRICES_APART)
+
+
 def _gpus(lines: Iterable[BillLine], metered: Mapping[int, int], price: Fraction | None) -> int | None:
     """The whole number that most lines agree on; None where there is none, and the amounts are compared instead."""
     votes: Counter[int] = Counter()
@@ -107,14 +191,9 @@ def _gpus_of(
 ) -> tuple[int, ...]:
     if price and line.usd > 0 and (by_price := _whole(price * gpu_hours / line.usd, _PRICE_SLACK)):
         return (by_price,)
-    first, last = line.from_wall // NS_PER_HOUR, -(-line.to_wall // NS_PER_HOUR)
-    ns = sum(spent for hour, spent in metered.items() if first <= hour < last)
+    ns = _metered_in(line, metered)
     by_hours = _whole(gpu_hours * NS_PER_HOUR / ns, _RATIO_SLACK) if ns else None
-    if by_hours is None:
-        return ()
-    told = line.usd * by_hours / gpu_hours
-    contradicts = price and line.usd > 0 and not price / _PRICES_APART <= told <= price * _PRICES_APART
-    return () if contradicts else (by_hours,)
+    return () if by_hours is None or _contradicts(line, gpu_hours, by_hours, price) else (by_hours,)
 
 
 def _whole(ratio: Fraction, slack: Fraction) -> int | None:

@@ -87,7 +87,7 @@ def _ended(lines: Sequence[BillLine]) -> list[BillLine]:
     for ends in series.values():
         ordered = sorted(ends)
         cut = [after - at for at, after in pairwise(ordered) if ends[at] - at > _BEYOND * (after - at)]
-        most = max(cut) if 2 * len(cut) > len(ordered) - 1 else None
+        most = sorted(cut)[len(cut) // 2] if 2 * len(cut) > len(ordered) - 1 else None
         next_of = dict(pairwise(ordered))
         for at, end in ends.items():
             ends[at] = min(end, next_of.get(at, end), end if most is None else at + most)
@@ -144,21 +144,21 @@ def _parts(lines: Iterable[BillLine], metered: Mapping[int, int], price: Fractio
 
 def _parts_of(line: BillLine, metered: Mapping[int, int], price: Fraction | None, gpus: int | None) -> int:
     assert line.hours is not None, "only these lines are asked"
+    ratio = price * line.hours / line.usd if price and line.usd > 0 else None
     is_beyond = line.hours > _BEYOND * Fraction(line.to_wall - line.from_wall, NS_PER_HOUR) > 0
-    by_price = _whole(price * line.hours / line.usd, _PRICE_SLACK) if price and line.usd > 0 else None
-    if by_price == 1 or not (is_beyond or by_price):
+    may_be_others = is_beyond or (ratio is not None and (line.is_unit_assumed or gpus is not None))
+    if (ratio is not None and ratio <= _PRICES_APART) or not may_be_others:
         return 1
+    by_price = None if ratio is None else _whole(ratio, _PRICE_SLACK)
     ns = _metered_in(line, metered)
     by_hours = _whole(line.hours * NS_PER_HOUR / ns, _RATIO_SLACK) if ns else None
     if by_hours == 1 and not is_beyond:
         return 1  # Another price.
-    if by_price is not None:
-        as_told = by_price == gpus and (line.is_unit_assumed or by_hours == by_price)
-        if as_told or (is_beyond and gpus in (None, by_price)):
-            return by_price
-        return 0 if is_beyond or line.is_unit_assumed else 1
-    is_sure = by_hours is not None and by_hours > 1 and gpus in (None, by_hours)
-    return by_hours if by_hours and is_sure and not _contradicts(line, line.hours, by_hours, price) else 0
+    as_told = by_price is not None and by_price == gpus and (line.is_unit_assumed or by_hours == by_price)
+    found = by_price or by_hours
+    if as_told or (is_beyond and found and found > 1 and gpus in (None, found)):
+        return found if found and not _contradicts(line, line.hours, found, price) else 0
+    return 0 if is_beyond or line.is_unit_assumed else 1
 
 
 def _metered_in(line: BillLine, metered: Mapping[int, int]) -> int:

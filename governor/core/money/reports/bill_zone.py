@@ -26,8 +26,8 @@ _PART_HOUR_ZONES: Final = (-570, -210, -150, 210, 270, 330, 345, 390, 525, 570, 
 _SHIFTED_HOURS_MIN: Final = 2.0
 # By so many hours a quarter of an hour more or less fits worse, at a start and an end together.
 _PART_HOUR_MIN: Final = 0.25
-# Of a bill by the day the rest must fit to a minute and a bit a day: it has few days to tell a shift by.
-_DAY_SLACK_HOURS: Final = 0.02
+# Less is none: sums of fractions of hours.
+_TIE: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +129,21 @@ def shift_of(bill: Bill, charges: Sequence[Charge]) -> Shift | None:
         if changes:
             return min(changes, key=lambda found: found[1])[0]
         others = [*_shifts(), *(shift for shift in _PART_HOUR_ZONES if shift != part)]
+        if of_zone := [shift for shift in _PART_HOUR_ZONES if shift % 60 == (_begin_alike(lines) or -1)]:
+            alike = fits.best(of_zone)
+            if fits.total(alike) <= min(fits.total(part), fits.total(whole)) + _TIE:
+                part, others = alike, [shift for shift in of_zone if shift != alike] or [0]
         if _is_shift(fits, part, others, _PART_HOUR_MIN):
             return _as_shift(part)
     others = [shift for shift in _shifts() if shift != whole]
     return _as_shift(whole) if whole and _is_shift(fits, whole, others, _BETTER_MIN) else None
+
+
+def _begin_alike(lines: Sequence[BillLine]) -> int:
+    """The minute of the hour at which most rows begin: of our full hours in another zone it is that zone's."""
+    begins = Counter(line.from_wall % NS_PER_HOUR // NS_PER_MINUTE for line in lines)
+    [(minute, most)] = begins.most_common(1) or [(0, 0)]
+    return minute if 2 * most > len(lines) else 0
 
 
 def _as_shift(minutes: int) -> Shift:
@@ -150,7 +161,7 @@ def _is_shift(fits: _Fits, shift: int, others: Iterable[int], margin: float) -> 
 def _shift_of_days(
     lines: Iterable[BillLine], ours: Hours, prices: Mapping[str, Fraction], charges: Sequence[Charge]
 ) -> Shift | None:
-    """Of a bill by the day, from midnight to midnight: with it all days fit, and with no other."""
+    """Of a bill by the day, from midnight to midnight."""
     theirs: dict[str, dict[int, float]] = {}
     for line in lines:
         if line.from_wall % NS_PER_DAY or line.to_wall - line.from_wall != NS_PER_DAY:
@@ -163,9 +174,8 @@ def _shift_of_days(
         return None
     shifts = [*_shifts(), *_PART_HOUR_ZONES]
     best = fits.best(shifts)
-    is_clear = fits.total(best) < fits.total(fits.best(shift for shift in shifts if shift != best)) - _PART_HOUR_MIN
-    slack = _DAY_SLACK_HOURS * sum(len(days) for days in theirs.values())
-    return _as_shift(best) if best and is_clear and fits.total(best) <= slack else None
+    others = [shift for shift in shifts if shift != best]
+    return _as_shift(best) if best and _is_shift(fits, best, others, _PART_HOUR_MIN) else None
 
 
 class _DayFits(_Fits):

@@ -56,6 +56,9 @@ def test_a_pause_does_not_make_the_row_before_it_longer() -> None:
     charges = [*ours(10), *ours(10, begin=START + 20 * NS_PER_HOUR)]
     lines = assumed([*theirs(10), *theirs(10, begin=START + 20 * NS_PER_HOUR)])
     assert found(charges, lines) == ((("i-0aaa", 8),), [])
+    short = assumed([*theirs(10), *theirs(10, begin=START + 12 * NS_PER_HOUR)])
+    read = read_as_ours(Bill("test", tuple(short), SINCE, UNTIL), charges).lines
+    assert {line.to_wall - line.from_wall for line in read} == {NS_PER_HOUR}
 
 
 def test_every_hour_that_is_billed_twice_is_no_other_unit() -> None:
@@ -80,6 +83,8 @@ def test_a_months_quantity_that_nothing_names_is_not_explained() -> None:
     """576 for $3,962.88, and 72 hours of ours: eight GPUs, or 504 hours unmetered at an eighth of the price."""
     row = billed("2026-11-02", 576, length=28 * NS_PER_DAY, usd=72 * PRICE, is_unit_assumed=True)
     assert found(ours(72), [row]) == ((("i-0aaa", 0),), [])
+    dear = replace(row, usd=73 * PRICE)
+    assert found(ours(72), [dear]) == ((("i-0aaa", 0),), [(Cause.AMOUNT, "i-0aaa", PRICE)])
     assert found(ours(72), [row], 8) == ((("i-0aaa", 8),), [])
     assert found(ours(36), [row], 8) == ((("i-0aaa", 8),), [(Cause.OURS_MISSING, "i-0aaa", 36 * PRICE)])
 

@@ -75,6 +75,20 @@ def test_a_zone_is_no_reason_for_half_an_hour_that_is_missing() -> None:
     assert (shift, sum(usd for _, _, usd in found)) == (Shift(5), PRICE / 2)
 
 
+def test_where_zones_fit_alike_the_minute_of_the_rows_tells() -> None:
+    """The last hour was begun, and is billed in full: +5:30, +5:45 and +6 fit alike."""
+    charges = [*ours(71, begin=BEGIN), charge("2026-11-13T07:00:00Z", 0.4)]
+    lines = [line.moved(330 * NS_PER_MINUTE) for line in theirs(72, begin=BEGIN)]
+    shift, found = compared(charges, lines)
+    assert (shift, [cause for cause, _, _ in found]) == (as_shift(330), [Cause.GRANULARITY])
+
+
+def test_days_of_another_zone_are_found_beside_an_outage() -> None:
+    whole = ours(72, begin=BEGIN)
+    lines = by_their_clock(whole, -300, NS_PER_DAY)
+    assert compared([*whole[:30], *whole[34:]], lines) == (as_shift(-300), [(Cause.OURS_MISSING, "i-0aaa", 4 * PRICE)])
+
+
 @pytest.mark.parametrize("length", [NS_PER_HOUR, NS_PER_DAY], ids=["hours", "days"])
 def test_times_with_an_offset_of_half_hours_are_cut_at_their_own_hours(length: int) -> None:
     """Its rows begin at 18:30 in UTC. Their first and last are used in part, and lie across two of our hours."""

@@ -193,7 +193,7 @@ def _reason(one: Difference) -> str:
         return f"ours ${_prices(one.our_prices)}/{per}, theirs ${_prices(one.their_prices)}/{per}"
     if one.cause is Cause.QUANTITY and one.gb_months is not None:
         ours, theirs = (_decimal(amount, 3) for amount in one.gb_months)
-        return f"ours {ours} GB-months, theirs {theirs}: another size, or time that nobody metered"
+        return f"ours {ours} GB-months, theirs {theirs}: another size or another time"
     if one.cause is Cause.NOT_METERED:
         return "" if one.is_explained else "it costs money"
     if one.hours is not None and abs(one.hours) == 1 and one.to_wall - one.from_wall == NS_PER_DAY:

@@ -44,7 +44,7 @@ class Shift:
     then: int = 0
     minutes: int = 0
 
-    def ns_of(self, hours: int) -> int:
+    def offset_ns(self, hours: int) -> int:
         return hours * NS_PER_HOUR + self.minutes * NS_PER_MINUTE
 
     @property
@@ -55,7 +55,7 @@ class Shift:
     def taken_off(self, bill: Bill) -> Bill:
         """The bill in the ledger's time. Of the rows of an hour that is there twice, the first half is of the first."""
         if self.changes_at is None:
-            return bill.moved(-self.ns_of(self.hours))
+            return bill.moved(-self.offset_ns(self.hours))
         left: Counter[str] = Counter()
         for line in bill.lines:
             left[_series(line)] += line.from_wall // NS_PER_HOUR == self.twice
@@ -67,8 +67,8 @@ class Shift:
             if hour == self.twice:
                 left[_series(line)] -= 1
                 is_late = left[_series(line)] < half[_series(line)]
-            lines.append(line.moved(-self.ns_of(self.then if is_late else self.hours)))
-        since, until = bill.since - self.ns_of(self.hours), bill.until - self.ns_of(self.then)
+            lines.append(line.moved(-self.offset_ns(self.then if is_late else self.hours)))
+        since, until = bill.since - self.offset_ns(self.hours), bill.until - self.offset_ns(self.then)
         return replace(bill, lines=tuple(lines), since=since, until=until)
 
 

@@ -221,7 +221,7 @@ def _line(row: Row, unit: TimeUnit | None, per: str | None, lone: str) -> BillLi
         raise row.error("hours", text)
     resource = short_resource(row.cells.get("resource", "")) or lone
     gb_months = _gb_months(row) if kind is BillKind.STORAGE and unit is None else None
-    open_end = not row.cells.get("end") and per not in ("day", "month")
+    open_end = per not in ("day", "month") and _end_of(row) is None
     is_assumed = in_unit is not None and in_unit.is_assumed
     line = BillLine(resource, kind, start, end, *month_of(start), usd, hours, False, gpu_hours, no_kind, gb_months)
     return replace(line, is_end_assumed=open_end, is_unit_assumed=is_assumed) if open_end or is_assumed else line
@@ -281,9 +281,14 @@ def _quantity(row: Row) -> Fraction:
     return quantity
 
 
+def _end_of(row: Row) -> int | None:
+    """None also for an end that never comes, as 9999-12-31."""
+    return row.end("end", _moment_of) if row.cells.get("end") else None
+
+
 def _times(row: Row, per: str | None, hours: Fraction | None) -> tuple[int, int]:
     start = row.moment("date", _moment_of)
-    if row.cells.get("end") and (end := row.end("end", _moment_of)) is not None:
+    if (end := _end_of(row)) is not None:
         if end < start:
             raise row.error("end", f"{row.said('end')} is before {row.said('date')}")
         # "11-01 to 11-30" has the 30th in it; "11-01 to 11-02" and "11-01 to 12-01" are a day and a month.

@@ -17,10 +17,11 @@ from tests.sim import ceiling, node_invariants
 from tests.sim.ceiling import summary
 from tests.sim.ceiling_sizes import page, size_table, sizes_of
 from tests.sim.engine_driver import run_engine_schedule
-from tests.sim.forecasts import all_coverages, coverage_table, miss
+from tests.sim.forecasts import all_coverages, all_shapes, coverage_table, miss, shape_table
 from tests.sim.schedule import FailedError, Result, run_schedule
 
 FORECASTS = 3  # For each run that reaches its ceiling.
+RUNS_OF_A_SHAPE = 20  # So many fewer for each shape and number of windows.
 COVERAGE_RUNS_MIN = 1_000  # Fewer say little of a share.
 
 
@@ -86,9 +87,10 @@ def play_ceiling(seeds: range, to: Path | None) -> int:
     print(f"  median unused: {told.unused_by_reserve:.2f} of the reserve", "", *size_table(sizes), sep="\n")
     covered = all_coverages(FORECASTS * len(seeds), seeds.start)
     print("\nof simulated runs whose truth is known, inside the forecasts' 80 % intervals:")
-    print(*coverage_table(covered), sep="\n")
+    shapes = all_shapes(len(seeds) // RUNS_OF_A_SHAPE, seeds.start)
+    print(*coverage_table(covered), "", *shape_table(shapes), sep="\n")
     if to is not None:
-        to.write_text(page(told, sizes, seeds, covered), encoding="utf-8")
+        to.write_text(page(told, sizes, seeds, covered, shapes), encoding="utf-8")
     is_broken = told.over or told.silent or told.unnamed or told.unused_by_reserve >= 1
     return 1 if is_broken or (len(seeds) >= COVERAGE_RUNS_MIN and miss(covered)) else 0
 

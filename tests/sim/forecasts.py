@@ -1,14 +1,17 @@
 """Do the forecasts hold what they promise? Of seeded runs whose truth is known, 80 % are to lie inside the intervals.
 
-A run's windows are first-order autoregressive in their time. It tells some of them, and the forecast is asked how long
-so many more take, and how many tokens the run has trained when it meets its ceiling. Another run saves every so often,
+A run's windows are first-order autoregressive in their time, or have a shape (`SHAPES`: saves, a trend, rare heavy
+windows). It tells some of them, and the forecast is asked how long so many more take, and how many tokens the run has
+trained when it meets its ceiling. Another run saves every so often,
 and meets its ceiling where spend and a reserve that grows with the unsaved work reach it: when?
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
@@ -23,6 +26,9 @@ CORRELATIONS = (0.0, 0.3, 0.6)
 RATE = UsdMicros(NS_PER_HOUR // 1_000_000)  # A micro-dollar each millisecond.
 FUTURES = (20, 100)
 CHANCES = (0.75, 0.85)  # What counts as 80 %.
+SHAPES_KNOWN = (10, 20, 50)
+# The seconds of the known windows and of three times as many as are to come.
+Shape = Callable[[random.Random, int, int], list[float]]
 
 
 def windows(seconds: Iterable[float], usd_micros_per_s: int = 1000) -> list[Window]:
@@ -41,6 +47,82 @@ def times(dice: random.Random, count: int, correlation: float) -> list[float]:
     return seconds
 
 
+def saves(every: float, jitter: float = 0.0) -> Shape:
+    """After so many windows, which are no whole number, one takes two and a half times as long."""
+
+    def shape(dice: random.Random, known: int, future: int) -> list[float]:
+        seconds, at = _even(dice, known + 3 * future), every * dice.random()
+        while at < len(seconds):
+            seconds[int(at)] += 1.5 * WINDOW_S
+            at += every * max(0.1, 1 + dice.gauss(0, jitter))
+        return seconds
+
+    return shape
+
+
+def by_chance(share: float, least_s: float, tail: float) -> Shape:
+    """So many windows take so much longer, and a few of them far more (Pareto)."""
+
+    def shape(dice: random.Random, known: int, future: int) -> list[float]:
+        return [
+            s + (least_s * dice.paretovariate(tail) if dice.random() < share else 0.0)
+            for s in _even(dice, known + 3 * future)
+        ]
+
+    return shape
+
+
+def drifts(by: float) -> Shape:
+    """Evenly, over all windows."""
+
+    def shape(dice: random.Random, known: int, future: int) -> list[float]:
+        ends = known + future
+        return [s + WINDOW_S * by * min(1.0, at / ends) for at, s in enumerate(_even(dice, known + 3 * future))]
+
+    return shape
+
+
+def shifts(by: float) -> Shape:
+    """At once, somewhere in the middle of the known windows."""
+
+    def shape(dice: random.Random, known: int, future: int) -> list[float]:
+        since = known * dice.uniform(0.2, 0.8)
+        return [s + WINDOW_S * by * (at >= since) for at, s in enumerate(_even(dice, known + 3 * future))]
+
+    return shape
+
+
+def swings(dice: random.Random, known: int, future: int) -> list[float]:
+    begins = 2 * math.pi * dice.random()
+    return [
+        s + WINDOW_S * 0.1 * math.sin(begins + 2 * math.pi * at / 200)
+        for at, s in enumerate(_even(dice, known + 3 * future))
+    ]
+
+
+def _even(dice: random.Random, count: int) -> list[float]:
+    return [WINDOW_S + dice.gauss(0, 0.4 * NOISE_S) for _ in range(count)]
+
+
+SHAPES: dict[str, Shape] = {
+    "a save in each 4th window": saves(4),
+    "a save in each 7th window": saves(7),
+    "a save every 3.3 windows": saves(3.3),
+    "a save every 9 windows or so": saves(9, 0.1),
+    "a save in each 25th window": saves(25),
+    "30 % slower in the end": drifts(0.3),
+    "20 % faster in the end": drifts(-0.2),
+    "5 % slower in the end": drifts(0.05),
+    "30 % slower since a moment": shifts(0.3),
+    "5 % faster since a moment": shifts(-0.05),
+    "heavy windows, one in 10": by_chance(0.1, 30.0, 2.5),
+    "heavy windows, one in 33": by_chance(0.03, 30.0, 2.5),
+    "restarts, one in 50 windows": by_chance(0.02, 600.0, 50.0),
+    "a rhythm of 200 windows": swings,
+    "correlation 0.9": lambda dice, known, future: times(dice, known + 3 * future, 0.9),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """The shares of the runs whose truth lies inside."""
@@ -50,18 +132,29 @@ class Coverage:
     runs: int
     hours_left: float
     ceiling_tokens: float
+    half_width: float = 0.0  # Of the interval of the time left, as a part of its middle: the median.
 
 
 def coverage(
-    seed: int, known: int, future: int, correlation: float, *, runs: int = 1_000, start_up_s: float | None = None
+    seed: int,
+    known: int,
+    future: int,
+    correlation: float = 0.0,
+    *,
+    shape: Shape | None = None,
+    runs: int = 1_000,
+    start_up_s: float | None = None,
 ) -> Coverage:
     """Of runs that have told `known` windows and go on for `future` more; the first may have a start-up in it.
 
     Their ceilings lie so far that a run of usual speed would meet them when it is done.
     """
-    dice, hours, tokens = random.Random(seed), 0, 0
+    dice, hours, tokens, widths = random.Random(seed), 0, 0, []
     for _ in range(runs):
-        seconds = times(dice, known + 3 * future // 2 + 20, correlation)
+        if shape is None:
+            seconds = times(dice, known + 3 * future // 2 + 20, correlation)
+        else:
+            seconds = shape(dice, known, future)
         past, began = seconds[:known], None
         if start_up_s is not None:
             past, began = [WINDOW_S + start_up_s, *past], 0
@@ -71,6 +164,7 @@ def coverage(
         left = told.hours_left
         if left.low is not None and left.high is not None:
             hours += left.low <= sum(seconds[known : known + future]) / 3600 <= left.high
+            widths.append((left.high - left.low) / 2 / left.mid)
         hit = ceiling_hit(
             room_usd_micros=round(future * WINDOW_S * 1_000), rate_usd_micros_per_hour=RATE, tokens_total=0,
             speed=speed_of(known_windows, began), tokens_per_s=None, tokens_goal=None, growth=ReserveGrowth(),
@@ -78,7 +172,7 @@ def coverage(
         assert hit is not None
         if hit.tokens_between is not None:
             tokens += hit.tokens_between[0] <= trained(seconds[known:], future * WINDOW_S) <= hit.tokens_between[1]
-    return Coverage(known, correlation, runs, hours / runs, tokens / runs)
+    return Coverage(known, correlation, runs, hours / runs, tokens / runs, statistics.median(widths))
 
 
 def trained(seconds: Iterable[float], within_s: float) -> float:
@@ -146,10 +240,11 @@ def all_coverages(runs: int, seed: int = 0) -> list[Coverage]:
 
 def _together(cells: Sequence[Coverage]) -> Coverage:
     runs = sum(one.runs for one in cells)
-    hours, tokens = (
-        sum(getattr(one, name) * one.runs for one in cells) / runs for name in ("hours_left", "ceiling_tokens")
+    hours, tokens, width = (
+        sum(getattr(one, name) * one.runs for one in cells) / runs
+        for name in ("hours_left", "ceiling_tokens", "half_width")
     )
-    return Coverage(cells[0].known, cells[0].correlation, runs, hours, tokens)
+    return Coverage(cells[0].known, cells[0].correlation, runs, hours, tokens, width)
 
 
 def coverage_table(told: Sequence[Coverage]) -> list[str]:
@@ -161,6 +256,30 @@ def coverage_table(told: Sequence[Coverage]) -> list[str]:
         lines.append(_line(known, *(f"{share:.1%}" for share in shares)))
     whole = _together(told)
     return [*lines, _line("all", "", "", f"{whole.hours_left:.1%}", "", "", f"{whole.ceiling_tokens:.1%}")]
+
+
+def all_shapes(runs: int, seed: int = 0) -> dict[str, list[Coverage]]:
+    """Of so many runs for each shape and number of windows."""
+    told: dict[str, list[Coverage]] = {name: [] for name in SHAPES}
+    for index, ((name, shape), known) in enumerate(product(SHAPES.items(), SHAPES_KNOWN)):
+        dice = random.Random(seed + index)
+        cells = [
+            coverage(seed + index + 1_000 * part, known, dice.randint(*FUTURES), shape=shape, runs=max(1, runs // 20))
+            for part in range(20)
+        ]
+        told[name].append(_together(cells))
+    return told
+
+
+def shape_table(told: dict[str, list[Coverage]]) -> list[str]:
+    lines = [f"{'':30}TIME LEFT, BY KNOWN WINDOWS   TOKENS  HALF WIDTH"]
+    lines.append(
+        f"{'':30}" + "".join(f"{known:8}" for known in SHAPES_KNOWN) + f"{SHAPES_KNOWN[-1]:12}{SHAPES_KNOWN[-1]:12}"
+    )
+    for name, row in told.items():
+        shares = "".join(f"{one.hours_left:8.0%}" for one in row)
+        lines.append(f"{name:30}{shares}{row[-1].ceiling_tokens:12.0%}{row[-1].half_width:12.1%}")
+    return lines
 
 
 def _line(first: object, *others: object) -> str:

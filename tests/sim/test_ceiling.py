@@ -11,7 +11,7 @@ import pytest
 
 from tests.sim.ceiling import CeilingDriver, Outcome, play, summary
 from tests.sim.ceiling_sizes import page, sizes_of
-from tests.sim.forecasts import KNOWN, all_coverages
+from tests.sim.forecasts import KNOWN, all_coverages, all_shapes
 from tests.sim.test_sim import fresh_seeds
 
 SEEDS = [*range(200), *fresh_seeds()[:100]]
@@ -44,7 +44,7 @@ def test_small_ceilings_are_of_use_and_the_page_that_says_how_much_is_this_progr
     assert max(size.to_s for size in sizes) > 12 * 3_600
     assert all(size.own_unused_p90_frac < 0.2 for size in sizes), "a fifth of a ceiling stays unused"
     written = PAGE.read_text(encoding="utf-8").splitlines()
-    fresh = page(summary(outcomes), sizes, range(10_000), all_coverages(len(KNOWN))).splitlines()
+    fresh = page(summary(outcomes), sizes, range(10_000), all_coverages(len(KNOWN)), all_shapes(1)).splitlines()
     words = [line for line in fresh if not any(sign in line for sign in "0123456789$")]
     assert [line for line in words if line not in written] == []
     assert any(line.startswith("python -m tests.sim --ceiling --from 0 --seeds 10000 ") for line in written)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from governor.core.base.units import COUNT_MAX, NS_PER_HOUR, NS_PER_S, DurationNs, UsdMicros
-from governor.core.money.forecast import WINDOWS_MIN, Speed
+from governor.core.money.forecast import WINDOWS_MIN, Interval, Speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +83,17 @@ def ceiling_hit(
     if rate_usd_micros_per_hour <= 0:
         return None
     met = growth.met(room_usd_micros, rate_usd_micros_per_hour)
-    told = speed if speed is not None and speed.hours.known >= WINDOWS_MIN else None
-    if told is not None and told.tokens_per_s is not None:
-        tokens_per_s = told.tokens_per_s
+    within = None
+    if speed is not None and speed.hours.known >= WINDOWS_MIN and speed.tokens_per_s is not None:
+        tokens_per_s, within = speed.tokens_per_s, speed.tokens_within(met.after_ns / NS_PER_HOUR)
     if tokens_total is None or tokens_per_s is None:
         return CeilingHit(met)
-    ahead = tokens_per_s * met.after_ns / NS_PER_S
+    ahead = tokens_per_s * met.after_ns / NS_PER_S if within is None else within.mid
     # Step times can be as small as a float allows. NaN and infinity fail too.
     if not ahead < COUNT_MAX:
         return CeilingHit(met, before_end=None if tokens_goal is None else False)
     then = tokens_total + int(ahead)
-    between = _between(told, tokens_per_s, met) if told is not None else None
+    between = None if within is None else _between(within, tokens_per_s, met)
     if between is None:
         return CeilingHit(met, then, None, None if tokens_goal is None else then < tokens_goal)
     low, high = (tokens_total + int(end) for end in between)
@@ -101,9 +101,8 @@ def ceiling_hit(
     return CeilingHit(met, then, (low, high), sides.pop() if sides is not None and len(sides) == 1 else None)
 
 
-def _between(speed: Speed, tokens_per_s: float, met: Met) -> tuple[float, float] | None:
-    ahead = speed.tokens_within(met.after_ns / NS_PER_HOUR)
-    if ahead is None or ahead.low is None or ahead.high is None:
+def _between(ahead: Interval, tokens_per_s: float, met: Met) -> tuple[float, float] | None:
+    if ahead.low is None or ahead.high is None:
         return None
     earlier, later = (tokens_per_s * ns / NS_PER_S for ns in (met.after_ns - met.low_ns, met.high_ns - met.after_ns))
     low, high = math.hypot(ahead.mid - ahead.low, earlier), math.hypot(ahead.high - ahead.mid, later)

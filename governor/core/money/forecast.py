@@ -5,8 +5,9 @@ Student's t for the difference between the mean of that many future windows and 
 Neighbouring windows resemble each other, so both means vary as those of a first-order autoregressive series do (r:
 lag-1 correlation). Few windows show too small an r and too small a spread, and both are corrected for that. An r that
 looks negative counts as such: with none below zero, chance could only widen. Simulated, 75 to 85 % of runs lie inside
-for r of 0, 0.3 and 0.6 alike, from five windows on; three or four hardly tell one r from another (74 to 88 %). Dollars
-are the hours at the present rate: a price that has changed counts at once.
+for r of 0, 0.3 and 0.6 alike, from five windows on; three or four hardly tell one r from another (74 to 88 %). Saves
+at regular distances and a trend are taken out before (core.money.series). Dollars are the hours at the present rate: a
+price that has changed counts at once.
 """
 
 from __future__ import annotations
@@ -14,30 +15,37 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR
+from governor.core.money.series import (
+    CORRELATION_MAX,
+    Cycle,
+    Trend,
+    correlation,
+    cycle_of,
+    faded,
+    inflation,
+    t_90,
+    trend_of,
+    variance,
+    without,
+)
 from governor.core.money.token_windows import Window
 
 # A run's speed of yesterday says little about the next hour; its last 50M tokens say more.
 RECENT_WINDOWS: Final = 50
 WINDOWS_MIN: Final = 3  # Two windows give no spread, so only the middle is given.
-# A larger estimate comes from a speed that has changed for good more often than from a run that always wanders so.
-CORRELATION_MAX: Final = 0.8
 CORRELATION_MIN: Final = -0.5
 # What the corrections leave: an interval from n windows is wider by this over n squared (fitted by simulation).
 FEW_WIDER: Final = 3.0
 # An end so many times beyond the middle says that nothing is known.
 BEYOND_MAX: Final = 16
 HALVINGS: Final = 20  # To a millionth of the interval.
-# Student's t, 90th percentile, by degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2). In between it is nearly
-# linear in their inverse.
-_T_90: Final = (
-    (1, 3.078), (2, 1.886), (3, 1.638), (4, 1.533), (5, 1.476), (6, 1.440), (7, 1.415), (8, 1.397), (9, 1.383),
-    (10, 1.372), (12, 1.356), (15, 1.341), (20, 1.325), (30, 1.310), (60, 1.296), (120, 1.289),
-)  # fmt: skip
+# A trend goes on for so many times the windows that show it, until one takes so many times as long or so small a part.
+FOLLOWED: Final = 4
+TIMES_MAX: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,62 +77,103 @@ class Sample:
     """What a quantity of past windows says of as many more as one asks for, not necessarily a whole number."""
 
     known: int
-    mean: float
+    mean: float  # With what the cycle adds.
     r: float = 0.0
     # The half width is this times the root of a variance: of their mean and of that of the coming ones, less what both
     # share, since the last past windows resemble the first future ones. That of single windows is 1.
     width: float = 0.0
     own: float = 0.0
     shared: float = 0.0
+    trend: Trend | None = None
+    cycle: Cycle | None = None
 
     def total(self, future: float) -> Interval:
         """The sum over so many more windows."""
         if self.known < WINDOWS_MIN or future == 0:
             return Interval(self.mean * future, *((0.0, 0.0) if future == 0 else (None, None)))
-        spread = self._spread(future)
-        low, high = max(0.0, self.mean - spread), self.mean + spread
-        return Interval(self.mean * future, low * future, high * future)
+        low, high = self._ends(future)
+        return Interval(min(max(low, self.pace * future + self._ahead), high), low, high)
 
     def count_within(self, total: float) -> Interval:
         """How many more windows sum up to `total`: `total` is the high end of the fewest, and the low end of the most.
 
         The mean is above zero. Without both ends where the most may be any number.
         """
-        middle = total / self.mean
+        usual = total / self.mean
         if self.known < WINDOWS_MIN or total <= 0:
-            return Interval(max(0.0, middle), *((0.0, 0.0) if total <= 0 else (None, None)))
-        fewest = _where(lambda count: (self.mean + self._spread(count)) * count >= total, 0.0, middle)
-        beyond = middle
-        while (self.mean - self._spread(beyond)) * beyond < total:
+            return Interval(max(0.0, usual), *((0.0, 0.0) if total <= 0 else (None, None)))
+        middle = max(0.0, total - self._ahead) / self.pace
+        beyond = max(usual, middle)
+        while self._ends(beyond)[0] < total:
             beyond *= 2
-            if beyond > BEYOND_MAX * middle:
+            if beyond > BEYOND_MAX * usual:
                 return Interval(middle)
-        most = _where(lambda count: (self.mean - self._spread(count)) * count >= total, middle, beyond)
+        fewest = _where(lambda count: self._ends(count)[1] >= total, 0.0, middle)
+        most = _where(lambda count: self._ends(count)[0] >= total, middle, beyond)
         return Interval(middle, fewest, most)
+
+    @property
+    def pace(self) -> float:
+        """What one takes now: the mean, or where a trend has come to."""
+        return self.mean + (0.0 if self.trend is None else self._within(self.trend.slope * self.known / 2))
+
+    @property
+    def _ahead(self) -> float:
+        return 0.0 if self.cycle is None else self.cycle.ahead
+
+    def _ends(self, future: float) -> tuple[float, float]:
+        """Of the sum of so many more windows. A trend leads from one to the other."""
+        middle, spread = self.mean * future + self._ahead, self._spread(future) * future
+        if self.cycle is not None:
+            spread = math.hypot(spread, self.cycle.spread(self.known, max(1.0, future)))
+        below = above = 0.0
+        if self.trend is not None:
+            followed = min(future, FOLLOWED * self.known)
+            share = followed / max(1.0, future)
+            far = self._within(self.trend.steepest * (self.known / 2 + followed * (1 - share / 2))) * future
+            below, above = min(0.0, far), max(0.0, far)
+        return max(0.0, middle + below - spread), middle + above + spread
+
+    def _within(self, rise: float) -> float:
+        return min(max(rise, self.mean * (1 / TIMES_MAX - 1)), self.mean * (TIMES_MAX - 1))
 
     def _spread(self, future: float) -> float:
         """Of the mean of so many more windows around that of the past ones, to one side."""
         ahead = max(1.0, future)
-        new = (1 - _faded(self.r, ahead)) / ahead
+        new = (1 - faded(self.r, ahead)) / ahead
         varies = ((1 + self.r) / (1 - self.r) - 2 * self.r * new / (1 - self.r) ** 2) / ahead
         return self.width * math.sqrt(self.own + varies - self.shared * new)
+
+
+def patterned(per_window: Sequence[float]) -> Sample:
+    """With a cycle and a trend, where they are seen."""
+    known, cycle = len(per_window), cycle_of(per_window)
+    at = () if cycle is None else cycle.at
+    usual = without(per_window, at)
+    trend = trend_of([(index, value) for index, value in enumerate(per_window) if index not in at])
+    if trend is None:
+        plain = sample_of(usual)
+    else:
+        plain = autoregressive(len(usual), statistics.fmean(usual), trend.deviation, trend.r)
+    mean = plain.mean if cycle is None else plain.mean + cycle.size / cycle.gap
+    return replace(plain, known=known, mean=mean, trend=trend, cycle=cycle)
 
 
 def sample_of(per_window: Sequence[float], correlation_min: float = CORRELATION_MIN) -> Sample:
     known, mean = len(per_window), statistics.fmean(per_window)
     if known < WINDOWS_MIN:
         return Sample(known, mean)
-    r = min(max(_correlation(per_window), correlation_min), CORRELATION_MAX)
+    r = min(max(correlation(per_window), correlation_min), CORRELATION_MAX)
     # Windows that resemble each other lie closer together than those of a long series do.
-    variance = statistics.variance(per_window) * (known - 1) / (known - _inflation(r, known))
-    return autoregressive(known, mean, math.sqrt(variance), r)
+    deviates = variance(per_window) * (known - 1) / (known - inflation(r, known))
+    return autoregressive(known, mean, math.sqrt(deviates), r)
 
 
 def autoregressive(known: int, mean: float, deviation: float, r: float) -> Sample:
     """Of windows with this deviation and lag-1 correlation in a long series."""
-    inflated = _inflation(r, known)
-    width = deviation * (1 + FEW_WIDER / known**2) * _t_90(known / max(1.0, inflated) - 1)
-    return Sample(known, mean, r, width, inflated / known, 2 * r * (1 - _faded(r, known)) / (known * (1 - r) ** 2))
+    inflated = inflation(r, known)
+    width = deviation * (1 + FEW_WIDER / known**2) * t_90(known / max(1.0, inflated) - 1)
+    return Sample(known, mean, r, width, inflated / known, 2 * r * (1 - faded(r, known)) / (known * (1 - r) ** 2))
 
 
 def total_ahead(per_window: Sequence[float], future: float) -> Interval:
@@ -145,7 +194,7 @@ class Speed:
     @property
     def tokens_per_s(self) -> float | None:
         """None when they took no time."""
-        return self.window_tokens / (self.hours.mean * 3600) if self.hours.mean > 0 else None
+        return self.window_tokens / (self.hours.pace * 3600) if self.hours.mean > 0 else None
 
     def ahead(self, tokens_left: int) -> Forecast:
         left = max(0, tokens_left)
@@ -173,7 +222,7 @@ def speed_of(recent: Sequence[Window], began_tokens: int | None = None) -> Speed
     else:
         return None
     size = sum(tokens for tokens, _ in took) / len(took)
-    return Speed(size, sample_of([duration_ns / NS_PER_HOUR / tokens * size for tokens, duration_ns in took]))
+    return Speed(size, patterned([duration_ns / NS_PER_HOUR / tokens * size for tokens, duration_ns in took]))
 
 
 def forecast(recent: Sequence[Window], tokens_left: int, began_tokens: int | None = None) -> Forecast | None:
@@ -188,35 +237,3 @@ def _where(is_beyond: Callable[[float], bool], low: float, high: float) -> float
         middle = (low + high) / 2
         low, high = (low, middle) if is_beyond(middle) else (middle, high)
     return high
-
-
-def _correlation(values: Sequence[float]) -> float:
-    """Lag-1. That of a sample is below the true one by (1 + 3r)/n in the mean (Kendall 1954), which is taken back."""
-    mean = statistics.fmean(values)
-    around = [value - mean for value in values]
-    square = sum(value * value for value in around)
-    if square == 0:
-        return 0.0
-    lagged = sum(one * other for one, other in pairwise(around))
-    known = len(values)
-    return (known * lagged / square + 1) / max(1, known - 3)
-
-
-def _inflation(r: float, count: float) -> float:
-    """How many times more the mean of so many neighbouring windows varies than that of independent ones."""
-    return (1 + r) / (1 - r) - 2 * r * (1 - _faded(r, count)) / (count * (1 - r) ** 2)
-
-
-def _faded(r: float, count: float) -> float:
-    """What is left of it after so many windows. A negative one alternates, between whole numbers smoothly."""
-    faded: float = abs(r) ** count
-    return faded if r >= 0 else faded * math.cos(math.pi * count)
-
-
-def _t_90(freedom: float) -> float:
-    above = next((row for row in _T_90 if row[0] >= freedom), _T_90[-1])
-    below = next((row for row in reversed(_T_90) if row[0] <= freedom), _T_90[0])
-    if above == below:
-        return above[1]
-    share = (1 / below[0] - 1 / freedom) / (1 / below[0] - 1 / above[0])
-    return below[1] + share * (above[1] - below[1])

@@ -5,7 +5,8 @@ validates against it, and the JSONL stream is the same objects one per line.
 
 Rules that the table cannot say:
 - Numbers that are not finite travel as the strings "nan", "inf", "-inf". `null` means absent.
-- `mono_ns` is CLOCK_MONOTONIC of the sender's node. It orders frames; the governor decides on arrival.
+- `mono_ns` is CLOCK_MONOTONIC of the sender's node: of a step, its end, by which the governor says what it cost. It
+  decides on arrival.
 - `hello`, `ack` and `bye` carry `seq` and are resent until the governor answers `confirm`.
   `step`, `beat` and `phase` are sent once; what was dropped is counted in `dropped`.
 - Unknown fields are ignored by the receiver, so a newer shim can talk to an older governor.

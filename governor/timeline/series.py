@@ -47,7 +47,8 @@ STEPS_MAX: Final = 1_000_000
 DURATION_MAX: Final = "7d"
 # What a `steps` line may set in a step, besides how it is played.
 STEP_FIELDS: Final = frozenset(
-    {field.name for field in fields(Step)} - {"at", "connection", "run", "rank", "step", "written", "held", "left_out"}
+    {field.name for field in fields(Step)}
+    - {"at", "connection", "run", "rank", "step", "written", "ended", "held", "left_out"}
 )
 # Fields by their type. A field that is neither whole nor a flag is any number, NaN and infinities included. The sets
 # are explicit; a test compares both with the annotations of a step.

@@ -293,7 +293,9 @@ def _step(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> Step 
         return ["step.step is negative"]
     if frame["step"] > COUNT_MAX:
         return ["step.step is more than any run has"]
-    return Step(at=at, connection=connection, run=run, rank=frame["rank"], step=frame["step"], **step_values(frame))
+    values = step_values(frame)
+    values["ended"] = frame["mono_ns"]
+    return Step(at, connection, run, frame["rank"], frame["step"], **values)
 
 
 def _phase(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> PhaseChange | RankFailed | list[str]:

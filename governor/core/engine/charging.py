@@ -16,6 +16,7 @@ from governor.core.engine.managed_run import ManagedRun, Unweighed
 from governor.core.engine.metering import meter, note_unpriced
 from governor.core.engine.node import RUNS_PER_UID_MAX, Node, payer_of
 from governor.core.engine.node_journal import boot_of, persist
+from governor.core.engine.spent.marks import note_money
 from governor.core.events.checkpoints import CheckpointWeighed
 from governor.core.events.effects import Alarm, Effect, Record, WeighCheckpoint
 from governor.core.events.inputs import Ack, Tick
@@ -176,6 +177,7 @@ def checkpoint_reserve(node: Node, managed: ManagedRun) -> UsdMicros:
 def _charge_one_off(node: Node, managed: ManagedRun, line: Line, quantity: int, at: MonoNs) -> int:
     amount = node.ledger.charge_one_off(line, quantity, node.wall(at), payer_of(managed))
     managed.history.one_offs.usd_micros += amount
+    note_money(node, managed, at)
     return amount
 
 
@@ -200,6 +202,8 @@ def on_price_read(node: Node, read: PriceRead) -> list[Effect]:
     unpriced_before, holders = ledger.unpriced_ns, node.holders()
     splits = ledger.charge(boot, WallNs(read.wall - read.boot), holders, node.payers(), ends_others=False)
     note_unpriced(node, unpriced_before, holders)
+    for name in holders.keys() & node.runs.keys():
+        note_money(node, node.runs[name], read.at)
     if boot == read.boot:
         node.metered_wall = read.wall
     if old == to.line.price_usd_micros and before is not None and before.line.source == to.line.source:

@@ -138,10 +138,13 @@ def save_bound_ns(policy: Policy, longest_save_ns: int, lasts: int | None) -> Du
 
 
 def reserve_growth(managed: ManagedRun, at: MonoNs) -> ReserveGrowth:
-    """How a halt becomes longer as more work is unsaved: until the bound, or until the run saves as it usually does."""
+    """How a halt becomes longer as more work is unsaved: until the bound, or until the run saves as it usually does.
+
+    Before the first step it may become all of it: nearly every ceiling lasts longer than the start.
+    """
     run, between_s, took_s = managed.run, managed.run.saves.between_s.median(), managed.run.saves.took_s.median()
-    if run.working_since is None:
-        return ReserveGrowth()
+    if run.working_since is None and (managed.is_unattached or run.first_step_at is not None):
+        return ReserveGrowth()  # Nobody trains.
     bound, unsaved = save_bound_ns(managed.policy, _longest_save_ns(run), shortest_ns(managed)), run.unsaved_ns(at)
     held = min(bound, max(UNSAVED_MIN_NS, unsaved))
     cycle = round((between_s + (took_s or 0.0)) * NS_PER_S) if between_s is not None else 0

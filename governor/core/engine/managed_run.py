@@ -14,6 +14,7 @@ from governor.core.halt.incident import Incident, LeftLaunch
 from governor.core.money.ceiling_forecast import CeilingReport
 from governor.core.money.charges import Charge
 from governor.core.money.forecast import RECENT_WINDOWS, Forecast, Speed
+from governor.core.money.spend_marks import Marks
 from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.money.waste import SpendSplit
 from governor.core.rules.evaluate import Rules
@@ -105,6 +106,7 @@ class RunMoney:
     metered: tuple[MonoNs, int, int] = MonoNs(-1), 0, 0
     # Of a log: the step and the total of its first line, while no other line tells how many tokens that had itself.
     first_line: tuple[int, int] | None = None
+    marks: Marks = field(default_factory=Marks)  # What it had spent lately, moment by moment.
     windows: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
     forecast: Forecast | None = None  # As of the last window's end.
     speed: Speed | None = None

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 
-from governor.core.base.units import NS_PER_HOUR, BootNs, MonoNs, UsdMicros, WallNs
+from governor.core.base.units import BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.launched_command import is_its
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, make_past, payer_of
 from governor.core.engine.node_journal import persist
 from governor.core.engine.run_forecast import plan_of, tokens_goal
+from governor.core.engine.spent.marks import worth_at
 from governor.core.events.effects import Effect, Record
 from governor.core.events.inputs import Step, Tick
 from governor.core.money.charges import UNALLOCATED
@@ -92,9 +93,12 @@ def count_split(node: Node, managed: ManagedRun, holders: Mapping[str, int] | No
     offset_ns, charged_to = node.boot_offset_ns, node.ledger.charged_to
 
     def spent_at(moment: MonoNs) -> int:
+        known, is_since_last = managed.money.marks.spent(moment)
+        if not is_since_last:
+            return known
         boot = charged_to if offset_ns is None else BootNs(moment + offset_ns)
         rate = rate_of(node, managed, node.holders() if holders is None else holders)
-        return node.ledger.spend_at(run.run, boot, rate)
+        return max(known, node.ledger.spend_at(run.run, boot, rate))
 
     is_halting = incident is not None and not incident.is_closed
     has_let_go = not run.alive or (bool(run.ranks) and run.ended_well)
@@ -104,8 +108,8 @@ def count_split(node: Node, managed: ManagedRun, holders: Mapping[str, int] | No
             spent_at=spent_at,
             stage=run.stage,
             attempt_at=run.attempt_at,
-            first_step_at=run.first_step_at,
-            step_at=run.step_at,
+            first_step_at=run.first_step_ended_at,
+            step_at=run.step_ended_at,
             halting_since=incident.opened_at if incident is not None and is_halting else None,
             has_ended=has_let_go and not is_halting,
             trained_tokens=meter.trained_tokens if meter is not None else 0,
@@ -131,6 +135,8 @@ def charge_unstored(node: Node, since: BootNs, until: BootNs, since_wall: WallNs
     node.ledger.resume_from(since)
     wall_of_boot, unpriced_before = WallNs(since_wall - since), node.ledger.unpriced_ns
     node.ledger.charge_unstored(until, wall_of_boot, holders, node.payers(), node.began)
+    for name in holders.keys() & node.runs.keys():
+        node.runs[name].history.split.pass_unstored(node.ledger.spend(name))
     note_unpriced(node, unpriced_before, holders)
     if node.facts.exclusive and previous is not None:
         charges = (*previous.unallocated, *node.ledger.set_unallocated_aside())
@@ -234,6 +240,7 @@ def _taken_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[ManagedRun]
     lenders = [node.runs[run] for run in node.ledger.take_back(payer_of(managed)) if run in node.runs]
     for lender in lenders:
         lender.history.give_back(node.ledger.charged_to, node.ledger.spend(lender.run.run))
+        lender.money.marks.forget()
     if lenders and managed.history.meter is None:
         managed.history.paid_from = min(managed.history.paid_from, node.account.since)
     return lenders
@@ -291,9 +298,12 @@ def settle(node: Node, at: MonoNs) -> list[Effect]:
 # --- tokens: the clock of money ------------------------------------------------------------------------------
 
 
-def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
-    """Charge the step's tokens to their window. A window that closes is persisted together with the meter."""
-    run, (spent, boot) = managed.run, _spent_at(node, managed, step.at)
+def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> None:
+    """Charge the step's tokens to the window of its own time. One that closes is persisted together with the meter.
+
+    `ended`: see own_time.
+    """
+    run = managed.run
     trained_now = (step.tokens or 0) + (step.held.tokens if step.held is not None else 0)
     assert run.tokens_total is not None, "the caller looked"
     if step.attempt_step is not None:
@@ -315,17 +325,15 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
         node.request_persist()
     elif managed.money.first_line is not None:
         _count_first_line(managed, managed.history.meter, managed.money.first_line, step)
-    if step.written is not None and node.boot_offset_ns is not None:
-        spent, boot = _spent_when_written(node, managed, step, spent, boot)
+    worth = worth_at(node, managed, managed.history.meter, step.at, ended)
     then_tokens = managed.policy.budget.window_tokens
     began_at = run.first_step_at if run.first_step_at is not None else run.attempt_at
     run.begin_metering(managed.history.meter.began_tokens, managed.history.paid_before)
-    is_priced = node.ledger.compute.metered is not None and not managed.is_strangers
     window = managed.history.meter.add(
-        run.tokens_total, trained_now, spent, boot, then_tokens, began_at,
-        unpriced_ns=managed.history.unpriced_ns, is_priced=is_priced,
+        run.tokens_total, trained_now, worth.usd_micros, worth.boot, then_tokens, began_at,
+        unpriced_ns=worth.unpriced_ns, is_priced=worth.is_priced,
     )  # fmt: skip
-    run.set_token_price(whole_micros(managed.history.meter.per_mtok) if is_priced else None)
+    run.set_token_price(whole_micros(managed.history.meter.per_mtok) if worth.is_priced else None)
     if window is None:
         return
     managed.money.windows.append(window)
@@ -347,39 +355,3 @@ def _count_first_line(managed: ManagedRun, meter: TokenMeter, first_line: tuple[
     grown = (now or 0) - total
     if meter.progress_tokens == meter.began_tokens == total and first <= step.step - first and total <= 2 * grown:
         meter.begin_earlier(total)
-
-
-def _spent_at(node: Node, managed: ManagedRun, at: MonoNs) -> tuple[UsdMicros, BootNs]:
-    """What the run had spent at a frame's own time, and that time: ticks are further apart than short steps are."""
-    run = managed.run
-    if node.boot_offset_ns is None:  # Before the first tick.
-        return node.ledger.spend(run.run), node.ledger.charged_to
-    boot = BootNs(at + node.boot_offset_ns)
-    is_over = managed.incident is not None and managed.incident.is_closed  # Its time is charged to nobody any more.
-    return node.ledger.spend_at(run.run, boot, None if is_over else run.spend_rate_usd_micros_per_hour), boot
-
-
-def _spent_when_written(
-    node: Node, managed: ManagedRun, step: Step, spent: UsdMicros, boot: BootNs
-) -> tuple[UsdMicros, BootNs]:
-    """What the run had spent when a log's line was written, and that moment: a buffer's lines arrive together.
-
-    `spent` and `boot`: as of its arrival. The line only divides what was spent since the last one. A time that is not
-    between the two is none.
-    """
-    meter, offset_ns = managed.history.meter, node.boot_offset_ns
-    assert meter is not None, "the caller made it"
-    assert offset_ns is not None, "the caller looked"
-    assert step.written is not None, "the caller looked"
-    written = BootNs(step.written - node.wall_offset_ns + offset_ns)
-    if meter.metered_to is None or not meter.metered_to <= written < boot:
-        return spent, boot
-    # Nobody may have paid for the time between two attempts.
-    since, began = meter.metered_to, managed.run.attempt_at + offset_ns
-    if since < began <= written:
-        since = began
-    grown = max(0, spent - meter.step_usd_micros)
-    # At the present rate. If it has risen meanwhile, at the mean: no step was free.
-    rate, took_ns, left_ns = managed.run.spend_rate_usd_micros_per_hour or 0, boot - since, boot - written
-    left = min(rate * left_ns // NS_PER_HOUR, grown * left_ns // took_ns)
-    return UsdMicros(spent - left), written

@@ -85,6 +85,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         **({"named_before": [one.row() for one in run.named_before]} if run.named_before else {}),
         "save_longest_ns": run.save_longest_ns,
         "first_step_at": run.first_step_at,
+        "first_step_ended_at": run.first_step_ended_at,
         "working_since": run.working_since,
         "last_good_at": run.last_good_at,
         "incidents_total": managed.history.incidents_total,

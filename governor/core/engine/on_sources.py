@@ -204,7 +204,7 @@ def on_tokens_settled(node: Node, event: TokensSettled) -> list[Effect]:
         return []
     step = count_settled(managed.run, event)
     if managed.run.tokens_total is not None:
-        meter_tokens(node, managed, step)
+        meter_tokens(node, managed, step, step.at)
     return [persist(node, event.at, managed)]
 
 

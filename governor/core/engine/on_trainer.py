@@ -26,6 +26,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import close_gap, hand_over, meter_tokens, take_back
 from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, owner_of
 from governor.core.engine.node_journal import persist
+from governor.core.engine.spent.marks import line_ended
 from governor.core.events.effects import Alarm, Confirm, Effect, RecallRun, Record
 from governor.core.events.ends import RankFailed
 from governor.core.events.inputs import (
@@ -40,7 +41,7 @@ from governor.core.events.inputs import (
     Step,
 )
 from governor.core.halt.table import PAST_ASKING, Fact, HaltState
-from governor.core.runs import intake
+from governor.core.runs import intake, own_time
 from governor.core.runs.ends import cause_of
 from governor.core.runs.life import Life, LifeFact
 from governor.core.runs.state import RANKS_MAX, Rank
@@ -205,13 +206,17 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     if event.connection is None and (managed.awaits_line or not run.alive):
         on_sources.on_line(node, managed, event.at)
     intake.note_frame_wall(run, event.at + node.wall_offset_ns)
-    counted = intake.apply_step(run, rank, event)
+    counted = intake.apply_step(run, rank, event, line_ended(node, managed, event) if rank is None else None)
     if run.skipped_tokens:
         skipped = run.take_skipped()
         if managed.history.meter is not None:
             managed.history.meter.skip(skipped)
     if counted is not None and run.tokens_total is not None:
-        meter_tokens(node, managed, counted)
+        ended = run.step_ended_at
+        if counted is not event and (lead := run.ranks.get(counted.rank)) is not None:  # It has waited for other ranks.
+            ended = own_time.of_frame(lead, counted, run.attempt_at)
+        assert ended is not None, "it is of a step"
+        meter_tokens(node, managed, counted, ended)
     belief = run.belief
     told = alarms.figure_alarms(managed, event) if event.left_out is not None or belief.news is not None else []
     if belief.held is not None and belief.held.step == event.step:

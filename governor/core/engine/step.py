@@ -33,6 +33,7 @@ from governor.core.engine.idle_state import NODE
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
+from governor.core.engine.spent import marks
 from governor.core.events.checkpoints import CheckpointRead, CheckpointWeighed, LastGoodSeen
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.ends import CommandEndSeen, CommandLeft, OomKillsSeen, RankFailed
@@ -136,6 +137,7 @@ def _meter(node: Node, managed: ManagedRun, holders: dict[str, int], at: MonoNs)
     run.set_money(ceilings.spend(node, managed), rate, held)
     if run.alive:
         managed.money.paid_by = payers.payer_for(node, managed, holders)
+        marks.note_money(node, managed, at)
 
 
 def _deadlines(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:

@@ -103,7 +103,8 @@ class Step:
     rss_bytes: int | None = None
     progress_seq: int | None = None
     grad_finite: bool | None = None  # Of a sample of the rank's gradient, where no norm is known.
-    written: WallNs | None = None  # Of a line, as it says: which window the spend is of, and how long a step took.
+    ended: MonoNs | None = None  # Of a frame, by its rank's clock: which window the spend is of.
+    written: WallNs | None = None  # Of a line, as it says: the same, and how long a step took.
     held: Held | None = None  # Of a line: what earlier ones have trained, and this one tells.
     left_out: str | None = None  # The first figure of it that cannot be, which is absent here: "tokens 2199023255553".
 
@@ -206,8 +207,7 @@ class Tick:
     at: MonoNs
     boot: BootNs
     wall: WallNs
-    # Set by a replay's clock: nothing was missed since the last tick, however long ago that was.
-    unbroken: bool = False
+    unbroken: bool = False  # Set by a replay's clock: nothing was missed since the last tick, however long ago.
 
 
 class StopAnswer(Enum):

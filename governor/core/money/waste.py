@@ -27,7 +27,9 @@ class SpentOn(Enum):
     AFTER_LAST_STEP = "after_last_step"  # Until the run lets go of the node.
     HALT = "halt"  # From the verdict until the halt is closed.
     TRAINED_TWICE = "trained_twice"  # Tokens of steps that were trained before: their share of the steps' money.
-    UNTOLD = "untold"  # Spent before anybody counted this: an older version's journal, or a damaged one.
+    # Spent before anybody counted this (an older version's journal, or a damaged one), and by an attempt that ended
+    # with its governor (kill -9) after the journal's last commit: what it did then is not known.
+    UNTOLD = "untold"
 
 
 WASTE: Final = (SpentOn.START_UP, SpentOn.AFTER_LAST_STEP, SpentOn.HALT, SpentOn.TRAINED_TWICE)
@@ -55,7 +57,7 @@ class SpendSplit:
     """One run's spend by what it bought, over all attempts and restarts of the governor."""
 
     by_stage: dict[str, dict[SpentOn, int]] = field(default_factory=dict)
-    # Since the latest step of the attempt: it has no cause yet.
+    # Since the latest step of the attempt, and of a start the last tick's: it has no cause yet.
     open_usd_micros: int = 0
     stage: str = NO_STAGE  # Of the open money.
     counted_usd_micros: int = 0  # What the run had spent when it was last counted: the sum of all of the above.
@@ -65,6 +67,10 @@ class SpendSplit:
     repeated_tokens: int = 0
     unpriced_ns: dict[str, int] = field(default_factory=dict)  # Of each stage's time, what has no price.
     has_begun: bool = False
+    # Of the open money, what no governor has counted: it was charged from its ticks after a kill -9.
+    unstored_usd_micros: int = 0
+    # What the run had spent by the end of the open money: a step may be told after that was counted. Not kept.
+    open_to: int = field(default=0, compare=False)
 
     def begin_untold(self, usd_micros: int, trained_tokens: int = 0, repeated_tokens: int = 0) -> None:
         """Count from here on. What was spent before has no known cause."""
@@ -76,26 +82,41 @@ class SpendSplit:
         """Give what was spent since the last count its causes."""
         self.has_begun = True
         if self.first_step_at is not None and seen.first_step_at != self.first_step_at:
-            self.open_usd_micros += self._until(seen.attempt_at, seen)
+            self._open(self._until(seen.attempt_at, seen))
             self._end_attempt()
+        if self.first_step_at is None and self.stage != (seen.stage or NO_STAGE):
+            self._close_open(SpentOn.START_UP)
         self.stage = seen.stage or NO_STAGE
         self._count_unpriced(seen.unpriced_ns - sum(self.unpriced_ns.values()))
         if self.first_step_at is None and seen.first_step_at is not None:
-            self._put(SpentOn.START_UP, self._until(_first_of(seen.first_step_at, seen.halting_since), seen))
+            ended = _first_of(seen.first_step_at, seen.halting_since)
+            self._open(self._until(ended, seen))
+            after = self._after(ended, seen)
+            self._close_open(SpentOn.START_UP, but=after)
             self.first_step_at = self.step_at = seen.first_step_at
             if seen.step_at is None or seen.step_at <= seen.first_step_at:
                 self._take_tokens(seen)
         if seen.step_at is not None and (self.step_at is None or seen.step_at > self.step_at):
-            self.open_usd_micros += self._until(_first_of(seen.step_at, seen.halting_since), seen)
+            ended = _first_of(seen.step_at, seen.halting_since)
+            self._open(self._until(ended, seen))
             self.step_at = seen.step_at
-            self._train(seen)
+            self._train(seen, self._after(ended, seen))
         if seen.halting_since is not None:
-            self._pass(self._until(seen.halting_since, seen))
+            self._open(self._until(seen.halting_since, seen))
             self._put(SpentOn.HALT, self._rest(seen))
         else:
-            self._pass(self._rest(seen))
+            if self.first_step_at is None:
+                self._close_open(SpentOn.START_UP)
+            self._open(self._rest(seen))
         if seen.has_ended:
-            self._close_open(SpentOn.AFTER_LAST_STEP)
+            self._close_attempt()
+
+    def pass_unstored(self, spent_usd_micros: int) -> None:
+        """The run was charged up to here for time of which the journal has no step. Another step makes it training."""
+        if self.has_begun:
+            self.unstored_usd_micros += max(0, spent_usd_micros - self.counted_usd_micros)
+            self.open_usd_micros += spent_usd_micros - self.counted_usd_micros
+            self.counted_usd_micros = spent_usd_micros
 
     def launch(self, usd_micros: int, stage: str | None) -> None:
         """Count what was charged for an attempt's launch."""
@@ -105,7 +126,7 @@ class SpendSplit:
         self.counted_usd_micros += usd_micros
 
     def by_cause(self) -> dict[SpentOn, int]:
-        """The whole spend. What is spent since the latest step of an attempt that goes on counts as training."""
+        """The whole spend. What has no cause yet, as since the latest step of an attempt, counts as training."""
         return _sum(self.of_stages().values())
 
     def wasted_usd_micros(self) -> dict[str, int] | None:
@@ -144,14 +165,17 @@ class SpendSplit:
         self.counted_usd_micros = seen.spent_usd_micros
         return amount
 
-    def _pass(self, usd_micros: int) -> None:
-        if self.first_step_at is None:
-            self._put(SpentOn.START_UP, usd_micros)
-        else:
-            self.open_usd_micros += usd_micros
+    def _open(self, usd_micros: int) -> None:
+        self.open_usd_micros += usd_micros
+        self.open_to = self.counted_usd_micros
 
-    def _train(self, seen: Seen) -> None:
-        """Steps have ended: the open money was theirs, and a share of it trained what was trained before."""
+    def _after(self, ended: MonoNs, seen: Seen) -> int:
+        """Of the open money, what was spent after a step had ended, and was counted before that was told."""
+        return min(max(0, self.open_to - seen.spent_at(ended)), self.open_usd_micros)
+
+    def _train(self, seen: Seen, after_usd_micros: int) -> None:
+        """Steps have ended: the open money was theirs but for what came after, and a share of it trained again."""
+        self.open_usd_micros -= after_usd_micros
         trained = seen.trained_tokens - self.trained_tokens
         repeated = min(seen.repeated_tokens - self.repeated_tokens, trained)
         self._take_tokens(seen)
@@ -160,17 +184,25 @@ class SpendSplit:
             self._put(SpentOn.TRAINED_TWICE, twice)
             self.open_usd_micros -= twice
         self._close_open(SpentOn.TRAINING)
+        self.open_usd_micros = after_usd_micros
 
     def _take_tokens(self, seen: Seen) -> None:
         self.trained_tokens, self.repeated_tokens = seen.trained_tokens, seen.repeated_tokens
 
     def _end_attempt(self) -> None:
-        self._close_open(SpentOn.AFTER_LAST_STEP)
+        self._close_attempt()
         self.first_step_at = self.step_at = None
 
-    def _close_open(self, cause: SpentOn) -> None:
-        self._put(cause, self.open_usd_micros)
-        self.open_usd_micros = 0
+    def _close_attempt(self) -> None:
+        untold = min(self.unstored_usd_micros, self.open_usd_micros)
+        self._put(SpentOn.UNTOLD, untold)
+        self.open_usd_micros -= untold
+        self._close_open(SpentOn.START_UP if self.first_step_at is None else SpentOn.AFTER_LAST_STEP)
+
+    def _close_open(self, cause: SpentOn, but: int = 0) -> None:
+        self._put(cause, self.open_usd_micros - but)
+        self.open_usd_micros = but
+        self.unstored_usd_micros = 0
 
     def _put(self, cause: SpentOn, usd_micros: int) -> None:
         if not usd_micros:
@@ -194,6 +226,7 @@ class SpendSplit:
             "step_at": self.step_at,
             "trained_tokens": self.trained_tokens,
             "repeated_tokens": self.repeated_tokens,
+            **({"unstored_usd_micros": self.unstored_usd_micros} if self.unstored_usd_micros else {}),
             **({"unpriced_ns": dict(self.unpriced_ns)} if self.unpriced_ns else {}),
         }
 
@@ -214,6 +247,7 @@ class SpendSplit:
             step_at=step_at,
             trained_tokens=int(snapshot["trained_tokens"]),
             repeated_tokens=int(snapshot["repeated_tokens"]),
+            unstored_usd_micros=int(snapshot.get("unstored_usd_micros", 0)),
             unpriced_ns={str(stage): int(ns) for stage, ns in snapshot.get("unpriced_ns", {}).items()},
             has_begun=True,
         )

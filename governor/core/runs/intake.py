@@ -16,6 +16,7 @@ from governor.core.events.machine import GpuSample, HostMemory, MachineEvent
 from governor.core.runs.counting import count_step
 from governor.core.runs.last_good import LastGood, is_news
 from governor.core.runs.life import LifeFact
+from governor.core.runs.own_time import of_frame
 from governor.core.runs.pace import DURATION_MAX_S, Pace
 from governor.core.runs.rank_tokens import RankTokens
 from governor.core.runs.state import Rank, Run, Trained, is_finite
@@ -48,7 +49,7 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs, *, trains_again: bool = Fa
     run.attempt_step = 0
     run.first_step_at = None
     run.working_since = None
-    run.step = run.step_at = None
+    run.step = run.step_at = run.first_step_ended_at = run.step_ended_at = None
     run.step_gap_ns = 0
     run.pace = Pace()
     run.saves.new_attempt()
@@ -180,6 +181,7 @@ def restored(snapshot: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Run
         run.end = RunEnd(int(code) if code is not None else None, str(cause) if cause is not None else None)
     if same_boot:
         run.first_step_at, run.working_since = snapshot["first_step_at"], snapshot["working_since"]
+        run.first_step_ended_at = snapshot.get("first_step_ended_at", run.first_step_at)  # An older journal has none.
         run.ranks_before = frozenset(int(rank) for rank in snapshot.get("ranks", ()))  # An older journal has none.
         run.last_frame_at = at  # Silence counts from our restart: before it no governor listened.
     if not (same_boot and snapshot["alive"]):
@@ -321,10 +323,10 @@ def apply_machine(run: Run, event: MachineEvent) -> None:
         run.group_memory = event
 
 
-def apply_step(run: Run, rank: Rank | None, step: Step) -> Step | None:
+def apply_step(run: Run, rank: Rank | None, step: Step, ended: MonoNs | None = None) -> Step | None:
     """Enter one optimizer step. Return the step whose tokens count by now: of the lead rank or of a log.
 
-    Where ranks count tokens for themselves, that is the lead rank's step once they all have told.
+    Where ranks count tokens for themselves, that is the lead rank's step once all have told. `ended`: of a line.
     """
     if rank is not None:
         note_frame(rank, step.at, step.progress_seq)
@@ -349,6 +351,11 @@ def apply_step(run: Run, rank: Rank | None, step: Step) -> Step | None:
     is_first = run.first_step_at is None
     if leads:
         _apply_lead_step(run, step, paused)
+        own = of_frame(rank, step, run.attempt_at) if rank is not None else ended if ended is not None else step.at
+        # Another rank may lead now, whose step ended a little sooner.
+        run.step_ended_at = own if run.step_ended_at is None else max(own, run.step_ended_at)
+        if run.first_step_ended_at is None:
+            run.first_step_ended_at = run.step_ended_at
     return count_step(run, rank, step, leads=leads, is_first=is_first)
 
 

@@ -80,6 +80,7 @@ class Rank:
     data_parallel_rank: int | None = None  # Its number among the ranks that see different tokens.
     # The longest time in this attempt without a change of progress_seq inside a step that went on.
     silence_longest_ns: int = 0
+    clock_behind_ns: int = 2**63  # Its clock is behind ours by no more than this: see own_time.
 
     @property
     def connected(self) -> bool:
@@ -151,6 +152,9 @@ class Run:
     # This attempt's first step, or its start if the governor came later.
     working_since: MonoNs | None = None
     step_at: MonoNs | None = None
+    # The same two by their senders' clock, which is what they cost by: see own_time.
+    first_step_ended_at: MonoNs | None = None
+    step_ended_at: MonoNs | None = None
     step_gap_ns: int = 0  # The longest time lately without a step: logs show each tenth, or many at once.
     tokens_total: int | None = None
     counted_step: int | None = None  # The step to which `tokens_total` belongs, across attempts.

@@ -139,6 +139,12 @@ def test_a_bad_clock_does_not_cost_the_loss_beside_it() -> None:
     assert (event.step_s, event.data_s, event.forward_s, event.tokens) == (None, None, None, None)
 
 
+def test_a_step_says_when_it_ended_by_the_clock_of_its_rank() -> None:
+    event = decoded(step(mono_ns=41))
+    assert isinstance(event, Step)
+    assert (event.at, event.ended) == (AT, 41)
+
+
 def test_a_time_to_come_becomes_now() -> None:
     event = decoded(beat(phase_since_ns=2**62))
     assert isinstance(event, Beat)

@@ -302,7 +302,7 @@ def test_the_ceiling_that_is_hit_first_is_the_one_that_binds() -> None:
     }  # fmt: skip
     assert other["ceiling_usd"] is None
     until_ceiling_s = (20e6 - PRICE * 30 // 3600) / PRICE * 3600
-    assert other["runway_s"] == pytest.approx(until_ceiling_s - 82, abs=0.001), "until its halt, as a budget's"
+    assert other["runway_s"] == pytest.approx(until_ceiling_s - 82 - 59, abs=0.001), "until its halt, as it grows"
     assert other["ceiling_in_s"] == pytest.approx(other["runway_s"], abs=0.001)
 
 

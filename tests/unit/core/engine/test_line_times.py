@@ -132,7 +132,7 @@ def test_what_was_paid_before_a_price_rose_is_no_free_window() -> None:
     now, boot, wall = MonoNs(log.world.mono), log.world.node.ledger.charged_to, log.world.node.metered_wall
     log.world.play(PriceRead(now, boot, wall, UsdMicros(2 * HOURLY), "x", "2026-11-01"))
     log.flush(40, [epoch(s) for s in (10, 20, 30, 40)])
-    assert log.paid == [(10, 15_000)] * 4
+    assert log.paid == [(10, CENT), (10, CENT), (10, 2 * CENT), (10, 2 * CENT)]
 
 
 def test_what_was_paid_before_a_price_fell_is_of_the_lines_of_then() -> None:

@@ -77,6 +77,15 @@ def test_a_ceiling_is_met_when_it_was_told_to_be_met(ceiling_usd: float) -> None
     assert until_asked(node, 21) == pytest.approx(20 + told_s, abs=1)
 
 
+@pytest.mark.parametrize("ceiling_usd", [10, 60, 360])
+def test_it_is_told_before_the_first_step_too(ceiling_usd: float) -> None:
+    node = started(ceiling_usd)
+    for second in range(1, 6):
+        play(node, tick(second))
+    told_s = run_status(node.runs["llama"], at(5))["ceiling_in_s"]
+    assert until_asked(node, 6) == pytest.approx(5 + told_s, abs=1)
+
+
 def test_a_run_that_saves_meets_its_ceiling_in_the_interval_that_was_told() -> None:
     """Every 20 s. Told after 190 s of the 300 that $30 last: eight in ten are inside, and none far outside."""
     inside = 0

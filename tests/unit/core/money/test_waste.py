@@ -306,7 +306,7 @@ def test_a_journal_without_causes_has_spend_that_is_untold() -> None:
 def test_more_stages_than_are_kept_are_summed() -> None:
     split = SpendSplit()
     for number in range(2 * STAGES_MAX):
-        split.count(Seen(number + 1, int, stage=f"stage{number}"))
+        split.count(Seen(number + 1, int, stage=f"stage{number}", has_ended=True))
     assert len(split.by_stage) == STAGES_MAX
     assert split.by_cause() == {SpentOn.START_UP: 2 * STAGES_MAX}
 
@@ -344,3 +344,47 @@ def test_frames_of_a_halt_that_is_closed_are_valued_at_nothing_more() -> None:
     assert managed.run.spend_rate_usd_micros_per_hour
     world.play(a_step(6, when=26, run="llama", attempt_step=6, tokens=10_000, tokens_total=60_000))
     assert (meter.progress_tokens, meter.step_usd_micros) == (60_000, spent)
+
+
+# --- a governor that is killed ------------------------------------------------------------------------------------
+
+
+def test_what_was_trained_after_the_last_commit_is_no_waste_of_a_governor_that_was_killed() -> None:
+    """Committed at 15 s. It is killed at 18 s, with its command, and a minute later the next launch begins."""
+    world = a_world()
+    world.hear()
+    steps(world, range(1, 15), began=1)
+    until(world, 15)
+    world.take([persist(world.node, MonoNs(world.mono), *world.node.runs.values())])
+    kept = dict(world.runs)
+    steps(world, range(15, 18), began=15)
+    until(world, 18)
+    world.runs = kept  # What was committed since is not.
+    world.pass_time("run", 60 * NS_PER_S)
+    world.restart()
+    world.play(TrainerExited(MonoNs(world.mono), "llama", None))
+    world.tick()
+    world.hear(attempt="a2", peer=peer(900))
+    world.tick()
+    causes = world.node.runs["llama"].history.split.by_cause()
+    assert wasted(world)["after_last_step"] <= A_SECOND, "from the last step that the journal has to its commit"
+    assert causes[SpentOn.UNTOLD] == 3 * A_SECOND
+    assert sum(causes.values()) == world.node.ledger.spend("llama")
+
+
+def test_what_was_trained_meanwhile_is_training_where_the_attempt_goes_on() -> None:
+    world = a_world()
+    world.hear()
+    steps(world, range(1, 15), began=1)
+    until(world, 15)
+    world.take([persist(world.node, MonoNs(world.mono), *world.node.runs.values())])
+    kept = dict(world.runs)
+    until(world, 18)
+    world.runs = kept
+    world.restart()
+    world.hear()
+    steps(world, range(18, 22), began=18, first=18)
+    end(world)
+    causes = world.node.runs["llama"].history.split.by_cause()
+    assert SpentOn.UNTOLD not in causes
+    assert wasted(world) == said(start_up=1)

@@ -1,0 +1,50 @@
+"""What a run had spent when a step ended: its money is marked at each tick, and where it changes in between."""
+
+from __future__ import annotations
+
+from governor.core.base.units import BootNs, MonoNs
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import Node
+from governor.core.events.inputs import Step
+from governor.core.money.spend_marks import Last, Mark, Worth
+from governor.core.money.token_windows import TokenMeter
+from governor.core.runs import own_time
+
+
+def line_ended(node: Node, managed: ManagedRun, line: Step) -> MonoNs:
+    """When a log's line was written, where it says that and nothing contradicts it."""
+    meter, offset_ns = managed.history.meter, node.boot_offset_ns
+    last = meter.metered_to if meter is not None else managed.history.paid_from
+    if line.written is None or offset_ns is None or last is None:
+        return line.at
+    return own_time.of_line(line, MonoNs(last - offset_ns), node.wall_offset_ns)
+
+
+def note_money(node: Node, managed: ManagedRun, at: MonoNs) -> None:
+    """Note what the run has spent, for steps that end from now on: at each tick, and where it changes in between."""
+    if node.boot_offset_ns is not None:
+        managed.money.marks.note(_mark(node, managed, at, node.boot_offset_ns, _going_rate(managed)))
+
+
+def _going_rate(managed: ManagedRun) -> int:
+    is_over = managed.incident is not None and managed.incident.is_closed  # Its time is charged to nobody any more.
+    return 0 if is_over else managed.run.spend_rate_usd_micros_per_hour or 0
+
+
+def _mark(node: Node, managed: ManagedRun, at: MonoNs, boot_offset_ns: int, rate: int) -> Mark:
+    ledger = node.ledger
+    is_priced = ledger.compute.metered is not None and not managed.is_strangers
+    spent, unpriced_ns = ledger.spend(managed.run.run), managed.history.unpriced_ns
+    return Mark(at, boot_offset_ns, ledger.charged_to, spent, rate, is_priced, unpriced_ns)
+
+
+def worth_at(node: Node, managed: ManagedRun, meter: TokenMeter, at: MonoNs, ended: MonoNs) -> Worth:
+    """The run's money when a step ended that is read now (`at`)."""
+    marks, ledger, rate = managed.money.marks, node.ledger, _going_rate(managed)
+    if node.boot_offset_ns is None:  # Before the first tick.
+        mark = _mark(node, managed, at, ledger.charged_to - at, 0)
+        return mark.at(at)
+    if not marks.is_current(ledger.charged_to, ledger.spend(managed.run.run), rate):
+        marks.note(_mark(node, managed, at, node.boot_offset_ns, rate))
+    last = Last(BootNs(meter.metered_to), meter.step_usd_micros) if meter.metered_to is not None else None
+    return marks.worth(ended, last, managed.run.attempt_at)

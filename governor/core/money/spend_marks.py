@@ -1,0 +1,146 @@
+"""What a run had spent at a moment that has passed. Steps are read later than they end: up to a tick of a rank's own,
+minutes of a log's lines.
+
+A mark has the run's spend and rate from one moment until the next mark. A step is valued by the mark of its own moment,
+whenever it is read: read one by one or together, steps of the same moments have the same windows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from governor.core.base.units import NS_PER_HOUR, BootNs, MonoNs, UsdMicros
+
+# Sixteen seconds of ticks. A rank's batch needs two.
+RECENT_MAX: Final = 64
+# Of what is older, marks from which the spend went on at another rate. A log's buffer may be minutes old.
+TURNS_MAX: Final = 64
+
+
+class Worth(NamedTuple):
+    """A run's money at one moment."""
+
+    usd_micros: UsdMicros
+    boot: BootNs
+    is_priced: bool  # Whether a price was known then.
+    unpriced_ns: int  # The run's time without a price so far.
+
+
+class Mark(NamedTuple):
+    """The run's money from a moment on."""
+
+    since: MonoNs
+    boot_offset_ns: int  # Boot clock minus monotonic then: they go apart while the machine is suspended.
+    charged_to: BootNs
+    usd_micros: UsdMicros  # What it had spent by `charged_to`.
+    usd_micros_per_hour: int
+    is_priced: bool
+    unpriced_ns: int
+
+    def at(self, moment: MonoNs) -> Worth:
+        boot = BootNs(moment + self.boot_offset_ns)
+        spent = self.usd_micros + self.usd_micros_per_hour * (boot - self.charged_to) // NS_PER_HOUR
+        return Worth(UsdMicros(spent), boot, self.is_priced, self.unpriced_ns)
+
+    def leads_to(self, later: Mark) -> bool:
+        """Whether the later mark tells no more than this one, but for the rounding of a micro-dollar."""
+        mine, its = self.at(later.since), later.at(later.since)
+        return (
+            self.usd_micros_per_hour == later.usd_micros_per_hour
+            and mine[1:] == its[1:]
+            and abs(mine.usd_micros - its.usd_micros) <= 1
+        )
+
+
+class Last(NamedTuple):
+    """The step that was valued last."""
+
+    boot: BootNs
+    usd_micros: int
+
+
+class Marks:
+    """The last marks of one run, in the order of their moments."""
+
+    __slots__ = ("_marks", "_turns")
+
+    def __init__(self) -> None:
+        self._marks: deque[Mark] = deque()
+        self._turns: deque[Mark] = deque(maxlen=TURNS_MAX)  # All before the marks.
+
+    def note(self, mark: Mark) -> None:
+        """Note the run's money as it is from this moment on."""
+        marks = self._marks
+        while marks and marks[-1].since >= mark.since:
+            marks.pop()
+        marks.append(mark)
+        if len(marks) > RECENT_MAX:
+            oldest = marks.popleft()
+            if not self._turns or not self._turns[-1].leads_to(oldest):
+                self._turns.append(oldest)
+
+    def forget(self) -> None:
+        """What it had spent is another's now."""
+        self._marks.clear()
+        self._turns.clear()
+
+    def is_current(self, charged_to: BootNs, usd_micros: int, usd_micros_per_hour: int) -> bool:
+        """Whether the last mark has the run's money as it is now."""
+        if not self._marks:
+            return False
+        mark = self._marks[-1]
+        return (
+            mark.usd_micros == usd_micros
+            and mark.charged_to == charged_to
+            and mark.usd_micros_per_hour == usd_micros_per_hour
+        )
+
+    def spent(self, moment: MonoNs) -> tuple[int, bool]:
+        """What the run had spent by the last mark that is not after this moment, and whether that mark is the last.
+
+        Before the last mark, by the moment itself.
+        """
+        mark = self._of(moment)
+        if mark is None:
+            return 0, not self._marks
+        if mark is self._marks[-1]:
+            return mark.usd_micros, True
+        return mark.at(moment).usd_micros, False
+
+    def worth(self, moment: MonoNs, last: Last | None, attempt_at: MonoNs) -> Worth:
+        """The run's money at a moment, which is not before the last step. At least one mark was noted."""
+        mark = self._of(moment)
+        worth = mark.at(moment) if mark is not None else self._before_all(moment, last, attempt_at)
+        if last is not None and worth.boot < last.boot:
+            return worth._replace(usd_micros=UsdMicros(last.usd_micros), boot=last.boot)
+        return worth
+
+    def _before_all(self, moment: MonoNs, last: Last | None, attempt_at: MonoNs) -> Worth:
+        """What was spent between the last step and the first mark is divided by the time.
+
+        Nobody may have paid for the time before the attempt.
+        """
+        first = self._turns[0] if self._turns else self._marks[0]
+        now = first.at(first.since)
+        boot = BootNs(moment + first.boot_offset_ns)
+        if last is None:
+            return now
+        since, began = last.boot, BootNs(attempt_at + first.boot_offset_ns)
+        if since < began <= boot:
+            since = began
+        if not since <= boot < now.boot:
+            return now
+        grown, left_ns = max(0, now.usd_micros - last.usd_micros), now.boot - boot
+        # At the rate of then. If it has risen meanwhile, at the mean: no step was free.
+        left = min(first.usd_micros_per_hour * left_ns // NS_PER_HOUR, grown * left_ns // (now.boot - since))
+        return now._replace(usd_micros=UsdMicros(now.usd_micros - left), boot=boot)
+
+    def _of(self, moment: MonoNs) -> Mark | None:
+        for mark in reversed(self._marks):  # Nearly always the last or the one before it.
+            if mark.since <= moment:
+                return mark
+        for mark in reversed(self._turns):
+            if mark.since <= moment:
+                return mark
+        return None

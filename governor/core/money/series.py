@@ -25,7 +25,8 @@ from typing import Final
 
 # A larger estimate comes from a speed that has changed for good more often than from a run that always wanders so.
 CORRELATION_MAX: Final = 0.8
-PATTERN_MIN: Final = 8  # Fewer windows show neither a cycle nor a trend.
+CYCLE_MIN: Final = 8  # Fewer windows show none.
+TREND_MIN: Final = 12  # Fewer that resemble their neighbours look like one too often.
 HEAVY: Final = 6.0  # Standard deviations above the median, told from the median deviation.
 HEAVY_FRAC: Final = 0.01  # And at least so much of it: what is less makes no cycle worth telling.
 BEATS_MIN: Final = 3  # Two heavy windows have one distance between them, which is always regular.
@@ -67,7 +68,7 @@ class Cycle:
 
 def cycle_of(values: Sequence[float]) -> Cycle | None:
     known = len(values)
-    if known < PATTERN_MIN:
+    if known < CYCLE_MIN:
         return None
     middle = statistics.median(values)
     usual = statistics.median(abs(value - middle) for value in values)
@@ -107,7 +108,7 @@ class Trend:
 def trend_of(points: Sequence[tuple[int, float]]) -> Trend | None:
     """None where chance is enough. The points are windows' places and values."""
     known = len(points)
-    if known < PATTERN_MIN:
+    if known < TREND_MIN:
         return None
     place, mean = (statistics.fmean(values) for values in zip(*points, strict=True))
     square = sum((at - place) ** 2 for at, _ in points)

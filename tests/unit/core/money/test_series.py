@@ -62,7 +62,7 @@ def test_heavy_windows_by_chance_are_no_cycle(name: str) -> None:
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6])
-@pytest.mark.parametrize("known", [8, 20, KNOWN])
+@pytest.mark.parametrize("known", [12, 20, KNOWN])
 def test_what_wanders_by_chance_has_hardly_ever_a_trend(known: int, correlation: float) -> None:
     dice = random.Random(known)
     found = [trend_of([*enumerate(times(dice, known, correlation))]) for _ in range(400)]

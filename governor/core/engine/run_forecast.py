@@ -7,7 +7,6 @@ from fractions import Fraction
 from typing import Final
 
 from governor.core.base.units import (
-    COUNT_MAX,
     NS_PER_DAY,
     NS_PER_HOUR,
     DurationNs,
@@ -28,6 +27,7 @@ from governor.core.money.forecast import Forecast, Interval, forecast
 from governor.core.money.steady import steady_per_mtok
 from governor.core.money.token_price import TokenPrices, drift, per_mtok, whole_micros
 from governor.core.money.token_windows import Window
+from governor.core.runs.counting import tokens_at_last_step, tokens_of_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,23 +123,28 @@ def token_prices(managed: ManagedRun, spend_usd_micros: UsdMicros | None = None)
 
 
 def tokens_goal(managed: ManagedRun) -> int | None:
-    """How many tokens the run is to train: by its budget, else by its schedule if every step has equally many."""
-    run = managed.run
-    if managed.policy.budget.tokens is not None:
-        return managed.policy.budget.tokens
-    if run.total_steps is not None and run.tokens_per_step is not None:
-        goal = run.total_steps * run.tokens_per_step
-        return goal if goal <= COUNT_MAX else None  # Such a schedule only means that it has no end.
-    return None
+    """How many tokens the run is to train: by its budget or by its last step, whichever comes first.
+
+    While steps vary, the second is an estimate that moves with each of them.
+    """
+    goals = (managed.policy.budget.tokens, tokens_at_last_step(managed.run))
+    return min((goal for goal in goals if goal is not None), default=None)
+
+
+def _metered_goal(managed: ManagedRun, goal: int) -> int:
+    """The same in the meter's tokens, which go on where another training in the same process begins from nothing."""
+    meter = managed.history.meter
+    is_budget = goal == managed.policy.budget.tokens
+    return goal if meter is None or is_budget else goal + meter.earlier_tokens
 
 
 def plan_of(managed: ManagedRun) -> ExpectedCost:
-    expected = managed.policy.expected
+    expected, goal = managed.policy.expected, tokens_goal(managed)
     return ExpectedCost(
         usd_micros_per_mtok=expected.usd_micros_per_mtok,
         tokens_per_s=expected.tokens_per_s,
         ceiling_usd_micros=managed.policy.budget.ceiling_usd_micros,
-        tokens_goal=tokens_goal(managed),
+        tokens_goal=_metered_goal(managed, goal) if goal is not None else None,
         began_tokens=managed.history.meter.began_tokens if managed.history.meter is not None else 0,
         usd_micros_per_mtok_all_in=expected.usd_micros_per_mtok_all_in,
     )
@@ -170,10 +175,17 @@ def binding_ceiling(managed: ManagedRun, at: MonoNs) -> Binding | None:
 
 
 def forecast_of(managed: ManagedRun, goal: int | None) -> Forecast | None:
-    """What is left, as of the last window's end. None without a goal, and before a window says how fast it trains."""
+    """What is left, as of the last window's end; before the first one closes, as of the last step.
+
+    None without a goal, and before the second step says how fast it trains.
+    """
     meter, left = managed.history.meter, managed.money.forecast
-    if goal is None or meter is None or not managed.money.windows:
+    if goal is None or meter is None:
         return None
+    goal = _metered_goal(managed, goal)
+    if not managed.money.windows:
+        begun = meter.open_window  # Begun with it, so that a start in it is left out.
+        return forecast([begun], max(0, goal - meter.last_total), begun.from_tokens)
     tokens_left = max(0, goal - meter.from_tokens)
     # A goal that changed since that window closed counts from now on, not from the next window's end.
     if left is not None and left.tokens_left == tokens_left:
@@ -231,8 +243,8 @@ def _frac(ratio: Fraction | None) -> float | None:
 #
 # With an interval, the alarm is due when even the forecast's lower end does not fit below the ceiling and the halt's
 # reserve. One noisy window cannot cause this: it widens the interval by more than it raises the middle.
-# Without an interval (no token goal, too few windows), the alarm is due when the ceiling is less than `HORIZON_NS` away
-# and half of its room for training is spent.
+# Without an interval (no goal, too few windows), the alarm is due when the ceiling is less than `HORIZON_NS` away and
+# half of its room for training is spent, unless the run is at its goal before.
 # The alarm is repeated for the same scope only after a real change:
 # - the upper end of the interval did fit meanwhile;
 # - the ceiling, the goal or the day is another one;
@@ -254,19 +266,21 @@ def warn_of_ceiling(node: Node, managed: ManagedRun, at: MonoNs) -> list[Alarm]:
     if not bound.after_ns:
         return []  # Nothing is spent; or the ceiling is reached, and the trigger acts on that.
     goal = tokens_goal(managed)
-    landing = _landing(managed, bound, goal)
+    landing, set_goal = _landing(managed, bound, goal), (managed.policy.budget.tokens, managed.run.total_steps)
     day = node.wall(at) // NS_PER_DAY if bound.scope == ScopeKind.DAY.value else None
     told = managed.reported.ceilings.get(bound.scope)
-    if told is not None and (told.day != day or _has_changed(told, bound, goal, landing)):
+    if told is not None and (told.day != day or _has_changed(told, bound, set_goal, landing)):
         del managed.reported.ceilings[bound.scope]
         told = None
     if told is not None or not _is_due(bound, landing):
         return []
     hit = hit_of(managed, bound, goal)
-    if hit is None or (landing is None and hit.before_end is False):
+    if hit is None or (landing is None and _ends_before(managed, hit, at)):
         return []
     rate = bound.rate_usd_micros_per_hour
-    managed.reported.ceilings[bound.scope] = CeilingReport(bound.ceiling_usd_micros, goal, rate, day)
+    managed.reported.ceilings[bound.scope] = CeilingReport(
+        bound.ceiling_usd_micros, set_goal[0], rate, day, set_goal[1]
+    )
     return [Alarm("ceiling_ahead", managed.run.run, _text(node, managed, bound, hit, landing, at))]
 
 
@@ -286,7 +300,7 @@ def _landing(managed: ManagedRun, bound: Binding, goal: int | None) -> _Landing 
     The lower end waits for a window at that rate: what a neighbour paid for a minute ago may be the run's for a minute.
     """
     left, meter = forecast_of(managed, goal), managed.history.meter
-    if goal is None or left is None or meter is None:
+    if goal is None or left is None or meter is None or not managed.money.windows:
         return None
     hours = left.hours_left
     if hours.low is None or hours.high is None:
@@ -307,9 +321,25 @@ def _is_due(bound: Binding, landing: _Landing | None) -> bool:
     return after_ns is not None and after_ns <= HORIZON_NS and bound.spend_usd_micros >= USED_FRAC_MIN * room
 
 
-def _has_changed(told: CeilingReport, bound: Binding, goal: int | None, landing: _Landing | None) -> bool:
+def _ends_before(managed: ManagedRun, hit: CeilingHit, at: MonoNs) -> bool:
+    """Whether the run makes its last step before it meets the ceiling: by its tokens, else by the time of its steps."""
+    run = managed.run
+    if hit.before_end is not None:
+        return not hit.before_end
+    if run.total_steps is None or run.step is None or run.step_at is None or run.first_step_at is None:
+        return False
+    if run.attempt_step <= 1:
+        return False
+    left, took_ns = max(0, run.total_steps - run.step), run.step_at - run.first_step_at
+    return run.step_at + left * took_ns // (run.attempt_step - 1) <= at + hit.met.after_ns
+
+
+def _has_changed(
+    told: CeilingReport, bound: Binding, goal: tuple[int | None, int | None], landing: _Landing | None
+) -> bool:
+    """`goal`: in tokens and in steps, as they were set: an estimate moves with each step."""
     fits = landing is not None and landing.high <= bound.room_usd_micros
-    another = (told.ceiling_usd_micros, told.tokens_goal) != (bound.ceiling_usd_micros, goal)
+    another = (told.ceiling_usd_micros, told.tokens_goal, told.steps_goal) != (bound.ceiling_usd_micros, *goal)
     return fits or another or bound.rate_usd_micros_per_hour > FASTER * told.rate_usd_micros_per_hour
 
 
@@ -324,7 +354,9 @@ def _text(
         return f"{said}: {format_usd(bound.spend_usd_micros)} is spent, and {reserve} is reserved for the halt"
     low, mid, high = (format_usd(round(value)) for value in (landing.low, landing.mid, landing.high))
     between = "" if low == high else f" ({low} to {high})"
-    return f"{said}, before the goal of {landing.tokens_goal:,} tokens, by which {mid}{between} would be spent"
+    goal, steps = landing.tokens_goal, managed.run.total_steps
+    in_all = f"{goal:,} tokens" if goal == managed.policy.budget.tokens or steps is None else f"{steps:,} steps"
+    return f"{said}, before the goal of {in_all}, by which {mid}{between} would be spent"
 
 
 def _when(now: WallNs, hit: CeilingHit) -> str:
@@ -334,14 +366,15 @@ def _when(now: WallNs, hit: CeilingHit) -> str:
 
 
 def _step(managed: ManagedRun, hit: CeilingHit) -> str | None:
-    """The step at which the ceiling is hit, by the present tokens per step. None while the tokens are unknown."""
+    """The step at which the ceiling is hit, by the tokens of the steps so far. None while the tokens are unknown."""
     run = managed.run
     if hit.tokens_total is None or run.tokens_total is None or run.step is None:
         return None
     ends = hit.tokens_between or (hit.tokens_total, hit.tokens_total)
-    if not run.step_tokens:
+    per_step = tokens_of_steps(run)
+    if per_step is None or not run.step_tokens:
         low, mid, high = (f"{tokens:,}" for tokens in (ends[0], hit.tokens_total, ends[1]))
         return f"{mid} tokens" + ("" if low == high else f" ({low} to {high})")
-    per_step, now, step = run.step_tokens, run.tokens_total, run.step
-    low, mid, high = (f"{step + (tokens - now) // per_step:,}" for tokens in (ends[0], hit.tokens_total, ends[1]))
+    (tokens, steps), now, step = per_step, run.tokens_total, run.step
+    low, mid, high = (f"{step + (total - now) * steps // tokens:,}" for total in (ends[0], hit.tokens_total, ends[1]))
     return f"step {mid}" + ("" if low == high else f" ({low} to {high})")

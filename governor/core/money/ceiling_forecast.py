@@ -117,17 +117,18 @@ class CeilingReport:
     """
 
     ceiling_usd_micros: int
-    tokens_goal: int | None
+    tokens_goal: int | None  # Of the policy. What a schedule of steps comes to is an estimate.
     rate_usd_micros_per_hour: int
     day: int | None = None  # Days since 1970, for a ceiling that resets each day.
+    steps_goal: int | None = None  # Of the trainer.
 
     def row(self) -> list[int | None]:
-        return [self.ceiling_usd_micros, self.tokens_goal, self.rate_usd_micros_per_hour, self.day]
+        goal = self.tokens_goal
+        return [self.ceiling_usd_micros, goal, self.rate_usd_micros_per_hour, self.day, self.steps_goal]
 
 
 def ceiling_report_of(row: Any) -> CeilingReport:
     """Read what `CeilingReport.row` wrote; TypeError or ValueError when it is something else."""
-    ceiling, goal, rate, day = row if len(row) == 4 else (*row, None)  # Old journals have no day.
-    return CeilingReport(
-        int(ceiling), None if goal is None else int(goal), int(rate), None if day is None else int(day)
-    )
+    ceiling, goal, rate, day, steps = (*row, None, None)[:5]  # Old journals have no steps, and older ones no day.
+    goal, day, steps = (None if value is None else int(value) for value in (goal, day, steps))
+    return CeilingReport(int(ceiling), goal, int(rate), day, steps)

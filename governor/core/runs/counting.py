@@ -59,6 +59,29 @@ def count_settled(run: Run, settled: TokensSettled) -> Step:
     return count_step(run, None, step, leads=True, is_first=False) or step
 
 
+def tokens_of_steps(run: Run) -> tuple[int, int] | None:
+    """So many tokens in so many steps: those of the attempt, until one is the present one's. None: not known."""
+    since, last, total = run.counted_from, run.counted_step, run.tokens_total
+    if since is None or last is None or total is None or (run.trains_again and since[0] != run.attempt_at):
+        return (run.tokens_per_step, 1) if run.tokens_per_step else None
+    steps, tokens = last - since[1], total - since[2]
+    if steps > 0 and tokens > 0:
+        return tokens, steps
+    first = run.step_tokens or run.tokens_per_step
+    return (first, 1) if first else None
+
+
+def tokens_at_last_step(run: Run) -> int | None:
+    """The run's total at its last step, with as many tokens in each as in those so far. None: not known."""
+    per_step, total, last = tokens_of_steps(run), run.tokens_total, run.counted_step
+    if run.total_steps is None or per_step is None:
+        return None
+    if total is None or last is None or (run.trains_again and run.step is None):
+        total = last = 0
+    at_last = total + max(0, run.total_steps - last) * per_step[0] // per_step[1]
+    return at_last if at_last <= COUNT_MAX else None  # Such a schedule only means that it has no end.
+
+
 def _is_contradicted(run: Run, step: Step, own: int) -> bool:
     """Whether a rank says of itself and its like far more than of all the run."""
     return step.tokens_total is not None and not run.belief.may_be(own - step.tokens_total)
@@ -78,6 +101,9 @@ def _take_total(run: Run, told: Told, believed: Believed) -> bool:
         return False
     run.tokens_total = told.total
     run.skipped_tokens += believed.skipped
+    if believed.skipped and run.counted_from is not None:
+        attempt_at, step, total = run.counted_from
+        run.counted_from = attempt_at, step, total + believed.skipped
     return True
 
 
@@ -166,6 +192,9 @@ def _count_nonpad(run: Run, nonpad: int, tokens: int) -> None:
 
 def _note(run: Run, step: Step, tokens: int | None) -> None:
     run.counted_step = step.step
+    since = run.counted_from
+    if since is None or since[0] != run.attempt_at or step.step < since[1]:
+        run.counted_from = run.attempt_at, step.step, run.tokens_total or 0
     if run.furthest is None or step.step >= run.furthest[0]:
         run.furthest = step.step, run.tokens_total or 0
     run.step_tokens = tokens

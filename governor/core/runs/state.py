@@ -159,6 +159,8 @@ class Run:
     tokens_total: int | None = None
     counted_step: int | None = None  # The step to which `tokens_total` belongs, across attempts.
     furthest: tuple[int, int] | None = None  # The highest of those steps so far, and the total at it.
+    # When the attempt began whose steps say how many tokens a step has, the first of them, and the total at it.
+    counted_from: tuple[MonoNs, int, int] | None = None
     # Of a log that tells each step's tokens: some steps of all attempts in their order, and the total at each.
     log_totals: list[tuple[int, int]] = field(default_factory=list)
     loss: float | None = None

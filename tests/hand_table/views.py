@@ -165,7 +165,7 @@ def _stage_table(row: StageRow) -> Iterator[Told]:
     named = dict(zip(_PRICES[1:], ("$/1M ALL-IN", "$/1M USEFUL", "$/1M STEADY"), strict=True))
     for figure, head in ({"spend": "ACTUAL", "wasted": "WASTED"} | named).items():
         yield _amount("table of cost stages", figure, shown[head])
-    drift = shown["DRIFT"].removesuffix("%")
+    drift = shown["DRIFT STEADY"].removesuffix("%")
     yield Told("table of cost stages", "drift", round(float(drift) * 10_000) if drift != "-" else None, 1_000)
 
 

@@ -38,9 +38,9 @@ from governor.core.money.waste import WASTE
 from governor.text.screen import Screen, screen_of, shown_lines
 
 _COLUMNS: Final = (
-    "STAGE", "RUNS", "HOURS", "TOKENS", "EXPECTED", "$/1M EXPECTED", "ACTUAL", "$/1M ALL-IN", "$/1M USEFUL",
-    "$/1M STEADY", "DRIFT", "TOK/S EXPECTED", "TOK/S ACTUAL", "WASTED TOKENS", "WASTED", "CEILING", "USED", "BURN RATE",
-    "LANDS AT",
+    "STAGE", "RUNS", "HOURS", "TOKENS", "EXPECTED", "ACTUAL", "$/1M EXPECTED ALL-IN", "$/1M ALL-IN", "$/1M USEFUL",
+    "$/1M EXPECTED STEADY", "$/1M STEADY", "DRIFT STEADY", "TOK/S EXPECTED", "TOK/S STEADY", "WASTED TOKENS", "WASTED",
+    "CEILING", "USED", "BURN RATE", "LANDS AT",
 )  # fmt: skip
 # The headings of a column that stands alone, in Markdown and in narrow terminals.
 _SPELT_OUT: Final = tuple(f"{title} $" if title in ("EXPECTED", "ACTUAL", "WASTED") else title for title in _COLUMNS)
@@ -59,10 +59,11 @@ def stages(
     """Show what each stage was to cost and has cost: dollars, $/1M tokens, speed, waste, ceiling, and where it lands.
 
     What was spent is every charge of the stage's runs, pauses and restarts included. What was expected stands in
-    each window of tokens, as the policy's [expected] said when it closed. $/1M all-in is that money over all tokens
-    trained, useful over those of progress alone. Steady is what a million cost while the runs trained, without starts
-    and tokens trained twice. Drift is steady over expected $/1M, less one. A burn rate of 1 lands exactly on the
-    ceilings. "Lands at" is a forecast, from each run's recent windows. --json and --csv give exact dollars.
+    each window of tokens, as the policy's [expected] said when it closed: by its all-in price, or marked "steady" by
+    the price while it trains, where it has no other. $/1M all-in is what was spent over all tokens trained, useful over
+    those of progress alone. Steady is what a million cost while the runs trained, without starts and tokens trained
+    twice; tok/s have no starts either. Drift is steady over expected $/1M, less one. A burn rate of 1 lands exactly on
+    the ceilings. "Lands at" is a forecast, from each run's recent windows. --json and --csv give exact dollars.
     """
     if as_csv + as_md + as_json > 1:
         raise click.UsageError("--json, --csv and --md exclude one another")
@@ -115,11 +116,12 @@ def _figures(row: StageRow, cents: int) -> tuple[str, ...]:
         f"{row.runs}" if row.stage != UNALLOCATED_ROW else "-",
         decimal_text(row.node_ns, NS_PER_HOUR, 2),
         f"{row.tokens:,}" if row.tokens else "-",
-        _usd(row.expected_usd_micros),
-        _per_mtok(row.expected_per_mtok),
+        _usd(row.expected_usd_micros) + (" steady" if _expected_kind(row) == "steady" else ""),
         f"${_grouped(decimal_text(cents, 100, 2))}",
+        _per_mtok(row.expected_per_mtok_all_in),
         _per_mtok(row.per_mtok_all_in),
         _per_mtok(row.per_mtok_useful),
+        _per_mtok(row.expected_per_mtok),
         _per_mtok(row.per_mtok_steady),
         _percent(row.drift, signed=True),
         _speed(row.expected_tokens_per_s),
@@ -221,6 +223,13 @@ def _notes(rows: Sequence[StageRow]) -> list[str]:
     return [plain(note) for note in notes]
 
 
+def _expected_kind(row: StageRow) -> str | None:
+    """Of which price the expected dollars are."""
+    if row.expected_usd_micros is None:
+        return None
+    return "steady" if row.is_expected_steady else "all_in"
+
+
 def _usd(micros: int | None) -> str:
     return "-" if micros is None else f"${_grouped(decimal_text(micros, MICROS_PER_USD, 2))}"
 
@@ -286,6 +295,7 @@ def _record(row: StageRow) -> dict[str, Any]:
         "hours": decimal_text(row.node_ns, NS_PER_HOUR, 6),
         "tokens": row.tokens,
         "expected_usd": amount(row.expected_usd_micros),
+        "expected_usd_kind": _expected_kind(row),
         "expected_usd_per_mtok": per_mtok(row.expected_per_mtok),
         "expected_usd_per_mtok_all_in": per_mtok(row.expected_per_mtok_all_in),
         "actual_usd": exact_usd(row.actual_usd_micros),

@@ -47,8 +47,8 @@ def stages(state_dir: Path) -> Path:
             0.010/0.013 = 0.77; 10.5B tokens are left at $0.01: lands at 95 + 105 = $200.
     stage2  4xA100-40 ZeRO-3 for 20 h at $4.80 = $96, 2xH100 FSDP for 20 h at $5.00 = $100, 1xH100 tuned for 22 h at
             $2.50 = $55: $251.00. 2.0B + 2.0B + 2.2B tokens in windows of 100M an hour: $251/6,200 = $0.040484 per 1M;
-            expected 0.013987 x 6,200 = $86.72; drift +189.4 %. 62 h of windows: 6.2e9/223,200 = 27,778 tokens/s. In two
-            windows of the tuned run 25M tokens were trained again: a fifth of $2.50 each, $1.00. That run has no
+            expected 0.013987 x 6,200 = $86.72; drift +189.4 %. 62 h of windows: 6.25e9/223,200 = 28,002 tokens/s. In
+            two windows of the tuned run 25M tokens were trained again: a fifth of $2.50 each, $1.00. That run has no
             ceiling; of the others' $1,400, 196 are 14.0 %; their 4B tokens cost $0.049, a ceiling has 0.0175: burn rate
             2.80. 38B are left of each of them: at $0.048 and $0.05 that is $1,824 and $1,900; 37.8B at $0.025 are $945:
             lands at 251 + 4,669 = $4,920.
@@ -98,7 +98,7 @@ def test_the_figures_are_those_worked_out_by_hand(stages: Path, costgov: Call) -
     assert [*by_name] == ["stage1", "stage2", "whole", "(no stage)", "(unallocated)"]
     assert by_name["stage1"] == {
         "stage": "stage1", "runs": 1, "hours": "38.000000", "tokens": 9_500_000_000,
-        "expected_usd": "99.655000", "expected_usd_per_mtok": "0.010490",
+        "expected_usd": "99.655000", "expected_usd_kind": "steady", "expected_usd_per_mtok": "0.010490",
         "actual_usd": "95.000000", "usd_per_mtok_useful": "0.010000", "drift_percent": "-4.6711",
         "expected_tokens_per_s": "65900.0", "tokens_per_s": "69444.4", "wasted_tokens": 0, "wasted_usd": "0.000000",
         "ceiling_usd": "260.000000", "used_percent": "36.5385", "burn_rate": "0.769231", "lands_at_usd": "200.00",
@@ -108,9 +108,9 @@ def test_the_figures_are_those_worked_out_by_hand(stages: Path, costgov: Call) -
     }  # fmt: skip
     assert by_name["stage2"] == {
         "stage": "stage2", "runs": 3, "hours": "62.000000", "tokens": 6_200_000_000,
-        "expected_usd": "86.719400", "expected_usd_per_mtok": "0.013987",
+        "expected_usd": "86.719400", "expected_usd_kind": "steady", "expected_usd_per_mtok": "0.013987",
         "actual_usd": "251.000000", "usd_per_mtok_useful": "0.040483", "drift_percent": "189.4393",
-        "expected_tokens_per_s": "49400.0", "tokens_per_s": "27777.8", "wasted_tokens": 50_000_000,
+        "expected_tokens_per_s": "49400.0", "tokens_per_s": "28001.8", "wasted_tokens": 50_000_000,
         "wasted_usd": "1.000000", "ceiling_usd": "1400.000000", "used_percent": "14.0000", "burn_rate": "2.800000",
         "lands_at_usd": "4920.00", "untold_tokens": 0, "unpriced_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 1,
         "unpriced_s": "0.000000", "reconstructed_usd": "0.000000", "usd_per_mtok_steady": "0.040483",
@@ -191,6 +191,49 @@ def test_a_run_that_was_planned_half_way_says_so(state_dir: Path, costgov: Call)
     assert (row["expected_usd_per_mtok"], row["drift_percent"]) == ("0.090000", "11.1111")
     assert (row["lands_at_usd"], row["ceiling_usd"], row["burn_rate"]) == (None, None, None)
     assert "s: for 10,000,000 of its tokens no price was expected; they count as actual alone" in costgov("stages").out
+
+
+def started_up(plan: ExpectedCost, run: str = "r", stage: str = "s") -> list[Any]:
+    """Three windows of an hour and $1; the first has a second hour and dollar, in which the run starts."""
+    first, *others = windows(run, stage, 3, MTOK, "1.00", 1, plan)
+    start = {"start_ns": NS_PER_HOUR, "start_usd_micros": usd(1)}
+    window = replace(first[2].window, duration_ns=2 * NS_PER_HOUR, usd_micros=usd(2), **start)
+    return [(*first[:2], replace(first[2], window=window)), *others]
+
+
+def test_like_stands_beside_like(state_dir: Path, costgov: Call) -> None:
+    """$4 for 3M, all-in as planned, of which $1 is a start: $1 a million and 278 tokens/s while it trains."""
+    plan = ExpectedCost(1_000_000, 278.0, None, None, usd_micros_per_mtok_all_in=1_333_333)
+    write_stages(state_dir / "costgov.db", spent("r", "s", "1.00", 4), started_up(plan))
+    document = json.loads(costgov("stages", "--json").out)
+    for row in (document["stages"][0], document["total"]):
+        assert (row["expected_usd"], row["expected_usd_kind"], row["actual_usd"]) == ("3.999999", "all_in", "4.000000")
+    [row] = document["stages"]
+    assert (row["expected_usd_per_mtok"], row["usd_per_mtok_steady"]) == ("1.000000", "1.000000")
+    assert (row["expected_usd_per_mtok_all_in"], row["usd_per_mtok_all_in"]) == ("1.333333", "1.333333")
+    assert (row["expected_tokens_per_s"], row["tokens_per_s"]) == ("278.0", "277.8")
+
+
+def test_expected_dollars_of_two_kinds_have_no_sum(state_dir: Path, costgov: Call) -> None:
+    steady, all_in = ExpectedCost(1_000_000), ExpectedCost(usd_micros_per_mtok_all_in=1_333_333)
+    told = [*started_up(steady, "a", "one"), *started_up(all_in, "b", "two")]
+    write_stages(state_dir / "costgov.db", [*spent("a", "one", "1.00", 4), *spent("b", "two", "1.00", 4)], told)
+    document = json.loads(costgov("stages", "--json").out)
+    assert [(row["expected_usd"], row["expected_usd_kind"]) for row in (*document["stages"], document["total"])] == [
+        ("3.000000", "steady"), ("3.999999", "all_in"), (None, None),
+    ]  # fmt: skip
+    assert "$3.00 steady" in costgov("stages").out
+
+
+def test_a_stage_that_got_its_all_in_price_half_way_is_expected_by_the_steady_one(
+    state_dir: Path, costgov: Call
+) -> None:
+    both = ExpectedCost(1_000_000, usd_micros_per_mtok_all_in=1_333_333)
+    early = windows("r", "s", 2, MTOK, "1.00", 1, ExpectedCost(1_000_000))
+    late = windows("r", "s", 2, MTOK, "1.00", 1, replace(both, began_tokens=2 * MTOK))
+    write_stages(state_dir / "costgov.db", spent("r", "s", "1.00", 4), [*early, *late])
+    [row] = json.loads(costgov("stages", "--json").out)["stages"]
+    assert (row["expected_usd"], row["expected_usd_kind"], row["unplanned_tokens"]) == ("4.000000", "steady", 0)
 
 
 def test_a_run_that_has_gone_on_in_another_stage_lands_there_alone(state_dir: Path, costgov: Call) -> None:

@@ -31,7 +31,9 @@ class _Share:
     usd_micros: int = 0
     reconstructed_usd_micros: int = 0
     tokens: int = 0
-    duration_ns: int = 0
+    # Between the steps of an attempt: without starts.
+    steady_ns: int = 0
+    steady_tokens: int = 0
     wasted_tokens: int = 0
     wasted_usd_micros: int = 0  # Of the windows, by their tokens; `split` knows more.
     split: dict[SpentOn, int] | None = None  # None: nobody counted what this money bought.
@@ -75,8 +77,9 @@ class StageRow:
     runs: int
     node_ns: int
     tokens: int
-    expected_usd_micros: int | None
-    expected_per_mtok: Fraction | None  # Micro-dollars.
+    expected_usd_micros: int | None  # By the all-in price, as what was spent is; see `is_expected_steady`.
+    is_expected_steady: bool  # Some of its tokens have no planned all-in price, so this is by the steady one.
+    expected_per_mtok: Fraction | None  # Micro-dollars, while it trains.
     actual_usd_micros: int
     per_mtok_useful: Fraction | None  # All money over the tokens of progress: those trained twice count once.
     per_mtok_steady: Fraction | None
@@ -85,7 +88,7 @@ class StageRow:
     expected_per_mtok_all_in: Fraction | None
     drift_all_in: Fraction | None
     expected_tokens_per_s: float | None
-    tokens_per_s: float | None
+    tokens_per_s: float | None  # Of all tokens trained, without the starts of attempts.
     wasted_tokens: int
     wasted_usd_micros: int  # In all. Where causes are unknown: of tokens trained twice alone.
     wasted_by_cause: dict[str, int] | None  # None: unknown, of part of the money at least.
@@ -130,7 +133,8 @@ class StageTally:
         self._miss(share, run, window.from_tokens, plan.began_tokens)
         self._told_to[run] = window.to_tokens
         share.tokens += tokens
-        share.duration_ns += window.duration_ns
+        share.steady_ns += window.steady_ns
+        share.steady_tokens += window.steady_tokens
         if window.wasted_tokens:
             # The window's cost covers both the tokens of progress and those that were trained again.
             share.wasted_tokens += window.wasted_tokens
@@ -157,7 +161,9 @@ class StageTally:
         share = self._trains(stage, run)
         self._miss(share, run, meter.from_tokens, meter.began_tokens)
         share.tokens += tokens
-        share.duration_ns += meter.spent_ns
+        if self._told_to.get(run, 0) <= meter.from_tokens:
+            share.steady_ns += meter.open_window.steady_ns
+            share.steady_tokens += meter.open_window.steady_tokens
         share.unpriced_tokens += tokens if meter.open_window.is_unpriced else 0
         share.to_tokens = meter.progress_tokens
         if share.plan is not None:
@@ -203,7 +209,7 @@ class StageTally:
 
     def _row(self, stage: str, shares: list[_Share]) -> StageRow:
         tokens, spent = sum(share.tokens for share in shares), sum(share.usd_micros for share in shares)
-        duration_ns = sum(share.duration_ns for share in shares)
+        steady_ns, steady_tokens = sum(s.steady_ns for s in shares), sum(s.steady_tokens for s in shares)
         planned_tokens, planned_usd = sum(s.planned_tokens for s in shares), sum(s.planned_usd for s in shares)
         planned_s, timed_tokens = sum(s.planned_s for s in shares), sum(s.timed_tokens for s in shares)
         expected = Fraction(planned_usd, planned_tokens) if planned_tokens else None
@@ -216,7 +222,10 @@ class StageTally:
         wasted = sum(share.wasted_tokens for share in shares)
         all_in = per_mtok(spent, tokens + wasted) if is_whole else None
         all_in_tokens = sum(share.all_in_tokens for share in shares)
-        expected_all_in = Fraction(sum(s.all_in_usd for s in shares), all_in_tokens) if all_in_tokens else None
+        all_in_usd = sum(share.all_in_usd for share in shares)
+        expected_all_in = Fraction(all_in_usd, all_in_tokens) if all_in_tokens else None
+        is_steady = all_in_tokens < planned_tokens
+        expected_tokens, expected_usd = (planned_tokens, planned_usd) if is_steady else (all_in_tokens, all_in_usd)
         limited = [share for share in shares if _ceiling(share) is not None]
         ceiling = sum(_ceiling(share) or 0 for share in limited)
         counted = sum(share.usd_micros + share.elsewhere_usd_micros for share in limited)
@@ -226,7 +235,8 @@ class StageTally:
             runs=0 if stage == UNALLOCATED_ROW else len(shares),
             node_ns=sum(share.node_ns for share in shares),
             tokens=tokens,
-            expected_usd_micros=planned_usd // MTOK if planned_tokens else None,
+            expected_usd_micros=expected_usd // MTOK if expected_tokens else None,
+            is_expected_steady=is_steady,
             expected_per_mtok=expected,
             actual_usd_micros=spent,
             per_mtok_useful=actual,
@@ -236,7 +246,7 @@ class StageTally:
             expected_per_mtok_all_in=expected_all_in,
             drift_all_in=drift(all_in, expected_all_in),
             expected_tokens_per_s=timed_tokens / planned_s if planned_s else None,
-            tokens_per_s=tokens * NS_PER_S / duration_ns if duration_ns else None,
+            tokens_per_s=steady_tokens * NS_PER_S / steady_ns if steady_ns and steady_tokens else None,
             wasted_tokens=wasted,
             wasted_usd_micros=sum(_wasted_usd_micros(share) for share in shares),
             wasted_by_cause=_by_cause(shares),
@@ -247,7 +257,7 @@ class StageTally:
             untold_tokens=untold,
             unpriced_tokens=unpriced,
             unpriced_ns=unpriced_ns,
-            unplanned_tokens=tokens - planned_tokens if planned_tokens else 0,
+            unplanned_tokens=tokens - expected_tokens if expected_tokens else 0,
             unlimited_runs=len(shares) - len(limited) if limited else 0,
             reconstructed_usd_micros=sum(share.reconstructed_usd_micros for share in shares),
         )
@@ -341,6 +351,8 @@ def total_of(rows: Iterable[StageRow]) -> StageRow:
     found = list(rows)
     trained = [row for row in found if row.tokens]
     expected = [row.expected_usd_micros for row in trained if row.expected_usd_micros is not None]
+    are_steady = {row.is_expected_steady for row in trained}  # Of two kinds there is no sum.
+    has_sum = len(expected) == len(trained) and len(are_steady) == 1
     ceilings = [row.ceiling_usd_micros for row in found if row.ceiling_usd_micros is not None]
     landings = [row.lands_at_usd_micros for row in trained if row.lands_at_usd_micros is not None]
     spending = [row for row in found if row.stage != UNALLOCATED_ROW]  # Of nobody's money nothing is asked.
@@ -351,7 +363,8 @@ def total_of(rows: Iterable[StageRow]) -> StageRow:
         runs=sum(row.runs for row in found),
         node_ns=sum(row.node_ns for row in found),
         tokens=sum(row.tokens for row in found),
-        expected_usd_micros=sum(expected) if expected and len(expected) == len(trained) else None,
+        expected_usd_micros=sum(expected) if has_sum else None,
+        is_expected_steady=has_sum and are_steady == {True},
         expected_per_mtok=None,
         actual_usd_micros=sum(row.actual_usd_micros for row in found),
         per_mtok_useful=None,

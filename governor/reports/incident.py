@@ -22,6 +22,7 @@ from governor.reports.resume_text import (
     command_to_copy,
     is_loaded,
     none_known,
+    raised_command,
     refused,
     resume_command,
     resume_from,
@@ -82,6 +83,8 @@ def incident_document(snapshot: Snapshot) -> dict[str, Any]:
     }
     if "resume" in snapshot:
         document["resume"] = resume_command(snapshot)
+        document["resume_raised"] = raised_command(snapshot)
+        document["resume_needs"] = resume_with(snapshot) if document["resume"] else None
     told: dict[str, Any] = worded(document)
     return told
 

@@ -39,14 +39,20 @@ def resume_rows(snapshot: Snapshot) -> list[tuple[str, str]]:
 
 
 def command_to_copy(snapshot: Snapshot) -> str | None:
-    """resume_command() for people: after a halt by its own --ceiling with a higher one, which resume_with() names.
+    """resume_command() for people: where that would be halted again, with a higher ceiling, which resume_with() names.
 
-    What programs read keeps the old ceiling: none of them shall raise it by itself.
+    What programs read as `resume` keeps the old ceiling: none of them shall raise it by itself.
     """
+    raised = raised_command(snapshot)
+    return raised if raised is not None else resume_command(snapshot)
+
+
+def raised_command(snapshot: Snapshot) -> str | None:
+    """After a halt by the command's own --ceiling, or by a gate that compares with it: with one that does."""
     command, higher = resume_command(snapshot), _higher_ceiling(snapshot)
     option = _ceiling_option(command) if command is not None and higher is not None else None
     if command is None or higher is None or option is None:
-        return command
+        return None
     return f"{command[: option.start]}{option.before}{_amount(higher)}{command[option.end :]}"
 
 
@@ -155,7 +161,7 @@ def resume_with(snapshot: Snapshot) -> str | None:
     """After a halt by a ceiling or a gate: the same command under the same ceiling would be halted again. None else."""
     reached = _reached(snapshot)
     if reached is None:
-        return _past_gate(snapshot.get("evidence") or {})
+        return _past_gate(snapshot)
     known = f"{format_usd(reached.spent)} is spent, and {format_usd(reached.reserve)} stays reserved for a halt"
     higher = _higher_ceiling(snapshot)
     if higher is not None:
@@ -167,13 +173,35 @@ def resume_with(snapshot: Snapshot) -> str | None:
     return f"a higher {which} than {format_usd(reached.ceiling)}: {known}"
 
 
-def _past_gate(evidence: Mapping[str, Any]) -> str | None:
-    """What lets the run pass its gate. The command keeps its ceiling: what more it may cost is a person's choice."""
-    enough, fits = evidence.get("enough_usd_micros"), evidence.get("would_fit")
-    if not isinstance(enough, int):
+def _past_gate(snapshot: Snapshot) -> str | None:
+    """What lets the run pass its gate."""
+    evidence, gate = snapshot.get("evidence") or {}, _gate(snapshot)
+    if gate is None:
         return None
+    fits, higher = evidence.get("would_fit"), _higher_ceiling(snapshot)
     fewer = f", or a goal of {fits:,} {plain(str(evidence.get('goal_unit')))}" if isinstance(fits, int) else ""
-    return f"a ceiling from {format_usd(UsdMicros(enough))} on{fewer}: else its gate halts it again"
+    told = f"a ceiling from {format_usd(gate.enough)} on{fewer}: else its gate halts it again"
+    if higher is None:
+        return told
+    return (
+        f"{told}. The command has {_amount(higher)} in place of {_amount(gate.ceiling)}: that and what was reserved "
+        "for this halt, rounded up"
+    )
+
+
+class _Gate(NamedTuple):
+    """The gate that has halted the run, in micro-dollars."""
+
+    ceiling: int
+    reserve: int
+    enough: UsdMicros
+
+
+def _gate(snapshot: Snapshot) -> _Gate | None:
+    evidence = snapshot.get("evidence") or {}
+    known = [evidence.get(f"{name}_usd_micros") for name in ("ceiling", "reserve", "enough")]
+    ceiling, reserve, enough = (one if isinstance(one, int) else None for one in known)
+    return None if ceiling is None or reserve is None or enough is None else _Gate(ceiling, reserve, UsdMicros(enough))
 
 
 class _Reached(NamedTuple):
@@ -197,14 +225,21 @@ def _reached(snapshot: Snapshot) -> _Reached | None:
 
 
 def _higher_ceiling(snapshot: Snapshot) -> int | None:
-    """Micro-dollars: what is spent and reserved, and the old ceiling again. None where another ceiling has halted it.
+    """Micro-dollars: what is spent and reserved, and the old ceiling again; after a gate, what lets it pass.
 
-    A name that was used before may have spent more than its newest ceiling.
+    None where another ceiling has halted it. A name that was used before may have spent more than its newest ceiling.
+    What a gate has asked for was forecast at the verdict, and the halt has cost something since.
     """
-    reached, option = _reached(snapshot), _ceiling_option(str(snapshot.get("resume") or ""))
-    if reached is None or option is None or option.micros != reached.ceiling or not reached.scope.startswith("run"):
+    reached, gate = _reached(snapshot), _gate(snapshot)
+    option = _ceiling_option(str(snapshot.get("resume") or ""))
+    if option is None:
         return None
-    least = max(reached.spent + reached.reserve, reached.ceiling) + reached.ceiling
+    if reached is not None and option.micros == reached.ceiling and reached.scope.startswith("run"):
+        least = max(reached.spent + reached.reserve, reached.ceiling) + reached.ceiling
+    elif reached is None and gate is not None and option.micros == gate.ceiling:
+        least = gate.enough + gate.reserve
+    else:
+        return None
     step = next((step for step in (MICROS_PER_USD, MICROS_PER_USD // 100) if least >= 10 * step), 1)
     return -(-least // step) * step
 

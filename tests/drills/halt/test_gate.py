@@ -42,9 +42,13 @@ def test_a_run_that_lands_above_its_ceiling_is_halted_after_its_first_steps(tmp_
     assert incident["evidence"]["landing_low_usd_micros"] > 500_000_000
     assert incident["spend_usd"] < 100
     assert incident["checkpoint"]["kind"] == "good", incident["checkpoint"]
-    said = done.stderr  # On its one line, and in the command that goes on as it was.
+    said = done.stderr  # On its one line, and in the command that goes on.
     assert "at its goal of 1,000,000,000 tokens, above the ceiling $500.00 less $" in said
     assert "what would do: a ceiling from $" in said
     resume, what = (line for line in said.splitlines() if line.startswith(("resume  ", "resume with")))
-    assert " --ceiling 500 --price 3600 --gate 20steps " in resume
+    copied = resume.partition(" --ceiling ")[2].partition(" --price 3600 --gate 20steps ")[0]
+    assert int(copied) * 1_000_000 > incident["evidence"]["enough_usd_micros"]
     assert " on, or a goal of " in what
+    assert f"The command has {copied} in place of 500: " in what
+    assert f" --ceiling {copied} --price 3600 " in incident["resume_raised"]
+    assert " --ceiling 500 --price 3600 " in incident["resume"], "no program raises a ceiling by itself"

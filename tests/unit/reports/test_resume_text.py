@@ -1,4 +1,4 @@
-"""The command that a report has people copy: after a ceiling's halt it trains on, and raises nothing unsaid."""
+"""The command that a report has people copy: after a ceiling or a gate it goes on, and raises nothing unsaid."""
 
 from __future__ import annotations
 
@@ -105,22 +105,55 @@ def test_the_copied_command_pays_for_what_is_spent_and_reserved_and_the_old_ceil
     assert f"The command has {copied}, that and the old ceiling again" in told
 
 
-def test_after_a_gate_the_command_keeps_its_ceiling_and_what_lets_it_pass_is_named() -> None:
-    """How much more a run may cost is a person's choice: whoever only pastes is halted again, twenty steps later."""
+def gate_halt(command: str, **evidence: object) -> dict[str, object]:
     seen = {"ceiling_usd_micros": 8_000_000, "reserve_usd_micros": 300_000, "enough_usd_micros": 10_300_000}
-    command = "costgov run --ceiling 8 --gate 20steps -- python t.py"
-    halted = ceiling_of_a_trainer() | {
-        "resume": command,
-        "trigger": "gate",
-        "reason": "gate",
-        "evidence": seen | {"would_fit": 770_000, "goal_unit": "steps"},
-    }
+    fits = {"would_fit": 770_000, "goal_unit": "steps"}
+    of_gate = {"resume": command, "trigger": "gate", "reason": "gate", "evidence": seen | fits | evidence}
+    return ceiling_of_a_trainer() | of_gate
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "enough_usd_micros", "copied"),
+    [("8", 10_300_000, "11"), ("8.00", 8_750_000, "9.05"), ("$8", 123_600_001, "124"), ("8", 123_800_000, "125")],
+)
+def test_after_a_gate_the_copied_command_has_the_ceiling_that_lets_it_pass_and_says_so(
+    ceiling: str, enough_usd_micros: int, copied: str
+) -> None:
+    command = f"costgov run --ceiling '{ceiling}' --gate 20steps -- python t.py --ceiling 8"
+    halted = gate_halt(command, enough_usd_micros=enough_usd_micros)
+    raised = f"costgov run --ceiling {copied} --gate 20steps -- python t.py --ceiling 8"
+    assert command_to_copy(halted) == raised
+    for shown in ("\n".join(timeline_lines(halted)), incident_markdown(halted)):
+        assert raised in shown
+        assert f"The command has {copied} in place of 8: that and what was reserved for this halt" in shown
+
+
+def test_after_a_gate_with_another_ceiling_what_lets_it_pass_is_only_named() -> None:
+    command = "costgov run --policy p.toml --gate 20steps -- python t.py"
+    halted = gate_halt(command)
     assert command_to_copy(halted) == command
     assert resume_with(halted) == "a ceiling from $10.30 on, or a goal of 770,000 steps: else its gate halts it again"
-    halted["evidence"] = seen | {"would_fit": None}
+    halted = gate_halt(command, would_fit=None)
     assert resume_with(halted) == "a ceiling from $10.30 on: else its gate halts it again"
-    halted["evidence"] = seen | {"enough_usd_micros": None}
+    halted = gate_halt(command, enough_usd_micros=None)
     assert resume_with(halted) is None, "a plan is no option of the command"
+
+
+def test_programs_find_the_raised_command_and_what_it_needs_beside_the_command_as_it_was() -> None:
+    gate = "costgov run --ceiling 8 --gate 20steps -- python t.py"
+    for halted in (ceiling_of_a_trainer(), gate_halt(gate)):
+        document = incident_document(halted)
+        assert document["resume"] == halted["resume"]
+        assert document["resume_raised"] == command_to_copy(halted) != halted["resume"]
+        assert document["resume_needs"] == resume_with(halted)
+    for halted in (nan_halt(), gate_halt(gate.replace("8", "9"))):
+        document = incident_document(halted)
+        assert document["resume_raised"] is None, "nothing is to be raised, or nobody knows where"
+        assert document["resume_needs"] == resume_with(halted)
+    torn = ceiling_of_a_trainer()
+    saved = torn["checkpoint"] | {"kind": "good", "nonfinite": "a.weight"}
+    document = incident_document(torn | {"last_good": None, "checkpoint": saved})
+    assert [document[name] for name in ("resume", "resume_raised", "resume_needs")] == [None] * 3
 
 
 def test_the_options_that_take_no_value_are_those_of_the_command() -> None:

@@ -47,8 +47,10 @@ def audit(
     that ended processes only, or that nobody has confirmed, is listed without amounts.
 
     Exits with 0 when a cent or more was billed after none of them, but for a minute or a begun hour, with 6 when it
-    was; with 1 when a part of the ledger cannot be read.
+    was; with 1 when there are halts and the end of billing was confirmed of none of them, or when a part of the ledger
+    cannot be read. What was not compared is null in `agrees` of --json.
     """
+    from governor.core.money.reports.audit import agreement
     from governor.core.money.reports.audit import audit as beside
     from governor.core.money.reports.bill_reading import has_amounts_only, metered_hours, read_as_ours
     from governor.core.money.reports.bill_zone import shift_of
@@ -64,15 +66,17 @@ def audit(
     shift = shift_of(found, own)
     found = shift.taken_off(found) if shift is not None else found
     audited = beside(halts, found, own)
-    agrees = all(one.agrees for one in audited)
+    agrees = agreement(audited)
     if as_json:
         print_json(_document(bill, found, audited, unread.count, shift, agrees=agrees))
     else:
         amounts_only = has_amounts_only(found, metered_hours(own))
         _print(bill, found, audited, notes(found, shift, amounts_only=amounts_only), agrees=agrees)
     unread.end()
-    if not agrees:
+    if agrees is False:
         raise click.exceptions.Exit(ExitCode.DIFFERS)
+    if audited and agrees is None:
+        raise click.exceptions.Exit(ExitCode.FAILED)
 
 
 def _halts(config: Path | None, resources: tuple[str, ...]) -> list[Halted]:
@@ -98,7 +102,7 @@ def _halts(config: Path | None, resources: tuple[str, ...]) -> list[Halted]:
 # --- for people
 
 
-def _print(path: str, bill: Bill, audited: Sequence[Audited], told: Sequence[str], *, agrees: bool) -> None:
+def _print(path: str, bill: Bill, audited: Sequence[Audited], told: Sequence[str], *, agrees: bool | None) -> None:
     from governor.core.money.reports.bill import CENT_USD
     from governor.text.table import Head, plain, render_rows
 
@@ -113,7 +117,12 @@ def _print(path: str, bill: Bill, audited: Sequence[Audited], told: Sequence[str
     rows = [[plain(cell) for cell in row] for one in audited for row in _rows(one)]
     click.echo(render_rows(heads, rows, total=False, screen=screen_of(sys.stdout)), nl=False)
     late = [part for one in audited for part in one.billed if part.differs]
-    verified = sum(one.halted.verified_wall is not None for one in audited)
+    verified = sum(one.agrees is not None for one in audited)
+    if not verified:
+        click.echo(f"nothing could be compared: the end of billing was confirmed of none of {_counted(len(audited))}")
+        return
+    if verified < len(audited):
+        click.echo(f"not compared: {_counted(len(audited) - verified)} whose end of billing was not confirmed")
     if agrees:
         # Rounding, and what is below a cent.
         beside = sum((part.usd for one in audited for part in one.billed), Fraction(0))
@@ -124,6 +133,10 @@ def _print(path: str, bill: Bill, audited: Sequence[Audited], told: Sequence[str
     else:
         total = sum((part.usd for part in late), Fraction(0))
         click.echo(f"differs: {_dollars(total)} was billed after billing had ended")
+
+
+def _counted(halts: int) -> str:
+    return f"{halts} halt{'' if halts == 1 else 's'}"
 
 
 def _rows(one: Audited) -> Iterable[list[str]]:
@@ -165,7 +178,7 @@ def _decimal(value: Fraction, digits: int) -> str:
 
 
 def _document(
-    path: str, bill: Bill, audited: Sequence[Audited], unreadable: int, shift: Shift | None, *, agrees: bool
+    path: str, bill: Bill, audited: Sequence[Audited], unreadable: int, shift: Shift | None, *, agrees: bool | None
 ) -> dict[str, Any]:
     """Amounts are decimal strings of micro-dollars."""
     return {

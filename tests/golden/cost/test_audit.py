@@ -45,24 +45,29 @@ def hour(day: int, at: int, hours: str = "1", usd: str = "55.04", **more: str) -
     return row(f"{day}T{at:02}:00:00", f"{day}T{at + 1:02}:00:00", hours, usd, **more)
 
 
-@pytest.fixture
-def machine(state_dir: Path) -> Path:
-    """On from 10:00 to 12:30 on the 10th, and again from 15:00 to 16:00; halted at 12:30, and at 16:00."""
+def written(state_dir: Path, *halts: dict[str, Any]) -> Path:
+    """On from 10:00 to 12:30 on the 10th, and again from 15:00 to 16:00."""
     journal, problem = open_journal(str(state_dir / "costgov.db"), str(state_dir / "runtime"))
     assert problem is None
     times = (("10:00", 1.0), ("11:00", 1.0), ("12:00", 0.5), ("15:00", 1.0))
     charges = [charge(f"2026-11-10T{begin}:00Z", hours) for begin, hours in times]
     assert journal.save_runs({}, [charge_row(one) for one in charges])
-    halts = [
-        halt("first.node-1.1", "2026-11-10T12:30:00Z"),
-        halt("second.node-1.2", "2026-11-10T16:00:00Z"),
-        halt("third.node-1.3", None),
-        halt("old.node-1.0", "2026-10-02T12:00:00Z"),
-    ]
     for one in halts:
         assert journal.close_incident(one["incident_id"], one)
     journal.close()
     return state_dir
+
+
+@pytest.fixture
+def machine(state_dir: Path) -> Path:
+    """Halted at 12:30, and at 16:00."""
+    return written(
+        state_dir,
+        halt("first.node-1.1", "2026-11-10T12:30:00Z"),
+        halt("second.node-1.2", "2026-11-10T16:00:00Z"),
+        halt("third.node-1.3", None),
+        halt("old.node-1.0", "2026-10-02T12:00:00Z"),
+    )
 
 
 @pytest.fixture
@@ -93,6 +98,43 @@ def test_a_bill_that_ends_with_the_machine_agrees(audited: Audit) -> None:
     code, document = audited(RIGHT)
     assert (code, document["agrees"]) == (0, True)
     assert after(document) == {"third": [], "first": [], "second": []}
+
+
+@pytest.mark.parametrize(("halts", "told"), [(1, "1 halt"), (3, "3 halts")])
+def test_halts_that_nobody_has_confirmed_acquit_no_machine(
+    halts: int, told: str, state_dir: Path, anything: Call, tmp_path: Path
+) -> None:
+    written(state_dir, *(halt(f"r{number}.node-1.{number}", None) for number in range(halts)))
+    bill = tmp_path / "bill.csv"
+    bill.write_text(HEAD + RIGHT + hour(10, 16))
+    done = anything("audit", str(bill), "--json")
+    document = json.loads(done.out)
+    assert (done.code, document["agrees"]) == (ExitCode.FAILED, None)
+    assert [one["agrees"] for one in document["incidents"]] == [None] * halts
+    done = anything("audit", str(bill))
+    want = f"nothing could be compared: the end of billing was confirmed of none of {told}"
+    assert (done.code, done.out.splitlines()[-1]) == (ExitCode.FAILED, want)
+
+
+def test_a_halt_that_is_not_compared_is_told_beside_those_that_are(
+    audited: Audit, anything: Call, tmp_path: Path
+) -> None:
+    code, document = audited(RIGHT)
+    assert (code, document["agrees"]) == (0, True)
+    assert [one["agrees"] for one in document["incidents"]] == [None, True, True]
+    lines = anything("audit", str(tmp_path / "bill.csv")).out.splitlines()
+    assert lines[-2] == "not compared: 1 halt whose end of billing was not confirmed"
+
+
+def test_a_bill_without_a_halt_in_its_time_compares_nothing_and_nothing_is_wrong(
+    state_dir: Path, anything: Call, tmp_path: Path
+) -> None:
+    written(state_dir)
+    bill = tmp_path / "bill.csv"
+    bill.write_text(HEAD + RIGHT)
+    done = anything("audit", str(bill), "--json")
+    document = json.loads(done.out)
+    assert (done.code, document["agrees"], document["incidents"]) == (0, None, [])
 
 
 def test_hours_after_the_end_are_told_to_the_next_start_and_not_beyond(audited: Audit) -> None:

@@ -59,8 +59,17 @@ class Audited:
     billed: tuple[BilledAfter, ...]
 
     @property
-    def agrees(self) -> bool:
+    def agrees(self) -> bool | None:
+        """None: nothing was compared, because nobody has confirmed the end of billing."""
+        if self.halted.verified_wall is None:
+            return None
         return not any(one.differs for one in self.billed)
+
+
+def agreement(audited: Sequence[Audited]) -> bool | None:
+    """Whether the bill agrees with all halts that can be compared. None: there is none of these."""
+    compared = [one.agrees for one in audited if one.agrees is not None]
+    return all(compared) if compared else None
 
 
 def halted_of(snapshot: Mapping[str, Any]) -> Halted:

@@ -307,7 +307,7 @@ def _record(row: StageRow) -> dict[str, Any]:
         "expected_tokens_per_s": speed(row.expected_tokens_per_s),
         "tokens_per_s": speed(row.tokens_per_s),
         "wasted_tokens": row.wasted_tokens,
-        "wasted_usd": exact_usd(row.wasted_usd_micros),
+        "wasted_usd": amount(row.wasted_usd_micros),
         "ceiling_usd": amount(row.ceiling_usd_micros),
         "used_percent": ratio(None if row.used is None else 100 * row.used, 4),
         "burn_rate": ratio(row.burn_rate, 6),

@@ -98,7 +98,8 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         **_one_offs_row(managed),
         "ceilings_told": {scope: told.row() for scope, told in managed.reported.ceilings.items()},
         "tokens": managed.history.meter.snapshot() if managed.history.meter is not None else None,
-        **({"spend_split": managed.history.split.snapshot()} if managed.history.split.has_begun else {}),
+        # None: nobody has reported for the run yet. An older version's journal has no such row.
+        "spend_split": managed.history.split.snapshot() if managed.history.split.has_begun else None,
         "rules": managed.rules.snapshot(),
         # Persisted together with the rules' state after these lines: a restarted governor counts no line twice.
         "stream_position": dict(managed.stream_position) if managed.stream_position is not None else None,

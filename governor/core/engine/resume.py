@@ -261,6 +261,8 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
     managed.history.unpriced_ns = int(snapshot.get("unpriced_ns", 0))
     managed.history.take_over(snapshot.get("command"), int(snapshot.get("command_turn", 0)))  # An older one has none.
     managed.history.split = _split_of(snapshot, managed.history.meter)
+    if not managed.history.split.has_begun and not run.ranks_before and "spend_split" in snapshot:
+        run.last_frame_at = None  # Nobody has spoken for it: see metering.count_split().
     launched_command.restore_stranger(node, managed, is_strangers=bool(snapshot.get("strangers")))
     if "counts_to" in snapshot:  # An older journal has none.
         command, part = snapshot["counts_to"]
@@ -291,7 +293,9 @@ def _split_of(snapshot: Mapping[str, Any], meter: TokenMeter | None) -> SpendSpl
     if row is not None:
         return SpendSplit.restored(row)
     split, spent = SpendSplit(), int(snapshot["spend_usd_micros"])
-    if spent:  # An older journal has none. A run without spend had not begun to be counted, or has no price.
+    if "spend_split" in snapshot:
+        split.wait(spent, snapshot.get("stage"))
+    elif spent:  # An older journal has none. A run without spend had not begun to be counted, or has no price.
         split.begin_untold(spent, *((meter.trained_tokens, meter.wasted_tokens) if meter is not None else ()))
     return split
 

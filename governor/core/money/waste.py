@@ -78,6 +78,11 @@ class SpendSplit:
         self.counted_usd_micros, self.has_begun = usd_micros, True
         self.trained_tokens, self.repeated_tokens = trained_tokens, repeated_tokens
 
+    def wait(self, usd_micros: int, stage: str | None) -> None:
+        """Nobody has reported for the run yet. Once somebody does, what was spent before was its start."""
+        self.stage, self.counted_usd_micros = stage or NO_STAGE, usd_micros
+        self._put(SpentOn.START_UP, usd_micros)
+
     def count(self, seen: Seen) -> None:
         """Give what was spent since the last count its causes."""
         self.has_begun = True

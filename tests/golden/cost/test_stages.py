@@ -375,7 +375,7 @@ def test_a_stage_of_charges_alone_knows_what_was_spent(state_dir: Path, costgov:
     known = {name: value for name, value in row.items() if value is not None}
     assert known == {
         "stage": "s", "runs": 1, "hours": "2.000000", "tokens": 0, "actual_usd": "5.000000", "wasted_tokens": 0,
-        "wasted_usd": "0.000000", "untold_tokens": 0, "unpriced_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 0,
+        "untold_tokens": 0, "unpriced_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 0,
         "unpriced_s": "0.000000", "reconstructed_usd": "0.000000",
     }  # fmt: skip
 

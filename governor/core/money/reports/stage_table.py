@@ -90,7 +90,8 @@ class StageRow:
     expected_tokens_per_s: float | None
     tokens_per_s: float | None  # Of all tokens trained, without the starts of attempts.
     wasted_tokens: int
-    wasted_usd_micros: int  # In all. Where causes are unknown: of tokens trained twice alone.
+    # In all. Where causes are unknown: of tokens trained twice alone. None: nobody has reported, so nobody knows.
+    wasted_usd_micros: int | None
     wasted_by_cause: dict[str, int] | None  # None: unknown, of part of the money at least.
     ceiling_usd_micros: int | None
     used: Fraction | None  # Of the ceilings.
@@ -248,7 +249,7 @@ class StageTally:
             expected_tokens_per_s=timed_tokens / planned_s if planned_s else None,
             tokens_per_s=steady_tokens * NS_PER_S / steady_ns if steady_ns and steady_tokens else None,
             wasted_tokens=wasted,
-            wasted_usd_micros=sum(_wasted_usd_micros(share) for share in shares),
+            wasted_usd_micros=_sum_of_known(_wasted_usd_micros(share) for share in shares),
             wasted_by_cause=_by_cause(shares),
             ceiling_usd_micros=ceiling if limited else None,
             used=Fraction(counted, ceiling) if ceiling and whole else None,
@@ -267,8 +268,15 @@ def _ceiling(share: _Share) -> int | None:
     return share.plan.ceiling_usd_micros if share.plan is not None else None
 
 
-def _wasted_usd_micros(share: _Share) -> int:
-    return share.wasted_usd_micros if share.split is None else sum(wasted_of(share.split).values())
+def _wasted_usd_micros(share: _Share) -> int | None:
+    if share.split is not None:
+        return sum(wasted_of(share.split).values())
+    return share.wasted_usd_micros if share.tokens or share.wasted_tokens else None
+
+
+def _sum_of_known(amounts: Iterable[int | None]) -> int | None:
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known else None
 
 
 def _steady(shares: Iterable[_Share]) -> list[tuple[int, Fraction, int | None]]:
@@ -376,7 +384,7 @@ def total_of(rows: Iterable[StageRow]) -> StageRow:
         expected_tokens_per_s=None,
         tokens_per_s=None,
         wasted_tokens=sum(row.wasted_tokens for row in found),
-        wasted_usd_micros=sum(row.wasted_usd_micros for row in found),
+        wasted_usd_micros=_sum_of_known(row.wasted_usd_micros for row in found),
         wasted_by_cause=_added(told) if told and len(told) == len(spending) else None,
         ceiling_usd_micros=sum(ceilings) if ceilings else None,
         used=None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from governor.adapters.journal.sums import read_sums
 from governor.adapters.journal.writer import open_journal
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros
 from governor.core.engine.node import Node
+from governor.core.engine.node_journal import persist
 from governor.core.events.inputs import CommandLaunched, TrainerExited
 from governor.core.money.charges import UNALLOCATED, charge_row
 from governor.core.money.reports.cost import tally, tally_sums
@@ -18,7 +20,7 @@ from governor.core.views.metrics import GovernorHealth, LagReading, take_snapsho
 from governor.core.views.status import node_status, runs_status
 from tests.unit.core.engine.test_launched_command import COMMAND
 from tests.unit.core.engine.test_metering import World
-from tests.unit.core.engine.test_step import at, make_node
+from tests.unit.core.engine.test_step import at, make_node, peer
 
 PRICE = UsdMicros(3_600_000_000)  # $1 a second.
 
@@ -86,3 +88,35 @@ def test_what_no_command_waits_for_is_nobodys(tmp_path: Path) -> None:
     assert journal.save_runs(world.runs, [charge_row(one) for one in world.charges.values()])
     journal.close()
     assert [group.key for group in tally_sums(read_sums(str(path), "run"), "run")] == ["(unallocated)"]
+
+
+def launch_again(world: World, seconds: int, mark: int) -> None:
+    """The command ends, its governor with it, and the next launch of its name goes on for so long."""
+    world.play(TrainerExited(MonoNs(world.mono), "lone", 0))
+    world.restart()
+    began = world.mono // NS_PER_S
+    world.tick()
+    process = replace(COMMAND, pid=COMMAND.pid + mark, start_ticks=COMMAND.start_ticks + mark)
+    world.play(CommandLaunched(at(began), "lone", 1000, (process,)))
+    for second in range(1, seconds + 1):
+        world.at(began + second)
+
+
+def test_a_command_that_no_run_reports_for_has_no_waste_however_often_it_is_launched(
+    world: World, tmp_path: Path
+) -> None:
+    for mark in (1, 2):
+        launch_again(world, 10, mark)
+        [run] = [one for one in runs_status(world.node, MonoNs(world.mono)) if one["run"] == "lone"]
+        assert (run["spend_usd"], run["wasted_usd"]) == (20.0 + 10 * mark, None)
+    world.take([persist(world.node, MonoNs(world.mono), world.node.runs["lone"])])
+    assert by_run(world, tmp_path) == {"lone": 40_000_000}
+    assert world.runs["lone"]["spend_split"] is None
+
+
+def test_once_a_rank_reports_all_before_it_was_the_start_of_its_name(world: World) -> None:
+    launch_again(world, 10, 1)
+    world.hear(run="lone", peer=peer(0, uid=1000))
+    world.at(31)
+    [run] = [one for one in runs_status(world.node, MonoNs(world.mono)) if one["run"] == "lone"]
+    assert (run["wasted_usd_by_cause"]["start_up"], run["spend_usd"]) == (31.0, 31.0)

@@ -263,13 +263,14 @@ def _grouped(number: str) -> str:
 
 
 def _document(rows: Sequence[StageRow], scope: Scope, unreadable: int) -> dict[str, Any]:
+    total = total_of(rows)
     return {
         "since": None if scope.since is None else utc_text(scope.since),
         "until": None if scope.until is None else utc_text(scope.until),
         "runs": list(scope.runs),
         "currency": "USD",
-        "stages": [_record(row) for row in rows],
-        "total": {name: value for name, value in _record(total_of(rows)).items() if name != "stage"},
+        "stages": [_record(row) | _as_status(row) for row in rows],
+        "total": {name: value for name, value in (_record(total) | _as_status(total)).items() if name != "stage"},
         "unreadable": unreadable,
     }
 
@@ -322,6 +323,19 @@ def _record(row: StageRow) -> dict[str, Any]:
             for cause in WASTE
         },
         "unpriced_s": decimal_text(row.unpriced_ns, NS_PER_S, 6),
+    }
+
+
+def _as_status(row: StageRow) -> dict[str, Any]:
+    """Under the names that `costgov status --json` has for them."""
+    wasted = row.wasted_by_cause
+    return {
+        "drift_frac": None if row.drift is None else _ratio(row.drift, 6),
+        "drift_all_in_frac": None if row.drift_all_in is None else _ratio(row.drift_all_in, 6),
+        "tokens_wasted": row.wasted_tokens,
+        "wasted_usd_by_cause": None
+        if wasted is None
+        else {cause.value: exact_usd(wasted[cause.value]) for cause in WASTE},
     }
 
 

@@ -153,7 +153,7 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
     "--progress",
     type=Period(),
     metavar="SECONDS",
-    help="How often to show progress. Default: 1 on a terminal, 10 elsewhere.",
+    help="How often to show progress. Default: 1 on a terminal and with --json, 10 elsewhere.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Report progress and halts as JSON lines on stderr, for programs."
@@ -282,5 +282,5 @@ def _console(progress: float | None, *, as_json: bool) -> Iterator[Any]:
 
     kind = JsonConsole if as_json else Console
     with stderr_that_never_waits(kind.lost_line):
-        period_ns = round(progress * 1e9) if progress is not None and not as_json else None
+        period_ns = round(progress * 1e9) if progress is not None else None
         yield kind(live_period_ns=period_ns)

@@ -160,7 +160,7 @@ class JsonConsole(Console):
     """Lines {"kind": "run"|"incident"|"alarm"|"said", "data": …}: a run of `status`, a report document, or text."""
 
     def tick(self, node: Node, at: MonoNs) -> None:
-        if at - self._shown_at < PERIOD_NS:
+        if at - self._shown_at < (self.live_period_ns or PERIOD_NS):
             return
         self._shown_at = at
         for managed in node.runs.values():

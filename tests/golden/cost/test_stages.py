@@ -90,13 +90,19 @@ def stages(state_dir: Path) -> Path:
 UNTOLD = dict.fromkeys(f"wasted_{cause}_usd" for cause in ("start_up", "after_last_step", "halt", "trained_twice"))
 # Of policies that expect no all-in price.
 NO_ALL_IN = dict.fromkeys(("expected_usd_per_mtok_all_in", "drift_all_in_percent"))
+# A second name, that of `costgov status --json`, for what has one here.
+AS_STATUS = ("drift_frac", "drift_all_in_frac", "tokens_wasted", "wasted_usd_by_cause")
+
+
+def figures(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in AS_STATUS}
 
 
 def test_the_figures_are_those_worked_out_by_hand(stages: Path, costgov: Call) -> None:
     document = json.loads(costgov("stages", "--json").out)
     by_name = {row["stage"]: row for row in document["stages"]}
     assert [*by_name] == ["stage1", "stage2", "whole", "(no stage)", "(unallocated)"]
-    assert by_name["stage1"] == {
+    assert figures(by_name["stage1"]) == {
         "stage": "stage1", "runs": 1, "hours": "38.000000", "tokens": 9_500_000_000,
         "expected_usd": "99.655000", "expected_usd_kind": "steady", "expected_usd_per_mtok": "0.010490",
         "actual_usd": "95.000000", "usd_per_mtok_useful": "0.010000", "drift_percent": "-4.6711",
@@ -106,7 +112,7 @@ def test_the_figures_are_those_worked_out_by_hand(stages: Path, costgov: Call) -
         "reconstructed_usd": "0.000000", "usd_per_mtok_steady": "0.010000", "usd_per_mtok_all_in": "0.010000",
         **UNTOLD, **NO_ALL_IN,
     }  # fmt: skip
-    assert by_name["stage2"] == {
+    assert figures(by_name["stage2"]) == {
         "stage": "stage2", "runs": 3, "hours": "62.000000", "tokens": 6_200_000_000,
         "expected_usd": "86.719400", "expected_usd_kind": "steady", "expected_usd_per_mtok": "0.013987",
         "actual_usd": "251.000000", "usd_per_mtok_useful": "0.040483", "drift_percent": "189.4393",
@@ -116,6 +122,8 @@ def test_the_figures_are_those_worked_out_by_hand(stages: Path, costgov: Call) -
         "unpriced_s": "0.000000", "reconstructed_usd": "0.000000", "usd_per_mtok_steady": "0.040483",
         "usd_per_mtok_all_in": "0.040160", **UNTOLD, **NO_ALL_IN,
     }  # fmt: skip
+    assert [by_name[stage]["drift_frac"] for stage in ("stage1", "stage2")] == ["-0.046711", "1.894393"]
+    assert [by_name[stage]["drift_all_in_frac"] for stage in ("stage1", "stage2")] == [None, None]
     whole = by_name["whole"]
     assert (whole["actual_usd"], whole["tokens"], whole["usd_per_mtok_useful"]) == (
         "316.800000", 51_600_000_000, "0.006139",
@@ -356,8 +364,14 @@ def test_waste_is_what_the_run_says_of_itself(state_dir: Path, costgov: Call) ->
         0, "1.000000", "0.400000",
     )  # fmt: skip
     assert (total["wasted_usd"], total["wasted_start_up_usd"]) == ("2.000000", "0.850000")
+    for one in (early, row, total):  # As `costgov status --json` names them.
+        assert one["tokens_wasted"] == one["wasted_tokens"]
+        assert {f"wasted_{cause}_usd": usd for cause, usd in one["wasted_usd_by_cause"].items()} == {
+            name: one[name] for name in UNTOLD
+        }
     since = json.loads(costgov("stages", "--since", "2026-11-01", "--json").out)
     assert since["total"]["wasted_start_up_usd"] is None, "causes are of all the run's time"
+    assert since["total"]["wasted_usd_by_cause"] is None
 
 
 def test_a_broken_meter_costs_its_window_alone(state_dir: Path, costgov: Call) -> None:
@@ -372,7 +386,7 @@ def test_a_broken_meter_costs_its_window_alone(state_dir: Path, costgov: Call) -
 def test_a_stage_of_charges_alone_knows_what_was_spent(state_dir: Path, costgov: Call) -> None:
     write_stages(state_dir / "costgov.db", spent("young", "s", "2.50", 2), [])
     [row] = json.loads(costgov("stages", "--json").out)["stages"]
-    known = {name: value for name, value in row.items() if value is not None}
+    known = {name: value for name, value in figures(row).items() if value is not None}
     assert known == {
         "stage": "s", "runs": 1, "hours": "2.000000", "tokens": 0, "actual_usd": "5.000000", "wasted_tokens": 0,
         "untold_tokens": 0, "unpriced_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 0,

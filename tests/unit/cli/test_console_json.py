@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from governor.cli.run.command import _console
 from governor.cli.run.console import Console, JsonConsole
 from governor.core.base.identity import ConnectionId
 from governor.daemon.stderr import QueuedStream
@@ -124,6 +125,18 @@ def test_one_run_is_redrawn_in_place_and_several_do_not_scroll_each_second() -> 
         console.tick(node, at(second))
     lines = stream.getvalue().splitlines()
     assert [line.split()[0] for line in lines if line] == ["llama", "mistral"] * 3, "every ten seconds, by name"
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(None, 30), (0.5, 30), (10.0, 3)])
+def test_progress_says_how_often_a_run_is_an_object(seconds: float | None, told: int) -> None:
+    """`--progress`, which the command line hands over whatever the form."""
+    node, stream = make_node(), io.StringIO()
+    training(node)
+    with _console(seconds, as_json=True) as console:
+        console.stream = stream
+        for second in range(31, 61):
+            console.tick(node, at(second))
+    assert [line["kind"] for line in objects(stream)] == ["run"] * told
 
 
 @pytest.mark.parametrize("is_read", [True, False])

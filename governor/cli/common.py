@@ -51,7 +51,10 @@ MEANINGS: Final[dict[ExitCode, str]] = {
     ExitCode.NO_GOVERNOR: "no governor answers",
     ExitCode.DENIED: "you may not do that",
     ExitCode.UNKNOWN: "there is no such run, budget or incident",
-    ExitCode.DIFFERS: "`costgov cost reconcile`: bill and ledger differ by more than what is not metered",
+    ExitCode.DIFFERS: (
+        "`costgov cost reconcile`: bill and ledger differ by more than what is not metered; `costgov audit`: something "
+        "was billed after a halt"
+    ),
     ExitCode.UNSURE: "the request was sent and not answered: it may have been done",
     ExitCode.HALTED: "`costgov run`: the command was halted, and the halt was seen to its end; do not requeue",
     ExitCode.NEEDS_HUMAN: (

@@ -51,8 +51,12 @@ def is_of_ended(name: str) -> bool:
 
 
 def newest_ended() -> str | None:
-    """The name whose journal was written last: of a run whose terminal has closed, say."""
-    return next((path.parent.name for path in _journals()), None)
+    """The name whose journal was written last: of a run whose terminal has closed, say.
+
+    A launch that was refused has left one that tells of nothing.
+    """
+    newest = _journals()[:LOOKED_INTO_MAX]
+    return next((name for path in newest if _read(path, name := path.parent.name) is not None), None)
 
 
 def _journal(name: str) -> Path | None:

@@ -39,6 +39,11 @@ def policy_loader(
         if gate is not None:
             policies = policies.with_gate(gate)
         unpriced = [p.name for p in policies.policies if p.budget.ceiling_usd_micros is not None]
+        if unpriced and not priced() and ceiling is not None:
+            return None, [
+                f"--ceiling {format_usd(ceiling)} needs a price, and that of this node is unknown: "
+                "pass --price USD_PER_HOUR, or set node.price_usd_per_hour in costgov.toml"
+            ]
         if unpriced and not priced():
             return None, [
                 f"policy {unpriced[0]} has a ceiling, but the price of this node is unknown: "

@@ -167,7 +167,7 @@ class Row:
         return cut(self.cells[column], SHOWN_CHARS_MAX)
 
     def moment(self, column: str, read: Callable[[str], int] | None = None) -> int:
-        at = self._read(column, read or moment_of)
+        at = self._moment(column, read)
         if not _FIRST <= at < _LAST:
             text = f'"{self.said(column)}" is no time of a bill, which lies from {YEARS[0]} to {YEARS[1] - 1}'
             raise self.error(column, text)
@@ -175,7 +175,14 @@ class Row:
 
     def end(self, column: str, read: Callable[[str], int] | None = None) -> int | None:
         """The moment at which something ends. None: it is open, which exports write as 9999-12-31."""
-        return None if self._read(column, read or moment_of) >= _LAST else self.moment(column, read)
+        return None if self._moment(column, read) >= _LAST else self.moment(column, read)
+
+    def _moment(self, column: str, read: Callable[[str], int] | None) -> int:
+        cell = self.cells[column]
+        if not any(mark.isdigit() for mark in cell):  # "Total", "Balance due", or nothing.
+            text = f'"{self.said(column)}" is no date; if this row is the sum of others, remove it from the file'
+            raise self.error(column, text)
+        return self._read(column, read or moment_of)
 
     def _read(self, column: str, read: Callable[[str], T]) -> T:
         try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from governor.cli.common import Failed, settings_from
+from governor.cli.common import ExitCode, Failed, settings_from
 from governor.core.base.units import parse_utc, utc_text
 from governor.core.money.charges import Charge
 from governor.core.money.expected import WindowRow
@@ -139,6 +139,25 @@ def sums_in(state_dir: Path, scope: Scope, by: str, unread: Unread) -> list[Sum]
         with _noting_unreadable(unread, path):  # What was read before an error stays.
             sums.extend(read_sums(path, by, scope.runs, scope.since, scope.until, unread.row))
     return sums
+
+
+def tell_unknown(state_dir: Path, scope: Scope, unread: Unread) -> None:
+    """Fail where a run that was asked for is in no journal, whenever: its name may be mistyped.
+
+    One that is in the ledger and was charged nothing, or nothing in that time, is known.
+    """
+    if not scope.runs or unread.count:  # It may be in what cannot be read.
+        return
+    from governor.adapters.journal.reader import read_open
+    from governor.text.table import plain
+
+    known = {one.charge.payer.run for one in sums_in(state_dir, Scope(None, None, scope.runs), "run", unread)}
+    for path in _journals(state_dir):
+        with _noting_unreadable(unread, path):
+            known.update(one.run for one in read_open(path, scope.runs, None, unread.row))
+    missing = [run for run in scope.runs if run not in known]
+    if missing and not unread.count:
+        raise Failed(f"there is no run {', '.join(map(plain, missing))} in {state_dir}", ExitCode.UNKNOWN)
 
 
 def windows_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[tuple[str, WindowRow]]:

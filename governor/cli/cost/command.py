@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from governor.cli.common import LazyGroup, config_option, exits, json_option, print_json
+from governor.cli.common import ExitCode, LazyGroup, config_option, exits, json_option, print_json
 from governor.cli.cost.charges import (
     NOTHING_YET,
     Scope,
@@ -22,6 +22,7 @@ from governor.cli.cost.charges import (
     scope_options,
     state_dir_of,
     sums_in,
+    tell_unknown,
 )
 from governor.core.base.units import NS_PER_HOUR, utc_text
 from governor.core.money.charges import Unit
@@ -53,7 +54,7 @@ _PER: Final = {Unit.HOUR: "/h", Unit.GB_MONTH: "/GB-month", Unit.GB: "/GB", Unit
     },
     invoke_without_command=True,
     short_help="What was spent: by run, stage, day, node, label or line.",
-    epilog=exits(),
+    epilog=exits(ExitCode.UNKNOWN),
 )
 @click.option(
     "--by", default="run", show_default=True, metavar="run|stage|day|node|label:KEY|line", help="What to group it by."
@@ -91,6 +92,7 @@ def cost(
             raise click.UsageError(f"--by: {error}") from error
         _show(groups, by, scope, unread, state_dir, as_json=as_json, as_csv=as_csv)
     unread.end()
+    tell_unknown(state_dir, scope, unread)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
-from governor.cli.common import Failed, config_option, exits
+from governor.cli.common import ExitCode, Failed, config_option, exits
 from governor.cli.cost.charges import (
     Scope,
     Unread,
@@ -20,6 +20,7 @@ from governor.cli.cost.charges import (
     scope_of,
     scope_options,
     state_dir_of,
+    tell_unknown,
 )
 from governor.core.money.reports.cost import exact_usd
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 PROBLEMS_SHOWN: Final = 20  # A systematic error is in every row of a file.
 
 
-@click.command(short_help="Write the ledger as FOCUS rows; check such a file.", epilog=exits())
+@click.command(short_help="Write the ledger as FOCUS rows; check such a file.", epilog=exits(ExitCode.UNKNOWN))
 @click.argument("file", default="-", metavar="FILE", type=click.Path(dir_okay=False))
 @click.option("--focus", is_flag=True, help="Write CSV rows of FOCUS 1.4, dataset Cost and Usage.")
 @click.option("--check", type=click.Path(dir_okay=False), metavar="FILE", help="Check a file of FOCUS rows instead.")
@@ -81,6 +82,7 @@ def _write(file: str, state_dir: Path, scope: Scope, issuer: Issuer) -> None:
     if file != "-":
         click.echo(f"{file}: {_rows(rows)} of FOCUS {VERSION}, ${exact_usd(usd_micros)}")
     unread.end()
+    tell_unknown(state_dir, scope, unread)
 
 
 @contextmanager

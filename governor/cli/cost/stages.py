@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from governor.cli.common import config_option, exits, json_option, print_json
+from governor.cli.common import ExitCode, config_option, exits, json_option, print_json
 from governor.cli.cost.charges import (
     NOTHING_YET,
     Scope,
@@ -21,6 +21,7 @@ from governor.cli.cost.charges import (
     scope_options,
     state_dir_of,
     sums_in,
+    tell_unknown,
     windows_in,
 )
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, format_duration, per_mtok_text, utc_text
@@ -46,7 +47,7 @@ _COLUMNS: Final = (
 _SPELT_OUT: Final = tuple(f"{title} $" if title in ("EXPECTED", "ACTUAL", "WASTED") else title for title in _COLUMNS)
 
 
-@click.command(short_help="Expected against actual by stage: a table to hand over.", epilog=exits())
+@click.command(short_help="Expected against actual by stage: a table to hand over.", epilog=exits(ExitCode.UNKNOWN))
 @scope_options
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, for spreadsheets.")
 @click.option("--md", "as_md", is_flag=True, help="Print a Markdown table.")
@@ -96,6 +97,7 @@ def stages(
     else:
         click.echo(table_text(rows, screen_of(sys.stdout)).rstrip("\n"))
     unread.end()
+    tell_unknown(state_dir, scope, unread)
 
 
 # --- for people

@@ -72,7 +72,7 @@ def test_adjoining_windows_add_up(ledger: Path, costgov: Call) -> None:
 
 def test_one_run(ledger: Path, costgov: Call) -> None:
     assert [group["key"] for group in json.loads(costgov("--run", "ben", "--json").out)["groups"]] == ["ben"]
-    assert costgov("--run", "carol").out == "nothing was charged for run carol\n"
+    assert costgov("--run", "ben", "--until", "2025-01-01")[::2] == (ExitCode.OK, "")
 
 
 def test_an_empty_ledger_says_what_to_do(state_dir: Path, costgov: Call) -> None:
@@ -96,6 +96,17 @@ def test_a_runs_name_steers_no_terminal(state_dir: Path, costgov: Call) -> None:
 
     write_ledger(state_dir / "costgov.db", [charge("2026-11-02", 1.0, Payer("evil\x1b[2J\nrun"))])
     assert "evil [2J run" in costgov().out
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("--json",), ("--csv",), ("stages",), ("stages", "--json"), ("export", "--focus")]
+)
+def test_a_run_that_is_in_no_journal_is_told_with_the_code_of_what_there_is_not(
+    words: tuple[str, ...], ledger: Path, costgov: Call
+) -> None:
+    done = costgov(*words, "--run", "carol", "--run", "ben")
+    assert (done.code, done.err) == (ExitCode.UNKNOWN, f"there is no run carol in {ledger}\n")
+    assert costgov(*words, "--run", "ben")[::2] == (ExitCode.OK, "")
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,20 @@ def test_how_a_run_ended_is_told_when_its_terminal_is_gone(home: Path) -> None:
     assert "the last `costgov run` here: `costgov status gpt` says how it ended" in remark
 
 
+def test_a_launch_that_was_refused_is_not_named_as_the_last_one(home: Path) -> None:
+    leave(home)
+    refused = home / "state" / "runs" / "never"
+    refused.mkdir()
+    journal, problem = open_journal(str(refused / "costgov.db"), str(refused))
+    assert problem is None
+    journal.close()
+    later = os.path.getmtime(home / "state" / "runs" / "gpt" / "costgov.db") + 60
+    os.utime(refused / "costgov.db", (later, later))
+    assert "the last `costgov run` here: `costgov status gpt` says how it ended" in call("status")[2]
+    (home / "state" / "runs" / "gpt" / "costgov.db").unlink()
+    assert "says how it ended" not in call("status")[2]
+
+
 @pytest.mark.parametrize(
     ("over", "how"),
     [

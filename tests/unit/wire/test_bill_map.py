@@ -227,6 +227,8 @@ WRONG = [
     (hourly(cost="1e99"), HOURLY, "bill.csv:2: Cost: 1e99 is more than any bill has"),
     (hourly(hours="8,5"), HOURLY, 'bill.csv:2: Hours: "8,5" is not an amount'),
     (hourly("11/02/2026"), HOURLY, 'bill.csv:2: Time: "11/02/2026" is not a UTC date'),
+    (hourly("Total"), HOURLY, 'bill.csv:2: Time: "Total" is no date; if this row is the sum of others, remove it'),
+    (hourly(""), HOURLY, 'bill.csv:2: Time: "" is no date; if this row is the sum of others, remove it'),
     (hourly("2026-11-02T10:00:00+22:00"), HOURLY, "bill.csv:2: Time: "),
     (hourly("2026-11-02", hours="576"), HOURLY, "bill.csv:2: Hours: 576 is more than a day has: name its end by end="),
     (hourly(hours="-1"), HOURLY, "bill.csv:2: Hours: -1 is negative, and the row is neither a credit nor a refund"),

@@ -50,6 +50,16 @@ def test_a_node_without_a_policies_directory_is_judged_by_the_packaged_policy(tm
     assert policies.policies == ()
 
 
+def test_a_ceiling_that_was_typed_is_named_as_it_was_typed(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text(POLICY.format(ceiling=100.0))
+    _, [problem] = policy_loader(lambda: [file], usd(60), lambda: False)()
+    assert problem.startswith("--ceiling $60.00 needs a price")
+    assert "--price USD_PER_HOUR" in problem
+    _, [problem] = policy_loader(lambda: [file], None, lambda: False)()
+    assert problem.startswith("policy p has a ceiling")
+
+
 def test_a_configured_budget_needs_a_price_and_room_for_its_own_halt(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text(POLICY.format(ceiling=100.0))

@@ -143,6 +143,7 @@ NUMBER_CHARS_MAX: Final = 100  # Python writes out and reads no integer of more 
 # Years that a journal's nanoseconds can hold. Before the first and from the last on is no time of a bill.
 YEARS: Final = (1970, 2262)
 _FIRST, _LAST = (parse_utc(f"{year}-01-01") for year in YEARS)
+_DIGIT: Final = re.compile("[0-9]")
 _NUMBER: Final = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2})?", re.ASCII)
 _OFFSET: Final = re.compile(r"(.*\d:\d\d(?::\d\d(?:\.\d+)?)?)\s?([+-])(\d\d):?(\d\d)?", re.ASCII)
 
@@ -179,7 +180,7 @@ class Row:
 
     def _moment(self, column: str, read: Callable[[str], int] | None) -> int:
         cell = self.cells[column]
-        if not any(mark.isdigit() for mark in cell):  # "Total", "Balance due", or nothing.
+        if not _DIGIT.search(cell):  # "Total", "Balance due", or nothing.
             text = f'"{self.said(column)}" is no date; if this row is the sum of others, remove it from the file'
             raise self.error(column, text)
         return self._read(column, read or moment_of)

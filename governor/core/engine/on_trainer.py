@@ -41,7 +41,7 @@ from governor.core.events.inputs import (
     Step,
 )
 from governor.core.halt.table import PAST_ASKING, Fact, HaltState
-from governor.core.runs import intake, own_time
+from governor.core.runs import ends, intake, own_time
 from governor.core.runs.ends import cause_of
 from governor.core.runs.life import Life, LifeFact
 from governor.core.runs.state import RANKS_MAX, Rank
@@ -267,7 +267,7 @@ def on_rank_failed(node: Node, event: RankFailed) -> list[Effect]:
     managed, rank = found
     node.frames_total += 1
     failure = run_ends.redacted_failure(node, event.failure)
-    if not intake.note_failure(managed.run, rank.rank, failure):
+    if not ends.note_failure(managed.run, rank.rank, failure):
         return []  # A rank may say it again and again.
     data = {"rank": rank.rank, "name": failure.name, "text": failure.text, "place": failure.place}
     record = Record("failure", managed.run.run, None, data)

@@ -262,7 +262,7 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
     managed.history.take_over(snapshot.get("command"), int(snapshot.get("command_turn", 0)))  # An older one has none.
     managed.history.split = _split_of(snapshot, managed.history.meter)
     if not managed.history.split.has_begun and not run.ranks_before and "spend_split" in snapshot:
-        run.last_frame_at = None  # Nobody has spoken for it: see metering.count_split().
+        intake.forget_frames(run)  # Nobody has spoken for it: see metering.count_split().
     launched_command.restore_stranger(node, managed, is_strangers=bool(snapshot.get("strangers")))
     if "counts_to" in snapshot:  # An older journal has none.
         command, part = snapshot["counts_to"]

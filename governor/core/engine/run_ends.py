@@ -19,8 +19,7 @@ from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.ends import CommandEndSeen, Failure, OomKillsSeen, RunEnd
 from governor.core.events.inputs import ProcessesSeen, TrainerExited
 from governor.core.halt.table import PAST_ASKING
-from governor.core.runs import intake
-from governor.core.runs.ends import cause_of, ended_text, is_of_passed_on, seen_cause
+from governor.core.runs.ends import cause_of, ended_text, is_of_passed_on, note_end, note_oom_kills, seen_cause
 from governor.core.runs.last_good import LastGood
 from governor.core.runs.life import LifeFact
 
@@ -38,7 +37,7 @@ def settle(
     cause = seen_cause(run) if seen is None else cause_of(run.failures, seen)
     if seen is None and cause is None:
         return None
-    intake.note_end(run, RunEnd(exit_code, cause))
+    note_end(run, RunEnd(exit_code, cause))
     if seen is not None:
         return [] if is_of_passed_on(seen) else _crash_alarms(managed)
     # `costgov run` looks at its command's end, and says it then.
@@ -93,7 +92,7 @@ def on_end_seen(node: Node, event: CommandEndSeen) -> list[Effect]:
 def on_oom_kills(node: Node, event: OomKillsSeen) -> list[Effect]:
     """Note a kill. The count may come after the end of the run that it explains."""
     managed = node.runs.get(event.run)
-    if managed is None or not intake.note_oom_kills(managed.run, event.count, event.at):
+    if managed is None or not note_oom_kills(managed.run, event.count, event.at):
         return []
     before = managed.run.end
     # `costgov run` reads the count once more when it looks at its command's end.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from governor.core.base.known_failures import known_failure
-from governor.core.base.units import NS_PER_S, DurationNs, format_duration
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.ends import CommandEndSeen, Failure, LastLine, OomKills, RunEnd
 from governor.core.runs.state import Run
 
@@ -208,3 +208,25 @@ def _counted(kills: OomKills, group: str = OUR_GROUP) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= QUOTED_CHARS_MAX else text[: QUOTED_CHARS_MAX - 1].rstrip() + "…"
+
+
+def note_failure(run: Run, rank: int, failure: Failure) -> bool:
+    """Note an exception of a rank. Its first one counts, but the main thread's before another's. False: not noted."""
+    known = run.failures.get(rank)
+    if known is not None and (known.thread is None or failure.thread is not None):
+        return False
+    run.failures.pop(rank, None)
+    run.failures[rank] = failure
+    return True
+
+
+def note_oom_kills(run: Run, count: int, at: MonoNs) -> bool:
+    """Note what the run's control group has counted. False: nothing new."""
+    if count <= run.oom_kills:
+        return False
+    run.oom_kills, run.oom_kill_at = count, at
+    return True
+
+
+def note_end(run: Run, end: RunEnd | None) -> None:
+    run.end = end

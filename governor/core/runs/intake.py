@@ -10,7 +10,7 @@ from typing import Any
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import MonoNs
 from governor.core.events.checkpoints import NamedCheckpoint
-from governor.core.events.ends import Failure, RunEnd
+from governor.core.events.ends import RunEnd
 from governor.core.events.inputs import Beat, Hello, PhaseChange, Step
 from governor.core.events.machine import GpuSample, HostMemory, MachineEvent
 from governor.core.runs.counting import count_step
@@ -69,6 +69,11 @@ def stand_in(run: Run, uid: int) -> None:
     """Let the run stand in for a launched command. No frames are missed, because no rank has spoken."""
     run.uid = uid  # A halt now ends this user's processes.
     run.jsonl_only = False
+    run.last_frame_at = None
+
+
+def forget_frames(run: Run) -> None:
+    """No rank has ever spoken for it: its silence says nothing."""
     run.last_frame_at = None
 
 
@@ -287,28 +292,6 @@ def apply_phase(run: Run, rank: Rank | None, change: PhaseChange) -> None:
         rank.phase = change.phase
         rank.phase_at = change.at
     run.last_frame_at = change.at
-
-
-def note_failure(run: Run, rank: int, failure: Failure) -> bool:
-    """Note an exception of a rank. Its first one counts, but the main thread's before another's. False: not noted."""
-    known = run.failures.get(rank)
-    if known is not None and (known.thread is None or failure.thread is not None):
-        return False
-    run.failures.pop(rank, None)
-    run.failures[rank] = failure
-    return True
-
-
-def note_oom_kills(run: Run, count: int, at: MonoNs) -> bool:
-    """Note what the run's control group has counted. False: nothing new."""
-    if count <= run.oom_kills:
-        return False
-    run.oom_kills, run.oom_kill_at = count, at
-    return True
-
-
-def note_end(run: Run, end: RunEnd | None) -> None:
-    run.end = end
 
 
 def apply_machine(run: Run, event: MachineEvent) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from governor.adapters.journal.check import is_corruption, open_read_only
 from governor.core.base.units import DurationNs, UsdMicros, utc_text
 from governor.core.money.charges import UNALLOCATED, UNALLOCATED_PAYER, Charge, Payer, charge_of
-from governor.core.money.expected import WindowRow, row_of
+from governor.core.money.expected import ExpectedCost, WindowRow, plan_of_row, row_of
 from governor.core.money.reports.cost import exact_usd
 from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.money.waste import SpendSplit
@@ -332,12 +332,13 @@ def _window(figures: list[Any], *, is_unpriced: bool) -> Window:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A run's meters as they were persisted last."""
+    """A run's meters and its plan as they were persisted last."""
 
     run: str
     stage: str | None
     meter: TokenMeter | None  # None: the run has reported no tokens.
     split: SpendSplit | None  # None: nobody counted what its money has bought.
+    plan: ExpectedCost | None = None  # None: the journal is an older one.
 
 
 def read_open(
@@ -363,7 +364,9 @@ def read_open(
             meter = TokenMeter.restored(tokens, same_boot=False) if tokens is not None else None
             row = found.get("spend_split")  # An older journal has none.
             split = SpendSplit.restored(row) if row is not None else None
+            planned = found.get("plan")
+            plan = plan_of_row(planned) if planned is not None else None
         except NOT_OURS as error:
             unread(Unreadable(path, "the state of its tokens", run, None, None, what_of(error)))
             continue
-        yield Open(run, found.get("stage"), meter, split)
+        yield Open(run, found.get("stage"), meter, split, plan)

@@ -178,7 +178,7 @@ def open_windows_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[O
     for path in _journals(state_dir):
         with _noting_unreadable(unread, path):
             for one in read_open(path, scope.runs, scope.since, unread.row):
-                if one.run not in seen and (one.meter is not None or one.split is not None):
+                if one.run not in seen and any(known is not None for known in (one.meter, one.split, one.plan)):
                     seen.add(one.run)
                     yield one
 

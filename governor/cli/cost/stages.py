@@ -79,6 +79,8 @@ def stages(
     for run, row in windows_in(state_dir, scope, unread):
         tally.enter_window(run, row)
     for begun in beginnings:
+        if begun.plan is not None:
+            tally.enter_plan(begun.run, begun.plan)
         if begun.meter is not None:
             tally.enter_open(begun.run, begun.stage, begun.meter)
         if begun.split is not None and scope.since is None:  # It is of all the run's time.

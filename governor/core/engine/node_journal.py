@@ -9,9 +9,11 @@ from governor.core.base.units import NS_PER_S, BootNs, MonoNs, WallNs
 from governor.core.engine.launched_command import launch_of, launched_row, previous_command
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import PROTECTED, Node, claim_of
+from governor.core.engine.run_forecast import plan_of
 from governor.core.events.effects import PersistRuns
 from governor.core.halt.incident import process_row
 from governor.core.money.charges import UNALLOCATED, Line
+from governor.core.money.expected import plan_row
 from governor.core.money.lines import price_of
 
 # After a crash of the governor, at most this period's spend is reconstructed.
@@ -97,6 +99,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "checkpoints_charged": list(managed.money.checkpoints_reported),
         **_one_offs_row(managed),
         "ceilings_told": {scope: told.row() for scope, told in managed.reported.ceilings.items()},
+        "plan": plan_row(plan_of(managed)),  # Windows have it too, but the first may be hours away.
         "tokens": managed.history.meter.snapshot() if managed.history.meter is not None else None,
         # None: nobody has reported for the run yet. An older version's journal has no such row.
         "spend_split": managed.history.split.snapshot() if managed.history.split.has_begun else None,

@@ -79,18 +79,23 @@ def window_row(row: WindowRow) -> dict[str, Any]:
         "usd_micros": window.usd_micros,
         "wasted_tokens": window.wasted_tokens,
         **(_start_row(window) if window.has_start else {}),
+        **plan_row(plan),
+        **({"unpriced": True} if window.is_unpriced else {}),
+    }
+
+
+def plan_row(plan: ExpectedCost) -> dict[str, Any]:
+    """The plan as plain JSON; `plan_of_row` reads it."""
+    row = {
         "expected_usd_micros_per_mtok": plan.usd_micros_per_mtok,
         "expected_tokens_per_s": plan.tokens_per_s,
         "ceiling_usd_micros": plan.ceiling_usd_micros,
         "tokens_goal": plan.tokens_goal,
         "began_tokens": plan.began_tokens,
-        **(
-            {"expected_usd_micros_per_mtok_all_in": plan.usd_micros_per_mtok_all_in}
-            if plan.usd_micros_per_mtok_all_in is not None
-            else {}
-        ),
-        **({"unpriced": True} if window.is_unpriced else {}),
     }
+    if plan.usd_micros_per_mtok_all_in is not None:
+        row["expected_usd_micros_per_mtok_all_in"] = plan.usd_micros_per_mtok_all_in
+    return row
 
 
 def _start_row(window: Window) -> dict[str, int]:
@@ -108,7 +113,6 @@ def row_of(data: Mapping[str, Any]) -> WindowRow:
         value = data.get(name)
         return None if value is None else int(value)
 
-    speed = data.get("expected_tokens_per_s")
     stage = data["stage"]
     window = Window(
         from_tokens=int(data["from_tokens"]),
@@ -123,7 +127,18 @@ def row_of(data: Mapping[str, Any]) -> WindowRow:
     )
     if window.tokens <= 0:
         raise ValueError("a window without tokens")
-    plan = ExpectedCost(
+    return WindowRow(None if stage is None else str(stage), str(data["attempt"]), window, plan_of_row(data))
+
+
+def plan_of_row(data: Mapping[str, Any]) -> ExpectedCost:
+    """Read a plan. TypeError or ValueError when it is none."""
+
+    def whole(name: str) -> int | None:
+        value = data.get(name)
+        return None if value is None else int(value)
+
+    speed = data.get("expected_tokens_per_s")
+    return ExpectedCost(
         usd_micros_per_mtok=whole("expected_usd_micros_per_mtok"),
         tokens_per_s=None if speed is None else float(speed),
         ceiling_usd_micros=whole("ceiling_usd_micros"),
@@ -131,4 +146,3 @@ def row_of(data: Mapping[str, Any]) -> WindowRow:
         began_tokens=whole("began_tokens") or 0,
         usd_micros_per_mtok_all_in=whole("expected_usd_micros_per_mtok_all_in"),
     )
-    return WindowRow(None if stage is None else str(stage), str(data["attempt"]), window, plan)

@@ -20,7 +20,7 @@ from governor.cli.cost.charges import Scope, Unread, sums_in, windows_in
 from governor.cli.cost.stages import table_text
 from governor.core.base.units import MTOK, NS_PER_HOUR, parse_utc, usd
 from governor.core.money.charges import Payer
-from governor.core.money.expected import ExpectedCost
+from governor.core.money.expected import ExpectedCost, plan_row
 from governor.core.money.reports.cost import STAGE_OF_RUN
 from governor.core.money.reports.stage_table import StageTally
 from governor.core.money.token_windows import TokenMeter
@@ -342,6 +342,32 @@ def test_a_run_younger_than_a_window_has_a_price_already(state_dir: Path, costgo
     write_stages(state_dir / "costgov.db", spent("r", "s", "0.50", 1), [], {"r": half_open(0)})
     [row] = json.loads(costgov("stages", "--json").out)["stages"]
     assert (row["tokens"], row["usd_per_mtok_useful"], row["expected_usd"]) == (500_000, "1.000000", None)
+
+
+def test_a_ceiling_is_known_from_the_launch_on(state_dir: Path, costgov: Call) -> None:
+    """Two runs whose first window is not full, with half a million tokens and with none; $0.50 of $2 each."""
+    plan = plan_row(ExpectedCost(ceiling_usd_micros=usd(2)))
+    runs = {"r": half_open(0) | {"plan": plan}, "q": {"run": "q", "stage": "s", "tokens": None, "plan": plan}}
+    charges = [*spent("r", "s", "0.50", 1), *spent("q", "s", "0.50", 1)]
+    write_stages(state_dir / "costgov.db", charges, [], runs)
+    [row] = json.loads(costgov("stages", "--json").out)["stages"]
+    assert (row["ceiling_usd"], row["used_percent"], row["unlimited_runs"]) == ("4.000000", "25.0000", 0)
+    assert "known ceiling" not in costgov("stages").out
+
+
+def test_a_run_younger_than_a_window_is_held_against_its_plan(state_dir: Path, costgov: Call) -> None:
+    """Half a million of two in half an hour and for 50 cents: it lands at $2, a quarter dearer than planned."""
+    plan = ExpectedCost(400_000, 300.0, usd(4), 2 * MTOK, 0, 800_000)
+    begun = half_open(0) | {"plan": plan_row(plan)}
+    begun["tokens"]["step_usd_micros"] = usd("0.50")
+    write_stages(state_dir / "costgov.db", spent("r", "s", "0.50", 1), [], {"r": begun})
+    [row] = json.loads(costgov("stages", "--json").out)["stages"]
+    assert (row["expected_usd"], row["expected_usd_kind"], row["drift_all_in_percent"]) == (
+        "0.400000",
+        "all_in",
+        "24.9978",
+    )
+    assert (row["burn_rate"], row["lands_at_usd"]) == ("0.500000", "2.00")
 
 
 def test_waste_is_what_the_run_says_of_itself(state_dir: Path, costgov: Call) -> None:

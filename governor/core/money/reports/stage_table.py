@@ -1,8 +1,8 @@
 """Expected against actual by stage: the table for the handover of a stage, from charges and windows alone.
 
 Money is everything that was charged: the stage's tokens also cost pauses, restarts and start-up. Tokens are those of
-closed windows and of the open one. Each window has its plan; the open one uses the last window's. Ratios are exact;
-only the forecast (`lands_at_usd_micros`) is an estimate.
+closed windows and of the open one. Each window has its plan; the open one has the last one's, else the run's. Ratios
+are exact; only the forecast (`lands_at_usd_micros`) is an estimate.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Share:
     timed_tokens: int = 0
     planned_s: float = 0.0
     to_tokens: int = 0
-    plan: ExpectedCost | None = None  # The last window's; None without one.
+    plan: ExpectedCost | None = None  # The last window's, else the run's own; None: neither is known.
     is_left: bool = False  # The run continues in another stage.
     # The run's earlier cost in other stages: its ceiling here counts that too.
     elsewhere_usd_micros: int = 0
@@ -116,6 +116,7 @@ class StageTally:
         """Without the beginning (--since) the used part of a ceiling and the forecast are unknown."""
         self._shares: dict[tuple[str, str], _Share] = {}
         self._newest: dict[str, _Share] = {}  # By run: its newest stage.
+        self._plans: dict[str, ExpectedCost] = {}  # By run, as of its last commit.
         self._told_to: dict[str, int] = {}  # By run: its total at the end of the last entered window.
         self._from_the_beginning = from_the_beginning
 
@@ -148,6 +149,10 @@ class StageTally:
         share.plan = plan
         share.recent.append(window)
 
+    def enter_plan(self, run: str, plan: ExpectedCost) -> None:
+        """Enter what a run was held against last, before its open window: of the windows each has its own."""
+        self._plans[run] = plan
+
     def enter_open(self, run: str, stage: str | None, meter: TokenMeter) -> None:
         """Enter the beginning of the open window.
 
@@ -165,8 +170,11 @@ class StageTally:
         if self._told_to.get(run, 0) <= meter.from_tokens:
             share.steady_ns += meter.open_window.steady_ns
             share.steady_tokens += meter.open_window.steady_tokens
+            if not share.recent:
+                share.recent.append(meter.open_window)
         share.unpriced_tokens += tokens if meter.open_window.is_unpriced else 0
         share.to_tokens = meter.progress_tokens
+        share.plan = share.plan or self._plans.get(run)
         if share.plan is not None:
             share.expect(tokens, share.plan)
 
@@ -184,6 +192,8 @@ class StageTally:
         for (stage, run), share in self._shares.items():
             stages.setdefault(stage, []).append(share)
             spent[run] = spent.get(run, 0) + share.usd_micros
+            if share.plan is None and run in self._plans:  # The ceiling is the run's from its launch on.
+                share.plan = ExpectedCost(ceiling_usd_micros=self._plans[run].ceiling_usd_micros)
         for run, share in self._newest.items():
             share.elsewhere_usd_micros = spent[run] - share.usd_micros
         last = (NO_STAGE, UNALLOCATED_ROW)
@@ -222,8 +232,7 @@ class StageTally:
         actual = per_mtok(spent, tokens) if is_whole else None
         wasted = sum(share.wasted_tokens for share in shares)
         all_in = per_mtok(spent, tokens + wasted) if is_whole else None
-        all_in_tokens = sum(share.all_in_tokens for share in shares)
-        all_in_usd = sum(share.all_in_usd for share in shares)
+        all_in_tokens, all_in_usd = sum(s.all_in_tokens for s in shares), sum(s.all_in_usd for s in shares)
         expected_all_in = Fraction(all_in_usd, all_in_tokens) if all_in_tokens else None
         is_steady = all_in_tokens < planned_tokens
         expected_tokens, expected_usd = (planned_tokens, planned_usd) if is_steady else (all_in_tokens, all_in_usd)
@@ -334,7 +343,7 @@ def _landing(shares: Iterable[_Share]) -> int | None:
     trains = False
     for share in shares:
         total += share.usd_micros
-        if share.plan is None:
+        if share.plan is None or not share.tokens:
             continue
         trains = True
         if share.is_left:

@@ -19,6 +19,7 @@ from governor.core.engine.node_journal import WINDOWS_UNCOMMITTED_MAX, persist, 
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Effect, PersistRuns
 from governor.core.events.inputs import Disconnected, PhaseChange, TrainerExited
+from governor.core.money.expected import ExpectedCost, plan_of_row
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.views.status import run_status
 from governor.text.screen import FILE
@@ -176,6 +177,12 @@ def test_after_a_reboot_the_first_window_has_the_money_of_before_and_the_time_si
     reborn = restarted(node, 3660, boot_id="boot-2")
     [row] = windows(a_million(reborn, 3660))
     assert (row["duration_ns"], row["usd_micros"]) == (4 * NS_PER_S, PRICE * 60 // 3600 + PRICE * 4 // 3600)
+
+
+def test_the_journal_knows_the_ceiling_before_the_first_step() -> None:
+    node = started()
+    kept = json.loads(json.dumps(run_snapshot(node, node.runs["llama"], at(0))))
+    assert plan_of_row(kept["plan"]) == ExpectedCost(ceiling_usd_micros=usd(1000), tokens_goal=100 * MTOK)
 
 
 def test_status_tells_what_is_left_and_when_the_ceiling_is_met() -> None:

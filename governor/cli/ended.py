@@ -145,8 +145,40 @@ def _run(row: Row, halt: Row | None, launched: Row | None, left: Row | None) -> 
         "ended": _how(row, halt, is_open=is_open),
         "incident_id": halt["incident_id"] if halt is not None else None,
         "spend_usd": spent / MICROS_PER_USD,
+        **_money(row),
         "as_of": datetime.fromtimestamp(row["wall_ns"] / NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
     }
+
+
+def _money(row: Row) -> Row:
+    """As the status of a watched run has it. The last window's price and the steady one end with its governor."""
+    from governor.core.money.expected import plan_of_row
+    from governor.core.money.token_price import per_mtok, whole_micros
+    from governor.core.money.token_windows import TokenMeter
+    from governor.core.money.waste import SpendSplit
+
+    # An older journal has no plan and no split, and a run that told of no tokens no meter.
+    plan = plan_of_row(row["plan"]) if row.get("plan") is not None else None
+    meter = TokenMeter.restored(row["tokens"], same_boot=False) if row.get("tokens") is not None else None
+    split = SpendSplit.restored(row["spend_split"]) if row.get("spend_split") is not None else None
+    unpriced_ns = row.get("unpriced_ns", 0)
+    bought = row["spend_usd_micros"] - row.get("paid_before_usd_micros", 0)
+    tokens = (meter.trained_tokens, meter.useful_tokens) if meter is not None and not unpriced_ns else (0, 0)
+    all_in, useful = (whole_micros(per_mtok(bought, count)) for count in tokens)
+    by_cause = split.wasted_usd_micros() if split is not None else None
+    return {
+        "ceiling_usd": _usd(plan.ceiling_usd_micros) if plan is not None else None,
+        "tokens_wasted": meter.wasted_tokens if meter is not None else None,
+        "usd_per_mtok_all_in": _usd(all_in),
+        "usd_per_mtok_useful": _usd(useful),
+        "wasted_usd": _usd(sum(by_cause.values())) if by_cause is not None else None,
+        "wasted_usd_by_cause": {cause: _usd(amount) for cause, amount in by_cause.items()} if by_cause else None,
+        "unpriced_s": unpriced_ns / NS_PER_S,
+    }
+
+
+def _usd(micros: int | None) -> float | None:
+    return None if micros is None else micros / MICROS_PER_USD
 
 
 def _payer(launched: Row) -> Any:

@@ -24,9 +24,15 @@ from governor.app.settings_file import paths_of_run
 from governor.cli.common import ExitCode, Failed
 from governor.cli.main import cli
 from governor.cli.run.relaunch import is_running
+from governor.core.base.units import MTOK
+from governor.core.engine.node_journal import run_snapshot
 from governor.core.money.charges import UNALLOCATED
+from governor.core.views.status import run_status
+from governor.reports.terminal import closing_line
 from governor.settings.model import Paths
 from tests.golden.report_cases import nan_halt
+from tests.unit.core.engine.test_run_forecast import started, trained
+from tests.unit.core.engine.test_step import at, hello, peer, play, tick
 
 RAN: dict[str, Any] = {
     "run": "gpt", "attempt": "a1", "wall_ns": 1_780_000_000 * 10**9, "alive": False, "step": 60, "completed": False,
@@ -106,6 +112,29 @@ def test_a_launch_that_was_refused_is_not_named_as_the_last_one(home: Path) -> N
 def test_a_halt_is_named_of_its_own_attempt_alone(home: Path, over: dict[str, Any], how: str) -> None:
     leave(home, nan_halt() | {"run": "gpt"}, **over)
     assert call("status", "gpt")[1].startswith(f"{how}; step 60; ")
+
+
+def test_the_money_of_an_ended_run_is_that_of_its_closing_line(home: Path) -> None:
+    """From a governor whose run went back from step 10 to 4 and trained on to 14: 2.5M tokens, 1.5M of them twice."""
+    node = started()
+    trained(node, 1, 10)
+    play(node, hello(0, 11, world_size=1, attempt="a2", stage="stage1", peer=peer(900)))
+    trained(node, 12, 21, total_before=MTOK)
+    play(node, tick(21))
+    managed = node.runs["llama"]
+    watched = run_status(managed, at(21))
+    kept = json.loads(json.dumps(run_snapshot(node, managed, at(21))))
+    leave(home, **kept | {"run": "gpt", "alive": False, "end": {"exit_code": 0, "cause": None}})
+    [ended] = json.loads(call("status", "gpt", "--json")[1])["runs"]
+    same = (
+        "ceiling_usd", "spend_usd", "tokens_total", "tokens_wasted", "usd_per_mtok_all_in", "usd_per_mtok_useful",
+        "wasted_usd", "wasted_usd_by_cause", "unpriced_s",
+    )  # fmt: skip
+    assert {key: ended[key] for key in same} == {key: watched[key] for key in same}
+    assert None not in [ended[key] for key in same]
+    _, told, _ = call("status", "gpt")
+    assert told.startswith(closing_line(watched | {"run": "gpt"}, "ended with exit code 0").split("; last check")[0])
+    assert f"{watched['tokens_total']:,} tokens (1,500,000 of them twice); " in told
 
 
 STUCK = {"halt_stage": "VERIFYING", "closed_wall_ns": None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import chain, islice
@@ -24,7 +24,7 @@ from governor.core.base.units import (
 from governor.core.money.prices import GPUS_MAX
 from governor.core.money.reports.bill import BillKind, BillLine, short_resource
 from governor.wire.bill_forms import TimeUnit, gb_months_in, is_time_of_a_part, time_unit
-from governor.wire.csv_table import CsvTable, Row, TableError, checked, moment_of, number_of
+from governor.wire.csv_table import CsvTable, Row, TableError, checked, half_unit, moment_of, number_of
 
 PLAIN: Final = "plain"
 CURRENCY: Final = "USD"
@@ -209,9 +209,11 @@ def _line(row: Row, unit: TimeUnit | None, per: str | None, lone: str) -> BillLi
     if in_unit is None and (in_unit := time_unit(row.cells["unit"])) is None and kind is BillKind.COMPUTE:
         kind, no_kind = BillKind.OTHER, _hides_a_machine(row.cells["unit"])
     hours = gpu_hours = None
+    rounding = Fraction(0)
     if row.cells.get("hours") and kind in (BillKind.COMPUTE, BillKind.OTHER) and in_unit is not None:
         quantity = _quantity(row)
         quantity = quantity if in_unit.hours == 1 else quantity * in_unit.hours
+        rounding = half_unit(row.cells["hours"]) * in_unit.hours
         hours, gpu_hours = (None, quantity) if in_unit.of_a_gpu else (quantity, None)
     start, end = _times(row, per, hours)
     most_ns = (end - start) * _CLOCKS_MAX
@@ -223,8 +225,10 @@ def _line(row: Row, unit: TimeUnit | None, per: str | None, lone: str) -> BillLi
     gb_months = _gb_months(row) if kind is BillKind.STORAGE and unit is None else None
     open_end = per not in ("day", "month") and _end_of(row) is None
     is_assumed = in_unit is not None and in_unit.is_assumed
-    line = BillLine(resource, kind, start, end, *month_of(start), usd, hours, False, gpu_hours, no_kind, gb_months)
-    return replace(line, is_end_assumed=open_end, is_unit_assumed=is_assumed) if open_end or is_assumed else line
+    return BillLine(
+        resource, kind, start, end, *month_of(start), usd, hours, False, gpu_hours, no_kind, gb_months, open_end,
+        is_assumed, rounding,
+    )  # fmt: skip
 
 
 def _gb_months(row: Row) -> Fraction | None:

@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 from governor.core.base.units import month_of
@@ -13,7 +14,7 @@ from governor.core.money.reports.bill import Bill, BillKind, BillLine, short_res
 from governor.core.money.reports.bill_book import BillBook
 from governor.wire.bill_forms import CUR, FOCUS, Form, gb_months_in, time_unit
 from governor.wire.bill_map import CURRENCY, PLAIN, BillMap, plain_lines, ready_map
-from governor.wire.csv_table import CsvTable, Row, TableError, opened_csv
+from governor.wire.csv_table import CsvTable, Row, TableError, half_unit, opened_csv
 
 # Of the machines of the ledger, which are compared one by one: 35 machines' year of hours, about 150 MB. The rows of
 # other resources are sums, however many there are.
@@ -154,6 +155,7 @@ def _line(row: Row, form: Form) -> BillLine:
     if end < start:
         raise row.error(form.end, f"{row.said(form.end)} is before {row.said(form.start)}")
     hours = gpu_hours = gb_months = None
+    rounding = Fraction(0)
     if quantity is not None and kind is BillKind.STORAGE:
         in_gb_months = gb_months_in(row.cells.get(form.unit, ""))
         gb_months = None if in_gb_months is None else quantity * in_gb_months
@@ -162,12 +164,13 @@ def _line(row: Row, form: Form) -> BillLine:
         unit = time_unit(name or ("hours" if kind is BillKind.COMPUTE else ""))
         if unit is not None:
             amount = quantity if unit.hours == 1 else quantity * unit.hours
+            rounding = half_unit(row.cells[form.quantity]) * unit.hours
             hours, gpu_hours = (None, amount) if unit.of_a_gpu else (amount, None)
     resource = short_resource(row.cells[form.resource])
     committed = form.committed(row.cells)
     no_kind = kind is BillKind.OTHER and form.in_parts(row.cells)
     used = (hours, committed, gpu_hours, no_kind, gb_months)
-    return BillLine(resource, kind, start, end, billed_from, billed_to, usd, *used)
+    return BillLine(resource, kind, start, end, billed_from, billed_to, usd, *used, rounding=rounding)
 
 
 def _billing_period(row: Row, form: Form, start: int) -> tuple[int, int]:

@@ -201,6 +201,14 @@ def number_of(text: str) -> Fraction:
     return checked(Fraction(text), text)
 
 
+@lru_cache(maxsize=65_536)
+def half_unit(text: str) -> Fraction:
+    """Half a unit of the last digit of a number that was read: what rounding may have changed in it."""
+    mantissa, _, exponent = text.strip().lower().partition("e")
+    digits = len(mantissa.partition(".")[2]) - int(exponent or 0)
+    return Fraction(1, 2) / Fraction(10) ** digits
+
+
 def checked(number: Fraction, text: str) -> Fraction:
     """The number, if a bill may have it. ValueError otherwise."""
     if abs(number.numerator) > AMOUNT_MAX * number.denominator:

@@ -160,7 +160,11 @@ def _shown(differences: Sequence[Difference]) -> tuple[list[Difference], list[Di
 
 
 def _verdict(result: Reconciliation) -> str:
+    from governor.core.money.reports.bill import CENT_USD
+
     if result.agrees:
+        if any(one.is_rounding and abs(one.usd) >= CENT_USD for one in result.differences):
+            return "agrees: what differs is the rounding of the bill's amounts, or tax, credits and the like"
         return "agrees: what differs is below a cent in all, or tax, credits and the like"
     count = sum(not difference.is_explained for difference in result.differences)
     return f"differs: {count} difference{'s' if count > 1 else ''} beyond a cent, tax, credits and the like"
@@ -194,6 +198,8 @@ def _reason(one: Difference) -> str:
     if one.cause is Cause.QUANTITY and one.gb_months is not None:
         ours, theirs = (_decimal(amount, 3) for amount in one.gb_months)
         return f"ours {ours} GB-months, theirs {theirs}: another size or another time"
+    if one.cause is Cause.BELOW_A_CENT and one.is_rounding:
+        return "its rows are rounded, up and down"
     if one.cause is Cause.NOT_METERED:
         return "" if one.is_explained else "it costs money"
     if one.hours is not None and abs(one.hours) == 1 and one.to_wall - one.from_wall == NS_PER_DAY:

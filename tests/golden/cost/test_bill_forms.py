@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from governor.cli.common import ExitCode
 from governor.core.base.units import NS_PER_HOUR, parse_utc, utc_text
 from tests.golden.cost.conftest import Call
-from tests.unit.cost.ledger_file import charge, write_ledger
+from tests.unit.cost.ledger_file import ON_DEMAND, charge, write_ledger
 
 BEGIN = parse_utc("2026-11-10T08:00:00Z")
 HOURS = 72
@@ -251,6 +252,34 @@ def test_a_bill_in_a_zone_of_half_hours_says_so_to_people(machine: Path, costgov
     done = costgov("reconcile", str(bill), *words)
     assert (done.code, done.out.splitlines()[1]) == (0, "its times lie 5 h 30 min after ours: compared so moved")
     assert json.loads(costgov("reconcile", str(bill), "--json", *words).out)["shift_hours"] == 5.5
+
+
+@pytest.mark.parametrize("hours", ["0.0227", "0.023", "0.02", "0"])
+def test_a_bill_prints_its_hours_rounded_and_its_amounts_in_cents(
+    hours: str, state_dir: Path, costgov: Call, tmp_path: Path
+) -> None:
+    """0.022732 hours at $3,600."""
+    line = replace(ON_DEMAND, price_usd_micros=3_600_000_000)
+    write_ledger(state_dir / "costgov.db", [charge("2026-11-30T08:00:00Z", 0.022732, line=line)])
+    bill = tmp_path / "bill.csv"
+    bill.write_text(f"Day,Id,Amount,Hours\n2026-11-30,i-0aaa,81.84,{hours}\n")
+    words = ("--map", "date=Day", "--map", "amount=Amount", "--map", "hours=Hours", "--map", "resource=Id")
+    done = costgov("reconcile", str(bill), *words, "--json")
+    assert (done.code, told(json.loads(done.out))) == (0, {("below_a_cent", None, "0.004800")})
+
+
+def test_amounts_in_cents_agree_and_say_that_they_are_rounded(state_dir: Path, costgov: Call, tmp_path: Path) -> None:
+    """A fifth of a cent less in each of ten days."""
+    line = replace(ON_DEMAND, price_usd_micros=10_002_000)
+    write_ledger(state_dir / "costgov.db", [charge(f"2026-11-{day}T08:00:00Z", line=line) for day in range(21, 31)])
+    bill = tmp_path / "bill.csv"
+    bill.write_text("Day,Id,Amount\n" + "".join(f"2026-11-{day},i-0aaa,10.00\n" for day in range(21, 31)))
+    words = ("--map", "date=Day", "--map", "amount=Amount", "--map", "resource=Id")
+    done = costgov("reconcile", str(bill), *words)
+    assert (done.code, done.out.splitlines()[-1]) == (
+        0,
+        "agrees: what differs is the rounding of the bill's amounts, or tax, credits and the like",
+    )
 
 
 def test_times_with_an_offset_need_no_shift(compared: Compared) -> None:

@@ -60,6 +60,7 @@ class BillLine:
     gb_months: Fraction | None = None  # Its quantity, if that is of a disk.
     is_end_assumed: bool = False  # The row says only when it begins.
     is_unit_assumed: bool = False  # Nothing says that its hours are hours.
+    rounding: Fraction = Fraction(0)  # Of its hours or GPU-hours: half a unit of the last digit that is printed.
 
     @property
     def billed_at(self) -> int:
@@ -156,14 +157,24 @@ class Difference:
     resources: int = 0  # More than 0: the sum of so many that are not named.
     per: str = "hour"  # What prices are for.
     gb_months: tuple[Fraction, Fraction] | None = None  # Ours and theirs, if they differ.
+    # Where each part is within the rounding of their amounts: the sum of its squares. None: it is more than that.
+    rounding_squares: Fraction | None = None
 
     @property
     def is_explained(self) -> bool:
         """Whether nobody needs to look at it: no use of a resource, or less than a cent in all."""
         if self.cause is Cause.BELOW_A_CENT:
-            return abs(self.usd) < CENT_USD
+            return abs(self.usd) < CENT_USD or self.is_rounding
         # A credit that costs money is none.
         return self.cause is Cause.NOT_METERED and not (self.usd > 0 and self.what in _MONEY_BACK)
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether amounts that are rounded each may differ by so much in all: thrice their standard deviation.
+
+        What is off in one way, as another price is, is soon more than that.
+        """
+        return self.rounding_squares is not None and self.usd**2 <= 3 * self.rounding_squares
 
     @property
     def key(self) -> Key:
@@ -177,6 +188,9 @@ class Difference:
         if part.gb_months is not None:
             ours, theirs = self.gb_months or (Fraction(0), Fraction(0))
             self.gb_months = (ours + part.gb_months[0], theirs + part.gb_months[1])
+        if self.rounding_squares is not None:
+            more = part.rounding_squares
+            self.rounding_squares = None if more is None else self.rounding_squares + more
         self.usd += part.usd
         self.from_wall = min(self.from_wall, part.from_wall)
         self.to_wall = max(self.to_wall, part.to_wall)
@@ -206,7 +220,8 @@ def joined(parts: Iterable[Difference], named_max: int = NAMED_MAX) -> list[Diff
     total = sum((one.usd for one in rest), Fraction(0))
     if total:
         start, end = min(one.from_wall for one in rest), max(one.to_wall for one in rest)
-        large.append(Difference(Cause.BELOW_A_CENT, "", "", start, end, total))
+        squares = sum((one.rounding_squares or Fraction(0) for one in rest), Fraction(0))
+        large.append(Difference(Cause.BELOW_A_CENT, "", "", start, end, total, rounding_squares=squares))
     return large
 
 
@@ -230,7 +245,7 @@ def _in_one_way(entries: Iterable[Difference], by_way: Mapping[tuple[Key, _Way],
 
 
 def _is_small(one: Difference) -> bool:
-    return abs(one.usd) < CENT_USD or one.cause is Cause.BELOW_A_CENT
+    return abs(one.usd) < CENT_USD or one.cause is Cause.BELOW_A_CENT or one.is_rounding
 
 
 def _by_size(one: Difference) -> tuple[bool, bool, float, Fraction, str, int]:

@@ -121,13 +121,15 @@ def has_amounts_only(bill: Bill, ours: Hours) -> bool:
 def _in_hours(line: BillLine, gpus: int | None) -> BillLine:
     if line.kind is not BillKind.COMPUTE or line.gpu_hours is None or gpus is None:
         return line
-    return replace(line, hours=line.gpu_hours / gpus, gpu_hours=None)
+    return replace(line, hours=line.gpu_hours / gpus, gpu_hours=None, rounding=line.rounding / gpus)
 
 
 def _in_parts(line: BillLine, parts: int) -> BillLine:
     if parts == 1 or line.kind is not BillKind.COMPUTE or line.hours is None:
         return line
-    return replace(line, hours=line.hours / parts if parts else None)
+    return (
+        replace(line, hours=line.hours / parts, rounding=line.rounding / parts) if parts else replace(line, hours=None)
+    )
 
 
 def _parts(lines: Iterable[BillLine], metered: Mapping[int, int], price: Fraction | None, gpus: int | None) -> int:

@@ -10,7 +10,7 @@ So the parts sum to the difference of the two totals, whatever their causes are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
@@ -18,6 +18,7 @@ from typing import Final
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, month_of
 from governor.core.money.charges import LOST, Charge, LineKind, Unit
 from governor.core.money.reports.bill import BillKind, BillLine, Cause, Difference, short_resource
+from governor.core.money.reports.bill_digits import EXACT, Digits
 from governor.core.money.reports.cost import Period, slices
 from governor.core.money.reports.disk_use import NO_PRICE_USD, DiskUse, disk_parts, half_last_digit
 from governor.core.money.reports.focus import resource_id
@@ -44,6 +45,9 @@ class _Side:
     gb_months: Fraction = Fraction(0)
     without_gb_months: bool = False
     rounding: Fraction = Fraction(0)  # Of their gb_months.
+    hours_rounding: Fraction = Fraction(0)
+    rounding_usd: Fraction = Fraction(0)
+    rounding_squares: Fraction = Fraction(0)  # Of that of each row.
     prices: set[int] = field(default_factory=set)  # Ours, in micro-dollars.
     times: list[tuple[int, int]] = field(default_factory=list)  # Of each row; of ours, of disks alone.
 
@@ -90,8 +94,15 @@ class _Cell:
 class Cells:
     """The cells of a comparison over [since, until). `periods`: how long a cell of each kind of line is."""
 
-    def __init__(self, periods: dict[LineKind, Period], since: int, until: int) -> None:
+    def __init__(
+        self,
+        periods: dict[LineKind, Period],
+        since: int,
+        until: int,
+        digits: Mapping[tuple[str, LineKind], Digits],
+    ) -> None:
         self._periods = periods
+        self._digits = digits
         self._since, self._until = since, until
         self._cells: dict[tuple[str, LineKind, int], _Cell] = {}
         self._metered: dict[str, list[tuple[int, int]]] = {}  # Of each machine.
@@ -134,6 +145,7 @@ class Cells:
         assert kind is not None, "what is not metered has no cell"
         at, period = line.from_wall, self._periods[kind]
         rounding = Fraction(0) if line.gb_months is None else half_last_digit(line.gb_months)
+        digits = self._digits.get((line.resource, kind), EXACT)
         while True:
             start, end = period(at)
             part = line.clip(start, end)
@@ -141,6 +153,9 @@ class Cells:
             side = self._cell(line.resource, kind, at).theirs
             side.rows += 1
             side.usd += part.usd
+            side.hours_rounding += digits.hours
+            side.rounding_usd += digits.usd
+            side.rounding_squares += digits.usd**2
             if line.committed:
                 side.committed_rows += 1
                 side.committed_usd += part.usd
@@ -209,11 +224,14 @@ class Cells:
         first, last = max(cell.from_wall, self._since), min(cell.to_wall, self._until)
         clock = Fraction(max(0, last - first), NS_PER_HOUR)
         covered = cell.theirs.covered_hours
+        # Two rows of an hour in full hours are an hour twice.
+        rounding = Fraction(0) if cell.theirs.in_whole_hours else cell.theirs.hours_rounding
         beyond = max(Fraction(0), cell.theirs.hours - clock)
+        beyond = beyond if beyond > rounding else Fraction(0)
         if rounded_up or not covered:  # A row may be a moment that stands for an hour.
             return beyond
         over = cell.theirs.hours - covered
-        return over if over > slack + cell.theirs.rows * ROW_END_HOURS else beyond
+        return over if over > slack + cell.theirs.rows * ROW_END_HOURS + rounding else beyond
 
 
 def stretches(times: Sequence[tuple[int, int]], gap_ns: int = GAP_NS) -> Iterator[tuple[int, int]]:
@@ -251,11 +269,32 @@ def _parts(cell: _Cell, excess: Fraction, slack: Fraction, *, is_final: bool, ro
         of_excess, of_hours = Fraction(0), whole if hours else Fraction(0)
     if of_excess:
         yield _difference(Cause.TOO_MANY_HOURS, cell, of_excess, hours=excess)
-    if of_hours:
+    if _are_equal_as_printed(cell, hours, of_hours, whole - of_excess):
+        if abs(whole - of_excess) <= abs(of_hours):
+            yield _of_amounts(cell, whole - of_excess, is_final=is_final)
+            return
+    elif of_hours:
         rounding = min(slack, theirs.rows * ROW_END_HOURS)
         cause = _cause_of_hours(hours, slack + rounding, is_final=is_final, rounded_up=rounded_up)
         yield _difference(cause, cell, of_hours, hours=hours)
-    yield from _of_prices(cell, whole - of_hours - of_excess)
+        of_excess += of_hours
+    yield from _of_prices(cell, whole - of_excess)
+
+
+def _are_equal_as_printed(cell: _Cell, hours: Fraction, of_hours: Fraction, whole: Fraction) -> bool:
+    """Whether the hours differ by their rounding alone, so that the amounts decide: as they stand they would cancel.
+
+    Where the amount is that of the hours as printed, these are what is billed. Full hours are, too, unless the amounts
+    are equal.
+    """
+    theirs = cell.theirs
+    if not of_hours or abs(hours) > theirs.hours_rounding or theirs.committed_rows or not cell.ours.rows:
+        return False
+    if abs(whole) <= theirs.rounding_usd:
+        return True
+    of_price = whole - of_hours
+    is_as_printed = abs(of_price) <= max(NO_PRICE_USD, theirs.rounding_usd)
+    return not theirs.in_whole_hours and not is_as_printed and (of_price > 0) is not (of_hours > 0)
 
 
 def _of_prices(cell: _Cell, of_price: Fraction) -> Iterator[Difference]:
@@ -336,4 +375,7 @@ def _difference(
 ) -> Difference:
     named = cell.kind.value if what is None else what
     ours, theirs = (None if price is None else (price, price) for price in prices)
-    return Difference(cause, cell.resource, named, cell.from_wall, cell.to_wall, usd, hours, ours, theirs)
+    one = Difference(cause, cell.resource, named, cell.from_wall, cell.to_wall, usd, hours, ours, theirs)
+    if cause in (Cause.PRICE, Cause.AMOUNT) and abs(usd) <= cell.theirs.rounding_usd:
+        one.rounding_squares = cell.theirs.rounding_squares
+    return one

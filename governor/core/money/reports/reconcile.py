@@ -11,6 +11,7 @@ from governor.core.base.units import MICROS_PER_USD, NS_PER_DAY, NS_PER_HOUR, da
 from governor.core.money.charges import Charge, LineKind
 from governor.core.money.reports.bill import Bill, BillLine, Difference, joined, short_resource
 from governor.core.money.reports.bill_book import alone, taken
+from governor.core.money.reports.bill_digits import printed_digits
 from governor.core.money.reports.bill_reading import read_as_ours
 from governor.core.money.reports.cells import Cells
 from governor.core.money.reports.cost import Period, moved_period
@@ -43,7 +44,8 @@ def reconcile(
     """Compare both sides over [since, until). The charges are already cut to it; the bill is cut here."""
     own = list(charges)
     known = {(short_resource(resource_id(charge)), charge.line.kind) for charge in own}
-    lines, parts = _taken(read_as_ours(bill, own, gpus), since, until, known)
+    read = read_as_ours(bill, own, gpus)
+    lines, parts = _taken(read, since, until, known)
     parts += bill.apart
     theirs = sum((line.usd for line in lines), sum((one.usd for one in parts), Fraction(0)))
     ours = Fraction(sum(charge.usd_micros for charge in own), MICROS_PER_USD)
@@ -53,7 +55,7 @@ def reconcile(
         kind: _own_period(name, [line for line in lines if line.kind.metered_as is kind], known)
         for kind, name in per.items()
     }
-    cells = Cells(periods, since, until)
+    cells = Cells(periods, since, until, printed_digits(read.lines))
     for charge in own:
         cells.enter_ours(charge)
     for line in lines:

@@ -52,7 +52,7 @@ def audit(
     """
     from governor.core.money.reports.audit import agreement
     from governor.core.money.reports.audit import audit as beside
-    from governor.core.money.reports.bill_reading import has_amounts_only, metered_hours, read_as_ours
+    from governor.core.money.reports.bill_reading import amounts_only, metered_hours, read_as_ours
     from governor.core.money.reports.bill_zone import shift_of
 
     settings = settings_from(config)
@@ -70,8 +70,8 @@ def audit(
     if as_json:
         print_json(_document(bill, found, audited, unread.count, shift, agrees=agrees))
     else:
-        amounts_only = has_amounts_only(found, metered_hours(own))
-        _print(bill, found, audited, notes(found, shift, amounts_only=amounts_only), agrees=agrees)
+        without_hours = amounts_only(found, metered_hours(own))
+        _print(bill, found, audited, notes(found, shift, without_hours), agrees=agrees)
     unread.end()
     if agrees is False:
         raise click.exceptions.Exit(ExitCode.DIFFERS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 MAPS_FILE: Final = "bill_maps.json"
 AMOUNTS_ONLY: Final = "the bill has no hours of the machine: only amounts are compared"
+NO_GPUS: Final = (
+    "it has GPU-hours, and how many GPUs it has is not known: only amounts are compared; set gpus in [price]"
+)
 MAPS_MAX: Final = 100  # The newest. Each is one header of a file.
 MAP_CHARS_MAX: Final = 50_000
 MAPS_BYTES_MAX: Final = 64 * 1024 * 1024  # So many of the longest have less.
@@ -173,8 +176,8 @@ def _in_hours(shift: Shift, hours: int) -> float:
     return hours + shift.minutes / 60 if shift.minutes else hours
 
 
-def notes(bill: Bill, shift: Shift | None, *, amounts_only: bool) -> list[str]:
-    """How the bill was read, a line each. `bill`: as read_as_ours() returns it."""
+def notes(bill: Bill, shift: Shift | None, without_hours: Mapping[str, bool]) -> list[str]:
+    """How the bill was read, a line each. `bill`: as read_as_ours() returns it; `without_hours`: as amounts_only()."""
     found = [] if shift is None else [_shift_text(shift)]
     for resource, parts in bill.parts:
         if parts:
@@ -182,7 +185,8 @@ def notes(bill: Bill, shift: Shift | None, *, amounts_only: bool) -> list[str]:
         else:
             text = "its hours are neither ours nor a whole number of them at an equal price: say by unit= what they are"
         found.append(f"{resource}: {text}")
-    return [*found, AMOUNTS_ONLY] if amounts_only else found
+    found += [f"{resource}: {NO_GPUS}" for resource, of_gpus in sorted(without_hours.items()) if of_gpus]
+    return found if all(without_hours.values()) else [*found, AMOUNTS_ONLY]
 
 
 def _shift_text(shift: Shift) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -52,7 +52,7 @@ def reconcile(
     reservations), with 6 when more than that differs, as a disk that nobody meters; with 1 when a part of the ledger
     cannot be read.
     """
-    from governor.core.money.reports.bill_reading import has_amounts_only, metered_hours, read_as_ours
+    from governor.core.money.reports.bill_reading import amounts_only, metered_hours, read_as_ours
     from governor.core.money.reports.bill_zone import shift_of
     from governor.core.money.reports.reconcile import reconcile as compare
 
@@ -61,7 +61,7 @@ def reconcile(
     found = read_bill_file(bill, state_dir, form, columns, resources, since, until)
     own, unread, window = _charged(state_dir, bill, found, resources, since, until)
     read, hours = read_as_ours(found, own, settings.price.gpus), metered_hours(own)
-    shift, amounts_only = shift_of(read, own), has_amounts_only(read, hours)
+    shift, without_hours = shift_of(read, own), amounts_only(read, hours)
     if shift is not None:
         found = shift.taken_off(found)
         own, unread, window = _charged(state_dir, bill, found, resources, since, until)
@@ -71,9 +71,9 @@ def reconcile(
         )
     result = compare(own, found, *window, gpus=settings.price.gpus)
     if as_json:
-        print_json(_document(result, bill, read, unread.count, shift, amounts_only=amounts_only))
+        print_json(_document(result, bill, read, unread.count, shift, without_hours))
     else:
-        _print(result, bill, found, notes(read, shift, amounts_only=amounts_only))
+        _print(result, bill, found, notes(read, shift, without_hours))
     # Before the verdict, because missing charges may explain the difference.
     unread.end()
     if not result.agrees:
@@ -250,7 +250,12 @@ def _decimal(value: Fraction, digits: int) -> str:
 
 
 def _document(
-    result: Reconciliation, path: str, bill: Bill, unreadable: int, shift: Shift | None, *, amounts_only: bool
+    result: Reconciliation,
+    path: str,
+    bill: Bill,
+    unreadable: int,
+    shift: Shift | None,
+    without_hours: Mapping[str, bool],
 ) -> dict[str, Any]:
     """Amounts are decimal strings of micro-dollars. The printed amounts add up."""
     scale, digits = _MICROS
@@ -262,7 +267,8 @@ def _document(
         "until": utc_text(result.until),
         "per": result.per,
         **shift_row(shift),
-        "amounts_only": amounts_only,
+        "amounts_only": bool(without_hours),
+        "gpus_unknown": sorted(resource for resource, of_gpus in without_hours.items() if of_gpus),
         "hours_divided_by": {resource: parts or None for resource, parts in bill.parts},
         "currency": "USD",
         "ledger_usd": decimal_text(ours, scale, digits),

@@ -282,6 +282,19 @@ def test_amounts_in_cents_agree_and_say_that_they_are_rounded(state_dir: Path, c
     )
 
 
+def test_gpu_hours_of_an_unknown_number_of_gpus_are_told_as_that(
+    compared: Compared, costgov: Call, tmp_path: Path
+) -> None:
+    words = ("--map", "date=Start", "--map", "amount=Cost", "--map", "hours=GPU Hours", "--map", "resource=Id")
+    rows = [f"{begin},{usd},5.3,{resource}\n" for begin, _, _, usd, resource, _ in plain_rows()]
+    code, document = compared("Start,Cost,GPU Hours,Id\n" + "".join(rows), *words)
+    assert (code, document["amounts_only"], document["gpus_unknown"]) == (0, True, ["i-0aaa"])
+    lines = costgov("reconcile", str(tmp_path / "bill.csv"), *words).out.splitlines()
+    want = "it has GPU-hours, and how many GPUs it has is not known: only amounts are compared; set gpus in [price]"
+    assert lines[1] == f"i-0aaa: {want}"
+    assert not any("no hours of the machine" in line for line in lines)
+
+
 def test_times_with_an_offset_need_no_shift(compared: Compared) -> None:
     text = focus([(b[:-1] + "+02:00", e[:-1] + "+02:00", *rest) for b, e, *rest in plain_rows(2)])  # type: ignore[misc]
     code, document = compared(text)

@@ -110,12 +110,16 @@ def _as_compute(line: BillLine) -> BillLine:
     return replace(line, kind=BillKind.COMPUTE) if line.kind is BillKind.OTHER and is_compute else line
 
 
-def has_amounts_only(bill: Bill, ours: Hours) -> bool:
-    """Whether a machine of ours has rows of compute without hours. `bill`: as read_as_ours() returns it."""
-    return any(
-        line.kind is BillKind.COMPUTE and line.resource in ours and line.hours is None and line.usd
-        for line in bill.lines
-    )
+def amounts_only(bill: Bill, ours: Hours) -> Mapping[str, bool]:
+    """Our machines with rows of compute without hours, and whether these have GPU-hours of nobody knows how many GPUs.
+
+    `bill`: as read_as_ours() returns it.
+    """
+    found: dict[str, bool] = {}
+    for line in bill.lines:
+        if line.kind is BillKind.COMPUTE and line.resource in ours and line.hours is None and line.usd:
+            found[line.resource] = found.get(line.resource, False) or line.gpu_hours is not None
+    return found
 
 
 def _in_hours(line: BillLine, gpus: int | None) -> BillLine:

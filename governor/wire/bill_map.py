@@ -120,8 +120,13 @@ def bill_map(pairs: Sequence[str]) -> BillMap:
     return BillMap("plain CSV", columns)
 
 
-def plain_lines(table: CsvTable, by: BillMap, wanted: Collection[str]) -> Iterator[tuple[int, BillLine]]:
-    """The rows as lines of a bill. Without a column of resources all are of the one that is wanted."""
+def plain_lines(
+    table: CsvTable, by: BillMap, wanted: Collection[str], machines: Collection[str] = ()
+) -> Iterator[tuple[int, BillLine]]:
+    """The rows as lines of a bill. Without a column of resources all are of the one that is wanted.
+
+    `machines`: of the ledger. Where none is wanted its only one is.
+    """
     names = {field: name for field, name in by.columns.items() if not _is_word(field, name, table)}
     for name in names.values():
         if name not in table.columns:
@@ -129,7 +134,7 @@ def plain_lines(table: CsvTable, by: BillMap, wanted: Collection[str]) -> Iterat
             raise TableError(table.file, text, row=1, column=name)
     unit = _named_unit(table, by, names)
     names |= _currencies(table, by, names)
-    lone = next(iter(wanted)) if len(wanted) == 1 and "resource" not in names else ""
+    lone = "" if "resource" in names else _lone(table, wanted or machines)
     kept = frozenset(map(short_resource, wanted)) if "resource" in names else frozenset()
     places = [(field, table.columns.index(name)) for field, name in names.items()]
     rows = (
@@ -141,6 +146,13 @@ def plain_lines(table: CsvTable, by: BillMap, wanted: Collection[str]) -> Iterat
     per = by.columns.get("per") or _period_of(row for _, row in ahead)
     for number, row in chain(ahead, rows):
         yield number, _line(row, unit, per, lone)
+
+
+def _lone(table: CsvTable, machines: Collection[str]) -> str:
+    if len(machines) > 1:
+        text = f"no column says which of {len(machines)} machines its rows are of: say one by --resource, or a column"
+        raise TableError(table.file, f"{text} by resource=", row=1)
+    return next(iter(machines), "")
 
 
 def _is_word(field: str, name: str, table: CsvTable) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final
 
@@ -31,6 +31,10 @@ class Wanted:
     columns: BillMap | None = None  # Of a plain CSV.
     resources: Collection[str] = ()  # Only these; empty: all.
     ours: Collection[str] | None = None  # None: keep all rows.
+    machines: Collection[
+        str
+    ] = ()  # Those of `ours` that are no disk: rows of a bill that names none are the only one's.
+    names: Mapping[str, str] = field(default_factory=dict)  # Of a resource in the bill: its name in the ledger.
     since: int | None = None
     until: int | None = None
     lines_max: int = LINES_MAX
@@ -64,7 +68,7 @@ def read_bill(
             columns = ready_map(table.columns)
         book = BillBook(wanted.ours, wanted.since, wanted.until)
         if columns is not None:
-            lines, name = plain_lines(table, columns, wanted.resources), columns.name
+            lines, name = plain_lines(table, columns, wanted.resources, wanted.machines), columns.name
         else:
             form = _form_of(table, wanted.form)
             lines, name = _lines(table, form, frozenset(map(short_resource, wanted.resources))), form.name
@@ -72,7 +76,8 @@ def read_bill(
             if book.kept == wanted.lines_max:
                 text = f"more than {wanted.lines_max:,} rows of machines of the ledger: take a part by --resource"
                 raise TableError(file, text, row=number)
-            book.enter(line)
+            renamed = wanted.names.get(line.resource)
+            book.enter(line if renamed is None else replace(line, resource=renamed))
             if wanted.progress is not None and count % PROGRESS_ROWS == 0:
                 wanted.progress(count)
     if not book.rows:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from governor.cli.common import ExitCode, complain, config_option, exits, json_option, print_json, settings_from
-from governor.cli.cost.bill_file import bill_options, is_of, notes, read_bill_file, shift_row
+from governor.cli.cost.bill_file import bill_options, is_of, names_of, notes, read_bill_file, shift_row
 from governor.cli.cost.charges import Scope, Unread, charges_in
 from governor.core.base.units import utc_text
 from governor.core.money.reports.cost import decimal_text
@@ -83,10 +83,9 @@ def _halts(config: Path | None, resources: tuple[str, ...]) -> list[Halted]:
     """The incidents that are known, of the resources that are asked for. One that cannot be read is told."""
     from governor.cli.incident import known_incidents
     from governor.core.money.reports.audit import halted_of
-    from governor.core.money.reports.bill import short_resource
     from governor.wire.control_client import INCIDENTS_MAX
 
-    wanted = {short_resource(resource) for resource in resources}
+    wanted = set(names_of(resources).values())
     halts: list[Halted] = []
     for snapshot in known_incidents(INCIDENTS_MAX, config, None):
         try:

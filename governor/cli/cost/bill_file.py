@@ -42,11 +42,19 @@ def _map(ctx: click.Context, param: click.Parameter, pairs: Sequence[str]) -> Bi
         raise click.BadParameter(str(error), ctx, param) from error
 
 
+def _resources(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> tuple[str, ...]:
+    for one in given:
+        if not all(one.partition("=")[::2] if "=" in one else [one]):
+            raise click.BadParameter(f'"{one}" is neither an ID nor ID=NAME', ctx, param)
+    return tuple(given)
+
+
 def bill_options(command: Command) -> Command:
     """Adds --format, --map and --resource as `form`, `columns` and `resources`."""
     for option in (
         click.option(
-            "--resource", "resources", multiple=True, metavar="ID", help="Only this instance or volume. Repeatable."
+            "--resource", "resources", multiple=True, callback=_resources, metavar="ID[=NAME]",
+            help="Only this instance or volume; NAME is what the ledger calls it, if not so. Repeatable.",
         ),
         click.option(
             "--map", "columns", multiple=True, callback=_map, metavar="FIELD=COLUMN",
@@ -63,13 +71,24 @@ def bill_options(command: Command) -> Command:
     return command
 
 
-def own_resources(state_dir: Path) -> frozenset[str]:
-    """What the ledger has ever charged. What of it cannot be read is told when it is compared."""
+def own_resources(state_dir: Path) -> tuple[frozenset[str], frozenset[str]]:
+    """What the ledger has ever charged, and the machines of it. What cannot be read is told when it is compared."""
+    from governor.core.money.charges import LineKind
     from governor.core.money.reports.bill import short_resource
     from governor.core.money.reports.focus import resource_id
 
     whole = Scope(None, None, ())
-    return frozenset(short_resource(resource_id(one)) for one in charges_in(state_dir, whole, Unread(whole)))
+    found = {(short_resource(resource_id(one)), one.line.kind) for one in charges_in(state_dir, whole, Unread(whole))}
+    machines = frozenset(name for name, kind in found if kind is LineKind.COMPUTE)
+    return frozenset(name for name, _ in found), machines
+
+
+def names_of(resources: Sequence[str]) -> dict[str, str]:
+    """Of each --resource: its name in the bill -> that in the ledger."""
+    from governor.core.money.reports.bill import short_resource
+
+    pairs = (one.partition("=") for one in resources)
+    return {short_resource(theirs): short_resource(ours or theirs) for theirs, _, ours in pairs}
 
 
 def read_bill_file(
@@ -90,8 +109,10 @@ def read_bill_file(
     if columns is not None and form not in ("auto", "plain"):
         raise click.UsageError(f"--map is for plain CSV, and --format {form} has columns of its own")
     maps = BillMaps(state_dir)
+    names = names_of(resources)
+    ours, machines = own_resources(state_dir)
     wanted = Wanted(
-        form, columns, resources, own_resources(state_dir) | also, since, until,
+        form, columns, tuple(names), ours | also, machines, names, since, until,
         progress=lambda rows: remark(f"{path}: {rows:,} rows are read"),
     )  # fmt: skip
     try:
@@ -110,7 +131,7 @@ def is_of(charge: Charge, resources: tuple[str, ...]) -> bool:
     from governor.core.money.reports.bill import short_resource
     from governor.core.money.reports.focus import resource_id
 
-    return not resources or short_resource(resource_id(charge)) in {short_resource(resource) for resource in resources}
+    return not resources or short_resource(resource_id(charge)) in names_of(resources).values()
 
 
 class BillMaps:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from governor.cli.common import ExitCode, Failed, config_option, exits, json_option, print_json, settings_from
-from governor.cli.cost.bill_file import bill_options, is_of, notes, read_bill_file, shift_row
+from governor.cli.cost.bill_file import (
+    bill_options,
+    is_of,
+    names_of,
+    notes,
+    own_resources,
+    read_bill_file,
+    shift_row,
+)
 from governor.cli.cost.charges import Unread, charges_in, scope_of, time_options
 from governor.core.base.units import NS_PER_DAY, utc_text
 from governor.core.money.reports.cost import decimal_text, rounded_together
@@ -66,14 +74,12 @@ def reconcile(
         found = shift.taken_off(found)
         own, unread, window = _charged(state_dir, bill, found, resources, since, until)
     if not own and not unread.count:
-        click.echo(
-            f"costgov: {state_dir}: nothing was charged in that time; is it the right ledger (--config)?", err=True
-        )
+        click.echo(f"costgov: {state_dir}: {_nothing_charged(state_dir, resources)}", err=True)
     result = compare(own, found, *window, gpus=settings.price.gpus)
     if as_json:
         print_json(_document(result, bill, read, unread.count, shift, without_hours))
     else:
-        _print(result, bill, found, notes(read, shift, without_hours))
+        _print(result, bill, found, [*notes(read, shift, without_hours), *_another_name(result)])
     # Before the verdict, because missing charges may explain the difference.
     unread.end()
     if not result.agrees:
@@ -89,6 +95,31 @@ def _charged(
     unread = Unread(scope)
     own = [charge for charge in charges_in(state_dir, scope, unread) if is_of(charge, resources)]
     return own, unread, window
+
+
+def _nothing_charged(state_dir: Path, resources: tuple[str, ...]) -> str:
+    text = "nothing was charged in that time"
+    machines = own_resources(state_dir)[1]
+    unknown = [theirs for theirs, ours in names_of(resources).items() if ours not in machines]
+    if unknown and machines:
+        name = next(iter(machines)) if len(machines) == 1 else "NAME"
+        return f"{text}; if the ledger has it under another name, say --resource {unknown[0]}={name}"
+    return f"{text}; is it the right ledger (--config)?"
+
+
+def _another_name(result: Reconciliation) -> list[str]:
+    """The line that says what to do, where one machine is missing on either side: it may be one under two names."""
+    from governor.core.money.charges import LineKind
+    from governor.core.money.reports.bill import MANY_RESOURCES, BillKind, Cause
+
+    machines = (BillKind.COMPUTE.value, BillKind.OTHER.value)
+    theirs = {one.resource for one in result.differences if one.cause in MANY_RESOURCES and one.what in machines}
+    missing = (one for one in result.differences if one.cause is Cause.UNKNOWN_TO_THEM)
+    ours = {one.resource for one in missing if one.what == LineKind.COMPUTE.value}
+    if len(theirs) != 1 or len(ours) != 1 or not all(theirs):
+        return []
+    [bill_name], [name] = theirs, ours
+    return [f"if {bill_name} of the bill is {name} of the ledger, say --resource {bill_name}={name}"]
 
 
 def _window(path: str, bill: Bill, since: int | None, until: int | None) -> tuple[int, int]:

@@ -166,10 +166,9 @@ def coverage(
             hours += left.low <= sum(seconds[known : known + future]) / 3600 <= left.high
             widths.append((left.high - left.low) / 2 / left.mid)
         hit = ceiling_hit(
-            room_usd_micros=round(future * WINDOW_S * 1_000), rate_usd_micros_per_hour=RATE, tokens_total=0,
-            speed=speed_of(known_windows, began), tokens_per_s=None, tokens_goal=None, growth=ReserveGrowth(),
+            ReserveGrowth().met(round(future * WINDOW_S * 1_000), RATE), tokens_total=0,
+            speed=speed_of(known_windows, began), tokens_per_s=None, tokens_goal=None,
         )  # fmt: skip
-        assert hit is not None
         if hit.tokens_between is not None:
             tokens += hit.tokens_between[0] <= trained(seconds[known:], future * WINDOW_S) <= hit.tokens_between[1]
     return Coverage(known, correlation, runs, hours / runs, tokens / runs, statistics.median(widths))

@@ -29,7 +29,6 @@ from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.inputs import OperatorBudget
 from governor.core.halt import overrun
 from governor.core.money.budgets import BUDGETS_MAX, BudgetReport, Cap, Scope, ScopedBudget, ScopeKind, scopes_of
-from governor.core.money.ceiling_forecast import ReserveGrowth
 from governor.core.money.ledger import reserve
 
 # Unreadable live budgets that an alarm names: its text is bounded.
@@ -39,27 +38,29 @@ _WHOLE_NODE: Final = (ScopeKind.DAY, ScopeKind.NODE)
 
 def apply(node: Node, at: MonoNs) -> list[Effect]:
     """At each tick, set every run's caps, and warn. Every run's money is known, and no run is judged yet."""
-    of_command = _of_command(node, at)
-    for name, managed in node.runs.items():
-        managed.run.set_caps((of_command[name],) if name in of_command else ())
     in_force = node.budgets.in_force()
-    if not in_force:
-        node.budgets.stand(())
-        return []
     covered: dict[str, list[ManagedRun]] = {}  # By scope. Made once, because there may be many budgets.
+    for managed in node.runs.values():
+        managed.run.set_caps(())
+        for text in scopes_of(managed.run.run, managed.run.stage, managed.run.labels) if in_force else ():
+            covered.setdefault(text, []).append(managed)
+    # The shortest of a run's ceilings decides how long its halt may take, so each run has all of them before one of
+    # them is weighed. In the order in which they are in force, not in a set's order: a replay must name the same one.
+    groups = node.budgets.of_groups()  # A run's own budget is in its policy.
+    for budget in groups:
+        outline = _outline(node, budget, covered.get(budget.scope.text, []))
+        for managed in covered.get(budget.scope.text, ()):
+            managed.run.set_caps((*managed.run.caps, outline))
+    for name, cap in _of_command(node, at).items():
+        node.runs[name].run.set_caps((cap, *node.runs[name].run.caps))
     caps: dict[str, Cap] = {}
     effects: list[Effect] = []
-    for managed in node.runs.values():
-        for text in scopes_of(managed.run.run, managed.run.stage, managed.run.labels):
-            covered.setdefault(text, []).append(managed)
     for budget in in_force:
         cap = caps[budget.scope.text] = _standing(node, budget, covered.get(budget.scope.text, []), at)
         effects += _warned(node, budget, cap, at)
-    # In the order in which they are in force, not in a set's order: a replay must name the same one.
-    groups = [budget.scope.text for budget in in_force if budget.scope.kind is not ScopeKind.RUN]
-    for text in groups:  # A run's own budget is in its policy.
-        for managed in covered.get(text, ()):
-            managed.run.set_caps((*managed.run.caps, caps[text]))
+    weighed = {budget.scope.text: caps[budget.scope.text] for budget in groups}
+    for managed in node.runs.values() if groups else ():
+        managed.run.set_caps(tuple(weighed.get(cap.scope, cap) for cap in managed.run.caps))
     node.budgets.stand(caps.values())
     return effects
 
@@ -73,14 +74,14 @@ def _standing(node: Node, budget: ScopedBudget, covered: Iterable[ManagedRun], a
     scope = budget.scope
     if scope.kind is ScopeKind.RUN:
         covered = {one.run.run: one for one in (*covered, *ceilings.others(node, scope.name))}.values()
-    members = [managed for managed in covered if _spends(managed) and not node.pays_nothing(managed)]
-    known = node.ledger.usd_micros_per_hour
-    rate = known if scope.kind in _WHOLE_NODE else _together(members)
-    if known is None:
+    members = _members(node, covered)
+    if node.ledger.usd_micros_per_hour is None:
         return Cap(scope.text, budget.ceiling_usd_micros, spent(node, scope, at))
+    rate = _rate(node, scope, members)
     # The whole machine is paid for until the last member is gone, however few ranks each has.
     lasts = lasts_ns(budget.ceiling_usd_micros, rate)
-    longest = max((_bounds_ns(node, managed, lasts, at) for managed in members), default=0)
+    bounds = [_bounds_ns(node, managed, lasts, at) for managed in members]
+    longest = max(bounds, default=0)
     uploads = sum(checkpoint_reserve(node, managed) for managed in members)
     to_reset = float("inf")
     if scope.kind is ScopeKind.DAY:  # What a halt costs after midnight is the next day's.
@@ -89,10 +90,26 @@ def _standing(node: Node, budget: ScopedBudget, covered: Iterable[ManagedRun], a
         longest = min(longest, left)
         to_reset = (left - longest) / NS_PER_HOUR
     held = UsdMicros(reserve(rate or 0, longest) + uploads)
-    growths = [reserve_growth(managed, at) for managed in members]
-    growth = max(growths, key=lambda growth: growth.most_ns, default=ReserveGrowth())
+    growths = tuple(
+        replace(reserve_growth(managed, at, lasts), behind_ns=max(0, longest - bound_ns))
+        for managed, bound_ns in zip(members, bounds, strict=True)
+    )
     spend = spent(node, scope, at)
-    return Cap(scope.text, budget.ceiling_usd_micros, spend, held, UsdMicros(rate or 0), to_reset, growth)
+    return Cap(scope.text, budget.ceiling_usd_micros, spend, held, UsdMicros(rate or 0), to_reset, growths)
+
+
+def _outline(node: Node, budget: ScopedBudget, covered: Iterable[ManagedRun]) -> Cap:
+    """A group's ceiling and the rate at which it is spent, as yet without what is spent and reserved."""
+    rate = _rate(node, budget.scope, _members(node, covered))
+    return Cap(budget.scope.text, budget.ceiling_usd_micros, UsdMicros(0), rate_usd_micros_per_hour=rate)
+
+
+def _members(node: Node, covered: Iterable[ManagedRun]) -> list[ManagedRun]:
+    return [managed for managed in covered if _spends(managed) and not node.pays_nothing(managed)]
+
+
+def _rate(node: Node, scope: Scope, members: Iterable[ManagedRun]) -> UsdMicros | None:
+    return node.ledger.usd_micros_per_hour if scope.kind in _WHOLE_NODE else _together(members)
 
 
 def _of_command(node: Node, at: MonoNs) -> dict[str, Cap]:
@@ -142,8 +159,8 @@ def _spends(managed: ManagedRun) -> bool:
     return managed.run.alive and not (managed.incident is not None and managed.incident.is_closed)
 
 
-def _together(members: Iterable[ManagedRun]) -> int:
-    return sum(managed.run.spend_rate_usd_micros_per_hour or 0 for managed in members)
+def _together(members: Iterable[ManagedRun]) -> UsdMicros:
+    return UsdMicros(sum(managed.run.spend_rate_usd_micros_per_hour or 0 for managed in members))
 
 
 def _bounds_ns(node: Node, managed: ManagedRun, lasts: int | None, at: MonoNs) -> int:

@@ -9,7 +9,6 @@ from typing import Final
 from governor.core.base.units import (
     NS_PER_DAY,
     NS_PER_HOUR,
-    DurationNs,
     MonoNs,
     UsdMicros,
     WallNs,
@@ -21,7 +20,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm
 from governor.core.money.budgets import Cap, ScopeKind
-from governor.core.money.ceiling_forecast import CeilingHit, CeilingReport, ReserveGrowth, ceiling_hit
+from governor.core.money.ceiling_forecast import CeilingHit, CeilingReport, Met, ceiling_hit
 from governor.core.money.expected import ExpectedCost, burn_rate, rate_of
 from governor.core.money.forecast import Forecast, Interval, forecast
 from governor.core.money.steady import steady_per_mtok
@@ -32,33 +31,19 @@ from governor.core.runs.counting import tokens_at_last_step, tokens_of_steps
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The ceiling that a run will meet first, and what counts towards it."""
+    """The ceiling that a run will meet first."""
 
-    ceiling_usd_micros: UsdMicros
-    spend_usd_micros: UsdMicros
-    reserve_usd_micros: UsdMicros
-    rate_usd_micros_per_hour: UsdMicros
-    # "run:NAME", or the scope of a group of the run: then the spend of the whole group counts.
-    scope: str
-    is_own: bool = True  # Only the run's own spend counts.
-    growth: ReserveGrowth = ReserveGrowth()
+    cap: Cap  # Of the run, or of a group of the run: then the spend of the whole group counts.
+    rate_usd_micros_per_hour: UsdMicros  # Known, unlike that of any cap.
+    met: Met | None  # None while nothing is spent.
+    is_own: bool  # Only the run's own spend counts.
 
     @property
-    def after_ns(self) -> DurationNs | None:
-        """From now to the halt, with the reserve as it will be then; None while nothing is spent."""
-        room, rate = self.present_room_usd_micros, self.rate_usd_micros_per_hour
-        return self.growth.met(room, rate).after_ns if rate > 0 else None
-
-    @property
-    def present_room_usd_micros(self) -> int:
-        return self.ceiling_usd_micros - self.spend_usd_micros - self.reserve_usd_micros
-
-    @property
-    def room_usd_micros(self) -> int:
-        """What may be spent in all before that halt."""
-        if self.after_ns is None:
-            return self.ceiling_usd_micros - self.reserve_usd_micros
-        return self.spend_usd_micros + self.rate_usd_micros_per_hour * self.after_ns // NS_PER_HOUR
+    def spend_max_usd_micros(self) -> int:
+        """What may be spent in all before its halt."""
+        if self.met is None:
+            return self.cap.ceiling_usd_micros - self.cap.reserve_usd_micros
+        return self.cap.spend_usd_micros + self.rate_usd_micros_per_hour * self.met.after_ns // NS_PER_HOUR
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,19 +144,17 @@ def binding_ceiling(managed: ManagedRun, at: MonoNs) -> Binding | None:
     caps = list(run.caps)
     if ceiling is not None:
         reserve, rate = run.reserve_usd_micros or UsdMicros(0), run.spend_rate_usd_micros_per_hour
-        growth = reserve_growth(managed, at)
-        own = Cap(f"run:{run.run}", ceiling, run.spend_usd_micros, reserve, rate, growth=growth)
+        growths = (reserve_growth(managed, at),)
+        own = Cap(f"run:{run.run}", ceiling, run.spend_usd_micros, reserve, rate, growths=growths)
         caps.insert(0, own)
     if not caps or not run.alive:
         return None
-    cap = min(caps, key=lambda cap: (cap.hours_left, cap.room_usd_micros))
+    timed = [(cap, cap.met()) for cap in caps]
+    cap, met = min(timed, key=lambda one: (one[1].after_ns if one[1] else float("inf"), one[0].room_usd_micros))
     rate = cap.rate_usd_micros_per_hour
-    if rate is None or (rate and cap.hours_left == float("inf")):  # The day ends before its ceiling is met.
+    if rate is None or (rate and met is None):  # The day ends before its ceiling is met.
         return None
-    is_own = ceiling is not None and cap is caps[0]
-    return Binding(
-        cap.ceiling_usd_micros, cap.spend_usd_micros, cap.reserve_usd_micros, rate, cap.scope, is_own, cap.growth
-    )
+    return Binding(cap, rate, met, is_own=ceiling is not None and cap is caps[0])
 
 
 def forecast_of(managed: ManagedRun, goal: int | None) -> Forecast | None:
@@ -195,14 +178,14 @@ def forecast_of(managed: ManagedRun, goal: int | None) -> Forecast | None:
 
 def hit_of(managed: ManagedRun, bound: Binding, goal: int | None) -> CeilingHit | None:
     """When the run meets this ceiling at the present rate; None while it spends nothing."""
+    if bound.met is None:
+        return None
     return ceiling_hit(
-        room_usd_micros=bound.present_room_usd_micros,
-        rate_usd_micros_per_hour=bound.rate_usd_micros_per_hour,
+        bound.met,
         tokens_total=managed.run.tokens_total,
         speed=managed.money.speed,
         tokens_per_s=managed.run.tokens_per_s,
         tokens_goal=goal,
-        growth=bound.growth,
     )
 
 
@@ -263,14 +246,14 @@ def warn_of_ceiling(node: Node, managed: ManagedRun, at: MonoNs) -> list[Alarm]:
     bound = binding_ceiling(managed, at)
     if bound is None or managed.run.stepless_ns(at) is not None:
         return []  # Of a run that makes no step nobody knows the rate.
-    if not bound.after_ns:
+    if bound.met is None or not bound.met.after_ns:
         return []  # Nothing is spent; or the ceiling is reached, and the trigger acts on that.
     goal = tokens_goal(managed)
     landing, set_goal = _landing(managed, bound, goal), (managed.policy.budget.tokens, managed.run.total_steps)
-    day = node.wall(at) // NS_PER_DAY if bound.scope == ScopeKind.DAY.value else None
-    told = managed.reported.ceilings.get(bound.scope)
+    day = node.wall(at) // NS_PER_DAY if bound.cap.scope == ScopeKind.DAY.value else None
+    told = managed.reported.ceilings.get(bound.cap.scope)
     if told is not None and (told.day != day or _has_changed(told, bound, set_goal, landing)):
-        del managed.reported.ceilings[bound.scope]
+        del managed.reported.ceilings[bound.cap.scope]
         told = None
     if told is not None or not _is_due(bound, landing):
         return []
@@ -278,8 +261,8 @@ def warn_of_ceiling(node: Node, managed: ManagedRun, at: MonoNs) -> list[Alarm]:
     if hit is None or (landing is None and _ends_before(managed, hit, at)):
         return []
     rate = bound.rate_usd_micros_per_hour
-    managed.reported.ceilings[bound.scope] = CeilingReport(
-        bound.ceiling_usd_micros, set_goal[0], rate, day, set_goal[1]
+    managed.reported.ceilings[bound.cap.scope] = CeilingReport(
+        bound.cap.ceiling_usd_micros, set_goal[0], rate, day, set_goal[1]
     )
     return [Alarm("ceiling_ahead", managed.run.run, _text(node, managed, bound, hit, landing, at))]
 
@@ -305,7 +288,7 @@ def _landing(managed: ManagedRun, bound: Binding, goal: int | None) -> _Landing 
     hours = left.hours_left
     if hours.low is None or hours.high is None:
         return None
-    rate, spent = bound.rate_usd_micros_per_hour, bound.spend_usd_micros
+    rate, spent = bound.rate_usd_micros_per_hour, bound.cap.spend_usd_micros
     # It is as of the last window's end, so the time since then is subtracted.
     since = meter.open_window.paid_ns / NS_PER_HOUR
     low, mid, high = (max(0.0, value - since) for value in (hours.low, hours.mid, hours.high))
@@ -315,10 +298,10 @@ def _landing(managed: ManagedRun, bound: Binding, goal: int | None) -> _Landing 
 
 
 def _is_due(bound: Binding, landing: _Landing | None) -> bool:
-    room, after_ns = bound.room_usd_micros, bound.after_ns
+    room, met = bound.spend_max_usd_micros, bound.met
     if landing is not None:
         return landing.low > room
-    return after_ns is not None and after_ns <= HORIZON_NS and bound.spend_usd_micros >= USED_FRAC_MIN * room
+    return met is not None and met.after_ns <= HORIZON_NS and bound.cap.spend_usd_micros >= USED_FRAC_MIN * room
 
 
 def _ends_before(managed: ManagedRun, hit: CeilingHit, at: MonoNs) -> bool:
@@ -338,20 +321,20 @@ def _has_changed(
     told: CeilingReport, bound: Binding, goal: tuple[int | None, int | None], landing: _Landing | None
 ) -> bool:
     """`goal`: in tokens and in steps, as they were set: an estimate moves with each step."""
-    fits = landing is not None and landing.high <= bound.room_usd_micros
-    another = (told.ceiling_usd_micros, told.tokens_goal, told.steps_goal) != (bound.ceiling_usd_micros, *goal)
+    fits = landing is not None and landing.high <= bound.spend_max_usd_micros
+    another = (told.ceiling_usd_micros, told.tokens_goal, told.steps_goal) != (bound.cap.ceiling_usd_micros, *goal)
     return fits or another or bound.rate_usd_micros_per_hour > FASTER * told.rate_usd_micros_per_hour
 
 
 def _text(
     node: Node, managed: ManagedRun, bound: Binding, hit: CeilingHit, landing: _Landing | None, at: MonoNs
 ) -> str:
-    whose = "" if bound.is_own else f" of {bound.scope}"
+    whose = "" if bound.is_own else f" of {bound.cap.scope}"
     where = [place for place in (_step(managed, hit), _when(node.wall(at), hit)) if place]
-    said = f"at this rate the ceiling {format_usd(bound.ceiling_usd_micros)}{whose} is hit at {', '.join(where)}"
+    said = f"at this rate the ceiling {format_usd(bound.cap.ceiling_usd_micros)}{whose} is hit at {', '.join(where)}"
     if landing is None:
-        reserve = format_usd(bound.reserve_usd_micros)
-        return f"{said}: {format_usd(bound.spend_usd_micros)} is spent, and {reserve} is reserved for the halt"
+        reserve = format_usd(bound.cap.reserve_usd_micros)
+        return f"{said}: {format_usd(bound.cap.spend_usd_micros)} is spent, and {reserve} is reserved for the halt"
     low, mid, high = (format_usd(round(value)) for value in (landing.low, landing.mid, landing.high))
     between = "" if low == high else f" ({low} to {high})"
     goal, steps = landing.tokens_goal, managed.run.total_steps

@@ -13,7 +13,7 @@ from typing import Any, Final
 from governor.core.base.identity import RUN_NAME
 from governor.core.base.policy import Policy, with_cap_rule, with_ceiling
 from governor.core.base.units import UsdMicros, WallNs
-from governor.core.money.ceiling_forecast import ReserveGrowth
+from governor.core.money.ceiling_forecast import AT_ONCE, Met, ReserveGrowth
 from governor.core.money.group_totals import KEY_CHARS_MAX, keys_of, label_key, stage_key
 
 # Of each source. Each budget is judged at every tick. One team's list on one node is shorter.
@@ -140,20 +140,25 @@ class Cap:
     rate_usd_micros_per_hour: UsdMicros | None = None  # Of all runs that it covers; None: the price is unknown.
     # If the halt would end after this time, it ends in the next day, whose budget starts at zero.
     hours_to_reset: float = float("inf")
-    growth: ReserveGrowth = ReserveGrowth()  # Of that halt.
+    growths: tuple[ReserveGrowth, ...] = ()  # Of that halt: one for each run that it covers.
 
     @property
     def room_usd_micros(self) -> int:
         return self.ceiling_usd_micros - self.spend_usd_micros - self.reserve_usd_micros
 
-    @property
-    def hours_left(self) -> float:
-        """Hours at the present rate. Infinite without spend or a known rate, or when the budget resets first."""
-        if self.room_usd_micros <= 0:
-            return 0.0
-        rate = self.rate_usd_micros_per_hour
-        hours = self.room_usd_micros / rate if rate else float("inf")
-        return hours if hours <= self.hours_to_reset else float("inf")
+    def met(self) -> Met | None:
+        """When its halt comes at the present rate, with the reserve as it will be then. Every view asks here.
+
+        A group's comes with the first of its runs for which spend and reserve are used up. None: never, as nothing is
+        spent, the price is unknown, or the budget resets first.
+        """
+        room, rate = self.room_usd_micros, self.rate_usd_micros_per_hour
+        if room <= 0:
+            return AT_ONCE
+        if not rate or room / rate > self.hours_to_reset:
+            return None
+        each = [growth.met(room, rate) for growth in self.growths or (ReserveGrowth(),)]
+        return Met(min(m.after_ns for m in each), min(m.low_ns for m in each), min(m.high_ns for m in each))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from governor.core.base.units import COUNT_MAX, NS_PER_HOUR, NS_PER_S, DurationNs, UsdMicros
+from governor.core.base.units import COUNT_MAX, NS_PER_HOUR, NS_PER_S, DurationNs
 from governor.core.money.forecast import WINDOWS_MIN, Interval, Speed
 
 
@@ -28,18 +28,22 @@ class Met:
     high_ns: DurationNs
 
 
+AT_ONCE: Final = Met(DurationNs(0), DurationNs(0), DurationNs(0))
+
+
 @dataclass(frozen=True, slots=True)
 class ReserveGrowth:
-    """How the part of a reserve goes on that pays for the work since the last save."""
+    """How the part of a reserve goes on that pays for the work of one run since its last save."""
 
     most_ns: int = 0  # How much longer it may still become without a save.
     held_ns: int = 0  # How long it is now.
     save_in_ns: int | None = None  # Until the next save, by the run's rhythm; 0: overdue. None: none is foreseen.
     cycle_ns: int = 0  # From one save to the next.
+    behind_ns: int = 0  # How much longer a halt of the group takes than this run's: so much of it grows unseen.
 
     def met(self, room_usd_micros: int, rate_usd_micros_per_hour: int) -> Met:
         """When this room is used up, as the reserve will be then. The rate is above zero."""
-        alone_ns = max(0, room_usd_micros) * NS_PER_HOUR // rate_usd_micros_per_hour
+        alone_ns = max(0, room_usd_micros) * NS_PER_HOUR // rate_usd_micros_per_hour + self.behind_ns
         # Each moment adds to the reserve what it adds to the spend.
         unsaved_ns = max(alone_ns // 2, alone_ns - self.most_ns)
         if self.save_in_ns is None or unsaved_ns <= self.save_in_ns:
@@ -66,23 +70,9 @@ class CeilingHit:
 
 
 def ceiling_hit(
-    *,
-    room_usd_micros: int,
-    rate_usd_micros_per_hour: UsdMicros,
-    tokens_total: int | None,
-    speed: Speed | None,
-    tokens_per_s: float | None,
-    tokens_goal: int | None,
-    growth: ReserveGrowth,
-) -> CeilingHit | None:
-    """None when nothing is spent now: the ceiling is never met.
-
-    `room_usd_micros`: the ceiling without spend and present reserve. `tokens_per_s`: of the last steps, which counts
-    until there are windows enough.
-    """
-    if rate_usd_micros_per_hour <= 0:
-        return None
-    met = growth.met(room_usd_micros, rate_usd_micros_per_hour)
+    met: Met, *, tokens_total: int | None, speed: Speed | None, tokens_per_s: float | None, tokens_goal: int | None
+) -> CeilingHit:
+    """`tokens_per_s`: of the last steps, which counts until there are windows enough."""
     within = None
     if speed is not None and speed.hours.known >= WINDOWS_MIN and speed.tokens_per_s is not None:
         tokens_per_s, within = speed.tokens_per_s, speed.tokens_within(met.after_ns / NS_PER_HOUR)

@@ -162,10 +162,8 @@ def _budget(budget: ScopedBudget, cap: Cap) -> dict[str, Any]:
 
 def _reached_in_s(cap: Cap) -> float | None:
     """As a run's `ceiling_in_s`, with the reserve as it will be then. None: never, or not before the day ends."""
-    rate = cap.rate_usd_micros_per_hour
-    if cap.hours_left == float("inf"):
-        return None
-    return cap.growth.met(cap.room_usd_micros, rate).after_ns / NS_PER_S if rate else 0.0
+    met = cap.met()
+    return met.after_ns / NS_PER_S if met is not None else None
 
 
 def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
@@ -247,7 +245,7 @@ def _outlook(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "tokens_goal": ahead.tokens_goal,
         "hours_left": [left.hours_left.low, left.hours_left.mid, left.hours_left.high] if left is not None else None,
         "cost_left_usd": [cost.low, cost.mid, cost.high] if cost is not None else None,
-        "binding": _binding(ahead.binding),
+        "binding": _binding(ahead.binding.cap) if ahead.binding is not None else None,
         "runway_s": _runway_s(ahead.binding),
         "ceiling_in_s": hit.met.after_ns / NS_PER_S if hit is not None else None,
         "ceiling_at_tokens": hit.tokens_total if hit is not None else None,
@@ -315,10 +313,8 @@ def _usd(micros: int | None) -> float | None:
     return micros / MICROS_PER_USD if micros is not None else None
 
 
-def _binding(cap: Binding | None) -> dict[str, Any] | None:
+def _binding(cap: Cap) -> dict[str, Any]:
     """The ceiling that is hit first: the run's own, or that of a group of the run, with all that group's spend."""
-    if cap is None:
-        return None
     return {
         "scope": cap.scope,
         "ceiling_usd": _usd(cap.ceiling_usd_micros),
@@ -336,9 +332,9 @@ def _command_ceiling(run: Run) -> dict[str, Any] | None:
     return {"scope": cap.scope, "ceiling_usd": ceiling, "spend_usd": spend}
 
 
-def _runway_s(cap: Binding | None) -> float | None:
+def _runway_s(bound: Binding | None) -> float | None:
     """Until its halt, which comes before the ceiling by what is reserved for it then: as a budget's `reached_in_s`."""
-    return None if cap is None or cap.after_ns is None else cap.after_ns / NS_PER_S
+    return None if bound is None or bound.met is None else bound.met.after_ns / NS_PER_S
 
 
 def _hold(managed: ManagedRun, at: MonoNs) -> Mapping[str, Any] | None:

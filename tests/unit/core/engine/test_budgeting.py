@@ -293,7 +293,7 @@ def test_the_ceiling_that_is_hit_first_is_the_one_that_binds() -> None:
     play(node, tick(1), tick(30))
     cap = binding_ceiling(node.runs[ONE], at(0))
     assert cap is not None
-    assert cap.scope == "run:llama"
+    assert cap.cap.scope == "run:llama"
     assert run_status(node.runs[ONE], at(30))["binding"]["scope"] == "run:llama"
     other = run_status(node.runs[OTHER], at(30))
     assert other["binding"] == {

@@ -366,23 +366,26 @@ def test_each_view_says_the_same_time_until_the_ceiling(ceiling: str) -> None:
 def test_of_a_group_each_run_says_the_time_that_the_group_has() -> None:
     node = started("0.30")
     trained(node, range(1, 17), 0)
-    group = Cap("node", usd("0.2"), usd("0.1"), usd("0.02"), PRICE, growth=ReserveGrowth(20 * NS_PER_S))
+    group = Cap("node", usd("0.2"), usd("0.1"), usd("0.02"), PRICE, growths=(ReserveGrowth(20 * NS_PER_S),))
     node.runs["llama"].run.set_caps((group,))
     bound = binding_ceiling(node.runs["llama"], at(16.25))
     assert bound is not None
-    assert (bound.scope, bound.after_ns) == ("node", 60 * NS_PER_S), "not by this run's own growth, which is less"
+    assert bound.met is not None
+    assert (bound.cap.scope, bound.met.after_ns) == ("node", 60 * NS_PER_S), (
+        "not by this run's own growth, which is less"
+    )
 
 
 def test_the_room_is_what_is_left_when_the_reserve_has_grown() -> None:
     """Ten seconds at a tenth of a cent."""
-    bound = Binding(usd("0.3"), usd("0.1"), usd("0.02"), PRICE, "run:llama", growth=ReserveGrowth(10 * NS_PER_S))
-    assert bound.room_usd_micros == usd("0.27")
+    cap = Cap("run:llama", usd("0.3"), usd("0.1"), usd("0.02"), PRICE, growths=(ReserveGrowth(10 * NS_PER_S),))
+    assert Binding(cap, PRICE, cap.met(), is_own=True).spend_max_usd_micros == usd("0.27")
 
 
 def test_of_a_group_those_alone_let_the_reserve_grow_who_pay() -> None:
     node = started("0.30")
     trained(node, range(1, 17), 0)
     budget = ScopedBudget(parse_scope("node"), usd(1), "x")
-    assert standing(node, budget, at(16.25)).growth.most_ns == 14_750_000_000
+    assert [one.most_ns for one in standing(node, budget, at(16.25)).growths] == [14_750_000_000]
     node.runs["llama"].is_separate = True
-    assert standing(node, budget, at(16.25)).growth.most_ns == 0
+    assert standing(node, budget, at(16.25)).growths == ()

@@ -114,7 +114,9 @@ class Schedule:
     def is_near(self, at: int) -> bool:
         """The ceiling, or the end of a grace. Before that, nothing depends on the grid."""
         if not self.halted():
-            return any(cap.hours_left * 3600 < 20 for cap in self.node.budgets.caps)
+            return any(
+                (met := cap.met()) is not None and met.after_ns < 20 * NS_PER_S for cap in self.node.budgets.caps
+            )
         incidents = [self.node.runs[name].incident for name in self.halted()]
         ends = [one.halt.deadline for one in incidents if one is not None and one.halt.deadline is not None]
         return min([*ends, *self.ending.values()], default=at) <= at + COARSE_NS

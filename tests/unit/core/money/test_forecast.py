@@ -6,10 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, DurationNs, UsdMicros
-from governor.core.money.ceiling_forecast import Met, ReserveGrowth, ceiling_hit
+from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, DurationNs, UsdMicros, usd
+from governor.core.money.budgets import Cap
+from governor.core.money.ceiling_forecast import CeilingHit, Met, ReserveGrowth, ceiling_hit
 from governor.core.money.expected import rate_of
-from governor.core.money.forecast import RECENT_WINDOWS, WINDOWS_MIN, autoregressive, forecast, speed_of
+from governor.core.money.forecast import RECENT_WINDOWS, WINDOWS_MIN, Speed, autoregressive, forecast, speed_of
 from governor.core.money.token_windows import Window
 from tests.sim.forecasts import CHANCES, CORRELATIONS, FUTURES, Saver, coverage, met_coverage, windows
 
@@ -116,23 +117,23 @@ def test_a_moment_behind_saves_is_the_middle_of_where_it_may_be() -> None:
 def test_whether_the_ceiling_comes_first_is_said_where_all_of_the_interval_agrees() -> None:
     """Windows of a million tokens in 900 to 1,100 s: 7.2 of them in the two hours until the ceiling."""
     speed = speed_of(windows([900.0, 1_100.0] * 5))
-    low, high = hit(speed=speed).tokens_between  # type: ignore[attr-defined]
-    total = hit(speed=speed).tokens_total  # type: ignore[attr-defined]
+    low, high = hit(speed=speed).tokens_between
+    total = hit(speed=speed).tokens_total
     assert 10 * MTOK < low < total < high < 20 * MTOK
     assert total == pytest.approx(17.2 * MTOK)
     goals = [low, low + 1, high, high + 1]
-    assert [hit(speed=speed, tokens_goal=goal).before_end for goal in goals] == [  # type: ignore[attr-defined]
+    assert [hit(speed=speed, tokens_goal=goal).before_end for goal in goals] == [
         False, None, None, True,
     ]  # fmt: skip
-    assert hit(speed=speed, tokens_goal=None).before_end is None  # type: ignore[attr-defined]
+    assert hit(speed=speed, tokens_goal=None).before_end is None
 
 
 def test_windows_that_say_nothing_give_a_middle_and_no_interval() -> None:
     speed = speed_of(windows([1.0, 1_000.0, 1.0]))
-    assert hit(speed=speed).tokens_between is None  # type: ignore[attr-defined]
-    assert hit(speed=speed).tokens_total is not None  # type: ignore[attr-defined]
-    assert hit(speed=speed_of(windows([9.0, 9.0]))).tokens_total == 17_200_000  # type: ignore[attr-defined]
-    assert hit(speed=speed_of(windows([0.0] * 5))).tokens_total == 17_200_000  # type: ignore[attr-defined]
+    assert hit(speed=speed).tokens_between is None
+    assert hit(speed=speed).tokens_total is not None
+    assert hit(speed=speed_of(windows([9.0, 9.0]))).tokens_total == 17_200_000
+    assert hit(speed=speed_of(windows([0.0] * 5))).tokens_total == 17_200_000
     exact = hit(speed=speed_of(windows([1_000.0] * 10)), room_usd_micros=0)
     assert exact.tokens_between == (10 * MTOK, 10 * MTOK)  # type: ignore[attr-defined]
 
@@ -147,46 +148,43 @@ def test_more_windows_take_longer_at_both_ends() -> None:
                 assert one.low <= more.low  # type: ignore[operator]
 
 
-def hit(**change: object) -> object:
-    given = {
-        "room_usd_micros": 30_000_000,
-        "rate_usd_micros_per_hour": UsdMicros(15_000_000),
-        "tokens_total": 10 * MTOK,
-        "speed": None,
-        "tokens_per_s": 1000.0,
-        "tokens_goal": 20 * MTOK,
-        "growth": ReserveGrowth(),
-        **change,
-    }
-    return ceiling_hit(**given)  # type: ignore[arg-type]
+def hit(
+    *,
+    room_usd_micros: int = 30_000_000,
+    speed: Speed | None = None,
+    tokens_per_s: float | None = 1000.0,
+    tokens_goal: int | None = 20 * MTOK,
+) -> CeilingHit:
+    met = ReserveGrowth().met(room_usd_micros, 15_000_000)
+    return ceiling_hit(met, tokens_total=10 * MTOK, speed=speed, tokens_per_s=tokens_per_s, tokens_goal=tokens_goal)
 
 
 def test_the_ceiling_is_met_when_spend_and_reserve_reach_it() -> None:
     told = hit()
     assert told is not None
-    assert told.met.after_ns == 2 * NS_PER_HOUR  # type: ignore[attr-defined]  # $30 of room at $15/h.
-    assert told.tokens_total == 10 * MTOK + 7_200_000  # type: ignore[attr-defined]
-    assert told.before_end is True  # type: ignore[attr-defined]
+    assert told.met.after_ns == 2 * NS_PER_HOUR  # $30 of room at $15/h.
+    assert told.tokens_total == 10 * MTOK + 7_200_000
+    assert told.before_end is True
 
 
 def test_a_run_that_ends_before_its_ceiling_says_so() -> None:
-    assert hit(tokens_goal=12 * MTOK).before_end is False  # type: ignore[attr-defined]
-    assert hit(tokens_goal=None).before_end is None  # type: ignore[attr-defined]
-    assert hit(tokens_per_s=None).tokens_total is None  # type: ignore[attr-defined]
+    assert hit(tokens_goal=12 * MTOK).before_end is False
+    assert hit(tokens_goal=None).before_end is None
+    assert hit(tokens_per_s=None).tokens_total is None
 
 
 def test_past_the_ceiling_is_now_and_nothing_spent_is_never() -> None:
-    assert hit(room_usd_micros=-9_000_000).met.after_ns == 0  # type: ignore[attr-defined]
-    assert hit(rate_usd_micros_per_hour=UsdMicros(0)) is None
+    assert hit(room_usd_micros=-9_000_000).met.after_ns == 0
+    assert Cap("run:a", usd(3), usd(1), rate_usd_micros_per_hour=UsdMicros(0)).met() is None
 
 
 @pytest.mark.parametrize("speed", [4e306, 1.7e308, 2.0**63])
 def test_a_speed_that_is_none_tells_no_count_of_tokens(speed: float) -> None:
     """Step times come from frames, and may be as small as a float can say."""
     told = hit(tokens_per_s=speed)
-    assert told.met.after_ns == 2 * NS_PER_HOUR  # type: ignore[attr-defined]
-    assert told.tokens_total is None  # type: ignore[attr-defined]
-    assert told.before_end is False  # type: ignore[attr-defined]
+    assert told.met.after_ns == 2 * NS_PER_HOUR
+    assert told.tokens_total is None
+    assert told.before_end is False
 
 
 def paused(pause_s: int, paid_s: int) -> Window:
@@ -228,8 +226,8 @@ def test_a_windows_rate_is_that_of_its_training() -> None:
 
 def test_a_reserve_that_grows_takes_half_of_the_room_at_most() -> None:
     """$30 of room at $15/h are two hours. What is added to spend and reserve alike meets it in half of that."""
-    assert hit(growth=ReserveGrowth(NS_PER_HOUR // 2)).met.after_ns == 3 * NS_PER_HOUR // 2  # type: ignore[attr-defined]
-    assert hit(growth=ReserveGrowth(10 * NS_PER_HOUR)).met.after_ns == NS_PER_HOUR  # type: ignore[attr-defined]
+    assert ReserveGrowth(NS_PER_HOUR // 2).met(30_000_000, 15_000_000).after_ns == 3 * NS_PER_HOUR // 2
+    assert ReserveGrowth(10 * NS_PER_HOUR).met(30_000_000, 15_000_000).after_ns == NS_PER_HOUR
 
 
 def test_a_start_that_was_dearer_than_the_training_is_paid_for_no_longer_than_it_took() -> None:

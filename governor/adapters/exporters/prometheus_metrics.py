@@ -265,7 +265,7 @@ METRICS: Final = (
          "Of its time, what nothing is charged for as no price was known; its spend and its waste are at least what is "
          "told then, and its all-in price is absent.",
          lambda run: run.prices.unpriced_ns / NS_PER_S),
-    _run("costgov_run_time_left_seconds", "gauge", "To the last token, from the recent windows; absent without a goal.",
+    _run("costgov_run_time_left_seconds", "gauge", "To the last token, as of the last step; absent without a goal.",
          lambda run: run.left.hours_left.mid * 3600 if run.left is not None else None),
     _run("costgov_run_cost_left_usd", "gauge", "To the last token, at the present rate; absent without a price.",
          lambda run: run.cost_left.mid if run.cost_left is not None else None),

@@ -13,7 +13,7 @@ from governor.core.base.units import NS_PER_DAY, BootNs, MonoNs, UsdMicros, Wall
 from governor.core.halt.incident import Incident, LeftLaunch
 from governor.core.money.ceiling_forecast import CeilingReport
 from governor.core.money.charges import Charge
-from governor.core.money.forecast import RECENT_WINDOWS, Forecast, Speed
+from governor.core.money.forecast import RECENT_WINDOWS, Speed
 from governor.core.money.spend_marks import Marks
 from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.money.waste import SpendSplit
@@ -108,7 +108,6 @@ class RunMoney:
     first_line: tuple[int, int] | None = None
     marks: Marks = field(default_factory=Marks)  # What it had spent lately, moment by moment.
     windows: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
-    forecast: Forecast | None = None  # As of the last window's end.
     speed: Speed | None = None
     # The largest checkpoint that left the region. The reserve for a halt's checkpoint depends on it.
     checkpoint_bytes_max: int = 0

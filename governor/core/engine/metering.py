@@ -11,7 +11,7 @@ from governor.core.engine.launched_command import is_its
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, make_past, payer_of
 from governor.core.engine.node_journal import persist
-from governor.core.engine.run_forecast import plan_of, tokens_goal
+from governor.core.engine.run_forecast import plan_of
 from governor.core.engine.spent.marks import worth_at
 from governor.core.events.effects import Effect, Record
 from governor.core.events.inputs import Step, Tick
@@ -337,10 +337,7 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
     if window is None:
         return
     managed.money.windows.append(window)
-    goal, speed = tokens_goal(managed), speed_of(managed.money.windows, managed.history.meter.began_tokens)
-    managed.money.speed = speed
-    # Lost tokens are trained again before there is progress. This takes and costs as much as the first time.
-    managed.money.forecast = speed.ahead(goal - run.tokens_total) if goal is not None and speed is not None else None
+    managed.money.speed = speed_of(managed.money.windows, managed.history.meter.began_tokens)
     row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(managed)))
     node.windows_uncommitted.append(Record("window", run.run, None, row))
 

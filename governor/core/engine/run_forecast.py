@@ -56,7 +56,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """None is unknown: no window yet, no goal, no price, no ceiling. `left` is as of the last window's end."""
+    """None is unknown: no window yet, no goal, no price, no ceiling. `left` is as of the last step."""
 
     tokens_goal: int | None
     left: Forecast | None
@@ -158,22 +158,18 @@ def binding_ceiling(managed: ManagedRun, at: MonoNs) -> Binding | None:
 
 
 def forecast_of(managed: ManagedRun, goal: int | None) -> Forecast | None:
-    """What is left, as of the last window's end; before the first one closes, as of the last step.
+    """What is left, as of the last step. None without a goal, and before the second step says how fast it trains.
 
-    None without a goal, and before the second step says how fast it trains.
+    Lost tokens are trained again before there is progress. This takes and costs as much as the first time.
     """
-    meter, left = managed.history.meter, managed.money.forecast
+    meter, speed = managed.history.meter, managed.money.speed
     if goal is None or meter is None:
         return None
-    goal = _metered_goal(managed, goal)
-    if not managed.money.windows:
+    left = max(0, _metered_goal(managed, goal) - meter.last_total)
+    if speed is None:
         begun = meter.open_window  # Begun with it, so that a start in it is left out.
-        return forecast([begun], max(0, goal - meter.last_total), begun.from_tokens)
-    tokens_left = max(0, goal - meter.from_tokens)
-    # A goal that changed since that window closed counts from now on, not from the next window's end.
-    if left is not None and left.tokens_left == tokens_left:
-        return left
-    return forecast(managed.money.windows, tokens_left, meter.began_tokens)
+        return forecast([begun], left, begun.from_tokens)
+    return speed.ahead(left)
 
 
 def hit_of(managed: ManagedRun, bound: Binding, goal: int | None) -> CeilingHit | None:
@@ -281,20 +277,20 @@ def _landing(managed: ManagedRun, bound: Binding, goal: int | None) -> _Landing 
     """Forecast from the windows' time, at the present rate. None without an interval.
 
     The lower end waits for a window at that rate: what a neighbour paid for a minute ago may be the run's for a minute.
+    It waits for the end of a slow one, too: until then its time is a part of what was left when it began.
     """
-    left, meter = forecast_of(managed, goal), managed.history.meter
-    if goal is None or left is None or meter is None or not managed.money.windows:
+    left, meter, speed = forecast_of(managed, goal), managed.history.meter, managed.money.speed
+    if goal is None or left is None or meter is None or speed is None:
         return None
     hours = left.hours_left
     if hours.low is None or hours.high is None:
         return None
     rate, spent = bound.rate_usd_micros_per_hour, bound.cap.spend_usd_micros
-    # It is as of the last window's end, so the time since then is subtracted.
-    since = meter.open_window.paid_ns / NS_PER_HOUR
-    low, mid, high = (max(0.0, value - since) for value in (hours.low, hours.mid, hours.high))
+    at_window = speed.ahead(goal - meter.from_tokens).hours_left.low or 0.0
+    low = min(hours.low, max(0.0, at_window - meter.open_window.paid_ns / NS_PER_HOUR))
     seen = rate_of(managed.money.windows[-1]) if bound.is_own else None
     low_rate = rate if seen is None else min(rate, seen)
-    return _Landing(goal, spent + low * low_rate, spent + mid * rate, spent + high * rate)
+    return _Landing(goal, spent + low * low_rate, spent + hours.mid * rate, spent + hours.high * rate)
 
 
 def _is_due(bound: Binding, landing: _Landing | None) -> bool:

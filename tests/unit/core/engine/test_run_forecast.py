@@ -229,7 +229,7 @@ def test_a_step_that_took_no_time_at_all_stops_no_tick() -> None:
     told = run_status(node.runs["llama"], at(5))
     assert (told["ceiling_at_tokens"], told["ceiling_before_end"]) == (None, False)
     left, pace, _ = shown(node, 5)
-    assert left == "llama: 6m 36s and $10.82 left to 100,000,000 tokens"
+    assert left == "llama: 6m 35s and $10.79 left to 100,000,000 tokens"
     assert pace.startswith("llama: the last 1,000,000 tokens took 4.0s, 250,000 tokens/s, $0.1")
     exporter = SnapshotCollector()
     exporter.snapshot = take_snapshot(node, at(5), GovernorHealth(), LagReading(), "")
@@ -339,7 +339,8 @@ def test_a_run_that_saves_is_told_between_which_moments_its_ceiling_is_met() -> 
 def test_time_for_which_nobody_paid_is_no_progress_towards_the_goal() -> None:
     """The first launch ends with its 16th step. The next begins 100 s later: 96M tokens are left, which take 384 s.
 
-    It has paid for 16.25 s and for 2.25 s, at a tenth of a cent. Of the 384 s those 2.25 after step 16 are gone.
+    It has paid for 16.25 s and for 2.25 s, at a tenth of a cent. Two steps of the 384 s are gone, or all of
+    the 2.25 s if they were only slow.
     """
     node = ceiling.started("0.60")
     assert ceiling.trained(node, range(1, 17), 0) == []
@@ -354,4 +355,4 @@ def test_time_for_which_nobody_paid_is_no_progress_towards_the_goal() -> None:
         play(node, ceiling.a_tick(when), a_step(number, when=when, attempt_step=number - 16, step_s=1.0, **told))
     ceiling.with_ceiling(node, "0.30")
     [text] = ceiling.said(play(node, ceiling.a_tick(118.25)))
-    assert text.endswith("by which $0.4002 would be spent")
+    assert text.endswith("by which $0.4005 ($0.4002 to $0.4005) would be spent")

@@ -16,6 +16,7 @@ from governor.core.rules.trigger import FOREVER, Key, Trigger
 from governor.core.runs.state import Run
 
 SAMPLES: Final = 60  # A window moves by a sixtieth.
+PLAN: Final = "usd_per_mtok"  # The key of [expected].
 
 
 @dataclass(slots=True)
@@ -101,12 +102,13 @@ class UsdPerMtok(Trigger):
             return QUIET
         return firing(
             "tokens_dear",
-            f"1M tokens cost {per_mtok_text(shown)} over the last {format_duration(self._window_ns)}, "
-            f"{float(above) + 1:.2f} times the expected {per_mtok_text(self._expected)}",
-            {
-                "usd_micros_per_mtok": shown,
+            f"1M tokens cost {per_mtok_text(shown)} over the last {format_duration(self._window_ns)}, with its pauses, "
+            f"{float(above) + 1:.2f} times the {per_mtok_text(self._expected)} of [expected] {PLAN}",
+            {  # An incident's own price and drift are of token windows: these are of a time, and have other names.
+                "usd_micros_per_mtok_of_time": shown,
+                "expected_by": PLAN,
                 "expected_usd_micros_per_mtok": self._expected,
-                "drift_frac": float(above),
+                "times_expected": float(above) + 1,
                 "times": self._times,
                 "window_s": self._window_ns / NS_PER_S,
                 "tokens": tokens - from_tokens,

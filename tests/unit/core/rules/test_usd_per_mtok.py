@@ -1,0 +1,47 @@
+"""What the verdict of dear tokens has for evidence, beside the figures of its own incident."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from governor.core.base.policy import Expected
+from governor.core.base.units import MTOK, NS_PER_S, DurationNs
+from governor.core.engine.incident_json import incident_snapshot
+from governor.core.engine.node import Node
+from governor.core.views.status import run_status
+from tests.unit.core.engine.test_ceiling_forecast import a_tick, started
+from tests.unit.core.engine.test_step import a_step, at, play, rule
+
+
+def halted_for_its_pauses() -> tuple[Node, int]:
+    """A quarter of a million tokens a second at $3.60/h, as planned ($0.004); of each 100 s, 46 are a pause."""
+    node = started("1000", tokens=1000 * MTOK)
+    managed = node.runs["llama"]
+    params = {"times": 1.5, "window": DurationNs(60 * NS_PER_S), "warmup_time": DurationNs(0)}
+    rules = (rule("usd_per_mtok", params=params),)
+    managed.judge_by(replace(managed.policy, rules=rules, expected=Expected(usd_micros_per_mtok=4_000)))
+    number = 0
+    for second in range(1, 1000):
+        play(node, a_tick(second))
+        if second % 100 < 55:
+            number += 1
+            play(node, a_step(number, when=second, tokens=MTOK // 4, tokens_total=number * MTOK // 4))
+        if managed.incident is not None:
+            return node, second
+    raise AssertionError("not halted")
+
+
+def test_its_evidence_has_no_name_of_another_figure() -> None:
+    """Of a minute 20 s were a pause, so it cost 1.5 times the plan, while each window is on plan."""
+    node, second = halted_for_its_pauses()
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    told = incident_snapshot(node, incident)
+    status = run_status(node.runs["llama"], at(second))
+    assert (told["usd_micros_per_mtok"], status["drift_frac"]) == (4_000, 0.0)
+    assert {name: told["evidence"][name] for name in ("usd_micros_per_mtok_of_time", "times_expected")} == {
+        "usd_micros_per_mtok_of_time": 6_000,
+        "times_expected": 1.5,
+    }
+    assert not {*told["evidence"]} & {*told, *status}
+    assert (told["evidence"]["expected_by"], told["evidence"]["expected_usd_micros_per_mtok"]) == ("usd_per_mtok", 4000)

@@ -18,9 +18,8 @@ from governor.core.base.units import (
     day_of,
     format_usd,
 )
-from governor.core.engine.budgeting import spent
 from governor.core.engine.charging import checkpoint_reserve
-from governor.core.engine.command.ceilings import ceiling_run
+from governor.core.engine.command.ceilings import ceiling_run, spent
 from governor.core.engine.halt_plan import FIXED_POINT_MAX, halt_times, lasts_ns
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node

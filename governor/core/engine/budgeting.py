@@ -67,7 +67,7 @@ def apply(node: Node, at: MonoNs) -> list[Effect]:
 
 def standing(node: Node, budget: ScopedBudget, at: MonoNs) -> Cap:
     """What the scope has spent by this node's ledger, and what halting all its runs may cost now."""
-    return _standing(node, budget, [one for one in node.runs.values() if _covers(budget.scope, one)], at)
+    return _standing(node, budget, [one for one in node.runs.values() if ceilings.covers(budget.scope, one)], at)
 
 
 def _standing(node: Node, budget: ScopedBudget, covered: Iterable[ManagedRun], at: MonoNs) -> Cap:
@@ -76,7 +76,7 @@ def _standing(node: Node, budget: ScopedBudget, covered: Iterable[ManagedRun], a
         covered = {one.run.run: one for one in (*covered, *ceilings.others(node, scope.name))}.values()
     members = _members(node, covered)
     if node.ledger.usd_micros_per_hour is None:
-        return Cap(scope.text, budget.ceiling_usd_micros, spent(node, scope, at))
+        return Cap(scope.text, budget.ceiling_usd_micros, ceilings.spent(node, scope, at))
     rate = _rate(node, scope, members)
     # The whole machine is paid for until the last member is gone, however few ranks each has.
     lasts = lasts_ns(budget.ceiling_usd_micros, rate)
@@ -94,7 +94,7 @@ def _standing(node: Node, budget: ScopedBudget, covered: Iterable[ManagedRun], a
         replace(reserve_growth(managed, at, lasts), behind_ns=max(0, longest - bound_ns))
         for managed, bound_ns in zip(members, bounds, strict=True)
     )
-    spend = spent(node, scope, at)
+    spend = ceilings.spent(node, scope, at)
     return Cap(scope.text, budget.ceiling_usd_micros, spend, held, UsdMicros(rate or 0), to_reset, growths)
 
 
@@ -132,27 +132,6 @@ def _of_command(node: Node, at: MonoNs) -> dict[str, Cap]:
         if alone != (usd_micros, cap.spend_usd_micros, cap.rate_usd_micros_per_hour):
             caps[name] = cap
     return caps
-
-
-def spent(node: Node, scope: Scope, at: MonoNs) -> UsdMicros:
-    groups = node.ledger.groups
-    match scope.kind:
-        case ScopeKind.RUN:
-            return ceilings.counted(node, scope.name)
-        case ScopeKind.DAY:
-            return UsdMicros(groups.of_day(node.wall(at)))
-        case ScopeKind.NODE:
-            return UsdMicros(groups.node_usd_micros)
-        case _:
-            # A command's stand-in spends what the counters still have as unallocated.
-            standing_in = [one for one in node.runs.values() if one.is_unattached and _covers(scope, one)]
-            unclaimed = sum(ceilings.unclaimed(node, managed) for managed in standing_in)
-            return UsdMicros(groups.of_key(scope.text) + unclaimed)
-
-
-def _covers(scope: Scope, managed: ManagedRun) -> bool:
-    run = managed.run
-    return scope.covers(run.run, run.stage, run.labels)
 
 
 def _spends(managed: ManagedRun) -> bool:
@@ -218,7 +197,7 @@ def note_overrun(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     group = incident.evidence.get("scope", own) if incident.trigger == "budget" else own
     budget = next((budget for budget in node.budgets.of_groups() if budget.scope.text == group), None)
     if budget is not None:
-        spend = spent(node, budget.scope, at)
+        spend = ceilings.spent(node, budget.scope, at)
         caps.append(Cap(group, budget.ceiling_usd_micros, spend, rate_usd_micros_per_hour=rate))
     for cap in (cap for cap in managed.run.caps if cap.scope.startswith("run:")):  # The launched command's.
         caps.append(replace(cap, spend_usd_micros=ceilings.counted(node, cap.scope.removeprefix("run:"))))

@@ -10,7 +10,7 @@ The ledger keeps the sum by the command's name (`RunSpend.count_to`), because th
 
 from __future__ import annotations
 
-from governor.core.base.units import UsdMicros
+from governor.core.base.units import MonoNs, UsdMicros
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.inputs import CommandLaunched
@@ -110,3 +110,25 @@ def _counts_others(node: Node, name: str) -> bool:
 def _counts_to_name(node: Node, managed: ManagedRun) -> bool:
     part = node.ledger.book.runs.part_of(managed.run.run)
     return part is not None and node.command is not None and part[0] == node.command.run and not managed.is_separate
+
+
+def spent(node: Node, scope: Scope, at: MonoNs) -> UsdMicros:
+    """By this node's ledger."""
+    groups = node.ledger.groups
+    match scope.kind:
+        case ScopeKind.RUN:
+            return counted(node, scope.name)
+        case ScopeKind.DAY:
+            return UsdMicros(groups.of_day(node.wall(at)))
+        case ScopeKind.NODE:
+            return UsdMicros(groups.node_usd_micros)
+        case _:
+            # A command's stand-in spends what the counters still have as unallocated.
+            standing_in = [one for one in node.runs.values() if one.is_unattached and covers(scope, one)]
+            unclaimed = sum(unclaimed(node, managed) for managed in standing_in)
+            return UsdMicros(groups.of_key(scope.text) + unclaimed)
+
+
+def covers(scope: Scope, managed: ManagedRun) -> bool:
+    run = managed.run
+    return scope.covers(run.run, run.stage, run.labels)

@@ -16,7 +16,7 @@ from governor.cli.cost.stages import table_text
 from governor.core.alerts.catalogue import of_alarm, of_incident
 from governor.core.base.units import MonoNs, WallNs
 from governor.core.engine.incidents import persist_incident
-from governor.core.money.reports.stage_table import StageRow
+from governor.core.money.reports.stage_row import StageRow
 from governor.core.rules.expression_variables import VARIABLES
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.views.status import run_status

@@ -33,7 +33,8 @@ from governor.core.money.reports.cost import (
     exact_usd,
     whole_cents,
 )
-from governor.core.money.reports.stage_table import StageRow, StageTally, total_of
+from governor.core.money.reports.stage_row import StageRow, total_of
+from governor.core.money.reports.stage_table import StageTally
 from governor.core.money.token_price import whole_micros
 from governor.core.money.waste import WASTE
 from governor.text.screen import Screen, screen_of, shown_lines

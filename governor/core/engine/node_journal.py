@@ -95,8 +95,6 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "hold_until": managed.history.hold_until,
         "hold_reason": managed.history.hold_reason,
         "halts_wall": list(managed.history.halts_wall),
-        "checkpoint_bytes_max": managed.money.checkpoint_bytes_max,
-        "checkpoints_charged": list(managed.money.checkpoints_reported),
         **_one_offs_row(managed),
         "ceilings_told": {scope: told.row() for scope, told in managed.reported.ceilings.items()},
         "plan": plan_row(plan_of(managed)),  # Windows have it too, but the first may be hours away.
@@ -111,7 +109,10 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
 
 def _one_offs_row(managed: ManagedRun) -> Mapping[str, Any]:
     own, unweighed = managed.history.one_offs, managed.money.unweighed
-    row: dict[str, Any] = {}
+    row: dict[str, Any] = {
+        "checkpoint_bytes_max": managed.money.checkpoint_bytes_max,
+        "checkpoints_charged": list(managed.money.checkpoints_reported),
+    }
     if own.usd_micros:
         row["one_offs"] = [own.usd_micros, own.checkpoints_usd_micros, own.unseen_usd_micros]
     return row | ({"unweighed": {name: one.row() for name, one in unweighed.items()}} if unweighed else {})

@@ -166,10 +166,10 @@ def forecast_of(managed: ManagedRun, goal: int | None) -> Forecast | None:
     if goal is None or meter is None:
         return None
     left = max(0, _metered_goal(managed, goal) - meter.last_total)
-    if speed is None:
+    if not managed.money.windows:
         begun = meter.open_window  # Begun with it, so that a start in it is left out.
         return forecast([begun], left, begun.from_tokens)
-    return speed.ahead(left)
+    return speed.ahead(left) if speed is not None else None
 
 
 def hit_of(managed: ManagedRun, bound: Binding, goal: int | None) -> CeilingHit | None:
@@ -286,7 +286,7 @@ def _landing(managed: ManagedRun, bound: Binding, goal: int | None) -> _Landing 
     if hours.low is None or hours.high is None:
         return None
     rate, spent = bound.rate_usd_micros_per_hour, bound.cap.spend_usd_micros
-    at_window = speed.ahead(goal - meter.from_tokens).hours_left.low or 0.0
+    at_window = speed.ahead(_metered_goal(managed, goal) - meter.from_tokens).hours_left.low or 0.0
     low = min(hours.low, max(0.0, at_window - meter.open_window.paid_ns / NS_PER_HOUR))
     seen = rate_of(managed.money.windows[-1]) if bound.is_own else None
     low_rate = rate if seen is None else min(rate, seen)

@@ -17,6 +17,7 @@ from governor.core.money.charges import LineKind, Unit
 from governor.core.money.expected import ExpectedCost, WindowRow, rate_of
 from governor.core.money.forecast import RECENT_WINDOWS, forecast
 from governor.core.money.reports.cost import NO_STAGE, UNALLOCATED_ROW, Sum, stage_of
+from governor.core.money.reports.stage_row import StageRow, added, sum_of_known
 from governor.core.money.steady import SteadySum
 from governor.core.money.token_price import drift, over, per_mtok
 from governor.core.money.token_windows import TokenMeter, Window
@@ -67,46 +68,6 @@ class _Share:
         if plan.tokens_per_s:
             self.timed_tokens += tokens
             self.planned_s += tokens / plan.tokens_per_s
-
-
-@dataclass(frozen=True, slots=True)
-class StageRow:
-    """One stage, or the total. None is unknown: no windows, no plan, no ceiling, or no meaning across stages."""
-
-    stage: str
-    runs: int
-    node_ns: int
-    tokens: int
-    expected_usd_micros: int | None  # By the all-in price, as what was spent is; see `is_expected_steady`.
-    is_expected_steady: bool  # Some of its tokens have no planned all-in price, so this is by the steady one.
-    expected_per_mtok: Fraction | None  # Micro-dollars, while it trains.
-    actual_usd_micros: int
-    per_mtok_useful: Fraction | None  # All money over the tokens of progress: those trained twice count once.
-    per_mtok_steady: Fraction | None
-    drift: Fraction | None  # Of the steady price from the expected one.
-    per_mtok_all_in: Fraction | None  # All money over all trained tokens, those that were trained twice included.
-    expected_per_mtok_all_in: Fraction | None
-    drift_all_in: Fraction | None
-    expected_tokens_per_s: float | None
-    tokens_per_s: float | None  # Of all tokens trained, without the starts of attempts.
-    wasted_tokens: int
-    # In all. Where causes are unknown: of tokens trained twice alone. None: nobody has reported, so nobody knows.
-    wasted_usd_micros: int | None
-    wasted_by_cause: dict[str, int] | None  # None: unknown, of part of the money at least.
-    ceiling_usd_micros: int | None
-    used: Fraction | None  # Of the ceilings.
-    burn_rate: Fraction | None
-    lands_at_usd_micros: int | None
-    # Not in `tokens`: of windows that are no longer stored. The cost of a million is unknown then.
-    untold_tokens: int
-    # Of `tokens`: trained while no price was known. The cost of all tokens is unknown then.
-    unpriced_tokens: int
-    # Time without a price. The cost of all tokens is unknown then, and the waste is at least what is told.
-    unpriced_ns: int
-    # Of windows without a planned price, in a stage where others have one.
-    unplanned_tokens: int
-    unlimited_runs: int  # Without a ceiling, in a stage where others have one.
-    reconstructed_usd_micros: int
 
 
 class StageTally:
@@ -258,7 +219,7 @@ class StageTally:
             expected_tokens_per_s=timed_tokens / planned_s if planned_s else None,
             tokens_per_s=steady_tokens * NS_PER_S / steady_ns if steady_ns and steady_tokens else None,
             wasted_tokens=wasted,
-            wasted_usd_micros=_sum_of_known(_wasted_usd_micros(share) for share in shares),
+            wasted_usd_micros=sum_of_known(_wasted_usd_micros(share) for share in shares),
             wasted_by_cause=_by_cause(shares),
             ceiling_usd_micros=ceiling if limited else None,
             used=Fraction(counted, ceiling) if ceiling and whole else None,
@@ -281,11 +242,6 @@ def _wasted_usd_micros(share: _Share) -> int | None:
     if share.split is not None:
         return sum(wasted_of(share.split).values())
     return share.wasted_usd_micros if share.tokens or share.wasted_tokens else None
-
-
-def _sum_of_known(amounts: Iterable[int | None]) -> int | None:
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if known else None
 
 
 def _steady(shares: Iterable[_Share]) -> list[tuple[int, Fraction, int | None]]:
@@ -313,11 +269,7 @@ def _drift(shares: Iterable[_Share]) -> Fraction | None:
 def _by_cause(shares: Iterable[_Share]) -> dict[str, int] | None:
     found = [share.split for share in shares if share.split is not None or share.usd_micros]
     known = [wasted_of(split) for split in found if split is not None and SpentOn.UNTOLD not in split]
-    return _added(known) if known and len(known) == len(found) else None
-
-
-def _added(known: list[dict[str, int]]) -> dict[str, int]:
-    return {cause: sum(one[cause] for one in known) for cause in known[0]}
+    return added(known) if known and len(known) == len(found) else None
 
 
 def _burn_rate(limited: Iterable[_Share]) -> Fraction | None:
@@ -361,48 +313,3 @@ def _landing(shares: Iterable[_Share]) -> int | None:
             return None
         total += round(left.hours_left.mid * (rate or 0.0))
     return total if trains else None
-
-
-def total_of(rows: Iterable[StageRow]) -> StageRow:
-    """All stages as one, without prices, speeds and rates: those of different stages have no common meaning."""
-    found = list(rows)
-    trained = [row for row in found if row.tokens]
-    expected = [row.expected_usd_micros for row in trained if row.expected_usd_micros is not None]
-    are_steady = {row.is_expected_steady for row in trained}  # Of two kinds there is no sum.
-    has_sum = len(expected) == len(trained) and len(are_steady) == 1
-    ceilings = [row.ceiling_usd_micros for row in found if row.ceiling_usd_micros is not None]
-    landings = [row.lands_at_usd_micros for row in trained if row.lands_at_usd_micros is not None]
-    spending = [row for row in found if row.stage != UNALLOCATED_ROW]  # Of nobody's money nothing is asked.
-    told = [row.wasted_by_cause for row in spending if row.wasted_by_cause is not None]
-    others = sum(row.actual_usd_micros for row in found if not row.tokens)
-    return StageRow(
-        stage="total",
-        runs=sum(row.runs for row in found),
-        node_ns=sum(row.node_ns for row in found),
-        tokens=sum(row.tokens for row in found),
-        expected_usd_micros=sum(expected) if has_sum else None,
-        is_expected_steady=has_sum and are_steady == {True},
-        expected_per_mtok=None,
-        actual_usd_micros=sum(row.actual_usd_micros for row in found),
-        per_mtok_useful=None,
-        per_mtok_steady=None,
-        drift=None,
-        per_mtok_all_in=None,
-        expected_per_mtok_all_in=None,
-        drift_all_in=None,
-        expected_tokens_per_s=None,
-        tokens_per_s=None,
-        wasted_tokens=sum(row.wasted_tokens for row in found),
-        wasted_usd_micros=_sum_of_known(row.wasted_usd_micros for row in found),
-        wasted_by_cause=_added(told) if told and len(told) == len(spending) else None,
-        ceiling_usd_micros=sum(ceilings) if ceilings else None,
-        used=None,
-        burn_rate=None,
-        lands_at_usd_micros=sum(landings) + others if landings and len(landings) == len(trained) else None,
-        untold_tokens=sum(row.untold_tokens for row in found),
-        unpriced_tokens=sum(row.unpriced_tokens for row in found),
-        unpriced_ns=sum(row.unpriced_ns for row in found),
-        unplanned_tokens=0,
-        unlimited_runs=0,
-        reconstructed_usd_micros=sum(row.reconstructed_usd_micros for row in found),
-    )

@@ -13,7 +13,8 @@ from governor.core.engine.node_journal import persist
 from governor.core.engine.run_forecast import outlook
 from governor.core.money.expected import ExpectedCost, WindowRow, row_of, window_row
 from governor.core.money.reports.cost import Sum
-from governor.core.money.reports.stage_table import StageRow, StageTally
+from governor.core.money.reports.stage_row import StageRow
+from governor.core.money.reports.stage_table import StageTally
 from governor.core.money.steady import steady_per_mtok
 from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.views.status import run_status

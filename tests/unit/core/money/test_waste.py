@@ -20,7 +20,8 @@ from governor.core.money.charges import Line, LineKind, Unit
 from governor.core.money.expected import ExpectedCost, WindowRow, row_of
 from governor.core.money.lines import Lines
 from governor.core.money.reports.cost import Sum
-from governor.core.money.reports.stage_table import StageRow, StageTally
+from governor.core.money.reports.stage_row import StageRow
+from governor.core.money.reports.stage_table import StageTally
 from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.money.waste import STAGES_MAX, WASTE, Seen, SpendSplit, SpentOn
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot

@@ -316,9 +316,14 @@ def _ends_before(managed: ManagedRun, hit: CeilingHit, at: MonoNs) -> bool:
 def _has_changed(
     told: CeilingReport, bound: Binding, goal: tuple[int | None, int | None], landing: _Landing | None
 ) -> bool:
-    """`goal`: in tokens and in steps, as they were set: an estimate moves with each step."""
+    """`goal`: in tokens and in steps, as they were set: an estimate moves with each step.
+
+    A goal that was not known is no other one: a trainer tells its steps when it attaches.
+    """
     fits = landing is not None and landing.high <= bound.spend_max_usd_micros
-    another = (told.ceiling_usd_micros, told.tokens_goal, told.steps_goal) != (bound.cap.ceiling_usd_micros, *goal)
+    was = (told.tokens_goal, told.steps_goal)
+    another = any(old is not None and old != new for old, new in zip(was, goal, strict=True))
+    another = another or told.ceiling_usd_micros != bound.cap.ceiling_usd_micros
     return fits or another or bound.rate_usd_micros_per_hour > FASTER * told.rate_usd_micros_per_hour
 
 

@@ -85,7 +85,8 @@ def ceiling_hit(
     then = tokens_total + int(ahead)
     between = None if within is None else _between(within, tokens_per_s, met)
     if between is None:
-        return CeilingHit(met, then, None, None if tokens_goal is None else then < tokens_goal)
+        # Where there are windows enough and no interval, they say nothing of the end.
+        return CeilingHit(met, then, None, None if tokens_goal is None or within is not None else then < tokens_goal)
     low, high = (tokens_total + int(end) for end in between)
     sides = None if tokens_goal is None else {low < tokens_goal, high < tokens_goal}
     return CeilingHit(met, then, (low, high), sides.pop() if sides is not None and len(sides) == 1 else None)

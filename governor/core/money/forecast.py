@@ -208,19 +208,21 @@ class Speed:
 def speed_of(recent: Sequence[Window], began_tokens: int | None = None) -> Speed | None:
     """None without a window. `recent` is oldest first; only the last RECENT_WINDOWS count.
 
-    The run's first window begins at `began_tokens`. Its start-up comes once, so it is left out; while it is the only
-    one, the steps after its first speak. None also where there are none. Time that nobody paid for is no part of it.
+    The run's first window begins at `began_tokens`. Its start-up comes once, so it is left out. So is the oldest window
+    if a start is in it: who begins to look at a start has not seen how often one comes. While it is the only one, the
+    steps after its first speak. None also where there are none. Time that nobody paid for is no part of it.
     """
     windows = [window for window in tuple(recent)[-RECENT_WINDOWS:] if window.tokens > 0]
     if not windows:
         return None
-    later = [window for window in windows if window.from_tokens != began_tokens]
-    if later or not windows[0].has_start:
-        took = [(window.tokens, window.paid_ns) for window in later or windows]
-    elif windows[0].steady_tokens:
-        took = [(windows[0].steady_tokens, windows[0].steady_ns)]
-    else:
+    oldest, *later = windows
+    begins = oldest.has_start or (bool(later) and oldest.from_tokens == began_tokens)
+    if begins and not later and not oldest.steady_tokens:
         return None
+    if begins and not later:
+        took = [(oldest.steady_tokens, oldest.steady_ns)]
+    else:
+        took = [(window.tokens, window.paid_ns) for window in (later if begins else windows)]
     size = sum(tokens for tokens, _ in took) / len(took)
     return Speed(size, patterned([duration_ns / NS_PER_HOUR / tokens * size for tokens, duration_ns in took]))
 

@@ -125,8 +125,8 @@ def spent(node: Node, scope: Scope, at: MonoNs) -> UsdMicros:
         case _:
             # A command's stand-in spends what the counters still have as unallocated.
             standing_in = [one for one in node.runs.values() if one.is_unattached and covers(scope, one)]
-            unclaimed = sum(unclaimed(node, managed) for managed in standing_in)
-            return UsdMicros(groups.of_key(scope.text) + unclaimed)
+            rest = sum(unclaimed(node, managed) for managed in standing_in)
+            return UsdMicros(groups.of_key(scope.text) + rest)
 
 
 def covers(scope: Scope, managed: ManagedRun) -> bool:

@@ -219,6 +219,15 @@ def test_a_start_that_was_paid_for_is_expected_again() -> None:
     assert told.cost_left(55_040_000).mid == pytest.approx(229.33 + 36.69, abs=0.02)
 
 
+@pytest.mark.parametrize("known", [1, 3, 20])
+def test_a_start_with_which_the_looking_began_is_not_expected_again(known: int) -> None:
+    """After a resume: ten minutes of loading, then windows of 15 s. 1,000 of them are 4.17 h however few were seen."""
+    ran = [paused(0, 600), *windows([15.0] * (known - 1), usd_micros_per_s=15_289)]
+    told = forecast(ran, 1000 * MTOK)
+    assert told is not None
+    assert told.hours_left.mid == pytest.approx(1000 * 15 / 3600)
+
+
 def test_a_windows_rate_is_that_of_its_training() -> None:
     assert rate_of(paused(8 * 3600, 120)) == pytest.approx(55_040_000, rel=1e-5)
     assert rate_of(windows([0.0])[0]) is None

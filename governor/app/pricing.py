@@ -227,8 +227,6 @@ class PriceWatch:
             period = min(self.period_ns, SPOT_PERIOD_NS) if is_missed else self.period_ns
             early = zlib.crc32(self.settings.node.name.encode()) % (period // 4)
             self._next_at, self._confirmed_at = MonoNs(at + period - early), at
-            if (doubt := _doubt_in(self.chosen)) is not None:
-                self._doubt(doubt, at)  # Its alarm is the start's.
         if self.asking is not None:
             return self._listen(at)
         if at < self._next_at:

@@ -225,11 +225,12 @@ def choose(
     `answers` are the provider's (MACHINE or LIST). `left` is used when no other is usable, and contradicts none.
     `remarks` come from the look-ups; they come first. `in_force`: what the provider said before. An answer that is far
     from that and from the user's price is doubted, and the others count; unless it was `said` before, in micro-dollars.
+    Its first answer is never doubted: whoever typed a price too low would else pass his own limits.
     """
     given = [*answers, *(quote for quote in (config, table) if quote is not None)]
     told = [*remarks, *(remark for quote in given if (remark := _refusal(quote)) is not None)]
     usable = sorted((quote for quote in given if _refusal(quote) is None), key=lambda quote: _RANK[quote.origin])
-    known = [quote for quote in (in_force, config) if quote is not None and _refusal(quote) is None]
+    known = [quote for quote in (in_force, config) if quote is not None and _refusal(quote) is None] if in_force else []
     while usable and (doubt := _doubt(usable[0], known, said)) is not None:
         told.append(doubt)
         usable = usable[1:] or known[:1]

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 # A batch grows during a run, and lengths vary, by less. Where they do not, the next step shows it.
 TIMES_THE_LARGEST_MAX: Final = 64
-SMALL_STEP: Final = 2**24  # As global batches in use: any step may have them, however small those before were.
-# Of steps of which nothing is known. Global batches end at some 10^8.
-UNKNOWN_STEP_MAX: Final = 2**30
+# Any step may have so many, however small those before were: global batches end at some 10^8, and a batch that grows, a
+# training that begins anew or one line for many steps must not wait for the next one.
+UNKNOWN_STEP_MAX: Final = 2**36
 
 
 class Told(NamedTuple):
@@ -40,8 +40,7 @@ class Belief:
 
     def may_be(self, tokens: int, steps: int = 1) -> bool:
         """Whether so many steps may have trained so many tokens."""
-        largest = max(TIMES_THE_LARGEST_MAX * self.largest, SMALL_STEP) if self.largest else UNKNOWN_STEP_MAX
-        return tokens <= max(1, steps) * largest
+        return tokens <= max(1, steps) * max(TIMES_THE_LARGEST_MAX * self.largest, UNKNOWN_STEP_MAX)
 
     def weigh(self, told: Told, last: tuple[int, int] | None, *, may_fall: bool) -> Believed | None:
         """Weigh a total against the last believed one, (step, total). None: it is held. `may_fall`: steps go back."""

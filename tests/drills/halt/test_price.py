@@ -64,28 +64,20 @@ def test_an_aws_node_without_a_stated_price_is_charged_at_the_tables(
     assert "price: $55.04/h on-demand (built-in table: AWS" in governor.log.read_text()
 
 
-def test_a_spot_instance_is_charged_at_the_history(service: Callable[..., Service], cloud: DemoCloud) -> None:
+def test_a_spot_instance_is_charged_at_the_history_and_the_contradiction_is_alarmed(
+    service: Callable[..., Service], cloud: DemoCloud
+) -> None:
     """The stand-in for EC2 has a spot price of $0.00001 for everything."""
     cloud.spot_request = {"id": "sir-0demo", "state": "active", "type": "one-time"}
     governor = service(cloud=cloud_table(cloud))
-    without_price(governor)
     governor.start()
     told = governor.ask({"cmd": "status"})["governor"]
     assert told["price_usd_per_hour"] == 0.00001
+    # Of the file's price, and of the table's for such a spot instance.
+    assert [remark["name"] for remark in told["price"]["remarks"]] == ["price_contradiction", "price_listed"]
+    governor.until_said("but $98.32/h (costgov.toml")
     shown = render_status(governor.ask({"cmd": "status"}), FILE)
-    assert "$0.000010/h (EC2 spot price history" in shown
-
-
-def test_an_answer_that_is_far_from_the_files_price_is_doubted_at_first(
-    service: Callable[..., Service], cloud: DemoCloud
-) -> None:
-    cloud.spot_request = {"id": "sir-0demo", "state": "active", "type": "one-time"}
-    governor = service(cloud=cloud_table(cloud))
-    governor.start()
-    told = governor.ask({"cmd": "status"})["governor"]
-    assert told["price_usd_per_hour"] == 98.32
-    assert "price_doubted" in [remark["name"] for remark in told["price"]["remarks"]]
-    governor.until_said("price_doubted")
+    assert "price: $0.000010/h (EC2 spot price history" in shown
 
 
 LINES = """

@@ -268,7 +268,7 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
         last_good=NamedCheckpoint.named(frame.get("last_good")),
         harmed_save=NamedCheckpoint.named(frame.get("harmed_save")),
         beside=_shown(frame.get("beside")),
-        mark=_count(frame.get("mark")),
+        mark=_count(frame.get("mark"), _INT_END - 1),
         open_incident=frame.get("open_incident"),
     )
 

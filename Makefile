@@ -105,7 +105,7 @@ fix: env ## Repair what ruff can repair: imports, format, simple lint.
 sim: env ## Simulate SEEDS fault schedules of the halt (default 2,000).
 	@$(VENV_PYTHON) -m tests.sim --seeds $(SEEDS)
 
-sim-ceiling: env ## Simulate SEEDS runs that reach their ceiling (make sim-ceiling SEEDS=10000: two minutes).
+sim-ceiling: env ## Simulate SEEDS runs that reach their ceiling (make sim-ceiling SEEDS=10000: four minutes of processor).
 	@$(VENV_PYTHON) -m tests.sim --ceiling --seeds $(SEEDS)
 
 sim-node: env ## Simulate SEEDS nodes that people come to and leave.

@@ -2,7 +2,7 @@
 
 A total that no training comes to since the last one, or that falls while steps go on, is held. It counts as if its
 frame had been lost, and the next one shows what it was: an error, where that goes on from before; another count, where
-that goes on from it; large steps, where that is as far away again. So nothing that was trained is lost.
+that goes on from it; large steps, where that is as far away again. What is held when an attempt ends is not counted.
 """
 
 from __future__ import annotations

@@ -61,6 +61,13 @@ def test_a_hello_carries_the_connections_peer_and_nothing_the_message_claims() -
     assert (event.labels, event.capabilities) == ({"stage": "s1", "n": "3"}, frozenset({"ask"}))
 
 
+def test_a_hello_has_the_mark_that_children_inherit_whole() -> None:
+    """It is 63 random bits. Without it a halt does not know whoever has left the tree."""
+    event = decoded(hello(mark=2**63 - 1), run=None)
+    assert isinstance(event, Hello)
+    assert event.mark == 2**63 - 1
+
+
 FOUND = {
     "verified_by": "governor", "hashes_equal": 9, "torn": "t", "fault": "f", "nonfinite": "n", "unsampled": "u",
     "gone": "g", "unseen": "s", "refused_mono_ns": 5,

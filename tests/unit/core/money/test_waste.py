@@ -350,14 +350,19 @@ def test_frames_of_a_halt_that_is_closed_are_valued_at_nothing_more() -> None:
 # --- a governor that is killed ------------------------------------------------------------------------------------
 
 
-def test_what_was_trained_after_the_last_commit_is_no_waste_of_a_governor_that_was_killed() -> None:
-    """Committed at 15 s. It is killed at 18 s, with its command, and a minute later the next launch begins."""
+def committed_at_15_s() -> tuple[World, dict[str, Any]]:
+    """A run of 14 steps of a second, and what its journal has of it."""
     world = a_world()
     world.hear()
     steps(world, range(1, 15), began=1)
     until(world, 15)
     world.take([persist(world.node, MonoNs(world.mono), *world.node.runs.values())])
-    kept = dict(world.runs)
+    return world, dict(world.runs)
+
+
+def test_what_was_trained_after_the_last_commit_is_no_waste_of_a_governor_that_was_killed() -> None:
+    """Committed at 15 s. It is killed at 18 s, with its command, and a minute later the next launch begins."""
+    world, kept = committed_at_15_s()
     steps(world, range(15, 18), began=15)
     until(world, 18)
     world.runs = kept  # What was committed since is not.
@@ -374,12 +379,7 @@ def test_what_was_trained_after_the_last_commit_is_no_waste_of_a_governor_that_w
 
 
 def test_what_was_trained_meanwhile_is_training_where_the_attempt_goes_on() -> None:
-    world = a_world()
-    world.hear()
-    steps(world, range(1, 15), began=1)
-    until(world, 15)
-    world.take([persist(world.node, MonoNs(world.mono), *world.node.runs.values())])
-    kept = dict(world.runs)
+    world, kept = committed_at_15_s()
     until(world, 18)
     world.runs = kept
     world.restart()

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from tests.drills.old_state import ANSWERS, kept, played, unpack
 
 THEN = json.loads(ANSWERS.read_text())
 
 
+def without_news(now: Any, then: Any) -> Any:
+    """`now` less the fields that `then` has not: a later version has more of them, and knows nothing there (null)."""
+    if isinstance(now, dict) and isinstance(then, dict):
+        kept_fields = {key: value for key, value in now.items() if key in then or value is not None}
+        return {key: without_news(value, then.get(key)) for key, value in kept_fields.items()}
+    if isinstance(now, list) and isinstance(then, list) and len(now) == len(then):
+        return [without_news(mine, theirs) for mine, theirs in zip(now, then, strict=True)]
+    return now
+
+
 def test_an_old_state_directory_is_read_and_gone_on_from(short_tmp: Path) -> None:
     unpack(short_tmp)
     now = kept(short_tmp)
     for question, answer in THEN["kept"].items():
-        assert answer == now[question], question
+        assert answer == without_news(now[question], answer), question
     assert now.keys() == THEN["kept"].keys()
 
 

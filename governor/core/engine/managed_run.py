@@ -13,7 +13,7 @@ from governor.core.base.units import NS_PER_DAY, BootNs, MonoNs, UsdMicros, Wall
 from governor.core.halt.incident import Incident, LeftLaunch
 from governor.core.money.ceiling_forecast import CeilingReport
 from governor.core.money.charges import Charge
-from governor.core.money.forecast import RECENT_WINDOWS, Speed
+from governor.core.money.forecast import RECENT_WINDOWS, Speed, speed_of
 from governor.core.money.spend_marks import Marks
 from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.money.waste import SpendSplit
@@ -108,7 +108,9 @@ class RunMoney:
     first_line: tuple[int, int] | None = None
     marks: Marks = field(default_factory=Marks)  # What it had spent lately, moment by moment.
     windows: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
-    speed: Speed | None = None
+    _began_tokens: int | None = None  # The total when metering began, as of the last window.
+    _speed: Speed | None = None
+    _speed_is_due: bool = False
     # The largest checkpoint that left the region. The reserve for a halt's checkpoint depends on it.
     checkpoint_bytes_max: int = 0
     # Names of the last reported checkpoints. One that is reported again is not charged again.
@@ -117,6 +119,17 @@ class RunMoney:
     unweighed: dict[str, Unweighed] = field(default_factory=dict)
     # The run that pays for the command in this one's place. One does, however many logs the command writes.
     paid_by: str | None = None
+
+    def add_window(self, window: Window, began_tokens: int) -> None:
+        self.windows.append(window)
+        self._began_tokens, self._speed_is_due = began_tokens, True
+
+    @property
+    def speed(self) -> Speed | None:
+        """Of its windows. Worked out when somebody asks: small windows close with each step, and nobody may ask."""
+        if self._speed_is_due:
+            self._speed, self._speed_is_due = speed_of(self.windows, self._began_tokens), False
+        return self._speed
 
 
 @dataclass(slots=True)

@@ -17,7 +17,6 @@ from governor.core.events.effects import Effect, Record
 from governor.core.events.inputs import Step, Tick
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.expected import WindowRow, window_row
-from governor.core.money.forecast import speed_of
 from governor.core.money.token_price import whole_micros
 from governor.core.money.token_windows import TokenMeter
 from governor.core.money.waste import Seen
@@ -336,8 +335,7 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
     run.set_token_price(whole_micros(managed.history.meter.per_mtok) if worth.is_priced else None)
     if window is None:
         return
-    managed.money.windows.append(window)
-    managed.money.speed = speed_of(managed.money.windows, managed.history.meter.began_tokens)
+    managed.money.add_window(window, managed.history.meter.began_tokens)
     row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(managed)))
     node.windows_uncommitted.append(Record("window", run.run, None, row))
 

@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import MonoNs
@@ -16,6 +16,8 @@ from governor.core.rules.trigger import Key, Trigger, is_step_time
 from governor.core.rules.trigger_state import UNKEPT
 from governor.core.runs.state import RANKS_MAX, Run
 
+SUMMED_STEPS: Final = 1_024  # So often the running sums begin anew.
+FAR_BELOW: Final = 0.99  # In so many additions a sum drifts by a billionth of it at most.
 _FIRST, _SECOND = itemgetter(0), itemgetter(1)
 
 
@@ -27,16 +29,38 @@ class _Rank:
 
     steps_seen: int = 0
     steps: deque[tuple[float, float]] = field(default_factory=deque)
-    share_frac: float | None = field(default=None, metadata=UNKEPT)  # Over the whole window; None until it is full.
+    # Running sums of both. They drift over many steps, so they only tell what is far below a limit.
+    _waited_s: float = field(default=0.0, metadata=UNKEPT)
+    _took_s: float = field(default=0.0, metadata=UNKEPT)
 
     def add(self, data_s: float, step_s: float) -> None:
-        self.steps.append((data_s, step_s))
-        self.restored()
+        steps = self.steps
+        if len(steps) == steps.maxlen:
+            oldest_data_s, oldest_step_s = steps[0]
+            self._waited_s -= oldest_data_s
+            self._took_s -= oldest_step_s
+        steps.append((data_s, step_s))
+        self._waited_s += data_s
+        self._took_s += step_s
+        if self.steps_seen % SUMMED_STEPS == 0:
+            self.restored()
 
     def restored(self) -> None:
-        if len(self.steps) == self.steps.maxlen:
-            # Summed each time: a running sum of floats drifts over millions of steps.
-            self.share_frac = self._share_frac(sum(map(_FIRST, self.steps)), sum(map(_SECOND, self.steps)))
+        self._waited_s, self._took_s = sum(map(_FIRST, self.steps)), sum(map(_SECOND, self.steps))
+
+    def reaches(self, share_frac: float) -> bool:
+        """Whether the share is as high. Nearly always the sums are enough to say no."""
+        if len(self.steps) < (self.steps.maxlen or 0) or self._waited_s < FAR_BELOW * share_frac * self._took_s:
+            return False
+        share = self.share_frac
+        return share is not None and share >= share_frac
+
+    @property
+    def share_frac(self) -> float | None:
+        """Over the whole window; None until it is full. Summed anew, so that it is exact."""
+        if len(self.steps) < (self.steps.maxlen or 0):
+            return None
+        return self._share_frac(sum(map(_FIRST, self.steps)), sum(map(_SECOND, self.steps)))
 
     def _share_frac(self, data_s: float, step_s: float) -> float:
         """The share of all steps, or of all but the one with the longest wait, whichever is less."""
@@ -101,16 +125,17 @@ class DataStarvation(Trigger):
         state.steps_seen += 1
         if state.steps_seen > self._warmup_steps:
             state.add(min(event.data_s, step_s), step_s)
-        return state.share_frac is not None and state.share_frac >= self._share_frac
+        return state.reaches(self._share_frac)
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
         if run.is_cut_off():
             return unknown("no_connection")
         ranks = self._state.ranks
         worst: tuple[float, int] | None = None
-        for rank, state in ranks.items():
-            if state.share_frac is not None and (worst is None or state.share_frac > worst[0]):
-                worst = (state.share_frac, rank)
+        shares = {rank: state.share_frac for rank, state in ranks.items()}
+        for rank, share in shares.items():
+            if share is not None and (worst is None or share > worst[0]):
+                worst = (share, rank)
         if worst is None:
             return unknown("warming_up" if ranks else "no_data_times")
         share_frac, rank = worst
@@ -124,6 +149,6 @@ class DataStarvation(Trigger):
                 "data_frac": share_frac,
                 "share_frac": self._share_frac,
                 "window_steps": self._window_steps,
-                "data_frac_by_rank": {str(rank): state.share_frac for rank, state in ranks.items()},
+                "data_frac_by_rank": {str(rank): share for rank, share in shares.items()},
             },
         )

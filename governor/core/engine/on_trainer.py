@@ -206,7 +206,8 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     if event.connection is None and (managed.awaits_line or not run.alive):
         on_sources.on_line(node, managed, event.at)
     intake.note_frame_wall(run, event.at + node.wall_offset_ns)
-    counted = intake.apply_step(run, rank, event, line_ended(node, managed, event) if rank is None else None)
+    is_dated = rank is None and event.written is not None
+    counted = intake.apply_step(run, rank, event, line_ended(node, managed, event) if is_dated else None)
     if run.skipped_tokens:
         skipped = run.take_skipped()
         if managed.history.meter is not None:

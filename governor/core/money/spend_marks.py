@@ -45,12 +45,10 @@ class Mark(NamedTuple):
 
     def leads_to(self, later: Mark) -> bool:
         """Whether the later mark tells no more than this one, but for the rounding of a micro-dollar."""
-        mine, its = self.at(later.since), later.at(later.since)
-        return (
-            self.usd_micros_per_hour == later.usd_micros_per_hour
-            and mine[1:] == its[1:]
-            and abs(mine.usd_micros - its.usd_micros) <= 1
-        )
+        if self[4:] != later[4:] or self.boot_offset_ns != later.boot_offset_ns:
+            return False
+        grown = self.usd_micros_per_hour * (later.charged_to - self.charged_to) // NS_PER_HOUR
+        return abs(self.usd_micros + grown - later.usd_micros) <= 1
 
 
 class Last(NamedTuple):

@@ -87,7 +87,7 @@ class SpendSplit:
         """Give what was spent since the last count its causes."""
         self.has_begun = True
         if self.first_step_at is not None and seen.first_step_at != self.first_step_at:
-            self._open(self._until(seen.attempt_at, seen))
+            self._open(self._until(seen.spent_at(seen.attempt_at), seen))
             self._end_attempt()
         if self.first_step_at is None and self.stage != (seen.stage or NO_STAGE):
             self._close_open(SpentOn.START_UP)
@@ -95,19 +95,21 @@ class SpendSplit:
         self._count_unpriced(seen.unpriced_ns - sum(self.unpriced_ns.values()))
         if self.first_step_at is None and seen.first_step_at is not None:
             ended = _first_of(seen.first_step_at, seen.halting_since)
-            self._open(self._until(ended, seen))
-            after = self._after(ended, seen)
+            spent = seen.spent_at(ended)
+            self._open(self._until(spent, seen))
+            after = self._after(spent)
             self._close_open(SpentOn.START_UP, but=after)
             self.first_step_at = self.step_at = seen.first_step_at
             if seen.step_at is None or seen.step_at <= seen.first_step_at:
                 self._take_tokens(seen)
         if seen.step_at is not None and (self.step_at is None or seen.step_at > self.step_at):
             ended = _first_of(seen.step_at, seen.halting_since)
-            self._open(self._until(ended, seen))
+            spent = seen.spent_at(ended)
+            self._open(self._until(spent, seen))
             self.step_at = seen.step_at
-            self._train(seen, self._after(ended, seen))
+            self._train(seen, self._after(spent))
         if seen.halting_since is not None:
-            self._open(self._until(seen.halting_since, seen))
+            self._open(self._until(seen.spent_at(seen.halting_since), seen))
             self._put(SpentOn.HALT, self._rest(seen))
         else:
             if self.first_step_at is None:
@@ -158,10 +160,9 @@ class SpendSplit:
             self.unpriced_ns[stage] -= known
             passed_ns += known
 
-    def _until(self, at: MonoNs, seen: Seen) -> int:
-        """What was spent up to this moment and is not counted. Moments before the last count have nothing left."""
-        spent = min(max(seen.spent_at(at), self.counted_usd_micros), seen.spent_usd_micros)
-        amount = max(0, spent - self.counted_usd_micros)
+    def _until(self, spent_usd_micros: int, seen: Seen) -> int:
+        """What of this is not counted: it was spent by some moment. One before the last count has nothing left."""
+        amount = max(0, min(spent_usd_micros, seen.spent_usd_micros) - self.counted_usd_micros)
         self.counted_usd_micros += amount
         return amount
 
@@ -174,9 +175,9 @@ class SpendSplit:
         self.open_usd_micros += usd_micros
         self.open_to = self.counted_usd_micros
 
-    def _after(self, ended: MonoNs, seen: Seen) -> int:
-        """Of the open money, what was spent after a step had ended, and was counted before that was told."""
-        return min(max(0, self.open_to - seen.spent_at(ended)), self.open_usd_micros)
+    def _after(self, spent_usd_micros: int) -> int:
+        """Of the open money, what was spent after a step had ended (by then: this), and counted before it was told."""
+        return min(max(0, self.open_to - spent_usd_micros), self.open_usd_micros)
 
     def _train(self, seen: Seen, after_usd_micros: int) -> None:
         """Steps have ended: the open money was theirs but for what came after, and a share of it trained again."""

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 NAN_AT = 120
-LAST_GOOD = 100  # The examples save every 50 steps; ranks agree on a step at or a few steps after it.
+SAVE_EVERY = 50  # Of the examples. Ranks agree on a step at or after it, on a loaded machine a good many after it.
 HALTED = 86
 SAFETY_S = 300.0
 
@@ -126,7 +126,8 @@ def test_a_nan_is_halted_and_the_line_resume_trains_on(title: str, checkout: Pat
     if title in RESUMED:
         begun = [int(step) for step in re.findall(r"begins at step (\d+)", healthy.stdout)]
         assert begun, said[-6000:]
-        assert all(LAST_GOOD <= step < NAN_AT for step in begun), begun
+        assert SAVE_EVERY <= incident["last_good"]["step"] < NAN_AT
+        assert {*begun} == {incident["last_good"]["step"]}, incident["last_good"]
     if title == LIGHTEST:
         _assert_breaks_past_its_step(quick_start, checkout)
 

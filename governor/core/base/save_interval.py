@@ -87,15 +87,26 @@ HOURS_PER_FAILURE: Final = 54 * 24 * 16_384 / 419
 
 @dataclass(slots=True)
 class Saves:
-    """The saves of one run. `between_s` runs from the end of one save to the begin of the next."""
+    """The saves of one run. `between_s` runs from the end of one save to the begin of the next.
+
+    `rhythm_ns` runs from one state of the run that is saved to the next, however little time a save takes.
+    """
 
     took_s: Reservoir = field(default_factory=lambda: Reservoir(SAVES_REMEMBERED))
     between_s: Reservoir = field(default_factory=lambda: Reservoir(SAVES_REMEMBERED))
     ended_at: MonoNs | None = None  # The end of the last save of this attempt.
+    rhythm_ns: Reservoir = field(default_factory=lambda: Reservoir(SAVES_REMEMBERED))
+    state_at: MonoNs | None = None  # When the work was done that was saved last in this attempt.
 
     def new_attempt(self) -> None:
         """Forget the last save: the time since it was not all training."""
-        self.ended_at = None
+        self.ended_at = self.state_at = None
+
+    def keep(self, state_at: MonoNs) -> None:
+        """Enter that the work up to this moment is saved."""
+        if self.state_at is not None and state_at > self.state_at:
+            self.rhythm_ns.add(state_at - self.state_at)
+        self.state_at = max(state_at, self.state_at or state_at)
 
     def observe(self, at: MonoNs, checkpoint_s: float | None) -> None:
         """Enter a step that saves stopped for `checkpoint_s`."""

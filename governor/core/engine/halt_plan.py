@@ -138,20 +138,23 @@ def save_bound_ns(policy: Policy, longest_save_ns: int, lasts: int | None) -> Du
 
 
 def reserve_growth(managed: ManagedRun, at: MonoNs, *more: int | None) -> ReserveGrowth:
-    """How a halt becomes longer as more work is unsaved: until the bound, or until the run saves as it usually does.
+    """How a halt becomes longer as more work is unsaved: until the bound, or until the run saves.
+
+    Only a rank can tell of a save: of a log all work counts as unsaved.
 
     Before the first step it may become all of it: nearly every ceiling lasts longer than the start. `more`: how long
     other ceilings last, as for `shortest_ns`.
     """
-    run, between_s, took_s = managed.run, managed.run.saves.between_s.median(), managed.run.saves.took_s.median()
+    run = managed.run
     if run.working_since is None and (managed.is_unattached or run.first_step_at is not None):
         return ReserveGrowth()  # Nobody trains.
     lasts, unsaved = shortest_ns(managed, *more), run.unsaved_ns(at)
     bound = save_bound_ns(managed.policy, _longest_save_ns(run), lasts)
     held = min(bound, max(UNSAVED_MIN_NS, unsaved))
-    cycle = round((between_s + (took_s or 0.0)) * NS_PER_S) if between_s is not None else 0
+    cycle = round(run.saves.rhythm_ns.median() or 0.0)
     save_in = max(0, cycle - unsaved) if unsaved * 100 < cycle * OVERDUE_PERCENT else None
-    return ReserveGrowth(bound - held, held, save_in, cycle)
+    least = None if run.jsonl_only else min(bound, UNSAVED_MIN_NS)
+    return ReserveGrowth(bound - held, held, save_in, cycle, least_ns=least)
 
 
 def halt_times(facts: NodeFacts, policy: Policy, lasts: int | None, run: Run | None, at: MonoNs) -> HaltTimes:

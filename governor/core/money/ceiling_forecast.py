@@ -3,7 +3,11 @@
 The moment is arithmetic, but for what is reserved for the halt: that grows with the work that is not saved, and falls
 back at each save. As long as no save is due before, it is met at one moment. Else it lies somewhere between two saves,
 and since the reserve grows as fast as the spend, in the later half of what the reserve grows to: uniformly from half of
-it to all of it (or at its bound, which cannot be passed). Saves that nobody foresees are no part of it.
+it to all of it (or at its bound, which cannot be passed).
+
+While no rhythm of saves is known, both ends are told, and all moments lie between them: the early one if no save comes
+before, the late one if a save comes just before. The early one is its middle, too: what is certain to be left. Of a run
+that can save nothing it is the only one.
 
 The tokens are those that windows like the recent ones train until then (core.money.forecast). Both uncertainties are
 independent, so their squares add up.
@@ -12,6 +16,7 @@ independent, so their squares add up.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +26,7 @@ from governor.core.money.forecast import WINDOWS_MIN, Interval, Speed
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """When a ceiling is met, from now. Where no save comes before, `low_ns` and `high_ns` are that moment, too."""
+    """When a ceiling is met, from now. Where it is one moment, `low_ns` and `high_ns` are that moment, too."""
 
     after_ns: DurationNs
     low_ns: DurationNs
@@ -37,15 +42,19 @@ class ReserveGrowth:
 
     most_ns: int = 0  # How much longer it may still become without a save.
     held_ns: int = 0  # How long it is now.
-    save_in_ns: int | None = None  # Until the next save, by the run's rhythm; 0: overdue. None: none is foreseen.
+    save_in_ns: int | None = None  # Until the next save, by the run's rhythm; 0: overdue. None: no rhythm is known.
     cycle_ns: int = 0  # From one save to the next.
     behind_ns: int = 0  # How much longer a halt of the group takes than this run's: so much of it grows unseen.
+    least_ns: int | None = None  # How long it is right after a save. None: this run can save nothing.
 
     def met(self, room_usd_micros: int, rate_usd_micros_per_hour: int) -> Met:
         """When this room is used up, as the reserve will be then. The rate is above zero."""
         alone_ns = max(0, room_usd_micros) * NS_PER_HOUR // rate_usd_micros_per_hour + self.behind_ns
         # Each moment adds to the reserve what it adds to the spend.
         unsaved_ns = max(alone_ns // 2, alone_ns - self.most_ns)
+        if self.save_in_ns is None and self.least_ns is not None:
+            saved_ns = alone_ns + max(0, self.held_ns - self.least_ns)
+            return Met(DurationNs(unsaved_ns), DurationNs(unsaved_ns), DurationNs(saved_ns))
         if self.save_in_ns is None or unsaved_ns <= self.save_in_ns:
             return Met(*(DurationNs(unsaved_ns),) * 3)
         bound_ns = self.held_ns + self.most_ns
@@ -86,10 +95,16 @@ def ceiling_hit(
     between = None if within is None else _between(within, tokens_per_s, met)
     if between is None:
         # Where there are windows enough and no interval, they say nothing of the end.
-        return CeilingHit(met, then, None, None if tokens_goal is None or within is not None else then < tokens_goal)
+        ends = [tokens_total + int(tokens_per_s * ns / NS_PER_S) for ns in (met.low_ns, met.high_ns)]
+        return CeilingHit(met, then, None, _side(ends, tokens_goal) if within is None else None)
     low, high = (tokens_total + int(end) for end in between)
-    sides = None if tokens_goal is None else {low < tokens_goal, high < tokens_goal}
-    return CeilingHit(met, then, (low, high), sides.pop() if sides is not None and len(sides) == 1 else None)
+    return CeilingHit(met, then, (low, high), _side((low, high), tokens_goal))
+
+
+def _side(ends: Iterable[int], tokens_goal: int | None) -> bool | None:
+    """Whether all of it lies before the goal. None: the goal lies inside, or there is none."""
+    sides = set() if tokens_goal is None else {end < tokens_goal for end in ends}
+    return sides.pop() if len(sides) == 1 else None
 
 
 def _between(ahead: Interval, tokens_per_s: float, met: Met) -> tuple[float, float] | None:

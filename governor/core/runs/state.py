@@ -254,6 +254,8 @@ class Run:
     def name_last_good(self, named: NamedCheckpoint, at: MonoNs) -> None:
         """Take what a rank names as newly saved. `at`: when it said so; it may know when it saved."""
         saved_at = at if named.mono_ns is None else MonoNs(min(named.mono_ns, at))
+        if saved_at >= self.attempt_at and (self.last_good is None or named.step != self.last_good.step):
+            self.saves.keep(saved_at)  # Each rank may name the same one, and each connection does it anew.
         last_good, before = after_naming(self.last_good, self.named_before, named)
         self.take_last_good(last_good, saved_at, before)
 

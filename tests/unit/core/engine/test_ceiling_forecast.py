@@ -18,6 +18,7 @@ from governor.core.engine.node import Node, new_node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.engine.run_forecast import Binding, binding_ceiling, hit_of, outlook, tokens_goal
+from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import OperatorHalt, TrainerExited
 from governor.core.events.machine import PriceRead
@@ -66,13 +67,14 @@ def test_a_run_that_will_not_make_it_says_where_when_and_how_much() -> None:
 
     At 16.25 s, behind the fourth window's end, 1.625 cents are spent and work of 15.25 s is unsaved: 34.25 s of
     reserve, 3.425 cents, with 18 s for SIGTERM and SIGKILL. The room is 24.95 cents. The reserve will grow to 30 s of
-    unsaved work, by 14.75 s: 234.75 s are left, until 12:04:11, in which 234 more steps are trained.
+    unsaved work, by 14.75 s: 234.75 s are left, until 12:04:11, in which 234 more steps are trained. If it saves just
+    before, the 30 s fall back to one.
     """
     node = started("0.30")
     assert trained(node, range(1, 16), 0) == [], "two windows beside the first have no interval"
     [text] = trained(node, range(16, 17), 15)
     assert text == (
-        "at this rate the ceiling $0.3000 is hit at step 250, 2026-11-21 12:04 UTC, "
+        "at this rate the ceiling $0.3000 is hit at step 250 (250 to 279), 2026-11-21 12:04 UTC, "
         "before the goal of 100,000,000 tokens, by which $0.4002 would be spent"
     )
     assert node.runs["llama"].run.reserve_usd_micros == 34_250
@@ -145,9 +147,15 @@ def test_it_is_said_once() -> None:
 
 
 def test_a_run_that_makes_it_says_nothing() -> None:
-    """40 cents, and a reserve that grows to 21 s and a tenth of the 480 s that 48 cents last, are 46.9."""
+    """40 cents, and a reserve that grows to 21 s and a tenth of the 480 s that 48 cents last, are 46.9.
+
+    Of 46 cents it is halted if it never saves. With a save just before, as of any above 42, it makes it.
+    """
     assert trained(started("0.48"), range(1, 101), 0) == []
-    assert len(trained(started("0.46"), range(1, 101), 0)) == 1
+    undecided = started("0.46")
+    assert trained(undecided, range(1, 101), 0) == []
+    assert run_status(undecided.runs["llama"], at(100.25))["ceiling_before_end"] is None
+    assert len(trained(started("0.42"), range(1, 101), 0)) == 1
 
 
 def test_one_slow_window_is_no_news() -> None:
@@ -168,8 +176,7 @@ def test_it_says_between_which_steps() -> None:
     """Windows of four and of six seconds in turns, and a run that saves: a step and a minute, each with its ends."""
     node, texts = started("9.00", tokens=10_000 * MTOK), []
     for pair in range(8):
-        node.runs["llama"].run.saves.observe(at(10 * pair), 0.5)
-        node.runs["llama"].run.last_good_at = at(10 * pair)
+        node.runs["llama"].run.name_last_good(NamedCheckpoint(pair, None), at(10 * pair))
         texts += trained(node, range(8 * pair + 1, 8 * pair + 5), 10 * pair)
         texts += trained(node, range(8 * pair + 5, 8 * pair + 9), 10 * pair + 4, step_s=1.5)
     number = r"[\d,]+"
@@ -278,8 +285,8 @@ def test_without_a_goal_an_hour_ahead_and_half_of_it_used(ceiling: str, at_s: in
     assert (second + 19 if said(effects) else None) == at_s
     if at_s is not None:
         assert said(effects) == [
-            "at this rate the ceiling $8.00 is hit at 2026-11-21 14:11 UTC: $4.32 is spent, and $0.0220 is reserved "
-            "for the halt"
+            "at this rate the ceiling $8.00 is hit at 2026-11-21 14:11 UTC (14:11 to 14:12): $4.32 is spent, and "
+            "$0.0220 is reserved for the halt"
         ]
 
 
@@ -312,7 +319,7 @@ def within(scope: str, ceiling: str, wall: int) -> Node:
 def test_the_ceiling_of_several_is_told_with_its_name() -> None:
     node = within("stage:stage1", "2.00", START)
     [text] = said(play(node, a_tick(1), a_tick(1100)))
-    assert "the ceiling $2.00 of stage:stage1 is hit at 2026-11-21 12:31 UTC: $1.10 is spent" in text
+    assert "the ceiling $2.00 of stage:stage1 is hit at 2026-11-21 12:31 UTC (12:31 to 12:32): $1.10 is spent" in text
 
 
 @pytest.mark.parametrize(("to_midnight_s", "is_said"), [(2_000, True), (1_900, False)])

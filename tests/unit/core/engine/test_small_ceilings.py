@@ -14,6 +14,7 @@ from governor.core.engine import halt_plan
 from governor.core.engine import step as engine
 from governor.core.engine.halt_plan import halt_times, least_ceiling
 from governor.core.engine.node import Node
+from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Ask
 from governor.core.views.status import run_status
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, rule, tick
@@ -86,25 +87,80 @@ def test_it_is_told_before_the_first_step_too(ceiling_usd: float) -> None:
     assert until_asked(node, 6) == pytest.approx(5 + told_s, abs=1)
 
 
-def test_a_run_that_saves_meets_its_ceiling_in_the_interval_that_was_told() -> None:
-    """Every 20 s. Told after 190 s of the 300 that $30 last: eight in ten are inside, and none far outside."""
+@pytest.mark.parametrize("save_s", [0.5, 0.002, None])
+def test_a_run_that_saves_meets_its_ceiling_in_the_interval_that_was_told(save_s: float | None) -> None:
+    """Every 20 s. Told after 190 s of the 300 that $30 last: eight in ten are inside, and none far outside.
+
+    However long training stands still for a save, and also where an asynchronous one tells no time at all.
+    """
     inside = 0
     for tenth in range(20):
         node = started(30 + tenth / 10)  # A second longer each: every moment between two saves.
         run, told, asked_s = node.runs["llama"].run, [0.0, 0.0], 0
         for second in range(1, 400):
             saves = second % 20 == 0
-            step = a_step(second, when=second, **({"checkpoint_s": 0.5} if saves else {}))
+            step = a_step(second, when=second, checkpoint_s=save_s if saves else None)
             if any(isinstance(effect, Ask) for effect in play(node, step, tick(second))):
                 asked_s = second
                 break
             if saves:
-                run.last_good_at = at(second)
+                run.name_last_good(NamedCheckpoint(second, None), at(second))
             if second == 190:
                 told = run_status(node.runs["llama"], at(second))["ceiling_between_s"]
         assert 190 + told[0] - 2 <= asked_s <= 190 + told[1] + 3
         inside += told[0] - 0.5 <= asked_s - 190 <= told[1] + 0.5
     assert 13 <= inside <= 19
+
+
+def told_from(node: Node, second: int) -> list[float]:
+    return [second + s for s in run_status(node.runs["llama"], at(second))["ceiling_between_s"]]
+
+
+@pytest.mark.parametrize("ceiling_usd", [30, 360])
+@pytest.mark.parametrize("saved", ["never", "just before", "on the way"])
+def test_before_a_rhythm_is_known_both_ends_are_told(ceiling_usd: float, saved: str) -> None:
+    """After a fifth of its time, and after its first save: no save comes before, one comes just before, or between."""
+    node = started(ceiling_usd)
+    run, lasts_s = node.runs["llama"].run, round(ceiling_usd * 10)
+    for second in range(1, lasts_s // 5):
+        play(node, a_step(second, when=second), tick(second))
+    early_s, late_s = told_from(node, lasts_s // 5 - 1)
+    assert late_s - early_s >= lasts_s // 11, "the tenth that a save may take"
+    first = {"never": None, "just before": int(early_s) - 1, "on the way": lasts_s // 2}[saved]
+    for second in range(lasts_s // 5, lasts_s):
+        if any(isinstance(effect, Ask) for effect in play(node, a_step(second, when=second), tick(second))):
+            break
+        if second == first:
+            run.name_last_good(NamedCheckpoint(second, None), at(second))
+            play(node, tick(second + 0.25))
+            assert told_from(node, second)[1] == pytest.approx(late_s, abs=1), "one save has no rhythm"
+        if saved == "just before" and second >= early_s:  # And once more each second: that is the latest.
+            run.last_good_at = at(second)
+    expected = {"never": early_s, "just before": late_s, "on the way": early_s}[saved]
+    assert second == pytest.approx(expected, abs=1)
+
+
+def test_of_a_log_the_moment_is_one_since_nobody_can_tell_of_a_save() -> None:
+    node = started(30)
+    for second in range(1, 60):
+        play(node, a_step(second, when=second), tick(second))
+    early_s, late_s = told_from(node, 59)
+    node.runs["llama"].run.jsonl_only = True
+    assert told_from(node, 59) == [early_s, early_s] != [early_s, late_s]
+
+
+def test_a_rhythm_is_of_states_that_are_saved_however_often_each_is_named() -> None:
+    """Two ranks name each, one of them when it connects anew; what an attempt began from is none of its own saves."""
+    node = started(360)
+    run = node.runs["llama"].run
+    run.name_last_good(NamedCheckpoint(1, None, mono_ns=-5), at(0.5))
+    for second in (100, 160, 220):
+        for later in (0, 0.25, 3):
+            run.name_last_good(NamedCheckpoint(second, None), at(second + later))
+    assert list(run.saves.rhythm_ns) == [60 * NS_PER_S] * 2
+    run.saves.new_attempt()
+    run.name_last_good(NamedCheckpoint(900, None), at(900))
+    assert list(run.saves.rhythm_ns) == [60 * NS_PER_S] * 2
 
 
 def test_a_save_that_was_measured_to_take_longer_is_waited_for() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -112,6 +113,23 @@ def test_a_moment_behind_saves_is_the_middle_of_where_it_may_be() -> None:
     assert told == Met(*(DurationNs(seconds * NS_PER_S) for seconds in (945, 925, 965)))
     overdue = ReserveGrowth(280 * NS_PER_S, 110 * NS_PER_S, 0, 100 * NS_PER_S).met(4_000, MILLI)
     assert overdue.low_ns == 2 * NS_PER_S, "it may not come in time"
+
+
+def test_without_a_rhythm_both_ends_are_told_and_the_early_one_is_certain() -> None:
+    """100 s of room, and 20 to 50 s of unsaved work are paid for: 70 s without a save, or all 100 and 19 of the 20."""
+    growth = ReserveGrowth(30 * NS_PER_S, 20 * NS_PER_S, least_ns=NS_PER_S)
+    assert growth.met(100_000, MILLI) == Met(*(DurationNs(seconds * NS_PER_S) for seconds in (70, 70, 119)))
+    short = replace(growth, held_ns=0).met(100_000, MILLI)
+    assert short.high_ns == 100 * NS_PER_S
+
+
+def test_before_there_are_windows_the_moments_ends_say_whether_the_ceiling_comes_first() -> None:
+    """1,000 tokens a second, at the 70th or the 119th."""
+    met = ReserveGrowth(30 * NS_PER_S, 20 * NS_PER_S, least_ns=NS_PER_S).met(100_000, MILLI)
+    goals = (70_000, 70_001, 119_000, 119_001)
+    told = [ceiling_hit(met, tokens_total=0, speed=None, tokens_per_s=1000.0, tokens_goal=goal) for goal in goals]
+    assert [one.before_end for one in told] == [False, None, None, True]
+    assert {one.tokens_between for one in told} == {None}
 
 
 def test_whether_the_ceiling_comes_first_is_said_where_all_of_the_interval_agrees() -> None:

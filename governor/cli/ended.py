@@ -151,7 +151,7 @@ def _run(row: Row, halt: Row | None, launched: Row | None, left: Row | None) -> 
 
 
 def _money(row: Row) -> Row:
-    """As the status of a watched run has it. The last window's price and the steady one end with its governor."""
+    """As the status of a watched run has it. An older journal has neither the last window's price nor the steady one."""
     from governor.core.money.expected import plan_of_row
     from governor.core.money.token_price import per_mtok, whole_micros
     from governor.core.money.token_windows import TokenMeter
@@ -169,8 +169,10 @@ def _money(row: Row) -> Row:
     return {
         "ceiling_usd": _usd(plan.ceiling_usd_micros) if plan is not None else None,
         "tokens_wasted": meter.wasted_tokens if meter is not None else None,
+        "usd_per_mtok": _usd(row.get("usd_micros_per_mtok")),
         "usd_per_mtok_all_in": _usd(all_in),
         "usd_per_mtok_useful": _usd(useful),
+        "usd_per_mtok_steady": _usd(row.get("usd_micros_per_mtok_steady")),
         "wasted_usd": _usd(sum(by_cause.values())) if by_cause is not None else None,
         "wasted_usd_by_cause": {cause: _usd(amount) for cause, amount in by_cause.items()} if by_cause else None,
         "unpriced_s": unpriced_ns / NS_PER_S,

@@ -9,7 +9,7 @@ from governor.core.base.units import NS_PER_S, BootNs, MonoNs, WallNs
 from governor.core.engine.launched_command import launch_of, launched_row, previous_command
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import PROTECTED, Node, claim_of
-from governor.core.engine.run_forecast import plan_of
+from governor.core.engine.run_forecast import plan_of, token_prices
 from governor.core.events.effects import PersistRuns
 from governor.core.halt.incident import process_row
 from governor.core.money.charges import UNALLOCATED, Line
@@ -98,6 +98,9 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         **_one_offs_row(managed),
         "ceilings_told": {scope: told.row() for scope, told in managed.reported.ceilings.items()},
         "plan": plan_row(plan_of(managed)),  # Windows have it too, but the first may be hours away.
+        # For whoever looks at the run after its end: the windows of these two are no part of this row.
+        "usd_micros_per_mtok": run.usd_micros_per_mtok,
+        "usd_micros_per_mtok_steady": token_prices(managed).steady,
         "tokens": managed.history.meter.snapshot() if managed.history.meter is not None else None,
         # None: nobody has reported for the run yet. An older version's journal has no such row.
         "spend_split": managed.history.split.snapshot() if managed.history.split.has_begun else None,

@@ -128,7 +128,7 @@ def test_the_money_of_an_ended_run_is_that_of_its_closing_line(home: Path) -> No
     [ended] = json.loads(call("status", "gpt", "--json")[1])["runs"]
     same = (
         "ceiling_usd", "spend_usd", "tokens_total", "tokens_wasted", "usd_per_mtok_all_in", "usd_per_mtok_useful",
-        "wasted_usd", "wasted_usd_by_cause", "unpriced_s",
+        "usd_per_mtok", "usd_per_mtok_steady", "wasted_usd", "wasted_usd_by_cause", "unpriced_s",
     )  # fmt: skip
     assert {key: ended[key] for key in same} == {key: watched[key] for key in same}
     assert None not in [ended[key] for key in same]

@@ -80,6 +80,23 @@ def test_of_two_runs_one_has_all_of_the_reserve_already() -> None:
     assert halted_after(node, 5401, 7000) == 6579
 
 
+def test_of_two_runs_that_may_both_grow_the_one_with_the_longer_halt_leads() -> None:
+    """$7.20 last 7,200 s. At 6,100 one has not saved for 100 s, so a halt takes 121: 979 s are left, half of them to it.
+
+    The other saves every six seconds; its halt would have to grow by 94 s before it counts.
+    """
+    node = on_one_node("llama", "other", node="7.20")
+    for second in range(1, 6101):
+        play(node, *steps(node, second), *([a_tick(second)] if second % 20 == 0 else []))
+        if second % 6 == 0:
+            node.runs["other"].run.last_good_at = at(second)
+    node.runs["llama"].run.last_good_at = at(6000)
+    play(node, a_tick(6100.25))
+    [left_s] = times_left(node, 6100.25)
+    assert left_s == pytest.approx(489.25, abs=0.5)
+    assert halted_after(node, 6101, 7000) == 6590
+
+
 def test_a_run_that_saved_lately_lets_the_reserve_grow_once_its_halt_is_the_longer_one() -> None:
     """Of 200 s of room, with a halt of 40 s more of the other's until then: its own grows unseen for these 40."""
     both = (ReserveGrowth(), ReserveGrowth(600 * NS_PER_S, behind_ns=40 * NS_PER_S))

@@ -132,6 +132,42 @@ def test_before_there_are_windows_the_moments_ends_say_whether_the_ceiling_comes
     assert {one.tokens_between for one in told} == {None}
 
 
+@pytest.mark.parametrize("r", [-0.4, 0.0, 0.3, 0.8])
+@pytest.mark.parametrize(("known", "future"), [(5, 1), (5, 8), (50, 20)])
+def test_the_width_is_that_of_the_future_mean_less_the_past_one(r: float, known: int, future: int) -> None:
+    """Summed over all pairs of windows: those that are k apart have the covariance r to the k."""
+    sample = autoregressive(known, 60.0, 1.0, r)
+    weights = [-1 / known] * known + [1 / future] * future
+    varies = sum(a * b * r ** abs(i - j) for i, a in enumerate(weights) for j, b in enumerate(weights))
+    told = sample.total(future)
+    assert told.low is not None
+    assert told.high is not None
+    assert (told.high - told.low) / 2 / future == pytest.approx(sample.width * varies**0.5, rel=1e-6)
+
+
+def test_what_is_unsure_of_the_speed_and_of_the_moment_adds_up_by_squares() -> None:
+    """At either end, each by itself: 3 and 4 are 5."""
+    speed = speed_of(windows([900.0, 1_100.0] * 5))
+    assert speed is not None
+    now = DurationNs(2 * NS_PER_HOUR)
+    exact = _tokens_within(speed, Met(now, now, now))
+    for later in (False, True):
+        own = exact[2] - exact[1] if later else exact[1] - exact[0]
+        other_ns = DurationNs(int(own * 4 / 3 / 1_000 * NS_PER_S))  # At 1,000 tokens a second.
+        ends = (now, DurationNs(now + other_ns)) if later else (DurationNs(now - other_ns), now)
+        low, mid, high = _tokens_within(speed, Met(now, *ends))
+        assert mid == exact[1]
+        assert (high - mid if later else mid - low) == pytest.approx(own * 5 / 3, rel=1e-3)
+        assert (low if later else high) == exact[0 if later else 2]
+
+
+def _tokens_within(speed: Speed, met: Met) -> tuple[int, int, int]:
+    told = ceiling_hit(met, tokens_total=0, speed=speed, tokens_per_s=None, tokens_goal=None)
+    assert told.tokens_total is not None
+    assert told.tokens_between is not None
+    return told.tokens_between[0], told.tokens_total, told.tokens_between[1]
+
+
 def test_whether_the_ceiling_comes_first_is_said_where_all_of_the_interval_agrees() -> None:
     """Windows of a million tokens in 900 to 1,100 s: 7.2 of them in the two hours until the ceiling."""
     speed = speed_of(windows([900.0, 1_100.0] * 5))

@@ -26,6 +26,8 @@ _PART_HOUR_ZONES: Final = (-570, -210, -150, 210, 270, 330, 345, 390, 525, 570, 
 _SHIFTED_HOURS_MIN: Final = 2.0
 # By so many hours a quarter of an hour more or less fits worse, at a start and an end together.
 _PART_HOUR_MIN: Final = 0.25
+# Hours of a day that are equal: bills print them with two digits.
+_EQUAL_HOURS: Final = 0.02
 # Less is none: sums of fractions of hours.
 _TIE: Final = 1e-6
 
@@ -100,6 +102,17 @@ class _Fits:
             self._off[shift] = [_off(self._theirs[name], ours[name], hours) for name in self._theirs]
         return self._off[shift]
 
+    def edges(self, shift: int) -> tuple[int, int]:
+        """How many stretches begin and how many end in the same hours on both sides."""
+        hours, minutes = divmod(shift, 60)
+        begins = ends = 0
+        for name, machine in self._theirs.items():
+            own = self.ours(minutes)[name].keys()
+            billed = {at - hours for at, used in machine.items() if used}
+            begins += sum(at - 1 not in own and at - 1 not in billed for at in own & billed)
+            ends += sum(at + 1 not in own and at + 1 not in billed for at in own & billed)
+        return begins, ends
+
     def total(self, shift: int) -> float:
         return sum(self.off(shift))
 
@@ -110,7 +123,8 @@ class _Fits:
 def shift_of(bill: Bill, charges: Sequence[Charge]) -> Shift | None:
     """By how much the bill lies later than the ledger; None where it does not. `bill`: as read_as_ours() returns it.
 
-    It is a shift if all machines fit better with it, and what fits no longer is less than half of before.
+    It is a shift if all machines fit better with it, and what fits no longer is less than half of before, or more
+    stretches begin and end alike: an outage may be longer than any shift.
     """
     ours, prices = metered_hours(charges), hourly_prices(charges)
     lines = [line for line in bill.lines if line.kind is BillKind.COMPUTE and line.resource in ours]
@@ -155,7 +169,14 @@ def _is_shift(fits: _Fits, shift: int, others: Iterable[int], margin: float) -> 
     is_clear = fits.total(shift) < fits.total(fits.best(others)) - margin
     better = all(moved <= before for moved, before in zip(fits.off(shift), fits.off(0), strict=True))
     less = fits.total(0) - fits.total(shift)
-    return is_clear and better and less >= max(_SHIFTED_HOURS_MIN, fits.total(0) / 2)
+    most = less >= fits.total(0) / 2 or _more_edges(fits, shift)
+    return is_clear and better and less >= _SHIFTED_HOURS_MIN and most
+
+
+def _more_edges(fits: _Fits, shift: int) -> bool:
+    """Whether a stretch begins and one ends as ours do, where none did: beside an outage longer than the shift."""
+    before, after = fits.edges(0), fits.edges(shift)
+    return all(now > then for now, then in zip(after, before, strict=True))
 
 
 def _shift_of_days(
@@ -180,15 +201,32 @@ def _shift_of_days(
 
 class _DayFits(_Fits):
     def off(self, shift: int) -> list[float]:
-        hours, minutes = divmod(shift, 60)
-        found = []
+        if shift not in self._off:
+            found = []
+            for name, days in self._theirs.items():
+                own = self._own_days(name, shift)
+                found.append(sum(abs(days.get(day, 0.0) - own.get(day, 0.0)) for day in own.keys() | days.keys()))
+            self._off[shift] = found
+        return self._off[shift]
+
+    def edges(self, shift: int) -> tuple[int, int]:
+        """How many days of a begin and how many of an end have equal hours on both sides."""
+        begins = ends = 0
         for name, days in self._theirs.items():
-            own: Counter[int] = Counter()
-            for hour, spent in self.ours(minutes)[name].items():
-                own[(hour + hours) // 24] += spent
-            every = own.keys() | days.keys()
-            found.append(sum(abs(days.get(day, 0.0) - own[day] / NS_PER_HOUR) for day in every))
-        return found
+            own = self._own_days(name, shift)
+            for day, used in days.items():
+                if abs(own.get(day, 0.0) - used) < _EQUAL_HOURS and 0 < used < 24:
+                    begins += all(side.get(day - 1, 0.0) < used < side.get(day + 1, 0.0) for side in (own, days))
+                    ends += all(side.get(day - 1, 0.0) > used > side.get(day + 1, 0.0) for side in (own, days))
+        return begins, ends
+
+    def _own_days(self, name: str, shift: int) -> Mapping[int, float]:
+        hours, minutes = divmod(shift, 60)
+        own: dict[int, float] = {}
+        for hour, spent in self.ours(minutes)[name].items():
+            day = (hour + hours) // 24
+            own[day] = own.get(day, 0.0) + spent / NS_PER_HOUR
+        return own
 
 
 def _change_of(

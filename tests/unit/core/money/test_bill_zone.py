@@ -89,6 +89,39 @@ def test_days_of_another_zone_are_found_beside_an_outage() -> None:
     assert compared([*whole[:30], *whole[34:]], lines) == (as_shift(-300), [(Cause.OURS_MISSING, "i-0aaa", 4 * PRICE)])
 
 
+@pytest.mark.parametrize("hours", [2, 7, -5])
+@pytest.mark.parametrize("length", [NS_PER_HOUR, NS_PER_DAY], ids=["hours", "days"])
+@pytest.mark.parametrize("is_ours", [True, False], ids=["an outage of ours", "a gap of theirs"])
+def test_a_zone_is_found_beside_an_outage_much_longer_than_it(hours: int, length: int, is_ours: bool) -> None:
+    """Of 132 hours from eight o'clock on one side has not the 40 from the 46th on: $2,201.60, and nothing else."""
+    whole = ours(132, begin=BEGIN)
+    parts = [*whole[:46], *whole[86:]]
+    own, used = (parts, whole) if is_ours else (whole, parts)
+    shift, found = compared(own, by_their_clock(used, 60 * hours, length))
+    assert shift == Shift(hours)
+    cause = Cause.OURS_MISSING if is_ours else Cause.THEIRS_MISSING
+    assert found == [(cause, "i-0aaa", Fraction("2201.60") * (1 if is_ours else -1))]
+
+
+def test_a_long_outage_of_a_bill_in_our_time_is_no_shift() -> None:
+    whole = ours(132, begin=BEGIN)
+    for own, lines in (
+        ([*whole[:46], *whole[86:]], by_their_clock(whole, 0, NS_PER_HOUR)),
+        (whole[7:], by_their_clock(whole, 0, NS_PER_HOUR)),
+        (whole, by_their_clock([*whole[:46], *whole[86:]], 0, NS_PER_DAY)),
+    ):
+        assert compared(own, lines)[0] is None
+
+
+def test_a_machine_left_on_beside_a_zone_is_what_is_left_of_the_difference() -> None:
+    """10, 8 and 12 hours in the time of +7; then 60 hours that nobody metered."""
+    starts = ((0, 10), (24, 8), (50, 12))
+    own = [one for at, count in starts for one in ours(count, begin=BEGIN + at * NS_PER_HOUR)]
+    left_on = ours(60, begin=BEGIN + 62 * NS_PER_HOUR)
+    lines = by_their_clock([*own, *left_on], 7 * 60, NS_PER_HOUR)
+    assert compared(own, lines) == (Shift(7), [(Cause.OURS_MISSING, "i-0aaa", 60 * PRICE)])
+
+
 @pytest.mark.parametrize("length", [NS_PER_HOUR, NS_PER_DAY], ids=["hours", "days"])
 def test_times_with_an_offset_of_half_hours_are_cut_at_their_own_hours(length: int) -> None:
     """Its rows begin at 18:30 in UTC. Their first and last are used in part, and lie across two of our hours."""

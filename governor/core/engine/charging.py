@@ -13,7 +13,7 @@ from typing import Final
 from governor.core.base.shares import user_of
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.managed_run import ManagedRun, Unweighed
-from governor.core.engine.metering import meter, note_unpriced
+from governor.core.engine.metering import charge_until, meter, note_unpriced, rate_of
 from governor.core.engine.node import RUNS_PER_UID_MAX, Node, payer_of
 from governor.core.engine.node_journal import boot_of, persist
 from governor.core.engine.spent.marks import note_money
@@ -21,7 +21,7 @@ from governor.core.events.checkpoints import CheckpointWeighed
 from governor.core.events.effects import Alarm, Effect, Record, WeighCheckpoint
 from governor.core.events.inputs import Ack, Tick
 from governor.core.events.machine import PriceRead
-from governor.core.money.charges import Line, Unit
+from governor.core.money.charges import UNALLOCATED, Line, Unit
 from governor.core.money.lines import PriceRise, compute_line
 
 # Five times the state of a model of a trillion parameters; more is a hostile frame.
@@ -181,6 +181,32 @@ def _charge_one_off(node: Node, managed: ManagedRun, line: Line, quantity: int, 
     return amount
 
 
+# --- a run that comes or goes between two ticks: what the others pay changes ----------------------------------------
+
+
+def charge_before(node: Node, newcomer: str, at: MonoNs) -> None:
+    """Charge the time until now to those who hold the node, before another run holds it too, or with more ranks.
+
+    Runs that come after a tick at which nobody held it pay from that tick on. What another user's run below a command
+    pays may end with the newcomer: see `take_back`.
+    """
+    others = [node.runs[name].run for name in node.holders() if name not in (newcomer, UNALLOCATED)]
+    uid = node.command.uid if node.command is not None else None
+    if any(run.spend_rate_usd_micros_per_hour is not None and uid in (None, run.uid) for run in others):
+        charge_until(node, at)
+
+
+def note_shares(node: Node, at: MonoNs) -> None:
+    """Note what each run pays from now on. Else its steps until the next tick have the rate of before."""
+    holders = node.holders()
+    for name in holders.keys() & node.runs.keys():
+        managed = node.runs[name]
+        run, rate = managed.run, rate_of(node, managed, holders)
+        if run.spend_rate_usd_micros_per_hour is not None and rate is not None:
+            run.set_money(run.spend_usd_micros, rate, run.reserve_usd_micros)
+        note_money(node, managed, at)
+
+
 # --- a price that changes while the node runs ----------------------------------------------------------------
 
 
@@ -198,12 +224,13 @@ def on_price_read(node: Node, read: PriceRead) -> list[Effect]:
     old = ledger.price_usd_micros_per_hour
     boot = BootNs(max(read.boot, ledger.charged_to))
     since = boot if read.since is None else boot_of(read.since, read.boot, read.wall)
-    ledger.set_next_price(to, since)
     unpriced_before, holders = ledger.unpriced_ns, node.holders()
+    if old is not None and to.line.price_usd_micros < old:  # Steps since the last tick may have cost that already.
+        ledger.charge(boot, WallNs(read.wall - read.boot), holders, node.payers(), ends_others=False)
+    ledger.set_next_price(to, since)
     splits = ledger.charge(boot, WallNs(read.wall - read.boot), holders, node.payers(), ends_others=False)
     note_unpriced(node, unpriced_before, holders)
-    for name in holders.keys() & node.runs.keys():
-        note_money(node, node.runs[name], read.at)
+    note_shares(node, read.at)
     if boot == read.boot:
         node.metered_wall = read.wall
     if old == to.line.price_usd_micros and before is not None and before.line.source == to.line.source:

@@ -139,6 +139,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
         return [Alarm("stream_refused", None, f"stream {event.run[:40]!r} is not watched: name or number of runs")]
     begins, displaced = True, list[Effect]()
     close_gap(node, managed)
+    charging.charge_before(node, event.run, event.at)
     if managed is None:
         managed, displaced = names.enter(node, event.run, event.uid, event.stage, event.labels, event.at)
         intake.begin_attempt(managed.run, "stream", event.at)
@@ -153,6 +154,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     hand_over(node, managed, event.at, begins=begins)
     if begins and not managed.awaits_line:
         charging.charge_launch(node, managed, event.at)
+        charging.note_shares(node, event.at)
         node.request_persist()  # From here on it holds the node.
     intake.set_jsonl_only(managed.run, only=not managed.run.ranks)
     if event.processes and managed.run.jsonl_only:
@@ -177,6 +179,7 @@ def on_line(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     if not is_taken and not is_back:
         return
     close_gap(node, managed)
+    charging.charge_before(node, managed.run.run, at)
     begins = not managed.run.alive and managed.run.move(LifeFact.LINE, at).begins
     if begins:
         managed.drop_latch()
@@ -187,6 +190,7 @@ def on_line(node: Node, managed: ManagedRun, at: MonoNs) -> None:
         hand_over(node, managed, at, begins=True)
     if begins if not is_taken else node.account.run == managed.run.run:  # One launch, however many logs.
         charging.charge_launch(node, managed, at)
+    charging.note_shares(node, at)
     node.request_persist()
 
 

@@ -56,6 +56,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
         return refuse(node, hello.connection, hello.peer, refusal, hello.at)
     managed = node.runs.get(hello.run)
     close_gap(node, managed)
+    charging.charge_before(node, hello.run, hello.at)
     if managed is None:
         is_its = launched_command.speaks_for_it(node, hello)
         managed, displaced = names.enter(
@@ -82,6 +83,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     known_as = managed.run.stage, managed.run.labels
     rank = intake.apply_hello(managed.run, hello)
     if begins or managed.run.known_ranks() != ranks_before:
+        charging.note_shares(node, hello.at)
         node.request_persist()  # A restarted governor shares the node's time by what the journal has.
     if known_as != (managed.run.stage, managed.run.labels):
         budgeting.refit(node, managed)  # With other labels, other budgets cover it.

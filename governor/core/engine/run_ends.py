@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from governor.core.base.secrets import redacted
 from governor.core.engine import incidents, launched_command, saved_checkpoint
+from governor.core.engine.charging import note_shares
 from governor.core.engine.idle import limit
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import charge_until, count_split, hand_over
@@ -65,6 +66,7 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
         launched_command.over(node, managed)
     managed.run.move(LifeFact.GONE, event.at)
     count_split(node, managed)
+    note_shares(node, event.at)
     finished = limit.on_ended(node, managed, event.at)
     finds = saved_checkpoint.find_last_good(managed, event.at)  # The alarm says that the look has not ended.
     run, alarms = managed.run, settle(node, managed, event.exit_code)

@@ -170,6 +170,8 @@ class TokenMeter:
         or no price is known now (`is_priced`), the cost of these tokens is not known. Beyond what any run trains,
         nothing is counted: sums stay within what the journal holds.
         """
+        if usd_micros < self.step_usd_micros:  # Valued too high until its tick. Else the next window paid it again.
+            usd_micros = UsdMicros(self.step_usd_micros)
         tokens_total += self.earlier_tokens
         if tokens_total > COUNT_MAX or self.wasted_tokens + step_tokens > COUNT_MAX:
             return None

@@ -23,12 +23,14 @@ def line_ended(node: Node, managed: ManagedRun, line: Step) -> MonoNs:
 def note_money(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     """Note what the run has spent, for steps that end from now on: at each tick, and where it changes in between."""
     if node.boot_offset_ns is not None:
-        managed.money.marks.note(_mark(node, managed, at, node.boot_offset_ns, _going_rate(managed)))
+        managed.money.marks.note(_mark(node, managed, at, node.boot_offset_ns, _going_rate(node, managed)))
 
 
-def _going_rate(managed: ManagedRun) -> int:
+def _going_rate(node: Node, managed: ManagedRun) -> int:
+    """Never more than the next tick charges: a window that has closed gives nothing back."""
     is_over = managed.incident is not None and managed.incident.is_closed  # Its time is charged to nobody any more.
-    return 0 if is_over else managed.run.spend_rate_usd_micros_per_hour or 0
+    is_free = node.ledger.compute.credit > 0  # The price fell sooner than we learned: time works that off.
+    return 0 if is_over or is_free else managed.run.spend_rate_usd_micros_per_hour or 0
 
 
 def _mark(node: Node, managed: ManagedRun, at: MonoNs, boot_offset_ns: int, rate: int) -> Mark:
@@ -40,7 +42,7 @@ def _mark(node: Node, managed: ManagedRun, at: MonoNs, boot_offset_ns: int, rate
 
 def worth_at(node: Node, managed: ManagedRun, meter: TokenMeter, at: MonoNs, ended: MonoNs) -> Worth:
     """The run's money when a step ended that is read now (`at`)."""
-    marks, ledger, rate = managed.money.marks, node.ledger, _going_rate(managed)
+    marks, ledger, rate = managed.money.marks, node.ledger, _going_rate(node, managed)
     if node.boot_offset_ns is None:  # Before the first tick.
         mark = _mark(node, managed, at, ledger.charged_to - at, 0)
         return mark.at(at)

@@ -197,7 +197,7 @@ def _never(policy: Policy, rules: Sequence[Rule], places: Sequence[_Places]) -> 
                 case "runtime" if planned is not None and 0 < member.params["run"] < planned[0] and not rule.members:
                     if rule.response is Response.HALT:
                         yield Doubt((*path, "run"), f"halts a run that keeps to its plan: {planned[1]}")
-                case "usd_per_mtok" if policy.expected.usd_micros_per_mtok is None:
+                case "usd_per_mtok" if not policy.expected.has_price:
                     yield Doubt((*path, "trigger"), "never fires: [expected] has no usd_per_mtok to compare with")
                 case "restart_loop" if rule.warmup is not None and rule.warmup.kind is not PersistenceKind.DURATION:
                     text = "is never over in what it is about: attempts that do not get so far; give a time"

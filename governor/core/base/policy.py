@@ -118,6 +118,10 @@ class Expected:
     tokens_per_s: float | None = None
     usd_micros_per_mtok_all_in: int | None = None  # With starts, pauses and halts.
 
+    @property
+    def has_price(self) -> bool:
+        return self.usd_micros_per_mtok is not None or self.usd_micros_per_mtok_all_in is not None
+
 
 @dataclass(frozen=True, slots=True)
 class HaltSettings:

@@ -126,6 +126,7 @@ def test_is_doubted(text: str, doubt: str) -> None:
         rule("a", "halt", 'trigger = "data_starvation"\nshare_frac = 0.5')
         + rule("c", "warn", 'trigger = "data_starvation"\nshare_frac = 0.9'),
         rule("a", "halt", 'trigger = "runtime"\nattempt = "2h"') + BUDGET + "[expected]\ntokens_per_s = 1000\n",
+        "[expected]\nusd_per_mtok_all_in = 1\n" + rule("a", "warn", 'trigger = "usd_per_mtok"'),
         rule("a", "halt", NAN + '\nwarmup = "200 steps"') + rule("c", "warn", NAN),
         rule("a", "halt", NAN + '\nmode = "observe"') + rule("c", "warn", NAN.replace("3", "5")),
         BUDGET.replace("9\n", "9\nalert_at = [0.5]\n") + rule("w", "warn", 'trigger = "budget"\nat_frac = 0.9'),

@@ -13,13 +13,16 @@ from tests.unit.core.engine.test_ceiling_forecast import a_tick, started
 from tests.unit.core.engine.test_step import a_step, at, play, rule
 
 
-def halted_for_its_pauses() -> tuple[Node, int]:
-    """A quarter of a million tokens a second at $3.60/h, as planned ($0.004); of each 100 s, 46 are a pause."""
+def played(expected: Expected) -> tuple[Node, int | None]:
+    """A quarter of a million tokens a second at $3.60/h, which is $0.004 for 1M; of each 100 s, 46 are a pause.
+
+    And the second at which it was halted.
+    """
     node = started("1000", tokens=1000 * MTOK)
     managed = node.runs["llama"]
     params = {"times": 1.5, "window": DurationNs(60 * NS_PER_S), "warmup_time": DurationNs(0)}
     rules = (rule("usd_per_mtok", params=params),)
-    managed.judge_by(replace(managed.policy, rules=rules, expected=Expected(usd_micros_per_mtok=4_000)))
+    managed.judge_by(replace(managed.policy, rules=rules, expected=expected))
     number = 0
     for second in range(1, 1000):
         play(node, a_tick(second))
@@ -28,12 +31,29 @@ def halted_for_its_pauses() -> tuple[Node, int]:
             play(node, a_step(number, when=second, tokens=MTOK // 4, tokens_total=number * MTOK // 4))
         if managed.incident is not None:
             return node, second
-    raise AssertionError("not halted")
+    return node, None
+
+
+def test_a_steady_plan_has_no_pauses_held_against_it() -> None:
+    """It would cost 1.8 times the plan with them. Its drift, in all views, is 0."""
+    node, second = played(Expected(usd_micros_per_mtok=4_000))
+    assert second is None
+    assert run_status(node.runs["llama"], at(1000))["drift_frac"] == 0.0
+
+
+def test_of_two_planned_prices_the_evidence_names_the_one_that_was_exceeded() -> None:
+    node, _ = played(Expected(usd_micros_per_mtok=2_000, usd_micros_per_mtok_all_in=40_000))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    told = incident_snapshot(node, incident)["evidence"]
+    assert (told["expected_by"], told["usd_micros_per_mtok_of_time"]) == ("usd_per_mtok", 4_000)
+    assert (told["expected_usd_micros_per_mtok"], told["times_expected"]) == (2_000, 2.0)
 
 
 def test_its_evidence_has_no_name_of_another_figure() -> None:
     """Of a minute 20 s were a pause, so it cost 1.5 times the plan, while each window is on plan."""
-    node, second = halted_for_its_pauses()
+    node, second = played(Expected(usd_micros_per_mtok=4_000, usd_micros_per_mtok_all_in=4_000))
+    assert second is not None
     incident = node.runs["llama"].incident
     assert incident is not None
     told = incident_snapshot(node, incident)
@@ -44,4 +64,7 @@ def test_its_evidence_has_no_name_of_another_figure() -> None:
         "times_expected": 1.5,
     }
     assert not {*told["evidence"]} & {*told, *status}
-    assert (told["evidence"]["expected_by"], told["evidence"]["expected_usd_micros_per_mtok"]) == ("usd_per_mtok", 4000)
+    assert (told["evidence"]["expected_by"], told["evidence"]["expected_usd_micros_per_mtok"]) == (
+        "usd_per_mtok_all_in",
+        4_000,
+    )

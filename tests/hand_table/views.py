@@ -78,7 +78,7 @@ def told_by(world: World) -> Iterator[Told]:
     yield from _stage(row)
     yield from _stage_table(row)
     run = managed.run
-    yield Told("expression", "usd_per_mtok", _micros(VARIABLES["usd_per_mtok"].read(run, now)))
+    yield from (Told("expression", name, _micros(VARIABLES[name].read(run, now))) for name in _PRICES)
     yield Told("expression", "spend", _micros(VARIABLES["spend_usd"].read(run, now)))
     alert = of_alarm(world.node, "unwatched", "llama", "text", WallNs(1), 1)
     if managed.incident is not None:

@@ -333,6 +333,7 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
         unpriced_ns=worth.unpriced_ns, is_priced=worth.is_priced,
     )  # fmt: skip
     run.set_token_price(whole_micros(managed.history.meter.per_mtok) if worth.is_priced else None)
+    managed.note_paid_tokens()
     if window is None:
         return
     managed.money.add_window(window, managed.history.meter.began_tokens)

@@ -105,6 +105,18 @@ VARIABLES: Final[Mapping[str, Variable]] = {
     "usd_per_mtok": Variable(
         DOUBLE, "Dollars for a million tokens, of the last window.", lambda run, _at: _usd(run.usd_micros_per_mtok)
     ),
+    "usd_per_mtok_all_in": Variable(
+        DOUBLE, "Of all that the run has spent, over all tokens that it trained.",
+        lambda run, _at: _usd(run.paid_tokens.all_in(run.spend_usd_micros)),
+    ),
+    "usd_per_mtok_useful": Variable(
+        DOUBLE, "The same over its tokens of progress: those trained twice count once.",
+        lambda run, _at: _usd(run.paid_tokens.useful_price(run.spend_usd_micros)),
+    ),
+    "usd_per_mtok_steady": Variable(
+        DOUBLE, "While it trains: the median of the last 50 windows, without starts and tokens trained twice.",
+        lambda run, _at: _usd(run.paid_tokens.steady()),
+    ),
     "gpu_busy_min": Variable(DOUBLE, "Of the least busy of its GPUs, 0 to 1.", _gpu_busy_min),
     "gpu_memory_max": Variable(DOUBLE, "Used part of the fullest of its GPUs, 0 to 1.", _gpu_memory_max),
     "host_memory_left": Variable(DOUBLE, "Part of main memory, or of its limit, that is left.", _host_memory_left),

@@ -20,6 +20,7 @@ from governor.core.events.fetch import Fetch
 from governor.core.events.forwards import Forwards
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.core.money.budgets import Cap
+from governor.core.money.paid_tokens import PaidTokens
 from governor.core.runs.belief import Belief
 from governor.core.runs.last_good import LastGood, after_naming
 from governor.core.runs.life import TRANSITIONS, Cell, Life, LifeFact
@@ -193,6 +194,7 @@ class Run:
     spend_usd_micros: UsdMicros = UsdMicros(0)
     spend_rate_usd_micros_per_hour: UsdMicros | None = None  # None: the price is unknown.
     usd_micros_per_mtok: int | None = None
+    paid_tokens: PaidTokens = field(default_factory=PaidTokens)
     # Its total when its tokens began to be metered. None: this governor has metered none.
     began_tokens: int | None = None
     began_usd_micros: int = 0  # Its spend that no token has bought.

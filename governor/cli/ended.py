@@ -151,7 +151,7 @@ def _run(row: Row, halt: Row | None, launched: Row | None, left: Row | None) -> 
 
 
 def _money(row: Row) -> Row:
-    """As the status of a watched run has it. An older journal has neither the last window's price nor the steady one."""
+    """As the status of a watched run has it. An older journal has neither the last nor the steady price."""
     from governor.core.money.expected import plan_of_row
     from governor.core.money.token_price import per_mtok, whole_micros
     from governor.core.money.token_windows import TokenMeter

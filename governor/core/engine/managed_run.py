@@ -220,9 +220,8 @@ class ManagedRun:
         """Let rules know what the spend has bought. Nothing is divided here: it is done with each step."""
         meter, paid = self.history.meter, self.run.paid_tokens
         if meter is not None:
-            paid.trained, paid.useful = meter.trained_tokens, meter.useful_tokens
-        paid.paid_before, paid.unpriced_ns = self.history.paid_before, self.history.unpriced_ns
-        paid.windows = self.money.windows
+            paid.take_meter(meter.trained_tokens, meter.useful_tokens)
+        paid.take_money(self.history.paid_before, self.history.unpriced_ns, self.money.windows)
 
     def enter_halt(self, incident: Incident) -> None:
         """Halt the run by this incident. It stays as a latch until `drop_latch`."""

@@ -70,7 +70,6 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "spend_usd_micros": node.ledger.spend(run.run),
         "paid_from": managed.history.paid_from,
         "paid_before_usd_micros": managed.history.paid_before,
-        **({"unpriced_ns": managed.history.unpriced_ns} if managed.history.unpriced_ns else {}),
         "command": managed.history.command,
         **({"counts_to": list(part)} if (part := node.ledger.book.runs.part_of(run.run)) is not None else {}),
         **({"command_turn": managed.history.turn} if managed.history.turn else {}),
@@ -98,9 +97,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         **_one_offs_row(managed),
         "ceilings_told": {scope: told.row() for scope, told in managed.reported.ceilings.items()},
         "plan": plan_row(plan_of(managed)),  # Windows have it too, but the first may be hours away.
-        # For whoever looks at the run after its end: the windows of these two are no part of this row.
-        "usd_micros_per_mtok": run.usd_micros_per_mtok,
-        "usd_micros_per_mtok_steady": token_prices(managed).steady,
+        **_prices_row(managed),
         "tokens": managed.history.meter.snapshot() if managed.history.meter is not None else None,
         # None: nobody has reported for the run yet. An older version's journal has no such row.
         "spend_split": managed.history.split.snapshot() if managed.history.split.has_begun else None,
@@ -108,6 +105,13 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         # Persisted together with the rules' state after these lines: a restarted governor counts no line twice.
         "stream_position": dict(managed.stream_position) if managed.stream_position is not None else None,
     }
+
+
+def _prices_row(managed: ManagedRun) -> Mapping[str, Any]:
+    """For whoever looks at the run after its end: the windows that these are of are not kept."""
+    last, steady = managed.run.usd_micros_per_mtok, token_prices(managed).steady
+    unpriced = {"unpriced_ns": managed.history.unpriced_ns} if managed.history.unpriced_ns else {}
+    return {"usd_micros_per_mtok": last, "usd_micros_per_mtok_steady": steady, **unpriced}
 
 
 def _one_offs_row(managed: ManagedRun) -> Mapping[str, Any]:

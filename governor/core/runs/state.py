@@ -20,7 +20,7 @@ from governor.core.events.fetch import Fetch
 from governor.core.events.forwards import Forwards
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.core.money.budgets import Cap
-from governor.core.money.paid_tokens import PaidTokens
+from governor.core.money.steady import PaidTokens
 from governor.core.runs.belief import Belief
 from governor.core.runs.last_good import LastGood, after_naming
 from governor.core.runs.life import TRANSITIONS, Cell, Life, LifeFact

@@ -81,7 +81,7 @@ def test_of_two_runs_one_has_all_of_the_reserve_already() -> None:
 
 
 def test_of_two_runs_that_may_both_grow_the_one_with_the_longer_halt_leads() -> None:
-    """$7.20 last 7,200 s. At 6,100 one has not saved for 100 s, so a halt takes 121: 979 s are left, half of them to it.
+    """$7.20 last 7,200 s. At 6,100 one has not saved for 100 s, so a halt takes 121: 979 s are left, half to it.
 
     The other saves every six seconds; its halt would have to grow by 94 s before it counts.
     """

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from governor.core.base.findings import Reading
 from governor.core.base.units import MTOK, NS_PER_S, DurationNs, MonoNs, UsdMicros
 from governor.core.events.machine import GpuSample, HostMemory
-from governor.core.money.paid_tokens import PaidTokens
+from governor.core.money.steady import PaidTokens
 from governor.core.money.token_windows import Window
 from governor.core.rules.expression_variables import DOUBLE, INT, VARIABLES, Value
 from governor.core.rules.expressions import CHARS_MAX, check, compiled, variables_of

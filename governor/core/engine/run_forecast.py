@@ -44,10 +44,9 @@ class Binding:
         return self._spent_after(self.met.after_ns if self.met is not None else None)
 
     @property
-    def spend_max_between(self) -> tuple[int, int]:
-        """The same if it is met at the early end, and at the late one."""
-        low, high = (self.met.low_ns, self.met.high_ns) if self.met is not None else (None, None)
-        return self._spent_after(low), self._spent_after(high)
+    def spend_max_at_least(self) -> int:
+        """The same if it is met at the early end."""
+        return self._spent_after(self.met.low_ns if self.met is not None else None)
 
     def _spent_after(self, ns: int | None) -> int:
         if ns is None:
@@ -229,9 +228,9 @@ def _frac(ratio: Fraction | None) -> float | None:
 
 # --- the alarm in advance: at this rate the ceiling is hit before the run is done --------------------------------
 #
-# With an interval, the alarm is due when even the forecast's lower end does not fit below the ceiling with the least
-# reserve that its halt may have then: a run that need only save before its goal is no news. One noisy window cannot
-# cause it: it widens the interval by more than it raises the middle.
+# With an interval, the alarm is due when even the forecast's lower end does not fit below the ceiling and the halt's
+# reserve. While no rhythm of saves is known, that is the reserve of a run that does not save: it is halted then. One
+# noisy window cannot cause the alarm: it widens the interval by more than it raises the middle.
 # Without an interval (no goal, too few windows), the alarm is due when the ceiling is less than `HORIZON_NS` away and
 # half of its room for training is spent, unless the run is at its goal before.
 # The alarm is repeated for the same scope only after a real change:
@@ -306,12 +305,15 @@ def _landing(managed: ManagedRun, bound: Binding, goal: int | None) -> _Landing 
 def _is_due(bound: Binding, landing: _Landing | None) -> bool:
     room, met = bound.spend_max_usd_micros, bound.met
     if landing is not None:
-        return landing.low > bound.spend_max_between[1]
+        return landing.low > room
     return met is not None and met.after_ns <= HORIZON_NS and bound.cap.spend_usd_micros >= USED_FRAC_MIN * room
 
 
 def _ends_before(managed: ManagedRun, hit: CeilingHit, at: MonoNs) -> bool:
-    """Whether the run may make its last step before it meets the ceiling: by its tokens, else by its steps' time."""
+    """Whether the run makes its last step before it meets the ceiling: by its tokens, else by the time of its steps.
+
+    Where the goal lies between both ends, a run that does not save is halted before it: that is worth telling.
+    """
     run = managed.run
     if hit.before_end is not None:
         return not hit.before_end
@@ -320,7 +322,7 @@ def _ends_before(managed: ManagedRun, hit: CeilingHit, at: MonoNs) -> bool:
     if run.attempt_step <= 1:
         return False
     left, took_ns = max(0, run.total_steps - run.step), run.step_at - run.first_step_at
-    return run.step_at + left * took_ns // (run.attempt_step - 1) <= at + hit.met.high_ns
+    return run.step_at + left * took_ns // (run.attempt_step - 1) <= at + hit.met.after_ns
 
 
 def _has_changed(
@@ -330,7 +332,7 @@ def _has_changed(
 
     A goal that was not known is no other one: a trainer tells its steps when it attaches.
     """
-    fits = landing is not None and landing.high <= bound.spend_max_between[0]
+    fits = landing is not None and landing.high <= bound.spend_max_at_least
     was = (told.tokens_goal, told.steps_goal)
     another = any(old is not None and old != new for old, new in zip(was, goal, strict=True))
     another = another or told.ceiling_usd_micros != bound.cap.ceiling_usd_micros

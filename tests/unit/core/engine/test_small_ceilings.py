@@ -15,22 +15,23 @@ from governor.core.engine import step as engine
 from governor.core.engine.halt_plan import halt_times, least_ceiling
 from governor.core.engine.node import Node
 from governor.core.events.checkpoints import NamedCheckpoint
-from governor.core.events.effects import Ask
+from governor.core.events.effects import Alarm, Ask
 from governor.core.views.status import run_status
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, rule, tick
 
 PRICE = usd(360)
 
 
-def started(ceiling_usd: float) -> Node:
-    """The settings of the packaged policy, on a machine that bills by the second."""
+def started(ceiling_usd: float, mode: Mode = Mode.ENFORCE, total_steps: int | None = None) -> Node:
+    """The settings of the packaged policy, whose ceiling is enforced, on a machine that bills by the second."""
     node = make_node(price_usd_micros_per_hour=PRICE, cloud="none", granularity_ns=DurationNs(0))
     budget = Budget(ceiling_usd_micros=usd(ceiling_usd))
     policy = replace(
-        node.policies.policies[0], budget=budget, halt=HaltSettings(), rules=(rule("budget", checkpoint="good"),)
-    )
+        node.policies.policies[0], budget=budget, halt=HaltSettings(), rules=(rule("budget", checkpoint="good"),),
+        mode=mode,
+    )  # fmt: skip
     engine.reload(node, PolicySet((policy,), "d"))
-    play(node, tick(0), hello(0, 0, world_size=1))
+    play(node, tick(0), hello(0, 0, world_size=1, total_steps=total_steps))
     return node
 
 
@@ -250,3 +251,23 @@ def test_a_ceiling_that_halts_nothing_shortens_no_halt(how: str) -> None:
     assert incident is not None
     assert incident.plan.grace_ns // NS_PER_S == 48
     assert incident.plan.term_grace_ns == HaltSettings().term_grace_ns
+
+
+@pytest.mark.parametrize(
+    ("ceiling_usd", "goal"), [(30, 258), (30, 270), (30, 279), (360, 3_240), (360, 3_348), (360, 3_492)]
+)
+def test_who_never_saves_is_warned_before_its_ceiling_halts_it_short_of_its_last_step(
+    ceiling_usd: float, goal: int
+) -> None:
+    """A step a second, of which $30 last for 300: with a save just before, it would make all of them."""
+    node, warned_at = started(ceiling_usd, total_steps=goal), None
+    for second in range(1, goal + 1):
+        effects = play(node, a_step(second, when=second, tokens=1_000, tokens_total=second * 1_000), tick(second))
+        if warned_at is None and any(isinstance(one, Alarm) and one.name == "ceiling_ahead" for one in effects):
+            warned_at = second
+        if any(isinstance(one, Ask) for one in effects):
+            break
+    else:
+        raise AssertionError("never asked")
+    assert warned_at is not None
+    assert warned_at < second

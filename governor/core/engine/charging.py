@@ -202,7 +202,7 @@ def note_shares(node: Node, at: MonoNs) -> None:
     for name in holders.keys() & node.runs.keys():
         managed = node.runs[name]
         run, rate = managed.run, rate_of(node, managed, holders)
-        if run.spend_rate_usd_micros_per_hour is not None and rate is not None:
+        if rate is not None:
             run.set_money(run.spend_usd_micros, rate, run.reserve_usd_micros)
         note_money(node, managed, at)
 

@@ -12,7 +12,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, make_past, payer_of
 from governor.core.engine.node_journal import persist
 from governor.core.engine.run_forecast import plan_of
-from governor.core.engine.spent.marks import worth_at
+from governor.core.engine.spent.marks import note_money, worth_at
 from governor.core.events.effects import Effect, Record
 from governor.core.events.inputs import Step, Tick
 from governor.core.money.charges import UNALLOCATED
@@ -211,6 +211,7 @@ def hand_over(node: Node, managed: ManagedRun, at: MonoNs, *, begins: bool = Fal
         managed.history.paid_from = node.account.since
     node.ledger.hand_over(payer_of(managed), node.command.run if node.command is not None else None)
     managed.history.pass_unpriced(node.account.take_unpriced())
+    note_money(node, managed, at)  # Else its first step had spent none of that, and the second all.
 
 
 def take_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
@@ -242,6 +243,8 @@ def _taken_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[ManagedRun]
         lender.money.marks.forget()
     if lenders and managed.history.meter is None:
         managed.history.paid_from = min(managed.history.paid_from, node.account.since)
+    if lenders:
+        note_money(node, managed, at)
     return lenders
 
 
@@ -291,6 +294,7 @@ def settle(node: Node, at: MonoNs) -> list[Effect]:
     node.ledger.book.restore_unallocated(previous.unallocated, previous.unallocated_older_usd_micros)
     node.ledger.hand_over(payer_of(managed), previous.run)
     managed.history.pass_unpriced(previous.unpriced_ns)
+    note_money(node, managed, at)
     return [persist(node, at, managed)]
 
 

@@ -19,6 +19,7 @@ from governor.core.events.inputs import PriceRead, Step, TrainerExited
 from governor.core.money.charges import Line, LineKind, Unit
 from governor.core.money.lines import Lines
 from governor.core.money.token_windows import Window
+from governor.core.money.waste import SpentOn
 from governor.core.runs.own_time import AGE_MAX_NS, CLOCK_BEHIND_MAX_NS
 from tests.sweeps import share_of
 from tests.unit.core.engine.test_metering import World
@@ -207,6 +208,20 @@ def test_start_and_end_of_training_are_the_steps_own() -> None:
     assert told is not None
     assert told["start_up"] == pytest.approx(2_100_000, abs=1)
     assert told["after_last_step"] == pytest.approx(950_000, abs=1)
+
+
+def test_what_a_command_cost_before_its_run_spoke_is_start_up_also_of_a_first_step_within_the_tick() -> None:
+    """It attaches at 6.01 s, and makes a step each 50 ms: the six seconds were handed over with the hello."""
+    world = World(make_node(budget=Budget(window_tokens=WINDOW), cloud="none", exclusive=True,
+                            price_usd_micros_per_hour=HOURLY))  # fmt: skip
+    world.tick()
+    live = Live(world)
+    begun, ends = 6_010 * NS_PER_MS, [(6_010 + 50 * number) * NS_PER_MS for number in range(1, 41)]
+    live.play([(begun, lambda world: world.hear()), *[(end, tell(n, end)) for n, end in enumerate(ends, 1)]])
+    live.play([(9 * SECOND, lambda world: world.tick())])
+    told = world.node.runs["llama"].history.split.by_cause()
+    assert told[SpentOn.START_UP] == pytest.approx(6_060_000, abs=2)
+    assert {window.steady_usd_micros for window in [*live.windows][1:]} == {100_000}
 
 
 def test_a_step_that_waits_for_other_ranks_is_of_its_own_time() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from governor.core.base.identity import ConnectionId
+from governor.core.base.policy import Budget
 from governor.core.base.units import NS_PER_MS, NS_PER_S, TICK_NS, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.events.inputs import TrainerExited
 from governor.core.events.machine import PriceRead
@@ -15,7 +17,7 @@ from governor.core.money.expected import row_of
 from tests.sweeps import share_of
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_own_times import HOURLY, Live, frame, price, tell
-from tests.unit.core.engine.test_step import hello, peer
+from tests.unit.core.engine.test_step import hello, make_node, peer
 
 Act = tuple[int, Callable[[World], None]]
 MS = NS_PER_MS
@@ -154,3 +156,24 @@ def test_no_window_keeps_more_than_was_spent(changes: list[tuple[int, Callable[[
     live.play([last])
     assert live.world.mono == then
     assert is_in_windows(live.world) == spent(live.world)
+
+
+@pytest.mark.parametrize(("has_neighbour", "share"), [(True, 2), (False, 1)])
+def test_a_newcomer_s_windows_have_their_price_before_its_first_tick(has_neighbour: bool, share: int) -> None:
+    """It comes at 2.01 s, and makes a step each 20 ms, two of them a window: $3,600 an hour are 40,000 a window."""
+    live = Live() if has_neighbour else Live(World(make_node(budget=Budget(window_tokens=100_000), cloud="none",
+                                                             price_usd_micros_per_hour=HOURLY)))  # fmt: skip
+    ends = [2_010 * MS + 20 * MS * number for number in range(1, 31)]
+    steps = [(end, its_step(number, end)) for number, end in enumerate(ends, 1)]
+    live.play([(2_010 * MS, joins), *steps])
+    windows = live.world.node.runs["beside"].money.windows
+    assert len(windows) == 15
+    for window in [*windows][1:]:
+        assert window.usd_micros == pytest.approx(40_000 / share, abs=2)
+
+
+def its_step(number: int, end: int) -> Callable[[World], None]:
+    def hear(world: World) -> None:
+        world.play(replace(frame(number, end, world.mono), run="beside", connection=ConnectionId(9)))
+
+    return hear

@@ -20,7 +20,7 @@ from governor.core.base.units import (
 )
 from governor.core.engine.charging import checkpoint_reserve
 from governor.core.engine.command.ceilings import ceiling_run, spent
-from governor.core.engine.halt_plan import FIXED_POINT_MAX, halt_times, lasts_ns
+from governor.core.engine.halt_plan import FIXED_POINT_MAX, halt_times, lasts_ns, own_ceiling
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.money.budgets import ScopedBudget, ScopeKind
@@ -95,14 +95,13 @@ def _halts_at_once(rule: Rule) -> bool:
 
 def _reached(launch: _Launch, rule: Rule, stage: str | None, labels: Iterable[tuple[str, str]]) -> Iterator[str]:
     """One line for each ceiling of this rule that the first tick would find reached."""
-    own = launch.policy.budget.ceiling_usd_micros
-    shortens = own if launch.policy.mode is Mode.ENFORCE else None
+    own, shortens = launch.policy.budget.ceiling_usd_micros, own_ceiling(launch.policy)
     frac = float(rule.params.get("at_frac", 1.0))
     if own is not None and not rule.params.get("caps_only"):
         spend = launch.spend()
-        held = launch.reserve(shortens)
+        held = launch.reserve(own)
         if spend + held >= own * round(frac * 10**6) // 10**6:
-            buys = _buys(launch, spend, frac, () if shortens is not None else None)
+            buys = _buys(launch, spend, frac, ())
             remedy = f"pass --ceiling {buys / MICROS_PER_USD:.2f} or more, {_TRAINS}, or launch under another --name"
             yield _refused(f"run:{launch.name}", own, spend, held, remedy)
     for budget in launch.node.budgets.of_groups() if frac >= 1 else ():

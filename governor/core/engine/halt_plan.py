@@ -95,28 +95,31 @@ def lasts_ns(ceiling_usd_micros: int | None, rate_usd_micros_per_hour: int | Non
 def shortest_ns(managed: ManagedRun, *more: int | None) -> int | None:
     """How long the ceiling of the run lasts that lasts least, of its own, of its groups' and of `more`."""
     run = managed.run
-    own = lasts_ns(_own_ceiling(managed.policy), run.spend_rate_usd_micros_per_hour)
+    own = lasts_ns(own_ceiling(managed.policy), run.spend_rate_usd_micros_per_hour)
     if not run.caps and not more:  # Nearly every tick.
         return own
     groups = (lasts_ns(cap.ceiling_usd_micros, cap.rate_usd_micros_per_hour) for cap in run.caps)
     return min((lasts for lasts in (own, *groups, *more) if lasts is not None), default=None)
 
 
-def _own_ceiling(policy: Policy) -> int | None:
-    """The ceiling at which the policy halts; None for one that it only observes or warns of."""
+def own_ceiling(policy: Policy) -> int | None:
+    """The ceiling at which the policy halts; None for one that it only observes or warns of.
+
+    The rule decides: that of `--ceiling` is enforced under a policy that else observes.
+    """
     if policy.budget.ceiling_usd_micros is None:
         return None
     halts = (
         rule.mode is Mode.ENFORCE and rule.response is Response.HALT
         for rule in policy.rules
-        if rule.trigger == "budget"
+        if rule.trigger == "budget" and not rule.params.get("caps_only")
     )
-    return policy.budget.ceiling_usd_micros if policy.mode is Mode.ENFORCE and any(halts) else None
+    return policy.budget.ceiling_usd_micros if any(halts) else None
 
 
 def _spare_ns(managed: ManagedRun) -> int:
     """How long its own ceiling pays for beyond what is reserved for its halt. What a group has left is others' too."""
-    run, ceiling = managed.run, _own_ceiling(managed.policy)
+    run, ceiling = managed.run, own_ceiling(managed.policy)
     rate = run.spend_rate_usd_micros_per_hour
     if ceiling is None or run.caps or not rate:
         return 0

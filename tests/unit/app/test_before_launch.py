@@ -10,6 +10,7 @@ import pytest
 from governor.app.before_launch import refusal
 from governor.core.base.policy import Budget, HaltSettings, Mode, Policy, PolicySet
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs, usd
+from governor.core.engine import step as engine
 from governor.core.engine.node import new_node
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.inputs import CommandLaunched, OperatorHold, TrainerExited
@@ -155,3 +156,18 @@ def test_what_the_start_itself_has_cost_counts() -> None:
     assert refused(world) is None
     world.boot += 20 * NS_PER_S
     assert refused(world) is not None
+
+
+@pytest.mark.parametrize("ceiling_usd", [105, 110, 112, 114, 116, 120])
+def test_a_ceiling_that_is_enforced_is_weighed_alike_under_a_policy_that_observes(ceiling_usd: float) -> None:
+    """As `--ceiling` is: the rule is enforced, the policy's other rules are not."""
+    said = []
+    for mode in Mode:
+        world = launched_again(ceiling_usd)
+        policy = replace(policy_of(ceiling_usd), mode=mode)
+        world.node = replace(world.node, policies=PolicySet((policy,), "d"))
+        engine.reload(world.node, world.node.policies)
+        said.append(refused(world))
+    assert said[0] == said[1]
+    if ceiling_usd in (105, 120):  # Six seconds hold no halt. Twenty do.
+        assert (said[0] is None) == (ceiling_usd == 120)

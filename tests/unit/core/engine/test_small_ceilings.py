@@ -271,3 +271,10 @@ def test_who_never_saves_is_warned_before_its_ceiling_halts_it_short_of_its_last
         raise AssertionError("never asked")
     assert warned_at is not None
     assert warned_at < second
+
+
+@pytest.mark.parametrize("ceiling_usd", [10, 300])
+def test_a_ceiling_that_is_enforced_under_a_policy_that_observes_keeps_no_more_back(ceiling_usd: float) -> None:
+    """As `--ceiling` is. The bounds of a save that nobody shortens are minutes: it halted at a quarter of $300."""
+    node = started(ceiling_usd, Mode.OBSERVE)
+    assert until_asked(node) == asked(ceiling_usd)[1]

@@ -27,13 +27,13 @@ from governor.cli.common import (
     tell_left_out,
     told_of,
 )
-from governor.text.screen import screen_of, shown_lines, styled
+from governor.text.screen import FILE, screen_of, shown_lines, styled
 from governor.text.table import plain
 from governor.wire import control_client
 from governor.wire.control_client import Answer, nobody
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from governor.app.doctor import Check
 
@@ -82,7 +82,7 @@ def status(run: str | None, watch: bool, control: str | None, as_json: bool) -> 
     for document in documents:
         try:
             with told_of("an answer of a governor"):
-                show_drawn(render_status(document, screen))
+                show_drawn(render_status(_drawable(document, set()), screen))
         except Failed as error:
             unshown.append(error)
     if unshown:
@@ -150,7 +150,7 @@ def _watch(control: str | None, as_json: bool, run: str | None) -> None:
                 complain("no governor answers; still asking" if run is None else f"nobody watches {run}; still asking")
             else:
                 with told_of("an answer of a governor"):
-                    _draw(documents) if in_place else _print_lines(documents, as_json)
+                    _draw(documents, told) if in_place else _print_lines(documents, as_json)
             time.sleep(WATCH_PERIOD_S)
             try:
                 documents = _ask(control, run, told)
@@ -160,10 +160,33 @@ def _watch(control: str | None, as_json: bool, run: str | None) -> None:
         return  # Ctrl-C is the normal way to leave.
 
 
-def _draw(documents: list[Any]) -> None:
+def _drawable(document: Mapping[str, Any], told: set[str]) -> Mapping[str, Any]:
+    """Without the runs that cannot be drawn, each with a line that is told once: a row that is strange hides no other.
+
+    Where none can be, all are left: the whole answer is of another version then.
+    """
     from governor.cli.status_table import render_status
 
-    text = "\n".join(render_status(document, screen_of(sys.stdout)) for document in documents)
+    runs = []
+    for run in document["runs"]:
+        try:
+            with told_of(f"run {plain(run['run'])}"):
+                render_status({"governor": {"node": "-"}, "runs": [run]}, FILE)
+        except Failed as error:
+            line = f"{error.message}: left out"
+            if line not in told:
+                remark(line)
+            told.add(line)
+        else:
+            runs.append(run)
+    return {**document, "runs": runs} if runs else document
+
+
+def _draw(documents: list[Any], told: set[str]) -> None:
+    from governor.cli.status_table import render_status
+
+    drawn = [_drawable(document, told) for document in documents]
+    text = "\n".join(render_status(document, screen_of(sys.stdout)) for document in drawn)
     # Cursor home, then the text with each line cleared to its end, then clear everything below: no flicker, no
     # scrollback.
     click.echo("\x1b[H" + text.replace("\n", "\x1b[K\n") + "\x1b[J", nl=False)

@@ -220,12 +220,12 @@ def _pace(run: Mapping[str, Any]) -> list[str]:
     window = run.get("window")
     if window is None or (run.get("drift_frac") is None and run.get("burn_rate") is None):
         return []
-    tokens, speed = window["to_tokens"] - window["from_tokens"], window["tokens_per_s"]
+    tokens, speed = window["to_tokens"] - window["from_tokens"], window.get("tokens_per_s")
     parts = [f"the last {_count(tokens)} tokens took {_seconds(window['duration_s'])}"]
     if speed is not None:
         planned = run.get("expected_tokens_per_s")
         parts.append(f"{_count(speed)} tokens/s" + (f" of {_count(planned)} expected" if planned is not None else ""))
-    if window["usd_per_mtok"] is not None:
+    if window.get("usd_per_mtok") is not None:
         parts.append(f"{_per_mtok(window['usd_per_mtok'])}/1M now")
     # A planned price has no start of an attempt, so only the steady one stands beside it.
     planned, steady = run.get("expected_usd_per_mtok"), window.get("usd_per_mtok_steady")
@@ -247,7 +247,7 @@ def _padding(run: Mapping[str, Any]) -> list[str]:
 
 
 def _against(figures: Mapping[str, Any]) -> list[str]:
-    drift, burnt = figures["drift_frac"], figures["burn_rate"]
+    drift, burnt = figures.get("drift_frac"), figures.get("burn_rate")
     told = [f"drift {100 * drift:+.1f}%"] if drift is not None else []
     return [*told, f"burn rate {burnt:.2f}"] if burnt is not None else told
 

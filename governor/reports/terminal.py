@@ -174,9 +174,10 @@ def wasted_text(run_status: Mapping[str, Any], above_frac: float = 0.0) -> list[
         return ["what it wasted is unknown"]
     if not wasted or (wasted <= above_frac * spent and not is_part):
         return []
-    by_cause = run_status["wasted_usd_by_cause"]
+    by_cause = run_status.get("wasted_usd_by_cause") or {}
     parts = [f"{_dollars(amount)} {_CAUSES.get(cause, cause)}" for cause, amount in by_cause.items() if amount]
-    return [f"wasted {'at least ' if is_part else ''}{_dollars(wasted)} ({', '.join(parts)})"]
+    causes = f" ({', '.join(parts)})" if parts else ""
+    return [f"wasted {'at least ' if is_part else ''}{_dollars(wasted)}{causes}"]
 
 
 def _dollars(amount: float) -> str:

@@ -14,12 +14,13 @@ from click.testing import CliRunner
 
 from governor.cli.common import ExitCode, Failed
 from governor.cli.main import cli
+from governor.core.base.policy import Budget
 from governor.core.base.units import MonoNs
 from governor.core.views.status import run_status
 from governor.wire.answer_shapes import ANSWERS, INCIDENT, OF_RUN, is_shaped, sifted
 from tests.golden.report_cases import CASES
 from tests.unit.core.engine.test_metering import World
-from tests.unit.core.engine.test_step import make_node
+from tests.unit.core.engine.test_step import a_step, make_node
 
 SAFETY_S = 20.0
 Serve = Callable[[Any], str]
@@ -121,6 +122,37 @@ def test_a_run_that_cannot_be_shown_hides_no_other(serve: Serve, command: tuple[
     assert "left out" in line
     assert "\x1b" not in line
     assert str(ILL) not in done.stdout
+
+
+def a_trained_run() -> dict[str, Any]:
+    """With all that is told of a run beside a plan."""
+    world = World(make_node(cloud="none", budget=Budget(window_tokens=1_000)))
+    world.tick()
+    world.hear()
+    for second in range(1, 8):
+        world.at(second)
+        world.play(a_step(second, at=MonoNs(world.mono), tokens=1_000, tokens_total=second * 1_000))
+    world.tick()
+    run = run_status(world.node.runs["llama"], MonoNs(world.mono))
+    planned = {"expected_usd_per_mtok": 1.0, "expected_tokens_per_s": 1.0, "drift_frac": 0.1, "drift_all_in_frac": 0.1}
+    wasted = {"burn_rate": 1.0, "wasted_usd": 5.0, "wasted_usd_by_cause": {"start_up": 5.0}}
+    return run | planned | wasted
+
+
+@pytest.mark.parametrize("value", ["x" * 9, float("inf"), None])
+def test_no_figure_of_a_run_whatever_it_is_ends_the_table(serve: Serve, value: Any) -> None:
+    run = a_trained_run()
+    assert {"window", "usd_per_mtok_all_in", "usd_per_mtok_steady"} <= run.keys()
+    of_window = [run | {"window": run["window"] | {key: value}} for key in run["window"]]
+    without = [
+        run | {"window": {name: one for name, one in run["window"].items() if name != key}} for key in run["window"]
+    ]
+    evil = [run | {key: value} for key in run if key != "run"] + of_window + without
+    rows = [one | {"run": f"evil{number}"} for number, one in enumerate(evil)]
+    path = serve({"governor": {"node": "n", "mode": "enforce", "policies": []}, "runs": [*rows, run]})
+    done = CliRunner().invoke(cli, ["status", "--control", path], standalone_mode=False)
+    assert done.exception is None, done.exception
+    assert run["run"] in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -210,14 +210,18 @@ def test_start_and_end_of_training_are_the_steps_own() -> None:
     assert told["after_last_step"] == pytest.approx(950_000, abs=1)
 
 
-def test_what_a_command_cost_before_its_run_spoke_is_start_up_also_of_a_first_step_within_the_tick() -> None:
+@pytest.mark.parametrize("every_ns", [1, TICK_NS])
+def test_what_a_command_cost_before_its_run_spoke_is_start_up_also_of_a_first_step_within_the_tick(
+    every_ns: int,
+) -> None:
     """It attaches at 6.01 s, and makes a step each 50 ms: the six seconds were handed over with the hello."""
     world = World(make_node(budget=Budget(window_tokens=WINDOW), cloud="none", exclusive=True,
                             price_usd_micros_per_hour=HOURLY))  # fmt: skip
     world.tick()
     live = Live(world)
     begun, ends = 6_010 * NS_PER_MS, [(6_010 + 50 * number) * NS_PER_MS for number in range(1, 41)]
-    live.play([(begun, lambda world: world.hear()), *[(end, tell(n, end)) for n, end in enumerate(ends, 1)]])
+    steps = [(-(-end // every_ns) * every_ns, tell(number, end)) for number, end in enumerate(ends, 1)]
+    live.play([(begun, lambda world: world.hear()), *steps])
     live.play([(9 * SECOND, lambda world: world.tick())])
     told = world.node.runs["llama"].history.split.by_cause()
     assert told[SpentOn.START_UP] == pytest.approx(6_060_000, abs=2)

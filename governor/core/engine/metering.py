@@ -239,6 +239,7 @@ def _taken_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[ManagedRun]
     charge_until(node, at)
     lenders = [node.runs[run] for run in node.ledger.take_back(payer_of(managed)) if run in node.runs]
     for lender in lenders:
+        managed.history.pass_unpriced(lender.history.unpriced_ns)
         lender.history.give_back(node.ledger.charged_to, node.ledger.spend(lender.run.run))
         lender.money.marks.forget()
     if lenders and managed.history.meter is None:

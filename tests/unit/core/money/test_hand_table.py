@@ -22,7 +22,7 @@ from tests.hand_table.cases import CASES, STEP, Case, learn_price, plain_run, pl
 from tests.hand_table.views import Told, by_hand, metrics_of, told_by
 from tests.unit.core.engine.test_launched_command import launched, pass_time
 from tests.unit.core.engine.test_metering import World
-from tests.unit.core.engine.test_step import hello, play
+from tests.unit.core.engine.test_step import hello, peer, play
 from tests.unit.core.money.test_waste import a_world, stage_row, steps, until
 
 
@@ -76,6 +76,24 @@ def test_windows_before_the_price_was_known_have_none_in_any_view() -> None:
     world.restart()
     world.tick()
     assert shown_of(world)["usd_per_mtok_all_in"] is None, "the next governor has forgotten it"
+
+
+@pytest.mark.parametrize("hourly", [None, 3_600_000])
+def test_after_a_reboot_the_last_windows_price_is_told_while_a_price_is_known(hourly: int | None) -> None:
+    world = a_world()
+    world.hear()
+    big_steps(world, range(2, 9))
+    until(world, 20)
+    before = shown_of(world)["usd_per_mtok"]
+    assert before is not None
+    price = UsdMicros(hourly) if hourly is not None else None
+    world.node.facts = replace(world.node.facts, boot_id="boot-2", price_usd_micros_per_hour=price)
+    world.boot = world.mono = 0
+    world.restart()
+    world.tick()
+    world.hear(attempt="a2", peer=peer(200))
+    steps(world, range(9, 10), began=2, tokens=STEP, tokens_total=9 * STEP)
+    assert shown_of(world)["usd_per_mtok"] == (before if hourly is not None else None)
 
 
 def test_a_price_that_reaches_back_to_the_start_makes_all_of_it_known() -> None:

@@ -112,7 +112,7 @@ def test_a_governor_that_comes_back_goes_on_within_the_window() -> None:
     before = {name: value for name, value in kept.items() if name != "began_tokens"}
     assert TokenMeter.restored(before, same_boot=True).began_tokens == 0, "an older journal has no such figure"
     other_boot = TokenMeter.restored(kept, same_boot=False)
-    window = other_boot.add(1_000_000, STEP_TOKENS, UsdMicros(500), BootNs(NS_PER_S))
+    window = other_boot.add(1_000_000, STEP_TOKENS, UsdMicros(500), BootNs(9 * NS_PER_S))
     assert window is not None
     assert window.duration_ns == NS_PER_S, "the new clock says nothing of the time before it"
 
@@ -149,3 +149,14 @@ def test_windows_partition_the_progress_the_money_and_the_time(
     assert sum(window.usd_micros for window in windows) == meter.from_usd_micros
     assert sum(window.duration_ns for window in windows) + meter.spent_ns == boot
     assert meter.progress_tokens - meter.began_tokens + meter.wasted_tokens == trained
+
+
+def test_time_without_a_price_in_which_nothing_was_trained_is_of_the_next_tokens() -> None:
+    """A frame told twice has the time, and no tokens for it."""
+    meter = TokenMeter()
+    meter.begin(0, UsdMicros(0), BootNs(0))
+    for step, (total, unpriced_ns) in enumerate([(900_000, 0), (900_000, 5), (1_800_000, 5), (2_900_000, 5)], 1):
+        window = meter.add(total, 0, UsdMicros(100 * step), BootNs(step), unpriced_ns=unpriced_ns)
+        assert window is None or window.is_unpriced == (total == 1_800_000)
+    assert meter.unpriced_tokens == 900_000
+    assert meter.per_mtok is not None

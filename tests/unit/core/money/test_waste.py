@@ -6,6 +6,7 @@ import json
 from fractions import Fraction
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,6 +103,19 @@ def test_a_run_that_never_got_past_its_old_mark_has_wasted_it_in_every_view() ->
     # 1 s to the first step, 3 s after the fifth, 3 s to the first of the second attempt; its next two steps are 2 s.
     assert wasted(world) == said(start_up=1 + 3, after_last_step=3, trained_twice=2)
     every_view_tells(world, tokens=30_000)
+
+
+@pytest.mark.parametrize(("first", "twice"), [(2, 1), (3, 0)])
+def test_tokens_of_an_attempts_first_step_and_of_those_before_are_not_the_next_ones(first: int, twice: int) -> None:
+    """The second attempt's first step is its start, what follows up to step 3 was trained before, the rest was not."""
+    world = a_world()
+    world.hear()
+    steps(world, range(1, 4), began=1)
+    until(world, 4)
+    world.hear(attempt="a2", peer=peer(200))
+    steps(world, range(first, 6), began=5)
+    until(world, 9)
+    assert wasted(world) == said(start_up=1 + 1, after_last_step=1, trained_twice=twice)
 
 
 def test_over_a_crash_of_the_governor_nothing_changes() -> None:

@@ -27,7 +27,7 @@ from governor.core.engine.node import Node, new_node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Ask, Effect
-from governor.core.events.inputs import OperatorHold, Step
+from governor.core.events.inputs import OperatorHold, PhaseChange, Step
 from governor.core.money.budgets import Cap
 from governor.core.rules.triggers.gate import Gate
 from governor.core.runs import intake
@@ -240,6 +240,22 @@ def test_what_is_left_takes_what_a_step_itself_takes(stride: int, left: int, tim
         run.set_money(usd(1), usd(36), UsdMicros(0))
         gate.observe(Step(at(number), None, "r", 0, number, attempt_step=number, **timed), run)  # type: ignore[arg-type]
     assert gate.judge(at(11 * stride), run).evidence["landing_usd_micros"] == usd(1 + left / 100)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_step_with_an_evaluation_in_it_is_left_out_by_the_lead_ranks_word(rank: int) -> None:
+    """Steps of a second by arrival, and one of 101. $1 is spent, and 980 steps are left."""
+    gate = Gate({"steps": 20, "tokens": 0, "budget": Budget(usd(2)), "expected": Expected()})
+    run = Run("r", 0, MonoNs(0), total_steps=1000)
+    for number in range(1, 21):
+        when = number + (100 if number >= 3 else 0)
+        run.step = run.attempt_step = number
+        run.set_money(usd(1), usd(36), UsdMicros(0))
+        if number == 3:
+            gate.observe(PhaseChange(at(3), None, "r", rank, "eval"), run)
+        gate.observe(Step(at(when), None, "r", 0, number, attempt_step=number), run)
+    landing = gate.judge(at(120), run).evidence.get("landing_usd_micros")
+    assert landing == (usd(1 + 9.8) if rank == 0 else None), "with such a step it is not certain"
 
 
 def test_the_plan_that_would_do_is_told_in_what_it_is_compared_in() -> None:

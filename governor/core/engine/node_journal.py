@@ -76,6 +76,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "tokens_total": run.tokens_total,
         "counted_step": run.counted_step,
         **({"largest_step": run.belief.largest} if run.belief.largest else {}),
+        **({"tokens_beyond": True} if run.belief.is_beyond else {}),
         "nonpad": [run.nonpad_tokens, run.nonpad_of_tokens] if run.nonpad_tokens is not None else None,
         "furthest": list(run.furthest) if run.furthest is not None else None,
         **({"log_totals": [list(one) for one in run.log_totals]} if run.log_totals else {}),

@@ -164,6 +164,7 @@ def restored(snapshot: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Run
             furthest=furthest,
             # An older journal has none.
             log_totals=tuple(sorted((int(step), int(total)) for step, total in snapshot.get("log_totals", ()))),
+            is_beyond=bool(snapshot.get("tokens_beyond")),
         )
     )
     run.belief.largest = int(snapshot.get("largest_step", 0))  # An older journal has none.

@@ -104,6 +104,7 @@ class Trained:
     counted_step: int | None
     furthest: tuple[int, int] | None
     log_totals: tuple[tuple[int, int], ...] = ()
+    is_beyond: bool = False  # See Belief.
 
 
 @dataclass(slots=True)
@@ -242,7 +243,8 @@ class Run:
         return cell
 
     def trained(self) -> Trained:
-        return Trained(self.step, self.tokens_total, self.counted_step, self.furthest, tuple(self.log_totals))
+        totals, is_beyond = tuple(self.log_totals), self.belief.is_beyond
+        return Trained(self.step, self.tokens_total, self.counted_step, self.furthest, totals, is_beyond)
 
     def rename(self, name: str) -> None:
         """Watch it under another name: another run has its own now."""
@@ -251,7 +253,7 @@ class Run:
     def take_up(self, trained: Trained) -> None:
         self.step, self.tokens_total = trained.step, trained.tokens_total
         self.counted_step, self.furthest = trained.counted_step, trained.furthest
-        self.log_totals = list(trained.log_totals)
+        self.log_totals, self.belief.is_beyond = list(trained.log_totals), trained.is_beyond
 
     def name_last_good(self, named: NamedCheckpoint, at: MonoNs) -> None:
         """Take what a rank names as newly saved. `at`: when it said so; it may know when it saved."""

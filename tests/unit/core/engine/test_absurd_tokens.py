@@ -18,6 +18,7 @@ from governor.core.events.streams import StreamOpened
 from governor.core.money.expected import row_of
 from governor.core.money.token_windows import TokenMeter
 from governor.core.runs import intake
+from governor.core.runs.counting import count_step
 from governor.core.views.status import run_status
 from governor.ports import Packet
 from governor.wire.answer_shapes import ANSWERS, is_shaped
@@ -253,6 +254,14 @@ def test_more_tokens_than_any_run_has_are_unknown_from_then_on() -> None:
     assert node.runs["llama"].run.tokens_total is None
     assert meter(node).progress_tokens <= COUNT_MAX
     assert alarms(effects) == ["figure_refused"]
+
+
+def test_they_stay_unknown_over_a_restart_of_the_governor() -> None:
+    node = world()
+    said(node, [(2**40, None)] * (2**13 + 10))
+    again = intake.restored(run_snapshot(node, node.runs["llama"], at(9000)), at(9000), same_boot=True)
+    counted = count_step(again, None, a_step(9001, tokens=MTOK), leads=True, is_first=True)
+    assert (counted, again.tokens_total) == (None, None)
 
 
 def test_a_run_that_goes_back_for_ever_wastes_no_more_than_can_be_written() -> None:

@@ -149,6 +149,13 @@ def figure_alarms(managed: ManagedRun, step: Step) -> list[Effect]:
     return [Alarm("figure_refused", run.run, f"run {run.run}: {news}")]
 
 
+def held_alarms(managed: ManagedRun) -> list[Effect]:
+    """Report at the end of an attempt which tokens of its last step are counted nowhere."""
+    run = managed.run
+    lost = run.belief.let_go(run.tokens_total)
+    return [] if lost is None else [Alarm("figure_refused", run.run, f"run {run.run}: {lost}")]
+
+
 # --- a run that trains and shows no loss: its loss rules cannot judge it ---------------------------------------
 
 

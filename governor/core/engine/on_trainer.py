@@ -76,6 +76,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     was_over = managed.run.life is Life.ENDED
     begins = managed.run.move(LifeFact.RANK_OF_NEW_ATTEMPT if is_new else LifeFact.RANK, hello.at).begins
     if begins:
+        effects.extend(alarms.held_alarms(managed))
         managed.launch.forget_places(is_over=was_over)
         effects.extend(
             _begin_attempt(node, managed, hello, was_over=was_over) if is_new else _reconnect(managed, hello)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from governor.core.base.secrets import redacted
 from governor.core.engine import incidents, launched_command, saved_checkpoint
+from governor.core.engine.alarms import held_alarms
 from governor.core.engine.charging import note_shares
 from governor.core.engine.idle import limit
 from governor.core.engine.managed_run import ManagedRun
@@ -73,7 +74,8 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
     cause = run.end.cause if alarms is not None and run.end is not None else None
     data = {"completed": run.completed, "exit_code": event.exit_code, "step": run.step, "cause": cause}
     record = Record("ended", event.run, None, data)
-    return [record, persist(node, event.at, managed), *(alarms or []), *finished, *finds]
+    told = [*held_alarms(managed), *(alarms or [])]
+    return [record, persist(node, event.at, managed), *told, *finished, *finds]
 
 
 def on_end_seen(node: Node, event: CommandEndSeen) -> list[Effect]:

@@ -176,7 +176,7 @@ def _on_incident_event(node: Node, event: Any) -> list[Effect]:
         return stop.on_answer(node, managed, event)
     effects = _INCIDENT_HANDLERS[type(event)](node, managed, event)
     if managed.incident.is_closed:
-        effects.append(node_journal.persist(node, event.at, managed))
+        effects += [*alarms.held_alarms(managed), node_journal.persist(node, event.at, managed)]
     return effects
 
 

@@ -2,7 +2,8 @@
 
 A total that no training comes to since the last one, or that falls while steps go on, is held. It counts as if its
 frame had been lost, and the next one shows what it was: an error, where that goes on from before; another count, where
-that goes on from it; large steps, where that is as far away again. What is held when an attempt ends is not counted.
+that goes on from it; large steps, where that is as far away again. What is held when an attempt ends is not counted,
+and that is said.
 """
 
 from __future__ import annotations
@@ -79,6 +80,17 @@ class Belief:
     def take_news(self) -> str | None:
         news, self.news = self.news, None
         return news
+
+    def let_go(self, before: int | None) -> str | None:
+        """No step will show what is held. Returns what a person should know of it. `before`: the total that counts."""
+        held, self.held = self.held, None
+        if held is None:
+            return None
+        tokens = held.tokens if held.tokens is not None else max(0, held.total - (before or 0))
+        return (
+            f"its last step {held.step} told {held.total:,} tokens in all, after {before or 0:,}, and none came after "
+            f"it that shows which is right: {tokens:,} tokens are in no figure of it"
+        )
 
     def _goes_on(self, told: Told, held: Told, last: tuple[int, int]) -> Believed | None:
         """How this goes on from the held one. None: it does not."""

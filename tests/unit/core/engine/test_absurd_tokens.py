@@ -13,7 +13,7 @@ from governor.core.base.units import COUNT_MAX, MTOK, NS_PER_S, MonoNs
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.events.effects import Alarm, Effect
-from governor.core.events.inputs import FramesLost, Hello
+from governor.core.events.inputs import FramesLost, Hello, OperatorHalt, ProcessesSeen, TrainerExited
 from governor.core.events.streams import StreamOpened
 from governor.core.money.expected import row_of
 from governor.core.money.token_windows import TokenMeter
@@ -91,6 +91,32 @@ def test_several_lies_are_one_alarm() -> None:
     effects = said(node, [*totals(1, 2), (None, 2**50), *totals(4, 5), (None, 2**51), *totals(7)])
     assert figures(node)[1] == 0
     assert alarms(effects) == ["figure_refused"]
+
+
+@pytest.mark.parametrize("how", ["exit", "another attempt", "halt"])
+@pytest.mark.parametrize("told", [(None, 2**50), (2**39, None), (MTOK, 7)])
+def test_what_is_held_at_an_attempts_end_is_said(how: str, told: Told) -> None:
+    node = world()
+    has_total = told[1] is not None
+    assert alarms(said(node, [(MTOK, number * MTOK if has_total else None) for number in (1, 2, 3)])) == []
+    assert alarms(said(node, [told], 4)) == []
+    if how == "exit":
+        effects = play(node, TrainerExited(at(5), "llama", 0))
+    elif how == "another attempt":
+        effects = play(node, hello(0, 5, world_size=1, tokens_per_step=None, attempt="a2", peer=peer(200)))
+    else:
+        play(node, OperatorHalt(at(5), "llama", uid=0, reason="enough"))
+        incident = node.runs["llama"].incident
+        assert incident is not None
+        asks = [tick(second) for second in range(6, 1_000)]
+        effects = play(node, *asks, ProcessesSeen(at(1_000), incident.incident_id, ()))
+        assert incident.is_closed
+    [text] = [effect.text for effect in effects if isinstance(effect, Alarm) and effect.name == "figure_refused"]
+    lost = told[0] if told[0] is not None else 2**50 - 3 * MTOK
+    assert f"{lost:,} tokens are in no figure of it" in text
+    assert figures(node) == (3 * MTOK, 0)
+    effects = play(node, hello(0, 1_001, world_size=1, tokens_per_step=None, attempt="a3", peer=peer(300)))
+    assert alarms(effects + said(node, [(MTOK, 4 * MTOK), (MTOK, 5 * MTOK)], 1_002)) == []
 
 
 def test_tokens_of_one_step_that_cannot_be_are_not_believed_without_a_total_either() -> None:

@@ -15,6 +15,7 @@ from governor.core.halt.incident import process_row
 from governor.core.money.charges import UNALLOCATED, Line
 from governor.core.money.expected import plan_row
 from governor.core.money.lines import price_of
+from governor.core.runs.state import Run
 
 # After a crash of the governor, at most this period's spend is reconstructed.
 PERSIST_PERIOD_NS: Final = 10 * NS_PER_S
@@ -42,6 +43,13 @@ def node_snapshot(node: Node) -> Mapping[str, Any]:
         **({"left": node.left.row()} if node.left is not None else {}),  # Nobody is waited for.
         "ended_lock": node.ended_lock,
         "running_source": node.running_source,
+    }
+
+
+def _belief(run: Run) -> dict[str, Any]:
+    return {
+        **({"largest_step": run.belief.largest} if run.belief.largest else {}),
+        **({"tokens_beyond": True} if run.belief.is_beyond else {}),
     }
 
 
@@ -75,8 +83,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         **({"command_turn": managed.history.turn} if managed.history.turn else {}),
         "tokens_total": run.tokens_total,
         "counted_step": run.counted_step,
-        **({"largest_step": run.belief.largest} if run.belief.largest else {}),
-        **({"tokens_beyond": True} if run.belief.is_beyond else {}),
+        **_belief(run),
         "nonpad": [run.nonpad_tokens, run.nonpad_of_tokens] if run.nonpad_tokens is not None else None,
         "furthest": list(run.furthest) if run.furthest is not None else None,
         **({"log_totals": [list(one) for one in run.log_totals]} if run.log_totals else {}),

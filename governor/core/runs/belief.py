@@ -73,6 +73,14 @@ class Belief:
         self.held = told
         return None
 
+    def skip(self, told: Told, last_step: int, skipped: int) -> None:
+        """An attempt goes on far ahead of what was trained."""
+        self.held = None
+        self.news = (
+            f"it goes on with step {told.step:,}, after step {last_step:,}, and with {told.total:,} tokens in all: "
+            f"{skipped:,} of them are not counted as trained here"
+        )
+
     def go_beyond(self, told: Told) -> None:
         self.is_beyond = True
         self.news = f"at step {told.step} it has more tokens than any training: how many they are is unknown from here"

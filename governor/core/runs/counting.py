@@ -8,10 +8,12 @@ from dataclasses import replace
 from governor.core.base.units import COUNT_MAX
 from governor.core.events.inputs import Step
 from governor.core.events.streams import Held, TokensSettled
-from governor.core.runs.belief import AS_TOLD, Believed, Told
+from governor.core.runs.belief import AS_TOLD, TIMES_THE_LARGEST_MAX, Believed, Told
 from governor.core.runs.rank_tokens import Counted
 from governor.core.runs.state import Rank, Run
 
+# So many steps and more ahead of the last one, and more than were heard since, no lost frames explain.
+STEPS_AHEAD_MIN = 100
 # Of a log's totals so many are kept. Then each second one goes, and what lies between two is in proportion.
 LOG_TOTALS_MAX = 64
 
@@ -93,6 +95,31 @@ def _last_believed(run: Run) -> tuple[int, int] | None:
     return run.counted_step if run.counted_step is not None else 0, run.tokens_total
 
 
+def _ahead(run: Run, step: Step, total: int, tokens: int | None) -> int:
+    """How much of its first total an attempt has not trained: its checkpoint is another run's, or its count is.
+
+    Only where this governor has heard the attempt before: else that may have trained on unheard.
+    """
+    since, last, own_steps = run.counted_from, run.counted_step, step.attempt_step
+    if step.connection is None or own_steps is None or since is None or since[0] == run.attempt_at:
+        return 0
+    known, of_a_step = run.tokens_total, tokens if tokens is not None else run.belief.largest
+    if known is None or last is None or not of_a_step:
+        return 0
+    is_anew = run.trains_again and own_steps == step.step
+    jump, seen = step.step - own_steps - max(last, run.furthest[0] if run.furthest is not None else 0), last - since[1]
+    skipped = total - known - of_a_step * max(1, own_steps)
+    if not is_anew and jump <= max(STEPS_AHEAD_MIN, seen):
+        return 0
+    return skipped if total - known > TIMES_THE_LARGEST_MAX * of_a_step * max(1, own_steps) else 0
+
+
+def _skip(run: Run, told: Told, skipped: int) -> Believed:
+    last = run.counted_step if run.counted_step is not None else 0
+    run.belief.skip(told, last, skipped)
+    return Believed(skipped)
+
+
 def _take_total(run: Run, told: Told, believed: Believed) -> bool:
     """Let the run have this total. False: no run has so many."""
     if told.total > COUNT_MAX:
@@ -109,8 +136,10 @@ def _take_total(run: Run, told: Told, believed: Believed) -> bool:
 
 def _count_together(run: Run, counted: Counted) -> Step | None:
     told = Told(counted.step.step, counted.total, counted.tokens)
-    # An estimate of what other ranks have may have been too high.
-    believed = run.belief.weigh(told, _last_believed(run), may_fall=True)
+    if ahead := _ahead(run, counted.step, counted.total, counted.tokens):
+        believed: Believed | None = _skip(run, told, ahead)
+    else:  # An estimate of what other ranks have may have been too high.
+        believed = run.belief.weigh(told, _last_believed(run), may_fall=True)
     if believed is None:
         run.rank_tokens.doubt()
         return None
@@ -159,7 +188,10 @@ def _weigh_total(
     """How the total is believed, and the step's tokens: None where it contradicts them."""
     last = _last_believed(run)
     told = Told(step.step, total, step.tokens)
-    believed = run.belief.weigh(told, last, may_fall=is_first or last is None or step.step <= last[0])
+    if ahead := _ahead(run, step, total, step.tokens):
+        believed: Believed | None = _skip(run, told, ahead)
+    else:
+        believed = run.belief.weigh(told, last, may_fall=is_first or last is None or step.step <= last[0])
     if believed is not None and not _take_total(run, told, believed):
         believed = None
     rise = total - last[1] if last is not None else total

@@ -143,6 +143,35 @@ def test_totals_that_go_on_from_another_count_were_not_trained_here() -> None:
     assert alarms(effects) == ["figure_refused"]
 
 
+@pytest.mark.parametrize(("first", "skipped"), [(50_001, 49_900), (202, 101), (201, 0), (104, 0)])
+@pytest.mark.parametrize("tokens", [MTOK, None])
+def test_what_an_attempt_that_goes_on_far_ahead_has_not_trained_is_skipped_and_said(
+    first: int, skipped: int, tokens: int | None
+) -> None:
+    """After step 100: another run's checkpoint. A hundred steps may be frames that were lost at the end."""
+    node = world()
+    said(node, [(tokens, each * MTOK) for each in range(1, 101)])
+    before = sum(figures(node))
+    play(node, hello(0, 102, world_size=1, tokens_per_step=None, attempt="a2", peer=peer(200)))
+    effects: list[Effect] = []
+    for number in range(1, 6):
+        step, when = first - 1 + number, 103 + number
+        frame = a_step(step, when=when, attempt_step=number, tokens=tokens, tokens_total=step * MTOK)
+        effects += play(node, frame, tick(when))
+    assert sum(figures(node)) - before == (first + 4 - 100 - skipped) * MTOK
+    assert node.runs["llama"].run.tokens_total == (first + 4) * MTOK
+    assert alarms(effects) == (["figure_refused"] if skipped else [])
+
+
+def test_a_governor_that_did_not_hear_the_attempt_before_counts_what_that_may_have_trained() -> None:
+    node = world()
+    said(node, totals(*range(1, 101)))
+    again = intake.restored(run_snapshot(node, node.runs["llama"], at(101)), at(101), same_boot=True)
+    frame = a_step(50_001, attempt_step=1, tokens=MTOK, tokens_total=50_001 * MTOK)
+    assert count_step(again, None, frame, leads=True, is_first=True) is not None
+    assert again.skipped_tokens == 0
+
+
 def test_frames_that_were_lost_are_many_steps() -> None:
     node = world()
     said(node, [(MTOK, MTOK), (MTOK, 2 * MTOK)])

@@ -109,3 +109,18 @@ def test_one_that_has_loaded_a_checkpoint_goes_on_from_its_totals_and_repeats_wh
     meter = node.runs["llama"].history.meter
     assert meter is not None
     assert (meter.wasted_tokens, meter.trained_tokens) == (400, 2_000)
+
+
+@pytest.mark.parametrize("base", [10**12, 5 * 10**10])
+def test_a_second_training_whose_totals_go_on_from_anothers_has_trained_none_of_those(base: int) -> None:
+    node = make_node(price_usd_micros_per_hour=22_000_000)
+    train(node, 0, "a1", 10, tokens_per_step=None)
+    effects = play(node, hello(0, 20, world_size=1, attempt="a1+1", tokens_per_step=None))
+    for number in range(1, 11):
+        step = a_step(number, 0, 20 + number, attempt_step=number, tokens=100, tokens_total=base + 100 * number)
+        effects += play(node, step, tick(20 + number))
+    meter = node.runs["llama"].history.meter
+    assert meter is not None
+    assert (meter.wasted_tokens, meter.trained_tokens) == (0, 2_000)
+    (alarm,) = alarms(effects, "figure_refused")
+    assert f"{base - 1000:,} of them are not counted" in alarm.text

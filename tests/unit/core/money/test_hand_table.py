@@ -23,7 +23,7 @@ from tests.hand_table.views import Told, by_hand, metrics_of, told_by
 from tests.unit.core.engine.test_launched_command import launched, pass_time
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import hello, peer, play
-from tests.unit.core.money.test_waste import a_world, stage_row, steps, until
+from tests.unit.core.money.test_waste import A_SECOND, a_world, said, stage_row, steps, until, wasted
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -94,6 +94,18 @@ def test_after_a_reboot_the_last_windows_price_is_told_while_a_price_is_known(ho
     world.hear(attempt="a2", peer=peer(200))
     steps(world, range(9, 10), began=2, tokens=STEP, tokens_total=9 * STEP)
     assert shown_of(world)["usd_per_mtok"] == (before if hourly is not None else None)
+
+
+def test_tokens_of_an_attempts_first_step_are_not_the_next_ones() -> None:
+    """The second attempt tells steps 2, 4 and 6: the first is its start, of the second one half was trained before."""
+    world = a_world()
+    world.hear()
+    steps(world, range(1, 4), began=1)
+    until(world, 4)
+    world.hear(attempt="a2", peer=peer(200))
+    steps(world, range(2, 8, 2), began=5)
+    until(world, 9)
+    assert wasted(world) == {**said(start_up=1 + 1, after_last_step=1), "trained_twice": A_SECOND // 2}
 
 
 def test_a_price_that_reaches_back_to_the_start_makes_all_of_it_known() -> None:

@@ -104,18 +104,6 @@ def test_a_run_that_never_got_past_its_old_mark_has_wasted_it_in_every_view() ->
     every_view_tells(world, tokens=30_000)
 
 
-def test_tokens_of_an_attempts_first_step_are_not_the_next_ones() -> None:
-    """The second attempt tells steps 2, 4 and 6: the first is its start, of the second one half was trained before."""
-    world = a_world()
-    world.hear()
-    steps(world, range(1, 4), began=1)
-    until(world, 4)
-    world.hear(attempt="a2", peer=peer(200))
-    steps(world, range(2, 8, 2), began=5)
-    until(world, 9)
-    assert wasted(world) == {**said(start_up=1 + 1, after_last_step=1), "trained_twice": A_SECOND // 2}
-
-
 def test_over_a_crash_of_the_governor_nothing_changes() -> None:
     world = a_world()
     world.hear()

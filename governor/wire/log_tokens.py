@@ -38,6 +38,7 @@ class LogTokens:
         self._last: tuple[int, int] | None = None  # Step and tokens of the last record.
         # In a row, and by how many steps and tokens.
         self._rises = self._rise_steps = self._rise_tokens = 0
+        self._base: tuple[int, int] | None = None  # Step and tokens where they began, also before a launch began anew.
         self._others = 0  # Of a total: counts that did not rise.
         self._held: list[tuple[int, int]] = []
         self._told: int | None = None  # The last count that was told as a total.
@@ -116,7 +117,8 @@ class LogTokens:
             return None
         rises = [self._rises, self._rise_steps, self._rise_tokens, self._others]
         is_what, held = [self._is_total, self._is_certain], [list(one) for one in self._held]
-        return [*is_what, *self._last, *rises, self._told, self._has_total, *held]
+        told = self._told if self._base is None else [self._told, *self._base]
+        return [*is_what, *self._last, *rises, told, self._has_total, *held]
 
     def resume(self, state: Any) -> None:
         """Go on from a `state`. What is none changes nothing."""
@@ -125,12 +127,17 @@ class LogTokens:
             told, has_total, *held = state[8:]
             step, tokens, rises, rise_steps, rise_tokens, others = map(int, numbers)
             counts = [(int(at_step), int(count)) for at_step, count in held]
+            base = None
+            if isinstance(told, list):
+                told, base_step, base_tokens = told
+                base = int(base_step), int(base_tokens)
             told = int(told) if told is not None else None
         except (TypeError, ValueError, OverflowError):
             return
         self._is_total, self._is_certain = None if is_total is None else bool(is_total), bool(is_certain)
         self._last, self._told, self._has_total, self._held = (step, tokens), told, bool(has_total), counts
         self._rises, self._rise_steps, self._rise_tokens, self._others = rises, rise_steps, rise_tokens, others
+        self._base = base
 
     def _learn(self, step: int, tokens: int) -> bool:
         """Whether the count goes on as a total does."""
@@ -138,7 +145,11 @@ class LogTokens:
         if tokens > TOKENS_OF_A_STEP_MAX:
             self._is_total = self._is_certain = True
             self._held = []
-        if self._is_certain or last is None or step <= last[0]:
+        if self._is_certain or last is None:
+            return True
+        if step <= last[0]:
+            if step < last[0] and tokens >= last[1] and self._rises and self._base is None:
+                self._base = last[0] - self._rise_steps, last[1] - self._rise_tokens
             return True
         if tokens > last[1]:
             self._rises += 1
@@ -149,6 +160,7 @@ class LogTokens:
         # One count that stays or begins anew after many rises may be a total's, too. The next one tells.
         may_go_on = self._is_long and (tokens == last[1] or 2 * tokens < last[1])
         self._rises = self._rise_steps = self._rise_tokens = 0
+        self._base = None
         self._others += 1
         if self._others >= RISES_OF_A_TOTAL or (self._is_total is None and not may_go_on):
             self._is_total = False
@@ -164,7 +176,7 @@ class LogTokens:
 
     def _is_in_proportion(self, step: int, tokens: int) -> bool:
         """Where the rises began. Then it is so now."""
-        first, began = step - self._rise_steps, tokens - self._rise_tokens
+        first, began = self._base or (step - self._rise_steps, tokens - self._rise_tokens)
         return began * self._rise_steps <= TIMES_ITS_RISES_MAX * self._rise_tokens * (first + 1)
 
     def _hold(self, step: int, tokens: int, *, has_total: bool) -> None:

@@ -37,6 +37,10 @@ class Log:
             self.told += [one.text for one in effects if isinstance(one, Alarm) and one.name == "tokens_read"]
         return self.node.runs["log"].run.tokens_total
 
+    def begin_anew(self) -> None:
+        """The next line is of step 1."""
+        self._step = 0
+
     def end(self) -> int | None:
         """The run's tokens when the log has ended."""
         effects = play(self.node, *self.reader.end(at(self._step + 1)))
@@ -118,6 +122,33 @@ def test_a_total_that_stands_still_for_a_skipped_step_or_begins_anew_stays_a_tot
     assert log.write(skips) == counts[-1]
     assert log.write(counts[:40]) == counts[39]
     assert len(log.told) == 1
+
+
+@pytest.mark.parametrize("again", [3, 20])
+@pytest.mark.parametrize("lost", [0, 2])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_total_that_goes_on_while_the_steps_begin_anew_is_counted(again: int, lost: int, is_restarted: bool) -> None:
+    """Five lines of a launch say too little. The next launch goes on with the total, at step 1."""
+    log = Log()
+    log.write(range(100_000, 600_000, 100_000))
+    log.begin_anew()
+    if is_restarted:
+        log.write([(6 + lost) * 100_000])
+        state = json.loads(json.dumps(log.reader.tokens.state()))
+        log.reader = RecordReader("log")
+        log.reader.tokens.resume(state)
+    log.write((6 + lost + place) * 100_000 for place in range(is_restarted, again))
+    assert log.end() == (5 + lost + again) * 100_000
+    assert "is taken for a running total" in log.told[-1]
+
+
+def test_a_batch_that_grows_on_while_the_steps_begin_anew_is_no_total() -> None:
+    log = Log()
+    log.write(range(100_000, 120_000, 4_000))
+    log.begin_anew()
+    log.write([*range(120_000, 180_000, 4_000), *[176_000] * 3])
+    assert not any("is taken for a running total" in one for one in log.told)
+    assert "is each step's own" in log.told[-1]
 
 
 def test_a_total_of_an_earlier_training_too_is_one_after_many_rises() -> None:

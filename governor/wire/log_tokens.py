@@ -41,6 +41,7 @@ class LogTokens:
         self._base: tuple[int, int] | None = None  # Step and tokens where they began, also before a launch began anew.
         self._others = 0  # Of a total: counts that did not rise.
         self._held: list[tuple[int, int]] = []
+        self._first: int | None = None  # Of a first line that counts as a step's own, until more is known.
         self._told: int | None = None  # The last count that was told as a total.
         self._has_total = False  # The last record has another count, which says that it is the total.
 
@@ -76,14 +77,16 @@ class LogTokens:
             self._told = tokens
         if self._is_total or self._held:
             del values["tokens"]
+        elif self._first is None:
+            self._first = tokens
         if has_total or self._is_certain:
             return None
         if self._is_total and not before:
             return f'its "tokens" only rises and is taken for a running total; {_EACH}'
         if self._is_total is None and not was_long and self._is_long and len(self._held) <= RISES_OF_A_TOTAL + 1:
             return (
-                'its "tokens" is not counted yet: it only rises, and so does a running total or a batch that grows; '
-                f"{_EACH}, {_TOTAL}"
+                f'its "tokens" is not counted yet{self._but_first()}: it only rises, and so does a running total or a '
+                f"batch that grows; {_EACH}, {_TOTAL}"
             )
         return None
 
@@ -107,9 +110,12 @@ class LogTokens:
             text = f'its "tokens" only rose until it ended and is taken for each step\'s own; {_ONLY_TOTAL}'
             return TokensSettled(at, run, step, counts=counts), text
         return None, (
-            f'its "tokens" was not counted: the log ended before it was known whether that is a running total, of more '
-            f"than this log, or a batch that grows; {_EACH}, {_TOTAL}"
+            f'its "tokens" was not counted{self._but_first()}: the log ended before it was known whether that is a '
+            f"running total, of more than this log, or a batch that grows; {_EACH}, {_TOTAL}"
         )
+
+    def _but_first(self) -> str:
+        return f", but for the {self._first:,} of its first line" if self._first is not None else ""
 
     def state(self) -> list[Any] | None:
         """As plain JSON, while something is held. What a count is, is soon learned anew."""

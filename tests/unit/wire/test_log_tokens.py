@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from governor.core.base.units import MTOK
 from governor.core.events.effects import Alarm
 from governor.core.events.inputs import Step
 from governor.core.events.streams import StreamOpened
@@ -122,6 +123,18 @@ def test_a_total_that_stands_still_for_a_skipped_step_or_begins_anew_stays_a_tot
     assert log.write(skips) == counts[-1]
     assert log.write(counts[:40]) == counts[39]
     assert len(log.told) == 1
+
+
+def test_what_counts_of_a_first_line_is_said_where_the_rest_does_not() -> None:
+    """At step 1 it may be a batch of six million tokens. A first line of a later step may be the tokens of before."""
+    log = Log()
+    assert log.write(range(6 * MTOK, 60 * MTOK, MTOK)) == 6 * MTOK
+    assert log.end() == 6 * MTOK
+    assert all("but for the 6,000,000 of its first line" in one for one in log.told)
+    late = Log()
+    assert late.write(range(6 * MTOK, 60 * MTOK, MTOK), stride=2) is None
+    assert late.end() is None
+    assert not any("first line" in one for one in late.told)
 
 
 @pytest.mark.parametrize("again", [3, 20])

@@ -21,7 +21,7 @@ from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm
 from governor.core.money.budgets import Cap, ScopeKind
 from governor.core.money.ceiling_forecast import CeilingHit, CeilingReport, Met, ceiling_hit
-from governor.core.money.expected import ExpectedCost, burn_rate, rate_of
+from governor.core.money.expected import ExpectedCost, burn_rate, window_rate
 from governor.core.money.forecast import Forecast, Interval, forecast
 from governor.core.money.steady import steady_per_mtok
 from governor.core.money.token_price import TokenPrices, drift, per_mtok, whole_micros
@@ -297,7 +297,7 @@ def _landing(managed: ManagedRun, bound: Binding, goal: int | None) -> _Landing 
     rate, spent = bound.rate_usd_micros_per_hour, bound.cap.spend_usd_micros
     at_window = speed.ahead(_metered_goal(managed, goal) - meter.from_tokens).hours_left.low or 0.0
     low = min(hours.low, max(0.0, at_window - meter.open_window.paid_ns / NS_PER_HOUR))
-    seen = rate_of(managed.money.windows[-1]) if bound.is_own else None
+    seen = window_rate(managed.money.windows[-1]) if bound.is_own else None
     low_rate = rate if seen is None else min(rate, seen)
     return _Landing(goal, spent + low * low_rate, spent + hours.mid * rate, spent + hours.high * rate)
 

@@ -35,7 +35,7 @@ class ExpectedCost:
         return self.tokens_goal - self.began_tokens
 
 
-def rate_of(window: Window) -> float | None:
+def window_rate(window: Window) -> float | None:
     """Micro-dollars an hour, as the window was charged. None for one that took no time.
 
     Between two attempts the machine may have been nobody's, so the rest of the window speaks where there is any.

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from governor.core.base.units import MTOK, NS_PER_S
 from governor.core.money.charges import LineKind, Unit
-from governor.core.money.expected import ExpectedCost, WindowRow, rate_of
+from governor.core.money.expected import ExpectedCost, WindowRow, window_rate
 from governor.core.money.forecast import RECENT_WINDOWS, forecast
 from governor.core.money.reports.cost import NO_STAGE, UNALLOCATED_ROW, Sum, stage_of
 from governor.core.money.reports.stage_row import StageRow, added, sum_of_known
@@ -308,7 +308,7 @@ def _landing(shares: Iterable[_Share]) -> int | None:
             return None  # All that is known is one step, with the run's start-up.
         # As the newest window was charged: after a price change the older ones say nothing. In an older
         # journal there are windows that took no time.
-        rate = next((rate for window in reversed(share.recent) if (rate := rate_of(window)) is not None), None)
+        rate = next((rate for window in reversed(share.recent) if (rate := window_rate(window)) is not None), None)
         if rate is None and left.tokens_left:
             return None
         total += round(left.hours_left.mid * (rate or 0.0))

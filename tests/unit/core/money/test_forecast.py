@@ -10,7 +10,7 @@ import pytest
 from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, DurationNs, UsdMicros, usd
 from governor.core.money.budgets import Cap
 from governor.core.money.ceiling_forecast import CeilingHit, Met, ReserveGrowth, ceiling_hit
-from governor.core.money.expected import rate_of
+from governor.core.money.expected import window_rate
 from governor.core.money.forecast import RECENT_WINDOWS, WINDOWS_MIN, Speed, autoregressive, forecast, speed_of
 from governor.core.money.token_windows import Window
 from tests.sim.forecasts import CHANCES, CORRELATIONS, FUTURES, Saver, coverage, met_coverage, windows
@@ -283,8 +283,8 @@ def test_a_start_with_which_the_looking_began_is_not_expected_again(known: int) 
 
 
 def test_a_windows_rate_is_that_of_its_training() -> None:
-    assert rate_of(paused(8 * 3600, 120)) == pytest.approx(55_040_000, rel=1e-5)
-    assert rate_of(windows([0.0])[0]) is None
+    assert window_rate(paused(8 * 3600, 120)) == pytest.approx(55_040_000, rel=1e-5)
+    assert window_rate(windows([0.0])[0]) is None
 
 
 def test_a_reserve_that_grows_takes_half_of_the_room_at_most() -> None:

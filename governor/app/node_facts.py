@@ -11,10 +11,10 @@ from governor.adapters import clouds
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.plugins import ConfigError
 from governor.app import pricing
-from governor.core.base.units import NS_PER_S, DurationNs
+from governor.core.base.units import NS_PER_DAY, NS_PER_S, DurationNs
 from governor.core.engine.node import NodeFacts
 from governor.core.money.lines import Lines
-from governor.core.money.prices import NS_PER_DAY, Chosen, Day
+from governor.core.money.prices import Chosen, Day
 from governor.ports import Cloud, Preflight, PriceSource
 from governor.settings.model import Settings
 

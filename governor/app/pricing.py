@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from governor.adapters import prices
 from governor.core.base.units import (
+    NS_PER_DAY,
     NS_PER_HOUR,
     NS_PER_MINUTE,
     NS_PER_S,
@@ -25,7 +26,6 @@ from governor.core.events.inputs import Event
 from governor.core.events.machine import PriceRead
 from governor.core.money.budgets import TORN
 from governor.core.money.prices import (
-    NS_PER_DAY,
     Chosen,
     Day,
     Machine,

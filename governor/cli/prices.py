@@ -49,7 +49,8 @@ def prices(
     from the first day that a date can mean; "!" marks what is stale (older than half a year). The
     number behind a source is that of its address below the table.
     """
-    from governor.core.money.prices import NS_PER_DAY, STALE_AFTER_DAYS, Day
+    from governor.core.base.units import NS_PER_DAY
+    from governor.core.money.prices import STALE_AFTER_DAYS, Day
     from governor.wire.price_table import PriceTableError, built_in, select
 
     today = Day(time.time_ns() // NS_PER_DAY)

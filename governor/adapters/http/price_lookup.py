@@ -24,8 +24,8 @@ from governor.adapters.http.client import (
     read_secret_file,
 )
 from governor.adapters.plugins import ConfigError, ConfigKey, Surroundings
-from governor.core.base.units import MICROS_PER_USD, UsdMicros
-from governor.core.money.prices import NS_PER_DAY, Day, Machine, Origin, PriceAnswer, PriceKind, Quote, day_text
+from governor.core.base.units import MICROS_PER_USD, NS_PER_DAY, UsdMicros
+from governor.core.money.prices import Day, Machine, Origin, PriceAnswer, PriceKind, Quote, day_text
 from governor.ports import PriceSource
 
 BODY_BYTES_MAX: Final = 1024 * 1024  # A page of a hundred list prices is some 80 KB.

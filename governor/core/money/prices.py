@@ -12,12 +12,20 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NewType
 
-from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, UsdMicros, WallNs, format_usd
+from governor.core.base.units import (
+    MICROS_PER_USD,
+    NS_PER_DAY,
+    UsdMicros,
+    WallNs,
+    civil_of,
+    date_text,
+    day_number,
+    format_usd,
+)
 from governor.core.money.charges import Line, LineKind, Unit
 
 Day = NewType("Day", int)
 
-NS_PER_DAY: Final = 24 * NS_PER_HOUR
 # GPU list prices changed by a third and more within a year: AWS's p5 by -44 % in June 2025, Lambda's 8 x H100 by +33 %
 # between two catalogues of 2025 and 2026. The limit is half a year.
 STALE_AFTER_DAYS: Final = 180
@@ -32,7 +40,6 @@ GPUS_MAX: Final = 16
 TIMES_AT_ONCE_MAX: Final = GPUS_MAX
 
 _DATE: Final = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2}))?)?|([0-9]{4})-([0-9]{4})")
-_DAYS_BEFORE_MONTH: Final = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365)
 
 
 class PriceKind(Enum):
@@ -328,9 +335,15 @@ def span_of(as_of: str) -> tuple[Day, Day]:
     assert year is not None, "the pattern has a year in each branch"
     if month is None:
         return _day(year, 1, 1), _day(year, 12, 31)
-    if not 1 <= month <= 12 or (day is not None and not 1 <= day <= _days_in(year, month)):
+    first = _day(year, month, 1 if day is None else day)
+    if civil_of(first) != (year, month, 1 if day is None else day):
         raise ValueError(f'"{as_of}" is not a day of the calendar')
-    return _day(year, month, day or 1), _day(year, month, day or _days_in(year, month))
+    following = (year + 1, 1) if month == 12 else (year, month + 1)
+    return first, first if day is not None else Day(_day(*following, 1) - 1)
+
+
+def _day(year: int, month: int, day: int) -> Day:
+    return Day(day_number(year, month, day))
 
 
 def age_of(as_of: str, today: Day) -> int:
@@ -340,31 +353,4 @@ def age_of(as_of: str, today: Day) -> int:
 
 def day_text(day: Day) -> str:
     """The day as ISO 8601, the form of `Quote.as_of`."""
-    # 400 years have 146,097 days. The estimate is never late, and at most two years early.
-    year = 1969 + day * 400 // 146_097
-    while _day(year + 1, 1, 1) <= day:
-        year += 1
-    left = day - _day(year, 1, 1)
-    month = 1
-    while left >= _days_in(year, month):
-        left -= _days_in(year, month)
-        month += 1
-    return f"{year:04}-{month:02}-{left + 1:02}"
-
-
-def _is_leap(year: int) -> bool:
-    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-
-
-def _days_in(year: int, month: int) -> int:
-    return _DAYS_BEFORE_MONTH[month] - _DAYS_BEFORE_MONTH[month - 1] + (month == 2 and _is_leap(year))
-
-
-def _day(year: int, month: int, day: int) -> Day:
-    before = year - 1
-    leaps = before // 4 - before // 100 + before // 400
-    in_year = _DAYS_BEFORE_MONTH[month - 1] + (month > 2 and _is_leap(year)) + day - 1
-    return Day(before * 365 + leaps + in_year - _EPOCH)
-
-
-_EPOCH: Final = 1969 * 365 + 1969 // 4 - 1969 // 100 + 1969 // 400
+    return date_text(day * NS_PER_DAY)

@@ -11,10 +11,10 @@ import pytest
 
 from governor.app import pricing
 from governor.app.pricing import DOUBT_PERIOD_NS, DOUBTS_MAX, SPOT_PERIOD_NS, STALE_AFTER_PERIODS, PriceWatch
-from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.events.inputs import Event
 from governor.core.events.machine import PriceRead
-from governor.core.money.prices import NS_PER_DAY, Day, Origin, PriceAnswer, PriceKind, Quote
+from governor.core.money.prices import Day, Origin, PriceAnswer, PriceKind, Quote
 from governor.ports import PriceSource
 from tests.contract.prices import rigs
 from tests.contract.prices.rigs import WALL_NS, Loopback, Rig

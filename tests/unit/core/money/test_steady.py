@@ -17,10 +17,12 @@ from governor.core.money.reports.stage_row import StageRow
 from governor.core.money.reports.stage_table import StageTally
 from governor.core.money.steady import steady_per_mtok
 from governor.core.money.token_windows import TokenMeter, Window
+from governor.core.money.waste import SpendSplit
 from governor.core.views.status import run_status
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import hello, make_node, peer
 from tests.unit.core.money.test_waste import end, steps, until
+from tests.unit.cost.stages_file import spent
 
 
 def window(index: int, seconds: float, *, usd_micros: int | None = None, **changes: int) -> Window:
@@ -157,3 +159,35 @@ def test_windows_of_lines_that_came_together_land_at_the_rate_of_those_that_took
         tally.enter_window("r", row)
     [told] = tally.rows()
     assert told.lands_at_usd_micros == lands_at
+
+
+def test_a_window_that_has_closed_is_not_waste_and_speed_again_with_the_open_one() -> None:
+    """Its waste and its time are in the window; an open window of before it closed has the same ones."""
+    tally, second = StageTally(), DurationNs(NS_PER_S)
+    window = Window(0, 1_000_000, second, UsdMicros(5), 200_000)
+    tally.enter_window("r", WindowRow("s", "a1", window, ExpectedCost()))
+    tally.enter_open("r", "s", TokenMeter(progress_tokens=900_000, wasted_tokens=200_000, spent_ns=NS_PER_S))
+    tally.enter_open("r", "s", TokenMeter(progress_tokens=1_200_000, wasted_tokens=200_000, spent_ns=NS_PER_S))
+    (row,) = tally.rows()
+    assert (row.tokens, row.wasted_tokens, row.tokens_per_s) == (1_200_000, 200_000, 1_200_000.0)
+
+
+@pytest.mark.parametrize(
+    ("windows_unpriced", "split"), [(True, None), (False, SpendSplit(unpriced_ns={"s": NS_PER_S}, has_begun=True))]
+)
+def test_a_stage_that_had_no_price_for_a_while_has_no_price_of_its_tokens(
+    windows_unpriced: bool, split: SpendSplit | None
+) -> None:
+    """$4 for two million tokens, and some that nobody knows: by its windows, or by the run's own time."""
+    tally = StageTally()
+    for one in spent("r", "s", "1.00", 4):
+        tally.enter_charges(Sum(one, 1))
+    for number, is_unpriced in enumerate((windows_unpriced, False)):
+        start = number * 1_000_000
+        window = Window(start, start + 1_000_000, DurationNs(NS_PER_S), UsdMicros(4), 0, is_unpriced=is_unpriced)
+        tally.enter_window("r", WindowRow("s", "a1", window, ExpectedCost(1, usd_micros_per_mtok_all_in=1)))
+    if split is not None:
+        tally.enter_split("r", split)
+    (row,) = tally.rows()
+    prices = (row.per_mtok_useful, row.per_mtok_all_in, row.drift_all_in, row.lands_at_usd_micros, row.used)
+    assert (row.actual_usd_micros, prices) == (4_000_000, (None,) * 5)

@@ -48,6 +48,7 @@ class Case:
     waste: dict[str, int] = field(default_factory=dict)
     fee: bool = False
     hourly: int | None = 3_600_000  # A tenth of a cent a second. None: no price is known at first.
+    steady_stage: Fraction | None = None  # Of all windows. None: as that of the last 50.
 
     @property
     def all_in(self) -> int | None:
@@ -63,9 +64,17 @@ class Case:
         return dict.fromkeys(CAUSES, 0) | self.waste
 
     @property
+    def steady_of_stage(self) -> Fraction:
+        return self.steady if self.steady_stage is None else self.steady_stage
+
+    @property
     def drift(self) -> int:
         """In millionths, as all ratios here."""
         return round(MILLION * (self.steady / PLAN - 1))
+
+    @property
+    def drift_stage(self) -> int:
+        return round(MILLION * (self.steady_of_stage / PLAN - 1))
 
     @property
     def drift_all_in(self) -> int | None:
@@ -185,6 +194,16 @@ def _uneven(world: World) -> None:
     end(world)
 
 
+def _slower(world: World) -> None:
+    """4 s to the end of the first two steps, 158 more of a second, then 60 of two seconds, and 2 s to the end."""
+    world.hear()
+    steps(world, range(1, 161), began=3)
+    for number in range(161, 221):
+        steps(world, range(number, number + 1), began=162 + 2 * (number - 160), first=number)
+    until(world, 284)
+    end(world)
+
+
 def _windows(*usd: int | None, ms: tuple[int, ...] = (3_000, 2_000, 2_000, 2_000)) -> tuple[Window, ...]:
     return tuple(Window(2 * STEP, one, long) for one, long in zip(usd, ms, strict=True))
 
@@ -264,6 +283,12 @@ CASES = [
         "a price learned while it starts", _priced_while_it_starts, 11_000, 9 * STEP,
         _windows(None, 2_000, 2_000, 2_000), 100_000, STEADY, 0, {"start_up": 1_000, "after_last_step": 2_000},
         hourly=None,
+    ),
+    Case(
+        "a hundred windows, the last ones slower", _slower, 284_000, 220 * STEP,
+        # Of the last 50, 30 are of 4 s; of all, 79 of 2 s.
+        _windows(4_000, *[2_000] * 79, *[4_000] * 30, ms=(4_000, *[2_000] * 79, *[4_000] * 30)), 200_000,
+        Fraction(200_000), 0, {"start_up": 3_000, "after_last_step": 2_000}, steady_stage=STEADY,
     ),
     Case(
         "a halt", _halted, 13_500, 9 * STEP, _windows(3_000, 2_000, 2_000, 2_000), 100_000, STEADY, 0,

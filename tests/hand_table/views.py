@@ -50,7 +50,9 @@ def by_hand(case: Case) -> dict[str, int | None]:
         "usd_per_mtok_all_in": case.all_in,
         "usd_per_mtok_useful": case.useful,
         "usd_per_mtok_steady": int(case.steady),
+        "usd_per_mtok_steady_stage": int(case.steady_of_stage),
         "drift": case.drift,
+        "drift_stage": case.drift_stage,
         "drift_all_in": case.drift_all_in,
         "wasted": waste,
         **{f"wasted {cause}": amount for cause, amount in case.by_cause.items()},
@@ -93,6 +95,7 @@ def told_by(world: World) -> Iterator[Told]:
 
 
 _PRICES = ("usd_per_mtok", "usd_per_mtok_all_in", "usd_per_mtok_useful", "usd_per_mtok_steady")
+_STAGE_PRICES = ("usd_per_mtok_all_in", "usd_per_mtok_useful", "usd_per_mtok_steady_stage")
 _WORDS = dict(zip(CAUSES, ("starting up", "after the last step", "in a halt", "for tokens trained twice"), strict=True))
 _CLOSING = {
     "spend": r"spent (\$\S+);",
@@ -150,9 +153,9 @@ def _stage(row: StageRow) -> Iterator[Told]:
     """As `--json` has them."""
     yield Told("cost stages", "spend", row.actual_usd_micros)
     prices = (row.per_mtok_all_in, row.per_mtok_useful, row.per_mtok_steady)
-    for name, price in zip(_PRICES[1:], prices, strict=True):
+    for name, price in zip(_STAGE_PRICES, prices, strict=True):
         yield Told("cost stages", name, int(price) if price is not None else None)
-    for name, ratio in (("drift", row.drift), ("drift_all_in", row.drift_all_in)):
+    for name, ratio in (("drift_stage", row.drift), ("drift_all_in", row.drift_all_in)):
         yield Told("cost stages", name, round(MILLION * ratio) if ratio is not None else None)
     yield Told("cost stages", "wasted", row.wasted_usd_micros)
     yield from (Told("cost stages", f"wasted {c}", usd) for c, usd in (row.wasted_by_cause or {}).items())
@@ -162,11 +165,11 @@ def _stage(row: StageRow) -> Iterator[Told]:
 def _stage_table(row: StageRow) -> Iterator[Told]:
     heads, cells = (re.split(r"\s{2,}", line) for line in table_text([row], FILE).splitlines()[:2])
     shown = dict(zip(heads, cells, strict=True))
-    named = dict(zip(_PRICES[1:], ("$/1M ALL-IN", "$/1M USEFUL", "$/1M STEADY"), strict=True))
+    named = dict(zip(_STAGE_PRICES, ("$/1M ALL-IN", "$/1M USEFUL", "$/1M STEADY, STAGE"), strict=True))
     for figure, head in ({"spend": "ACTUAL", "wasted": "WASTED"} | named).items():
         yield _amount("table of cost stages", figure, shown[head])
-    drift = shown["DRIFT STEADY"].removesuffix("%")
-    yield Told("table of cost stages", "drift", round(float(drift) * 10_000) if drift != "-" else None, 1_000)
+    drift = shown["DRIFT STEADY, STAGE"].removesuffix("%")
+    yield Told("table of cost stages", "drift_stage", round(float(drift) * 10_000) if drift != "-" else None, 1_000)
 
 
 def _incident(kept: Mapping[str, Any]) -> Iterator[Told]:

@@ -41,8 +41,8 @@ from governor.text.screen import Screen, screen_of, shown_lines
 
 _COLUMNS: Final = (
     "STAGE", "RUNS", "HOURS", "TOKENS", "EXPECTED", "ACTUAL", "$/1M EXPECTED ALL-IN", "$/1M ALL-IN", "$/1M USEFUL",
-    "$/1M EXPECTED STEADY", "$/1M STEADY", "DRIFT STEADY", "TOK/S EXPECTED", "TOK/S STEADY", "WASTED TOKENS", "WASTED",
-    "CEILING", "USED", "BURN RATE", "LANDS AT",
+    "$/1M EXPECTED STEADY", "$/1M STEADY, STAGE", "DRIFT STEADY, STAGE", "TOK/S EXPECTED", "TOK/S STEADY",
+    "WASTED TOKENS", "WASTED", "CEILING", "USED", "BURN RATE", "LANDS AT",
 )  # fmt: skip
 # The headings of a column that stands alone, in Markdown and in narrow terminals.
 _SPELT_OUT: Final = tuple(f"{title} $" if title in ("EXPECTED", "ACTUAL", "WASTED") else title for title in _COLUMNS)
@@ -307,7 +307,7 @@ def _record(row: StageRow) -> dict[str, Any]:
         "actual_usd": exact_usd(row.actual_usd_micros),
         "usd_per_mtok_all_in": per_mtok(row.per_mtok_all_in),
         "usd_per_mtok_useful": per_mtok(row.per_mtok_useful),
-        "usd_per_mtok_steady": per_mtok(row.per_mtok_steady),
+        "usd_per_mtok_steady_stage": per_mtok(row.per_mtok_steady),
         "drift_percent": ratio(None if row.drift is None else 100 * row.drift, 4),
         "drift_all_in_percent": ratio(None if row.drift_all_in is None else 100 * row.drift_all_in, 4),
         "expected_tokens_per_s": speed(row.expected_tokens_per_s),
@@ -332,10 +332,10 @@ def _record(row: StageRow) -> dict[str, Any]:
 
 
 def _as_status(row: StageRow) -> dict[str, Any]:
-    """Under the names that `costgov status --json` has for them."""
+    """Under the names that `costgov status --json` has for them. The drift there is of recent windows."""
     wasted = row.wasted_by_cause
     return {
-        "drift_frac": None if row.drift is None else _ratio(row.drift, 6),
+        "drift_stage_frac": None if row.drift is None else _ratio(row.drift, 6),
         "drift_all_in_frac": None if row.drift_all_in is None else _ratio(row.drift_all_in, 6),
         "tokens_wasted": row.wasted_tokens,
         "wasted_usd_by_cause": None

@@ -30,7 +30,7 @@ def test_like_stands_beside_like(state_dir: Path, costgov: Call) -> None:
     for row in (document["stages"][0], document["total"]):
         assert (row["expected_usd"], row["expected_usd_kind"], row["actual_usd"]) == ("3.999999", "all_in", "4.000000")
     [row] = document["stages"]
-    assert (row["expected_usd_per_mtok"], row["usd_per_mtok_steady"]) == ("1.000000", "1.000000")
+    assert (row["expected_usd_per_mtok"], row["usd_per_mtok_steady_stage"]) == ("1.000000", "1.000000")
     assert (row["expected_usd_per_mtok_all_in"], row["usd_per_mtok_all_in"]) == ("1.333333", "1.333333")
     assert (row["expected_tokens_per_s"], row["tokens_per_s"]) == ("278.0", "277.8")
 

@@ -91,7 +91,7 @@ UNTOLD = dict.fromkeys(f"wasted_{cause}_usd" for cause in ("start_up", "after_la
 # Of policies that expect no all-in price.
 NO_ALL_IN = dict.fromkeys(("expected_usd_per_mtok_all_in", "drift_all_in_percent"))
 # A second name, that of `costgov status --json`, for what has one here.
-AS_STATUS = ("drift_frac", "drift_all_in_frac", "tokens_wasted", "wasted_usd_by_cause")
+AS_STATUS = ("drift_stage_frac", "drift_all_in_frac", "tokens_wasted", "wasted_usd_by_cause")
 
 
 def figures(row: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def test_the_figures_are_those_worked_out_by_hand(stages: Path, costgov: Call) -
         "expected_tokens_per_s": "65900.0", "tokens_per_s": "69444.4", "wasted_tokens": 0, "wasted_usd": "0.000000",
         "ceiling_usd": "260.000000", "used_percent": "36.5385", "burn_rate": "0.769231", "lands_at_usd": "200.00",
         "untold_tokens": 0, "unpriced_tokens": 0, "unpriced_s": "0.000000", "unplanned_tokens": 0, "unlimited_runs": 0,
-        "reconstructed_usd": "0.000000", "usd_per_mtok_steady": "0.010000", "usd_per_mtok_all_in": "0.010000",
+        "reconstructed_usd": "0.000000", "usd_per_mtok_steady_stage": "0.010000", "usd_per_mtok_all_in": "0.010000",
         **UNTOLD, **NO_ALL_IN,
     }  # fmt: skip
     assert figures(by_name["stage2"]) == {
@@ -119,10 +119,10 @@ def test_the_figures_are_those_worked_out_by_hand(stages: Path, costgov: Call) -
         "expected_tokens_per_s": "49400.0", "tokens_per_s": "28001.8", "wasted_tokens": 50_000_000,
         "wasted_usd": "1.000000", "ceiling_usd": "1400.000000", "used_percent": "14.0000", "burn_rate": "2.800000",
         "lands_at_usd": "4920.00", "untold_tokens": 0, "unpriced_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 1,
-        "unpriced_s": "0.000000", "reconstructed_usd": "0.000000", "usd_per_mtok_steady": "0.040483",
+        "unpriced_s": "0.000000", "reconstructed_usd": "0.000000", "usd_per_mtok_steady_stage": "0.040483",
         "usd_per_mtok_all_in": "0.040160", **UNTOLD, **NO_ALL_IN,
     }  # fmt: skip
-    assert [by_name[stage]["drift_frac"] for stage in ("stage1", "stage2")] == ["-0.046711", "1.894393"]
+    assert [by_name[stage]["drift_stage_frac"] for stage in ("stage1", "stage2")] == ["-0.046711", "1.894393"]
     whole = by_name["whole"]
     assert (whole["actual_usd"], whole["tokens"], whole["usd_per_mtok_useful"]) == (
         "316.800000", 51_600_000_000, "0.006139",
@@ -269,7 +269,7 @@ def test_without_a_price_nothing_is_cheap(state_dir: Path, costgov: Call) -> Non
     assert (row["actual_usd"], row["tokens"], row["unpriced_tokens"]) == ("2.000000", 4 * MTOK, 2 * MTOK)
     names = ("usd_per_mtok_all_in", "usd_per_mtok_useful", "burn_rate", "used_percent", "lands_at_usd")
     assert [row[name] for name in names] == [None] * 5
-    assert (row["usd_per_mtok_steady"], row["drift_percent"]) == ("1.000000", "0.0000"), "of the windows with a price"
+    assert (row["usd_per_mtok_steady_stage"], row["drift_percent"]) == ("1.000000", "0.0000"), "of those with a price"
     assert "s: 2,000,000 of its tokens were trained while no price was known; " in costgov("stages").out
 
 

@@ -13,10 +13,12 @@ from governor.cli.status_table import render_status
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget, PolicySet
 from governor.core.base.units import MTOK, NS_PER_S, BootNs, UsdMicros, usd
+from governor.core.engine import run_forecast
 from governor.core.engine import step as engine
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import WINDOWS_UNCOMMITTED_MAX, persist, run_snapshot
 from governor.core.engine.resume import restore_runs
+from governor.core.engine.run_forecast import outlook
 from governor.core.events.effects import Effect, PersistRuns
 from governor.core.events.inputs import Disconnected, PhaseChange, TrainerExited
 from governor.core.money.expected import ExpectedCost, plan_of_row
@@ -334,6 +336,20 @@ def test_a_run_that_saves_is_told_between_which_moments_its_ceiling_is_met() -> 
     run.last_good_at = at(24)  # Overdue by more than a quarter: whether one comes nobody knows.
     told = run_status(node.runs["llama"], at(50))
     assert told["ceiling_between_s"] == [told["ceiling_in_s"], pytest.approx(told["ceiling_in_s"] + 59)]
+
+
+def test_the_least_that_a_run_may_cost_is_of_its_last_step_where_the_open_window_is_quick() -> None:
+    """Windows of 4 s, and three steps of 0.25 s in the one that is open: the 2.25 s that it gains are not to come."""
+    node = ceiling.started("0.30")
+    ceiling.trained(node, range(1, 17), 0)
+    ceiling.trained(node, range(17, 20), 16.25, step_s=0.25)
+    managed, now = node.runs["llama"], 17.25
+    bound, goal = ceiling.bound_of(node, now)
+    left, landing = outlook(managed, at(now)).left, run_forecast._landing(managed, bound, goal)
+    assert left is not None
+    assert left.hours_left.low is not None
+    assert landing is not None
+    assert landing.low == pytest.approx(bound.cap.spend_usd_micros + left.hours_left.low * 3_600_000)
 
 
 def test_time_for_which_nobody_paid_is_no_progress_towards_the_goal() -> None:

@@ -20,7 +20,7 @@ from governor.text.screen import screen_of
 if TYPE_CHECKING:
     from governor.core.money.reports.audit import Audited, BilledAfter, Halted
     from governor.core.money.reports.bill import Bill
-    from governor.core.money.reports.bill_zone import Shift
+    from governor.core.money.reports.bill_zone import Zone
     from governor.wire.bill_map import BillMap
 
 _HEAD: Final = ("INCIDENT", "RUN", "VERIFIED (UTC)", "RESOURCE", "KIND")
@@ -53,7 +53,7 @@ def audit(
     from governor.core.money.reports.audit import agreement
     from governor.core.money.reports.audit import audit as beside
     from governor.core.money.reports.bill_reading import amounts_only, metered_hours, read_as_ours
-    from governor.core.money.reports.bill_zone import shift_of
+    from governor.core.money.reports.bill_zone import zone_of
 
     settings = settings_from(config)
     state_dir = settings.paths.state_dir
@@ -63,15 +63,15 @@ def audit(
     unread = Unread(scope)
     own = [charge for charge in charges_in(state_dir, scope, unread) if is_of(charge, resources)]
     found = read_as_ours(found, own, settings.price.gpus)
-    shift = shift_of(found, own)
-    found = shift.taken_off(found) if shift is not None else found
+    zone = zone_of(found, own)
+    found = zone.shift.taken_off(found) if zone.shift is not None else found
     audited = beside(halts, found, own)
     agrees = agreement(audited)
     if as_json:
-        print_json(_document(bill, found, audited, unread.count, shift, agrees=agrees))
+        print_json(_document(bill, found, audited, unread.count, zone, agrees=agrees))
     else:
         without_hours = amounts_only(found, metered_hours(own))
-        _print(bill, found, audited, notes(found, shift, without_hours), agrees=agrees)
+        _print(bill, found, audited, notes(found, zone, without_hours), agrees=agrees)
     unread.end()
     if agrees is False:
         raise click.exceptions.Exit(ExitCode.DIFFERS)
@@ -177,7 +177,7 @@ def _decimal(value: Fraction, digits: int) -> str:
 
 
 def _document(
-    path: str, bill: Bill, audited: Sequence[Audited], unreadable: int, shift: Shift | None, *, agrees: bool | None
+    path: str, bill: Bill, audited: Sequence[Audited], unreadable: int, zone: Zone, *, agrees: bool | None
 ) -> dict[str, Any]:
     """Amounts are decimal strings of micro-dollars."""
     return {
@@ -185,7 +185,7 @@ def _document(
         "form": bill.form,
         "since": utc_text(bill.since),
         "until": utc_text(bill.until),
-        **shift_row(shift),
+        **shift_row(zone),
         "currency": "USD",
         "agrees": agrees,
         "incidents": [_record(one) for one in audited],

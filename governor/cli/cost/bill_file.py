@@ -18,11 +18,12 @@ from governor.core.base.units import NS_PER_HOUR, utc_text
 if TYPE_CHECKING:
     from governor.core.money.charges import Charge
     from governor.core.money.reports.bill import Bill
-    from governor.core.money.reports.bill_zone import Shift
+    from governor.core.money.reports.bill_zone import Shift, Zone
     from governor.wire.bill_map import BillMap
 
 MAPS_FILE: Final = "bill_maps.json"
 AMOUNTS_ONLY: Final = "the bill has no hours of the machine: only amounts are compared"
+OTHER_SHIFTS_SHOWN: Final = 3
 NO_GPUS: Final = (
     "it has GPU-hours, and how many GPUs it has is not known: only amounts are compared; set gpus in [price]"
 )
@@ -182,24 +183,31 @@ class BillMaps:
         return [one for one in known if isinstance(one, dict) and one.keys() >= {"columns", "map"}]
 
 
-def shift_row(shift: Shift | None) -> dict[str, Any]:
-    """`shift_changes`: where clocks change within the bill, its own time then, and the shift from then on."""
-    change = None
+def shift_row(zone: Zone) -> dict[str, Any]:
+    """`shift_changes`: where clocks change within the bill, its own time then, and the shift from then on.
+
+    `shift_may_be`: the shifts with which it fits as well.
+    """
+    change, shift = None, zone.shift
     if shift is not None and shift.changes_at is not None:
         change = {
             "at": utc_text(shift.changes_at * NS_PER_HOUR).rstrip("Z"),
             "shift_hours": _in_hours(shift, shift.then),
         }
-    return {"shift_hours": _in_hours(shift, shift.hours) if shift is not None else 0, "shift_changes": change}
+    return {
+        "shift_hours": _in_hours(shift, shift.hours) if shift is not None else 0,
+        "shift_changes": change,
+        "shift_may_be": [_in_hours(other, other.hours) for other in zone.others],
+    }
 
 
 def _in_hours(shift: Shift, hours: int) -> float:
     return hours + shift.minutes / 60 if shift.minutes else hours
 
 
-def notes(bill: Bill, shift: Shift | None, without_hours: Mapping[str, bool]) -> list[str]:
+def notes(bill: Bill, zone: Zone, without_hours: Mapping[str, bool]) -> list[str]:
     """How the bill was read, a line each. `bill`: as read_as_ours() returns it; `without_hours`: as amounts_only()."""
-    found = [] if shift is None else [_shift_text(shift)]
+    found = _zone_lines(zone)
     for resource, parts in bill.parts:
         if parts:
             text = f"{parts} of its hours are one of ours: read as hours of one GPU of {parts}"
@@ -210,7 +218,19 @@ def notes(bill: Bill, shift: Shift | None, without_hours: Mapping[str, bool]) ->
     return found if all(without_hours.values()) else [*found, AMOUNTS_ONLY]
 
 
-def _shift_text(shift: Shift) -> str:
+def _zone_lines(zone: Zone) -> list[str]:
+    """One line, or none where the times are the ledger's. What nobody can tell is no fact."""
+    if not zone.others:
+        return [f"its times lie {_beside_ours(zone.shift)}: compared so moved"] if zone.shift is not None else []
+    may_be = [_beside_ours(other) for other in zone.others[:OTHER_SHIFTS_SHOWN]]
+    others = f"{' or '.join(may_be)}{', or another shift,' if len(zone.others) > len(may_be) else ''}"
+    if zone.shift is None:
+        return [f"its times may be in local time: {others} they fit as well; compared as they stand"]
+    text = f"its times may lie {_beside_ours(zone.shift)}, as in local time: compared so moved"
+    return [f"{text}; {others} they fit as well, with other hours missing"]
+
+
+def _beside_ours(shift: Shift) -> str:
     def beside(hours: int) -> str:
         of_hours, minutes = divmod(abs(60 * hours + shift.minutes), 60)
         told = f"{of_hours} h {minutes} min" if minutes else f"{of_hours} h"
@@ -220,4 +240,4 @@ def _shift_text(shift: Shift) -> str:
     if shift.changes_at is not None:
         when = utc_text(shift.changes_at * NS_PER_HOUR).rstrip("Z").replace("T", " ").removesuffix(":00")
         text += f", and {beside(shift.then)} from {when} of its own on, where clocks change"
-    return f"its times lie {text}: compared so moved"
+    return text

@@ -29,7 +29,7 @@ from governor.text.screen import screen_of
 if TYPE_CHECKING:
     from governor.core.money.charges import Charge
     from governor.core.money.reports.bill import Bill, Cause, Difference
-    from governor.core.money.reports.bill_zone import Shift
+    from governor.core.money.reports.bill_zone import Zone
     from governor.core.money.reports.reconcile import Reconciliation
     from governor.wire.bill_map import BillMap
 
@@ -61,7 +61,7 @@ def reconcile(
     cannot be read.
     """
     from governor.core.money.reports.bill_reading import amounts_only, metered_hours, read_as_ours
-    from governor.core.money.reports.bill_zone import shift_of
+    from governor.core.money.reports.bill_zone import zone_of
     from governor.core.money.reports.reconcile import reconcile as compare
 
     settings = settings_from(config)
@@ -69,17 +69,17 @@ def reconcile(
     found = read_bill_file(bill, state_dir, form, columns, resources, since, until)
     own, unread, window = _charged(state_dir, bill, found, resources, since, until)
     read, hours = read_as_ours(found, own, settings.price.gpus), metered_hours(own)
-    shift, without_hours = shift_of(read, own), amounts_only(read, hours)
-    if shift is not None:
-        found = shift.taken_off(found)
+    zone, without_hours = zone_of(read, own), amounts_only(read, hours)
+    if zone.shift is not None:
+        found = zone.shift.taken_off(found)
         own, unread, window = _charged(state_dir, bill, found, resources, since, until)
     if not own and not unread.count:
         click.echo(f"costgov: {state_dir}: {_nothing_charged(state_dir, resources)}", err=True)
     result = compare(own, found, *window, gpus=settings.price.gpus)
     if as_json:
-        print_json(_document(result, bill, read, unread.count, shift, without_hours))
+        print_json(_document(result, bill, read, unread.count, zone, without_hours))
     else:
-        _print(result, bill, found, [*notes(read, shift, without_hours), *_another_name(result)])
+        _print(result, bill, found, [*notes(read, zone, without_hours), *_another_name(result)])
     # Before the verdict, because missing charges may explain the difference.
     unread.end()
     if not result.agrees:
@@ -236,7 +236,8 @@ def _reason(one: Difference) -> str:
     if one.hours is not None and abs(one.hours) == 1 and one.to_wall - one.from_wall == NS_PER_DAY:
         from governor.core.money.reports.bill_zone import clocks_change_on
 
-        if clocks_change_on(one.from_wall // NS_PER_DAY):
+        # By noon: in local time it begins on the day before.
+        if clocks_change_on((one.from_wall + NS_PER_DAY // 2) // NS_PER_DAY):
             return f"clocks change on this day: in local time it has {24 + int(one.hours)} hours"
     return {
         Cause.AMOUNT: "not explained: a side has no quantity, or none that can be compared",
@@ -285,7 +286,7 @@ def _document(
     path: str,
     bill: Bill,
     unreadable: int,
-    shift: Shift | None,
+    zone: Zone,
     without_hours: Mapping[str, bool],
 ) -> dict[str, Any]:
     """Amounts are decimal strings of micro-dollars. The printed amounts add up."""
@@ -297,7 +298,7 @@ def _document(
         "since": utc_text(result.since),
         "until": utc_text(result.until),
         "per": result.per,
-        **shift_row(shift),
+        **shift_row(zone),
         "amounts_only": bool(without_hours),
         "gpus_unknown": sorted(resource for resource, of_gpus in without_hours.items() if of_gpus),
         "hours_divided_by": {resource: parts or None for resource, parts in bill.parts},

@@ -9,9 +9,10 @@ from fractions import Fraction
 from typing import Final
 
 from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, NS_PER_MINUTE, civil_of
-from governor.core.money.charges import Charge
+from governor.core.money.charges import Charge, LineKind
 from governor.core.money.reports.bill import Bill, BillKind, BillLine
-from governor.core.money.reports.bill_reading import Hours, hourly_prices, metered_hours
+from governor.core.money.reports.bill_fits import SHIFTED_HOURS_MIN, TAIL, TIE, Billed, DayFits, Fits
+from governor.core.money.reports.bill_reading import hourly_prices, metered_hours
 
 # Sundays of a month on which clocks change, in Europe, America, Australia or New Zealand. -1: the last one.
 _CHANGE_WEEKS: Final[Mapping[int, tuple[int, ...]]] = {3: (2, -1), 4: (1,), 9: (-1,), 10: (1, -1), 11: (1,)}
@@ -21,15 +22,7 @@ _BETTER_MIN: Final = 0.5
 # Zones of the world lie within 14 hours of UTC.
 SHIFT_HOURS_MAX: Final = 14
 # The zones that lie no whole hours off, in minutes, some of them in summer alone: from the Marquesas to the Chathams.
-_PART_HOUR_ZONES: Final = (-570, -210, -150, 210, 270, 330, 345, 390, 525, 570, 630, 765, 825)
-# A start and an end that lie elsewhere: less is no shift.
-_SHIFTED_HOURS_MIN: Final = 2.0
-# By so many hours a quarter of an hour more or less fits worse, at a start and an end together.
-_PART_HOUR_MIN: Final = 0.25
-# Hours of a day that are equal: bills print them with two digits.
-_EQUAL_HOURS: Final = 0.02
-# Less is none: sums of fractions of hours.
-_TIE: Final = 1e-6
+PART_HOUR_ZONES: Final = (-570, -210, -150, 210, 270, 330, 345, 390, 525, 570, 630, 765, 825)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,79 +71,62 @@ def _series(line: BillLine) -> str:
     return f"{line.kind.value} {line.resource}"
 
 
-Billed = Mapping[str, Mapping[int, float]]  # Of each machine: the full hour -> the hours that are billed of it.
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """How a bill's times lie beside ours.
 
+    `shift`: what it is best compared with; None: as it stands. `others`: the shifts with which it fits as well, so that
+    nobody can tell. Shift(0): as it stands.
+    """
 
-class _Fits:
-    """The hours of each machine that do not fit where the bill lies so many minutes later than the ledger."""
-
-    def __init__(self, theirs: Billed, charges: Sequence[Charge], ours: Hours) -> None:
-        self._theirs, self._charges = theirs, charges
-        self._by_minutes: dict[int, Hours] = {0: ours}
-        self._off: dict[int, list[float]] = {}
-
-    def ours(self, minutes: int) -> Hours:
-        """By the hours of a clock that is ahead by these minutes of an hour."""
-        if minutes not in self._by_minutes:
-            self._by_minutes[minutes] = metered_hours(self._charges, minutes * NS_PER_MINUTE)
-        return self._by_minutes[minutes]
-
-    def off(self, shift: int) -> list[float]:
-        if shift not in self._off:
-            hours, minutes = divmod(shift, 60)
-            ours = self.ours(minutes)
-            self._off[shift] = [_off(self._theirs[name], ours[name], hours) for name in self._theirs]
-        return self._off[shift]
-
-    def edges(self, shift: int) -> tuple[int, int]:
-        """How many stretches begin and how many end in the same hours on both sides."""
-        hours, minutes = divmod(shift, 60)
-        begins = ends = 0
-        for name, machine in self._theirs.items():
-            own = self.ours(minutes)[name].keys()
-            billed = {at - hours for at, used in machine.items() if used}
-            begins += sum(at - 1 not in own and at - 1 not in billed for at in own & billed)
-            ends += sum(at + 1 not in own and at + 1 not in billed for at in own & billed)
-        return begins, ends
-
-    def total(self, shift: int) -> float:
-        return sum(self.off(shift))
-
-    def best(self, shifts: Iterable[int]) -> int:
-        return min(shifts, key=lambda shift: (self.total(shift), abs(shift)))
+    shift: Shift | None = None
+    others: tuple[Shift, ...] = ()
 
 
 def shift_of(bill: Bill, charges: Sequence[Charge]) -> Shift | None:
-    """By how much the bill lies later than the ledger; None where it does not. `bill`: as read_as_ours() returns it.
+    """By how much the bill is best taken to lie later than the ledger; None where it does not."""
+    return zone_of(bill, charges).shift
 
-    It is a shift if all machines fit better with it, and what fits no longer is less than half of before, or more
-    stretches begin and end alike: an outage may be longer than any shift.
+
+def zone_of(bill: Bill, charges: Sequence[Charge]) -> Zone:
+    """How the bill lies beside the ledger. `bill`: as read_as_ours() returns it.
+
+    It is a shift if all machines fit better with it, and less has to be assumed: an outage may be longer than any
+    shift. Hours of ours after the last one that is billed are no sign: the bill may not be final.
     """
     ours, prices = metered_hours(charges), hourly_prices(charges)
     lines = [line for line in bill.lines if line.kind is BillKind.COMPUTE and line.resource in ours]
     longest = max((line.to_wall - line.from_wall for line in lines), default=0)
     if longest > NS_PER_HOUR:
-        return _shift_of_days(lines, ours, prices, charges)
+        days = _billed_days(lines, prices)
+        return _zone(DayFits(days, charges, ours, _last(bill, NS_PER_DAY)), 0) if days else Zone()
     theirs = _billed_hours(lines, prices)
     if not theirs:
+        return Zone()
+    fits = Fits(theirs, charges, ours, _last(bill, NS_PER_HOUR))
+    for as_known in (Fits(theirs, charges, ours, None), fits):
+        changed = _changed(bill, theirs, as_known, prices)
+        if changed is not None:
+            return Zone(changed)
+    return _zone(fits, _begin_alike(lines))
+
+
+def _changed(bill: Bill, theirs: Billed, fits: Fits, prices: Mapping[str, Fraction]) -> Shift | None:
+    """The shift over a change of clocks, where with a constant one hours are missing, or billed twice."""
+    whole, part = fits.best(_shifts()), fits.best(PART_HOUR_ZONES)
+    if fits.last is None and min(fits.total(whole), fits.total(part)) < 1:
         return None
-    fits = _Fits(theirs, charges, ours)
-    whole = fits.best(_shifts())
-    if fits.total(whole) > _PART_HOUR_MIN:
-        part = fits.best(_PART_HOUR_ZONES)
-        bests = (whole, part) if min(fits.total(whole), fits.total(part)) >= 1 else ()
-        changes = [found for best in bests if (found := _change_of(bill, theirs, fits, best, prices)) is not None]
-        if changes:
-            return min(changes, key=lambda found: found[1])[0]
-        others = [*_shifts(), *(shift for shift in _PART_HOUR_ZONES if shift != part)]
-        if of_zone := [shift for shift in _PART_HOUR_ZONES if shift % 60 == (_begin_alike(lines) or -1)]:
-            alike = fits.best(of_zone)
-            if fits.total(alike) <= min(fits.total(part), fits.total(whole)) + _TIE:
-                part, others = alike, [shift for shift in of_zone if shift != alike] or [0]
-        if _is_shift(fits, part, others, _PART_HOUR_MIN):
-            return _as_shift(part)
-    others = [shift for shift in _shifts() if shift != whole]
-    return _as_shift(whole) if whole and _is_shift(fits, whole, others, _BETTER_MIN) else None
+    # Of a bill that is not final a change is less clear: in local time it is beside a shift that is clear without it.
+    bests = (whole, part) if fits.last is None or whole else ()
+    changes = [found for best in bests if (found := _change_of(bill, theirs, fits, best, prices))]
+    return min(changes, key=lambda found: found[1])[0] if changes else None
+
+
+def _last(bill: Bill, length: int) -> int:
+    """The last hour or day that is billed of any machine."""
+    ends = [line.to_wall for line in bill.lines if line.kind is BillKind.COMPUTE]
+    ends += [span.until for span in bill.spans if span.kind is LineKind.COMPUTE]
+    return (max(ends) - 1) // length
 
 
 def _begin_alike(lines: Sequence[BillLine]) -> int:
@@ -165,72 +141,45 @@ def _as_shift(minutes: int) -> Shift:
     return Shift(hours, minutes=rest)
 
 
-def _is_shift(fits: _Fits, shift: int, others: Iterable[int], margin: float) -> bool:
-    is_clear = fits.total(shift) < fits.total(fits.best(others)) - margin
-    better = all(moved <= before for moved, before in zip(fits.off(shift), fits.off(0), strict=True))
-    less = fits.total(0) - fits.total(shift)
-    most = less >= fits.total(0) / 2 or _more_edges(fits, shift)
-    return is_clear and better and less >= _SHIFTED_HOURS_MIN and most
+def _zone(fits: Fits, minute: int) -> Zone:
+    """`minute`: at which most rows begin."""
+
+    def by_hours(shift: int) -> tuple[float, bool, bool, int]:
+        return round(fits.total(shift), 3), bool(minute and shift % 60 != minute), bool(shift % 60), abs(shift)
+
+    def by_assumptions(shift: int) -> tuple[int, tuple[float, bool, bool, int]]:
+        return fits.assumed(shift), by_hours(shift)
+
+    shifts = [shift for shift in (*_shifts(), *PART_HOUR_ZONES) if fits.fits_no_worse(shift)]
+    best = min(shifts, key=by_assumptions)
+    # Of a shift by another part of an hour only that part would be told.
+    near = [shift for shift in shifts if shift == 0 or shift % 60 == best % 60]
+    # Beside a shift the bill as it stands is told even where it needs a little more, and beside that a shift.
+    most = fits.assumed(best)
+    others = [shift for shift in near if fits.assumed(shift) <= most + (TAIL if 0 in (shift, best) else 0)]
+    # Nobody can tell either where more has to be assumed with an equal begin, but no more hours do not fit.
+    alike = [shift for shift in shifts if fits.begins_alike(shift)]
+    others += sorted((shift for shift in alike if fits.total(shift) <= fits.total(best) + TIE), key=by_hours)[:1]
+    others = sorted({*others} - {best}, key=abs)
+    if best and fits.gained(best) < SHIFTED_HOURS_MIN:
+        best, others = 0, [best, *(shift for shift in others if shift)]
+    return Zone(_as_shift(best) if best else None, tuple(map(_as_shift, others)))
 
 
-def _more_edges(fits: _Fits, shift: int) -> bool:
-    """Whether a stretch begins and one ends as ours do, where none did: beside an outage longer than the shift."""
-    before, after = fits.edges(0), fits.edges(shift)
-    return all(now > then for now, then in zip(after, before, strict=True))
-
-
-def _shift_of_days(
-    lines: Iterable[BillLine], ours: Hours, prices: Mapping[str, Fraction], charges: Sequence[Charge]
-) -> Shift | None:
-    """Of a bill by the day, from midnight to midnight."""
+def _billed_days(lines: Iterable[BillLine], prices: Mapping[str, Fraction]) -> Billed:
+    """Of a bill by the day, from midnight to midnight. Of another one nothing."""
     theirs: dict[str, dict[int, float]] = {}
     for line in lines:
         if line.from_wall % NS_PER_DAY or line.to_wall - line.from_wall != NS_PER_DAY:
-            return None
+            return {}
         days = theirs.setdefault(line.resource, {})
         at = line.from_wall // NS_PER_DAY
         days[at] = days.get(at, 0.0) + _hours_of(line, prices)
-    fits = _DayFits(theirs, charges, ours)
-    if fits.total(0) < _SHIFTED_HOURS_MIN:
-        return None
-    shifts = [*_shifts(), *_PART_HOUR_ZONES]
-    best = fits.best(shifts)
-    others = [shift for shift in shifts if shift != best]
-    return _as_shift(best) if best and _is_shift(fits, best, others, _PART_HOUR_MIN) else None
-
-
-class _DayFits(_Fits):
-    def off(self, shift: int) -> list[float]:
-        if shift not in self._off:
-            found = []
-            for name, days in self._theirs.items():
-                own = self._own_days(name, shift)
-                found.append(sum(abs(days.get(day, 0.0) - own.get(day, 0.0)) for day in own.keys() | days.keys()))
-            self._off[shift] = found
-        return self._off[shift]
-
-    def edges(self, shift: int) -> tuple[int, int]:
-        """How many days of a begin and how many of an end have equal hours on both sides."""
-        begins = ends = 0
-        for name, days in self._theirs.items():
-            own = self._own_days(name, shift)
-            for day, used in days.items():
-                if abs(own.get(day, 0.0) - used) < _EQUAL_HOURS and 0 < used < 24:
-                    begins += all(side.get(day - 1, 0.0) < used < side.get(day + 1, 0.0) for side in (own, days))
-                    ends += all(side.get(day - 1, 0.0) > used > side.get(day + 1, 0.0) for side in (own, days))
-        return begins, ends
-
-    def _own_days(self, name: str, shift: int) -> Mapping[int, float]:
-        hours, minutes = divmod(shift, 60)
-        own: dict[int, float] = {}
-        for hour, spent in self.ours(minutes)[name].items():
-            day = (hour + hours) // 24
-            own[day] = own.get(day, 0.0) + spent / NS_PER_HOUR
-        return own
+    return theirs
 
 
 def _change_of(
-    bill: Bill, theirs: Billed, fits: _Fits, best: int, prices: Mapping[str, Fraction]
+    bill: Bill, theirs: Billed, fits: Fits, best: int, prices: Mapping[str, Fraction]
 ) -> tuple[Shift, float] | None:
     """The shift of a bill in local time over a change of clocks: an hour is there twice, or one within is missing.
 
@@ -240,7 +189,6 @@ def _change_of(
     """
     hours = [hour for machine in theirs.values() for hour in machine]
     of_best, minutes = divmod(best, 60)
-    ours = fits.ours(minutes)
     for changes_at in _clock_changes(min(hours), max(hours)):
         is_twice = any(machine.get(changes_at - 1, 0.0) > _TWICE_MIN for machine in theirs.values())
         is_gap = not is_twice and all(changes_at not in machine for machine in theirs.values())
@@ -251,9 +199,11 @@ def _change_of(
                 continue
             lines = (line for line in shift.taken_off(bill).lines if line.resource in theirs)
             moved = _billed_hours(lines, prices)
-            found = [_off(moved[name], ours[name], 0) for name in theirs]
-            better = all(after <= now for after, now in zip(found, fits.off(0), strict=True))
-            if better and sum(found) < fits.total(best) - _BETTER_MIN:
+            found = fits.off_moved(moved, minutes, shift.then)
+            better = all(after <= now + TIE for after, now in zip(found, fits.off(0), strict=True))
+            # Of a bill that is not final the hour that is there twice is the only sign.
+            margin = TIE if is_twice and fits.last is not None and 0 not in (before, shift.then) else -_BETTER_MIN
+            if better and sum(found) < fits.total(best) + margin:
                 return replace(shift, minutes=minutes), sum(found)
     return None
 
@@ -301,9 +251,3 @@ def _billed_hours(lines: Iterable[BillLine], prices: Mapping[str, Fraction]) -> 
         if late:
             machine[at + 1] = machine.get(at + 1, 0.0) + hours * late
     return found
-
-
-def _off(theirs: Mapping[int, float], ours: Mapping[int, int], shift: int) -> float:
-    """The hours that do not fit. An hour that is billed twice is no sign of a shift."""
-    hours = ours.keys() | {at - shift for at in theirs}
-    return sum(abs(min(theirs.get(at + shift, 0.0), 1.0) - ours.get(at, 0) / NS_PER_HOUR) for at in hours)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from fractions import Fraction
+from random import Random
 
 import pytest
 
 from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, NS_PER_MINUTE, parse_utc
 from governor.core.money.charges import Charge
 from governor.core.money.reports.bill import Bill, BillLine, Cause
-from governor.core.money.reports.bill_zone import Shift, shift_of
+from governor.core.money.reports.bill_zone import PART_HOUR_ZONES, Shift, shift_of, zone_of
 from governor.core.money.reports.reconcile import reconcile
 from tests.unit.core.money.test_bill_causes import ours, theirs, told
 from tests.unit.core.money.test_reconcile import PRICE, billed
@@ -169,3 +170,70 @@ def test_clocks_change_in_zones_of_half_hours_too(at: str, before: int, then: in
     assert found == []
     assert shift is not None
     assert (60 * shift.hours + shift.minutes, 60 * shift.then + shift.minutes) == (before, then)
+
+
+# --- bills that are not final yet ---
+
+
+def zone_of_hours(own: set[int], used: set[int], minutes: int) -> tuple[int, list[int]]:
+    """Of hours since the begin: the shift in minutes, and the other ones that are told."""
+    charges = [one for at in sorted(own) for one in ours(1, begin=BEGIN + at * NS_PER_HOUR)]
+    row = replace(theirs(1, begin=BEGIN)[0], billed_from=YEAR[0], billed_to=YEAR[1])
+    lines = tuple(row.moved(at * NS_PER_HOUR + minutes * NS_PER_MINUTE) for at in sorted(used))
+    found = zone_of(Bill("test", lines, *YEAR), charges)
+
+    def in_minutes(shift: Shift | None) -> int:
+        return 0 if shift is None else 60 * shift.hours + shift.minutes
+
+    return in_minutes(found.shift), sorted(map(in_minutes, found.others))
+
+
+@pytest.mark.parametrize(("hours", "behind"), [(2, 4), (9, 6), (9, 12), (-7, 12), (9, 9)])
+def test_a_bill_in_local_time_that_is_not_final_may_be_one(hours: int, behind: int) -> None:
+    """Its begin alone tells. What the bill has not yet is after it, or it is ours and other hours are missing."""
+    used = set(range(72 - behind))
+    shift, others = zone_of_hours({*range(72)}, used, 60 * hours)
+    assert {shift, *others} == {60 * hours, 0}
+    lines = [line.moved(hours * NS_PER_HOUR) for line in theirs(72 - behind, begin=BEGIN)]
+    if behind != hours:
+        found = compared(ours(72, begin=BEGIN), lines)
+        assert found == (Shift(hours), [(Cause.NOT_FINAL, "i-0aaa", -behind * PRICE)])
+
+
+def test_pauses_tell_the_zone_of_a_bill_that_is_not_final() -> None:
+    used = {*range(72)} - {*range(20, 25)} - {*range(40, 46)}
+    assert zone_of_hours(used, {at for at in used if at < 60}, 540) == (540, [])
+
+
+def test_a_bill_in_our_time_that_is_not_final_is_no_shift() -> None:
+    for behind in range(1, 24):
+        assert zone_of_hours({*range(72)}, {*range(72 - behind)}, 0) == (0, [])
+
+
+def ledger_and_bill(random: Random) -> tuple[set[int], set[int]]:
+    """With pauses or none, an outage of one side or none, and behind by up to a day. Each begins with 13 full hours."""
+    count = random.randint(40, 120)
+    used = {*range(count)}
+    for _ in range(random.choice([0, 0, 1, 2, 3])):
+        at = random.randint(13, count - 10)
+        used -= {*range(at, min(count - 3, at + random.randint(1, 14)))}
+    own, theirs_of_it = {*used}, {*used}
+    out_of = random.choice([None, own, theirs_of_it])
+    if out_of is not None:
+        at = random.randint(13, max(used) - 8)
+        out_of -= {*range(at, min(max(used), at + random.randint(1, 12)))}
+    last = max(used) - random.randint(0, 24)
+    return own, {at for at in theirs_of_it if at <= last}
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_the_shift_of_any_bill_is_found_or_told_beside_what_fits_as_well(part: int) -> None:
+    """And none is a fact where the bill is in our time."""
+    for seed in range(40 * part, 40 * part + 40):
+        random = Random(seed)
+        own, used = ledger_and_bill(random)
+        if len(used) < 13:
+            continue
+        for minutes in (60 * random.randint(-12, 14), random.choice(PART_HOUR_ZONES), 0):
+            shift, others = zone_of_hours(own, used, minutes)
+            assert minutes in (shift, *others), (seed, minutes)

@@ -229,7 +229,9 @@ def _line(row: Row, unit: TimeUnit | None, per: str | None, lone: str) -> BillLi
         hours, gpu_hours = (None, quantity) if in_unit.of_a_gpu else (quantity, None)
     start, end = _times(row, per, hours)
     most_ns = (end - start) * _CLOCKS_MAX
-    if (hours and _lasts(hours) > most_ns) or (gpu_hours and _lasts(gpu_hours) > most_ns * GPUS_MAX):
+    # A head that names no unit may be that of GPU-hours. The other rows and the ledger tell.
+    most_hours_ns = most_ns * GPUS_MAX if in_unit is not None and in_unit.is_assumed else most_ns
+    if (hours and _lasts(hours) > most_hours_ns) or (gpu_hours and _lasts(gpu_hours) > most_ns * GPUS_MAX):
         text = f"{row.said('hours')} is more than a {per or 'row'} has"
         text += ": name its end by end=, or say per=month, or unit=gpu-hours"
         raise row.error("hours", text)

@@ -242,6 +242,23 @@ def test_a_quantity_that_nothing_names_is_read_by_its_price_and_says_so(
     assert lines[1].startswith("i-0aaa: its hours are neither ours")
 
 
+@pytest.mark.parametrize("head", ["quantity", "usage"])
+def test_gpu_hours_under_a_neutral_head_beside_an_end_are_read_as_that(
+    head: str, compared: Compared, costgov: Call, tmp_path: Path
+) -> None:
+    """With the hour that is twice: $55.04. The healthy twin has none."""
+    pairs = ("date=Begin", "end=End", "amount=Cost", f"hours={head}", "resource=Id")
+    words = [word for pair in pairs for word in ("--map", pair)]
+    rows = [f"{begin},{end},{usd},8,{resource}\n" for begin, end, _, usd, resource, _ in plain_rows()]
+    code, document = compared(f"Begin,End,Cost,{head},Id\n" + "".join([*rows, rows[30]]), *words)
+    assert (code, document["hours_divided_by"]) == (ExitCode.DIFFERS, {"i-0aaa": 8})
+    assert told(document) == {("too_many_hours", "i-0aaa", "55.040000")}
+    code, document = compared(f"Begin,End,Cost,{head},Id\n" + "".join(rows), *words)
+    assert (code, told(document)) == (0, set())
+    lines = costgov("reconcile", str(tmp_path / "bill.csv"), *words).out.splitlines()
+    assert lines[1] == "i-0aaa: 8 of its hours are one of ours: read as hours of one GPU of 8"
+
+
 def test_a_bill_in_a_zone_of_half_hours_says_so_to_people(machine: Path, costgov: Call, tmp_path: Path) -> None:
     bill = tmp_path / "bill.csv"
     bill.write_text(

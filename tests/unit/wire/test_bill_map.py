@@ -164,6 +164,17 @@ def test_dates_alone_are_days_and_full_hours_hours_and_else_a_row_lasts_its_hour
     assert one(hourly("2026-11-02", hours="576"), *HOURLY, "per=month").to_wall == parse_utc("2026-12-01")
 
 
+@pytest.mark.parametrize("head", ["Quantity", "usage", "Qty"])
+@pytest.mark.parametrize(("begin", "end", "quantity"), [("T10:00", "2026-11-02T11:00", 8), ("", "2026-11-02", 192)])
+def test_a_quantity_under_a_neutral_head_may_be_gpu_hours(head: str, begin: str, end: str, quantity: int) -> None:
+    text = f"Time,End,Cost,{head},Machine\n2026-11-02{begin},{end},55.04,{quantity},i-0aaa\n"
+    words = ("date=Time", "amount=Cost", f"hours={head}", "resource=Machine", "end=End")
+    line = one(text, *words)
+    assert (line.hours, line.gpu_hours, line.is_unit_assumed) == (quantity, None, True)
+    with pytest.raises(TableError, match="is more than a"):
+        one(text.replace(f",{quantity},", ",3600,"), *words)
+
+
 def test_times_with_an_offset_and_as_seconds() -> None:
     wanted = parse_utc("2026-11-02T08:00:00Z")
     for text in ("2026-11-02T10:00:00+02:00", "2026-11-02 10:00+0200", "2026-11-02T00:30:00-07:30", "1793606400"):

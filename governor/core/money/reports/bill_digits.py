@@ -9,7 +9,7 @@ from typing import Final
 
 from governor.core.money.charges import LineKind
 from governor.core.money.reports.bill import CENT_USD, BillLine
-from governor.core.money.reports.disk_use import half_last_digit
+from governor.core.money.reports.disk_use import NO_PRICE_USD, half_last_digit
 
 # Amounts in full dollars are exact to the cent: "$5" is no rounded $5.40.
 _HALF_CENT: Final = CENT_USD / 2
@@ -24,6 +24,17 @@ class Digits:
 
 
 EXACT: Final = Digits()
+
+
+def paid_hours(usd: Fraction, hours: Fraction, price: Fraction, digits: Digits) -> Fraction:
+    """The hours that an amount is for at our price, where they are printed as the bill prints its own. Else its own.
+
+    An hour that is twice is 0.67 twice where it lasts for 40 minutes, and costs twice 0.666…
+    """
+    if abs(usd - hours * price) <= max(NO_PRICE_USD, digits.usd):
+        return hours
+    paid = usd / price
+    return paid if abs(paid - hours) <= digits.hours + digits.usd / price else hours
 
 
 def printed_digits(lines: Iterable[BillLine]) -> Mapping[tuple[str, LineKind], Digits]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
+from math import ceil, floor
 from typing import Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, hour_of
@@ -22,6 +23,8 @@ _RATIO_SLACK: Final = Fraction(1, 50)
 _PRICE_SLACK: Final = Fraction(1, 500)
 # An hour of the same machine that is more than this many times dearer or cheaper is another number of GPUs.
 _PRICES_APART: Final = Fraction(3, 2)
+# Half of the last digit of hours with two: bills round to it before they multiply by the GPUs.
+_ROUNDED_BEFORE: Final = Fraction(1, 200)
 # A row that has so many times its own hours is no row that is billed twice: they are of another kind.
 _BEYOND: Final = Fraction(3, 2)
 
@@ -70,7 +73,10 @@ def read_as_ours(bill: Bill, charges: Sequence[Charge], gpus: int | None = None)
             (by_gpu if line.gpu_hours else by_hours)[line.resource].append(line)
     counts = {name: gpus or _gpus(of_it, ours[name], prices.get(name)) for name, of_it in by_gpu.items()}
     parts = {name: _parts(of_it, ours[name], prices.get(name), gpus) for name, of_it in by_hours.items()}
+    digits = {name: _rounding(by_gpu[name], counts[name]) for name in by_gpu}
+    digits |= {name: _rounding(of_it, parts[name]) for name, of_it in by_hours.items() if not by_gpu[name]}
     lines = [_in_hours(_in_parts(line, parts.get(line.resource, 1)), counts.get(line.resource)) for line in lines]
+    lines = [_rounded_by(line, digits.get(line.resource)) for line in lines]
     return replace(bill, lines=tuple(lines), parts=tuple((name, of_it) for name, of_it in parts.items() if of_it != 1))
 
 
@@ -122,18 +128,38 @@ def amounts_only(bill: Bill, ours: Hours) -> Mapping[str, bool]:
     return found
 
 
+def _rounding(lines: Iterable[BillLine], gpus: int | None) -> Fraction | None:
+    """By how much the hours of the machine are rounded, where its rows have them times its GPUs. None: as they stand.
+
+    Hours may be rounded before they are multiplied: 5.36 are 8 times 0.67. Then all of them are multiples.
+    """
+    if gpus is None or gpus <= 1:
+        return None
+    found = [(line.gpu_hours or line.hours or Fraction(0), line.rounding) for line in lines]
+    half = min((rounding for _, rounding in found if rounding), default=Fraction(0))
+    if not half:
+        return None
+    if all(quantity % (2 * half * gpus) == 0 for quantity, _ in found):
+        return half
+    return half / gpus + (_ROUNDED_BEFORE if half > _ROUNDED_BEFORE else 0)
+
+
+def _rounded_by(line: BillLine, rounding: Fraction | None) -> BillLine:
+    if rounding is None or line.kind is not BillKind.COMPUTE or line.hours is None:
+        return line
+    return replace(line, rounding=rounding)
+
+
 def _in_hours(line: BillLine, gpus: int | None) -> BillLine:
     if line.kind is not BillKind.COMPUTE or line.gpu_hours is None or gpus is None:
         return line
-    return replace(line, hours=line.gpu_hours / gpus, gpu_hours=None, rounding=line.rounding / gpus)
+    return replace(line, hours=line.gpu_hours / gpus, gpu_hours=None)
 
 
 def _in_parts(line: BillLine, parts: int) -> BillLine:
     if parts == 1 or line.kind is not BillKind.COMPUTE or line.hours is None:
         return line
-    return (
-        replace(line, hours=line.hours / parts, rounding=line.rounding / parts) if parts else replace(line, hours=None)
-    )
+    return replace(line, hours=line.hours / parts if parts else None)
 
 
 def _parts(lines: Iterable[BillLine], metered: Mapping[int, int], price: Fraction | None, gpus: int | None) -> int:
@@ -141,11 +167,15 @@ def _parts(lines: Iterable[BillLine], metered: Mapping[int, int], price: Fractio
 
     An hour that has eight at an equal price has hours of eight GPUs, whatever its head says.
     """
-    votes = Counter(_parts_of(line, metered, price, gpus) for line in lines)
+    every = list(lines)
+    votes = Counter(_parts_of(line, metered, price, gpus) for line in every)
     [(found, most)] = votes.most_common(1) or [(1, 0)]
-    if 2 * most > votes.total():
+    if found and 2 * most > votes.total():
         return found
-    return 0 if 2 * votes[1] < votes.total() else 1
+    if 2 * votes[1] >= votes.total():
+        return 1
+    by_rounding = _as_rounded([(line, line.hours) for line in every if line.hours], metered, price)
+    return by_rounding if by_rounding and gpus in (None, by_rounding) else 0
 
 
 def _parts_of(line: BillLine, metered: Mapping[int, int], price: Fraction | None, gpus: int | None) -> int:
@@ -157,6 +187,8 @@ def _parts_of(line: BillLine, metered: Mapping[int, int], price: Fraction | None
         return 1
     by_price = None if ratio is None else _whole(ratio, _PRICE_SLACK)
     ns = _metered_in(line, metered)
+    if is_beyond and _may_be_any(line, ns):
+        return 0
     by_hours = _whole(line.hours * NS_PER_HOUR / ns, _RATIO_SLACK) if ns else None
     if by_hours == 1 and not is_beyond:
         return 1  # Another price.
@@ -165,6 +197,11 @@ def _parts_of(line: BillLine, metered: Mapping[int, int], price: Fraction | None
     if as_told or (is_beyond and found and found > 1 and gpus in (None, found)):
         return found if found and not _contradicts(line, line.hours, found, price) else 0
     return 0 if is_beyond or line.is_unit_assumed else 1
+
+
+def _may_be_any(line: BillLine, metered_ns: int) -> bool:
+    """Whether more than one number of GPUs has hours that are printed as these are."""
+    return 2 * line.rounding * NS_PER_HOUR > metered_ns > 0
 
 
 def _metered_in(line: BillLine, metered: Mapping[int, int]) -> int:
@@ -182,22 +219,45 @@ def _contradicts(line: BillLine, quantity: Fraction, parts: int, price: Fraction
 
 def _gpus(lines: Iterable[BillLine], metered: Mapping[int, int], price: Fraction | None) -> int | None:
     """The whole number that most lines agree on; None where there is none, and the amounts are compared instead."""
+    quantities = [(line, line.gpu_hours) for line in lines if line.gpu_hours is not None]
     votes: Counter[int] = Counter()
-    count = 0
-    for line in lines:
-        assert line.gpu_hours is not None, "only these lines are asked"
-        count += 1
-        votes.update(_gpus_of(line, line.gpu_hours, metered, price))
+    for line, quantity in quantities:
+        votes.update(_gpus_of(line, quantity, metered, price))
     [(found, most)] = votes.most_common(1) or [(0, 0)]
-    return found if 2 * most > count else None
+    return found if 2 * most > len(quantities) else _as_rounded(quantities, metered, price)
+
+
+def _as_rounded(
+    quantities: Sequence[tuple[BillLine, Fraction]], metered: Mapping[int, int], price: Fraction | None
+) -> int | None:
+    """The only number of GPUs whose hours are what all rows say, as far as they are rounded: 5.4 for 8 times 0:40.
+
+    Of each row the hours are those of its amount at our price, or those that are metered. None where two numbers are.
+    """
+    low, high, is_rounded = 1, GPUS_MAX, False
+    for line, quantity in quantities:
+        ns = _metered_in(line, metered)
+        hours = line.usd / price if price and line.usd > 0 else Fraction(ns, NS_PER_HOUR)
+        if not hours:
+            return None
+        # At most by so much: rounded itself, and before it was multiplied.
+        before = min(line.rounding, _ROUNDED_BEFORE)
+        slack = hours * _PRICE_SLACK
+        low = max(low, ceil((quantity - line.rounding) / (hours + before + slack)))
+        least = hours - before - slack
+        high = min(high, floor((quantity + line.rounding) / least)) if least > 0 else high
+        is_rounded |= line.rounding > 0
+    return low if is_rounded and low == high else None
 
 
 def _gpus_of(
     line: BillLine, gpu_hours: Fraction, metered: Mapping[int, int], price: Fraction | None
 ) -> tuple[int, ...]:
+    ns = _metered_in(line, metered)
+    if _may_be_any(line, ns):
+        return ()
     if price and line.usd > 0 and (by_price := _whole(price * gpu_hours / line.usd, _PRICE_SLACK)):
         return (by_price,)
-    ns = _metered_in(line, metered)
     by_hours = _whole(gpu_hours * NS_PER_HOUR / ns, _RATIO_SLACK) if ns else None
     return () if by_hours is None or _contradicts(line, gpu_hours, by_hours, price) else (by_hours,)
 

@@ -18,7 +18,7 @@ from typing import Final
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, month_of
 from governor.core.money.charges import LOST, Charge, LineKind, Unit
 from governor.core.money.reports.bill import BillKind, BillLine, Cause, Difference, short_resource
-from governor.core.money.reports.bill_digits import EXACT, Digits
+from governor.core.money.reports.bill_digits import EXACT, Digits, paid_hours
 from governor.core.money.reports.cost import Period, slices
 from governor.core.money.reports.disk_use import NO_PRICE_USD, DiskUse, disk_parts, half_last_digit
 from governor.core.money.reports.focus import resource_id
@@ -191,6 +191,7 @@ class Cells:
             is_final = cell.from_wall < open_ends.get(cell.kind, cell.to_wall)
             rounded_up = whole_hours and cell.ours.rows > 0 and not self._inside(cell)
             slack = GRANULARITY_HOURS * edges[cell.resource, cell.from_wall]
+            _read_as_paid(cell)
             excess = self._excess(cell, slack, rounded_up=rounded_up)
             yield from _parts(cell, excess, slack, is_final=is_final, rounded_up=rounded_up)
 
@@ -247,6 +248,16 @@ def stretches(times: Sequence[tuple[int, int]], gap_ns: int = GAP_NS) -> Iterato
             end = max(end, last)
     if begin is not None and end is not None:
         yield begin, end
+
+
+def _read_as_paid(cell: _Cell) -> None:
+    """Hours that are printed rounded are those of their amount, where our price makes it: 0.67 for 40 minutes."""
+    ours, theirs = cell.ours, cell.theirs
+    is_known = ours.rows and theirs.rows and ours.price_usd and not (theirs.without_hours or theirs.committed_rows)
+    if cell.kind is LineKind.COMPUTE and is_known and not theirs.in_whole_hours and ours.price_usd is not None:
+        if abs(theirs.hours - ours.hours) > theirs.hours_rounding:
+            digits = Digits(theirs.hours_rounding, theirs.rounding_usd)
+            theirs.hours = paid_hours(theirs.usd, theirs.hours, ours.price_usd, digits)
 
 
 def _in_whole_hours(order: Sequence[_Cell]) -> bool:

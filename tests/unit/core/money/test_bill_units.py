@@ -7,13 +7,14 @@ from fractions import Fraction
 
 import pytest
 
-from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, parse_utc
+from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, NS_PER_MINUTE, parse_utc, utc_text
 from governor.core.money.charges import Charge
-from governor.core.money.reports.bill import Bill, BillLine, Cause
+from governor.core.money.reports.bill import Bill, BillKind, BillLine, Cause
 from governor.core.money.reports.bill_reading import read_as_ours
 from governor.core.money.reports.reconcile import reconcile
 from tests.unit.core.money.test_bill_causes import START, ours, theirs, told
 from tests.unit.core.money.test_reconcile import PRICE, SINCE, UNTIL, billed
+from tests.unit.cost.ledger_file import charge
 
 
 def found(
@@ -101,3 +102,58 @@ def test_a_row_that_only_begins_ends_with_the_next_one() -> None:
     assert [(line.from_wall, line.to_wall) for line in read] == [
         (begin, times[1][0]), (times[1][0], times[1][0] + 20 * NS_PER_HOUR),
     ]  # fmt: skip
+
+
+# --- hours that are rounded before or after they are multiplied by the GPUs ---
+
+
+def sessions(minutes: tuple[int, ...], count: int = 12) -> list[tuple[int, int]]:
+    """One every three hours: when it begins, and how many minutes it lasts."""
+    begin = parse_utc("2026-11-02T10:00:00Z")
+    return [(begin + n * 3 * NS_PER_HOUR, minutes[n % len(minutes)]) for n in range(count)]
+
+
+def printed(used: list[tuple[int, int]], digits: tuple[int | None, int], *, named: bool) -> list[BillLine]:
+    """With the hours of each GPU rounded to so many digits, and then those of all eight. Amounts are in cents."""
+    lines = []
+    for at, minutes in used:
+        first, last = digits
+        hours = Fraction(minutes, 60) if first is None else round(Fraction(minutes, 60), first)
+        quantity = round(8 * hours, last)
+        line = BillLine(
+            "i-0aaa", BillKind.COMPUTE, at, at + minutes * NS_PER_MINUTE, SINCE, UNTIL,
+            round(PRICE * minutes / 60, 2), rounding=Fraction(1, 2 * 10**last),
+        )  # fmt: skip
+        lines.append(
+            replace(line, **({"gpu_hours": quantity} if named else {"hours": quantity, "is_unit_assumed": True}))
+        )
+    return lines
+
+
+@pytest.mark.parametrize("minutes", [(40, 25, 95, 10), (7, 5, 11), (20, 40)])
+@pytest.mark.parametrize("digits", [(2, 2), (2, 1), (None, 2), (None, 1)])
+@pytest.mark.parametrize("named", [True, False], ids=["GPU-hours", "quantity"])
+@pytest.mark.parametrize("known", [None, 8])
+def test_gpus_are_counted_through_coarse_rounding(
+    minutes: tuple[int, ...], digits: tuple[int | None, int], named: bool, known: int | None
+) -> None:
+    """40 minutes of eight GPUs are 5.33, or 5.3, or eight times 0.67: 5.36 or 5.4."""
+    used = sessions(minutes)
+    own = [charge(utc_text(at), lasts / 60) for at, lasts in used]
+    bill = Bill("test", tuple(printed(used, digits, named=named)), SINCE, UNTIL)
+    read = read_as_ours(bill, own, known)
+    assert all(line.hours is not None and abs(line.hours - Fraction(lasts, 60)) < Fraction(1, 50)
+               for line, (_, lasts) in zip(read.lines, used, strict=True))  # fmt: skip
+    assert told(reconcile(own, bill, SINCE, UNTIL, gpus=known)) == []
+    twice = replace(bill, lines=(*bill.lines, bill.lines[0]))
+    found_causes = {cause for cause, _, _ in told(reconcile(own, twice, SINCE, UNTIL, gpus=known))}
+    assert found_causes == {Cause.TOO_MANY_HOURS}
+
+
+def test_a_few_coarse_rows_that_two_numbers_of_gpus_fit_are_amounts_alone() -> None:
+    """0.1 for a minute: four GPUs for 90 seconds each, or five, or eight."""
+    used = sessions((1,), 3)
+    own = [charge(utc_text(at), lasts / 60) for at, lasts in used]
+    lines = [replace(line, gpu_hours=Fraction("0.1")) for line in printed(used, (None, 1), named=True)]
+    read = read_as_ours(Bill("test", tuple(lines), SINCE, UNTIL), own)
+    assert {line.hours for line in read.lines} == {None}

@@ -36,6 +36,7 @@ class Fits:
     def __init__(self, theirs: Billed, charges: Sequence[Charge], ours: Hours, last: int | None) -> None:
         self.last = last
         self._theirs, self._charges = theirs, charges
+        self.has_full_hours_only = all(used == round(used) for machine in theirs.values() for used in machine.values())
         self._by_minutes: dict[int, Hours] = {0: ours}
         self._known: dict[int, tuple[list[float], int]] = {}
 
@@ -91,6 +92,8 @@ class Fits:
         before, size = None, 0.0
         for at, less, late in self._differences(theirs, own, self.last):
             off += abs(less)
+            if -1 < less < 0 < own.get(at, 0.0) and self.has_full_hours_only and not (at - 1 in own and at + 1 in own):
+                continue  # A begun hour, rounded up.
             is_late |= late > _ROUNDED_HOURS
             if abs(less) > _ROUNDED_HOURS:
                 goes_on = before == at - 1 and less * size > 0 and max(abs(less), abs(size)) > self._go_on_min

@@ -150,7 +150,9 @@ def _zone(fits: Fits, minute: int) -> Zone:
     def by_assumptions(shift: int) -> tuple[int, tuple[float, bool, bool, int]]:
         return fits.assumed(shift), by_hours(shift)
 
-    shifts = [shift for shift in (*_shifts(), *PART_HOUR_ZONES) if fits.fits_no_worse(shift)]
+    # In a zone of half hours full hours have a part at an edge, or begin at its minute.
+    parts = [shift for shift in PART_HOUR_ZONES if shift % 60 == minute or not fits.has_full_hours_only]
+    shifts = [shift for shift in (*_shifts(), *parts) if fits.fits_no_worse(shift)]
     best = min(shifts, key=by_assumptions)
     # Of a shift by another part of an hour only that part would be told.
     near = [shift for shift in shifts if shift == 0 or shift % 60 == best % 60]

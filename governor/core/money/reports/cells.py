@@ -253,11 +253,12 @@ def stretches(times: Sequence[tuple[int, int]], gap_ns: int = GAP_NS) -> Iterato
 def _read_as_paid(cell: _Cell) -> None:
     """Hours that are printed rounded are those of their amount, where our price makes it: 0.67 for 40 minutes."""
     ours, theirs = cell.ours, cell.theirs
-    is_known = ours.rows and theirs.rows and ours.price_usd and not (theirs.without_hours or theirs.committed_rows)
-    if cell.kind is LineKind.COMPUTE and is_known and not theirs.in_whole_hours and ours.price_usd is not None:
-        if abs(theirs.hours - ours.hours) > theirs.hours_rounding:
-            digits = Digits(theirs.hours_rounding, theirs.rounding_usd)
-            theirs.hours = paid_hours(theirs.usd, theirs.hours, ours.price_usd, digits)
+    if cell.kind is not LineKind.COMPUTE or not (ours.rows and theirs.rows and ours.price_usd):
+        return
+    is_printed = not (theirs.without_hours or theirs.committed_rows or theirs.in_whole_hours)
+    if is_printed and abs(theirs.hours - ours.hours) > theirs.hours_rounding:
+        digits = Digits(theirs.hours_rounding, theirs.rounding_usd)
+        theirs.hours = paid_hours(theirs.usd, theirs.hours, ours.price_usd, digits)
 
 
 def _in_whole_hours(order: Sequence[_Cell]) -> bool:

@@ -151,9 +151,9 @@ def _run(row: Row, halt: Row | None, launched: Row | None, left: Row | None) -> 
 
 
 def _money(row: Row) -> Row:
-    """As the status of a watched run has it. An older journal has neither the last nor the steady price."""
+    """As the status of a watched run has it. An older journal has no steady price."""
     from governor.core.money.expected import plan_of_row
-    from governor.core.money.token_price import per_mtok, whole_micros
+    from governor.core.money.paid_tokens import Bought, PaidTokens
     from governor.core.money.token_windows import TokenMeter
     from governor.core.money.waste import SpendSplit
 
@@ -161,18 +161,14 @@ def _money(row: Row) -> Row:
     plan = plan_of_row(row["plan"]) if row.get("plan") is not None else None
     meter = TokenMeter.restored(row["tokens"], same_boot=False) if row.get("tokens") is not None else None
     split = SpendSplit.restored(row["spend_split"]) if row.get("spend_split") is not None else None
-    unpriced_ns = row.get("unpriced_ns", 0)
-    bought = row["spend_usd_micros"] - row.get("paid_before_usd_micros", 0)
-    tokens = (meter.trained_tokens, meter.useful_tokens) if meter is not None and not unpriced_ns else (0, 0)
-    all_in, useful = (whole_micros(per_mtok(bought, count)) for count in tokens)
+    before, unpriced_ns = row.get("paid_before_usd_micros", 0), row.get("unpriced_ns", 0)
+    bought = Bought(before, unpriced_ns, meter, row.get("usd_micros_per_mtok_steady"))
+    prices = PaidTokens(bought).prices(row["spend_usd_micros"])
     by_cause = split.wasted_usd_micros() if split is not None else None
     return {
         "ceiling_usd": _usd(plan.ceiling_usd_micros) if plan is not None else None,
         "tokens_wasted": meter.wasted_tokens if meter is not None else None,
-        "usd_per_mtok": _usd(row.get("usd_micros_per_mtok")),
-        "usd_per_mtok_all_in": _usd(all_in),
-        "usd_per_mtok_useful": _usd(useful),
-        "usd_per_mtok_steady": _usd(row.get("usd_micros_per_mtok_steady")),
+        **{name: _usd(price) for name, price in prices.named("usd_per_mtok").items()},
         "wasted_usd": _usd(sum(by_cause.values())) if by_cause is not None else None,
         "wasted_usd_by_cause": {cause: _usd(amount) for cause, amount in by_cause.items()} if by_cause else None,
         "unpriced_s": unpriced_ns / NS_PER_S,

@@ -14,8 +14,10 @@ from governor.core.halt.incident import Incident, LeftLaunch
 from governor.core.money.ceiling_forecast import CeilingReport
 from governor.core.money.charges import Charge
 from governor.core.money.forecast import RECENT_WINDOWS, Speed, speed_of
+from governor.core.money.paid_tokens import Bought, PaidTokens
 from governor.core.money.spend_marks import Marks
-from governor.core.money.token_windows import TokenMeter, Window
+from governor.core.money.token_price import whole_micros
+from governor.core.money.token_windows import Window
 from governor.core.money.waste import SpendSplit
 from governor.core.rules.evaluate import Rules
 from governor.core.runs.life import Life
@@ -32,7 +34,7 @@ class OneOffs:
 
 
 @dataclass(slots=True)
-class RunHistory:
+class RunHistory(Bought):
     """What outlives an attempt and stays known of a past run. The ledger has the run's spend.
 
     It protects the run's budget from other users, keeps incident ids unique and the hold and breaker in force, and
@@ -43,11 +45,8 @@ class RunHistory:
     halts_wall: list[WallNs] = field(default_factory=list)  # Of the last day, for the breaker.
     hold_until: MonoNs | None = None
     hold_reason: str = ""
-    # When the run began to hold the node. Its first window begins there.
+    # When the run began to hold the node. Its first window begins there, with what was spent since `paid_before`.
     paid_from: BootNs = BootNs(0)
-    paid_before: UsdMicros = UsdMicros(0)  # Spend before `paid_from`, which no window contains.
-    unpriced_ns: int = 0  # Time since `paid_from` for which no price is known: nothing was charged for it.
-    meter: TokenMeter | None = None  # From the first step whose tokens are known.
     split: SpendSplit = field(default_factory=SpendSplit)  # What the run's spend has bought.
     command: str | None = None  # The launched command whose time it has taken over last.
     one_offs: OneOffs = field(default_factory=OneOffs)
@@ -65,7 +64,7 @@ class RunHistory:
     def give_back(self, paid_from: BootNs, spent: UsdMicros) -> None:
         """What it was charged is another run's now. It is counted anew, from what is left."""
         self.paid_from, self.paid_before, self.meter, self.split = paid_from, spent, None, SpendSplit()
-        self.unpriced_ns = 0
+        self.unpriced_ns, self.steady_before = 0, None
         if spent:
             self.split.begin_untold(spent)
 
@@ -119,6 +118,12 @@ class RunMoney:
     unweighed: dict[str, Unweighed] = field(default_factory=dict)
     # The run that pays for the command in this one's place. One does, however many logs the command writes.
     paid_by: str | None = None
+
+    def give_back(self) -> None:
+        """Forget what its tokens cost: another run has paid for them."""
+        self.marks.forget()
+        self.windows.clear()
+        self.first_line, self._began_tokens, self._speed, self._speed_is_due = None, None, None, False
 
     def add_window(self, window: Window, began_tokens: int) -> None:
         self.windows.append(window)
@@ -211,17 +216,29 @@ class ManagedRun:
     follows_command: bool = False
     stands_in_since: MonoNs = MonoNs(0)
 
+    def __post_init__(self) -> None:
+        self.run.set_paid_tokens(PaidTokens(self.history, self.money.windows))
+
     def judge_by(self, policy: Policy) -> None:
         """Judge the run by this policy from now on. Rules whose meaning is unchanged keep their counts."""
         if policy != self.policy:
             self.policy, self.rules = policy, self.rules.with_policy(policy)
 
-    def note_paid_tokens(self) -> None:
-        """Let rules know what the spend has bought. Nothing is divided here: it is done with each step."""
-        meter, paid = self.history.meter, self.run.paid_tokens
-        if meter is not None:
-            paid.take_meter(meter.trained_tokens, meter.useful_tokens)
-        paid.take_money(self.history.paid_before, self.history.unpriced_ns, self.money.windows)
+    def take_up(self, past: PastRun) -> None:
+        """Go on with what was known of it."""
+        self.history = past.history
+        self.run.set_paid_tokens(PaidTokens(self.history, self.money.windows))
+        self.run.take_up(past.trained)
+
+    def past(self) -> PastRun:
+        """What stays known of it."""
+        self.history.steady_before = whole_micros(self.run.paid_tokens.steady())
+        return PastRun(self.run.uid, self.history, self.run.trained())
+
+    def give_back(self, paid_from: BootNs, spent: UsdMicros) -> None:
+        """Count its money and its tokens anew: what it was charged is another run's now."""
+        self.history.give_back(paid_from, spent)
+        self.money.give_back()
 
     def enter_halt(self, incident: Incident) -> None:
         """Halt the run by this incident. It stays as a latch until `drop_latch`."""

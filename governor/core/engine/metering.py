@@ -17,7 +17,6 @@ from governor.core.events.effects import Effect, Record
 from governor.core.events.inputs import Step, Tick
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.expected import WindowRow, window_row
-from governor.core.money.token_price import whole_micros
 from governor.core.money.token_windows import TokenMeter
 from governor.core.money.waste import Seen
 from governor.core.runs.life import LifeFact
@@ -240,8 +239,7 @@ def _taken_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[ManagedRun]
     lenders = [node.runs[run] for run in node.ledger.take_back(payer_of(managed)) if run in node.runs]
     for lender in lenders:
         managed.history.pass_unpriced(lender.history.unpriced_ns)
-        lender.history.give_back(node.ledger.charged_to, node.ledger.spend(lender.run.run))
-        lender.money.marks.forget()
+        lender.give_back(node.ledger.charged_to, node.ledger.spend(lender.run.run))
     if lenders and managed.history.meter is None:
         managed.history.paid_from = min(managed.history.paid_from, node.account.since)
     if lenders:
@@ -333,13 +331,10 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs, *, 
     worth = worth_at(node, managed, managed.history.meter, step.at, ended)
     then_tokens = managed.policy.budget.window_tokens
     began_at = run.first_step_at if run.first_step_at is not None else run.attempt_at
-    run.begin_metering(managed.history.meter.began_tokens, managed.history.paid_before)
     window = managed.history.meter.add(
         run.tokens_total, trained_now, worth.usd_micros, worth.boot, then_tokens, began_at,
         unpriced_ns=worth.unpriced_ns, is_priced=worth.is_priced,
     )  # fmt: skip
-    run.set_token_price(whole_micros(managed.history.meter.per_mtok) if worth.is_priced else None)
-    managed.note_paid_tokens()
     if window is None:
         return
     managed.money.add_window(window, managed.history.meter.began_tokens)

@@ -365,7 +365,7 @@ def make_past(node: Node, managed: ManagedRun, claim: Claim | None = None) -> No
     """Stop managing the run. `claim` if more would be lost than the run shows."""
     run = managed.run
     node.runs.pop(run.run, None)
-    node.past[run.run] = PastRun(run.uid, managed.history, run.trained())
+    node.past[run.run] = managed.past()
     folded = node.ledger.make_past(run.run, claim or claim_of(node, managed))
     if folded is not None:
         node.past.pop(folded, None)
@@ -383,8 +383,7 @@ def recall(node: Node, managed: ManagedRun) -> None:
         if managed.history.paid_before:  # Of a journal that had lost all but the run's charges.
             managed.history.split.begin_untold(managed.history.paid_before)
         return
-    managed.history = past.history
-    run.take_up(past.trained)
+    managed.take_up(past)
 
 
 def manage(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[str, str], at: MonoNs) -> ManagedRun:

@@ -117,9 +117,9 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
 
 def _prices_row(managed: ManagedRun) -> Mapping[str, Any]:
     """For whoever looks at the run after its end: the windows that these are of are not kept."""
-    last, steady = managed.run.usd_micros_per_mtok, token_prices(managed).steady
-    unpriced = {"unpriced_ns": managed.history.unpriced_ns} if managed.history.unpriced_ns else {}
-    return {"usd_micros_per_mtok": last, "usd_micros_per_mtok_steady": steady, **unpriced}
+    prices = token_prices(managed)
+    unpriced = {"unpriced_ns": prices.unpriced_ns} if prices.unpriced_ns else {}
+    return {"usd_micros_per_mtok": prices.last, "usd_micros_per_mtok_steady": prices.steady, **unpriced}
 
 
 def _one_offs_row(managed: ManagedRun) -> Mapping[str, Any]:

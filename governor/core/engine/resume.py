@@ -259,6 +259,8 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
     managed.history.paid_from = BootNs(int(snapshot.get("paid_from", node.began))) if same_boot else node.began
     managed.history.paid_before = UsdMicros(int(snapshot.get("paid_before_usd_micros", snapshot["spend_usd_micros"])))
     managed.history.unpriced_ns = int(snapshot.get("unpriced_ns", 0))
+    steady = snapshot.get("usd_micros_per_mtok_steady")  # An older journal has none.
+    managed.history.steady_before = int(steady) if steady is not None else None
     managed.history.take_over(snapshot.get("command"), int(snapshot.get("command_turn", 0)))  # An older one has none.
     managed.history.split = _split_of(snapshot, managed.history.meter)
     if not managed.history.split.has_begun and not run.ranks_before and "spend_split" in snapshot:

@@ -23,7 +23,6 @@ from governor.core.money.budgets import Cap, ScopeKind
 from governor.core.money.ceiling_forecast import CeilingHit, CeilingReport, Met, ceiling_hit
 from governor.core.money.expected import ExpectedCost, burn_rate, window_rate
 from governor.core.money.forecast import Forecast, Interval, forecast
-from governor.core.money.steady import steady_per_mtok
 from governor.core.money.token_price import TokenPrices, drift, per_mtok, whole_micros
 from governor.core.money.token_windows import Window
 from governor.core.runs.counting import tokens_at_last_step, tokens_of_steps
@@ -102,17 +101,9 @@ def outlook(managed: ManagedRun, at: MonoNs) -> Outlook:
 
 
 def token_prices(managed: ManagedRun, spend_usd_micros: UsdMicros | None = None) -> TokenPrices:
-    """What the run's tokens cost, of all that were counted by now. None: of its spend at the last tick.
-
-    While some of its time has no price, what all of it cost is unknown.
-    """
-    meter, run = managed.history.meter, managed.run
-    spent = (run.spend_usd_micros if spend_usd_micros is None else spend_usd_micros) - managed.history.paid_before
-    last, steady = run.usd_micros_per_mtok, whole_micros(steady_per_mtok(managed.money.windows))
-    if meter is None or managed.history.unpriced_ns:
-        return TokenPrices(last, steady=steady, unpriced_ns=managed.history.unpriced_ns)
-    all_in, useful = (per_mtok(spent, tokens) for tokens in (meter.trained_tokens, meter.useful_tokens))
-    return TokenPrices(last, whole_micros(all_in), whole_micros(useful), steady)
+    """What the run's tokens cost, of all that were counted by now. None: of its spend at the last tick."""
+    run = managed.run
+    return run.paid_tokens.prices(run.spend_usd_micros if spend_usd_micros is None else spend_usd_micros)
 
 
 def tokens_goal(managed: ManagedRun) -> int | None:
@@ -206,7 +197,7 @@ def _run_pace(managed: ManagedRun, plan: ExpectedCost) -> Pace | None:
     if meter is None or meter.from_tokens <= meter.began_tokens:
         return None
     burnt = per_mtok(meter.from_usd_micros, meter.from_tokens - meter.began_tokens)
-    return _pace(steady_per_mtok(managed.money.windows), burnt if not managed.history.unpriced_ns else None, plan)
+    return _pace(managed.run.paid_tokens.steady(), burnt if not managed.history.unpriced_ns else None, plan)
 
 
 def _pace(steady: Fraction | None, burnt: Fraction | None, plan: ExpectedCost) -> Pace:
@@ -216,10 +207,8 @@ def _pace(steady: Fraction | None, burnt: Fraction | None, plan: ExpectedCost) -
 
 def _drift_all_in_frac(managed: ManagedRun, plan: ExpectedCost) -> float | None:
     """Of all that the run has spent by the last tick, and of all tokens that it has trained by now."""
-    meter, spent = managed.history.meter, managed.run.spend_usd_micros - managed.history.paid_before
-    if meter is None or managed.history.unpriced_ns:
-        return None
-    return _frac(drift(per_mtok(spent, meter.trained_tokens), plan.usd_micros_per_mtok_all_in))
+    run = managed.run
+    return _frac(drift(run.paid_tokens.all_in(run.spend_usd_micros), plan.usd_micros_per_mtok_all_in))
 
 
 def _frac(ratio: Fraction | None) -> float | None:

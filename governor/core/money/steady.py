@@ -6,12 +6,12 @@ starts, the pauses and the halts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
-from governor.core.money.token_price import per_mtok, whole_micros
+from governor.core.money.token_price import per_mtok
 from governor.core.money.token_windows import Window
 
 # Two windows have no middle. Then the sum of what lies between the starts of attempts speaks.
@@ -57,32 +57,3 @@ def steady_per_mtok(windows: Iterable[Window]) -> Fraction | None:
     for window in windows:
         total.add(window)
     return total.per_mtok
-
-
-@dataclass(slots=True)
-class PaidTokens:
-    """The tokens that a run's spend has bought by now, for prices that are divided when a rule asks."""
-
-    trained: int = 0  # Again or for the first time.
-    useful: int = 0  # Each counted once.
-    paid_before: int = 0  # Of the run's spend, what bought none of them.
-    unpriced_ns: int = 0  # Of the run's time, what has no price. Then what all of them cost is unknown.
-    windows: Sequence[Window] = ()  # The recent ones.
-
-    def take_meter(self, trained: int, useful: int) -> None:
-        self.trained, self.useful = trained, useful
-
-    def take_money(self, paid_before: int, unpriced_ns: int, windows: Sequence[Window]) -> None:
-        self.paid_before, self.unpriced_ns, self.windows = paid_before, unpriced_ns, windows
-
-    def all_in(self, spent_usd_micros: int) -> int | None:
-        return self._of_all(spent_usd_micros, self.trained)
-
-    def useful_price(self, spent_usd_micros: int) -> int | None:
-        return self._of_all(spent_usd_micros, self.useful)
-
-    def steady(self) -> int | None:
-        return whole_micros(steady_per_mtok(self.windows))
-
-    def _of_all(self, spent_usd_micros: int, tokens: int) -> int | None:
-        return None if self.unpriced_ns else whole_micros(per_mtok(spent_usd_micros - self.paid_before, tokens))

@@ -105,6 +105,7 @@ class TokenMeter:
     start_usd_micros: int = 0
     first_step_at: int = -1  # MonoNs. Of the attempt whose step was counted last.
     step_usd_micros: int = 0  # What the run had spent by the step that was counted last.
+    step_unpriced: int = 0  # 1: no price was known at that step.
     # Of the window that was closed last; 0 before the first.
     last_tokens: int = 0
     last_usd_micros: int = 0
@@ -145,8 +146,10 @@ class TokenMeter:
     def per_mtok(self) -> Fraction | None:
         """Of the last window; before the first one closes, of what has come of it by the step that was counted last.
 
-        None before the first token, and where a part of it has no price.
+        None before the first token, where a part of it has no price, and where no price was known at the last step.
         """
+        if self.step_unpriced:
+            return None
         if self.last_tokens:
             return None if self.last_unpriced else per_mtok(self.last_usd_micros, self.last_tokens)
         return self.open_window.per_mtok
@@ -175,6 +178,7 @@ class TokenMeter:
         tokens_total += self.earlier_tokens
         if tokens_total > COUNT_MAX or self.wasted_tokens + step_tokens > COUNT_MAX:
             return None
+        self.step_unpriced = int(not is_priced)
         took_ns = max(0, boot - self.metered_to) if self.metered_to is not None else 0
         self.spent_ns += took_ns
         self.metered_to = boot
@@ -243,6 +247,7 @@ class TokenMeter:
             "last_tokens": 0,
             "last_usd_micros": 0,
             "last_unpriced": 0,
+            "step_unpriced": 0,
             "unpriced_tokens": 0,
             "unpriced_before": 0,
             "unpriced_ns": 0,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs, is_spend_known
+from governor.core.money.token_price import whole_micros
 from governor.core.runs.state import Run
 
 Value = int | float | str
@@ -30,6 +32,11 @@ def _since(then: MonoNs | None, at: MonoNs) -> float | None:
 
 def _usd(micros: int | None) -> float | None:
     return micros / MICROS_PER_USD if micros is not None else None
+
+
+def _price(per_mtok: Fraction | None) -> float | None:
+    """As every view shows it."""
+    return _usd(whole_micros(per_mtok))
 
 
 def _spend(run: Run, _at: MonoNs) -> float | None:
@@ -103,19 +110,19 @@ VARIABLES: Final[Mapping[str, Variable]] = {
         DOUBLE, "What it costs an hour now.", lambda run, _at: _usd(run.spend_rate_usd_micros_per_hour)
     ),
     "usd_per_mtok": Variable(
-        DOUBLE, "Dollars for a million tokens, of the last window.", lambda run, _at: _usd(run.usd_micros_per_mtok)
+        DOUBLE, "Dollars for a million tokens, of the last window.", lambda run, _at: _price(run.paid_tokens.last())
     ),
     "usd_per_mtok_all_in": Variable(
         DOUBLE, "Of all that the run has spent, over all tokens that it trained.",
-        lambda run, _at: _usd(run.paid_tokens.all_in(run.spend_usd_micros)),
+        lambda run, _at: _price(run.paid_tokens.all_in(run.spend_usd_micros)),
     ),
     "usd_per_mtok_useful": Variable(
         DOUBLE, "The same over its tokens of progress: those trained twice count once.",
-        lambda run, _at: _usd(run.paid_tokens.useful_price(run.spend_usd_micros)),
+        lambda run, _at: _price(run.paid_tokens.useful(run.spend_usd_micros)),
     ),
     "usd_per_mtok_steady": Variable(
         DOUBLE, "While it trains: the median of the last 50 windows, without starts and tokens trained twice.",
-        lambda run, _at: _usd(run.paid_tokens.steady()),
+        lambda run, _at: _price(run.paid_tokens.steady()),
     ),
     "gpu_busy_min": Variable(DOUBLE, "Of the least busy of its GPUs, 0 to 1.", _gpu_busy_min),
     "gpu_memory_max": Variable(DOUBLE, "Used part of the fullest of its GPUs, 0 to 1.", _gpu_memory_max),

@@ -20,7 +20,7 @@ from governor.core.events.fetch import Fetch
 from governor.core.events.forwards import Forwards
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.core.money.budgets import Cap
-from governor.core.money.steady import PaidTokens
+from governor.core.money.paid_tokens import PaidTokens
 from governor.core.runs.belief import Belief
 from governor.core.runs.last_good import LastGood, after_naming
 from governor.core.runs.life import TRANSITIONS, Cell, Life, LifeFact
@@ -194,11 +194,7 @@ class Run:
     # Money, from the ledger.
     spend_usd_micros: UsdMicros = UsdMicros(0)
     spend_rate_usd_micros_per_hour: UsdMicros | None = None  # None: the price is unknown.
-    usd_micros_per_mtok: int | None = None
-    paid_tokens: PaidTokens = field(default_factory=PaidTokens)
-    # Its total when its tokens began to be metered. None: this governor has metered none.
-    began_tokens: int | None = None
-    began_usd_micros: int = 0  # Its spend that no token has bought.
+    paid_tokens: PaidTokens = field(default_factory=PaidTokens)  # What that has bought.
     reserve_usd_micros: UsdMicros | None = None  # The price of this run's own halt; None: unknown.
     # Budgets of its stage, labels, day and node, as they stand, and a command's ceiling that counts more than this run.
     caps: tuple[Cap, ...] = ()
@@ -277,17 +273,13 @@ class Run:
         """Set what the run has spent, its spend rate per hour, and the price of its own halt."""
         self.spend_usd_micros, self.spend_rate_usd_micros_per_hour, self.reserve_usd_micros = spend, rate, reserve
 
-    def begin_metering(self, began_tokens: int, began_usd_micros: int) -> None:
-        """Set from where on its tokens and its spend belong together."""
-        self.began_tokens, self.began_usd_micros = began_tokens, began_usd_micros
+    def set_paid_tokens(self, paid: PaidTokens) -> None:
+        """Let rules read what the spend has bought. It is read as it is then: nothing is noted with a step."""
+        self.paid_tokens = paid
 
     def take_skipped(self) -> int:
         skipped, self.skipped_tokens = self.skipped_tokens, 0
         return skipped
-
-    def set_token_price(self, usd_micros_per_mtok: int | None) -> None:
-        """Set what a million tokens cost over the last window."""
-        self.usd_micros_per_mtok = usd_micros_per_mtok
 
     def known_ranks(self) -> frozenset[int]:
         """The ranks of this attempt on this node, connected or not: one of each process, which may say any number."""

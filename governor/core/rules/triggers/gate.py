@@ -250,7 +250,8 @@ class Gate(Trigger):
         left_s = total_ahead(list(state.own_s), goal.steps_left) if len(state.own_s) else None
         if left_s is None or left_s.low is None or left_s.high is None or (self._ceiling is None and not goal.tokens):
             return "few_steps"
-        spent = run.counted_usd_micros if self._ceiling is not None else run.spend_usd_micros - run.began_usd_micros
+        paid = run.paid_tokens
+        spent = run.counted_usd_micros if self._ceiling is not None else run.spend_usd_micros - paid.paid_before
         per_s = rate * NS_PER_S / NS_PER_HOUR
         low_s, high_s = (left_s.mid + WIDER * (end - left_s.mid) for end in (left_s.low, left_s.high))
         state.low, state.mid, state.high = (
@@ -259,7 +260,7 @@ class Gate(Trigger):
         state.spent, state.reserve = spent, run.reserve_usd_micros or 0
         state.done, state.goal, state.unit = goal.done, goal.whole, goal.unit
         if goal.tokens is not None:
-            began = run.began_tokens if run.began_tokens is not None else state.began_tokens or 0
+            began = paid.began_tokens if paid.began_tokens is not None else state.began_tokens or 0
             state.left_tokens, state.paid_tokens = goal.tokens - (run.tokens_total or 0), goal.tokens - began
         return None
 

@@ -135,7 +135,7 @@ class Twin:
             "spend": self.node.ledger.spend("llama"),
             "rate": run.spend_rate_usd_micros_per_hour,
             "reserve": run.reserve_usd_micros,
-            "price of tokens": run.usd_micros_per_mtok,
+            "price of tokens": run.paid_tokens.prices(run.spend_usd_micros),
             "tokens": run.tokens_total,
             "left": seen.left,
             "cost left": seen.cost_left,

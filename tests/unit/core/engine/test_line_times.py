@@ -79,7 +79,7 @@ def test_each_window_of_a_buffer_costs_its_own_time(clock: object) -> None:
     assert log.paid == [(10, CENT), (10, CENT), (20, 2 * CENT), (10, CENT), (10, CENT)]
     log.flush(80, [clock(70)])  # type: ignore[operator]
     assert log.paid[5:] == [(10, CENT)], "what passed before the flush is of the window that was trained then"
-    assert log.world.node.runs["log"].run.usd_micros_per_mtok == CENT
+    assert log.world.node.runs["log"].run.paid_tokens.last() == CENT
 
 
 def test_a_line_that_has_two_times_is_taken_by_the_one_of_the_wall_clock() -> None:

@@ -276,16 +276,16 @@ def test_the_price_of_tokens_is_the_last_windows() -> None:
     node = started(replace(PLAN, window_tokens=2 * MTOK))
     trained(node, 1, 4, step_s=4)
     run = node.runs["llama"].run
-    assert run.usd_micros_per_mtok == 16_000
+    assert run.paid_tokens.last() == 16_000
     for number in range(5, 9):
         told = a_step(number, when=12 + number, tokens=MTOK // 4, tokens_total=number * MTOK // 4)
         play(node, tick(12 + number), told)
-    assert run.usd_micros_per_mtok == 10_000
+    assert run.paid_tokens.last() == 10_000
     for number in range(9, 17):
-        assert run.usd_micros_per_mtok == 10_000, "an open window changes nothing"
+        assert run.paid_tokens.last() == 10_000, "an open window changes nothing"
         told = a_step(number, when=12 + number, tokens=MTOK // 4, tokens_total=number * MTOK // 4)
         play(node, tick(12 + number), told)
-    assert run.usd_micros_per_mtok == 4_000
+    assert run.paid_tokens.last() == 4_000
 
 
 def test_a_frame_between_two_ticks_is_valued_at_its_own_time() -> None:

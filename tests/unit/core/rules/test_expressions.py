@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from governor.core.base.findings import Reading
 from governor.core.base.units import MTOK, NS_PER_S, DurationNs, MonoNs, UsdMicros
 from governor.core.events.machine import GpuSample, HostMemory
-from governor.core.money.steady import PaidTokens
-from governor.core.money.token_windows import Window
+from governor.core.money.paid_tokens import Bought, PaidTokens
+from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.rules.expression_variables import DOUBLE, INT, VARIABLES, Value
 from governor.core.rules.expressions import CHARS_MAX, check, compiled, variables_of
 from governor.core.rules.triggers.expression import Expression
@@ -209,10 +209,10 @@ def test_every_variable_has_a_value_of_its_type_or_none() -> None:
     run.step_times.add(1.0)
     run.step_at = run.working_since = MonoNs(40 * NS_PER_S)
     run.last_good_at = MonoNs(90 * NS_PER_S)
-    run.spend_usd_micros, run.spend_rate_usd_micros_per_hour, run.usd_micros_per_mtok = map(UsdMicros, (MTOK,) * 3)
-    run.paid_tokens = PaidTokens(
-        trained=MTOK, useful=MTOK // 2, windows=[Window(0, MTOK, DurationNs(1), UsdMicros(7), 0)]
-    )
+    run.spend_usd_micros, run.spend_rate_usd_micros_per_hour = map(UsdMicros, (MTOK,) * 2)
+    meter = TokenMeter(progress_tokens=MTOK // 2, wasted_tokens=MTOK // 2, last_tokens=MTOK, last_usd_micros=MTOK)
+    bought = Bought(meter=meter)
+    run.paid_tokens = PaidTokens(bought, [Window(0, MTOK, DurationNs(1), UsdMicros(7), 0)])
     run.gpus = GpuSample(MonoNs(80 * NS_PER_S), "r", (0.9, 0.2), (), (1, 3), (4, 4))
     run.host_memory = HostMemory(at, 3, 4)
     run.group_memory = HostMemory(at, 1, 4, "r", "/g")
@@ -226,7 +226,7 @@ def test_every_variable_has_a_value_of_its_type_or_none() -> None:
     run.spend_rate_usd_micros_per_hour = None
     found = {name: VARIABLES[name].read(run, at) for name in values if "usd" in name}
     assert found == {"spend_usd": 1.0, "spend_rate_usd_per_hour": None, **prices}, "what was spent by then"
-    run.paid_tokens.unpriced_ns = 1
+    bought.unpriced_ns = 1
     found = {name: VARIABLES[name].read(run, at) for name in prices}
     assert found == {**prices, "usd_per_mtok_all_in": None, "usd_per_mtok_useful": None}, "a part of its time has none"
     run.spend_usd_micros = UsdMicros(0)

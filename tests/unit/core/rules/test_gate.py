@@ -29,6 +29,8 @@ from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Ask, Effect
 from governor.core.events.inputs import OperatorHold, PhaseChange, Step
 from governor.core.money.budgets import Cap
+from governor.core.money.paid_tokens import Bought, PaidTokens
+from governor.core.money.token_windows import TokenMeter
 from governor.core.rules.triggers.gate import Gate
 from governor.core.runs import intake
 from governor.core.runs.state import Run
@@ -282,7 +284,7 @@ def test_money_and_tokens_from_before_the_meter_are_in_neither_side_of_a_plan() 
     expected = Expected(usd_micros_per_mtok_all_in=usd(11))
     gate = Gate({"steps": 10, "tokens": 0, "budget": Budget(None, 1_000_000), "expected": expected})
     run = Run("r", 0, MonoNs(0))
-    run.begin_metering(500_000, usd(50))
+    run.paid_tokens = PaidTokens(Bought(usd(50), meter=TokenMeter(began_tokens=500_000)))
     for number in range(1, 11):
         step = Step(at(number), None, "r", 0, number, attempt_step=number, tokens=1000, step_s=1.0)
         run.step = run.attempt_step = run.counted_step = number

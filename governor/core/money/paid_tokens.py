@@ -1,0 +1,79 @@
+"""What a run's spend has bought, and what a million tokens of it cost: worked out here for all views, rules and rows.
+
+Everything is read when somebody asks. Steps are many, and most rules ask for no price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from governor.core.base.units import UsdMicros
+from governor.core.money.steady import steady_per_mtok
+from governor.core.money.token_price import TokenPrices, per_mtok, whole_micros
+from governor.core.money.token_windows import TokenMeter, Window
+
+
+@dataclass(slots=True)
+class Bought:
+    """What a run's spend has bought by now, over all attempts and restarts of the governor."""
+
+    paid_before: UsdMicros = UsdMicros(0)  # Of the spend, what no window contains: it bought none of the tokens.
+    unpriced_ns: int = 0  # The run's time for which no price is known: nothing was charged for it.
+    meter: TokenMeter | None = None  # From the first step whose tokens are known.
+    # The steady price as the journal has it. It stands until a window closes: those that it is of are not kept.
+    steady_before: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PaidTokens:
+    """The four prices of one run, exactly. None is unknown. `bought` and `windows` go on with the run."""
+
+    bought: Bought = field(default_factory=Bought)
+    windows: Sequence[Window] = ()  # The recent ones.
+
+    def last(self) -> Fraction | None:
+        """Of the last window; before the first one closes, of what has come of it."""
+        return self.bought.meter.per_mtok if self.bought.meter is not None else None
+
+    def all_in(self, spent_usd_micros: int) -> Fraction | None:
+        """All that the run has spent, over all tokens that it trained."""
+        meter = self.bought.meter
+        return self._of_all(spent_usd_micros, meter.trained_tokens) if meter is not None else None
+
+    def useful(self, spent_usd_micros: int) -> Fraction | None:
+        """The same over the tokens of progress."""
+        meter = self.bought.meter
+        return self._of_all(spent_usd_micros, meter.useful_tokens) if meter is not None else None
+
+    def steady(self) -> Fraction | None:
+        """While it trains: see core.money.steady."""
+        if self.windows or self.bought.steady_before is None:
+            return steady_per_mtok(self.windows)
+        return Fraction(self.bought.steady_before)
+
+    def prices(self, spent_usd_micros: int) -> TokenPrices:
+        """As views show them."""
+        return TokenPrices(
+            whole_micros(self.last()),
+            whole_micros(self.all_in(spent_usd_micros)),
+            whole_micros(self.useful(spent_usd_micros)),
+            whole_micros(self.steady()),
+            self.bought.unpriced_ns,
+        )
+
+    @property
+    def paid_before(self) -> UsdMicros:
+        """Of the run's spend, what bought none of its tokens."""
+        return self.bought.paid_before
+
+    @property
+    def began_tokens(self) -> int | None:
+        """The run's total when its tokens began to be metered. None: none were."""
+        return self.bought.meter.began_tokens if self.bought.meter is not None else None
+
+    def _of_all(self, spent_usd_micros: int, tokens: int) -> Fraction | None:
+        """While some of its time has no price, what all of it cost is unknown."""
+        bought = self.bought
+        return None if bought.unpriced_ns else per_mtok(spent_usd_micros - bought.paid_before, tokens)

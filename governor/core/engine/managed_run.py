@@ -232,7 +232,7 @@ class ManagedRun:
 
     def past(self) -> PastRun:
         """What stays known of it."""
-        self.history.steady_before = whole_micros(self.run.paid_tokens.steady())
+        self.history.keep_steady(whole_micros(self.run.paid_tokens.steady()))
         return PastRun(self.run.uid, self.history, self.run.trained())
 
     def give_back(self, paid_from: BootNs, spent: UsdMicros) -> None:

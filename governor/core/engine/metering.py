@@ -317,27 +317,28 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs, *, 
         if is_anew and not skips and managed.history.meter:
             managed.history.meter.begin_training()  # One that has loaded a checkpoint goes on from its totals.
         managed.money.metered = run.attempt_at, step.attempt_step, step.step
-    if managed.history.meter is None:
-        managed.history.meter = TokenMeter(window_tokens=managed.policy.budget.window_tokens)
+    meter = managed.history.meter
+    if meter is None:
         # The first window has all spend before the first step, but no tokens that were trained before we saw the run.
         trained = max(0, run.tokens_total - trained_now)
-        managed.history.meter.begin(trained, managed.history.paid_before, managed.history.paid_from)
+        size = managed.policy.budget.window_tokens
+        meter = managed.history.begin_metering(size, trained, managed.history.paid_from)
         if step.connection is None and step.tokens is None:
             managed.money.first_line = step.step, run.tokens_total
         # Persisted with the next tick. Otherwise a restarted governor would begin further on, with all of the spend.
         node.request_persist()
     elif managed.money.first_line is not None:
-        _count_first_line(managed, managed.history.meter, managed.money.first_line, step)
-    worth = worth_at(node, managed, managed.history.meter, step.at, ended)
+        _count_first_line(managed, meter, managed.money.first_line, step)
+    worth = worth_at(node, managed, meter, step.at, ended)
     then_tokens = managed.policy.budget.window_tokens
     began_at = run.first_step_at if run.first_step_at is not None else run.attempt_at
-    window = managed.history.meter.add(
+    window = meter.add(
         run.tokens_total, trained_now, worth.usd_micros, worth.boot, then_tokens, began_at,
         unpriced_ns=worth.unpriced_ns, is_priced=worth.is_priced,
     )  # fmt: skip
     if window is None:
         return
-    managed.money.add_window(window, managed.history.meter.began_tokens)
+    managed.money.add_window(window, meter.began_tokens)
     row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(managed)))
     node.windows_uncommitted.append(Record("window", run.run, None, row))
 

@@ -253,14 +253,12 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
     managed.money.unweighed = {str(name): Unweighed.of(row) for name, row in unweighed.items()}
     managed.history.halts_wall = [WallNs(int(wall)) for wall in snapshot["halts_wall"]]
     tokens = snapshot.get("tokens")  # An older journal has none.
-    if tokens is not None:
-        managed.history.meter = TokenMeter.restored(tokens, same_boot=same_boot)
+    meter = TokenMeter.restored(tokens, same_boot=same_boot) if tokens is not None else None
     # An earlier boot's moment means nothing here. As with a meter, the window has its money and not its time.
     managed.history.paid_from = BootNs(int(snapshot.get("paid_from", node.began))) if same_boot else node.began
-    managed.history.paid_before = UsdMicros(int(snapshot.get("paid_before_usd_micros", snapshot["spend_usd_micros"])))
-    managed.history.unpriced_ns = int(snapshot.get("unpriced_ns", 0))
+    managed.history.spent_before(UsdMicros(int(snapshot.get("paid_before_usd_micros", snapshot["spend_usd_micros"]))))
     steady = snapshot.get("usd_micros_per_mtok_steady")  # An older journal has none.
-    managed.history.steady_before = int(steady) if steady is not None else None
+    managed.history.go_on(meter, int(snapshot.get("unpriced_ns", 0)), int(steady) if steady is not None else None)
     managed.history.take_over(snapshot.get("command"), int(snapshot.get("command_turn", 0)))  # An older one has none.
     managed.history.split = _split_of(snapshot, managed.history.meter)
     if not managed.history.split.has_begun and not run.ranks_before and "spend_split" in snapshot:

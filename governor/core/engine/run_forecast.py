@@ -23,7 +23,7 @@ from governor.core.money.budgets import Cap, ScopeKind
 from governor.core.money.ceiling_forecast import CeilingHit, CeilingReport, Met, ceiling_hit
 from governor.core.money.expected import ExpectedCost, burn_rate, window_rate
 from governor.core.money.forecast import Forecast, Interval, forecast
-from governor.core.money.token_price import TokenPrices, drift, per_mtok, whole_micros
+from governor.core.money.token_price import TokenPrices, drift, whole_micros
 from governor.core.money.token_windows import Window
 from governor.core.runs.counting import tokens_at_last_step, tokens_of_steps
 
@@ -74,7 +74,7 @@ class Outlook:
     last: Window | None  # The last window that closed since the governor's start.
     last_prices: TokenPrices
     last_pace: Pace | None
-    run_pace: Pace | None  # The burn rate is from the first metered token to the last window's end.
+    run_pace: Pace  # Of the recent windows; its burn rate is of all that was spent by the last tick.
     prices: TokenPrices
     drift_all_in_frac: float | None = None
 
@@ -188,16 +188,13 @@ def _window_prices(window: Window) -> TokenPrices:
     return TokenPrices(whole_micros(window.per_mtok), steady=whole_micros(window.steady_per_mtok))
 
 
-def _run_pace(managed: ManagedRun, plan: ExpectedCost) -> Pace | None:
+def _run_pace(managed: ManagedRun, plan: ExpectedCost) -> Pace:
     """The pace of the whole run, its drift by the recent windows.
 
-    The burn rate also has the spend before the first metered token: it is gone too.
+    Its burn rate is of all that it has spent by the last tick: it rises while the run hangs.
     """
-    meter = managed.history.meter
-    if meter is None or meter.from_tokens <= meter.began_tokens:
-        return None
-    burnt = per_mtok(meter.from_usd_micros, meter.from_tokens - meter.began_tokens)
-    return _pace(managed.run.paid_tokens.steady(), burnt if not managed.history.unpriced_ns else None, plan)
+    paid = managed.run.paid_tokens
+    return _pace(paid.steady(), paid.useful(managed.run.spend_usd_micros), plan)
 
 
 def _pace(steady: Fraction | None, burnt: Fraction | None, plan: ExpectedCost) -> Pace:

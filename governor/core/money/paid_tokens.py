@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from governor.core.base.units import UsdMicros
+from governor.core.base.units import BootNs, UsdMicros
 from governor.core.money.steady import steady_per_mtok
 from governor.core.money.token_price import TokenPrices, per_mtok, whole_micros
 from governor.core.money.token_windows import TokenMeter, Window
@@ -24,6 +24,24 @@ class Bought:
     meter: TokenMeter | None = None  # From the first step whose tokens are known.
     # The steady price as the journal has it. It stands until a window closes: those that it is of are not kept.
     steady_before: int | None = None
+
+    def spent_before(self, usd_micros: UsdMicros) -> None:
+        """So much was spent that buys none of the tokens that come."""
+        self.paid_before = usd_micros
+
+    def begin_metering(self, window_tokens: int, tokens_total: int, paid_from: BootNs) -> TokenMeter:
+        """The first tokens come. The first window has all that was spent before its first step, and was not before."""
+        self.meter = TokenMeter(window_tokens=window_tokens)
+        self.meter.begin(tokens_total, self.paid_before, paid_from)
+        return self.meter
+
+    def go_on(self, meter: TokenMeter | None, unpriced_ns: int, steady: int | None) -> None:
+        """Go on from what the journal has."""
+        self.meter, self.unpriced_ns, self.steady_before = meter, unpriced_ns, steady
+
+    def keep_steady(self, steady: int | None) -> None:
+        """The windows that this is of are not kept."""
+        self.steady_before = steady
 
 
 @dataclass(frozen=True, slots=True)

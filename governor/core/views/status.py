@@ -262,10 +262,10 @@ def _outlook(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "expected_tokens_per_s": ahead.plan.tokens_per_s,
         "window": _window(ahead),
         # Steady price from the expected one, of the recent windows; all-in from the expected all-in price.
-        "drift_frac": ahead.run_pace.drift_frac if ahead.run_pace is not None else None,
+        "drift_frac": ahead.run_pace.drift_frac,
         "drift_all_in_frac": ahead.drift_all_in_frac,
-        # From the first metered token to the end of the last window.
-        "burn_rate": ahead.run_pace.burn_rate if ahead.run_pace is not None else None,
+        # The useful price of now over what the ceiling has for a million tokens.
+        "burn_rate": ahead.run_pace.burn_rate,
     }
 
 

@@ -10,17 +10,20 @@ from hypothesis import strategies as st
 
 from governor.cli.ended import _money
 from governor.core.base.identity import ConnectionId
-from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs, UsdMicros, WallNs
+from governor.core.base.policy import Budget
+from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs, UsdMicros, WallNs, usd
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist, run_snapshot
 from governor.core.events.inputs import CommandLaunched, Disconnected, LaunchersSeen, TrainerExited
 from governor.core.events.machine import PriceRead
 from governor.core.rules.expression_variables import VARIABLES
 from governor.core.views.status import run_status
+from tests.hand_table.views import metrics_of
 from tests.sweeps import share_of
 from tests.unit.core.engine.test_launched_command import COMMAND
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import a_step, at, make_node, peer, rule
+from tests.unit.core.money.test_waste import stage_row, steps, until
 
 PRICES = ("usd_per_mtok", "usd_per_mtok_all_in", "usd_per_mtok_useful", "usd_per_mtok_steady")
 HOURLY = UsdMicros(3_600 * MICROS_PER_USD)  # A dollar a second.
@@ -195,3 +198,23 @@ def test_a_past_run_that_comes_back_has_its_steady_price(priced: bool) -> None:
         play.train("own")
     managed = play.world.node.runs["own"]
     assert managed.past().history.steady_before == (MILLION if priced else None)
+
+
+def test_burn_rate_is_one_figure_and_rises_while_the_run_hangs() -> None:
+    """A dollar for each 10M tokens. 2 s to the first step, a second each for four more: 50,000 tokens for $0.006.
+
+    Then nothing for 6 s: $0.012.
+    """
+    world = World(
+        make_node(budget=Budget(usd(1), 10 * MILLION, window_tokens=20_000), price_usd_micros_per_hour=usd(3.6))
+    )
+    world.tick()
+    world.hear()
+    steps(world, range(1, 6), began=2)
+    for spent in (0.006, 0.012):
+        until(world, 1_000 * spent)
+        now = MonoNs(world.mono)
+        told = run_status(world.node.runs["llama"], now)["burn_rate"]
+        [measured] = metrics_of(world, now)["costgov_run_burn_rate"].values()
+        at_stages = stage_row(world).burn_rate
+        assert (told, measured, float(at_stages or 0)) == pytest.approx((spent / 0.05 * 10,) * 3)

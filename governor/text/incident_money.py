@@ -43,8 +43,8 @@ def spent_text(snapshot: Snapshot) -> str:
     wasted = sum((snapshot.get("wasted_usd_micros") or {}).values())
     tokens += f", {'at least ' if unpriced_ns else ''}{format_usd(wasted)} of it wasted" if wasted else ""
     source = f"; price: {snapshot['price_source']}" if snapshot.get("price_source") else ""
-    # A halt that was over before the next tick charged anything.
-    since = f"{format_usd(after)} since the verdict" if after > 0 else "charged up to the tick before the verdict"
+    # An older version charged nothing for a halt that was over before its next tick.
+    since = f"{format_usd(after)} since the verdict" if after > 0 else "nothing was charged since the verdict"
     since = "another run has taken its time over" if after < 0 else since
     return f"{format_usd(spent)} ({since}) at {format_usd(rate)}/h{tokens}{plain(source)}"
 

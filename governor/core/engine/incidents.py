@@ -12,9 +12,10 @@ from governor.core.engine.command.payers import payer_for
 from governor.core.engine.halt_plan import checkpoint_obstacle, plan_for
 from governor.core.engine.incident_json import incident_snapshot, stays_billed
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.metering import count_split, hand_over, last_rate
+from governor.core.engine.metering import charge_until, count_split, hand_over, last_rate
 from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import token_prices
+from governor.core.engine.spent.marks import note_money
 from governor.core.events.checkpoints import CheckpointRead, CheckpointWeighed, LastGoodSeen
 from governor.core.events.effects import (
     Alarm,
@@ -54,8 +55,12 @@ def open_incident(
     """Begin the halt of a run. The caller has made sure that no halt is open and that this one is allowed."""
     run = managed.run
     in_vain = checkpoint_obstacle(managed, verdict, at)
+    # What comes from here on is the halt's: neither more nor less of it is waste, or spent since the verdict.
+    charge_until(node, at)
     # A stand-in that is halted before any run spoke has spent the unallocated time.
     hand_over(node, managed, at)
+    note_money(node, managed, at)
+    count_split(node, managed)
     incident_id, _ = node.next_incident_id(run.run, managed.history.incidents_total)  # `number_of` reads it back.
     plan = plan_for(node, managed, verdict, at, in_vain=in_vain is not None)
     wall = node.wall(at)
@@ -86,7 +91,7 @@ def open_incident(
         ranks=rank_rows(run),
         last_good=run.last_good,
         spend_at_verdict_usd_micros=node.ledger.spend(run.run),
-        prices=token_prices(managed),
+        prices=token_prices(managed, node.ledger.spend(run.run)),
         spend_rate_usd_micros_per_hour=None if managed.is_strangers else last_rate(node, managed),
         paid_by=payer_for(node, managed, node.holders()),
         resume=_resume_command(node, managed),
@@ -107,7 +112,7 @@ def open_incident(
     longest = run.save_longest_ns
     fact = table.verdict_fact(plan, DurationNs(longest) if longest is not None else None)
     looks = [*ask_while_it_runs(node, incident), *saved_checkpoint.find_last_good(managed, at)]
-    return [*feed(node, managed, fact, at), *looks]
+    return [node_journal.persist(node, at, managed), *feed(node, managed, fact, at), *looks]
 
 
 def ask_while_it_runs(node: Node, incident: Incident) -> list[Effect]:
@@ -163,6 +168,9 @@ def feed(node: Node, managed: ManagedRun, fact: Fact, at: MonoNs) -> list[Effect
         return []
     before = incident.halt
     halt, ordered = _in_truth(incident, *table.step(before, fact, at, incident.plan))
+    if is_closing := halt.stage is HaltState.HALTED:  # The run holds the node until then.
+        charge_until(node, at)
+        count_split(node, managed)
     incident.move(halt)
     effects: list[Effect] = []
     if managed.is_strangers:  # Nobody is called for it: the machine is the command's.
@@ -172,13 +180,15 @@ def feed(node: Node, managed: ManagedRun, fact: Fact, at: MonoNs) -> list[Effect
         return []
     incident.note_end_of_asking(before, managed.run, at, node.wall(at))
     _note_effects(node, incident, ordered, at)
-    if incident.is_closed:
+    if is_closing:
         _close(node, managed, at)
         effects.extend(_still_billed(node, incident) if not managed.is_strangers else ())
     if incident.halt.stage is not before.stage:
         data = {"from": before.stage.name, "to": incident.stage_name, "fact": fact.name}
         effects.insert(0, Record("transition", incident.run, incident.incident_id, data, durable=True))
-    return [persist_incident(node, managed), *effects, *ordered]
+    # An incident has no spend that its run's row does not have.
+    spent = [node_journal.persist(node, at, managed)] if is_closing else []
+    return [*spent, persist_incident(node, managed), *effects, *ordered]
 
 
 def _not_ended(managed: ManagedRun, page: Page) -> Alarm:
@@ -225,6 +235,7 @@ def _close(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     incident.end(at, node.wall(at))
     managed.run.move(LifeFact.HALTED, at)
     count_split(node, managed)
+    charging.note_shares(node, at)
 
 
 def _still_billed(node: Node, incident: Incident) -> list[Effect]:

@@ -69,6 +69,7 @@ class SpendSplit:
     has_begun: bool = False
     # Of the open money, what no governor has counted: it was charged from its ticks after a kill -9.
     unstored_usd_micros: int = 0
+    unstored_to: int = field(default=0, compare=False)  # What the run had spent by the end of that. Not kept.
     # What the run had spent by the end of the open money: a step may be told after that was counted. Not kept.
     open_to: int = field(default=0, compare=False)
 
@@ -109,7 +110,9 @@ class SpendSplit:
             self.step_at = seen.step_at
             self._train(seen, self._after(spent))
         if seen.halting_since is not None:
-            self._open(self._until(seen.spent_at(seen.halting_since), seen))
+            spent = seen.spent_at(seen.halting_since)
+            self._halt_unstored(spent)
+            self._open(self._until(spent, seen))
             self._put(SpentOn.HALT, self._rest(seen))
         else:
             if self.first_step_at is None:
@@ -122,8 +125,16 @@ class SpendSplit:
         """The run was charged up to here for time of which the journal has no step. Another step makes it training."""
         if self.has_begun:
             self.unstored_usd_micros += max(0, spent_usd_micros - self.counted_usd_micros)
+            self.unstored_to = spent_usd_micros
             self.open_usd_micros += spent_usd_micros - self.counted_usd_micros
             self.counted_usd_micros = spent_usd_micros
+
+    def _halt_unstored(self, spent_usd_micros: int) -> None:
+        """The verdict came (by then: this) before the governor was killed: what is not stored was the halt's, too."""
+        halt = min(self.unstored_usd_micros, self.open_usd_micros, max(0, self.unstored_to - spent_usd_micros))
+        self._put(SpentOn.HALT, halt)
+        self.unstored_usd_micros -= halt
+        self.open_usd_micros -= halt
 
     def launch(self, usd_micros: int, stage: str | None) -> None:
         """Count what was charged for an attempt's launch."""

@@ -19,7 +19,7 @@ def test_an_unknown_price_is_not_zero() -> None:
 
 def test_a_halt_that_was_over_before_the_next_tick_does_not_say_that_it_cost_nothing() -> None:
     halted = nan_halt() | {"spend_at_verdict_usd_micros": 2_000_000, "spend_usd_micros": 2_000_000}
-    assert spent_text(halted).startswith("$2.00 (charged up to the tick before the verdict) at ")
+    assert spent_text(halted).startswith("$2.00 (nothing was charged since the verdict) at ")
 
 
 def test_a_halted_run_whose_time_another_run_has_taken_over_has_spent_nothing_negative() -> None:

@@ -109,7 +109,7 @@ def test_the_log_that_does_not_pay_says_who_does_and_pays_nothing_behind_the_oth
     play(node, TrainerExited(at(110), "log", None))
     pass_time(node, 120, 111)
     assert node.ledger.spend("eval") == 0, "its command has ended with the halt"
-    assert node.ledger.spend("log") == 100 * DOLLAR
+    assert node.ledger.spend("log") == 101 * DOLLAR, "up to its exit"
     assert "$ - (paid by log)" in closing_line(run_status(node.runs["eval"], at(120)), "its log was followed")
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.policy import Budget
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Effect, Term
 from governor.core.events.inputs import CommandExited, CommandLaunched, Disconnected, Tick, TrainerExited
 from governor.core.money.charges import UNALLOCATED, UNALLOCATED_MAX
@@ -77,6 +78,7 @@ def test_what_was_spent_before_the_crash_counts_towards_the_ceiling() -> None:
     assert world.node.runs["job"].run.spend_usd_micros == 430 * SECOND, "the time in which nobody governed, too"
     assert termed(world, 431, 700) == [ended]
     assert world.node.ledger.spend(UNALLOCATED) == 0
+    world.take([persist(world.node, MonoNs(world.mono))])
     assert world.node.ledger.spend("job") == world.charged("job") == 699 * SECOND
     gap = sum(charge.usd_micros for charge in world.charges.values() if charge.reconstructed)
     assert 30 * SECOND <= gap <= 41 * SECOND, "marked: nobody metered it"
@@ -137,6 +139,7 @@ def test_a_crash_behind_a_training_leaves_the_rest_on_its_budget() -> None:
     assert not world.node.runs["job"].run.alive, "which stood in until the first rank said hello"
     (ended,) = termed(world, 161, 700)
     assert ended < 600
+    world.take([persist(world.node, MonoNs(world.mono))])
     assert world.node.ledger.spend("trained") == world.charged("trained") == 699 * SECOND
 
 

@@ -9,8 +9,8 @@ import sys
 
 from governor.text.screen import FILE
 from governor.text.table import Head, render_rows
-from tests.hand_table.cases import CASES, played
-from tests.hand_table.views import by_hand, told_by
+from tests.hand_table.more_cases import CASES
+from tests.hand_table.views import by_hand, told_of
 
 HEADS = (
     Head("CASE"), Head("FIGURE"), Head("VIEW"), Head("HAND", True), Head("TOLD", True), Head("DIGIT", True),
@@ -22,7 +22,7 @@ def main() -> int:
     rows, wrong = [], 0
     for case in CASES:
         hand = by_hand(case)
-        found = sorted(told_by(played(case)), key=lambda told: [*hand].index(told.figure))
+        found = sorted(told_of(case), key=lambda told: [*hand].index(told.figure))
         for told in found:
             off = told.differs_by(hand[told.figure])
             wrong += off != 0

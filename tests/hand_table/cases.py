@@ -11,17 +11,26 @@ from fractions import Fraction
 
 from governor.core.base.policy import Budget, Expected, PolicySet
 from governor.core.base.units import BootNs, MonoNs, UsdMicros, WallNs
-from governor.core.events.inputs import OperatorHalt
+from governor.core.events.inputs import CommandLaunched, OperatorHalt
 from governor.core.events.machine import PriceRead
 from governor.core.money.lines import Lines
+from tests.unit.core.engine.test_launched_command import COMMAND
 from tests.unit.core.engine.test_metering import World
-from tests.unit.core.engine.test_step import a_step, hello, make_node, peer
+from tests.unit.core.engine.test_step import a_step, hello, make_node, peer, rule
 from tests.unit.core.money.test_waste import FEE, end, steps, until
 
 STEP = 10_000  # Tokens. A window has two steps.
 MILLION = 1_000_000
 PLAN, PLAN_ALL_IN = 80_000, 200_000  # Micro-dollars a million tokens.
+CEILING, GOAL = 1_000_000, 300 * STEP  # Of the plan alone: no rule halts at it.
+UNSAID = -1  # A forecast with a trend in it is no arithmetic for a page.
+NO_LINES = Lines()
+# Micro-dollars, and millionths of a second, of an hour, and of a token a second.
+AHEAD = ("reserve", "ceiling in", "ceiling early", "ceiling late", "hours left", "cost left", "tokens/s now")
 CAUSES = ("start_up", "after_last_step", "halt", "trained_twice")
+
+
+Play = Callable[[World], None]
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,7 @@ class Case:
     """What a run did, and by hand: spend and tokens, windows, prices, and the waste by cause. In micro-dollars."""
 
     name: str
-    play: Callable[[World], None]
+    play: Play
     spend: int
     trained: int
     windows: tuple[Window, ...]
@@ -46,9 +55,16 @@ class Case:
     steady: Fraction
     repeated: int = 0
     waste: dict[str, int] = field(default_factory=dict)
-    fee: bool = False
+    lines: Lines = NO_LINES
     hourly: int | None = 3_600_000  # A tenth of a cent a second. None: no price is known at first.
     steady_stage: Fraction | None = None  # Of all windows. None: as that of the last 50.
+    ms: int = 12_000  # Of the node, that it has paid for.
+    unpriced_ms: int = 0  # Of its time, what has no price.
+    speed: int = 10_000 * MILLION  # Millionths of a token a second, without starts.
+    lands: int | None = UNSAID  # What it has spent at its goal. None is unknown.
+    is_launched: bool = False  # By `costgov run`, whose time is the command's.
+    is_held: bool = False  # To its ceiling, by a rule.
+    ahead: dict[str, int] = field(default_factory=dict)  # While it trains: see AHEAD.
 
     @property
     def all_in(self) -> int | None:
@@ -58,6 +74,17 @@ class Case:
     @property
     def useful(self) -> int | None:
         return self.spend * MILLION // (self.trained - self.repeated) if self.hourly is not None else None
+
+    @property
+    def used(self) -> int | None:
+        return round(Fraction(self.spend * MILLION, CEILING)) if self.hourly is not None else None
+
+    @property
+    def burn(self) -> int | None:
+        """What a useful token has cost over what the ceiling has for each: in millionths."""
+        if self.hourly is None:
+            return None
+        return round(MILLION * Fraction(self.spend, self.trained - self.repeated) / Fraction(CEILING, GOAL))
 
     @property
     def by_cause(self) -> dict[str, int]:
@@ -84,13 +111,20 @@ class Case:
 
 
 def played(case: Case) -> World:
-    facts = {"price_usd_micros_per_hour": UsdMicros(case.hourly) if case.hourly is not None else None, "cloud": "none"}
+    price = UsdMicros(case.hourly) if case.hourly is not None else None
     node = make_node(
-        budget=Budget(window_tokens=2 * STEP), lines=Lines(per_launch=(FEE,)) if case.fee else Lines(), **facts
+        rule("budget") if case.is_held else rule(),
+        budget=Budget(window_tokens=2 * STEP, ceiling_usd_micros=UsdMicros(CEILING), tokens=GOAL),
+        lines=case.lines,
+        cloud="none",
+        exclusive=case.is_launched,
+        price_usd_micros_per_hour=price,
     )
     expected = Expected(PLAN, None, PLAN_ALL_IN)
     node.policies = PolicySet((replace(node.policies.policies[0], expected=expected),), "digest")
     world = World(node)
+    if case.is_launched:
+        world.play(CommandLaunched(MonoNs(0), "job", 1000, (COMMAND,)))
     world.tick()
     case.play(world)
     world.tick()  # The views tell the spend of the last tick.
@@ -204,15 +238,16 @@ def _slower(world: World) -> None:
     end(world)
 
 
-def _windows(*usd: int | None, ms: tuple[int, ...] = (3_000, 2_000, 2_000, 2_000)) -> tuple[Window, ...]:
+def windows(*usd: int | None, ms: tuple[int, ...] = (3_000, 2_000, 2_000, 2_000)) -> tuple[Window, ...]:
     return tuple(Window(2 * STEP, one, long) for one, long in zip(usd, ms, strict=True))
 
 
 STEADY = Fraction(100_000)  # 2,000 micro-dollars for two steps.
+# To its goal a run that has trained nine steps has 291 s more, at the rate and in the time of its last windows.
 CASES = [
     Case(
-        "seconds times price", plain_run, 12_000, 9 * STEP, _windows(3_000, 2_000, 2_000, 2_000), 100_000, STEADY,
-        waste={"start_up": 2_000, "after_last_step": 2_000},
+        "seconds times price", plain_run, 12_000, 9 * STEP, windows(3_000, 2_000, 2_000, 2_000), 100_000, STEADY,
+        waste={"start_up": 2_000, "after_last_step": 2_000}, lands=12_000 + 291_000,
     ),
     Case(
         "an odd price",
@@ -220,23 +255,26 @@ CASES = [
         12 * 98_320_000 // 3_600,
         9 * STEP,
         # $98.32/h are $0.0273111 a second. By 3, 5, 7 and 9 s that is 81,933, 136,555, 191,177 and 245,800.
-        _windows(81_933, 54_622, 54_622, 54_623),
+        windows(81_933, 54_622, 54_622, 54_623),
         2_731_150,
         Fraction(2_731_100),
         # 2 s are $0.054622…; each amount is what the ledger had at that moment, rounded down.
         waste={"start_up": 54_622, "after_last_step": 327_733 - 273_111},
         hourly=98_320_000,
+        lands=(12 + 291) * 98_320_000 // 3_600,
     ),
     Case(
         "uneven steps at a high price",
         _uneven,
         12_000_000,
         10 * STEP,
-        _windows(2_200_000, 3_200_000, 400_000, 3_200_000, 400_000, ms=(2_200, 3_200, 400, 3_200, 400)),
+        windows(2_200_000, 3_200_000, 400_000, 3_200_000, 400_000, ms=(2_200, 3_200, 400, 3_200, 400)),
         20_000_000,
         Fraction(160_000_000 + 20_000_000, 2),  # Two of each but for the first, which has the start.
         waste={"start_up": 2_000_000, "after_last_step": 2_600_000},
         hourly=3_600_000_000,
+        speed=90_000 * MILLION * 10 // 74,  # Nine steps in 7.4 s.
+        lands=12_000_000 + 145 * 1_800_000,  # Four windows in 7.2 s, and 145 to come.
     ),
     Case(
         "another launch",
@@ -244,24 +282,27 @@ CASES = [
         12_000 + 10_000,
         16 * STEP,
         # The fifth has 1 s and 2 s of the first launch, and 7 s of the second, which began 5 s later.
-        _windows(3_000, 2_000, 2_000, 2_000, 10_000, 2_000, ms=(3_000, 2_000, 2_000, 2_000, 15_000, 2_000)),
+        windows(3_000, 2_000, 2_000, 2_000, 10_000, 2_000, ms=(3_000, 2_000, 2_000, 2_000, 15_000, 2_000)),
         100_000,
         STEADY,
         4 * STEP,
         # Of the steps that are trained again the first one is part of the start.
         {"start_up": 2_000 + 3_000, "after_last_step": 2_000 + 1_000, "trained_twice": 3_000},
+        ms=22_000,
+        # Five windows in 18 s that somebody has paid for, and 144 to come.
+        lands=22_000 + 144 * 18_000 // 5,
     ),
     Case(
-        "a price that doubles", _dearer, 6_000 + 12_000, 9 * STEP, _windows(3_000, 2_000, 3_000, 4_000), 200_000,
-        Fraction(150_000), 0, {"start_up": 2_000, "after_last_step": 4_000},
+        "a price that doubles", _dearer, 6_000 + 12_000, 9 * STEP, windows(3_000, 2_000, 3_000, 4_000), 200_000,
+        Fraction(150_000), 0, {"start_up": 2_000, "after_last_step": 4_000}, lands=18_000 + 291 * 2_000,
     ),
     Case(
-        "a fee", plain_run, 17_000, 9 * STEP, _windows(8_000, 2_000, 2_000, 2_000), 100_000, STEADY, 0,
-        {"start_up": 7_000, "after_last_step": 2_000}, fee=True,
+        "a fee", plain_run, 17_000, 9 * STEP, windows(8_000, 2_000, 2_000, 2_000), 100_000, STEADY, 0,
+        {"start_up": 7_000, "after_last_step": 2_000}, lines=Lines(per_launch=(FEE,)), lands=291_000 + 17_000,
     ),
     Case(
-        "beside another run", _beside_another, 6_000, 9 * STEP, _windows(1_500, 1_000, 1_000, 1_000), 50_000,
-        Fraction(50_000), 0, {"start_up": 1_000, "after_last_step": 1_000},
+        "beside another run", _beside_another, 6_000, 9 * STEP, windows(1_500, 1_000, 1_000, 1_000), 50_000,
+        Fraction(50_000), 0, {"start_up": 1_000, "after_last_step": 1_000}, ms=6_000, lands=6_000 + 291 * 500,
     ),
     Case(
         "downtime",
@@ -274,24 +315,27 @@ CASES = [
         STEADY,
         0,
         {"start_up": 2_000, "after_last_step": 2_000},
+        ms=20_000,
+        lands=20_000 + 283_000,
     ),
     Case(
-        "a price learned late", _priced_late, 5_500, 9 * STEP, _windows(None, None, None, 2_000), 100_000, STEADY, 0,
-        {"after_last_step": 2_000}, hourly=None,
+        "a price learned late", _priced_late, 5_500, 9 * STEP, windows(None, None, None, 2_000), 100_000, STEADY, 0,
+        {"after_last_step": 2_000}, hourly=None, ms=5_500, unpriced_ms=6_500, lands=None,
     ),
     Case(
         "a price learned while it starts", _priced_while_it_starts, 11_000, 9 * STEP,
-        _windows(None, 2_000, 2_000, 2_000), 100_000, STEADY, 0, {"start_up": 1_000, "after_last_step": 2_000},
-        hourly=None,
+        windows(None, 2_000, 2_000, 2_000), 100_000, STEADY, 0, {"start_up": 1_000, "after_last_step": 2_000},
+        hourly=None, ms=11_000, unpriced_ms=1_000, lands=None,
     ),
     Case(
         "a hundred windows, the last ones slower", _slower, 284_000, 220 * STEP,
         # Of the last 50, 30 are of 4 s; of all, 79 of 2 s.
-        _windows(4_000, *[2_000] * 79, *[4_000] * 30, ms=(4_000, *[2_000] * 79, *[4_000] * 30)), 200_000,
+        windows(4_000, *[2_000] * 79, *[4_000] * 30, ms=(4_000, *[2_000] * 79, *[4_000] * 30)), 200_000,
         Fraction(200_000), 0, {"start_up": 3_000, "after_last_step": 2_000}, steady_stage=STEADY,
+        ms=284_000, speed=2_190_000 * MILLION // 279,
     ),
     Case(
-        "a halt", _halted, 13_500, 9 * STEP, _windows(3_000, 2_000, 2_000, 2_000), 100_000, STEADY, 0,
-        {"start_up": 2_000, "halt": 3_000},
+        "a halt", _halted, 13_500, 9 * STEP, windows(3_000, 2_000, 2_000, 2_000), 100_000, STEADY, 0,
+        {"start_up": 2_000, "halt": 3_000}, ms=13_500, lands=13_500 + 291_000,
     ),
 ]  # fmt: skip

@@ -110,6 +110,7 @@ class RunMoney:
     _began_tokens: int | None = None  # The total when metering began, as of the last window.
     _speed: Speed | None = None
     _speed_is_due: bool = False
+    reserved_at: MonoNs | None = None  # The tick whose spend and reserve the run has.
     # The largest checkpoint that left the region. The reserve for a halt's checkpoint depends on it.
     checkpoint_bytes_max: int = 0
     # Names of the last reported checkpoints. One that is reported again is not charged again.

@@ -143,7 +143,8 @@ def binding_ceiling(managed: ManagedRun, at: MonoNs) -> Binding | None:
     caps = list(run.caps)
     if ceiling is not None:
         reserve, rate = run.reserve_usd_micros or UsdMicros(0), run.spend_rate_usd_micros_per_hour
-        growths = (reserve_growth(managed, at),)
+        reserved_at = managed.money.reserved_at
+        growths = (reserve_growth(managed, at if reserved_at is None else reserved_at),)
         own = Cap(f"run:{run.run}", ceiling, run.spend_usd_micros, reserve, rate, growths=growths)
         caps.insert(0, own)
     if not caps or not run.alive:

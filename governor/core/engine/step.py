@@ -135,6 +135,7 @@ def _meter(node: Node, managed: ManagedRun, holders: dict[str, int], at: MonoNs)
         times = halt_plan.halt_times(node.facts, managed.policy, lasts, run, at)
         held = UsdMicros(reserve(rate, times.whole_ns) + charging.checkpoint_reserve(node, managed))
     run.set_money(ceilings.spend(node, managed), rate, held)
+    managed.money.reserved_at = at
     if run.alive:
         managed.money.paid_by = payers.payer_for(node, managed, holders)
         marks.note_money(node, managed, at)

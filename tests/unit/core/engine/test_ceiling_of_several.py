@@ -139,3 +139,11 @@ def test_what_is_reserved_at_a_tick_is_what_is_told_between_two(second: int) -> 
     at_the_tick = {cap.scope: cap.reserve_usd_micros for cap in node.budgets.caps}
     told = {one["scope"]: round(one["reserve_usd"] * 1e6) for one in budgets_status(node, at(second))}
     assert at_the_tick == told
+
+
+def test_between_two_ticks_the_ceiling_is_as_far_as_spend_and_reserve_of_the_last_one_say() -> None:
+    """By what the reserve is now and will be then: its growth is counted from the tick that has set it, not from now."""
+    node = started("0.30")
+    trained(node, range(1, 17), 0)
+    at_the_tick = run_status(node.runs["llama"], at(16.25))
+    assert run_status(node.runs["llama"], at(16.45))["ceiling_in_s"] == at_the_tick["ceiling_in_s"] == 234.75

@@ -240,6 +240,8 @@ def _taken_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[ManagedRun]
     for lender in lenders:
         managed.history.pass_unpriced(lender.history.unpriced_ns)
         lender.give_back(node.ledger.charged_to, node.ledger.spend(lender.run.run))
+        rate = rate_of(node, lender, node.holders())  # Else its steps until the next tick cost what it paid before.
+        lender.run.set_money(node.ledger.spend(lender.run.run), rate, lender.run.reserve_usd_micros)
     if lenders and managed.history.meter is None:
         managed.history.paid_from = min(managed.history.paid_from, node.account.since)
     if lenders:

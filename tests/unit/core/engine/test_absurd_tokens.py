@@ -18,7 +18,9 @@ from governor.core.events.streams import StreamOpened
 from governor.core.money.expected import row_of
 from governor.core.money.token_windows import TokenMeter
 from governor.core.runs import intake
-from governor.core.runs.counting import count_step
+from governor.core.runs.belief import Belief
+from governor.core.runs.belief import Told as Weighed
+from governor.core.runs.counting import count_step, tokens_at_last_step
 from governor.core.views.status import run_status
 from governor.ports import Packet
 from governor.wire.answer_shapes import ANSWERS, is_shaped
@@ -324,3 +326,30 @@ def test_a_run_that_goes_back_for_ever_wastes_no_more_than_can_be_written() -> N
     for number in range(40):
         counted.add(2**50 * (number % 2), 2**50, 0, number, 0)  # type: ignore[arg-type]
     assert counted.wasted_tokens <= COUNT_MAX
+
+
+@pytest.mark.parametrize("tokens", [MTOK, None])
+def test_what_was_skipped_is_in_no_step_of_those_to_come(tokens: int | None) -> None:
+    """Six steps of a million each, and 1,000,000M skipped with the fourth. Four steps more are four million."""
+    node = world()
+    said(node, [(tokens, each * MTOK) for each in (1, 2, 3, 1_000_004, 1_000_005, 1_000_006)])
+    run = node.runs["llama"].run
+    run.total_steps = 10
+    assert tokens_at_last_step(run) == 1_000_010 * MTOK
+    assert figures(node) == (6 * MTOK if tokens is not None else 5 * MTOK, 0), "the first total says nothing of its own"
+
+
+def test_a_step_may_have_64_times_the_tokens_of_the_largest_so_far() -> None:
+    """Below that many steps of 2^36 tokens are believed anyway."""
+    largest = 2**31
+    belief = Belief(largest=largest)
+    assert (belief.may_be(64 * largest), belief.may_be(64 * largest + 1)) == (True, False)
+    assert belief.may_be(2 * 64 * largest, steps=2)
+
+
+def test_one_step_that_was_believed_at_last_does_not_make_all_others_possible() -> None:
+    belief = Belief()
+    belief.weigh(Weighed(1, MTOK), None, may_fall=False)
+    assert belief.weigh(Weighed(2, 2**45), (1, MTOK), may_fall=False) is None, "it is held"
+    assert belief.weigh(Weighed(3, 2**46), (1, MTOK), may_fall=False) is not None, "the next is as far away again"
+    assert (belief.may_be(2**42), belief.may_be(2**42 + 1)) == (True, False)

@@ -341,3 +341,14 @@ def test_a_halt_that_ends_above_a_groups_ceiling_names_it() -> None:
     [line] = [moment.text for moment in moments(incident_snapshot(node, incident), None) if moment.label == "OVER"]
     over = PRICE * late / 3600 / 1e6 - 10
     assert line.startswith(f"${over:.2f} above $10.00 of stage:stage1: ")
+
+
+def test_of_a_group_the_growth_of_a_shorter_halt_is_seen_once_it_is_the_longest() -> None:
+    """One has 5 s of unsaved work, the other 20: a halt of both takes as long as the other's, 15 s longer than its."""
+    node = make(budget("node", 5_000))
+    join(node)
+    for name, since in ((ONE, 0), (OTHER, 15)):
+        run = node.runs[name].run
+        run.working_since = run.first_step_at = at(since)
+    growths = budgeting.standing(node, budget("node", 5_000), at(20)).growths
+    assert [growth.behind_ns // NS_PER_S for growth in growths] == [0, 15]

@@ -142,7 +142,7 @@ def test_what_is_reserved_at_a_tick_is_what_is_told_between_two(second: int) -> 
 
 
 def test_between_two_ticks_the_ceiling_is_as_far_as_spend_and_reserve_of_the_last_one_say() -> None:
-    """By what the reserve is now and will be then: its growth is counted from the tick that has set it, not from now."""
+    """The reserve's growth is counted from the tick that has set the reserve, not from now."""
     node = started("0.30")
     trained(node, range(1, 17), 0)
     at_the_tick = run_status(node.runs["llama"], at(16.25))

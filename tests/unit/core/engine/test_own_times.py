@@ -20,7 +20,7 @@ from governor.core.money.charges import Line, LineKind, Unit
 from governor.core.money.lines import Lines
 from governor.core.money.token_windows import Window
 from governor.core.money.waste import SpentOn
-from governor.core.runs.own_time import AGE_MAX_NS, CLOCK_BEHIND_MAX_NS
+from governor.core.runs.own_time import AGE_MAX_NS, CLOCK_BEHIND_MAX_NS, of_frame
 from tests.sweeps import share_of
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import a_step, hello, make_node
@@ -248,3 +248,21 @@ def test_a_step_that_waits_for_other_ranks_is_of_its_own_time() -> None:
 
     live.play([(250 * NS_PER_MS, portion(0)), (250 * NS_PER_MS + 1, portion(1))])
     assert [window.duration_ns for window in live.windows] == [n * NS_PER_MS for n in (100, 100, 40)]
+
+
+@pytest.mark.parametrize(("behind_s", "is_believed"), [(4, True), (6, False)])
+def test_a_clock_that_was_never_within_five_seconds_of_ours_is_another_machines(
+    behind_s: int, is_believed: bool
+) -> None:
+    ends = [10 * SECOND + 300 * NS_PER_MS * number for number in range(40)]
+    reads = [end + behind_s * SECOND for end in ends]
+    assert (played(ends, reads).windows == played(reads, reads).windows) is not is_believed
+
+
+def test_a_step_that_ended_before_its_attempt_began_ended_with_that_begin() -> None:
+    """Its process had trained on before it said hello: that is not charged to it."""
+    rank = a_world().node.runs["llama"].run.ranks[0]
+    step = frame(1, 1 * SECOND, 3 * SECOND)
+    assert of_frame(rank, step, MonoNs(2 * SECOND)) == 2 * SECOND
+    assert of_frame(rank, step, MonoNs(1 * SECOND)) == 1 * SECOND
+    assert of_frame(rank, step, MonoNs(4 * SECOND)) == 3 * SECOND, "nor after it was read"

@@ -292,3 +292,14 @@ def test_under_a_command_its_own_user_is_believed_and_another_that_pays_is_not(u
     assert node.ledger.spend("x") - before == launches * LAUNCH.price_usd_micros
     play(node, of_stranger(2, attempt="b99+1", peer=peer(1000, uid), of_command=True))
     assert node.ledger.spend("x") - before == launches * LAUNCH.price_usd_micros, "another training, and no launch"
+
+
+def test_a_groups_ceiling_reserves_the_upload_that_its_halt_may_make() -> None:
+    """100 GB at $0.09, of which the group's halt may write as many again."""
+    node = service()
+    pass_time(node, 300, 1)
+    before = {cap.scope: cap.reserve_usd_micros for cap in node.budgets.caps}
+    looked_at(node, [saved(300, size=TB // 10)], 300, TB // 10)
+    play(node, tick(301))
+    grown = {cap.scope: cap.reserve_usd_micros - before[cap.scope] for cap in node.budgets.caps}
+    assert grown == dict.fromkeys(("day", "node", "label:team=a"), usd(9))

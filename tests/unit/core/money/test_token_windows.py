@@ -160,3 +160,30 @@ def test_time_without_a_price_in_which_nothing_was_trained_is_of_the_next_tokens
         assert window is None or window.is_unpriced == (total == 1_800_000)
     assert meter.unpriced_tokens == 900_000
     assert meter.per_mtok is not None
+
+
+def test_the_tokens_of_a_logs_first_line_are_of_its_start() -> None:
+    """Its step ends at 10 s, of which the start is a part, and the next one 2 s and 2 micro-dollars later."""
+    meter = TokenMeter(window_tokens=20)
+    meter.begin(10, UsdMicros(0), BootNs(0))
+    meter.add(10, 0, UsdMicros(10), BootNs(10), first_step_at=MonoNs(10))
+    meter.begin_earlier(10)
+    window = meter.add(20, 0, UsdMicros(12), BootNs(12), first_step_at=MonoNs(10))
+    assert window is not None
+    assert (window.tokens, window.usd_micros, window.duration_ns) == (20, 12, 12)
+    assert (window.steady_tokens, window.steady_usd_micros, window.steady_ns) == (10, 2, 2)
+
+
+def test_no_window_pays_again_what_a_step_was_valued_too_high() -> None:
+    """A step is valued at 10, and the tick after it says 8: what a window has is not taken from it, and comes once."""
+    windows = feed_spent([10, 8, 12])
+    assert [window.usd_micros for window in windows] == [10, 0, 2]
+
+
+def feed_spent(spent: list[int]) -> list[Window]:
+    """A window each."""
+    meter = TokenMeter(window_tokens=1)
+    meter.begin(0, UsdMicros(0), BootNs(0))
+    told = enumerate(spent, 1)
+    closed = [meter.add(step, 1, UsdMicros(usd_micros), BootNs(step)) for step, usd_micros in told]
+    return [window for window in closed if window is not None]

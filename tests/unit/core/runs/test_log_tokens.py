@@ -114,3 +114,13 @@ def test_a_governor_that_comes_back_knows_them_and_counts_the_rest_as_trained_tw
     meter = managed.history.meter
     assert meter is not None
     assert (managed.run.tokens_total, meter.useful_tokens, meter.wasted_tokens) == (6_000_000, 6_000_000, 3_000_000)
+
+
+def test_of_a_long_log_each_second_total_is_kept_at_least() -> None:
+    """The last steps have a hundred times the tokens of those before: a straight line from first to last is far off."""
+    run = a_log()
+    read(run, range(1, LOG_TOTALS_MAX + 1))
+    read(run, range(LOG_TOTALS_MAX + 1, LOG_TOTALS_MAX + 3), tokens=100 * EACH)
+    intake.begin_attempt(run, "stream", MonoNs(100))
+    read(run, [31])
+    assert run.tokens_total == 31 * EACH

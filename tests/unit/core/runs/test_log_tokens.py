@@ -124,3 +124,20 @@ def test_of_a_long_log_each_second_total_is_kept_at_least() -> None:
     intake.begin_attempt(run, "stream", MonoNs(100))
     read(run, [31])
     assert run.tokens_total == 31 * EACH
+
+
+def test_what_the_last_attempt_told_last_is_not_confirmed_by_the_next() -> None:
+    """Its last total cannot be. The next one's first, a step's tokens beyond that, stands alone again."""
+    run = a_log()
+
+    def tell(step: int, total: int) -> None:
+        intake.apply_step(run, None, Step(MonoNs(step), None, "log", 0, step, tokens_total=total))
+
+    for number in (1, 2, 3):
+        tell(number, number * EACH)
+    tell(4, 2**50)
+    intake.begin_attempt(run, "stream", MonoNs(100))
+    tell(5, 2**50 + EACH)
+    assert (run.tokens_total, run.skipped_tokens) == (3 * EACH, 0)
+    tell(6, 6 * EACH)
+    assert (run.tokens_total, run.skipped_tokens) == (6 * EACH, 0)

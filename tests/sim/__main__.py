@@ -18,6 +18,7 @@ from tests.sim.ceiling import summary
 from tests.sim.ceiling_sizes import page, size_table, sizes_of
 from tests.sim.engine_driver import run_engine_schedule
 from tests.sim.forecasts import all_coverages, all_shapes, coverage_table, miss, shape_table
+from tests.sim.moments import all_moments, moment_table, outside
 from tests.sim.schedule import FailedError, Result, run_schedule
 
 FORECASTS = 3  # For each run that reaches its ceiling.
@@ -89,9 +90,11 @@ def play_ceiling(seeds: range, to: Path | None) -> int:
     print("\nof simulated runs whose truth is known, inside the forecasts' 80 % intervals:")
     shapes = all_shapes(len(seeds) // RUNS_OF_A_SHAPE, seeds.start)
     print(*coverage_table(covered), "", *shape_table(shapes), sep="\n")
+    met = all_moments(len(seeds), seeds.start)
+    print("\nof runs that save, inside the ends of their ceiling's moment:", *moment_table(met), sep="\n")
     if to is not None:
-        to.write_text(page(told, sizes, seeds, covered, shapes), encoding="utf-8")
-    is_broken = told.over or told.silent or told.unnamed or told.unused_by_reserve >= 1
+        to.write_text(page(told, sizes, seeds, covered, shapes, met), encoding="utf-8")
+    is_broken = outside(met) or told.over or told.silent or told.unnamed or told.unused_by_reserve >= 1
     return 1 if is_broken or (len(seeds) >= COVERAGE_RUNS_MIN and miss(covered)) else 0
 
 

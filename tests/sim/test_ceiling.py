@@ -12,6 +12,7 @@ import pytest
 from tests.sim.ceiling import CeilingDriver, Outcome, play, summary
 from tests.sim.ceiling_sizes import page, sizes_of
 from tests.sim.forecasts import KNOWN, all_coverages, all_shapes
+from tests.sim.moments import all_moments, outside
 from tests.sim.test_sim import fresh_seeds
 
 SEEDS = [*range(200), *fresh_seeds()[:100]]
@@ -44,7 +45,9 @@ def test_small_ceilings_are_of_use_and_the_page_that_says_how_much_is_this_progr
     assert max(size.to_s for size in sizes) > 12 * 3_600
     assert all(size.own_unused_p90_frac < 0.2 for size in sizes), "a fifth of a ceiling stays unused"
     written = PAGE.read_text(encoding="utf-8").splitlines()
-    fresh = page(summary(outcomes), sizes, range(10_000), all_coverages(len(KNOWN)), all_shapes(1)).splitlines()
+    fresh = page(
+        summary(outcomes), sizes, range(10_000), all_coverages(len(KNOWN)), all_shapes(1), all_moments(1)
+    ).splitlines()
     words = [line for line in fresh if not any(sign in line for sign in "0123456789$")]
     assert [line for line in words if line not in written] == []
     assert any(line.startswith("python -m tests.sim --ceiling --from 0 --seeds 10000 ") for line in written)
@@ -73,3 +76,10 @@ class WithoutDisks(CeilingDriver):
 def test_a_reserve_that_leaves_a_line_out_is_noticed() -> None:
     told = summary(play(seed, slowest=True, make_driver=WithoutDisks) for seed in SEEDS[:40])
     assert len(told.over) > 10
+
+
+def test_before_the_second_save_every_run_meets_its_ceiling_between_both_ends() -> None:
+    told = all_moments(300, SEEDS[-1])
+    assert outside(told) == []
+    assert told["a save in ten times as long"].early > 0.8, "nearly none saves before"
+    assert told["a save in half of it"].early < 0.05, "nearly all do"

@@ -134,8 +134,8 @@ for each cell, with 20 to 100 windows to come (the tokens are those at the ceili
   Of rarer ones the known windows have none or one, and what they cost is told too low.
 - *A change that comes later* is in no interval: another batch size, a slower machine, a rhythm that was not yet seen.
 
-The moment at which a ceiling is met is exact but for the saves: each makes the halt shorter again. With a rhythm of saves
-it lies in an 80 % interval. Before the second save all runs meet it between both ends that are told.
+The moment at which a ceiling is met is exact but for the saves: each makes the halt shorter again. With a rhythm of
+saves it lies in an 80 % interval. Before the second save all runs meet it between both ends that are told.
 Of {moment_runs} runs for each row; a width is in parts of the longest that the halt waits for a save:
 
 ```text

@@ -107,6 +107,7 @@ def _status(status: Mapping[str, Any], number: int) -> Iterator[Told]:
     yield Told("status", "usd_per_mtok", micros(window["usd_per_mtok"]))
     yield Told("status", "ceiling", micros(status["ceiling_usd"]))
     yield Told("status", "unpriced", micros(status["unpriced_s"]))
+    yield Told("status", "burn_rate", micros(status["burn_rate"]))
     yield from _ahead("status", status)
 
 
@@ -147,6 +148,7 @@ def _metrics(world: World, now: MonoNs) -> Iterator[Told]:
         yield Told("metrics", f"wasted {cause}", micros(usd))
     yield Told("metrics", "ceiling", micros(found["costgov_run_ceiling_usd"].get(())))
     yield Told("metrics", "unpriced", micros(found["costgov_run_unpriced_seconds"].get(())))
+    yield Told("metrics", "burn_rate", micros(found["costgov_run_burn_rate"].get(())))
     yield Told("metrics", "tokens/s now", micros(found["costgov_run_tokens_per_second"].get(())))
     yield Told("metrics", "tokens wasted", round(found["costgov_run_wasted_tokens_total"][()]))
 

@@ -24,7 +24,6 @@ from governor.core.money.expected import ExpectedCost
 from governor.core.money.reports.cost import STAGE_OF_RUN
 from governor.core.money.reports.stage_table import StageTally
 from governor.core.money.token_windows import TokenMeter
-from governor.core.money.waste import SpendSplit, SpentOn
 from governor.text.screen import Screen, without_colour
 from tests.golden.cost.conftest import AsAgreed, Call
 from tests.unit.cost.ledger_file import charge
@@ -287,33 +286,6 @@ def test_a_run_younger_than_a_window_has_a_price_already(state_dir: Path, costgo
     write_stages(state_dir / "costgov.db", spent("r", "s", "0.50", 1), [], {"r": half_open(0)})
     [row] = json.loads(costgov("stages", "--json").out)["stages"]
     assert (row["tokens"], row["usd_per_mtok_useful"], row["expected_usd"]) == (500_000, "1.000000", None)
-
-
-def test_waste_is_what_the_run_says_of_itself(state_dir: Path, costgov: Call) -> None:
-    """Two dollars: 50,000 tokens and 30,000 of them again; and a run that ended before its first step, one dollar."""
-    meter = TokenMeter(progress_tokens=50_000, last_total=30_000, wasted_tokens=30_000, spent_ns=NS_PER_HOUR)
-    split = SpendSplit(
-        by_stage={"s": {SpentOn.START_UP: 250_000, SpentOn.TRAINING: 1_000_000, SpentOn.TRAINED_TWICE: 750_000}}
-    )
-    told = {"run": "r", "stage": "s", "tokens": meter.snapshot(), "spend_split": split.snapshot()}
-    never = SpendSplit(by_stage={"early": {SpentOn.START_UP: 600_000, SpentOn.AFTER_LAST_STEP: 400_000}})
-    young = {"run": "q", "stage": "early", "tokens": None, "spend_split": never.snapshot()}
-    charges = [*spent("r", "s", "1.00", 2), *spent("q", "early", "1.00", 1)]
-    write_stages(state_dir / "costgov.db", charges, [], {"r": told, "q": young})
-    document = json.loads(costgov("stages", "--json").out)
-    [early, row], total = document["stages"], document["total"]
-    assert (row["wasted_tokens"], row["wasted_usd"]) == (30_000, "1.000000")
-    assert (row["wasted_start_up_usd"], row["wasted_trained_twice_usd"]) == ("0.250000", "0.750000")
-    assert (early["wasted_tokens"], early["wasted_usd"], early["wasted_after_last_step_usd"]) == (
-        0, "1.000000", "0.400000",
-    )  # fmt: skip
-    assert (total["wasted_usd"], total["wasted_start_up_usd"]) == ("2.000000", "0.850000")
-    for one in (early, row, total):  # As `costgov status --json` names them.
-        assert one["tokens_wasted"] == one["wasted_tokens"]
-        assert [*one["wasted_usd_by_cause"].values()] == [one[name] for name in UNTOLD]
-    since = json.loads(costgov("stages", "--since", "2026-11-01", "--json").out)
-    assert since["total"]["wasted_start_up_usd"] is None, "causes are of all the run's time"
-    assert since["total"]["wasted_usd_by_cause"] is None
 
 
 def test_a_broken_meter_costs_its_window_alone(state_dir: Path, costgov: Call) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from governor.core.money.reports.cost import UNALLOCATED_ROW
+from governor.core.money.waste import SpentOn
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,8 @@ class StageRow:
     wasted_tokens: int
     # In all. Where causes are unknown: of tokens trained twice alone. None: nobody has reported, so nobody knows.
     wasted_usd_micros: int | None
-    wasted_by_cause: dict[str, int] | None  # None: unknown, of part of the money at least.
+    # Their sum is the line above; what runs of unknown causes wasted is tokens trained twice. None: of all runs.
+    wasted_by_cause: dict[str, int] | None
     ceiling_usd_micros: int | None
     used: Fraction | None  # Of the ceilings.
     burn_rate: Fraction | None
@@ -58,8 +59,8 @@ def total_of(rows: Iterable[StageRow]) -> StageRow:
     has_sum = len(expected) == len(trained) and len(are_steady) == 1
     ceilings = [row.ceiling_usd_micros for row in found if row.ceiling_usd_micros is not None]
     landings = [row.lands_at_usd_micros for row in trained if row.lands_at_usd_micros is not None]
-    spending = [row for row in found if row.stage != UNALLOCATED_ROW]  # Of nobody's money nothing is asked.
-    told = [row.wasted_by_cause for row in spending if row.wasted_by_cause is not None]
+    told = [row.wasted_by_cause for row in found if row.wasted_by_cause is not None]
+    twice = sum(row.wasted_usd_micros or 0 for row in found if row.wasted_by_cause is None)
     others = sum(row.actual_usd_micros for row in found if not row.tokens)
     return StageRow(
         stage="total",
@@ -80,7 +81,7 @@ def total_of(rows: Iterable[StageRow]) -> StageRow:
         tokens_per_s=None,
         wasted_tokens=sum(row.wasted_tokens for row in found),
         wasted_usd_micros=sum_of_known(row.wasted_usd_micros for row in found),
-        wasted_by_cause=added(told) if told and len(told) == len(spending) else None,
+        wasted_by_cause=added(told, twice),
         ceiling_usd_micros=sum(ceilings) if ceilings else None,
         used=None,
         burn_rate=None,
@@ -99,5 +100,10 @@ def sum_of_known(amounts: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def added(known: list[dict[str, int]]) -> dict[str, int]:
-    return {cause: sum(one[cause] for one in known) for cause in known[0]}
+def added(known: list[dict[str, int]], twice: int) -> dict[str, int] | None:
+    """Waste by cause. `twice`: for tokens trained twice, by runs that know no other cause."""
+    if not known:
+        return None
+    total = {cause: sum(one[cause] for one in known) for cause in known[0]}
+    total[SpentOn.TRAINED_TWICE.value] += twice
+    return total

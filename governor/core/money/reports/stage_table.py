@@ -267,9 +267,10 @@ def _drift(shares: Iterable[_Share]) -> Fraction | None:
 
 
 def _by_cause(shares: Iterable[_Share]) -> dict[str, int] | None:
-    found = [share.split for share in shares if share.split is not None or share.usd_micros]
-    known = [wasted_of(split) for split in found if split is not None and SpentOn.UNTOLD not in split]
-    return added(known) if known and len(known) == len(found) else None
+    """Together they are what the row wasted. None: of no run are the causes known."""
+    found = list(shares)
+    known = [wasted_of(share.split) for share in found if share.split is not None]
+    return added(known, twice=sum(_wasted_usd_micros(share) or 0 for share in found if share.split is None))
 
 
 def _burn_rate(limited: Iterable[_Share]) -> Fraction | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +46,8 @@ _COLUMNS: Final = (
 )  # fmt: skip
 # The headings of a column that stands alone, in Markdown and in narrow terminals.
 _SPELT_OUT: Final = tuple(f"{title} $" if title in ("EXPECTED", "ACTUAL", "WASTED") else title for title in _COLUMNS)
+
+_BY_CAUSE: Final = "wasted_usd_by_cause"
 
 
 @click.command(short_help="Expected against actual by stage: a table to hand over.", epilog=exits(ExitCode.UNKNOWN))
@@ -274,14 +276,18 @@ def _document(rows: Sequence[StageRow], scope: Scope, unreadable: int) -> dict[s
         "until": None if scope.until is None else utc_text(scope.until),
         "runs": list(scope.runs),
         "currency": "USD",
-        "stages": [_record(row) | _as_status(row) for row in rows],
-        "total": {name: value for name, value in (_record(total) | _as_status(total)).items() if name != "stage"},
+        "stages": [_record(row) for row in rows],
+        "total": {name: value for name, value in _record(total).items() if name != "stage"},
         "unreadable": unreadable,
     }
 
 
 def _record(row: StageRow) -> dict[str, Any]:
-    """Amounts and ratios are decimal strings: readers parse a JSON number as a float. Null is unknown."""
+    """Under the names that `costgov status --json` has, where that has them: there, drift is of recent windows.
+
+    Amounts and ratios are decimal strings: readers parse a JSON number as a float. Null is unknown.
+    """
+    wasted = row.wasted_by_cause
 
     def amount(micros: int | None) -> str | None:
         return None if micros is None else exact_usd(micros)
@@ -308,11 +314,11 @@ def _record(row: StageRow) -> dict[str, Any]:
         "usd_per_mtok_all_in": per_mtok(row.per_mtok_all_in),
         "usd_per_mtok_useful": per_mtok(row.per_mtok_useful),
         "usd_per_mtok_steady_stage": per_mtok(row.per_mtok_steady),
-        "drift_percent": ratio(None if row.drift is None else 100 * row.drift, 4),
-        "drift_all_in_percent": ratio(None if row.drift_all_in is None else 100 * row.drift_all_in, 4),
+        "drift_stage_frac": ratio(row.drift, 6),
+        "drift_all_in_frac": ratio(row.drift_all_in, 6),
         "expected_tokens_per_s": speed(row.expected_tokens_per_s),
         "tokens_per_s": speed(row.tokens_per_s),
-        "wasted_tokens": row.wasted_tokens,
+        "tokens_wasted": row.wasted_tokens,
         "wasted_usd": amount(row.wasted_usd_micros),
         "ceiling_usd": amount(row.ceiling_usd_micros),
         "used_percent": ratio(None if row.used is None else 100 * row.used, 4),
@@ -323,24 +329,8 @@ def _record(row: StageRow) -> dict[str, Any]:
         "unplanned_tokens": row.unplanned_tokens,
         "unlimited_runs": row.unlimited_runs,
         "reconstructed_usd": exact_usd(row.reconstructed_usd_micros),
-        **{
-            f"wasted_{cause.value}_usd": amount(row.wasted_by_cause[cause.value] if row.wasted_by_cause else None)
-            for cause in WASTE
-        },
+        _BY_CAUSE: None if wasted is None else {cause.value: exact_usd(wasted[cause.value]) for cause in WASTE},
         "unpriced_s": decimal_text(row.unpriced_ns, NS_PER_S, 6),
-    }
-
-
-def _as_status(row: StageRow) -> dict[str, Any]:
-    """Under the names that `costgov status --json` has for them. The drift there is of recent windows."""
-    wasted = row.wasted_by_cause
-    return {
-        "drift_stage_frac": None if row.drift is None else _ratio(row.drift, 6),
-        "drift_all_in_frac": None if row.drift_all_in is None else _ratio(row.drift_all_in, 6),
-        "tokens_wasted": row.wasted_tokens,
-        "wasted_usd_by_cause": None
-        if wasted is None
-        else {cause.value: exact_usd(wasted[cause.value]) for cause in WASTE},
     }
 
 
@@ -350,7 +340,18 @@ def _cents(micros: int) -> str:
 
 
 def _print_csv(rows: Sequence[StageRow]) -> None:
+    """As `--json` has them; each cause is a column."""
     out = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow(_record(total_of(rows)).keys())
+    out.writerow(_flat(_record(total_of(rows))))
     for row in rows:
-        out.writerow("" if value is None else value for value in _record(row).values())
+        out.writerow("" if value is None else value for value in _flat(_record(row)).values())
+
+
+def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for name, value in record.items():
+        if name == _BY_CAUSE:
+            told |= {f"{name}.{cause.value}": value[cause.value] if value is not None else None for cause in WASTE}
+        else:
+            told[name] = value
+    return told

@@ -64,7 +64,7 @@ def test_a_run_that_was_planned_half_way_says_so(state_dir: Path, costgov: Call)
     write_stages(state_dir / "costgov.db", spent("late", "s", "0.10", 20), [*before, *after])
     [row] = json.loads(costgov("stages", "--json").out)["stages"]
     assert (row["expected_usd"], row["unplanned_tokens"]) == ("0.900000", 10 * MTOK)
-    assert (row["expected_usd_per_mtok"], row["drift_percent"]) == ("0.090000", "11.1111")
+    assert (row["expected_usd_per_mtok"], row["drift_stage_frac"]) == ("0.090000", "0.111111")
     assert (row["lands_at_usd"], row["ceiling_usd"], row["burn_rate"]) == (None, None, None)
     assert "s: for 10,000,000 of its tokens no price was expected; they count as actual alone" in costgov("stages").out
 
@@ -87,9 +87,9 @@ def test_a_run_younger_than_a_window_is_held_against_its_plan(state_dir: Path, c
     begun["tokens"]["step_usd_micros"] = usd("0.50")
     write_stages(state_dir / "costgov.db", spent("r", "s", "0.50", 1), [], {"r": begun})
     [row] = json.loads(costgov("stages", "--json").out)["stages"]
-    assert (row["expected_usd"], row["expected_usd_kind"], row["drift_all_in_percent"]) == (
+    assert (row["expected_usd"], row["expected_usd_kind"], row["drift_all_in_frac"]) == (
         "0.400000",
         "all_in",
-        "24.9978",
+        "0.249978",
     )
     assert (row["burn_rate"], row["lands_at_usd"]) == ("0.500000", "2.00")

@@ -22,5 +22,7 @@ def test_the_start_of_an_attempt_and_the_all_in_plan_of_a_window_are_read_from_t
     told = [(run, at, replace(row, window=replace(row.window, **began)))]
     write_stages(state_dir / "costgov.db", spent("r", "s", "1.00", 2), told)
     [row] = json.loads(costgov("stages", "--json").out)["stages"]
-    assert (row["usd_per_mtok_steady_stage"], row["drift_percent"]) == ("1.111111", "11.1111"), "$1 for 900,000 tokens"
-    assert (row["usd_per_mtok_all_in"], row["drift_all_in_percent"]) == ("2.000000", "-50.0000")
+    assert (row["usd_per_mtok_steady_stage"], row["drift_stage_frac"]) == ("1.111111", "0.111111"), (
+        "$1 for 900,000 tokens"
+    )
+    assert (row["usd_per_mtok_all_in"], row["drift_all_in_frac"]) == ("2.000000", "-0.500000")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -20,13 +21,14 @@ from governor.core.base.units import (
 )
 from governor.core.engine.charging import checkpoint_reserve
 from governor.core.engine.command.ceilings import ceiling_run, spent
-from governor.core.engine.halt_plan import FIXED_POINT_MAX, halt_times, lasts_ns, own_ceiling
+from governor.core.engine.halt_plan import halt_times, lasts_ns, longest_save_ns, own_ceiling, save_bound_ns
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.money.budgets import ScopedBudget, ScopeKind
 from governor.core.money.ledger import reserve
 
 CENT: Final = MICROS_PER_USD // 100
+CENTS_MAX: Final = 10**14  # A trillion dollars, and with it any ceiling that can be written.
 BUYS_NS: Final = NS_PER_MINUTE  # At least: more where a save takes less than that.
 _TRAINS: Final = "which buys at least a minute of training"
 
@@ -43,17 +45,23 @@ class _Launch:
     started_usd_micros: int  # What the governor's own start has cost until now: the first tick charges it.
     at: MonoNs
 
+    @property
+    def rate(self) -> int:
+        return self.node.facts.usd_micros_per_hour or 0
+
     def reserve(self, *ceilings: int | None, unsaved_ns: int = 0) -> UsdMicros:
         """What the shortest halt under these ceilings costs: right after a checkpoint, or before there was work.
 
-        With `unsaved_ns` of work it may wait as long for a checkpoint.
+        With `unsaved_ns` of work it may wait as long for a checkpoint, within the bound that these ceilings set.
         """
-        node, rate = self.node, self.node.facts.usd_micros_per_hour
+        node, rate = self.node, self.rate
         lasts = min((ns for one in ceilings if (ns := lasts_ns(one, rate)) is not None), default=None)
         times = halt_times(node.facts, self.policy, lasts, None, self.at)
-        whole = times.whole_ns + max(0, min(unsaved_ns, self.policy.halt.grace_ns) - times.grace_ns)
+        longest = longest_save_ns(self.managed.run) if self.managed is not None and lasts is not None else 0
+        bound = save_bound_ns(self.policy, longest, lasts)
+        whole = times.whole_ns + max(0, min(unsaved_ns, bound) - times.grace_ns)
         upload = checkpoint_reserve(node, self.managed) if self.managed is not None else 0
-        return UsdMicros(reserve(rate or 0, whole) + upload)
+        return UsdMicros(reserve(rate, whole) + upload)
 
     def spend(self) -> int:
         """What the run's ceiling counts, with what an earlier launch had cost that ended together with its governor."""
@@ -61,8 +69,7 @@ class _Launch:
         waiting = 0
         if previous is not None and {self.command, self.name} & {previous.run, previous.account}:
             waiting = sum(charge.usd_micros for charge in previous.unallocated) + previous.unallocated_older_usd_micros
-        counted = node.ledger.spend(self.name) + node.ledger.book.runs.beside(self.name, self.command)
-        return counted + waiting + self.started_usd_micros
+        return node.ledger.spend(self.name) + node.ledger.book.runs.beside(self.name, self.command) + waiting
 
 
 def refusal(node: Node, name: str, uid: int, boot: BootNs, at: MonoNs) -> str | None:
@@ -98,47 +105,72 @@ def _reached(launch: _Launch, rule: Rule, stage: str | None, labels: Iterable[tu
     own, shortens = launch.policy.budget.ceiling_usd_micros, own_ceiling(launch.policy)
     frac = float(rule.params.get("at_frac", 1.0))
     if own is not None and not rule.params.get("caps_only"):
-        spend = launch.spend()
-        held = launch.reserve(own)
-        if spend + held >= own * round(frac * 10**6) // 10**6:
-            buys = _buys(launch, spend, frac, ())
-            remedy = f"pass --ceiling {buys / MICROS_PER_USD:.2f} or more, {_TRAINS}, or launch under another --name"
-            yield _refused(f"run:{launch.name}", own, spend, held, remedy)
+        tally = _Tally(launch, f"run:{launch.name}", own, launch.spend(), frac)
+        if tally.is_reached():
+            remedy = f"pass --ceiling {tally.buys() / MICROS_PER_USD:.2f} or more, {_TRAINS}"
+            yield tally.refused(f"{remedy}, or launch under another --name")
     for budget in launch.node.budgets.of_groups() if frac >= 1 else ():
         if budget.scope.covers(launch.name, stage, dict(labels)):
             yield from _group_reached(launch, budget, shortens)
 
 
 def _group_reached(launch: _Launch, budget: ScopedBudget, own: int | None) -> Iterator[str]:
-    ceiling, spend = budget.ceiling_usd_micros, spent(launch.node, budget.scope, launch.at) + launch.started_usd_micros
-    held = launch.reserve(own, ceiling)
-    if budget.scope.kind is ScopeKind.DAY:  # What its halt costs after midnight is the next day's.
-        wall = launch.node.wall(launch.at)
-        rate = launch.node.facts.usd_micros_per_hour or 0
-        held = UsdMicros(min(held, reserve(rate, day_of(wall)[1] - wall)))
-    if spend + held >= ceiling:
-        buys = format_usd(_buys(launch, spend, 1.0, (own,)))
+    is_day, wall = budget.scope.kind is ScopeKind.DAY, launch.node.wall(launch.at)
+    left = day_of(wall)[1] - wall if is_day else None
+    spend = spent(launch.node, budget.scope, launch.at)
+    tally = _Tally(launch, budget.scope.text, budget.ceiling_usd_micros, spend, 1.0, own, left)
+    if tally.is_reached():
         source = budget.source if budget.is_live else "costgov.toml"
-        until = ", wait for 00:00 UTC" if budget.scope.kind is ScopeKind.DAY else ""
-        remedy = f"raise it to {buys} or more ({source}), {_TRAINS}{until}, or launch under another --name"
-        yield _refused(budget.scope.text, ceiling, spend, held, remedy)
+        until = ", wait for 00:00 UTC" if is_day else ""
+        remedy = f"raise it to {format_usd(tally.buys())} or more ({source}), {_TRAINS}{until}"
+        yield tally.refused(f"{remedy}, or launch under another --name")
 
 
-def _buys(launch: _Launch, spend: int, frac: float, others: tuple[int | None, ...] | None) -> int:
-    """The ceiling that buys BUYS_NS of training, in whole cents: one that starts alone is reached in the next moment.
+@dataclass(frozen=True, slots=True)
+class _Tally:
+    """One ceiling, and what the first tick would hold against it."""
 
-    A larger one gives its halt more time; `others` None: none does.
-    """
-    rate = launch.node.facts.usd_micros_per_hour or 0
-    wanted = enough = spend + reserve(rate, BUYS_NS)
-    for _ in range(FIXED_POINT_MAX):
-        held = launch.reserve(*(() if others is None else (*others, enough)), unsaved_ns=BUYS_NS)
-        enough = -(-(wanted + held) * 10**6 // round(frac * 10**6))
-    return -(-enough // CENT) * CENT
+    launch: _Launch
+    scope: str
+    ceiling_usd_micros: int
+    spend_usd_micros: int  # By the ledger.
+    frac: float
+    shortens: int | None = None  # Another ceiling under which the halt is shorter.
+    day_left_ns: int | None = None  # What comes after midnight is the next day's.
 
+    def is_reached(self) -> bool:
+        return self._at(0) + self._held(self.ceiling_usd_micros, 0) >= self._limit(self.ceiling_usd_micros)
 
-def _refused(scope: str, ceiling: int, spend: int, held: int, remedy: str) -> str:
-    return (
-        f"not launched: {scope} has spent {format_usd(spend)} and its halt is reserved {format_usd(held)}: the ceiling "
-        f"{format_usd(ceiling)} would halt it at once; {remedy}"
-    )
+    def buys(self) -> int:
+        """The smallest ceiling, in whole cents, that buys BUYS_NS of training without a save.
+
+        One that just starts is reached in the next moment. A larger one gives its halt more time, too.
+        """
+        spend = self._at(BUYS_NS)
+
+        def is_enough(cents: int) -> bool:
+            return spend + self._held(cents * CENT, BUYS_NS) <= self._limit(cents * CENT)
+
+        return CENT * bisect_left(range(CENTS_MAX), True, key=is_enough)
+
+    def refused(self, remedy: str) -> str:
+        started = self.launch.started_usd_micros
+        start = f", this start costs {format_usd(started)}" if started else ""
+        return (
+            f"not launched: {self.scope} has spent {format_usd(self.spend_usd_micros)}{start} and its halt is reserved "
+            f"{format_usd(self._held(self.ceiling_usd_micros, 0))}: the ceiling {format_usd(self.ceiling_usd_micros)} "
+            f"would halt it at once; {remedy}"
+        )
+
+    def _limit(self, ceiling: int) -> int:
+        return ceiling * round(self.frac * 10**6) // 10**6
+
+    def _at(self, after_ns: int) -> int:
+        ns = after_ns if self.day_left_ns is None else min(after_ns, self.day_left_ns)
+        return self.spend_usd_micros + self.launch.started_usd_micros + reserve(self.launch.rate, ns)
+
+    def _held(self, ceiling: int, after_ns: int) -> int:
+        held = self.launch.reserve(self.shortens, ceiling, unsaved_ns=after_ns)
+        if self.day_left_ns is None:
+            return held
+        return min(held, reserve(self.launch.rate, max(0, self.day_left_ns - after_ns)))

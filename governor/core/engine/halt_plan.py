@@ -127,7 +127,7 @@ def _spare_ns(managed: ManagedRun) -> int:
     return max(0, room * NS_PER_HOUR // rate - TICK_NS)  # A frame's verdict comes after the last tick.
 
 
-def _longest_save_ns(run: Run) -> int:
+def longest_save_ns(run: Run) -> int:
     """Of the saves that a halt asked for, and of the run's own."""
     return max(run.save_longest_ns or 0, round((run.saves.took_s.median() or 0.0) * NS_PER_S))
 
@@ -152,7 +152,7 @@ def reserve_growth(managed: ManagedRun, at: MonoNs, *more: int | None) -> Reserv
     if run.working_since is None and (managed.is_unattached or run.first_step_at is not None):
         return ReserveGrowth()  # Nobody trains.
     lasts, unsaved = shortest_ns(managed, *more), run.unsaved_ns(at)
-    bound = save_bound_ns(managed.policy, _longest_save_ns(run), lasts)
+    bound = save_bound_ns(managed.policy, longest_save_ns(run), lasts)
     held = min(bound, max(UNSAVED_MIN_NS, unsaved))
     cycle = round(run.saves.rhythm_ns.median() or 0.0)
     save_in = max(0, cycle - unsaved) if unsaved * 100 < cycle * OVERDUE_PERCENT else None
@@ -166,7 +166,7 @@ def halt_times(facts: NodeFacts, policy: Policy, lasts: int | None, run: Run | N
     It waits for a checkpoint no longer than the time of the work that a kill would lose.
     """
     unsaved = run.unsaved_ns(at) if run is not None else 0
-    longest = _longest_save_ns(run) if run is not None and lasts is not None else 0  # Only a ceiling shortens a save.
+    longest = longest_save_ns(run) if run is not None and lasts is not None else 0  # Only a ceiling shortens a save.
     grace = min(save_bound_ns(policy, longest, lasts), max(UNSAVED_MIN_NS, unsaved))
     term, kill = policy.halt.term_grace_ns, policy.halt.kill_grace_ns
     if lasts is not None and term + kill > (share := lasts * ENDING_PERCENT // 100):

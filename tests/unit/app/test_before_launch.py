@@ -120,6 +120,57 @@ def test_so_does_what_is_said_of_a_budget_of_the_configuration(scope: str) -> No
     assert 60 <= trained_s(enough) < 120
 
 
+def is_halted_within(world: World, until_s: float) -> bool:
+    """Whether a command that trains from its launch on and saves nothing is halted by then."""
+    start = world.mono / NS_PER_S
+    world.play(CommandLaunched(MonoNs(world.mono), "job", 1000, (replace(COMMAND, start_ticks=9),)))
+    world.hear(run="job")
+    for seconds in (*range(int(until_s) + 1), until_s):
+        world.at(start + seconds)
+        if any(managed.incident is not None for managed in world.node.runs.values()):
+            return True
+        world.play(a_step(int(seconds) + 1, when=start + seconds, run="job"))
+    return False
+
+
+HALTS = (
+    HaltSettings(),
+    HaltSettings(grace_ns=DurationNs(5 * NS_PER_S)),
+    HaltSettings(kill_grace_ns=DurationNs(90 * NS_PER_S)),
+)
+
+
+@pytest.mark.parametrize("halt", HALTS)
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("usd_per_hour", [3.6, 22, 180, 3_600])
+@pytest.mark.parametrize("scope", [None, "node", "day"])
+def test_a_cent_less_than_it_says_buys_no_minute(
+    scope: str | None, usd_per_hour: float, mode: Mode, halt: HaltSettings
+) -> None:
+    price = usd(usd_per_hour)
+
+    def under(ceiling_usd: float) -> World:
+        groups = [group(scope, ceiling_usd)] if scope is not None else []
+        world = launched_again(None if groups else ceiling_usd, *groups, price=price)
+        policy = replace(policy_of(None if groups else ceiling_usd), mode=mode, halt=halt)
+        world.node = replace(world.node, policies=PolicySet((policy,), "d"))
+        engine.reload(world.node, world.node.policies)
+        return world
+
+    told = told_ceiling(refused(under(usd_per_hour * SPENT_S / 3_600)))
+    assert refused(under(told)) is None
+    assert not is_halted_within(under(told), 59.999)
+    assert is_halted_within(under(round(told - 0.01, 2)), 60)
+
+
+def test_what_it_has_spent_is_what_the_ledger_has_and_this_start_is_told_beside_it() -> None:
+    world = launched_again(101)
+    world.boot += 20 * NS_PER_S
+    said = refused(world)
+    assert said is not None
+    assert "run:job has spent $101.00, this start costs $20.00 and its halt is reserved " in said
+
+
 def test_the_budget_goes_on_under_the_name_that_the_script_chose() -> None:
     said = refused(launched_again(50, trained="mine"))
     assert said is not None

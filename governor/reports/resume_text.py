@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from governor.core.base.units import MICROS_PER_USD, UsdMicros, format_usd, usd
+from governor.reports.lasting import lasting_need
 from governor.text.moments import Snapshot, none_is_left
 from governor.text.table import plain
 
@@ -158,10 +159,10 @@ def torn_text(checkpoint: Mapping[str, Any]) -> str | None:
 
 
 def resume_with(snapshot: Snapshot) -> str | None:
-    """After a halt by a ceiling or a gate: the same command under the same ceiling would be halted again. None else."""
+    """Where the same command would be halted again at once (by a ceiling, a gate, a goal, ...): what it needs."""
     reached = _reached(snapshot)
     if reached is None:
-        return _past_gate(snapshot)
+        return _past_gate(snapshot) or lasting_need(snapshot)
     known = f"{format_usd(reached.spent)} is spent, and {format_usd(reached.reserve)} stays reserved for a halt"
     higher = _higher_ceiling(snapshot)
     if higher is not None:

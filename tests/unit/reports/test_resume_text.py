@@ -135,8 +135,10 @@ def test_after_a_gate_with_another_ceiling_what_lets_it_pass_is_only_named() -> 
     assert resume_with(halted) == "a ceiling from $10.30 on, or a goal of 770,000 steps: else its gate halts it again"
     halted = gate_halt(command, would_fit=None)
     assert resume_with(halted) == "a ceiling from $10.30 on: else its gate halts it again"
-    halted = gate_halt(command, enough_usd_micros=None)
-    assert resume_with(halted) is None, "a plan is no option of the command"
+    halted = gate_halt(command, ceiling_usd_micros=None, enough_usd_micros=None)
+    assert resume_with(halted) == (
+        "a plan ([expected]) that allows for where it lands, or no gate: else its gate halts it again"
+    ), "a plan is no option of the command"
 
 
 def test_programs_find_the_raised_command_and_what_it_needs_beside_the_command_as_it_was() -> None:

@@ -394,13 +394,6 @@ def test_what_was_trained_meanwhile_is_training_where_the_attempt_goes_on() -> N
 def test_a_first_step_that_ends_after_the_verdict_has_no_start_from_there_on() -> None:
     """A micro-dollar a nanosecond. The verdict comes at 5, the first step ends at 8 and is told at 10."""
     split = SpendSplit()
-    split.count(
-        Seen(
-            10,
-            int,
-            first_step_at=MonoNs(8),
-            step_at=MonoNs(8),
-            halting_since=MonoNs(5),
-        )
-    )
+    told = MonoNs(8)
+    split.count(Seen(10, int, first_step_at=told, step_at=told, halting_since=MonoNs(5)))
     assert split.by_cause() == {SpentOn.START_UP: 5, SpentOn.HALT: 5}

@@ -13,6 +13,7 @@ from typing import Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, UsdMicros
 from governor.core.halt.state import HaltState
+from governor.core.money import steady
 from governor.core.money.token_price import TokenPrices
 from governor.core.money.waste import WASTE
 from governor.core.views.metrics import AlertCounts, BudgetReading, MetricsSnapshot, RunReading
@@ -285,8 +286,7 @@ METRICS: Final = (
     _run("costgov_run_window_burn_rate", "gauge",
          "Its price over what the ceiling has for a million tokens; at 1 the run lands exactly on its ceiling.",
          lambda run: run.last_pace.burn_rate if run.last_pace is not None else None),
-    _run("costgov_run_usd_per_mtok_steady", "gauge",
-         "While it trains: the median of the last 50 windows without a start and without tokens trained twice.",
+    _run("costgov_run_usd_per_mtok_steady", "gauge", steady.MEANING,
          lambda run: _usd(run.prices.steady)),
     _run("costgov_run_drift_ratio", "gauge", "As the window's, of the steady price.",
          lambda run: run.run_pace.drift_frac if run.run_pace is not None else None),

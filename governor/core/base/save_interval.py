@@ -25,7 +25,6 @@ class CheckpointEconomics:
     best_interval_s: float
     # Lost to saves, lost work and restarts, at the present interval.
     lost_share: float
-    best_lost_share: float
     # The saving of the best interval; None: the price is unknown.
     saved_usd_micros_per_hour: UsdMicros | None
 
@@ -67,7 +66,7 @@ def economics(
     now, best = (lost_share(one, save_s, mtbf_s, restart_s) for one in (interval_s, best_s))
     gained = max(0.0, now - best)
     saved = None if rate_usd_micros_per_hour is None else UsdMicros(int(rate_usd_micros_per_hour * gained))
-    return CheckpointEconomics(interval_s, save_s, best_s, now, best, saved)
+    return CheckpointEconomics(interval_s, save_s, best_s, now, saved)
 
 
 # The advice: how often a run saves and how long that takes, from its own steps, and what another interval would save.

@@ -11,11 +11,17 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
+from governor.core.money.forecast import RECENT_WINDOWS
 from governor.core.money.token_price import per_mtok
 from governor.core.money.token_windows import Window
 
 # Two windows have no middle. Then the sum of what lies between the starts of attempts speaks.
 WINDOWS_MIN: Final = 3
+# For a rule's variable and a metric alike.
+MEANING: Final = (
+    f"While it trains: of the last {RECENT_WINDOWS} windows, the median of those in which no attempt began and nothing "
+    f"was trained twice; with fewer than {WINDOWS_MIN} of these, of all of them without the starts of attempts."
+)
 
 
 @dataclass(slots=True)

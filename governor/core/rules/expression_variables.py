@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs, is_spend_known
+from governor.core.money import steady
 from governor.core.money.token_price import whole_micros
 from governor.core.runs.state import Run
 
@@ -121,8 +122,7 @@ VARIABLES: Final[Mapping[str, Variable]] = {
         lambda run, _at: _price(run.paid_tokens.useful(run.spend_usd_micros)),
     ),
     "usd_per_mtok_steady": Variable(
-        DOUBLE, "While it trains: the median of the last 50 windows, without starts and tokens trained twice.",
-        lambda run, _at: _price(run.paid_tokens.steady()),
+        DOUBLE, steady.MEANING, lambda run, _at: _price(run.paid_tokens.steady()),
     ),
     "gpu_busy_min": Variable(DOUBLE, "Of the least busy of its GPUs, 0 to 1.", _gpu_busy_min),
     "gpu_memory_max": Variable(DOUBLE, "Used part of the fullest of its GPUs, 0 to 1.", _gpu_memory_max),

@@ -24,7 +24,7 @@ from governor.core.events.inputs import Beat, Event, PhaseChange, Step
 from governor.core.money.forecast import total_ahead
 from governor.core.money.token_price import per_mtok
 from governor.core.rules.trigger import Key, Trigger, is_step_time
-from governor.core.rules.trigger_state import UNKEPT
+from governor.core.rules.trigger_state import ADDED, UNKEPT
 from governor.core.runs.intake import PAUSES, is_lead
 from governor.core.runs.state import Run
 
@@ -73,8 +73,9 @@ class _State:
     launch: int = 0  # What this attempt had cost at its first step.
     goal: int = 0
     unit: str = ""
-    left_tokens: int = 0  # To the goal, and from where its spend begins.
-    paid_tokens: int = 0
+    left_tokens: int = 0  # To the goal.
+    # From where its spend begins. An older journal has it under another name.
+    goal_tokens: int = field(default=0, metadata=ADDED)
     began_tokens: int | None = None  # The first total that was seen, without its step. Over all attempts.
     line: str = field(default="", metadata=UNKEPT)  # What a person is told. Not stored: it has been told.
     last: Step | None = field(default=None, metadata=UNKEPT)  # The lead rank's.
@@ -261,7 +262,7 @@ class Gate(Trigger):
         state.done, state.goal, state.unit = goal.done, goal.whole, goal.unit
         if goal.tokens is not None:
             began = paid.began_tokens if paid.began_tokens is not None else state.began_tokens or 0
-            state.left_tokens, state.paid_tokens = goal.tokens - (run.tokens_total or 0), goal.tokens - began
+            state.left_tokens, state.goal_tokens = goal.tokens - (run.tokens_total or 0), goal.tokens - began
         return None
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
@@ -280,7 +281,7 @@ class Gate(Trigger):
         if self._ceiling is not None:
             return self._ceiling - self._state.reserve
         if self._all_in is not None:
-            return self._all_in * self._state.paid_tokens // MTOK
+            return self._all_in * self._state.goal_tokens // MTOK
         return self._state.spent + (self._per_mtok or 0) * self._state.left_tokens // MTOK
 
     def _least(self, ceiling: UsdMicros) -> UsdMicros:
@@ -337,7 +338,7 @@ class Gate(Trigger):
         """The plan under which it passes."""
         state, is_all_in = self._state, self._all_in is not None
         usd_micros, tokens = (
-            (state.high, state.paid_tokens) if is_all_in else (state.high - state.spent, state.left_tokens)
+            (state.high, state.goal_tokens) if is_all_in else (state.high - state.spent, state.left_tokens)
         )
         price = per_mtok_text(math.ceil(per_mtok(usd_micros, max(1, tokens)) or 0))
         return f"a plan from {price} per 1M tokens on{', all-in' if is_all_in else ''}"

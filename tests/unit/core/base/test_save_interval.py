@@ -29,7 +29,7 @@ def test_saving_twice_as_often_as_is_best_costs_what_the_model_says() -> None:
     # By hand, with M = 86,400 s and e^(300/M) = 1.003478:
     #   t = 3,180 s: e^(3,240/M) - 1 = 0.038212, so 3,313 s for 3,180 s of work: 4.01 % lost.
     #   t = 1,590 s: e^(1,650/M) - 1 = 0.019281, so 1,671.6 s for 1,590 s of work: 4.88 % lost.
-    assert told.best_lost_share == pytest.approx(0.0401, abs=1e-4)
+    assert lost_share(told.best_interval_s, 60, 86_400, 300) == pytest.approx(0.0401, abs=1e-4)
     assert told.lost_share == pytest.approx(0.0488, abs=1e-4)
     assert told.saved_usd_micros_per_hour == pytest.approx(870_000, rel=0.01)  # 0.87 % of $100/h.
 

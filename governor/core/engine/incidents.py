@@ -12,10 +12,9 @@ from governor.core.engine.command.payers import payer_for
 from governor.core.engine.halt_plan import checkpoint_obstacle, plan_for
 from governor.core.engine.incident_json import incident_snapshot, stays_billed
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.metering import charge_until, count_split, hand_over, last_rate
+from governor.core.engine.metering import charge_until, charge_verdict, count_split, last_rate
 from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import token_prices
-from governor.core.engine.spent.marks import note_money
 from governor.core.events.checkpoints import CheckpointRead, CheckpointWeighed, LastGoodSeen
 from governor.core.events.effects import (
     Alarm,
@@ -55,12 +54,7 @@ def open_incident(
     """Begin the halt of a run. The caller has made sure that no halt is open and that this one is allowed."""
     run = managed.run
     in_vain = checkpoint_obstacle(managed, verdict, at)
-    # What comes from here on is the halt's: neither more nor less of it is waste, or spent since the verdict.
-    charge_until(node, at)
-    # A stand-in that is halted before any run spoke has spent the unallocated time.
-    hand_over(node, managed, at)
-    note_money(node, managed, at)
-    count_split(node, managed)
+    charge_verdict(node, managed, at)
     incident_id, _ = node.next_incident_id(run.run, managed.history.incidents_total)  # `number_of` reads it back.
     plan = plan_for(node, managed, verdict, at, in_vain=in_vain is not None)
     wall = node.wall(at)
@@ -112,7 +106,8 @@ def open_incident(
     longest = run.save_longest_ns
     fact = table.verdict_fact(plan, DurationNs(longest) if longest is not None else None)
     looks = [*ask_while_it_runs(node, incident), *saved_checkpoint.find_last_good(managed, at)]
-    return [node_journal.persist(node, at, managed), *feed(node, managed, fact, at), *looks]
+    # The letters do not wait for what the run has spent.
+    return [*feed(node, managed, fact, at), *looks, node_journal.persist(node, at, managed)]
 
 
 def ask_while_it_runs(node: Node, incident: Incident) -> list[Effect]:
@@ -186,9 +181,8 @@ def feed(node: Node, managed: ManagedRun, fact: Fact, at: MonoNs) -> list[Effect
     if incident.halt.stage is not before.stage:
         data = {"from": before.stage.name, "to": incident.stage_name, "fact": fact.name}
         effects.insert(0, Record("transition", incident.run, incident.incident_id, data, durable=True))
-    # An incident has no spend that its run's row does not have.
-    spent = [node_journal.persist(node, at, managed)] if is_closing else []
-    return [*spent, persist_incident(node, managed), *effects, *ordered]
+    row = [node_journal.persist(node, at, managed)] if is_closing else []  # With what the incident says it has spent.
+    return [*row, persist_incident(node, managed), *effects, *ordered]
 
 
 def _not_ended(managed: ManagedRun, page: Page) -> Alarm:

@@ -213,6 +213,17 @@ def hand_over(node: Node, managed: ManagedRun, at: MonoNs, *, begins: bool = Fal
     note_money(node, managed, at)  # Else its first step had spent none of that, and the second all.
 
 
+def charge_verdict(node: Node, managed: ManagedRun, at: MonoNs) -> None:
+    """Charge the run up to its verdict. What comes after that is the halt's: its waste is what it spends from here on.
+
+    A stand-in that is halted before any run spoke has spent the unallocated time.
+    """
+    charge_until(node, at)
+    hand_over(node, managed, at)
+    note_money(node, managed, at)
+    count_split(node, managed)
+
+
 def take_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
     """Charge to the first run of the command's own user what other users' below the command were charged before it.
 

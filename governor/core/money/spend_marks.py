@@ -14,7 +14,8 @@ from governor.core.base.units import NS_PER_HOUR, BootNs, MonoNs, UsdMicros
 
 # Sixteen seconds of ticks. A rank's batch needs two.
 RECENT_MAX: Final = 64
-# Of what is older, marks from which the spend went on at another rate. A log's buffer may be minutes old.
+# Of what is older, marks from which the spend went on at another rate. A log's buffer may be minutes old. Of more, those
+# that follow soonest become one: whoever joins and leaves all the time pushes out nobody's older marks.
 TURNS_MAX: Final = 64
 
 
@@ -50,6 +51,19 @@ class Mark(NamedTuple):
         grown = self.usd_micros_per_hour * (later.charged_to - self.charged_to) // NS_PER_HOUR
         return abs(self.usd_micros + grown - later.usd_micros) <= 1
 
+    def merges(self, middle: Mark, end: Mark) -> bool:
+        """Whether the three differ in their spend and rate alone."""
+        goes_on = self.charged_to < end.charged_to and self.usd_micros <= end.usd_micros
+        return goes_on and self._kind() == middle._kind() == end._kind()
+
+    def towards(self, end: Mark) -> Mark:
+        """This one at the mean rate until another."""
+        took_ns = end.charged_to - self.charged_to
+        return self._replace(usd_micros_per_hour=(end.usd_micros - self.usd_micros) * NS_PER_HOUR // took_ns)
+
+    def _kind(self) -> tuple[int, bool, int]:
+        return self.boot_offset_ns, self.is_priced, self.unpriced_ns
+
 
 class Last(NamedTuple):
     """The step that was valued last."""
@@ -65,7 +79,7 @@ class Marks:
 
     def __init__(self) -> None:
         self._marks: deque[Mark] = deque()
-        self._turns: deque[Mark] = deque(maxlen=TURNS_MAX)  # All before the marks.
+        self._turns: list[Mark] = []  # All before the marks.
 
     def note(self, mark: Mark) -> None:
         """Note the run's money as it is from this moment on."""
@@ -77,6 +91,19 @@ class Marks:
             oldest = marks.popleft()
             if not self._turns or not self._turns[-1].leads_to(oldest):
                 self._turns.append(oldest)
+                if len(self._turns) > TURNS_MAX:
+                    self._merge()
+
+    def _merge(self) -> None:
+        """Make one of two marks, at the mean rate of their time. Where none can be, the oldest is dropped."""
+        turns = self._turns
+        found = [place for place in range(len(turns) - 2) if turns[place].merges(turns[place + 1], turns[place + 2])]
+        if not found:
+            del turns[0]
+            return
+        place = min(found, key=lambda one: turns[one + 2].since - turns[one].since)
+        turns[place] = turns[place].towards(turns[place + 2])
+        del turns[place + 1]
 
     def forget(self) -> None:
         """What it had spent is another's now."""

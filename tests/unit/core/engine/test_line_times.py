@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget, Policy
 from governor.core.base.units import MTOK, NS_PER_S, MonoNs, UsdMicros
-from governor.core.events.inputs import TrainerExited
+from governor.core.events.inputs import Disconnected, TrainerExited
 from governor.core.events.machine import PriceRead
 from governor.core.events.streams import StreamOpened
 from governor.core.money.token_windows import Window
@@ -192,3 +193,24 @@ def test_a_replay_has_the_speed_that_the_daemon_had(clock: Callable[[float], obj
     live, again = daemon.runs["log"].run, replay._judges[0].node.runs["log"].run
     assert (live.tokens_per_s, live.step_times.median()) == (again.tokens_per_s, again.step_times.median())
     assert live.tokens_per_s == pytest.approx(400_000, rel=0.05)
+
+
+def test_who_joins_and_leaves_all_the_time_pushes_out_no_price_of_an_older_line() -> None:
+    """Lines of a minute are read after two more in which another user's run comes and goes 200 times.
+
+    The machine is the log's alone until 60 s. Then it pays for half of every other quarter second: three quarters.
+    """
+    log = Log()
+    log.flush(10, [epoch(10)])
+    until(log.world, 60)
+    for number in range(200):
+        guest = peer(9_000 + number, 2_000)
+        log.world.hear(run="guest", attempt=f"a{number}", peer=guest, connection=ConnectionId(100 + number))
+        until(log.world, 60.25 + number / 2)
+        log.world.play(Disconnected(MonoNs(log.world.mono), ConnectionId(100 + number)))
+        log.world.play(TrainerExited(MonoNs(log.world.mono), "guest", 0))
+        until(log.world, 60.5 + number / 2)
+    log.flush(160, [epoch(second) for second in range(20, 170, 10)])
+    assert log.paid[1:6] == [(10, CENT)] * 5
+    assert [usd for _, usd in log.paid[6:]] == pytest.approx([CENT * 3 // 4] * 10, rel=0.01)
+    assert sum(usd for _, usd in log.paid) == pytest.approx(log.world.node.ledger.spend("log"), abs=2)

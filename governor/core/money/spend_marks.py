@@ -14,7 +14,7 @@ from governor.core.base.units import NS_PER_HOUR, BootNs, MonoNs, UsdMicros
 
 # Sixteen seconds of ticks. A rank's batch needs two.
 RECENT_MAX: Final = 64
-# Of what is older, marks from which the spend went on at another rate. A log's buffer may be minutes old. Of more, those
+# Of what is older, marks from which the spend went on at another rate. A log may be read minutes later. Of more, those
 # that follow soonest become one: whoever joins and leaves all the time pushes out nobody's older marks.
 TURNS_MAX: Final = 64
 

@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from governor.core.base.units import MICROS_PER_USD, UsdMicros, format_usd, usd
-from governor.reports.lasting import lasting_need
+from governor.core.base.units import MICROS_PER_USD, NS_PER_S, UsdMicros, format_duration, format_usd, usd
+from governor.core.rules.triggers.budget import TOKENS_REACHED
+from governor.core.rules.triggers.gate import ABOVE
 from governor.text.moments import Snapshot, none_is_left
 from governor.text.table import plain
 
@@ -21,6 +22,8 @@ BEGINS_ANEW: Final = (
     "and begins at step 0 unless it loads this itself"
 )
 _NONE_KNOWN: Final = "none known"
+# Variables of expressions that begin no new count with an attempt.
+_LASTING: Final = frozenset({"age_s", "spend_usd", "step", "tokens", "usd_per_mtok_all_in", "usd_per_mtok_useful"})
 
 
 def resume_command(snapshot: Snapshot) -> str | None:
@@ -162,7 +165,7 @@ def resume_with(snapshot: Snapshot) -> str | None:
     """Where the same command would be halted again at once (by a ceiling, a gate, a goal, ...): what it needs."""
     reached = _reached(snapshot)
     if reached is None:
-        return _past_gate(snapshot) or lasting_need(snapshot)
+        return _past_gate(snapshot) or _lasting_need(snapshot)
     known = f"{format_usd(reached.spent)} is spent, and {format_usd(reached.reserve)} stays reserved for a halt"
     higher = _higher_ceiling(snapshot)
     if higher is not None:
@@ -188,6 +191,40 @@ def _past_gate(snapshot: Snapshot) -> str | None:
         f"{told}. The command has {_amount(higher)} in place of {_amount(gate.ceiling)}: that and what was reserved "
         "for this halt, rounded up"
     )
+
+
+def _lasting_need(snapshot: Snapshot) -> str | None:
+    """What the next attempt would be halted for as well. None: an attempt leaves that behind."""
+    trigger, reason, evidence = snapshot.get("trigger"), snapshot.get("reason"), snapshot.get("evidence") or {}
+    match trigger, reason:
+        case "budget", _ if reason == TOKENS_REACHED:
+            return _goal(evidence)
+        case "gate", _ if reason == ABOVE and evidence.get("ceiling_usd_micros") is None:
+            return "a plan ([expected]) that allows for where it lands, or no gate: else its gate halts it again"
+        case "runtime", "run_overdue":
+            return _age(evidence)
+        case "restart_loop", _:
+            return (
+                "another --name, or a wait until its attempts are older than `within` of the rule: it would be one "
+                "more without progress, and be halted as it begins"
+            )
+        case "expression", _ if evidence and _LASTING.issuperset(evidence.keys() - {"resume_with"}):
+            figures = ", ".join(f"{name} {plain(str(evidence[name]))}" for name in evidence if name != "resume_with")
+            return f"a rule that allows for {figures}: an attempt begins with these, and would be halted again"
+    return None
+
+
+def _goal(evidence: Mapping[str, Any]) -> str | None:
+    trained = [count for count in (evidence.get("tokens_total"), evidence.get("tokens")) if isinstance(count, int)]
+    if not trained:
+        return None
+    return f"a goal above {max(trained):,} tokens ([budget] tokens): it has trained these, and would be halted again"
+
+
+def _age(evidence: Mapping[str, Any]) -> str:
+    age_s = evidence.get("age_s")
+    known = f" than {format_duration(round(age_s * NS_PER_S))}" if isinstance(age_s, (int, float)) else ""
+    return f"a longer `run` of the rule{known}, or another --name: its age goes on from there, and would halt it again"
 
 
 class _Gate(NamedTuple):

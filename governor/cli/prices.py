@@ -51,6 +51,7 @@ def prices(
     """
     from governor.core.base.units import NS_PER_DAY
     from governor.core.money.prices import STALE_AFTER_DAYS, Day
+    from governor.text.table import plain
     from governor.wire.price_table import PriceTableError, built_in, select
 
     today = Day(time.time_ns() // NS_PER_DAY)
@@ -59,6 +60,8 @@ def prices(
     except PriceTableError as error:
         raise Failed(str(error)) from error
     rows = list(select(table, provider, instance))
+    if provider is not None and not any(select(table, provider, None)):
+        raise click.BadParameter(_unknown(provider, table), param_hint="'--provider'")
     chosen = None if only_table else _chosen(config, today)
     if as_json:
         machine = chosen.document() if chosen is not None else None
@@ -71,8 +74,21 @@ def prices(
         _print_chosen(chosen)
     sys.stdout.write(_render(rows, table, today, screen_of(sys.stdout)))
     if not rows:
-        known = ", ".join(sorted({row.provider for row in table.rows}, key=str.casefold))
-        click.echo(f"no row is of that kind; providers: {known}")
+        of = f" of {provider}" if provider is not None else ""
+        click.echo(f'no row{of} has "{plain(instance or "")}" in its instance type or GPU')
+
+
+def _unknown(provider: str, table: PriceTable) -> str:
+    """What to write in place of a provider that no row has."""
+    import difflib
+
+    from governor.text.table import plain
+
+    known = sorted({row.provider for row in table.rows}, key=str.casefold)
+    said = {name.casefold(): name for name in known}
+    near = [said[name] for name in difflib.get_close_matches(provider.casefold(), said, 3)]
+    meant = f"did you mean {' or '.join(near)}? The" if near else "the"
+    return f'the table has no provider "{plain(provider)}"; {meant} providers: {", ".join(known)}'
 
 
 def _chosen(config: Path | None, today: Day) -> Chosen:

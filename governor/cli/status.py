@@ -55,7 +55,8 @@ def status(run: str | None, watch: bool, control: str | None, as_json: bool) -> 
     """Show every run: progress, dollars, $ per 1M tokens, runway, what rules say, and what a halt would do.
 
     Every governor that answers is asked: the service, and each `costgov run`. With RUN, only what watches that one is
-    shown; of a `costgov run` that is over, how it ended, and what of it still runs: exit code 3 then.
+    shown; of a `costgov run` that is over, how it ended: exit code 0, or 3 if some of its processes still run or hold
+    its launch.lock. Of a run that nobody knows it is 5 where a governor answers, and 3 where none does.
 
     \b
     costgov status --watch     again every second, until Ctrl-C

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from governor.core.base.policy import HALTS_PER_DAY_MAX, Budget, Expected, HaltSettings, Mode, Policy, PolicySet, Rule
-from governor.core.base.units import MTOK, DurationNs, UsdMicros, format_usd, usd
+from governor.core.base.units import AMOUNT_CHARS_MAX, MTOK, DurationNs, UsdMicros, format_usd, usd, why_no_amount
 from governor.core.rules.trigger import Key
 from governor.policies.keys import (
     BUDGET_KEYS,
@@ -103,7 +103,10 @@ def _dollars(reader: Reader, path: KeyPath, value: object) -> UsdMicros | None:
     try:
         return usd(value)
     except ValueError as error:
-        reader.fail(path, str(error) if isinstance(value, str) else f"{value!r:.40} is not an amount in dollars")
+        told = (
+            str(error) if isinstance(value, str) else f"{value!r:.40} {why_no_amount(repr(value)[:AMOUNT_CHARS_MAX])}"
+        )
+        reader.fail(path, told)
     return None
 
 

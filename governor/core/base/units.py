@@ -94,7 +94,8 @@ def usd(amount: float | int | str) -> UsdMicros:
     """Convert dollars to micro-dollars; text as `read_amount` reads it. ValueError when negative or not a number."""
     # Compared before the conversion: a config file may have an integer that no float can hold.
     if (isinstance(amount, int) and amount >= 10**12) or not 0 <= (value := _plain(amount)) < 1e12:
-        raise ValueError(f'"{str(amount)[:40]}" is not an amount in dollars')  # More than a trillion is a typo.
+        text = str(amount)[:AMOUNT_CHARS_MAX]  # More than a trillion is a typo.
+        raise ValueError(f'"{text}" {why_no_amount(text)}')
     return UsdMicros(round(value * MICROS_PER_USD))
 
 
@@ -111,7 +112,7 @@ def read_amount(text: str) -> str:
     plain = text.strip()
     found = re.fullmatch(AMOUNT, plain) if len(plain) <= AMOUNT_CHARS_MAX else None
     if found is None:
-        raise ValueError(f'"{text[:AMOUNT_CHARS_MAX]}" {_why_no_amount(plain[:AMOUNT_CHARS_MAX])}')
+        raise ValueError(f'"{text[:AMOUNT_CHARS_MAX]}" {why_no_amount(plain[:AMOUNT_CHARS_MAX])}')
     return found[1].replace(",", "")
 
 
@@ -120,13 +121,20 @@ def names_other_money(text: str) -> bool:
     return _OTHER_MONEY.search(text.upper()) is not None
 
 
-def _why_no_amount(text: str) -> str:
+def why_no_amount(text: str) -> str:
+    """What to write instead, in one line that goes on behind the text."""
     if _OTHER_MONEY.search(text):
         return "is in another currency; all amounts are US dollars"
     if "," in text:
         return "is not an amount in dollars; write 12.50 with a point, and 1,250 with a comma before each three digits"
     if re.search(r"[0-9]\s*(\$|USD|dollars?)?\s*(/|(per|an?|each)\b|h(ou)?r?s?$)", text, re.IGNORECASE):
         return "is not an amount in dollars; leave the unit out, as in 22.50"
+    if re.search(r"[0-9]\s*(¢|c|ct|cents?)$", text, re.IGNORECASE):
+        return "is not an amount in dollars; write cents as 0.22"
+    if re.search(r"[0-9]\s*(k|m|b|t|thousand|million|billion)\s*(\$|USD|dollars?)?$", text, re.IGNORECASE):
+        return "is not an amount in dollars; write it out, as 10,000"
+    if re.match(r"\(?-\s*\$?[0-9.]|\$\s*-", text):
+        return "is not an amount in dollars; write it without a sign: none is below 0"
     return "is not an amount in dollars; write for example 300 or 22.50"
 
 

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
+from governor.cli.common import ExitCode
 from governor.cli.prices import prices
 from governor.wire.price_table import built_in
 
@@ -41,9 +43,18 @@ def test_rows_are_chosen_by_provider_and_type() -> None:
     assert "$55.04" in text
     assert "$25.75" in text
     assert "2026-11-09" in text
-    nothing = run("--table", "--provider", "nobody")
-    assert "no row is of that kind; providers: " in nothing
-    assert "AWS" in nothing
+    nothing = run("--table", "--provider", "aws", "--instance", "nosuch")
+    assert f"0 of {len(built_in().rows)} rows" in nothing
+    assert 'no row of aws has "nosuch" in its instance type or GPU' in nothing
+
+
+@pytest.mark.parametrize(("name", "near"), [("azur", "did you mean Azure? "), ("nobody", "; the providers: AWS, ")])
+@pytest.mark.parametrize("form", ["--table", "--json"])
+def test_a_provider_that_no_row_has_is_refused_with_those_that_are_near(form: str, name: str, near: str) -> None:
+    result = CliRunner().invoke(prices, (form, "--provider", name))
+    assert result.exit_code == ExitCode.USAGE
+    assert f'the table has no provider "{name}"' in result.output
+    assert near in result.output
 
 
 def test_what_is_stale_is_counted_and_marked_and_where_it_was_read_is_told() -> None:

@@ -123,6 +123,20 @@ def test_a_unit_is_told(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("amount", "told"),
+    [
+        *((text, "write cents as 0.22") for text in ("22 cents", "22c", "22 \N{CENT SIGN}", "1 cent")),
+        *((text, "write it out, as 10,000") for text in ("10k", "$1.5M", "2 million", "3B USD")),
+        *((amount, "write it without a sign") for amount in ("-5", "$-5", "-$5", -5, -0.5)),
+        *((amount, "write for example 300 or 22.50") for amount in ("nan", float("nan"), float("inf"), "much")),
+    ],
+)
+def test_what_to_write_is_told(amount: str | float, told: str) -> None:
+    with pytest.raises(ValueError, match=f'^"[^"]*" is not an amount in dollars[;:] {told}'):
+        usd(amount)
+
+
+@pytest.mark.parametrize(
     "text", ["\N{ARABIC-INDIC DIGIT THREE}", "1_000", "US5", "US 5", "US", "10k", "-5", "", "$", "1" * 41, "$" * 10**6]
 )
 def test_what_no_one_reads_alike_is_no_amount(text: str) -> None:

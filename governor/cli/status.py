@@ -23,6 +23,7 @@ from governor.cli.common import (
     refuse,
     remark,
     show_drawn,
+    show_text,
     sockets,
     tell_left_out,
     told_of,
@@ -134,7 +135,8 @@ def _told_ended(run: str | None, error: Failed, *, as_json: bool) -> bool:
         print_json({"governor": None, "runs": told.runs, "living": told.living} | held)
     else:
         remark("no governor watches it any more; from its journal:")
-        click.echo("\n".join(told.lines))
+        for line in told.lines:  # One with a command in it is there to be copied.
+            click.echo(line) if "`" in line else show_text(line)
     if told.living or held:
         raise Failed(f"{plain(run)} runs without a governor", ExitCode.NO_GOVERNOR)
     return True

@@ -110,3 +110,16 @@ def test_the_live_line_stays_on_one_line_of_the_terminal(environ: dict[str, str]
     assert drawn
     assert all(width(without_colour(line)) < COLUMNS for line in drawn)
     assert "\x1b[1;33mcostgov:\x1b[0m no --policy given" in shown
+
+
+def test_how_a_run_ended_is_wrapped_too(environ: dict[str, str], short_tmp: Path) -> None:
+    """From its journal, in the directory where `costgov run` leaves it by itself."""
+    plain = {name: value for name, value in environ.items() if not name.startswith("COSTGOV_")}
+    plain |= {"XDG_STATE_HOME": f"{short_tmp}/state", "XDG_RUNTIME_DIR": f"{short_tmp}/run"}
+    (short_tmp / "run").mkdir(mode=0o700)
+    ran = [COSTGOV, "run", "--price", "22", "--name", LONG, "--", "sh", "-c", "exit 3"]
+    assert subprocess.run(ran, env=plain, capture_output=True, timeout=BOUND_S).returncode == 3
+    shown = without_colour(on_a_terminal(plain, "status", LONG)).splitlines()
+    told = next(place for place, line in enumerate(shown) if line.startswith(f"{LONG}: ended with exit code 3"))
+    assert shown[told + 1].startswith("  ")
+    assert max(map(width, shown)) <= COLUMNS

@@ -38,10 +38,12 @@ _DOLLARS = {
     "hours": "hours",
     "tokens/s": "tokens_per_s",
     "unpriced": "unpriced_s",
-    **{f"wasted {cause}": f"wasted_{cause}_usd" for cause in CAUSES},
+    "drift_stage": "drift_stage_frac",
+    "drift_all_in": "drift_all_in_frac",
 }
-_PERCENTS = {"drift_stage": "drift_percent", "drift_all_in": "drift_all_in_percent", "used": "used_percent"}
-_COUNTS = {"tokens": "tokens", "tokens wasted": "wasted_tokens"}
+_CAUSE = "wasted_usd_by_cause"
+_PERCENTS = {"used": "used_percent"}
+_COUNTS = {"tokens": "tokens", "tokens wasted": "tokens_wasted"}
 _COLUMNS = {
     "spend": "ACTUAL",
     "expected": "EXPECTED",
@@ -69,10 +71,11 @@ def told_by_commands(world: World) -> Iterator[Told]:
         yield from _cost(env)
         [stage] = json.loads(_called(env, "cost", "stages", "--run", "llama", "--json"))["stages"]
         yield from _stage("cost stages --json", stage)
-        yield Told("cost stages --json", "drift_stage", micros(stage["drift_stage_frac"]))
-        yield Told("cost stages --json", "drift_all_in", micros(stage["drift_all_in_frac"]))
+        causes = (stage[_CAUSE] or {}).items()
+        yield from (amount("cost stages --json", f"wasted {cause}", str(usd or "")) for cause, usd in causes)
         [row] = csv.DictReader(_called(env, "cost", "stages", "--run", "llama", "--csv").splitlines())
         yield from _stage("cost stages --csv", row)
+        yield from (amount("cost stages --csv", f"wasted {c}", row[f"{_CAUSE}.{c}"]) for c in CAUSES)
         yield from _table(_called(env, "cost", "stages", "--run", "llama"))
         yield from _markdown(_called(env, "cost", "stages", "--run", "llama", "--md"))
         if not world.node.runs["llama"].run.alive:

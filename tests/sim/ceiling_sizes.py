@@ -126,8 +126,9 @@ for each cell, with 20 to 100 windows to come (the tokens are those at the ceili
 {shapes}
 ```
 
-- *Regular saves* are told from chance by three heavy windows. From then on the interval is about 1 % wide. With two of
-  them it is far too wide and holds all runs; before the first one nobody knows of them, and most land above it.
+- *Regular saves* are told from chance by three heavy windows. From then on the interval reaches 1 to 2 % to each
+  side. With two of them it is far too wide and holds all runs; before the first one nobody knows of them, and most
+  land above it.
 - *A trend* that stands out of how windows vary leads from one end of the interval to the other: it may have ended, or
   goes on. One that does not (few windows, or 5 % in all) is not seen, and the run lands beside its interval.
 - *Heavy windows by chance* (restarts, a slow disk) are held nearly as often as promised where a few of them have come.

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from governor.core.base.findings import Finding, Reading
 from governor.core.base.policy import PolicySet
-from governor.core.base.units import MonoNs, UsdMicros, format_duration
+from governor.core.base.units import NS_PER_MS, MonoNs, UsdMicros, format_duration
 from governor.core.engine import (
     alarms,
     budgeting,
@@ -96,8 +96,18 @@ def reload(node: Node, policies: PolicySet) -> list[Effect]:
     return [Record("policy", None, None, {"digest": policies.digest, "names": [p.name for p in policies.policies]})]
 
 
+# Between two reads of a clock a busy machine may let so much pass. A shorter sleep of the machine is no sleep.
+READ_LATE_MAX_NS: Final = 10 * NS_PER_MS
+
+
+def _boot_offset(before: int | None, tick: Tick) -> int:
+    """Boot clock minus monotonic. It is the same while the machine is awake: the larger one was read later."""
+    now = tick.boot - tick.at
+    return before if before is not None and 0 <= now - before < READ_LATE_MAX_NS else now
+
+
 def _on_tick(node: Node, tick: Tick) -> list[Effect]:
-    node.wall_offset_ns, node.boot_offset_ns = tick.wall - tick.at, tick.boot - tick.at
+    node.wall_offset_ns, node.boot_offset_ns = tick.wall - tick.at, _boot_offset(node.boot_offset_ns, tick)
     holders = node.holders()
     metering.meter(node, tick, holders)
     for managed in node.runs.values():

@@ -12,10 +12,11 @@ from governor.cli.ended import _money
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs, UsdMicros, WallNs, usd
-from governor.core.engine.node import Node
+from governor.core.engine.node import Node, make_past
 from governor.core.engine.node_journal import persist, run_snapshot
 from governor.core.events.inputs import CommandLaunched, Disconnected, LaunchersSeen, TrainerExited
 from governor.core.events.machine import PriceRead
+from governor.core.money.token_windows import TokenMeter
 from governor.core.rules.expression_variables import VARIABLES
 from governor.core.views.status import run_status
 from tests.hand_table.views import metrics_of
@@ -188,6 +189,28 @@ def test_the_journals_steady_price_stands_until_a_window_closes() -> None:
         play.train("own", seconds=3)
     assert play.all_in_rules("own")[3] == 3.0
     play.agree()
+
+
+def test_a_run_that_comes_back_has_the_prices_that_it_had() -> None:
+    """Four steps of a second, and one more that it pays for as the command's run."""
+    play = Play()
+    play.begin()
+    for _ in range(4):
+        play.train("own")
+    play.leave("own")
+    play.wait()
+    node = play.world.node
+    make_past(node, node.runs["own"])
+    play.speak("own")
+    play.world.tick()
+    assert play.all_in_rules("own") == (1.0, 1.25, 1.25, 1.0)
+    play.agree()
+
+
+def test_what_was_spent_before_its_tokens_is_in_no_price_of_an_ended_run() -> None:
+    meter = TokenMeter(progress_tokens=MILLION, wasted_tokens=MILLION).snapshot()
+    ended = _money({"spend_usd_micros": 7 * MILLION, "paid_before_usd_micros": 3 * MILLION, "tokens": meter})
+    assert (ended["usd_per_mtok_all_in"], ended["usd_per_mtok_useful"]) == (2.0, 4.0)
 
 
 @pytest.mark.parametrize("priced", [True, False])

@@ -36,7 +36,7 @@ from governor.policies.reader import PolicyText
     epilog=OF_THE_COMMANDS,
 )
 def policy() -> None:
-    """Look at policies. They are read from /etc/costgov/policies.d/*.toml, or given with --policy.
+    """Look at policies. They are read from /etc/costgov/policies.d/*.toml, or named: a file, a directory.
 
     \b
     costgov policy check my.toml     what is wrong with it, or what it would do

@@ -330,6 +330,7 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
             effects.append(unreadable("incident", str(snapshot.get("incident_id")), error))
             continue
         managed.enter_halt(incident)
+        incident.lower_verdict_spend(node.ledger.spend(incident.run))
         # A run is persisted every few seconds, so its count may be older than this incident. No number is given twice.
         node.note_number(incident.run, number_of(incident.incident_id))
         managed.history.incidents_total = max(managed.history.incidents_total, number_of(incident.incident_id))

@@ -207,6 +207,10 @@ class Incident:
         self.given_up = word
         self.close(wall)
 
+    def lower_verdict_spend(self, usd_micros: int) -> None:
+        """Set what was spent at the verdict to what is known of it: the run's row was to be kept after this one."""
+        self.spend_at_verdict_usd_micros = min(self.spend_at_verdict_usd_micros, usd_micros)
+
     def set_spend(
         self, usd_micros: int, prices: TokenPrices = TokenPrices(), wasted: Mapping[str, int] | None = None
     ) -> None:

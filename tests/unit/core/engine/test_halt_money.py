@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from governor.core.base.units import NS_PER_S, MonoNs, WallNs
+from governor.core.engine import step as engine
 from governor.core.engine.incidents import persist_incident
 from governor.core.engine.resume import restore_incidents
+from governor.core.events.effects import PersistIncident
 from governor.core.events.inputs import OperatorHalt, ProcessesSeen, TrainerExited
 from governor.core.halt.incident import Incident
 from governor.text.incident_money import spent_text
@@ -103,6 +105,24 @@ def test_over_a_restart_of_the_governor_amid_the_halt() -> None:
     until(world, 9)
     assert (since_verdict(world), wasted(world)["halt"]) == (3_600, 3_600)
     assert world.charged("llama") == 4_030 + 3_600
+
+
+def test_a_governor_that_is_killed_before_it_has_kept_the_runs_own_row() -> None:
+    """The row of the incident comes first, 30 ms after the row that the run has. The governor is away for 2 s."""
+    world = trained()
+    world.pass_time("run", 30 * MS)
+    halted = engine.step(world.node, OperatorHalt(MonoNs(world.mono), "llama", uid=0, reason="enough"))
+    kept = next(dict(effect.snapshot) for effect in halted if isinstance(effect, PersistIncident))
+    world.pass_time("run", 2_000 * MS)
+    world.restart()
+    restore_incidents(world.node, [kept], MonoNs(world.mono), WallNs(world.boot + world.wall_offset))
+    incident = world.node.runs["llama"].incident
+    assert incident is not None
+    gone(world, incident)
+    until(world, 9)
+    kept = dict(persist_incident(world.node, world.node.runs["llama"]).snapshot)
+    assert since_verdict(world) == 0, "nobody knows whose the time was"
+    assert "nothing was charged since the verdict" in spent_text(kept)
 
 
 def test_a_run_that_its_launcher_starts_anew_amid_the_halt_is_halted_longer() -> None:

@@ -152,7 +152,7 @@ def figure_alarms(managed: ManagedRun, step: Step) -> list[Effect]:
 def held_alarms(managed: ManagedRun) -> list[Effect]:
     """Report at the end of an attempt which tokens of its last step are counted nowhere."""
     run = managed.run
-    lost = run.belief.let_go(run.tokens_total)
+    lost = run.belief.let_go(run.tokens_total, run.trained_count.offset)
     return [] if lost is None else [Alarm("figure_refused", run.run, f"run {run.run}: {lost}")]
 
 

@@ -313,10 +313,10 @@ def settle(node: Node, at: MonoNs) -> list[Effect]:
 # --- tokens: the clock of money ------------------------------------------------------------------------------
 
 
-def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs, *, skips: bool = False) -> None:
+def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> None:
     """Charge the step's tokens to the window of its own time. One that closes is persisted together with the meter.
 
-    `ended`: see own_time. `skips`: its total goes on from a higher one, and the meter has skipped that.
+    `ended`: see own_time.
     """
     run = managed.run
     trained_now = (step.tokens or 0) + (step.held.tokens if step.held is not None else 0)
@@ -327,7 +327,7 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs, *, 
         if began == run.attempt_at and step.attempt_step <= counted and step.step <= newest:
             return  # Reported twice or late: counted already.
         is_anew = run.trains_again and began != run.attempt_at and step.attempt_step == step.step
-        if is_anew and not skips and managed.history.meter:
+        if is_anew and managed.history.meter:
             managed.history.meter.begin_training()  # One that has loaded a checkpoint goes on from its totals.
         managed.money.metered = run.attempt_at, step.attempt_step, step.step
     meter = managed.history.meter

@@ -47,7 +47,9 @@ def node_snapshot(node: Node) -> Mapping[str, Any]:
 
 
 def _belief(run: Run) -> dict[str, Any]:
+    count = run.trained_count.row()
     return {
+        **({"trained_count": count} if count is not None else {}),
         **({"largest_step": run.belief.largest} if run.belief.largest else {}),
         **({"tokens_beyond": True} if run.belief.is_beyond else {}),
     }
@@ -119,7 +121,7 @@ def _prices_row(managed: ManagedRun) -> Mapping[str, Any]:
     """For whoever looks at the run after its end: the windows that these are of are not kept."""
     prices = token_prices(managed)
     unpriced = {"unpriced_ns": prices.unpriced_ns} if prices.unpriced_ns else {}
-    return {"usd_micros_per_mtok": prices.last, "usd_micros_per_mtok_steady": prices.steady, **unpriced}
+    return {"usd_micros_per_mtok_steady": prices.steady, **unpriced}
 
 
 def _one_offs_row(managed: ManagedRun) -> Mapping[str, Any]:

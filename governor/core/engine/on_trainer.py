@@ -211,15 +211,12 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     intake.note_frame_wall(run, event.at + node.wall_offset_ns)
     is_dated = rank is None and event.written is not None
     counted = intake.apply_step(run, rank, event, line_ended(node, managed, event) if is_dated else None)
-    skipped = run.take_skipped() if run.skipped_tokens else 0
-    if skipped and managed.history.meter is not None:
-        managed.history.meter.skip(skipped)
     if counted is not None and run.tokens_total is not None:
         ended = run.step_ended_at
         if counted is not event and (lead := run.ranks.get(counted.rank)) is not None:  # It has waited for other ranks.
             ended = own_time.of_frame(lead, counted, run.attempt_at)
         assert ended is not None, "it is of a step"
-        meter_tokens(node, managed, counted, ended, skips=skipped > 0)
+        meter_tokens(node, managed, counted, ended)
     belief = run.belief
     told = alarms.figure_alarms(managed, event) if event.left_out is not None or belief.news is not None else []
     if belief.held is not None and belief.held.step == event.step:

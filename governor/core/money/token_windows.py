@@ -208,13 +208,6 @@ class TokenMeter:
         """Another training begins, whose totals go on from all progress so far: it repeats nothing."""
         self.earlier_tokens = self.last_total = self.progress_tokens
 
-    def skip(self, tokens: int) -> None:
-        """The totals go on from higher ones, that were not trained here: it counts on as if they had always been so."""
-        self.began_tokens += tokens
-        self.from_tokens += tokens
-        self.last_total += tokens
-        self.progress_tokens += tokens
-
     def begin_earlier(self, tokens: int) -> None:
         """Count tokens before the first step's end: it had them itself. Of the first window only, with its start."""
         self.began_tokens -= tokens

@@ -49,6 +49,8 @@ class Belief:
         if last is None:
             self._learn(told.tokens or 0, 1)
             return AS_TOLD
+        if held is not None and held.total > last[1] and (found := self._goes_on(told, held, last)) is not None:
+            return found  # Asked first: the jump itself may be so many tokens as two steps may have.
         rise, steps = told.total - last[1], max(1, told.step - last[0])
         if (rise >= 0 or may_fall) and self.may_be(rise, steps):
             self._learn(rise, steps)
@@ -89,14 +91,18 @@ class Belief:
         news, self.news = self.news, None
         return news
 
-    def let_go(self, before: int | None) -> str | None:
-        """No step will show what is held. Returns what a person should know of it. `before`: the total that counts."""
+    def let_go(self, trained: int | None, offset: int) -> str | None:
+        """No step will show what is held. Returns what a person should know of it.
+
+        `trained`: the run's total; it was told with the `offset` added.
+        """
         held, self.held = self.held, None
         if held is None:
             return None
-        tokens = held.tokens if held.tokens is not None else max(0, held.total - (before or 0))
+        before = (trained or 0) + offset
+        tokens = held.tokens if held.tokens is not None else max(0, held.total - before)
         return (
-            f"its last step {held.step} told {held.total:,} tokens in all, after {before or 0:,}, and none came after "
+            f"its last step {held.step} told {held.total:,} tokens in all, after {before:,}, and none came after "
             f"it that shows which is right: {tokens:,} tokens are in no figure of it"
         )
 
@@ -110,7 +116,8 @@ class Belief:
             self._learn(grown, steps)
             if rise < 0:
                 return Believed(held=held)
-            own = held.tokens if held.tokens is not None else grown * rise_steps // steps
+            says = held.tokens if held.tokens is not None and self.may_be(held.tokens, rise_steps) else None
+            own = says if says is not None else grown * rise_steps // steps
             skipped = max(0, rise - own)
             if skipped:
                 self.news = (

@@ -90,34 +90,51 @@ def _is_contradicted(run: Run, step: Step, own: int) -> bool:
 
 
 def _last_believed(run: Run) -> tuple[int, int] | None:
+    """The last step, and the total that was told with it."""
     if run.tokens_total is None:
         return None
-    return run.counted_step if run.counted_step is not None else 0, run.tokens_total
+    return run.counted_step if run.counted_step is not None else 0, run.tokens_total + run.trained_count.offset
 
 
-def _ahead(run: Run, step: Step, total: int, tokens: int | None) -> int:
+def _weigh(run: Run, step: Step, told: Told, *, may_fall: bool) -> Believed | None:
+    """Weigh a total that is told. The attempt's first shows from which checkpoint it goes on."""
+    count = run.trained_count
+    if not count.is_new:
+        return run.belief.weigh(told, _last_believed(run), may_fall=may_fall)
+    known, own_steps = run.tokens_total, step.attempt_step
+    own = (told.tokens if told.tokens is not None else run.belief.largest) * max(1, own_steps or 1)
+    is_anew = run.trains_again and own_steps == step.step
+    if is_anew:
+        count.begin_training()
+    count.go_to(told.total - own)
+    last = _last_believed(run)
+    if last is not None and count.last_told is not None:
+        last = count.last_told
+    ahead = _ahead(run, step, told.total, own, last) if own and last is not None else 0
+    if not ahead or last is None:
+        return run.belief.weigh(told, last, may_fall=may_fall)
+    run.belief.skip(told, last[0], ahead)
+    furthest = run.furthest[1] if run.furthest is not None else 0
+    count.go_on_apart(told.total - own, last, 0 if is_anew else max(known or 0, furthest))
+    return AS_TOLD
+
+
+def _ahead(run: Run, step: Step, total: int, own: int, last: tuple[int, int]) -> int:
     """How much of its first total an attempt has not trained: its checkpoint is another run's, or its count is.
+
+    `own`: the tokens of its steps so far. `last`: the step and the total that it may go on from.
 
     Only where this governor has heard the attempt before: else that may have trained on unheard.
     """
-    since, last, own_steps = run.counted_from, run.counted_step, step.attempt_step
-    if step.connection is None or own_steps is None or since is None or since[0] == run.attempt_at:
+    since, counted, own_steps = run.counted_from, run.counted_step, step.attempt_step
+    if step.connection is None or own_steps is None or since is None or since[0] == run.attempt_at or counted is None:
         return 0
-    known, of_a_step = run.tokens_total, tokens if tokens is not None else run.belief.largest
-    if known is None or last is None or not of_a_step:
+    is_anew, rise = run.trains_again and own_steps == step.step, total - last[1]
+    furthest = run.furthest[0] if run.furthest is not None and not run.trained_count.strands else 0
+    jump = step.step - own_steps - max(last[0], furthest)
+    if not is_anew and jump <= max(STEPS_AHEAD_MIN, counted - since[1]):
         return 0
-    is_anew = run.trains_again and own_steps == step.step
-    jump, seen = step.step - own_steps - max(last, run.furthest[0] if run.furthest is not None else 0), last - since[1]
-    skipped = total - known - of_a_step * max(1, own_steps)
-    if not is_anew and jump <= max(STEPS_AHEAD_MIN, seen):
-        return 0
-    return skipped if total - known > TIMES_THE_LARGEST_MAX * of_a_step * max(1, own_steps) else 0
-
-
-def _skip(run: Run, told: Told, skipped: int) -> Believed:
-    last = run.counted_step if run.counted_step is not None else 0
-    run.belief.skip(told, last, skipped)
-    return Believed(skipped)
+    return rise - own if rise > TIMES_THE_LARGEST_MAX * own else 0
 
 
 def _take_total(run: Run, told: Told, believed: Believed) -> bool:
@@ -126,20 +143,16 @@ def _take_total(run: Run, told: Told, believed: Believed) -> bool:
         run.belief.go_beyond(told)
         run.tokens_total = None
         return False
-    run.tokens_total = told.total
-    run.skipped_tokens += believed.skipped
-    if believed.skipped and run.counted_from is not None:
-        attempt_at, step, total = run.counted_from
-        run.counted_from = attempt_at, step, total + believed.skipped
+    if believed.skipped and run.tokens_total is not None:
+        run.trained_count.jump(run.tokens_total + run.trained_count.offset + believed.skipped, believed.skipped)
+    own = (told.tokens or 0) + (believed.held.tokens or 0 if believed.held is not None else 0)
+    run.tokens_total = run.trained_count.of_told(told.total, own)
     return True
 
 
 def _count_together(run: Run, counted: Counted) -> Step | None:
     told = Told(counted.step.step, counted.total, counted.tokens)
-    if ahead := _ahead(run, counted.step, counted.total, counted.tokens):
-        believed: Believed | None = _skip(run, told, ahead)
-    else:  # An estimate of what other ranks have may have been too high.
-        believed = run.belief.weigh(told, _last_believed(run), may_fall=True)
+    believed = _weigh(run, counted.step, told, may_fall=True)  # An estimate of other ranks' may have been too high.
     if believed is None:
         run.rank_tokens.doubt()
         return None
@@ -156,7 +169,7 @@ def _count_alone(run: Run, step: Step, *, is_first: bool) -> Step | None:
     believed: Believed | None = AS_TOLD
     if step.tokens_total is not None:
         if _is_usual(run, step, step.tokens_total):
-            run.tokens_total = step.tokens_total
+            run.tokens_total = step.tokens_total - run.trained_count.offset
         else:
             believed, tokens = _weigh_total(run, step, step.tokens_total, tokens, is_first=is_first)
             step = replace(step, tokens=None) if tokens is None and step.tokens is not None else step
@@ -177,8 +190,10 @@ def _count_alone(run: Run, step: Step, *, is_first: bool) -> Step | None:
 def _is_usual(run: Run, step: Step, total: int) -> bool:
     """Whether a total needs no weighing, as nearly all: none is held, and a step before was as large."""
     known, last, belief, tokens = run.tokens_total, run.counted_step, run.belief, step.tokens
-    if known is None or last is None or step.step <= last or belief.held is not None:
+    count = run.trained_count
+    if known is None or last is None or step.step <= last or belief.held is not None or count.is_new:
         return False
+    known += count.offset
     return known <= total <= known + belief.largest and total <= COUNT_MAX and (tokens or 0) <= belief.largest
 
 
@@ -188,10 +203,7 @@ def _weigh_total(
     """How the total is believed, and the step's tokens: None where it contradicts them."""
     last = _last_believed(run)
     told = Told(step.step, total, step.tokens)
-    if ahead := _ahead(run, step, total, step.tokens):
-        believed: Believed | None = _skip(run, told, ahead)
-    else:
-        believed = run.belief.weigh(told, last, may_fall=is_first or last is None or step.step <= last[0])
+    believed = _weigh(run, step, told, may_fall=is_first or last is None or step.step <= last[0])
     if believed is not None and not _take_total(run, told, believed):
         believed = None
     rise = total - last[1] if last is not None else total
@@ -202,7 +214,8 @@ def _count_tokens(run: Run, step: Step, tokens: int, *, is_first: bool) -> Belie
     """Count a step that tells no total. None: what it tells is not believed."""
     last = _last_believed(run)
     if step.connection is not None:
-        told = Told(step.step, _counted_on(run, step, tokens, is_first=is_first), tokens)
+        told_total = _counted_on(run, step, tokens, is_first=is_first) + run.trained_count.offset
+        told = Told(step.step, told_total, tokens)
         believed = run.belief.weigh(told, last, may_fall=True)
         return believed if believed is not None and _take_total(run, told, believed) else None
     steps = step.step - last[0] if last is not None else 1
@@ -214,7 +227,8 @@ def _count_tokens(run: Run, step: Step, tokens: int, *, is_first: bool) -> Belie
         run.tokens_total = _counted_of_log(run, believed.held.step, believed.held.tokens, is_first=False)
         run.counted_step = believed.held.step
     total = _counted_of_log(run, step.step, tokens, is_first=is_first)
-    return believed if _take_total(run, told._replace(total=total), believed) else None
+    told = told._replace(total=total + run.trained_count.offset)
+    return believed if _take_total(run, told, believed) else None
 
 
 def _count_nonpad(run: Run, nonpad: int, tokens: int) -> None:
@@ -229,6 +243,7 @@ def _note(run: Run, step: Step, tokens: int | None) -> None:
         run.counted_from = run.attempt_at, step.step, run.tokens_total or 0
     if run.furthest is None or step.step >= run.furthest[0]:
         run.furthest = step.step, run.tokens_total or 0
+    run.trained_count.note(step.step, run.tokens_total or 0)
     run.step_tokens = tokens
     run.tokens_per_s = run.pace.count(step.step, tokens)
 

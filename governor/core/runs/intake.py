@@ -46,6 +46,7 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs, *, trains_again: bool = Fa
     if trains_again:
         run.take_last_good(None, None)
     _forget_ranks(run)
+    run.trained_count.begin_attempt()
     run.attempt_step = 0
     run.first_step_at = None
     run.working_since = None
@@ -165,6 +166,7 @@ def restored(snapshot: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Run
             # An older journal has none.
             log_totals=tuple(sorted((int(step), int(total)) for step, total in snapshot.get("log_totals", ()))),
             is_beyond=bool(snapshot.get("tokens_beyond")),
+            count=snapshot.get("trained_count"),  # An older journal has none.
         )
     )
     run.belief.largest = int(snapshot.get("largest_step", 0))  # An older journal has none.

@@ -26,6 +26,7 @@ from governor.core.runs.last_good import LastGood, after_naming
 from governor.core.runs.life import TRANSITIONS, Cell, Life, LifeFact
 from governor.core.runs.pace import Pace
 from governor.core.runs.rank_tokens import RankTokens
+from governor.core.runs.trained_count import TrainedCount
 
 # Ranks of one run on one node: twice the widest node sold (DGX GH200 trays).
 RANKS_MAX = 64
@@ -105,6 +106,7 @@ class Trained:
     furthest: tuple[int, int] | None
     log_totals: tuple[tuple[int, int], ...] = ()
     is_beyond: bool = False  # See Belief.
+    count: Mapping[str, Any] | None = None  # As TrainedCount.row() has it.
 
 
 @dataclass(slots=True)
@@ -158,7 +160,7 @@ class Run:
     first_step_ended_at: MonoNs | None = None
     step_ended_at: MonoNs | None = None
     step_gap_ns: int = 0  # The longest time lately without a step: logs show each tenth, or many at once.
-    tokens_total: int | None = None
+    tokens_total: int | None = None  # What was trained, and not what is told: see TrainedCount.
     counted_step: int | None = None  # The step to which `tokens_total` belongs, across attempts.
     furthest: tuple[int, int] | None = None  # The highest of those steps so far, and the total at it.
     # When the attempt began whose steps say how many tokens a step has, the first of them, and the total at it.
@@ -176,7 +178,7 @@ class Run:
     data_parallel_size: int | None = None  # Ranks that see different tokens, on all nodes.
     rank_tokens: RankTokens = field(default_factory=RankTokens)
     belief: Belief = field(default_factory=Belief)
-    skipped_tokens: int = 0  # Of the last total: not trained here, and not taken out of the meter yet.
+    trained_count: TrainedCount = field(default_factory=TrainedCount)
     nonpad_tokens: int | None = None  # Of all steps heard that told it: tokens that are no padding.
     nonpad_of_tokens: int = 0  # All tokens of those steps.
     tokens_per_s: float | None = None  # Over the last steps, as `pace` has them.
@@ -240,7 +242,8 @@ class Run:
 
     def trained(self) -> Trained:
         totals, is_beyond = tuple(self.log_totals), self.belief.is_beyond
-        return Trained(self.step, self.tokens_total, self.counted_step, self.furthest, totals, is_beyond)
+        count = self.trained_count.row()
+        return Trained(self.step, self.tokens_total, self.counted_step, self.furthest, totals, is_beyond, count)
 
     def rename(self, name: str) -> None:
         """Watch it under another name: another run has its own now."""
@@ -250,6 +253,7 @@ class Run:
         self.step, self.tokens_total = trained.step, trained.tokens_total
         self.counted_step, self.furthest = trained.counted_step, trained.furthest
         self.log_totals, self.belief.is_beyond = list(trained.log_totals), trained.is_beyond
+        self.trained_count = TrainedCount.of(trained.count)
 
     def name_last_good(self, named: NamedCheckpoint, at: MonoNs) -> None:
         """Take what a rank names as newly saved. `at`: when it said so; it may know when it saved."""
@@ -276,10 +280,6 @@ class Run:
     def set_paid_tokens(self, paid: PaidTokens) -> None:
         """Let rules read what the spend has bought. It is read as it is then: nothing is noted with a step."""
         self.paid_tokens = paid
-
-    def take_skipped(self) -> int:
-        skipped, self.skipped_tokens = self.skipped_tokens, 0
-        return skipped
 
     def known_ranks(self) -> frozenset[int]:
         """The ranks of this attempt on this node, connected or not: one of each process, which may say any number."""

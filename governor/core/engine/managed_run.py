@@ -52,6 +52,10 @@ class RunHistory(Bought):
     one_offs: OneOffs = field(default_factory=OneOffs)
     turn: int = 0  # Which take-over of that command's time this was: the highest of its runs is the last.
 
+    def begins_to_pay(self, at: BootNs) -> None:
+        """It holds the node from here on."""
+        self.paid_from = at
+
     def note_halt(self, wall: WallNs) -> None:
         """Count a halt, and remember it for a day."""
         self.incidents_total += 1

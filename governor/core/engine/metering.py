@@ -207,7 +207,7 @@ def hand_over(node: Node, managed: ManagedRun, at: MonoNs, *, begins: bool = Fal
     if not takes:
         return
     if managed.history.meter is None:
-        managed.history.paid_from = node.account.since
+        managed.history.begins_to_pay(node.account.since)
     node.ledger.hand_over(payer_of(managed), node.command.run if node.command is not None else None)
     managed.history.pass_unpriced(node.account.take_unpriced())
     note_money(node, managed, at)  # Else its first step had spent none of that, and the second all.
@@ -254,7 +254,7 @@ def _taken_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[ManagedRun]
         rate = rate_of(node, lender, node.holders())  # Else its steps until the next tick cost what it paid before.
         lender.run.set_money(node.ledger.spend(lender.run.run), rate, lender.run.reserve_usd_micros)
     if lenders and managed.history.meter is None:
-        managed.history.paid_from = min(managed.history.paid_from, node.account.since)
+        managed.history.begins_to_pay(min(managed.history.paid_from, node.account.since))
     if lenders:
         note_money(node, managed, at)
     return lenders

@@ -379,7 +379,7 @@ def recall(node: Node, managed: ManagedRun) -> None:
     node.not_recalled.pop(run.run, None)
     past = node.past.pop(run.run, None)
     if past is None:
-        managed.history.paid_from = node.ledger.charged_to
+        managed.history.begins_to_pay(node.ledger.charged_to)
         managed.history.spent_before(node.ledger.spend(run.run))
         if managed.history.paid_before:  # Of a journal that had lost all but the run's charges.
             managed.history.split.begin_untold(managed.history.paid_before)

@@ -39,6 +39,7 @@ from governor.core.money.budgets import TORN
 from governor.core.money.ceiling_forecast import ceiling_report_of
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.lines import LineMeter
+from governor.core.money.paid_tokens import bought_of
 from governor.core.money.token_windows import TokenMeter
 from governor.core.money.waste import SpendSplit
 from governor.core.rules.evaluate import Rules
@@ -252,13 +253,9 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
     unweighed = dict(snapshot.get("unweighed", {}))
     managed.money.unweighed = {str(name): Unweighed.of(row) for name, row in unweighed.items()}
     managed.history.halts_wall = [WallNs(int(wall)) for wall in snapshot["halts_wall"]]
-    tokens = snapshot.get("tokens")  # An older journal has none.
-    meter = TokenMeter.restored(tokens, same_boot=same_boot) if tokens is not None else None
     # An earlier boot's moment means nothing here. As with a meter, the window has its money and not its time.
-    managed.history.paid_from = BootNs(int(snapshot.get("paid_from", node.began))) if same_boot else node.began
-    managed.history.spent_before(UsdMicros(int(snapshot.get("paid_before_usd_micros", snapshot["spend_usd_micros"]))))
-    steady = snapshot.get("usd_micros_per_mtok_steady")  # An older journal has none.
-    managed.history.go_on(meter, int(snapshot.get("unpriced_ns", 0)), int(steady) if steady is not None else None)
+    managed.history.begins_to_pay(BootNs(int(snapshot.get("paid_from", node.began))) if same_boot else node.began)
+    managed.history.go_on(bought_of(snapshot, same_boot=same_boot))
     managed.history.take_over(snapshot.get("command"), int(snapshot.get("command_turn", 0)))  # An older one has none.
     managed.history.split = _split_of(snapshot, managed.history.meter)
     if not managed.history.split.has_begun and not run.ranks_before and "spend_split" in snapshot:

@@ -5,9 +5,10 @@ Everything is read when somebody asks. Steps are many, and most rules ask for no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 from governor.core.base.units import BootNs, UsdMicros
 from governor.core.money.steady import steady_per_mtok
@@ -35,13 +36,26 @@ class Bought:
         self.meter.begin(tokens_total, self.paid_before, paid_from)
         return self.meter
 
-    def go_on(self, meter: TokenMeter | None, unpriced_ns: int, steady: int | None) -> None:
+    def go_on(self, before: Bought) -> None:
         """Go on from what the journal has."""
-        self.meter, self.unpriced_ns, self.steady_before = meter, unpriced_ns, steady
+        self.paid_before, self.unpriced_ns = before.paid_before, before.unpriced_ns
+        self.meter, self.steady_before = before.meter, before.steady_before
 
     def keep_steady(self, steady: int | None) -> None:
         """The windows that this is of are not kept."""
         self.steady_before = steady
+
+
+def bought_of(row: Mapping[str, Any], *, same_boot: bool) -> Bought:
+    """What a run's row in the journal has of it. KeyError, TypeError or ValueError when it is not one of ours.
+
+    An older journal has no steady price. One that does not say what bought no tokens had all of it in its windows.
+    """
+    tokens, steady = row.get("tokens"), row.get("usd_micros_per_mtok_steady")
+    meter = TokenMeter.restored(tokens, same_boot=same_boot) if tokens is not None else None
+    before = row.get("paid_before_usd_micros", 0 if meter is not None else row["spend_usd_micros"])
+    steady_before = int(steady) if steady is not None else None
+    return Bought(UsdMicros(int(before)), int(row.get("unpriced_ns", 0)), meter, steady_before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,11 +83,6 @@ class Zone:
     others: tuple[Shift, ...] = ()
 
 
-def shift_of(bill: Bill, charges: Sequence[Charge]) -> Shift | None:
-    """By how much the bill is best taken to lie later than the ledger; None where it does not."""
-    return zone_of(bill, charges).shift
-
-
 def zone_of(bill: Bill, charges: Sequence[Charge]) -> Zone:
     """How the bill lies beside the ledger. `bill`: as read_as_ours() returns it.
 

@@ -12,7 +12,7 @@ from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, NS_PER_MINUTE, NS_
 from governor.core.money.charges import Charge, Line, LineKind, Unit
 from governor.core.money.reports.bill import Bill, BillKind, BillLine, Cause, Difference, joined
 from governor.core.money.reports.bill_book import BillBook
-from governor.core.money.reports.bill_zone import Shift, shift_of
+from governor.core.money.reports.bill_zone import Shift, zone_of
 from governor.core.money.reports.reconcile import Reconciliation, reconcile
 from tests.unit.core.money.test_reconcile import PRICE, SINCE, UNTIL, billed, causes, compare
 from tests.unit.cost.ledger_file import ANNA, NODE, charge
@@ -276,7 +276,7 @@ def test_gpu_hours_that_no_number_of_gpus_explains_are_compared_by_their_amounts
 @pytest.mark.parametrize("shift", [7, -5, 1])
 def test_a_bill_in_local_time_is_known_by_its_shift(shift: int) -> None:
     moved = Bill("test", tuple(line.moved(shift * NS_PER_HOUR) for line in theirs(72)), SINCE, UNTIL)
-    assert shift_of(moved, ours(72)) == Shift(shift)
+    assert zone_of(moved, ours(72)).shift == Shift(shift)
     back = moved.moved(-shift * NS_PER_HOUR)
     assert told(reconcile(ours(72), back, SINCE, UNTIL)) == []
 
@@ -285,7 +285,7 @@ def test_a_shift_is_found_beside_a_double_hour_and_an_outage() -> None:
     charges = [*ours(40), *ours(26, begin=START + 46 * NS_PER_HOUR)]
     lines = theirs(72)
     moved = tuple(line.moved(7 * NS_PER_HOUR) for line in (*lines, lines[30]))
-    assert shift_of(Bill("test", moved, SINCE, UNTIL), charges) == Shift(7)
+    assert zone_of(Bill("test", moved, SINCE, UNTIL), charges).shift == Shift(7)
 
 
 def _no_shifts() -> Iterator[tuple[str, list[Charge], list[BillLine]]]:
@@ -303,7 +303,7 @@ def _no_shifts() -> Iterator[tuple[str, list[Charge], list[BillLine]]]:
 
 @pytest.mark.parametrize(("charges", "lines"), [pytest.param(c, b, id=name) for name, c, b in _no_shifts()])
 def test_what_is_no_shift(charges: list[Charge], lines: list[BillLine]) -> None:
-    assert shift_of(Bill("test", tuple(lines), SINCE, UNTIL), charges) is None
+    assert zone_of(Bill("test", tuple(lines), SINCE, UNTIL), charges).shift is None
 
 
 # Where clocks change: the hour in UTC, the shift before and from then on, and the bill's own hour then.
@@ -334,7 +334,7 @@ def test_a_bill_in_local_time_over_a_change_of_clocks_agrees(
         charges += [replace(one, place=other, charge_id=f"b{one.charge_id}") for one in ours(48, begin=begin)]
         lines += [replace(line, resource="i-0bbb") for line in lines]
     bill = Bill("test", tuple(lines), *month)
-    shift = shift_of(bill, charges)
+    shift = zone_of(bill, charges).shift
     assert shift == Shift(before, parse_utc(own) // NS_PER_HOUR, then)
     back = shift.taken_off(bill)
     assert told(reconcile(charges, back, back.since, back.until)) == []
@@ -355,7 +355,7 @@ def _no_changes() -> Iterator[tuple[str, list[Charge], list[BillLine]]]:
 def test_one_hour_twice_or_missing_on_a_day_on_which_clocks_change_is_no_shift(
     charges: list[Charge], lines: list[BillLine]
 ) -> None:
-    assert shift_of(Bill("test", tuple(lines), SINCE, UNTIL), charges) is None
+    assert zone_of(Bill("test", tuple(lines), SINCE, UNTIL), charges).shift is None
 
 
 # --- lines of others are sums ---

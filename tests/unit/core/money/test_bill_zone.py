@@ -12,7 +12,7 @@ import pytest
 from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, NS_PER_MINUTE, parse_utc
 from governor.core.money.charges import Charge
 from governor.core.money.reports.bill import Bill, BillLine, Cause
-from governor.core.money.reports.bill_zone import PART_HOUR_ZONES, Shift, shift_of, zone_of
+from governor.core.money.reports.bill_zone import PART_HOUR_ZONES, Shift, zone_of
 from governor.core.money.reports.reconcile import reconcile
 from tests.unit.core.money.test_bill_causes import ours, theirs, told
 from tests.unit.core.money.test_reconcile import PRICE, billed
@@ -30,7 +30,7 @@ def as_shift(minutes: int) -> Shift:
 def compared(charges: list[Charge], lines: list[BillLine]) -> tuple[Shift | None, list[tuple[Cause, str, Fraction]]]:
     """As the command does: what is shifted is compared so moved."""
     bill = Bill("test", tuple(replace(line, billed_from=YEAR[0], billed_to=YEAR[1]) for line in lines), *YEAR)
-    shift = shift_of(bill, charges)
+    shift = zone_of(bill, charges).shift
     moved = bill if shift is None else shift.taken_off(bill)
     return shift, told(reconcile(charges, moved, moved.since, moved.until))
 

@@ -1,0 +1,145 @@
+"""Runs worked out by hand whose launches or counts go on from totals that were not trained here: see cases."""
+
+from __future__ import annotations
+
+from tests.hand_table.cases import STEADY, STEP, Case, Window, windows
+from tests.unit.core.engine.test_metering import World
+from tests.unit.core.engine.test_step import peer
+from tests.unit.core.money.test_waste import end, steps, until
+
+
+def _jumped(world: World) -> None:
+    """As a plain run, but from its sixth step on its totals are ten trillion higher."""
+    world.hear()
+    steps(world, range(1, 6), began=2)
+    for number in range(6, 10):
+        steps(world, range(number, number + 1), began=number + 1, first=number, tokens_total=number * STEP + 10**13)
+    until(world, 12)
+    end(world)
+
+
+def _jumped_and_back(world: World) -> None:
+    """As above, and its last three are right again."""
+    world.hear()
+    steps(world, range(1, 4), began=2)
+    for number in range(4, 7):
+        steps(world, range(number, number + 1), began=number + 1, first=number, tokens_total=number * STEP + 10**13)
+    steps(world, range(7, 10), began=8, first=7)
+    until(world, 12)
+    end(world)
+
+
+def _far_ahead(world: World) -> None:
+    """5 steps, 2 s to the end; 2 s later a launch from another run's checkpoint: 2 s to step 5,001's end, to 5,007."""
+    world.hear()
+    steps(world, range(1, 6), began=2)
+    until(world, 8)
+    end(world)
+    until(world, 10)
+    world.hear(attempt="a2", peer=peer(200))
+    _trains(world, range(5_001, 5_008), began=12)
+    until(world, 20)
+    end(world)
+
+
+def _far_ahead_and_back(world: World) -> None:
+    """2 s after that a launch from its own step 5: 2 s to step 6's end, and to step 15."""
+    _far_ahead(world)
+    until(world, 22)
+    world.hear(attempt="a3", peer=peer(300))
+    _trains(world, range(6, 16), began=24)
+    until(world, 36)
+    end(world)
+
+
+def _far_ahead_back_and_ahead(world: World) -> None:
+    """2 s after that one from the other's step 5,005: it trains 5,006 and 5,007 again, and 5,008 and 5,009."""
+    _far_ahead_and_back(world)
+    until(world, 38)
+    world.restart()
+    world.tick()
+    world.hear(attempt="a4", peer=peer(400))
+    _trains(world, range(5_006, 5_010), began=40)
+    until(world, 45)
+    end(world)
+
+
+def _trains(world: World, numbers: range, began: int) -> None:
+    """A step a second. The launch counts its own from one."""
+    for index, number in enumerate(numbers):
+        steps(world, range(number, number + 1), began + index, first=index + 1, tokens_total=number * STEP)
+
+
+CASES = [
+    Case(
+        "a count that jumps",
+        _jumped,
+        12_000,
+        9 * STEP,
+        # The sixth step alone shows nothing: it counts with the next.
+        (*windows(3_000, 2_000, ms=(3_000, 2_000)), Window(3 * STEP, 3_000, 3_000), Window(2 * STEP, 2_000, 2_000)),
+        100_000,
+        STEADY,
+        0,
+        {"start_up": 2_000, "after_last_step": 2_000},
+        lands=12_000 + 291_000,
+    ),
+    Case(
+        "a count that jumps and comes back",
+        _jumped_and_back,
+        12_000,
+        9 * STEP,
+        # So do the fourth, and the seventh.
+        (Window(2 * STEP, 3_000, 3_000), Window(3 * STEP, 3_000, 3_000), Window(3 * STEP, 3_000, 3_000)),
+        100_000,
+        STEADY,
+        0,
+        {"start_up": 2_000, "after_last_step": 2_000},
+    ),
+    Case(
+        "a launch far ahead",
+        _far_ahead,
+        8_000 + 10_000,
+        12 * STEP,
+        # The third has 3 s of the first launch, and 2 s of the second, which began 2 s later.
+        windows(3_000, 2_000, 5_000, 2_000, 2_000, 2_000, ms=(3_000, 2_000, 7_000, 2_000, 2_000, 2_000)),
+        100_000,
+        STEADY,
+        0,
+        {"start_up": 4_000, "after_last_step": 4_000},
+        ms=18_000,
+        lands=18_000 + 144 * 13_000 // 5,  # Five windows in 13 s that somebody has paid for.
+    ),
+    Case(
+        "a launch far ahead, and one that goes back",
+        _far_ahead_and_back,
+        18_000 + 14_000,
+        22 * STEP,
+        windows(
+            *(3_000, 2_000, 5_000, 2_000, 2_000, 2_000, 5_000, 2_000, 2_000, 2_000, 2_000),
+            ms=(3_000, 2_000, 7_000, 2_000, 2_000, 2_000, 7_000, 2_000, 2_000, 2_000, 2_000),
+        ),
+        100_000,
+        STEADY,
+        0,
+        {"start_up": 6_000, "after_last_step": 4_000 + 3_000},
+        ms=32_000,
+        lands=32_000 + 139 * 26_000 // 10,
+    ),
+    Case(
+        "a launch far ahead, one that goes back, and one that goes ahead again",
+        _far_ahead_back_and_ahead,
+        32_000 + 7_000,
+        26 * STEP,
+        # The last has 3 s of the third launch. The fourth takes 4 s to its second step, both again, and 2 s for two.
+        windows(
+            *(3_000, 2_000, 5_000, 2_000, 2_000, 2_000, 5_000, 2_000, 2_000, 2_000, 2_000, 8_000),
+            ms=(3_000, 2_000, 7_000, 2_000, 2_000, 2_000, 7_000, 2_000, 2_000, 2_000, 2_000, 10_000),
+        ),
+        400_000,
+        STEADY,
+        2 * STEP,
+        {"start_up": 8_000, "after_last_step": 7_000 + 2_000, "trained_twice": 1_000},
+        ms=39_000,
+    ),
+]

@@ -194,7 +194,11 @@ def _is_usual(run: Run, step: Step, total: int) -> bool:
     if known is None or last is None or step.step <= last or belief.held is not None or count.is_new:
         return False
     known += count.offset
-    return known <= total <= known + belief.largest and total <= COUNT_MAX and (tokens or 0) <= belief.largest
+    return (
+        known <= total <= known + belief.largest
+        and total <= COUNT_MAX + min(0, count.offset)
+        and (tokens or 0) <= belief.largest
+    )
 
 
 def _weigh_total(

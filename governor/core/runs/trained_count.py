@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from governor.core.base.units import COUNT_MAX
+
 STRANDS_MAX: Final = 8
 BENDS_MAX: Final = 8
 
@@ -46,12 +48,12 @@ class TrainedCount:
         self.offset = 0
 
     def go_to(self, told: int) -> None:
-        """The attempt goes on from this total: with the strand that has it."""
+        """The attempt goes on from this total: with the strand that has it, or has come closest to it."""
         self.is_new = False
         if not self.strands:
             return
-        having = [strand for strand in self.strands if strand.from_told <= told] or self.strands[-1:]
-        found = max(having, key=lambda strand: strand.from_told)
+        having = [strand for strand in reversed(self.strands) if strand.from_told <= told] or self.strands[-1:]
+        found = min(having, key=lambda strand: max(0, told - strand.told))  # The latest of several.
         if found is not self.strands[-1]:
             self.strands[-1].left_at = self.trained
             found.offset -= self.trained - found.left_at  # What the others have trained since is not told by it.
@@ -84,7 +86,7 @@ class TrainedCount:
             # It has gone back before its own begin: to what was not trained here either.
             strand.from_told = max(0, told - own)
             strand.offset = self.offset = strand.from_told - self.trained
-        return max(0, told - self.offset)
+        return min(max(0, told - self.offset), COUNT_MAX)
 
     def note(self, step: int, trained: int) -> None:
         if self.strands:

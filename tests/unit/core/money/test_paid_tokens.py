@@ -16,6 +16,7 @@ from governor.core.engine.node import Node, make_past
 from governor.core.engine.node_journal import persist, run_snapshot
 from governor.core.events.inputs import CommandLaunched, Disconnected, LaunchersSeen, TrainerExited
 from governor.core.events.machine import PriceRead
+from governor.core.money.paid_tokens import bought_of
 from governor.core.money.token_windows import TokenMeter
 from governor.core.rules.expression_variables import VARIABLES
 from governor.core.views.status import run_status
@@ -172,6 +173,24 @@ def test_a_restart_of_the_governor_forgets_no_price() -> None:
     assert row["usd_micros_per_mtok_steady"] == MILLION
     ended = _money(row)
     assert tuple(ended[name] for name in PRICES) == told, "what `costgov status` has of it once it has ended"
+
+
+def test_an_older_journal_that_does_not_say_what_bought_no_tokens_had_all_in_its_windows() -> None:
+    """While it runs, and once it has ended. A run that had no tokens has spent all of it for none."""
+    play = Play()
+    play.begin()
+    for _ in range(10):
+        play.train("own")
+    play.world.take([persist(play.world.node, MonoNs(play.world.mono))])
+    told = play.all_in_rules("own")
+    row = dict(play.world.runs["own"])
+    del row["paid_before_usd_micros"]
+    assert tuple(_money(row)[name] for name in PRICES) == told
+    play.world.runs["own"] = row
+    play.restart()
+    play.world.tick()
+    assert play.all_in_rules("own") == told
+    assert bought_of({"spend_usd_micros": 7, "tokens": None}, same_boot=True).paid_before == 7
 
 
 def test_the_journals_steady_price_stands_until_a_window_closes() -> None:

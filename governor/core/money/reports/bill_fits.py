@@ -27,14 +27,16 @@ Used = Mapping[int, float]
 class Fits:
     """`last`: the last hour that is billed, by the bill's clock: what we have beyond may not be billed yet.
 
-    None: the bill is final.
+    None: the bill is final. `minute`: at which the hours of both sides begin, by the bill's clock.
     """
 
     _billed_max = 1.0  # An hour that is billed twice is no sign of a shift.
     _go_on_min = 0.0  # Hours that one of two must lack so that they are of one stretch.
 
-    def __init__(self, theirs: Billed, charges: Sequence[Charge], ours: Hours, last: int | None) -> None:
-        self.last = last
+    def __init__(
+        self, theirs: Billed, charges: Sequence[Charge], ours: Hours, last: int | None, minute: int = 0
+    ) -> None:
+        self.last, self.minute = last, minute
         self._theirs, self._charges = theirs, charges
         self.has_full_hours_only = all(used == round(used) for machine in theirs.values() for used in machine.values())
         self._by_minutes: dict[int, Hours] = {0: ours}
@@ -75,24 +77,29 @@ class Fits:
 
     def off_moved(self, moved: Billed, minutes: int, later: int) -> list[float]:
         """The same of a bill that is moved to our time, at its end by so many hours, but for these minutes."""
-        own, last = self.ours(minutes), None if self.last is None else self.last - later
-        return [self._misfit(moved[name], _in_hours(own[name]), last) for name in self._theirs]
+        last = None if self.last is None else self.last - later
+        hours, rest = divmod(minutes - self.minute, 60)
+        own = self.ours(rest)
+        return [self._misfit(moved[name], _in_hours(own[name], hours), last) for name in self._theirs]
 
     def _measured(self, shift: int) -> tuple[list[float], int]:
         if shift not in self._known:
-            found = [self._compared(theirs, own) for theirs, own in self._pairs(shift)]
+            by_clock = not self.minute or (shift - self.minute) % 60 == 0
+            found = [self._compared(theirs, own, by_clock=by_clock) for theirs, own in self._pairs(shift)]
             stretches, is_late = sum(count for _, count, _ in found), any(late for _, _, late in found)
             assumed = _SHIFT * bool(shift) + _STRETCH * stretches + TAIL * is_late
             self._known[shift] = [off for off, _, _ in found], assumed
         return self._known[shift]
 
-    def _compared(self, theirs: Used, own: Used) -> tuple[float, int, bool]:
+    def _compared(self, theirs: Used, own: Used, *, by_clock: bool) -> tuple[float, int, bool]:
         """Of one machine: the hours that do not fit, in how many stretches, and whether some are not billed yet."""
+        # Hours that begin at no clock's full hour begin with the machine.
+        is_rounded_up = self.has_full_hours_only and (by_clock or own.get(min(own, default=0), 0.0) > 1 - TIE)
         off, stretches, is_late = 0.0, 0, False
         before, size = None, 0.0
         for at, less, late in self._differences(theirs, own, self.last):
             off += abs(less)
-            if -1 < less < 0 < own.get(at, 0.0) and self.has_full_hours_only and not (at - 1 in own and at + 1 in own):
+            if -1 < less < 0 < own.get(at, 0.0) and is_rounded_up and not (at - 1 in own and at + 1 in own):
                 continue  # A begun hour, rounded up.
             is_late |= late > _ROUNDED_HOURS
             if abs(less) > _ROUNDED_HOURS:
@@ -113,7 +120,7 @@ class Fits:
 
     def _pairs(self, shift: int) -> Iterator[tuple[Used, Used]]:
         """Of each machine, both by the bill's clock."""
-        hours, minutes = divmod(shift, 60)
+        hours, minutes = divmod(shift - self.minute, 60)
         for name, theirs in self._theirs.items():
             yield theirs, _in_hours(self.ours(minutes)[name], hours)
 

@@ -95,15 +95,16 @@ def zone_of(bill: Bill, charges: Sequence[Charge]) -> Zone:
     if longest > NS_PER_HOUR:
         days = _billed_days(lines, prices)
         return _zone(DayFits(days, charges, ours, _last(bill, NS_PER_DAY)), 0) if days else Zone()
-    theirs = _billed_hours(lines, prices)
+    minute = _begin_alike(lines)
+    theirs = _billed_hours(lines, prices, minute)
     if not theirs:
         return Zone()
-    fits = Fits(theirs, charges, ours, _last(bill, NS_PER_HOUR))
-    for as_known in (Fits(theirs, charges, ours, None), fits):
+    fits = Fits(theirs, charges, ours, _last(bill, NS_PER_HOUR, minute), minute)
+    for as_known in (Fits(theirs, charges, ours, None, minute), fits):
         changed = _changed(bill, theirs, as_known, prices)
         if changed is not None:
             return Zone(changed)
-    return _zone(fits, _begin_alike(lines))
+    return _zone(fits, minute)
 
 
 def _changed(bill: Bill, theirs: Billed, fits: Fits, prices: Mapping[str, Fraction]) -> Shift | None:
@@ -117,11 +118,11 @@ def _changed(bill: Bill, theirs: Billed, fits: Fits, prices: Mapping[str, Fracti
     return min(changes, key=lambda found: found[1])[0] if changes else None
 
 
-def _last(bill: Bill, length: int) -> int:
-    """The last hour or day that is billed of any machine."""
+def _last(bill: Bill, length: int, minute: int = 0) -> int:
+    """The last hour or day that is billed of any machine, where hours begin at this minute."""
     ends = [line.to_wall for line in bill.lines if line.kind is BillKind.COMPUTE]
     ends += [span.until for span in bill.spans if span.kind is LineKind.COMPUTE]
-    return (max(ends) - 1) // length
+    return (max(ends) - 1 - minute * NS_PER_MINUTE) // length
 
 
 def _begin_alike(lines: Sequence[BillLine]) -> int:
@@ -195,7 +196,7 @@ def _change_of(
             if 0 in (before, shift.then) and (before + shift.then != 1 or changes_at % 24 != 2 - shift.then):
                 continue
             lines = (line for line in shift.taken_off(bill).lines if line.resource in theirs)
-            moved = _billed_hours(lines, prices)
+            moved = _billed_hours(lines, prices, fits.minute)
             found = fits.off_moved(moved, minutes, shift.then)
             better = all(after <= now + TIE for after, now in zip(found, fits.off(0), strict=True))
             # Of a bill that is not final the hour that is there twice is the only sign.
@@ -233,8 +234,10 @@ def _hours_of(line: BillLine, prices: Mapping[str, Fraction]) -> float:
     return float(line.usd / price) if price else 0.0
 
 
-def _billed_hours(lines: Iterable[BillLine], prices: Mapping[str, Fraction]) -> dict[str, dict[int, float]]:
-    """Of each machine, by the clock's hour."""
+def _billed_hours(
+    lines: Iterable[BillLine], prices: Mapping[str, Fraction], minute: int
+) -> dict[str, dict[int, float]]:
+    """Of each machine, by hours that begin at this minute of the clock: a part of one is within its own."""
     found: dict[str, dict[int, float]] = {}
     for line in lines:
         if line.kind is not BillKind.COMPUTE:
@@ -242,7 +245,8 @@ def _billed_hours(lines: Iterable[BillLine], prices: Mapping[str, Fraction]) -> 
         machine = found.setdefault(line.resource, {})
         hours = _hours_of(line, prices)
         # A row that lies across two hours is no sign of a shift by whole ones.
-        at, after = line.from_wall // NS_PER_HOUR, line.from_wall % NS_PER_HOUR + line.to_wall - line.from_wall
+        at, within = divmod(line.from_wall - minute * NS_PER_MINUTE, NS_PER_HOUR)
+        after = within + line.to_wall - line.from_wall
         late = max(0, after - NS_PER_HOUR) / (line.to_wall - line.from_wall or 1)
         machine[at] = machine.get(at, 0.0) + hours * (1 - late)
         if late:

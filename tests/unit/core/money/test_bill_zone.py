@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise, product
 from random import Random
 
 import pytest
 
-from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, NS_PER_MINUTE, parse_utc
+from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, NS_PER_MINUTE, parse_utc, utc_text
 from governor.core.money.charges import Charge
 from governor.core.money.reports.bill import Bill, BillLine, Cause
 from governor.core.money.reports.bill_zone import PART_HOUR_ZONES, Shift, zone_of
@@ -82,6 +83,32 @@ def test_where_zones_fit_alike_the_minute_of_the_rows_tells() -> None:
     lines = [line.moved(330 * NS_PER_MINUTE) for line in theirs(72, begin=BEGIN)]
     shift, found = compared(charges, lines)
     assert (shift, [cause for cause, _, _ in found]) == (as_shift(330), [Cause.GRANULARITY])
+
+
+def of_a_day(begin: int, end: int, minutes: int) -> tuple[list[Charge], list[BillLine]]:
+    """From one minute to another, by the full hours of UTC. The bill writes these in local time."""
+    cuts = [begin, *range(60 - begin % 60 + begin, end, 60), end]
+    used = [(charge(utc_text(BEGIN + at * NS_PER_MINUTE), (to - at) / 60), at - at % 60) for at, to in pairwise(cuts)]
+    row = theirs(1, begin=BEGIN + minutes * NS_PER_MINUTE)[0]
+    lines = [
+        replace(row.moved(at * NS_PER_MINUTE), hours=hours, usd=hours * PRICE)
+        for one, at in used
+        if (hours := Fraction(one.quantity, NS_PER_HOUR))
+    ]
+    return [one for one, _ in used], lines
+
+
+@pytest.mark.parametrize("minutes", [330, 345, -210, 570])
+@pytest.mark.parametrize("behind", [0, 2], ids=["final", "not final"])
+def test_hours_of_utc_in_a_zone_of_half_hours_have_parts_at_both_edges(minutes: int, behind: int) -> None:
+    """Rows that all begin at :30 are hours that begin there, in any zone, and none lies across two."""
+    for begin, length in product((5, 17, 30, 43, 50), (600, 780, 805, 1205, 1500)):
+        charges, lines = of_a_day(begin, begin + length, minutes)
+        want = sum((line.usd for line in lines[len(lines) - behind :]), Fraction(0))
+        shift, found = compared(charges, lines[: len(lines) - behind])
+        not_final = [(Cause.NOT_FINAL, "i-0aaa", -round(float(want), 4))] if behind else []
+        assert shift == as_shift(minutes), (begin, length)
+        assert [(cause, name, round(float(usd), 4)) for cause, name, usd in found] == not_final, (begin, length)
 
 
 def test_days_of_another_zone_are_found_beside_an_outage() -> None:

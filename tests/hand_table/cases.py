@@ -289,8 +289,7 @@ CASES = [
         # Of the steps that are trained again the first one is part of the start.
         {"start_up": 2_000 + 3_000, "after_last_step": 2_000 + 1_000, "trained_twice": 3_000},
         ms=22_000,
-        # Five windows in 18 s that somebody has paid for, and 144 to come.
-        lands=22_000 + 144 * 18_000 // 5,
+        lands=22_000 + 288_000,  # 288 steps of a second are left. No start comes again.
     ),
     Case(
         "a price that doubles", _dearer, 6_000 + 12_000, 9 * STEP, windows(3_000, 2_000, 3_000, 4_000), 200_000,

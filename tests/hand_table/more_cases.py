@@ -43,6 +43,19 @@ def _launched_dearer(world: World) -> None:
     steps(world, range(6, 13), began=20)
 
 
+def _relaunched(last_step: int) -> cases.Play:
+    """12 s of a plain run; 5 s later another launch: 3 s to its first step's end, and from 6 to this one."""
+
+    def play(world: World) -> None:
+        plain_run(world)
+        until(world, 17)
+        world.hear(attempt="a2", peer=peer(200))
+        until(world, 17.25)
+        steps(world, range(6, last_step + 1), began=20)
+
+    return play
+
+
 def _twice_as_dear(world: World) -> None:
     _launched_dearer(world)
     until(world, 27)
@@ -143,8 +156,14 @@ def _saved(*at_steps: int) -> cases.Play:
     return play
 
 
-# While it trains: nine steps in 10 s at 1,000 micro-dollars a second, of a ceiling that lasts for 1,000 s.
-_LEFT = {"hours left": round(Fraction(291 * MILLION, 3_600)), "cost left": 291_000, "tokens/s now": 10_000 * MILLION}
+def _left(seconds: int) -> dict[str, int]:
+    """While it trains a step a second, at 1,000 micro-dollars each."""
+    hours = round(Fraction(seconds * MILLION, 3_600))
+    return {"hours left": hours, "cost left": seconds * 1_000}
+
+
+# Nine steps in 10 s, of a ceiling that lasts for 1,000 s.
+_LEFT = _left(291) | {"tokens/s now": 10_000 * MILLION}
 # SIGTERM and SIGKILL have 10 s each, and a halt's four ticks are 1 s. A save may take 60 s, and as long as it is ago.
 _ENDING = 21
 
@@ -162,6 +181,7 @@ MORE = [
         {"start_up": 2_000 + 6_000, "after_last_step": 2_000 + 2_000, "trained_twice": 6_000},
         ms=22_000,
         steady_stage=STEADY,
+        lands=32_000 + 288 * 2_000,
     ),
     Case(
         "a halt of another launch at twice the price",
@@ -174,6 +194,35 @@ MORE = [
         4 * STEP,
         {"start_up": 2_000 + 6_000, "after_last_step": 2_000, "halt": 6_000, "trained_twice": 6_000},
         ms=24_500,
+        lands=37_000 + 288 * 2_000,
+    ),
+    Case(
+        "another launch, while it trains again what was lost",
+        _relaunched(8),
+        12_000 + 5_000,
+        12 * STEP,
+        windows(3_000, 2_000, 2_000, 2_000),
+        100_000,
+        STEADY,
+        3 * STEP,
+        {"start_up": 2_000 + 3_000, "after_last_step": 2_000, "trained_twice": 2_000},
+        ms=17_000,
+        lands=17_000 + 292_000,  # From step 8 on.
+        ahead=_left(292),
+    ),
+    Case(
+        "another launch, while it trains",
+        _relaunched(12),
+        12_000 + 9_000,
+        16 * STEP,
+        windows(3_000, 2_000, 2_000, 2_000, 10_000, 2_000, ms=(3_000, 2_000, 2_000, 2_000, 15_000, 2_000)),
+        100_000,
+        STEADY,
+        4 * STEP,
+        {"start_up": 2_000 + 3_000, "after_last_step": 2_000, "trained_twice": 3_000},
+        ms=21_000,
+        lands=21_000 + 288_000,
+        ahead=_left(288),
     ),
     Case(
         "taken back from a sandbox",

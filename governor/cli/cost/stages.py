@@ -218,16 +218,20 @@ def _notes(rows: Sequence[StageRow]) -> list[str]:
         for row in rows
         if row.unlimited_runs
     ]
-    notes += [
-        f"{row.stage}: {_per_mtok(row.per_mtok_all_in)} per 1M all-in, of {_per_mtok(row.expected_per_mtok_all_in)} "
-        f"expected: drift {_percent(row.drift_all_in, signed=True)}"
-        for row in rows
-        if row.drift_all_in is not None
-    ]
+    notes += [f"{row.stage}: {_all_in_note(row)}" for row in rows if row.drift_all_in is not None]
     marked = sum(row.reconstructed_usd_micros for row in rows)
     if marked:
         notes.append(f"{_usd(marked)} of what was spent is reconstructed: {RECONSTRUCTED}")
     return [plain(note) for note in notes]
+
+
+def _all_in_note(row: StageRow) -> str:
+    told = f"drift {_percent(row.drift_all_in, signed=True)}"
+    expected = _per_mtok(row.expected_per_mtok_all_in)
+    if row.unplanned_all_in_runs:
+        planned = row.runs - row.unplanned_all_in_runs
+        return f"all-in, {planned} of {row.runs} runs have an expected price, of {expected} per 1M: their {told}"
+    return f"{_per_mtok(row.per_mtok_all_in)} per 1M all-in, of {expected} expected: {told}"
 
 
 def _expected_kind(row: StageRow) -> str | None:

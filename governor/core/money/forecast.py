@@ -208,21 +208,17 @@ class Speed:
 def speed_of(recent: Sequence[Window], began_tokens: int | None = None) -> Speed | None:
     """None without a window. `recent` is oldest first; only the last RECENT_WINDOWS count.
 
-    The run's first window begins at `began_tokens`. Its start-up comes once, so it is left out. So is the oldest window
-    if a start is in it: who begins to look at a start has not seen how often one comes. While it is the only one, the
-    steps after its first speak. None also where there are none. Time that nobody paid for is no part of it.
+    Windows in which an attempt began are left out: a start is no speed, and how often another comes nobody knows. So is
+    the run's first, which begins at `began_tokens`. While there is no other, the steps after the first of an attempt
+    speak. None also where there are none. Time that nobody paid for is no part of it.
     """
     windows = [window for window in tuple(recent)[-RECENT_WINDOWS:] if window.tokens > 0]
-    if not windows:
+    if len(windows) > 1 and windows[0].from_tokens == began_tokens:
+        windows = windows[1:]
+    took = [(window.tokens, window.duration_ns) for window in windows if not window.has_start]
+    took = took or [(window.steady_tokens, window.steady_ns) for window in windows if window.steady_tokens]
+    if not took:
         return None
-    oldest, *later = windows
-    begins = oldest.has_start or (bool(later) and oldest.from_tokens == began_tokens)
-    if begins and not later and not oldest.steady_tokens:
-        return None
-    if begins and not later:
-        took = [(oldest.steady_tokens, oldest.steady_ns)]
-    else:
-        took = [(window.tokens, window.paid_ns) for window in (later if begins else windows)]
     size = sum(tokens for tokens, _ in took) / len(took)
     return Speed(size, patterned([duration_ns / NS_PER_HOUR / tokens * size for tokens, duration_ns in took]))
 

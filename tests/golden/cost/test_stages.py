@@ -196,8 +196,9 @@ def test_a_run_that_has_gone_on_in_another_stage_lands_there_alone(state_dir: Pa
 def half_open(from_tokens: int) -> dict[str, Any]:
     """What a governor keeps of a run that has trained half a million in 30 minutes since then."""
     meter = TokenMeter(
-        progress_tokens=from_tokens + MTOK // 2, from_tokens=from_tokens, spent_ns=NS_PER_HOUR // 2, wasted_tokens=9
-    )
+        progress_tokens=from_tokens + MTOK // 2, last_total=from_tokens + MTOK // 2, from_tokens=from_tokens,
+        spent_ns=NS_PER_HOUR // 2, wasted_tokens=9,
+    )  # fmt: skip
     return {"run": "r", "stage": "s", "tokens": json.loads(json.dumps(meter.snapshot()))}
 
 

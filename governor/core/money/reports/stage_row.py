@@ -15,6 +15,7 @@ class StageRow:
 
     stage: str
     runs: int
+    runs_elsewhere: int  # Of them: they count with another stage in the total, as their ceilings do.
     node_ns: int
     tokens: int
     expected_usd_micros: int | None  # By the all-in price, as what was spent is; see `is_expected_steady`.
@@ -26,7 +27,8 @@ class StageRow:
     drift: Fraction | None  # Of the steady price from the expected one.
     per_mtok_all_in: Fraction | None  # All money over all trained tokens, those that were trained twice included.
     expected_per_mtok_all_in: Fraction | None
-    drift_all_in: Fraction | None
+    drift_all_in: Fraction | None  # Of the runs with a planned all-in price alone.
+    unplanned_all_in_runs: int  # Without one, in a stage where others have one.
     expected_tokens_per_s: float | None
     tokens_per_s: float | None  # Of all tokens trained, without the starts of attempts.
     wasted_tokens: int
@@ -35,6 +37,7 @@ class StageRow:
     # Their sum is the line above; what runs of unknown causes wasted is tokens trained twice. None: of all runs.
     wasted_by_cause: dict[str, int] | None
     ceiling_usd_micros: int | None
+    ceiling_elsewhere_usd_micros: int  # Of it, that of `runs_elsewhere`.
     used: Fraction | None  # Of the ceilings.
     burn_rate: Fraction | None
     lands_at_usd_micros: int | None
@@ -57,14 +60,16 @@ def total_of(rows: Iterable[StageRow]) -> StageRow:
     expected = [row.expected_usd_micros for row in trained if row.expected_usd_micros is not None]
     are_steady = {row.is_expected_steady for row in trained}  # Of two kinds there is no sum.
     has_sum = len(expected) == len(trained) and len(are_steady) == 1
-    ceilings = [row.ceiling_usd_micros for row in found if row.ceiling_usd_micros is not None]
+    limited = [row for row in found if row.ceiling_usd_micros is not None]
+    ceiling = sum((row.ceiling_usd_micros or 0) - row.ceiling_elsewhere_usd_micros for row in limited)
     landings = [row.lands_at_usd_micros for row in trained if row.lands_at_usd_micros is not None]
     told = [row.wasted_by_cause for row in found if row.wasted_by_cause is not None]
     twice = sum(row.wasted_usd_micros or 0 for row in found if row.wasted_by_cause is None)
     others = sum(row.actual_usd_micros for row in found if not row.tokens)
     return StageRow(
         stage="total",
-        runs=sum(row.runs for row in found),
+        runs=sum(row.runs - row.runs_elsewhere for row in found),
+        runs_elsewhere=0,
         node_ns=sum(row.node_ns for row in found),
         tokens=sum(row.tokens for row in found),
         expected_usd_micros=sum(expected) if has_sum else None,
@@ -77,19 +82,21 @@ def total_of(rows: Iterable[StageRow]) -> StageRow:
         per_mtok_all_in=None,
         expected_per_mtok_all_in=None,
         drift_all_in=None,
+        unplanned_all_in_runs=0,
         expected_tokens_per_s=None,
         tokens_per_s=None,
         wasted_tokens=sum(row.wasted_tokens for row in found),
         wasted_usd_micros=sum_of_known(row.wasted_usd_micros for row in found),
         wasted_by_cause=added(told, twice),
-        ceiling_usd_micros=sum(ceilings) if ceilings else None,
+        ceiling_usd_micros=ceiling if limited else None,
+        ceiling_elsewhere_usd_micros=0,
         used=None,
         burn_rate=None,
         lands_at_usd_micros=sum(landings) + others if landings and len(landings) == len(trained) else None,
         untold_tokens=sum(row.untold_tokens for row in found),
         unpriced_tokens=sum(row.unpriced_tokens for row in found),
         unpriced_ns=sum(row.unpriced_ns for row in found),
-        unplanned_tokens=0,
+        unplanned_tokens=sum(row.unplanned_tokens for row in trained) if has_sum else 0,
         unlimited_runs=0,
         reconstructed_usd_micros=sum(row.reconstructed_usd_micros for row in found),
     )

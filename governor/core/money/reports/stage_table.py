@@ -45,14 +45,16 @@ class _Share:
     by_plan: dict[int | None, int] = field(default_factory=dict)  # Tokens, by the planned price.
     all_in_tokens: int = 0  # Of windows with a planned all-in price, and what was planned for them.
     all_in_usd: int = 0
+    has_all_in: bool = False  # Its plan has an all-in price; without tokens, that of its last commit.
     planned_tokens: int = 0  # Of windows with a planned price.
     planned_usd: int = 0  # In micro-dollar-tokens: 10^-12 dollars.
     # Of windows with a planned speed, and the time that was planned for them.
     timed_tokens: int = 0
     planned_s: float = 0.0
-    to_tokens: int = 0
+    to_tokens: int = 0  # Where it goes on from: behind its progress while it trains lost tokens again.
     plan: ExpectedCost | None = None  # The last window's, else the run's own; None: neither is known.
     is_left: bool = False  # The run continues in another stage.
+    is_counted_elsewhere: bool = False  # In the total, the run and its ceiling are those of another stage.
     # The run's earlier cost in other stages: its ceiling here counts that too.
     elsewhere_usd_micros: int = 0
     recent: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
@@ -60,6 +62,7 @@ class _Share:
     def expect(self, tokens: int, plan: ExpectedCost) -> None:
         self.by_plan[plan.usd_micros_per_mtok] = self.by_plan.get(plan.usd_micros_per_mtok, 0) + tokens
         if plan.usd_micros_per_mtok_all_in is not None:
+            self.has_all_in = True
             self.all_in_tokens += tokens
             self.all_in_usd += tokens * plan.usd_micros_per_mtok_all_in
         if plan.usd_micros_per_mtok is not None:
@@ -123,6 +126,9 @@ class StageTally:
         wasted = meter.wasted_tokens - meter.wasted_before
         if wasted > 0 and self._told_to.get(run, 0) <= meter.from_tokens:
             self._share(stage or NO_STAGE, run).wasted_tokens += wasted
+        newest = self._newest.get(run)
+        if newest is not None and self._told_to.get(run, 0) <= meter.progress_tokens:
+            newest.to_tokens = meter.last_total
         if tokens <= 0:
             return
         share = self._trains(stage, run)
@@ -134,7 +140,7 @@ class StageTally:
             if not share.recent:
                 share.recent.append(meter.open_window)
         share.unpriced_tokens += tokens if meter.open_window.is_unpriced else 0
-        share.to_tokens = meter.progress_tokens
+        share.to_tokens = meter.last_total
         share.plan = share.plan or self._plans.get(run)
         if share.plan is not None:
             share.expect(tokens, share.plan)
@@ -155,6 +161,10 @@ class StageTally:
             spent[run] = spent.get(run, 0) + share.usd_micros
             if share.plan is None and run in self._plans:  # The ceiling is the run's from its launch on.
                 share.plan = ExpectedCost(ceiling_usd_micros=self._plans[run].ceiling_usd_micros)
+                share.has_all_in = not share.tokens and self._plans[run].usd_micros_per_mtok_all_in is not None
+        last_of = {run: share for (_, run), share in self._shares.items()} | self._newest
+        for (_, run), share in self._shares.items():
+            share.is_counted_elsewhere = share is not last_of[run]
         for run, share in self._newest.items():
             share.elsewhere_usd_micros = spent[run] - share.usd_micros
         last = (NO_STAGE, UNALLOCATED_ROW)
@@ -195,6 +205,7 @@ class StageTally:
         all_in = per_mtok(spent, tokens + wasted) if is_whole else None
         all_in_tokens, all_in_usd = sum(s.all_in_tokens for s in shares), sum(s.all_in_usd for s in shares)
         expected_all_in = Fraction(all_in_usd, all_in_tokens) if all_in_tokens else None
+        planned_all_in = [share for share in shares if share.has_all_in]
         is_steady = all_in_tokens < planned_tokens
         expected_tokens, expected_usd = (planned_tokens, planned_usd) if is_steady else (all_in_tokens, all_in_usd)
         limited = [share for share in shares if _ceiling(share) is not None]
@@ -204,6 +215,7 @@ class StageTally:
         return StageRow(
             stage=stage,
             runs=0 if stage == UNALLOCATED_ROW else len(shares),
+            runs_elsewhere=sum(share.is_counted_elsewhere for share in shares),
             node_ns=sum(share.node_ns for share in shares),
             tokens=tokens,
             expected_usd_micros=expected_usd // MTOK if expected_tokens else None,
@@ -215,13 +227,15 @@ class StageTally:
             drift=_drift(shares) if not untold else None,
             per_mtok_all_in=all_in,
             expected_per_mtok_all_in=expected_all_in,
-            drift_all_in=drift(all_in, expected_all_in),
+            drift_all_in=_drift_all_in(planned_all_in) if is_whole else None,
+            unplanned_all_in_runs=len(shares) - len(planned_all_in) if planned_all_in else 0,
             expected_tokens_per_s=timed_tokens / planned_s if planned_s else None,
             tokens_per_s=steady_tokens * NS_PER_S / steady_ns if steady_ns and steady_tokens else None,
             wasted_tokens=wasted,
             wasted_usd_micros=sum_of_known(_wasted_usd_micros(share) for share in shares),
             wasted_by_cause=_by_cause(shares),
             ceiling_usd_micros=ceiling if limited else None,
+            ceiling_elsewhere_usd_micros=sum(_ceiling(s) or 0 for s in limited if s.is_counted_elsewhere),
             used=Fraction(counted, ceiling) if ceiling and whole else None,
             burn_rate=_burn_rate(limited) if is_whole else None,
             lands_at_usd_micros=_landing(shares) if whole else None,
@@ -266,6 +280,16 @@ def _drift(shares: Iterable[_Share]) -> Fraction | None:
     return drift(actual_usd, planned_usd)
 
 
+def _drift_all_in(planned: Iterable[_Share]) -> Fraction | None:
+    """Of runs with a planned all-in price alone: all that they have spent, against that price for all they trained."""
+    spent, expected = 0, Fraction(0)
+    for share in planned:
+        spent += share.usd_micros
+        if share.all_in_tokens:
+            expected += Fraction(share.all_in_usd, share.all_in_tokens) * (share.tokens + share.wasted_tokens)
+    return drift(Fraction(spent * MTOK), expected) if spent > 0 else None
+
+
 def _by_cause(shares: Iterable[_Share]) -> dict[str, int] | None:
     """Together they are what the row wasted. None: of no run are the causes known."""
     found = list(shares)
@@ -274,35 +298,32 @@ def _by_cause(shares: Iterable[_Share]) -> dict[str, int] | None:
 
 
 def _burn_rate(limited: Iterable[_Share]) -> Fraction | None:
-    """Of the runs with a goal: their $/1M tokens over what their ceilings allow for each."""
-    spent = trained = ceilings = goals = 0
+    """Of the runs with a goal: what they have spent over what their ceilings allow for the tokens that they trained."""
+    spent, allowed = 0, Fraction(0)
     for share in limited:
         plan = share.plan
         if plan is not None and plan.tokens is not None and plan.ceiling_usd_micros is not None:
             spent += share.usd_micros
-            trained += share.tokens
-            ceilings += plan.ceiling_usd_micros
-            goals += plan.tokens
-    return over(per_mtok(spent, trained), per_mtok(ceilings, goals))
+            allowed += Fraction(plan.ceiling_usd_micros * share.tokens, plan.tokens)
+    return over(Fraction(spent), allowed) if spent > 0 else None
 
 
 def _landing(shares: Iterable[_Share]) -> int | None:
     """The total cost of all runs at their goals; None when a run that trains has no goal.
 
-    It uses each run's recent windows, as its status does. A run without tokens ends at its present cost. So does a run
-    that continues in another stage.
+    It uses each run's recent windows, as its status does of those that its governor saw close. A run without tokens
+    ends at its present cost. So does a run that continues in another stage.
     """
     total = 0
     trains = False
     for share in shares:
         total += share.usd_micros
-        if share.plan is None or not share.tokens:
+        if not share.tokens:
             continue
         trains = True
         if share.is_left:
             continue
-        goal = share.plan.tokens_goal
-        if goal is None:
+        if share.plan is None or (goal := share.plan.tokens_goal) is None:
             return None
         left = forecast(share.recent, goal - share.to_tokens, share.plan.began_tokens)
         if left is None:

@@ -1,0 +1,106 @@
+"""The table by stage, of runs that differ: who is above the line is below it, and the total has each run once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from governor.core.base.units import MTOK, usd
+from governor.core.money.expected import ExpectedCost
+from governor.core.money.reports.cost import Sum
+from governor.core.money.reports.stage_row import StageRow, total_of
+from governor.core.money.reports.stage_table import StageTally
+from governor.core.money.token_windows import TokenMeter
+from tests.unit.cost.stages_file import spent, windows
+
+ALL_IN = ExpectedCost(usd_micros_per_mtok_all_in=2_000_000)
+NO_PLAN = ExpectedCost()
+
+
+def enter(tally: StageTally, run: str, stage: str, count: int, usd_each: str, plan: ExpectedCost) -> None:
+    """So many windows of a million tokens and an hour, and their charges."""
+    for one in spent(run, stage, usd_each, count):
+        tally.enter_charges(Sum(one, 1))
+    for _, _, row in windows(run, stage, count, MTOK, usd_each, 1, plan):
+        tally.enter_window(run, row)
+
+
+def row_of(*runs: tuple[str, int, str, ExpectedCost]) -> StageRow:
+    tally = StageTally()
+    for run, count, usd_each, plan in runs:
+        enter(tally, run, "s", count, usd_each, plan)
+    [row] = tally.rows()
+    return row
+
+
+def test_a_run_without_an_all_in_plan_is_in_no_drift_from_it() -> None:
+    """$1 a million of $2 expected: half of it, however dear another run was that has no plan."""
+    row = row_of(("planned", 2, "1.00", ALL_IN), ("free", 5, "70.00", NO_PLAN))
+    assert (row.drift_all_in, row.unplanned_all_in_runs) == (Fraction(-1, 2), 1)
+    assert row.per_mtok_all_in == Fraction(352_000_000, 7), "of all of them"
+    assert row_of(("free", 5, "70.00", NO_PLAN)).drift_all_in is None
+
+
+def test_an_all_in_drift_holds_each_run_against_its_own_plan() -> None:
+    """Both on their plan, of which one is ten times the other: no drift, though one trained some tokens twice."""
+    tally = StageTally()
+    enter(tally, "dear", "s", 1, "20.00", replace(ALL_IN, usd_micros_per_mtok_all_in=20_000_000))
+    enter(tally, "cheap", "s", 4, "2.00", ALL_IN)
+    assert tally.rows()[0].drift_all_in == 0
+    [_, (_, _, again)] = windows("again", "s", 2, MTOK, "4.00", 1, ALL_IN, wasted=[0, MTOK])
+    for one in spent("again", "s", "4.00", 1):
+        tally.enter_charges(Sum(one, 1))
+    tally.enter_window("again", replace(again, window=replace(again.window, from_tokens=0, to_tokens=MTOK)))
+    assert tally.rows()[0].drift_all_in == 0
+
+
+def test_a_launch_that_failed_before_its_first_token_has_its_money_in_the_drift() -> None:
+    tally = StageTally()
+    enter(tally, "planned", "s", 2, "2.00", ALL_IN)
+    for one in spent("crashed", "s", "1.00", 4):
+        tally.enter_charges(Sum(one, 1))
+    tally.enter_plan("crashed", ALL_IN)
+    [row] = tally.rows()
+    assert (row.drift_all_in, row.unplanned_all_in_runs) == (1, 0)
+
+
+def test_runs_that_each_burn_as_their_ceilings_allow_have_a_burn_rate_of_one() -> None:
+    """$1 for each of 100 millions, all of them trained; $0.10 for each of 1,000, of which 10 are."""
+    row = row_of(
+        ("dear", 100, "1.00", ExpectedCost(ceiling_usd_micros=usd(100), tokens_goal=100 * MTOK)),
+        ("cheap", 10, "0.10", ExpectedCost(ceiling_usd_micros=usd(100), tokens_goal=1_000 * MTOK)),
+    )
+    assert row.burn_rate == 1
+
+
+def test_a_stage_lands_nowhere_while_a_run_in_it_trains_to_an_unknown_goal() -> None:
+    goal = ExpectedCost(tokens_goal=4 * MTOK)
+    assert row_of(("known", 2, "1.00", goal)).lands_at_usd_micros == usd(4)
+    row = row_of(("known", 2, "1.00", goal), ("free", 1, "1.00", NO_PLAN))
+    assert row.lands_at_usd_micros is None
+
+
+def test_tokens_that_are_being_trained_again_are_still_to_be_paid_for() -> None:
+    """Three of ten millions are trained, and the next attempt is at one: nine are left, at $1."""
+    for open_tokens in (0, MTOK // 2):
+        tally = StageTally()
+        enter(tally, "r", "s", 3, "1.00", ExpectedCost(tokens_goal=10 * MTOK))
+        progress = 3 * MTOK + open_tokens
+        tally.enter_open("r", "s", TokenMeter(progress_tokens=progress, last_total=MTOK, from_tokens=3 * MTOK))
+        assert tally.rows()[0].lands_at_usd_micros == usd(3 + 9)
+
+
+def test_the_total_has_a_run_of_two_stages_and_its_ceiling_once() -> None:
+    tally, plan = StageTally(), ExpectedCost(ceiling_usd_micros=usd(20), tokens_goal=10 * MTOK)
+    enter(tally, "r", "one", 2, "1.00", plan)
+    enter(tally, "r", "two", 1, "1.00", replace(plan, began_tokens=2 * MTOK))
+    enter(tally, "other", "two", 1, "1.00", plan)
+    rows = tally.rows()
+    assert [(row.runs, row.ceiling_usd_micros) for row in rows] == [(1, usd(20)), (2, usd(40))]
+    total = total_of(rows)
+    assert (total.runs, total.ceiling_usd_micros) == (2, usd(40))
+
+
+def test_the_total_tells_how_many_of_its_tokens_have_no_expected_price() -> None:
+    row = row_of(("planned", 2, "1.00", ALL_IN), ("free", 5, "1.00", NO_PLAN))
+    assert total_of([row]).unplanned_tokens == row.unplanned_tokens == 5 * MTOK

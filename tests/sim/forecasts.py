@@ -117,7 +117,7 @@ SHAPES: dict[str, Shape] = {
     "5 % faster since a moment": shifts(-0.05),
     "heavy windows, one in 10": by_chance(0.1, 30.0, 2.5),
     "heavy windows, one in 33": by_chance(0.03, 30.0, 2.5),
-    "restarts, one in 50 windows": by_chance(0.02, 600.0, 50.0),
+    "long stalls, one in 50": by_chance(0.02, 600.0, 50.0),
     "a rhythm of 200 windows": swings,
     "correlation 0.9": lambda dice, known, future: times(dice, known + 3 * future, 0.9),
 }

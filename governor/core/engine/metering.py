@@ -17,7 +17,7 @@ from governor.core.events.effects import Effect, Record
 from governor.core.events.inputs import Step, Tick
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.expected import WindowRow, window_row
-from governor.core.money.token_windows import TokenMeter
+from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.money.waste import Seen
 from governor.core.runs.life import LifeFact
 
@@ -349,8 +349,22 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
         run.tokens_total, trained_now, worth.usd_micros, worth.boot, then_tokens, began_at,
         unpriced_ns=worth.unpriced_ns, is_priced=worth.is_priced,
     )  # fmt: skip
-    if window is None:
-        return
+    if window is not None:
+        _keep_window(node, managed, meter, window)
+
+
+def end_stage(node: Node, managed: ManagedRun, stage: str | None) -> None:
+    """Another stage begins, unless it is None or the same: what is trained by now was trained in this one.
+
+    To be called before anything of the run is the new attempt's. Else tokens were another stage's than their money.
+    """
+    meter, known = managed.history.meter, managed.run.stage
+    if meter is not None and stage not in (None, known) and (window := meter.cut()) is not None:
+        _keep_window(node, managed, meter, window)
+
+
+def _keep_window(node: Node, managed: ManagedRun, meter: TokenMeter, window: Window) -> None:
+    run = managed.run
     managed.money.add_window(window, meter.began_tokens)
     row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(managed)))
     node.windows_uncommitted.append(Record("window", run.run, None, row))

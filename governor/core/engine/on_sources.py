@@ -9,7 +9,7 @@ from governor.core.base.identity import RUN_NAME
 from governor.core.base.units import MonoNs, format_duration
 from governor.core.engine import budgeting, charging, incidents, launched_command, names
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.metering import close_gap, hand_over, meter_tokens
+from governor.core.engine.metering import close_gap, end_stage, hand_over, meter_tokens
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Alarm, Effect, Record
@@ -145,6 +145,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
         intake.begin_attempt(managed.run, "stream", event.at)
     elif begins := managed.run.move(_what_opened(managed, event), event.at).begins:
         managed.drop_latch()  # The latch was the old attempt's.
+        end_stage(node, managed, event.stage)
         intake.relabel(managed.run, event.stage, event.labels)
         budgeting.refit(node, managed)  # A stand-in for a command had no stage and no labels.
         managed.launch.forget_places(is_over=not managed.run.ranks)

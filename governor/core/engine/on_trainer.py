@@ -23,7 +23,7 @@ from governor.core.engine import (
 )
 from governor.core.engine.alarms import refuse
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.metering import close_gap, hand_over, meter_tokens, take_back
+from governor.core.engine.metering import close_gap, end_stage, hand_over, meter_tokens, take_back
 from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, owner_of
 from governor.core.engine.node_journal import persist
 from governor.core.engine.spent.marks import line_ended
@@ -63,6 +63,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
             node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at, of_command=is_its
         )
         effects.extend(displaced)
+    end_stage(node, managed, hello.stage)
     stood_in = managed.is_unattached
     if stood_in:
         intake.set_uid(managed.run, hello.peer.uid)  # The command may have become another user.

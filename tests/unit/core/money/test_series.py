@@ -51,9 +51,7 @@ def test_a_trend_may_have_ended(name: str) -> None:
     assert told(name).hours_left >= 0.75
 
 
-@pytest.mark.parametrize(
-    "name", ["heavy windows, one in 10", "heavy windows, one in 33", "restarts, one in 50 windows"]
-)
+@pytest.mark.parametrize("name", ["heavy windows, one in 10", "heavy windows, one in 33", "long stalls, one in 50"])
 def test_heavy_windows_by_chance_are_no_cycle(name: str) -> None:
     dice = random.Random(5)
     found = [cycle_of(SHAPES[name](dice, KNOWN, 0)) for _ in range(400)]

@@ -11,6 +11,8 @@ from governor.core.money.reports.cost import Sum
 from governor.core.money.reports.stage_row import StageRow, total_of
 from governor.core.money.reports.stage_table import StageTally
 from governor.core.money.token_windows import TokenMeter
+from tests.unit.core.engine.test_step import peer
+from tests.unit.core.money.test_waste import a_world, end, stage_rows, steps, until
 from tests.unit.cost.stages_file import spent, windows
 
 ALL_IN = ExpectedCost(usd_micros_per_mtok_all_in=2_000_000)
@@ -104,3 +106,32 @@ def test_the_total_has_a_run_of_two_stages_and_its_ceiling_once() -> None:
 def test_the_total_tells_how_many_of_its_tokens_have_no_expected_price() -> None:
     row = row_of(("planned", 2, "1.00", ALL_IN), ("free", 5, "1.00", NO_PLAN))
     assert total_of([row]).unplanned_tokens == row.unplanned_tokens == 5 * MTOK
+
+
+def test_what_a_stage_trained_is_its_own_as_its_money_is() -> None:
+    """$0.016 for nine steps of one stage and $0.011 for ten of the next, far less than a window in all."""
+    world = a_world()
+    world.hear(stage="one")
+    steps(world, range(1, 10), began=6)
+    until(world, 16)
+    end(world)
+    until(world, 17)
+    world.hear(attempt="a2", peer=peer(200), stage="two")
+    steps(world, range(10, 20), began=18)
+    until(world, 28)
+    rows = {row.stage: row for row in stage_rows(world) if row.tokens}
+    assert {name: (row.tokens, row.actual_usd_micros) for name, row in rows.items()} == {
+        "one": (90_000, 16_000),
+        "two": (100_000, 11_000),
+    }
+    assert [row.per_mtok_all_in for row in rows.values()] == [Fraction(1_600_000, 9), 110_000]
+
+
+def test_a_hello_of_the_same_stage_cuts_no_window() -> None:
+    world = a_world()
+    world.hear(stage="one")
+    steps(world, range(1, 4), began=2)
+    world.hear(attempt="a2", peer=peer(200), stage="one")
+    world.hear(attempt="a3", peer=peer(300), stage=None)
+    until(world, 30)
+    assert world.windows == []

@@ -227,23 +227,31 @@ def _pace(run: Mapping[str, Any]) -> list[str]:
         parts.append(f"{_count(speed)} tokens/s" + (f" of {_count(planned)} expected" if planned is not None else ""))
     if window.get("usd_per_mtok") is not None:
         parts.append(f"{_per_mtok(window['usd_per_mtok'])}/1M now")
-    # A planned price has no start of an attempt, so only the steady one stands beside it.
-    planned, steady = run.get("expected_usd_per_mtok"), window.get("usd_per_mtok_steady")
-    if planned is not None and steady is not None:
-        parts.append(f"{_per_mtok(steady)} steady of {_per_mtok(planned)} expected")
-    so_far = _against({"drift_frac": run.get("drift_frac"), "burn_rate": run.get("burn_rate")})
-    if run.get("drift_frac") is not None and run.get("usd_per_mtok_steady") is not None:
-        so_far = [f"{_per_mtok(run['usd_per_mtok_steady'])} steady", *so_far]
+    # A planned price has no start of an attempt, so only the steady one stands beside it. What the run has is told of
+    # it alone: a line with two of each would leave open which is which.
+    of_window = {name: window.get(name) for name in _AGAINST if run.get(name) is None}
+    parts += _steady(window, run) if "drift_frac" in of_window else []
+    so_far = [*_steady(run, run), *_against(run)]
     if run.get("drift_all_in_frac") is not None:
         so_far = [f"all-in drift {100 * run['drift_all_in_frac']:+.1f}%", *so_far]
     so_far = [*token_prices_text(run), *so_far]
-    return [f"{', '.join([*parts, *_against(window)])}; the run so far: {', '.join(so_far)}"]
+    return [f"{', '.join([*parts, *_against(of_window)])}; the run so far: {', '.join(so_far)}"]
 
 
 def _padding(run: Mapping[str, Any]) -> list[str]:
     """How much is padding. Empty where nothing tells it, and below one in two hundred."""
     padded = run.get("pad_frac") or 0.0
     return [f"pad {100 * padded:.0f}%: so much of its tokens is padding"] if padded >= PAD_FRAC_MIN else []
+
+
+_AGAINST: Final = ("drift_frac", "burn_rate")
+
+
+def _steady(figures: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
+    planned, steady = run.get("expected_usd_per_mtok"), figures.get("usd_per_mtok_steady")
+    if planned is None or steady is None:
+        return []
+    return [f"{_per_mtok(steady)} steady of {_per_mtok(planned)} expected"]
 
 
 def _against(figures: Mapping[str, Any]) -> list[str]:

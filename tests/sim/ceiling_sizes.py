@@ -131,8 +131,8 @@ for each cell, with 20 to 100 windows to come (the tokens are those at the ceili
   land above it.
 - *A trend* that stands out of how windows vary leads from one end of the interval to the other: it may have ended, or
   goes on. One that does not (few windows, or 5 % in all) is not seen, and the run lands beside its interval.
-- *Heavy windows by chance* (a slow disk, a hang that ended) are held nearly as often as promised where a few of them have come.
-  Of rarer ones the known windows have none or one, and what they cost is told too low. A restart to come is in no forecast.
+- *Heavy windows by chance* (a slow disk, a hang) are held nearly as often as promised where a few of them have come. Of
+  rarer ones the known windows have none or one, and what they cost is told too low. No restart to come is forecast.
 - *A change that comes later* is in no interval: another batch size, a slower machine, a rhythm that was not yet seen.
 
 The moment at which a ceiling is met is exact but for the saves: each makes the halt shorter again. With a rhythm of

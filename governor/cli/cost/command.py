@@ -116,7 +116,7 @@ def _show(
     if as_json:
         print_json(_document(groups, by, scope, unread.count))
     elif as_csv:
-        _print_csv(groups)
+        _print_csv(groups, by)
     elif groups:
         _print_table(groups, by)
     elif not unread.count:
@@ -201,17 +201,18 @@ def _document(groups: Sequence[Group], by: str, scope: Scope, unreadable: int) -
         "until": None if scope.until is None else utc_text(scope.until),
         "runs": list(scope.runs),
         "currency": "USD",
-        "groups": [_record(group, total) for group in groups],
-        "total": {name: value for name, value in _record(total, total).items() if name not in _OF_A_GROUP},
+        "groups": [_record(group, total, by) for group in groups],
+        "total": {name: value for name, value in _record(total, total, by).items() if name not in _OF_A_GROUP},
         "unreadable": unreadable,
     }
 
 
-_OF_A_GROUP: Final = ("key", "share", "unit", "price_usd_min", "price_usd_max", "price_sources")
+_OF_A_GROUP: Final = ("key", "share", "quantity", "unit", "price_usd_min", "price_usd_max", "price_sources")
 
 
-def _record(group: Group, total: Group) -> dict[str, Any]:
-    """Amounts are decimal strings: readers parse a JSON number as a float."""
+def _record(group: Group, total: Group, by: str) -> dict[str, Any]:
+    """Amounts are decimal strings: readers parse a JSON number as a float. `quantity`: of one line alone, in `unit`."""
+    of_line = group.unit if by == "line" else None
     low, high = group.price_min_usd_micros, group.price_max_usd_micros
     return {
         "key": group.key,
@@ -220,6 +221,7 @@ def _record(group: Group, total: Group) -> dict[str, Any]:
         "usd": exact_usd(group.usd_micros),
         "share": decimal_text(group.usd_micros, total.usd_micros, 6) if total.usd_micros else None,
         "reconstructed_usd": exact_usd(group.reconstructed_usd_micros),
+        "quantity": decimal_text(group.quantity, of_line.base_units, 6) if of_line is not None else None,
         "unit": None if group.unit is None else group.unit.value,
         "price_usd_min": None if low is None else exact_usd(low),
         "price_usd_max": None if high is None else exact_usd(high),
@@ -228,12 +230,13 @@ def _record(group: Group, total: Group) -> dict[str, Any]:
     }
 
 
-def _print_csv(groups: Sequence[Group]) -> None:
+def _print_csv(groups: Sequence[Group], by: str) -> None:
     total = sum_of(groups)
-    names = ["key", "hours", "usd", "share", "reconstructed_usd", "unit", "price_usd_min", "price_usd_max"]
+    names = ["key", "hours", "usd", "share", "reconstructed_usd", "quantity", "unit", "price_usd_min"]
+    names += ["price_usd_max"]
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow([*names, "price_sources", "charges"])
     for group in groups:
-        record = _record(group, total)
+        record = _record(group, total, by)
         sources = "; ".join(f"{source} {day}".strip() for source, day in sorted(group.sources))
         out.writerow([*("" if record[name] is None else record[name] for name in names), sources, group.charges])

@@ -331,7 +331,9 @@ def _text(
 ) -> str:
     whose = "" if bound.is_own else f" of {bound.cap.scope}"
     where = [place for place in (_step(managed, hit), _when(node.wall(at), hit)) if place]
-    said = f"at this rate the ceiling {format_usd(bound.cap.ceiling_usd_micros)}{whose} is hit at {', '.join(where)}"
+    is_sure = landing is None or hit.before_end is True  # Else the goal lies within its interval.
+    is_hit = f"{whose} {'is' if is_sure else 'may be'} hit at {', '.join(where)}"
+    said = f"at this rate the ceiling {format_usd(bound.cap.ceiling_usd_micros)}{is_hit}"
     if landing is None:
         reserve = format_usd(bound.cap.reserve_usd_micros)
         return f"{said}: {format_usd(bound.cap.spend_usd_micros)} is spent, and {reserve} is reserved for the halt"

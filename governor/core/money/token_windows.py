@@ -19,8 +19,9 @@ from governor.core.money.token_price import per_mtok
 class Window:
     """A closed stretch of progress. Windows follow each other without gap or overlap.
 
-    A window ends with the first step that completes its tokens, and with the last step of a stage. Larger steps make windows of one step each. Steps
-    of one moment, as lines that came together, are never apart: what divides their time and cost is not known.
+    A window ends with the first step that completes its tokens, and with the last step of a stage. Larger steps make
+    windows of one step each. Steps of one moment, as lines that came together, are never apart: what divides their time
+    and cost is not known.
     """
 
     from_tokens: int
@@ -205,7 +206,7 @@ class TokenMeter:
         return window
 
     def cut(self) -> Window | None:
-        """Close the open window with the step that was counted last. None without progress, or where it took no time."""
+        """Close the open window with the step that was counted last. None without progress or without time."""
         if self.progress_tokens <= self.from_tokens or self.spent_ns == 0:
             return None
         return self._close(UsdMicros(self.step_usd_micros))

@@ -50,6 +50,16 @@ def test_json_and_csv_are_exact(ledger: Path, costgov: Call) -> None:
     assert sum(Decimal(row["usd"]) for row in rows) == SPENT
 
 
+def test_each_line_has_its_quantity_and_a_group_of_several_none(ledger: Path, costgov: Call) -> None:
+    """A disk is no hour of the machine, and is paid for by the hour all the same."""
+    groups = json.loads(costgov("--by", "line", "--json").out)["groups"]
+    [disk] = (group for group in groups if group["key"].startswith("storage"))
+    assert (disk["hours"], disk["quantity"], disk["unit"]) == ("0.000000", "24.000000", "hour")
+    rows = csv.DictReader(io.StringIO(costgov("--by", "line", "--csv").out))
+    assert {row["key"]: row["quantity"] for row in rows} == {group["key"]: group["quantity"] for group in groups}
+    assert {group["quantity"] for group in json.loads(costgov("--json").out)["groups"]} == {None}
+
+
 def test_the_document_reads_as_agreed(ledger: Path, costgov: Call, as_agreed: AsAgreed) -> None:
     as_agreed("by_run.json", costgov("--since", "2026-11-01", "--json").out)
     as_agreed("by_run.csv", costgov("--csv").out)

@@ -251,7 +251,7 @@ def test_a_person_reads_what_is_left() -> None:
     assert line == "llama: 6m 0s and $9.83 left to 100,000,000 tokens"  # 360 steps of a second at $98.32/h.
     # 4 s are $0.109244; the ceiling of $1,000 has $10 for each of its 100 millions.
     assert pace == (
-        "llama: the last 1,000,000 tokens took 4.0s, 250,000 tokens/s, $0.109244/1M now, burn rate 0.01; "
+        "llama: the last 1,000,000 tokens took 4.0s, 250,000 tokens/s, $0.109244/1M now; "
         "the run so far: $0.109244/1M tokens all-in, burn rate 0.01"
     )
     assert waste == "llama: wasted $0.0273 ($0.0273 starting up)"  # A second, to the first step's end.
@@ -262,7 +262,8 @@ def test_a_person_reads_how_sure_it_is_and_what_was_lost() -> None:
     trained(node, 1, 10)
     play(node, hello(0, 30, world_size=1, attempt="a2", stage="stage1", peer=peer(900)))
     trained(node, 31, 44, total_before=MTOK)
-    line = shown(node, 44)[0]
+    trained(node, 50, 61, total_before=MTOK + 14 * STEP_TOKENS)  # Five seconds late: one window is not like the others.
+    line = shown(node, 61)[0]
     assert re.fullmatch(
         r"llama: [\d hms]+ \([\d hms]+ to [\d hms]+\) and \$[\d.]+ \(\$[\d.]+ to \$[\d.]+\) left to "
         r"100,000,000 tokens; 1,500,000 tokens trained twice",
@@ -279,9 +280,9 @@ def test_a_person_is_told_of_a_ceiling_that_comes_before_the_end() -> None:
     assert shown(node, 40)[-1].startswith("llama: at this rate the ceiling is met first, in 10m ")  # $20 less reserve.
 
 
-def uneven(goal: int) -> Node:
-    """Windows of four and of six seconds in turns: 200,000 tokens a second, and $20 at $98.32 an hour."""
-    budget = Budget(ceiling_usd_micros=usd(20), tokens=goal)
+def uneven(goal: int, ceiling_usd: int = 20, alarmed: list[str] | None = None) -> Node:
+    """Windows of four and of six seconds in turns: 200,000 tokens a second, at $98.32 an hour."""
+    budget = Budget(ceiling_usd_micros=usd(ceiling_usd), tokens=goal)
     node = make_node(rule("nonfinite"), budget=budget, cloud="none")
     play(node, tick(0), hello(0, 0, world_size=1, stage="stage1"))
     play(node, PhaseChange(at(0), ConnectionId(1), "llama", 0, "train"))
@@ -289,8 +290,20 @@ def uneven(goal: int) -> Node:
     for number in range(1, 41):
         when += 1.5 if (number - 1) // 4 % 2 else 1.0
         step = a_step(number, when=when, tokens=STEP_TOKENS, tokens_total=number * STEP_TOKENS)
-        play(node, tick(when), step)
+        effects = play(node, tick(when), step)
+        if alarmed is not None:
+            alarmed += ceiling.said(effects)
     return node
+
+
+@pytest.mark.parametrize(("goal_m", "is_hit"), [(125, "may be hit"), (130, "is hit")])
+def test_an_alarm_of_a_ceiling_says_may_be_where_its_interval_reaches_over_the_goal(goal_m: int, is_hit: str) -> None:
+    """Up to step 510 of 250,000 tokens each: 127.5 million."""
+    told: list[str] = []
+    uneven(goal_m * MTOK, 18, told)
+    assert [text.partition(", 20")[0] for text in told] == [
+        f"at this rate the ceiling $18.00 {is_hit} at step 444 (406 to 510)"
+    ]
 
 
 @pytest.mark.parametrize(("goal_m", "first"), [(100, False), (130, None), (400, True)])

@@ -12,7 +12,7 @@ from governor.core.money.reports.stage_row import StageRow, total_of
 from governor.core.money.reports.stage_table import StageTally
 from governor.core.money.token_windows import TokenMeter
 from tests.unit.core.engine.test_step import peer
-from tests.unit.core.money.test_waste import a_world, end, stage_rows, steps, until
+from tests.unit.core.money.test_waste import a_world, end, stage_row, steps, until
 from tests.unit.cost.stages_file import spent, windows
 
 ALL_IN = ExpectedCost(usd_micros_per_mtok_all_in=2_000_000)
@@ -119,7 +119,7 @@ def test_what_a_stage_trained_is_its_own_as_its_money_is() -> None:
     world.hear(attempt="a2", peer=peer(200), stage="two")
     steps(world, range(10, 20), began=18)
     until(world, 28)
-    rows = {row.stage: row for row in stage_rows(world) if row.tokens}
+    rows = {stage: stage_row(world, stage) for stage in ("one", "two")}
     assert {name: (row.tokens, row.actual_usd_micros) for name, row in rows.items()} == {
         "one": (90_000, 16_000),
         "two": (100_000, 11_000),

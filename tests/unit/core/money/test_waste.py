@@ -220,11 +220,7 @@ def test_a_ceiling_is_used_by_what_the_run_spent_in_every_stage() -> None:
     assert used["two"] == Fraction(1, 2)
 
 
-def stage_row(world: World) -> StageRow:
-    return next(row for row in stage_rows(world) if row.tokens)
-
-
-def stage_rows(world: World) -> list[StageRow]:
+def stage_row(world: World, stage: str | None = None) -> StageRow:
     """As `costgov cost stages` reads the journal."""
     world.take([persist(world.node, MonoNs(world.mono))])
     tally = StageTally()
@@ -235,7 +231,7 @@ def stage_rows(world: World) -> list[StageRow]:
     kept = world.runs["llama"]
     tally.enter_open("llama", kept["stage"], TokenMeter.restored(kept["tokens"], same_boot=False))
     tally.enter_split("llama", SpendSplit.restored(kept["spend_split"]))
-    return tally.rows()
+    return next(row for row in tally.rows() if row.tokens and stage in (None, row.stage))
 
 
 ACTS = st.one_of(

@@ -108,7 +108,7 @@ CASES = [
         0,
         {"start_up": 4_000, "after_last_step": 4_000},
         ms=18_000,
-        lands=18_000 + 144 * 13_000 // 5,  # Five windows in 13 s that somebody has paid for.
+        lands=18_000 + 288_000,  # A step a second is left. No start comes again.
     ),
     Case(
         "a launch far ahead, and one that goes back",
@@ -124,7 +124,7 @@ CASES = [
         0,
         {"start_up": 6_000, "after_last_step": 4_000 + 3_000},
         ms=32_000,
-        lands=32_000 + 139 * 26_000 // 10,
+        lands=32_000 + 278_000,
     ),
     Case(
         "a launch far ahead, one that goes back, and one that goes ahead again",

@@ -11,6 +11,7 @@ from governor.core.engine.resume import restore_incidents
 from governor.core.events.effects import PersistIncident
 from governor.core.events.inputs import OperatorHalt, ProcessesSeen, TrainerExited
 from governor.core.halt.incident import Incident
+from governor.core.money.waste import Seen, SpendSplit, SpentOn
 from governor.text.incident_money import spent_text
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import hello, peer
@@ -154,3 +155,11 @@ def test_what_a_neighbour_pays_after_the_halt_is_its_own_again() -> None:
     until(world, 6.25)
     assert (since_verdict(world), wasted(world)["halt"]) == (50, 50)
     assert world.node.ledger.spend("other") - before == world.mono // MS - 6_150
+
+
+def test_a_first_step_that_ends_after_the_verdict_has_no_start_from_there_on() -> None:
+    """A micro-dollar a nanosecond. The verdict comes at 5, the first step ends at 8 and is told at 10."""
+    split = SpendSplit()
+    told = MonoNs(8)
+    split.count(Seen(10, int, first_step_at=told, step_at=told, halting_since=MonoNs(5)))
+    assert split.by_cause() == {SpentOn.START_UP: 5, SpentOn.HALT: 5}

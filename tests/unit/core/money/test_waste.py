@@ -389,11 +389,3 @@ def test_what_was_trained_meanwhile_is_training_where_the_attempt_goes_on() -> N
     causes = world.node.runs["llama"].history.split.by_cause()
     assert SpentOn.UNTOLD not in causes
     assert wasted(world) == said(start_up=1)
-
-
-def test_a_first_step_that_ends_after_the_verdict_has_no_start_from_there_on() -> None:
-    """A micro-dollar a nanosecond. The verdict comes at 5, the first step ends at 8 and is told at 10."""
-    split = SpendSplit()
-    told = MonoNs(8)
-    split.count(Seen(10, int, first_step_at=told, step_at=told, halting_since=MonoNs(5)))
-    assert split.by_cause() == {SpentOn.START_UP: 5, SpentOn.HALT: 5}

@@ -210,6 +210,7 @@ def hand_over(node: Node, managed: ManagedRun, at: MonoNs, *, begins: bool = Fal
         managed.history.begins_to_pay(node.account.since)
     node.ledger.hand_over(payer_of(managed), node.command.run if node.command is not None else None)
     managed.history.pass_unpriced(node.account.take_unpriced())
+    managed.money.marks.forget()  # They have none of that. A log's first line is older than its arrival.
     note_money(node, managed, at)  # Else its first step had spent none of that, and the second all.
 
 

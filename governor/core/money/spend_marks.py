@@ -8,6 +8,7 @@ whenever it is read: read one by one or together, steps of the same moments have
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain
 from typing import Final, NamedTuple
 
 from governor.core.base.units import NS_PER_HOUR, BootNs, MonoNs, UsdMicros
@@ -124,11 +125,12 @@ class Marks:
     def spent(self, moment: MonoNs) -> tuple[int, bool]:
         """What the run had spent by the last mark that is not after this moment, and whether that mark is the last.
 
-        Before the last mark, by the moment itself.
+        Before the last mark, by the moment itself. Before the first one, at that one's rate.
         """
         mark = self._of(moment)
         if mark is None:
-            return 0, not self._marks
+            first = self._first()
+            return (max(0, first.at(moment).usd_micros), False) if first is not None else (0, True)
         if mark is self._marks[-1]:
             return mark.usd_micros, True
         return mark.at(moment).usd_micros, False
@@ -146,7 +148,8 @@ class Marks:
 
         Nobody may have paid for the time before the attempt.
         """
-        first = self._turns[0] if self._turns else self._marks[0]
+        first = self._first()
+        assert first is not None, "the caller has noted one"
         now = first.at(first.since)
         boot = BootNs(moment + first.boot_offset_ns)
         if last is None:
@@ -160,6 +163,9 @@ class Marks:
         # At the rate of then. If it has risen meanwhile, at the mean: no step was free.
         left = min(first.usd_micros_per_hour * left_ns // NS_PER_HOUR, grown * left_ns // (now.boot - since))
         return now._replace(usd_micros=UsdMicros(now.usd_micros - left), boot=boot)
+
+    def _first(self) -> Mark | None:
+        return next(chain(self._turns, self._marks), None)
 
     def _of(self, moment: MonoNs) -> Mark | None:
         for mark in reversed(self._marks):  # Nearly always the last or the one before it.

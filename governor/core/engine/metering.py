@@ -208,6 +208,8 @@ def hand_over(node: Node, managed: ManagedRun, at: MonoNs, *, begins: bool = Fal
         return
     if managed.history.meter is None:
         managed.history.begins_to_pay(node.account.since)
+    if begins:
+        managed.history.split.leave(node.ledger.spend(managed.run.run))
     node.ledger.hand_over(payer_of(managed), node.command.run if node.command is not None else None)
     managed.history.pass_unpriced(node.account.take_unpriced())
     managed.money.marks.forget()  # They have none of that. A log's first line is older than its arrival.
@@ -309,6 +311,14 @@ def settle(node: Node, at: MonoNs) -> list[Effect]:
     managed.history.pass_unpriced(previous.unpriced_ns)
     note_money(node, managed, at)
     return [persist(node, at, managed)]
+
+
+def leave_attempts(node: Node, at: MonoNs) -> None:
+    """Another command is launched than the journal knew: nobody saw how the attempts of its runs ended."""
+    if not node.account.goes_on:
+        for managed in node.runs.values():
+            if managed.run.alive and managed.incident is None and not managed.is_separate:
+                managed.history.split.leave(node.ledger.spend(managed.run.run), at)
 
 
 # --- tokens: the clock of money ------------------------------------------------------------------------------

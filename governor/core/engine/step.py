@@ -204,6 +204,7 @@ def _on_command_launched(node: Node, event: CommandLaunched) -> list[Effect]:
     if not effects:
         names.free_for_command(node, event)
         effects = [*launched_command.on_launched(node, event), *metering.settle(node, event.at)]
+        metering.leave_attempts(node, event.at)
     effects = [*effects, persist(node, event.at, durable=True)]
     node.request_persist()  # What its first tick charges waits for no period.
     return effects

@@ -70,6 +70,9 @@ class SpendSplit:
     # Of the open money, what no governor has counted: it was charged from its ticks after a kill -9.
     unstored_usd_micros: int = 0
     unstored_to: int = field(default=0, compare=False)  # What the run had spent by the end of that. Not kept.
+    # Another launch has begun, and nobody saw the attempt end: the open money is no more of that, unless it steps on.
+    is_left: bool = False
+    left_at: MonoNs | None = field(default=None, compare=False)  # Until the next count. Not kept.
     # What the run had spent by the end of the open money: a step may be told after that was counted. Not kept.
     open_to: int = field(default=0, compare=False)
 
@@ -87,6 +90,9 @@ class SpendSplit:
     def count(self, seen: Seen) -> None:
         """Give what was spent since the last count its causes."""
         self.has_begun = True
+        if self.left_at is not None:
+            self._put(SpentOn.UNTOLD, self._until(seen.spent_at(self.left_at), seen))
+            self.left_at = None
         if self.first_step_at is not None and seen.first_step_at != self.first_step_at:
             self._open(self._until(seen.spent_at(seen.attempt_at), seen))
             self._end_attempt()
@@ -120,6 +126,17 @@ class SpendSplit:
             self._open(self._rest(seen))
         if seen.has_ended:
             self._close_attempt()
+
+    def leave(self, spent_usd_micros: int, at: MonoNs | None = None) -> None:
+        """Another launch begins, and the run has spent so much: what the attempt before has had is told by now.
+
+        `at`: what may yet be charged for the time before that moment, nobody can tell either.
+        """
+        if self.has_begun:
+            self.open_usd_micros += max(0, spent_usd_micros - self.counted_usd_micros)
+            self.counted_usd_micros = max(spent_usd_micros, self.counted_usd_micros)
+            self._close_attempt()
+            self.is_left, self.left_at = self.first_step_at is not None, at
 
     def pass_unstored(self, spent_usd_micros: int) -> None:
         """The run was charged up to here for time of which the journal has no step. Another step makes it training."""
@@ -193,6 +210,7 @@ class SpendSplit:
     def _train(self, seen: Seen, after_usd_micros: int) -> None:
         """Steps have ended: the open money was theirs but for what came after, and a share of it trained again."""
         self.open_usd_micros -= after_usd_micros
+        self.is_left = False
         trained = seen.trained_tokens - self.trained_tokens
         repeated = min(seen.repeated_tokens - self.repeated_tokens, trained)
         self._take_tokens(seen)
@@ -207,14 +225,17 @@ class SpendSplit:
         self.trained_tokens, self.repeated_tokens = seen.trained_tokens, seen.repeated_tokens
 
     def _end_attempt(self) -> None:
-        self._close_attempt()
+        if not self.is_left:
+            self._close_attempt()
         self.first_step_at = self.step_at = None
+        self.is_left = False
 
     def _close_attempt(self) -> None:
         untold = min(self.unstored_usd_micros, self.open_usd_micros)
         self._put(SpentOn.UNTOLD, untold)
         self.open_usd_micros -= untold
-        self._close_open(SpentOn.START_UP if self.first_step_at is None else SpentOn.AFTER_LAST_STEP)
+        is_start = self.first_step_at is None or self.is_left
+        self._close_open(SpentOn.START_UP if is_start else SpentOn.AFTER_LAST_STEP)
 
     def _close_open(self, cause: SpentOn, but: int = 0) -> None:
         self._put(cause, self.open_usd_micros - but)
@@ -245,6 +266,7 @@ class SpendSplit:
             "repeated_tokens": self.repeated_tokens,
             **({"unstored_usd_micros": self.unstored_usd_micros} if self.unstored_usd_micros else {}),
             **({"unpriced_ns": dict(self.unpriced_ns)} if self.unpriced_ns else {}),
+            **({"is_left": True} if self.is_left else {}),
         }
 
     @classmethod
@@ -267,6 +289,7 @@ class SpendSplit:
             unstored_usd_micros=int(snapshot.get("unstored_usd_micros", 0)),
             unpriced_ns={str(stage): int(ns) for stage, ns in snapshot.get("unpriced_ns", {}).items()},
             has_begun=True,
+            is_left=bool(snapshot.get("is_left")),
         )
 
 

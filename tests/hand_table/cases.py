@@ -62,6 +62,7 @@ class Case:
     unpriced_ms: int = 0  # Of its time, what has no price.
     speed: int = 10_000 * MILLION  # Millionths of a token a second, without starts.
     lands: int | None = UNSAID  # What it has spent at its goal. None is unknown.
+    began: int = 0  # Tokens that it had trained when it first paid for any: its ceiling is for those after them.
     is_launched: bool = False  # By `costgov run`, whose time is the command's.
     is_held: bool = False  # To its ceiling, by a rule.
     ahead: dict[str, int] = field(default_factory=dict)  # While it trains: see AHEAD.
@@ -84,7 +85,7 @@ class Case:
         """What a useful token has cost over what the ceiling has for each: in millionths."""
         if self.hourly is None:
             return None
-        return round(MILLION * Fraction(self.spend, self.trained - self.repeated) / Fraction(CEILING, GOAL))
+        return round(MILLION * Fraction(self.spend, self.trained - self.repeated) / Fraction(CEILING, GOAL - self.began))
 
     @property
     def by_cause(self) -> dict[str, int]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, MonoNs, WallNs
-from governor.core.events.inputs import Disconnected, LaunchersSeen, TrainerExited
+from governor.core.engine.node_journal import persist
+from governor.core.events.inputs import CommandLaunched, Disconnected, LaunchersSeen, TrainerExited
 from governor.core.events.streams import StreamOpened
-from tests.hand_table.cases import STEADY, STEP, Case, windows
+from tests.hand_table.cases import MILLION, STEADY, STEP, Case, windows
 from tests.unit.core.engine.test_launched_command import COMMAND
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import a_step, hello, peer
@@ -40,6 +43,99 @@ def _dated_log(world: World) -> None:
     end(world)
 
 
+def _behind_another_log(world: World) -> None:
+    """Two logs of one command. The other one pays until it ends at 8 s; this one has trained six steps by then."""
+    _open_log(world, "first")
+    _open_log(world)
+    _write(world, 1, 1, "first")
+    for number in range(1, 7):
+        _write(world, number, number + 1)
+    until(world, 8)
+    end(world, "first")
+    for number in range(7, 16):
+        _write(world, number, number + 2)
+    until(world, 19)
+    end(world)
+
+
+def _over_restarts(world: World) -> None:
+    """As above. The governor is killed and comes back at 5.5 s, while the other log pays, and at 13.5 s."""
+    _open_log(world, "first")
+    _open_log(world)
+    _write(world, 1, 1, "first")
+    for number in range(1, 16):
+        if number in (5, 12):
+            until(world, number + (1 if number == 5 else 2) - 0.5)
+            _come_back(world, ("first", "llama") if number == 5 else ("llama",))
+        if number == 7:
+            until(world, 8)
+            end(world, "first")
+        _write(world, number, number + (1 if number < 7 else 2))
+    until(world, 19)
+    end(world)
+
+
+def _come_back(world: World, logs: tuple[str, ...]) -> None:
+    world.take([persist(world.node, MonoNs(world.mono), *world.node.runs.values())])
+    world.restart()
+    world.play(CommandLaunched(MonoNs(world.mono), "job", 1000, (COMMAND,)))
+    for log in logs:
+        _open_log(world, log)
+    world.tick()
+
+
+def _own_run(world: World, attempt: str, link: int) -> None:
+    who = {"run": "own", "attempt": attempt, "connection": ConnectionId(link), "peer": peer(100 + link, 1000)}
+    world.play(hello(0, world.mono / NS_PER_S, world_size=1, **who))
+    world.play(LaunchersSeen(MonoNs(world.mono), "own", (COMMAND,)))
+
+
+def _own_ends(world: World, link: int) -> None:
+    world.play(Disconnected(MonoNs(world.mono), ConnectionId(link)))
+    world.play(TrainerExited(MonoNs(world.mono), "own", None))
+
+
+def _sandbox_steps(world: World, numbers: range, ends: int) -> None:
+    for place, number in enumerate(numbers):
+        steps(world, range(number, number + 1), ends + place, number, connection=of_sandbox(1).connection)
+
+
+def _behind_the_commands_own(world: World) -> None:
+    """A sandbox speaks at 1 s. From 8 to 12 s the command's own run does, and pays for all since the beginning."""
+    until(world, 1)
+    world.play(replace(of_sandbox(1), run="llama"))
+    _sandbox_steps(world, range(1, 7), 2)
+    until(world, 8)
+    _own_run(world, "a1", 60)
+    _sandbox_steps(world, range(7, 10), 9)
+    until(world, 12)
+    _own_ends(world, 60)
+    _sandbox_steps(world, range(10, 19), 13)
+    until(world, 23)
+    end(world)
+
+
+def _paid_by_its_own_between(world: World) -> None:
+    """As above until 17 s; from then to 20 s the command's own run is back, and steps 15 to 17 are trained for it."""
+    until(world, 1)
+    world.play(replace(of_sandbox(1), run="llama"))
+    _sandbox_steps(world, range(1, 7), 2)
+    until(world, 8)
+    _own_run(world, "a1", 60)
+    _sandbox_steps(world, range(7, 10), 9)
+    until(world, 12)
+    _own_ends(world, 60)
+    _sandbox_steps(world, range(10, 15), 13)
+    _own_run(world, "a2", 61)
+    _sandbox_steps(world, range(15, 18), 18)
+    _own_ends(world, 61)
+    _sandbox_steps(world, range(18, 23), 21)
+    until(world, 26)
+    end(world)
+
+
+# Windows of the sandbox for which the command's own run has paid in the end: no price has them.
+_GIVEN_BACK = windows(3_000, 2_000, 2_000, ms=(3_000, 2_000, 2_000))
 PAYERS = [
     Case(
         "a command, its dated log by another name",
@@ -51,6 +147,64 @@ PAYERS = [
         STEADY,
         waste={"start_up": 2_000, "after_last_step": 2_000},
         lands=12_000 + 291_000,
+        is_launched=True,
+    ),
+    Case(
+        "behind another log of its command",
+        _behind_another_log,
+        11_000,  # From 8 to 19 s.
+        9 * STEP,
+        # The first step that it pays for began at 7 s.
+        windows(2_000, 2_000, 2_000, 2_000, ms=(3_000, 2_000, 2_000, 2_000)),
+        100_000,
+        STEADY,
+        waste={"after_last_step": 2_000},
+        ms=11_000,
+        speed=9 * STEP * MILLION // 10,
+        began=6 * STEP,
+        is_launched=True,
+    ),
+    Case(
+        "behind another log of its command, over restarts",
+        _over_restarts,
+        11_000,
+        9 * STEP,
+        windows(2_000, 2_000, 2_000, 2_000, ms=(3_000, 2_000, 2_000, 2_000)),
+        100_000,
+        STEADY,
+        waste={"after_last_step": 2_000},
+        ms=11_000,
+        speed=9 * STEP * MILLION // 10,
+        began=6 * STEP,
+        is_launched=True,
+    ),
+    Case(
+        "behind the command's own run",
+        _behind_the_commands_own,
+        11_000,  # From 12 to 23 s.
+        9 * STEP,
+        (*_GIVEN_BACK, *windows(2_000, 2_000, 2_000, 2_000, ms=(3_000, 2_000, 2_000, 2_000))),
+        100_000,
+        STEADY,
+        waste={"after_last_step": 2_000},
+        ms=11_000,
+        speed=9 * STEP * MILLION // 10,
+        began=9 * STEP,
+        is_launched=True,
+    ),
+    Case(
+        "paid by the command's own run for a while between",
+        _paid_by_its_own_between,
+        5_000 + 6_000,  # From 12 to 17 s, and from 20 to 26 s.
+        10 * STEP,
+        # The third has a step of before that and one of after it.
+        (*_GIVEN_BACK, *windows(2_000, 2_000, 2_000, 2_000, 2_000, ms=(3_000, 2_000, 2_000, 2_000, 2_000))),
+        100_000,
+        STEADY,
+        waste={"after_last_step": 1_000},
+        ms=11_000,
+        speed=10 * STEP * MILLION // 11,
+        began=9 * STEP,
         is_launched=True,
     ),
 ]

@@ -124,7 +124,8 @@ def _ahead(view: str, status: Mapping[str, Any]) -> Iterator[Told]:
 def _journal(windows: Sequence[Mapping[str, Any]]) -> Iterator[Told]:
     yield Told("journal", "windows", len(windows))
     for number, window in enumerate(windows, start=1):
-        yield Told("journal", f"window {number} tokens", window["to_tokens"] - window["from_tokens"])
+        tokens = window["to_tokens"] - window["from_tokens"] - window.get("lent_tokens", 0)
+        yield Told("journal", f"window {number} tokens", tokens)
         yield Told("journal", f"window {number} usd", window["usd_micros"] if "unpriced" not in window else None)
         yield Told("journal", f"window {number} ms", round(window["duration_ns"] / 1_000_000))
 

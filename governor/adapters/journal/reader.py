@@ -264,7 +264,7 @@ _ALIKE: Final = (
     "unpriced",
 )
 _FIGURES: Final = ("from_tokens", "to_tokens", "duration_ns", "usd_micros", "wasted_tokens")
-_START: Final = ("start_ns", "start_tokens", "start_usd_micros")  # Most windows have none of them.
+_START: Final = ("start_ns", "start_tokens", "start_usd_micros", "lent_tokens")  # Most windows have none of them.
 _CLOSED: Final = """
 FROM journal WHERE kind = 'window' AND seq > :after AND wall_ns >= :since AND wall_ns < :until
 ORDER BY seq LIMIT :rows"""
@@ -323,11 +323,11 @@ def _like(alike: bytes) -> WindowRow:
 def _window(figures: list[Any], *, is_unpriced: bool) -> Window:
     if any(type(figure) is not int for figure in figures):
         raise ValueError("a figure is no whole number")
-    begin, end, duration, usd_micros, wasted, start_ns, start_tokens, start_usd_micros = figures
-    if end <= begin:
+    begin, end, duration, usd_micros, wasted, start_ns, start_tokens, start_usd_micros, lent = figures
+    if end - lent <= begin:
         raise ValueError("a window without tokens")
     start = DurationNs(start_ns), start_tokens, UsdMicros(start_usd_micros)
-    return Window(begin, end, DurationNs(duration), UsdMicros(usd_micros), wasted, *start, is_unpriced=is_unpriced)
+    return Window(begin, end, DurationNs(duration), UsdMicros(usd_micros), wasted, *start, is_unpriced, lent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +339,7 @@ class Open:
     meter: TokenMeter | None  # None: the run has reported no tokens.
     split: SpendSplit | None  # None: nobody counted what its money has bought.
     plan: ExpectedCost | None = None  # None: the journal is an older one.
+    is_given_back: bool = False  # What it had been charged became another run's: its meter began anew then.
 
 
 def read_open(
@@ -369,4 +370,4 @@ def read_open(
         except NOT_OURS as error:
             unread(Unreadable(path, "the state of its tokens", run, None, None, what_of(error)))
             continue
-        yield Open(run, found.get("stage"), meter, split, plan)
+        yield Open(run, found.get("stage"), meter, split, plan, bool(found.get("given_back")))

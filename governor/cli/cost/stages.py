@@ -79,6 +79,8 @@ def stages(
     beginnings = list(open_windows_in(state_dir, scope, unread)) if until is None else []
     for one in sums_in(state_dir, scope, STAGE_OF_RUN, unread):
         tally.enter_charges(one)
+    for begun in (begun for begun in beginnings if begun.is_given_back):
+        tally.enter_given_back(begun.run, begun.meter)
     for run, row in windows_in(state_dir, scope, unread):
         tally.enter_window(run, row)
     for begun in beginnings:

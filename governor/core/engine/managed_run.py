@@ -50,6 +50,7 @@ class RunHistory(Bought):
     split: SpendSplit = field(default_factory=SpendSplit)  # What the run's spend has bought.
     command: str | None = None  # The launched command whose time it has taken over last.
     one_offs: OneOffs = field(default_factory=OneOffs)
+    is_given_back: bool = False  # What it was charged once is another's, with the windows of then.
     turn: int = 0  # Which take-over of that command's time this was: the highest of its runs is the last.
 
     def begins_to_pay(self, at: BootNs) -> None:
@@ -68,7 +69,7 @@ class RunHistory(Bought):
     def give_back(self, paid_from: BootNs, spent: UsdMicros) -> None:
         """What it was charged is another run's now. It is counted anew, from what is left."""
         self.paid_from, self.paid_before, self.meter, self.split = paid_from, spent, None, SpendSplit()
-        self.unpriced_ns, self.steady_before = 0, None
+        self.unpriced_ns, self.steady_before, self.is_given_back = 0, None, True
         if spent:
             self.split.begin_untold(spent)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from enum import Enum
 
 from governor.core.base.units import BootNs, MonoNs, UsdMicros, WallNs
+from governor.core.engine.command.payers import lends
 from governor.core.engine.launched_command import is_its
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, make_past, payer_of
@@ -89,8 +90,11 @@ def count_split(node: Node, managed: ManagedRun, holders: Mapping[str, int] | No
     if not split.has_begun and run.last_frame_at is None:
         return
     offset_ns, charged_to = node.boot_offset_ns, node.ledger.charged_to
+    halting = incident if incident is not None and not incident.is_closed else None
 
     def spent_at(moment: MonoNs) -> int:
+        if halting is not None and moment == halting.opened_at:
+            return halting.spend_at_verdict_usd_micros  # As its report tells it: see charge_verdict().
         known, is_since_last = managed.money.marks.spent(moment)
         if not is_since_last:
             return known
@@ -98,7 +102,6 @@ def count_split(node: Node, managed: ManagedRun, holders: Mapping[str, int] | No
         rate = rate_of(node, managed, node.holders() if holders is None else holders)
         return max(known, node.ledger.spend_at(run.run, boot, rate))
 
-    is_halting = incident is not None and not incident.is_closed
     has_let_go = not run.alive or (bool(run.ranks) and run.ended_well)
     split.count(
         Seen(
@@ -108,8 +111,8 @@ def count_split(node: Node, managed: ManagedRun, holders: Mapping[str, int] | No
             attempt_at=run.attempt_at,
             first_step_at=run.first_step_ended_at,
             step_at=run.step_ended_at,
-            halting_since=incident.opened_at if incident is not None and is_halting else None,
-            has_ended=has_let_go and not is_halting,
+            halting_since=halting.opened_at if halting is not None else None,
+            has_ended=has_let_go and halting is None,
             trained_tokens=meter.trained_tokens if meter is not None else 0,
             repeated_tokens=meter.wasted_tokens if meter is not None else 0,
             unpriced_ns=managed.history.unpriced_ns,
@@ -208,7 +211,7 @@ def hand_over(node: Node, managed: ManagedRun, at: MonoNs, *, begins: bool = Fal
         return
     if managed.history.meter is None:
         managed.history.begins_to_pay(node.account.since)
-    if begins:
+    if begins and managed.run.first_step_ended_at is None:  # Its log may go on, behind a restart of ours.
         managed.history.split.leave(node.ledger.spend(managed.run.run))
     node.ledger.hand_over(payer_of(managed), node.command.run if node.command is not None else None)
     managed.history.pass_unpriced(node.account.take_unpriced())
@@ -351,11 +354,15 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
             managed.money.first_line = step.step, run.tokens_total
         # Persisted with the next tick. Otherwise a restarted governor would begin further on, with all of the spend.
         node.request_persist()
-    elif managed.money.first_line is not None:
-        _count_first_line(managed, meter, managed.money.first_line, step)
     worth = worth_at(node, managed, meter, step.at, ended)
-    then_tokens = managed.policy.budget.window_tokens
     began_at = run.first_step_at if run.first_step_at is not None else run.attempt_at
+    if worth.usd_micros <= meter.step_usd_micros and lends(node, managed):
+        managed.money.first_line = None
+        meter.lend(run.tokens_total, worth.boot, began_at)
+        return
+    if managed.money.first_line is not None:
+        _count_first_line(managed, meter, managed.money.first_line, step)
+    then_tokens = managed.policy.budget.window_tokens
     window = meter.add(
         run.tokens_total, trained_now, worth.usd_micros, worth.boot, then_tokens, began_at,
         unpriced_ns=worth.unpriced_ns, is_priced=worth.is_priced,

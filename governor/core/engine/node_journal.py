@@ -80,6 +80,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "spend_usd_micros": node.ledger.spend(run.run),
         "paid_from": managed.history.paid_from,
         "paid_before_usd_micros": managed.history.paid_before,
+        **({"given_back": True} if managed.history.is_given_back else {}),
         "command": managed.history.command,
         **({"counts_to": list(part)} if (part := node.ledger.book.runs.part_of(run.run)) is not None else {}),
         **({"command_turn": managed.history.turn} if managed.history.turn else {}),

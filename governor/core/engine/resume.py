@@ -256,6 +256,7 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
     # An earlier boot's moment means nothing here. As with a meter, the window has its money and not its time.
     managed.history.begins_to_pay(BootNs(int(snapshot.get("paid_from", node.began))) if same_boot else node.began)
     managed.history.go_on(bought_of(snapshot, same_boot=same_boot))
+    managed.history.is_given_back = bool(snapshot.get("given_back"))
     managed.history.take_over(snapshot.get("command"), int(snapshot.get("command_turn", 0)))  # An older one has none.
     managed.history.split = _split_of(snapshot, managed.history.meter)
     if not managed.history.split.has_begun and not run.ranks_before and "spend_split" in snapshot:

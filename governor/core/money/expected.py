@@ -81,6 +81,7 @@ def window_row(row: WindowRow) -> dict[str, Any]:
         **(_start_row(window) if window.has_start else {}),
         **plan_row(plan),
         **({"unpriced": True} if window.is_unpriced else {}),
+        **({"lent_tokens": window.lent_tokens} if window.lent_tokens else {}),
     }
 
 
@@ -124,6 +125,7 @@ def row_of(data: Mapping[str, Any]) -> WindowRow:
         start_tokens=whole("start_tokens") or 0,
         start_usd_micros=UsdMicros(whole("start_usd_micros") or 0),
         is_unpriced=bool(data.get("unpriced")),
+        lent_tokens=whole("lent_tokens") or 0,
     )
     if window.tokens <= 0:
         raise ValueError("a window without tokens")

@@ -36,10 +36,11 @@ class Window:
     start_tokens: int = 0
     start_usd_micros: UsdMicros = UsdMicros(0)
     is_unpriced: bool = False  # For a part of it at least no price was known: `usd_micros` is not its cost.
+    lent_tokens: int = 0  # Of progress, while another run paid: they are none of its tokens.
 
     @property
     def tokens(self) -> int:
-        return self.to_tokens - self.from_tokens
+        return self.to_tokens - self.from_tokens - self.lent_tokens
 
     @property
     def per_mtok(self) -> Fraction | None:
@@ -116,12 +117,15 @@ class TokenMeter:
     unpriced_tokens: int = 0
     unpriced_before: int = 0
     unpriced_ns: int = 0  # The run's time without a price by the step that was counted last.
+    # Of progress since metering began, what another run has paid for. By now, and when the open window opened.
+    lent_tokens: int = 0
+    lent_before: int = 0
     metered_to: int | None = None  # BootNs; None: nothing reported yet, or the clock restarted.
 
     @property
     def useful_tokens(self) -> int:
-        """Tokens of progress since metering began, each counted once."""
-        return self.progress_tokens - self.began_tokens
+        """Tokens of progress since metering began, each counted once, while nobody else paid for them."""
+        return self.progress_tokens - self.began_tokens - self.lent_tokens
 
     @property
     def trained_tokens(self) -> int:
@@ -141,6 +145,7 @@ class TokenMeter:
             start_tokens=self.start_tokens,
             start_usd_micros=UsdMicros(self.start_usd_micros),
             is_unpriced=self.unpriced_tokens > self.unpriced_before,
+            lent_tokens=self.lent_tokens - self.lent_before,
         )
 
     @property
@@ -199,7 +204,8 @@ class TokenMeter:
         if tokens_total <= self.progress_tokens:
             return None
         self.progress_tokens = tokens_total
-        if tokens_total - self.from_tokens < self.window_tokens or self.spent_ns == 0:
+        lent = self.lent_tokens - self.lent_before
+        if tokens_total - self.from_tokens - lent < self.window_tokens or self.spent_ns == 0:
             return None
         window = self._close(usd_micros)
         self.window_tokens = then_tokens or self.window_tokens
@@ -210,6 +216,24 @@ class TokenMeter:
         if self.progress_tokens <= self.from_tokens or self.spent_ns == 0:
             return None
         return self._close(UsdMicros(self.step_usd_micros))
+
+    def lend(self, tokens_total: int, boot: BootNs, first_step_at: MonoNs | None = None) -> None:
+        """Add a step for which another run has paid: neither its tokens nor its time are any window's.
+
+        Before the run has paid for any, its metering begins behind it.
+        """
+        tokens_total += self.earlier_tokens
+        if tokens_total > COUNT_MAX:
+            return
+        self.metered_to = boot
+        self.last_total = tokens_total
+        self.first_step_at = self.first_step_at if first_step_at is None else first_step_at
+        grown = max(0, tokens_total - self.progress_tokens)
+        self.progress_tokens += grown
+        if self.trained_tokens == grown:
+            self.began_tokens = self.from_tokens = self.progress_tokens
+        else:
+            self.lent_tokens += grown
 
     def begin_training(self) -> None:
         """Another training begins, whose totals go on from all progress so far: it repeats nothing."""
@@ -227,6 +251,7 @@ class TokenMeter:
         self.from_usd_micros = usd_micros
         self.last_tokens, self.last_usd_micros = window.tokens, window.usd_micros
         self.last_unpriced, self.unpriced_before = int(window.is_unpriced), self.unpriced_tokens
+        self.lent_before = self.lent_tokens
         self.spent_ns = self.start_ns = self.start_tokens = self.start_usd_micros = 0
         self.wasted_before = self.wasted_tokens
         return window
@@ -251,6 +276,8 @@ class TokenMeter:
             "unpriced_tokens": 0,
             "unpriced_before": 0,
             "unpriced_ns": 0,
+            "lent_tokens": 0,
+            "lent_before": 0,
             "start_ns": snapshot["spent_ns"],
             "start_tokens": snapshot["progress_tokens"] - snapshot["from_tokens"]
             + snapshot["wasted_tokens"] - snapshot["wasted_before"],

@@ -101,8 +101,7 @@ class SpendSplit:
         self.stage = seen.stage or NO_STAGE
         self._count_unpriced(seen.unpriced_ns - sum(self.unpriced_ns.values()))
         if self.first_step_at is None and seen.first_step_at is not None:
-            ended = _first_of(seen.first_step_at, seen.halting_since)
-            spent = seen.spent_at(ended)
+            spent = _spent_by(seen.first_step_at, seen)
             self._open(self._until(spent, seen))
             after = self._after(spent)
             self._close_open(SpentOn.START_UP, but=after)
@@ -110,8 +109,7 @@ class SpendSplit:
             if seen.step_at is None or seen.step_at <= seen.first_step_at:
                 self._take_tokens(seen)
         if seen.step_at is not None and (self.step_at is None or seen.step_at > self.step_at):
-            ended = _first_of(seen.step_at, seen.halting_since)
-            spent = seen.spent_at(ended)
+            spent = _spent_by(seen.step_at, seen)
             self._open(self._until(spent, seen))
             self.step_at = seen.step_at
             self._train(seen, self._after(spent))
@@ -297,8 +295,12 @@ def wasted_of(by_cause: Mapping[SpentOn, int]) -> dict[str, int]:
     return {cause.value: by_cause.get(cause, 0) for cause in WASTE}
 
 
-def _first_of(at: MonoNs, other: MonoNs | None) -> MonoNs:
-    return at if other is None else min(at, other)
+def _spent_by(step_at: MonoNs, seen: Seen) -> int:
+    """What it had spent when a step ended. Behind a verdict that is the halt's, also what was charged later for then."""
+    if seen.halting_since is None:
+        return seen.spent_at(step_at)
+    by_verdict = seen.spent_at(seen.halting_since)
+    return min(by_verdict, seen.spent_at(step_at)) if step_at < seen.halting_since else by_verdict
 
 
 def _sum(told: Any) -> dict[SpentOn, int]:

@@ -275,7 +275,7 @@ def _window(ahead: Outlook) -> dict[str, Any] | None:
     if window is None or pace is None:
         return None
     return {
-        "from_tokens": window.from_tokens,
+        "from_tokens": window.to_tokens - window.tokens,  # Of the tokens that it has bought.
         "to_tokens": window.to_tokens,
         "duration_s": window.duration_ns / NS_PER_S,
         "usd": _usd(window.usd_micros) if not window.is_unpriced else None,

@@ -19,6 +19,14 @@ def payer_for(node: Node, managed: ManagedRun, holders: Mapping[str, int]) -> st
     return next(its, managed.money.paid_by)
 
 
+def lends(node: Node, managed: ManagedRun) -> bool:
+    """Whether another run pays in this one's place, as of the last tick or by now."""
+    if managed.money.paid_by is not None:
+        return True
+    may_lend = managed.follows_command or node.pays_nothing(managed)  # No service has either: steps are many.
+    return may_lend and payer_for(node, managed, node.holders()) is not None
+
+
 def _payer_of_command(node: Node, holders: Mapping[str, int]) -> str | None:
     """The run that pays for the launched command, or stands in for it, or will: the command's name then."""
     its = (name for name in holders if name != UNALLOCATED and not node.runs[name].is_separate)

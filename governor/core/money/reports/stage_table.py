@@ -82,6 +82,7 @@ class StageTally:
         self._newest: dict[str, _Share] = {}  # By run: its newest stage.
         self._plans: dict[str, ExpectedCost] = {}  # By run, as of its last commit.
         self._told_to: dict[str, int] = {}  # By run: its total at the end of the last entered window.
+        self._anew: dict[str, int | None] = {}  # Where the metering of a run began anew that had been given back.
         self._from_the_beginning = from_the_beginning
 
     def enter_charges(self, one: Sum) -> None:
@@ -93,7 +94,13 @@ class StageTally:
         if charge.line.kind is LineKind.COMPUTE and charge.line.unit is Unit.HOUR:
             share.node_ns += charge.quantity
 
+    def enter_given_back(self, run: str, meter: TokenMeter | None) -> None:
+        """Of a run whose first windows another has paid for: leave them out. Enter this before its windows."""
+        self._anew[run] = meter.began_tokens if meter is not None else None
+
     def enter_window(self, run: str, row: WindowRow) -> None:
+        if run in self._anew and row.plan.began_tokens != self._anew[run]:
+            return
         share, window, plan = self._trains(row.stage, run), row.window, row.plan
         tokens = window.tokens
         self._miss(share, run, window.from_tokens, plan.began_tokens)
@@ -122,7 +129,9 @@ class StageTally:
 
         The meter must be older than the windows, so that a window that closed in between is counted once.
         """
-        tokens = meter.progress_tokens - max(meter.from_tokens, self._told_to.get(run, 0))
+        told_to = self._told_to.get(run, 0)
+        lent = meter.open_window.lent_tokens if told_to <= meter.from_tokens else 0
+        tokens = meter.progress_tokens - max(meter.from_tokens, told_to) - lent
         wasted = meter.wasted_tokens - meter.wasted_before
         if wasted > 0 and self._told_to.get(run, 0) <= meter.from_tokens:
             self._share(stage or NO_STAGE, run).wasted_tokens += wasted

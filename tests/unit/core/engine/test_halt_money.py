@@ -14,7 +14,7 @@ from governor.core.halt.incident import Incident
 from governor.core.money.waste import Seen, SpendSplit, SpentOn
 from governor.text.incident_money import spent_text
 from tests.unit.core.engine.test_metering import World
-from tests.unit.core.engine.test_step import hello, peer
+from tests.unit.core.engine.test_step import a_step, hello, peer
 from tests.unit.core.money.test_waste import a_world, steps, until, wasted
 
 MS = NS_PER_S // 1_000  # A micro-dollar, at a tenth of a cent a second.
@@ -163,3 +163,50 @@ def test_a_first_step_that_ends_after_the_verdict_has_no_start_from_there_on() -
     told = MonoNs(8)
     split.count(Seen(10, int, first_step_at=told, step_at=told, halting_since=MonoNs(5)))
     assert split.by_cause() == {SpentOn.START_UP: 5, SpentOn.HALT: 5}
+
+
+def test_an_end_that_the_next_governor_sees_before_its_first_tick_ends_the_halts_money_there() -> None:
+    """It is killed half a second after the verdict, and comes back to find nobody."""
+    world = trained()
+    world.pass_time("run", 30 * MS)
+    halt(world)
+    world.pass_time("run", 500 * MS)
+    world.tick()
+    kept = dict(persist_incident(world.node, world.node.runs["llama"]).snapshot)
+    world.pass_time("run", 100 * MS)
+    world.restart()
+    restore_incidents(world.node, [kept], MonoNs(world.mono), WallNs(world.boot + world.wall_offset))
+    incident = world.node.runs["llama"].incident
+    assert incident is not None
+    gone(world, incident)
+    until(world, 9)
+    assert since_verdict(world) == wasted(world)["halt"] > 0
+
+
+def test_a_halt_has_what_was_slept_between_the_tick_and_the_verdict_in_both_figures() -> None:
+    """The next tick charges it: in the report it is since the verdict."""
+    world = trained()
+    world.pass_time("suspend", 2_000 * MS)
+    incident = halt(world)
+    world.pass_time("run", 250 * MS)
+    world.tick()
+    gone(world, incident)
+    until(world, 9)
+    assert (since_verdict(world), wasted(world)["halt"]) == (2_250, 2_250)
+
+
+def test_a_verdict_before_the_first_tick_of_a_governor_has_what_its_gap_costs_in_both_figures() -> None:
+    """A step is told after the verdict that ended before it."""
+    world = trained()
+    world.pass_time("run", 500 * MS)
+    world.restart()
+    world.hear()
+    world.play(OperatorHalt(MonoNs(world.mono), "llama", uid=0, reason="enough"))
+    world.pass_time("run", 100 * MS)
+    world.play(a_step(4, when=world.mono / NS_PER_S, attempt_step=4, tokens=10_000, tokens_total=40_000))
+    world.tick()
+    incident = world.node.runs["llama"].incident
+    assert incident is not None
+    gone(world, incident)
+    until(world, 9)
+    assert since_verdict(world) == wasted(world)["halt"] > 0

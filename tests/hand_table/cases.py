@@ -85,7 +85,8 @@ class Case:
         """What a useful token has cost over what the ceiling has for each: in millionths."""
         if self.hourly is None:
             return None
-        return round(MILLION * Fraction(self.spend, self.trained - self.repeated) / Fraction(CEILING, GOAL - self.began))
+        a_token = Fraction(self.spend, self.trained - self.repeated)
+        return round(MILLION * a_token / Fraction(CEILING, GOAL - self.began))
 
     @property
     def by_cause(self) -> dict[str, int]:

@@ -296,7 +296,7 @@ def wasted_of(by_cause: Mapping[SpentOn, int]) -> dict[str, int]:
 
 
 def _spent_by(step_at: MonoNs, seen: Seen) -> int:
-    """What it had spent when a step ended. Behind a verdict that is the halt's, also what was charged later for then."""
+    """What it had spent when a step ended. Behind a verdict that is the halt's, with what is charged later."""
     if seen.halting_since is None:
         return seen.spent_at(step_at)
     by_verdict = seen.spent_at(seen.halting_since)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, WallNs
 from governor.core.engine.launched_command import launch_of, launched_row, previous_command
-from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.managed_run import ManagedRun, RunHistory
 from governor.core.engine.node import PROTECTED, Node, claim_of
 from governor.core.engine.run_forecast import plan_of, token_prices
 from governor.core.events.effects import PersistRuns
@@ -46,6 +46,11 @@ def node_snapshot(node: Node) -> Mapping[str, Any]:
     }
 
 
+def _turn(history: RunHistory) -> dict[str, Any]:
+    turn = {"command_turn": history.turn} if history.turn else {}
+    return {**turn, **({"given_back": True} if history.is_given_back else {})}
+
+
 def _belief(run: Run) -> dict[str, Any]:
     count = run.trained_count.row()
     return {
@@ -80,10 +85,9 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "spend_usd_micros": node.ledger.spend(run.run),
         "paid_from": managed.history.paid_from,
         "paid_before_usd_micros": managed.history.paid_before,
-        **({"given_back": True} if managed.history.is_given_back else {}),
         "command": managed.history.command,
         **({"counts_to": list(part)} if (part := node.ledger.book.runs.part_of(run.run)) is not None else {}),
-        **({"command_turn": managed.history.turn} if managed.history.turn else {}),
+        **_turn(managed.history),
         "tokens_total": run.tokens_total,
         "counted_step": run.counted_step,
         **_belief(run),

@@ -344,7 +344,7 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
         if is_anew and managed.history.meter:
             managed.history.meter.begin_training()  # One that has loaded a checkpoint goes on from its totals.
         managed.money.metered = run.attempt_at, step.attempt_step, step.step
-    meter = managed.history.meter
+    meter, first_line = managed.history.meter, managed.money.first_line
     if meter is None:
         # The first window has all spend before the first step, but no tokens that were trained before we saw the run.
         trained = max(0, run.tokens_total - trained_now)
@@ -360,8 +360,8 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
         managed.money.first_line = None
         meter.lend(run.tokens_total, worth.boot, began_at)
         return
-    if managed.money.first_line is not None:
-        _count_first_line(managed, meter, managed.money.first_line, step)
+    if first_line is not None:
+        _count_first_line(managed, meter, first_line, step)
     then_tokens = managed.policy.budget.window_tokens
     window = meter.add(
         run.tokens_total, trained_now, worth.usd_micros, worth.boot, then_tokens, began_at,

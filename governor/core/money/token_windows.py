@@ -213,7 +213,7 @@ class TokenMeter:
 
     def cut(self) -> Window | None:
         """Close the open window with the step that was counted last. None without progress or without time."""
-        if self.progress_tokens <= self.from_tokens or self.spent_ns == 0:
+        if self.open_window.tokens <= 0 or self.spent_ns == 0:
             return None
         return self._close(UsdMicros(self.step_usd_micros))
 

@@ -231,6 +231,8 @@ def _reason(one: Difference) -> str:
         return f"ours {ours} GB-months, theirs {theirs}: another size or another time"
     if one.cause is Cause.BELOW_A_CENT and one.is_rounding:
         return "its rows are rounded, up and down"
+    if one.cause is Cause.AMOUNT and one.rounding_squares is not None:
+        return "not explained: each amount is right as it is rounded, all together are not"
     if one.cause is Cause.NOT_METERED:
         return "" if one.is_explained else "it costs money"
     if one.hours is not None and abs(one.hours) == 1 and one.to_wall - one.from_wall == NS_PER_DAY:

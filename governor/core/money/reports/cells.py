@@ -68,7 +68,7 @@ class _Side:
     @property
     def as_disk(self) -> DiskUse:
         hours = Fraction(sum(last - first for first, last in self.times), NS_PER_HOUR)
-        return DiskUse(self.usd, self.gb_months, hours, self.covered_hours)
+        return DiskUse(self.usd, self.gb_months, hours, self.covered_hours, self.rounding_usd)
 
     @property
     def covered_hours(self) -> Fraction:

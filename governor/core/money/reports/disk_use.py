@@ -24,12 +24,16 @@ NO_PRICE_USD: Final = Fraction(1, 100_000)
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """One side of a cell. `hours`: those of its rows together; `covered_hours`: those of at least one of them."""
+    """One side of a cell. `hours`: those of its rows together; `covered_hours`: those of at least one of them.
+
+    `rounding_usd`: what the rounding of its amounts may come to.
+    """
 
     usd: Fraction
     gb_months: Fraction
     hours: Fraction
     covered_hours: Fraction
+    rounding_usd: Fraction = Fraction(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +83,11 @@ def disk_parts(
         known = []
     yield from (part for part in known if part.usd)
     rest = whole - sum((part.usd for part in known), Fraction(0))
-    is_price = abs(rest) > of_rounding or (of_rounding == NO_PRICE_USD and abs(rest) >= NO_PRICE_USD)
-    yield DiskPart(Cause.PRICE, rest, has_prices=True) if is_price else DiskPart(Cause.BELOW_A_CENT, rest)
+    is_beyond = abs(rest) > of_rounding or (of_rounding == NO_PRICE_USD and abs(rest) >= NO_PRICE_USD)
+    # Within the rounding of the amounts nobody can tell another price.
+    is_price = is_beyond and abs(rest) > theirs.rounding_usd
+    cause = Cause.PRICE if is_price else Cause.AMOUNT if is_beyond else Cause.BELOW_A_CENT
+    yield DiskPart(cause, rest, has_prices=is_price)
 
 
 def _month_of_theirs(ours: DiskUse, theirs: DiskUse, rounding: Fraction, month_hours: int) -> int | None:

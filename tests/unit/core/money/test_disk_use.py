@@ -125,6 +125,38 @@ def test_digits_that_do_not_tell_leave_it_unexplained() -> None:
     assert costly(metered(2, 219), [row(Fraction(1))]).keys() == {Cause.AMOUNT}
 
 
+def in_cents(gb: int, hours: int = MONTH) -> list[BillLine]:
+    """By the hour, each amount in full cents."""
+    usd = Fraction(round(of(gb, 1) * PRICE * 100), 100)
+    begins = range(SINCE, SINCE + hours * NS_PER_HOUR, NS_PER_HOUR)
+    return [row(of(gb, 1), at=at, length=NS_PER_HOUR, usd=usd) for at in begins]
+
+
+def test_amounts_in_cents_that_are_all_rounded_down_are_no_other_price() -> None:
+    """5 cents an hour of 5.48: whether it is the price or the rounding nobody can tell."""
+    result = compare(metered(500), in_cents(500))
+    assert [(cause, round(float(usd), 2)) for cause, _, usd in told(result)] == [(Cause.AMOUNT, -3.45)]
+    assert not result.agrees
+
+
+def test_amounts_in_cents_that_are_rounded_up_and_down_agree() -> None:
+    """5 cents of 5.48 and 6 of 5.59, in turn: 2.6 cents less in all."""
+    sizes = [500 if n % 2 else 510 for n in range(72)]
+    begins = [*range(SINCE, SINCE + 71 * NS_PER_HOUR, NS_PER_HOUR), UNTIL - NS_PER_HOUR]
+    own = [one for gb, at in zip(sizes, begins, strict=True) for one in metered(gb, 1, begin=at)]
+    lines = [in_cents(gb, 1)[0].moved(at - SINCE) for gb, at in zip(sizes, begins, strict=True)]
+    result = compare(own, [replace(line, billed_from=SINCE, billed_to=UNTIL) for line in lines])
+    assert (told(result), result.agrees) == ([], True)
+
+
+def test_a_price_beyond_the_rounding_of_its_amounts_is_one() -> None:
+    """Six cents an hour are no rounding of 5.48; nor are 5 with four digits."""
+    up = [replace(line, usd=Fraction("0.06")) for line in in_cents(500)]
+    digits = [replace(line, usd=Fraction("0.0501")) for line in in_cents(500)]
+    for lines, usd in ((up, 3.75), (digits, -3.38)):
+        assert costly(metered(500), lines) == {Cause.PRICE: usd}
+
+
 def test_a_quantity_on_one_side_alone_leaves_it_unexplained() -> None:
     line = replace(row(of(500)), gb_months=None)
     assert costly(metered(250), [line]).keys() == {Cause.AMOUNT}

@@ -8,6 +8,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,24 +61,30 @@ _COLUMNS = {
 _PERCENT_COLUMNS = {"used": "USED", "drift_stage": "DRIFT STEADY, STAGE"}
 
 
-def told_by_commands(world: World) -> Iterator[Told]:
+@contextmanager
+def journal_of(world: World) -> Iterator[Mapping[str, str]]:
+    """The environment of commands that read what the world's governors have persisted."""
     with tempfile.TemporaryDirectory() as folder:
         _write(world, Path(folder, "state", "runs", "llama"))
-        env = {
+        yield {
             "COSTGOV_PATHS__STATE_DIR": f"{folder}/state",
             "COSTGOV_PATHS__RUNTIME_DIR": f"{folder}/run",
             "COSTGOV_CONTROL": f"{folder}/run/control.sock",
         }
+
+
+def told_by_commands(world: World) -> Iterator[Told]:
+    with journal_of(world) as env:
         yield from _cost(env)
-        [stage] = json.loads(_called(env, "cost", "stages", "--run", "llama", "--json"))["stages"]
+        [stage] = json.loads(called(env, "cost", "stages", "--run", "llama", "--json"))["stages"]
         yield from _stage("cost stages --json", stage)
         causes = (stage[_CAUSE] or {}).items()
         yield from (amount("cost stages --json", f"wasted {cause}", str(usd or "")) for cause, usd in causes)
-        [row] = csv.DictReader(_called(env, "cost", "stages", "--run", "llama", "--csv").splitlines())
+        [row] = csv.DictReader(called(env, "cost", "stages", "--run", "llama", "--csv").splitlines())
         yield from _stage("cost stages --csv", row)
         yield from (amount("cost stages --csv", f"wasted {c}", row[f"{_CAUSE}.{c}"]) for c in CAUSES)
-        yield from _table(_called(env, "cost", "stages", "--run", "llama"))
-        yield from _markdown(_called(env, "cost", "stages", "--run", "llama", "--md"))
+        yield from _table(called(env, "cost", "stages", "--run", "llama"))
+        yield from _markdown(called(env, "cost", "stages", "--run", "llama", "--md"))
         if not world.node.runs["llama"].run.alive:
             yield from _ended(env)
 
@@ -97,19 +104,19 @@ def _write(world: World, folder: Path) -> None:
     journal.close()
 
 
-def _called(env: Mapping[str, str], *words: str) -> str:
+def called(env: Mapping[str, str], *words: str) -> str:
     result = CliRunner().invoke(cli, words, env={**os.environ, **env}, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 def _cost(env: Mapping[str, str]) -> Iterator[Told]:
-    [group] = json.loads(_called(env, "cost", "--run", "llama", "--json"))["groups"]
-    [row] = csv.DictReader(_called(env, "cost", "--run", "llama", "--csv").splitlines())
+    [group] = json.loads(called(env, "cost", "--run", "llama", "--json"))["groups"]
+    [row] = csv.DictReader(called(env, "cost", "--run", "llama", "--csv").splitlines())
     for view, shown in (("cost --json", group), ("cost --csv", row)):
         yield Told(view, "spend", micros(shown["usd"]))
         yield Told(view, "hours", micros(shown["hours"]))
-    heads, cells = (line.split() for line in _called(env, "cost", "--run", "llama").splitlines()[:2])
+    heads, cells = (line.split() for line in called(env, "cost", "--run", "llama").splitlines()[:2])
     yield amount("table of cost", "spend", cells[heads.index("AMOUNT")])
     yield amount("table of cost", "hours", cells[heads.index("HOURS")])
 
@@ -137,7 +144,7 @@ def _columns(view: str, shown: Mapping[str, str]) -> Iterator[Told]:
 
 
 def _ended(env: Mapping[str, str]) -> Iterator[Told]:
-    [status] = json.loads(_called(env, "status", "llama", "--json"))["runs"]
+    [status] = json.loads(called(env, "status", "llama", "--json"))["runs"]
     view = "status, ended"
     yield Told(view, "spend", micros(status["spend_usd"]))
     yield from (Told(view, name, micros(status[name])) for name in PRICES)
@@ -146,4 +153,4 @@ def _ended(env: Mapping[str, str]) -> Iterator[Told]:
     yield from (Told(view, f"wasted {c}", micros(usd)) for c, usd in status["wasted_usd_by_cause"].items())
     yield Told(view, "tokens wasted", status["tokens_wasted"])
     yield Told(view, "unpriced", micros(status["unpriced_s"]))
-    yield from in_text("status in words, ended", _called(env, "status", "llama"), CLOSING)
+    yield from in_text("status in words, ended", called(env, "status", "llama"), CLOSING)

@@ -75,15 +75,14 @@ def stages(
     state_dir = state_dir_of(config)
     unread = Unread(scope)
     tally = StageTally(from_the_beginning=scope.since is None)
-    # For a past time, the progress of the open window is unknown.
-    beginnings = list(open_windows_in(state_dir, scope, unread)) if until is None else []
+    beginnings = list(open_windows_in(state_dir, scope, unread))
     for one in sums_in(state_dir, scope, STAGE_OF_RUN, unread):
         tally.enter_charges(one)
     for begun in (begun for begun in beginnings if begun.is_given_back):
         tally.enter_given_back(begun.run, begun.meter)
     for run, row in windows_in(state_dir, scope, unread):
         tally.enter_window(run, row)
-    for begun in beginnings:
+    for begun in beginnings if until is None else ():  # For a past time, the progress of the open window is unknown.
         if begun.plan is not None:
             tally.enter_plan(begun.run, begun.plan)
         if begun.meter is not None:

@@ -328,10 +328,7 @@ def leave_attempts(node: Node, at: MonoNs) -> None:
 
 
 def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> None:
-    """Charge the step's tokens to the window of its own time. One that closes is persisted together with the meter.
-
-    `ended`: see own_time.
-    """
+    """Charge the step's tokens to the window of its own time (`ended`). One that closes is persisted with the meter."""
     run = managed.run
     trained_now = (step.tokens or 0) + (step.held.tokens if step.held is not None else 0)
     assert run.tokens_total is not None, "the caller looked"
@@ -368,22 +365,22 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
         unpriced_ns=worth.unpriced_ns, is_priced=worth.is_priced,
     )  # fmt: skip
     if window is not None:
-        _keep_window(node, managed, meter, window)
+        managed.money.add_window(window, meter.began_tokens)
+        _keep_window(node, managed, window)
 
 
 def end_stage(node: Node, managed: ManagedRun, stage: str | None) -> None:
     """Another stage begins, unless it is None or the same: what is trained by now was trained in this one.
 
-    To be called before anything of the run is the new attempt's. Else tokens were another stage's than their money.
+    To be called before anything of the run is the new attempt's. What it closes is no sample of a price or a speed.
     """
     meter, known = managed.history.meter, managed.run.stage
     if meter is not None and stage not in (None, known) and (window := meter.cut()) is not None:
-        _keep_window(node, managed, meter, window)
+        _keep_window(node, managed, window)
 
 
-def _keep_window(node: Node, managed: ManagedRun, meter: TokenMeter, window: Window) -> None:
+def _keep_window(node: Node, managed: ManagedRun, window: Window) -> None:
     run = managed.run
-    managed.money.add_window(window, meter.began_tokens)
     row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(managed)))
     node.windows_uncommitted.append(Record("window", run.run, None, row))
 

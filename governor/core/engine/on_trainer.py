@@ -63,7 +63,8 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
             node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at, of_command=is_its
         )
         effects.extend(displaced)
-    end_stage(node, managed, hello.stage)
+    if managed.run.attempt != hello.attempt:  # Two ranks may name two stages, and connect in turn.
+        end_stage(node, managed, hello.stage)
     stood_in = managed.is_unattached
     if stood_in:
         intake.set_uid(managed.run, hello.peer.uid)  # The command may have become another user.

@@ -188,12 +188,17 @@ class TokenMeter:
         took_ns = max(0, boot - self.metered_to) if self.metered_to is not None else 0
         self.spent_ns += took_ns
         self.metered_to = boot
-        back = tokens_total < self.last_total
-        trained = min(step_tokens, tokens_total) if back else tokens_total - self.last_total
+        is_anew = first_step_at is not None and first_step_at != self.first_step_at
+        # Another attempt that ends at the last total has trained its step again. The same one has told it twice.
+        back = tokens_total < self.last_total or (is_anew and tokens_total == self.last_total)
+        began = self.last_total
+        if is_anew and step_tokens and began < self.progress_tokens:  # From another checkpoint than the last attempt's.
+            began = max(began, min(self.progress_tokens, tokens_total - step_tokens))
+        trained = min(step_tokens, tokens_total) if back else tokens_total - began
         if not is_priced or unpriced_ns != self.unpriced_ns:
             self.unpriced_tokens += trained
             self.unpriced_ns = unpriced_ns if trained else self.unpriced_ns  # Else the next tokens' stretch has it.
-        if first_step_at is not None and first_step_at != self.first_step_at:
+        if first_step_at is not None and is_anew:
             self.first_step_at = first_step_at
             self.start_ns += took_ns
             self.start_tokens += trained
@@ -212,10 +217,16 @@ class TokenMeter:
         return window
 
     def cut(self) -> Window | None:
-        """Close the open window with the step that was counted last. None without progress or without time."""
+        """Close the open window with the step that was counted last. None without progress or without time.
+
+        The last window stays the one that had all its tokens.
+        """
         if self.open_window.tokens <= 0 or self.spent_ns == 0:
             return None
-        return self._close(UsdMicros(self.step_usd_micros))
+        last = self.last_tokens, self.last_usd_micros, self.last_unpriced
+        window = self._close(UsdMicros(self.step_usd_micros))
+        self.last_tokens, self.last_usd_micros, self.last_unpriced = last
+        return window
 
     def lend(self, tokens_total: int, boot: BootNs, first_step_at: MonoNs | None = None) -> None:
         """Add a step for which another run has paid: neither its tokens nor its time are any window's.

@@ -19,6 +19,7 @@ from governor.core.views.status import run_status
 from governor.reports.terminal import closing_line, live_line
 from governor.text.incident_money import spent_text
 from tests.hand_table.cases import STEP, UNSAID, Case, learn_price, plain_run, played
+from tests.hand_table.commands import called, journal_of
 from tests.hand_table.more_cases import CASES
 from tests.hand_table.told import Told
 from tests.hand_table.views import by_hand, metrics_of, told_by
@@ -209,3 +210,15 @@ def test_spend_that_no_token_has_bought_is_in_no_price() -> None:
     all_in = 12_000 * MICROS_PER_USD // (9 * STEP)
     assert (ahead.prices.all_in, ahead.prices.useful) == (all_in, all_in)
     assert ahead.drift_all_in_frac == pytest.approx(12_000 / 9 / STEP * MICROS_PER_USD / 100_000 - 1)
+
+
+def test_a_past_time_has_no_window_that_another_run_has_paid_for() -> None:
+    """The open window is unknown then, so its ten thousand tokens are left out."""
+    case = next(case for case in CASES if case.name == "behind the command's own run")
+    with journal_of(played(case)) as env:
+        ago, now = (
+            json.loads(called(env, "cost", "stages", "--run", "llama", *words, "--json"))["stages"][0]
+            for words in (("--until", "2100-01-01"), ())
+        )
+    assert (ago["tokens"], now["tokens"]) == (80_000, 90_000)
+    assert ago["actual_usd"] == now["actual_usd"] == "0.011000"

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
+from governor.core.base.identity import ConnectionId
+from governor.core.base.policy import Budget
 from governor.core.base.units import MTOK, usd
 from governor.core.money.expected import ExpectedCost
 from governor.core.money.reports.cost import Sum
 from governor.core.money.reports.stage_row import StageRow, total_of
 from governor.core.money.reports.stage_table import StageTally
 from governor.core.money.token_windows import TokenMeter
-from tests.unit.core.engine.test_step import peer
+from tests.unit.core.engine.test_metering import World
+from tests.unit.core.engine.test_step import make_node, peer
 from tests.unit.core.money.test_waste import a_world, end, stage_row, steps, until
 from tests.unit.cost.stages_file import spent, windows
 
@@ -125,6 +128,29 @@ def test_what_a_stage_trained_is_its_own_as_its_money_is() -> None:
         "two": (100_000, 11_000),
     }
     assert [row.per_mtok_all_in for row in rows.values()] == [Fraction(1_600_000, 9), 110_000]
+
+
+def test_a_window_that_a_stages_end_cuts_short_is_no_sample_of_a_price_or_a_speed() -> None:
+    """Two windows of two steps, and a step that takes a minute: an evaluation. A launch of another stage follows it."""
+    world = World(make_node(budget=Budget(window_tokens=20_000), price_usd_micros_per_hour=usd("3.60"), cloud="none"))
+    world.tick()
+    world.hear(stage="one")
+    steps(world, range(1, 5), began=2)
+    steps(world, range(5, 6), began=66, first=5)
+    managed = world.node.runs["llama"]
+    before = managed.run.paid_tokens.last(), list(managed.money.windows)
+    world.hear(attempt="a2", peer=peer(200), stage="two")
+    assert [kept.data["to_tokens"] for kept in world.node.windows_uncommitted] == [50_000], "its stage has the tokens"
+    assert (managed.run.paid_tokens.last(), list(managed.money.windows)) == before == (100_000, before[1])
+    assert len(before[1]) == 2
+
+
+def test_ranks_of_one_attempt_that_name_two_stages_cut_no_window() -> None:
+    world = a_world()
+    world.hear(stage="one")
+    steps(world, range(1, 4), began=2)
+    world.hear(stage="two", connection=ConnectionId(9))
+    assert world.node.windows_uncommitted == []
 
 
 def test_a_hello_of_the_same_stage_cuts_no_window() -> None:

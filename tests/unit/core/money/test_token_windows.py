@@ -187,3 +187,20 @@ def feed_spent(spent: list[int]) -> list[Window]:
     told = enumerate(spent, 1)
     closed = [meter.add(step, 1, UsdMicros(usd_micros), BootNs(step)) for step, usd_micros in told]
     return [window for window in closed if window is not None]
+
+
+def test_a_launch_that_trains_the_last_step_again_has_trained_it_twice() -> None:
+    """Told twice by the same one, it was trained once."""
+    meter = TokenMeter(window_tokens=MTOK)
+    for attempt, total, wasted in ((1, 10, 0), (1, 20, 0), (1, 20, 0), (2, 20, 10), (2, 30, 10), (3, 30, 20)):
+        meter.add(total, 10, UsdMicros(total), BootNs(total), first_step_at=MonoNs(attempt))
+        assert meter.wasted_tokens == wasted, (attempt, total)
+
+
+def test_a_launch_from_a_checkpoint_behind_a_launch_from_the_beginning_has_trained_its_own_steps_alone() -> None:
+    """Ten steps; two from the beginning, which nobody goes on with; from the eighth on: two again, and two more."""
+    meter = TokenMeter(window_tokens=MTOK)
+    told = [*((1, step) for step in range(1, 11)), (2, 1), (2, 2), (3, 9), (3, 10), (3, 11), (3, 12)]
+    for place, (attempt, step) in enumerate(told):
+        meter.add(10 * step, 10, UsdMicros(place), BootNs(place), first_step_at=MonoNs(attempt))
+    assert (meter.useful_tokens, meter.wasted_tokens) == (120, 40)

@@ -29,6 +29,17 @@ def _jumped_and_back(world: World) -> None:
     end(world)
 
 
+def _jumped_and_again(world: World) -> None:
+    """2 s after that launch one from its step 7: 2 s to step 8's end, to step 13, 2 s to the end."""
+    _jumped(world)
+    until(world, 14)
+    world.hear(attempt="a2", peer=peer(200))
+    for own, number in enumerate(range(8, 14), start=1):
+        steps(world, range(number, number + 1), 15 + own, first=own, tokens_total=number * STEP + 10**13)
+    until(world, 23)
+    end(world)
+
+
 def _far_ahead(world: World) -> None:
     """5 steps, 2 s to the end; 2 s later a launch from another run's checkpoint: 2 s to step 5,001's end, to 5,007."""
     world.hear()
@@ -95,6 +106,23 @@ CASES = [
         STEADY,
         0,
         {"start_up": 2_000, "after_last_step": 2_000},
+    ),
+    Case(
+        "a count that jumps, and a launch from two steps back",
+        _jumped_and_again,
+        12_000 + 9_000,
+        15 * STEP,
+        # The fifth has 2 s of the first launch, and 5 s of the second to its fourth step: two of these were had.
+        (
+            *windows(3_000, 2_000, ms=(3_000, 2_000)),
+            *(Window(3 * STEP, 3_000, 3_000), Window(2 * STEP, 2_000, 2_000)),
+            *windows(7_000, 2_000, ms=(9_000, 2_000)),
+        ),
+        100_000,
+        STEADY,
+        2 * STEP,
+        {"start_up": 4_000, "after_last_step": 4_000, "trained_twice": 1_000},
+        ms=21_000,
     ),
     Case(
         "a launch far ahead",

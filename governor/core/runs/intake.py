@@ -46,7 +46,7 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs, *, trains_again: bool = Fa
     if trains_again:
         run.take_last_good(None, None)
     _forget_ranks(run)
-    run.trained_count.begin_attempt()
+    run.trained_count.begin_attempt(run.last_trained)
     run.attempt_step = 0
     run.first_step_at = None
     run.working_since = None

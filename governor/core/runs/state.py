@@ -218,6 +218,13 @@ class Run:
         return self.pace.times
 
     @property
+    def last_trained(self) -> tuple[int, int] | None:
+        """The last counted step, and all that was trained. None: not known."""
+        if self.counted_step is None or self.tokens_total is None:
+            return None
+        return self.counted_step, max(self.tokens_total, self.furthest[1] if self.furthest is not None else 0)
+
+    @property
     def pad_frac(self) -> float | None:
         """How much of the tokens was padding, in the steps that told it."""
         if self.nonpad_tokens is None or self.nonpad_of_tokens == 0:

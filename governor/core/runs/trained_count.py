@@ -26,6 +26,7 @@ class Strand:
     step: int  # The last step of it, and the highest total.
     told: int
     left_at: int = 0  # What the run had trained when a launch went on with another strand.
+    line: int = 0  # Strands of one line are one training, whose count has jumped. 0: of none.
 
 
 @dataclass(slots=True)
@@ -37,10 +38,50 @@ class TrainedCount:
     # Where the count of this attempt has jumped: the total from which on it did, and the offset before that.
     bends: list[tuple[int, int]] = field(default_factory=list)
 
-    def begin_attempt(self) -> None:
+    def begin_attempt(self, last: tuple[int, int] | None) -> None:
+        """`last`: the last step, and all that the run has trained. None: not known."""
         self.is_new = True
+        if self.bends and last is not None:
+            self._keep_bends(*last)
         self.bends.clear()
         self.offset = self.strands[-1].offset if self.strands else 0
+
+    def _keep_bends(self, step: int, trained: int) -> None:
+        """A launch may go on from any checkpoint of the attempt that ends: from before a jump, or from after it."""
+        if not self.strands:
+            self.strands.append(Strand(0, 0, step, trained))
+            self.trained = trained
+        base = self.strands[-1]
+        base.line = base.line or 1 + max(strand.line for strand in self.strands)
+        highest = base.told - base.offset  # As it would be told without a jump.
+        offsets = [*(offset for _, offset in self.bends[1:]), self.offset]
+        for (from_told, _), offset in zip(self.bends, offsets, strict=True):
+            kept = next((one for one in self._line_of(base) if one.offset == offset), None)
+            if kept is None:
+                kept = Strand(from_told, offset, step, highest + offset, self.trained, base.line)
+            else:  # It has jumped as it did before.
+                self.strands.remove(kept)
+                kept.step = step
+                kept.from_told, kept.told = min(kept.from_told, from_told), max(kept.told, highest + offset)
+            self.strands.append(kept)
+        del self.strands[:-STRANDS_MAX]
+
+    def _line_of(self, strand: Strand) -> list[Strand]:
+        return [one for one in self.strands if one is strand or one.line == strand.line != 0]
+
+    def _leave(self, strand: Strand) -> None:
+        for one in self._line_of(strand):
+            one.left_at = self.trained
+
+    def _take(self, strand: Strand) -> None:
+        """Go on with another strand than the present one."""
+        if all(strand is not one for one in self._line_of(self.strands[-1])):
+            self._leave(self.strands[-1])
+            since = self.trained - strand.left_at
+            for one in self._line_of(strand):
+                one.offset -= since  # What the others have trained since is not told by it.
+        self.strands.remove(strand)
+        self.strands.append(strand)
 
     def begin_training(self) -> None:
         """The attempt is another training of the same processes, whose totals begin at nothing."""
@@ -55,10 +96,7 @@ class TrainedCount:
         having = [strand for strand in reversed(self.strands) if strand.from_told <= told] or self.strands[-1:]
         found = min(having, key=lambda strand: max(0, told - strand.told))  # The latest of several.
         if found is not self.strands[-1]:
-            self.strands[-1].left_at = self.trained
-            found.offset -= self.trained - found.left_at  # What the others have trained since is not told by it.
-            self.strands.remove(found)
-            self.strands.append(found)
+            self._take(found)
         self.offset = found.offset
 
     def go_on_apart(self, told: int, last: tuple[int, int], trained: int) -> None:
@@ -66,7 +104,7 @@ class TrainedCount:
         if not self.strands:
             self.strands.append(Strand(0, self.offset, *last))
             self.trained = trained
-        self.strands[-1].left_at = self.trained
+        self._leave(self.strands[-1])
         self.offset = told - self.trained
         self.strands.append(Strand(told, self.offset, last[0], told))
         del self.strands[:-STRANDS_MAX]
@@ -83,10 +121,20 @@ class TrainedCount:
             self.offset = self.bends.pop()[1]
         strand = self.strands[-1] if self.strands else None
         if strand is not None and not self.bends and told < strand.from_told:
-            # It has gone back before its own begin: to what was not trained here either.
+            self._go_before(strand, told, own)
+        return min(max(0, told - self.offset), COUNT_MAX)
+
+    def _go_before(self, strand: Strand, told: int, own: int) -> None:
+        """The attempt has gone back before its own begin."""
+        line = [one for one in self._line_of(strand) if one is not strand]
+        if not line:  # To what was not trained here either.
             strand.from_told = max(0, told - own)
             strand.offset = self.offset = strand.from_told - self.trained
-        return min(max(0, told - self.offset), COUNT_MAX)
+            return
+        before = next((one for one in reversed(line) if one.from_told <= told <= one.told), None)
+        if before is not None and not self.is_new:  # To before the jump, as its own total tells.
+            self._take(before)
+            self.offset = before.offset
 
     def note(self, step: int, trained: int) -> None:
         if self.strands:
@@ -103,7 +151,7 @@ class TrainedCount:
         """Plain JSON. None: nothing that it tells was trained elsewhere."""
         if not self.offset and not self.strands and not self.bends:
             return None
-        strands = [[one.from_told, one.offset, one.step, one.told, one.left_at] for one in self.strands]
+        strands = [[one.from_told, one.offset, one.step, one.told, one.left_at, one.line] for one in self.strands]
         return {
             "offset": self.offset,
             "is_new": self.is_new,

@@ -106,7 +106,7 @@ def _weigh(run: Run, step: Step, told: Told, *, may_fall: bool) -> Believed | No
     is_anew = run.trains_again and own_steps == step.step
     if is_anew:
         count.begin_training()
-    count.go_to(told.total - own)
+    count.go_to(step.step - max(1, own_steps or 1), told.total - own)
     last = _last_believed(run)
     if last is not None and count.last_told is not None:
         last = count.last_told

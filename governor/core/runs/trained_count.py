@@ -88,13 +88,18 @@ class TrainedCount:
         self.strands.clear()
         self.offset = 0
 
-    def go_to(self, told: int) -> None:
-        """The attempt goes on from this total: with the strand that has it, or has come closest to it."""
+    def go_to(self, step: int, told: int) -> None:
+        """The attempt goes on from this step and total: with the strand that has it, or has come closest to it."""
         self.is_new = False
         if not self.strands:
             return
         having = [strand for strand in reversed(self.strands) if strand.from_told <= told] or self.strands[-1:]
         found = min(having, key=lambda strand: max(0, told - strand.told))  # The latest of several.
+        of_line = [one for one in self._line_of(found) if one.from_told <= told <= one.told]
+        if len(of_line) > 1:  # More was trained since the jump than it has skipped.
+            base = min(of_line, key=lambda one: one.offset)
+            due = base.told * step // max(1, base.step) - base.offset
+            found = min(of_line, key=lambda one: abs(told - one.offset - due))
         if found is not self.strands[-1]:
             self._take(found)
         self.offset = found.offset

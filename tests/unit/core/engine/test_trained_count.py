@@ -232,10 +232,10 @@ def test_several_ranks_count_together_what_was_trained_here() -> None:
 # --- launches that go on from a count that has jumped -------------------------------------------------------------
 
 
-def counted(launches: list[tuple[range, int]], jump: int = JUMP, at_step: int = 10, lost: int = 0) -> tuple[int, int]:
+def counted(launches: list[tuple[range, int]], jump: int = JUMP, *, lost: int = 0, size: int = S) -> tuple[int, int]:
     """A step a second. Each launch is a range of steps, and how much higher its totals are at its begin.
 
-    From the first one's step `at_step` on they are higher by `jump`. All but the first lose their first frames.
+    From the first one's tenth step on they are higher by `jump`. All but the first lose their first frames.
     Returns the steps that count as trained, and those as trained twice.
     """
     node, now = make_node(cloud="none"), 0
@@ -245,13 +245,13 @@ def counted(launches: list[tuple[range, int]], jump: int = JUMP, at_step: int = 
         play(node, named)
         for own, number in enumerate(numbers, 1):
             now += 1
-            told = number * S + (jump if index == 0 and number >= at_step else higher)
-            frame = a_step(number, when=now, attempt_step=own, tokens=S, tokens_total=told)
+            told = number * size + (jump if index == 0 and number >= 10 else higher)
+            frame = a_step(number, when=now, attempt_step=own, tokens=size, tokens_total=told)
             play(node, *([replace(frame, connection=named.connection)] if not index or own > lost else []), tick(now))
     meter, total = node.runs["llama"].history.meter, trained_of(node)
     assert meter is not None
     assert total is not None
-    return total // S, meter.wasted_tokens // S
+    return total // size, meter.wasted_tokens // size
 
 
 _BACK_AND_ON = [range(1, 201), range(161, 261), range(221, 321), range(281, 381), range(341, 441)]
@@ -273,6 +273,15 @@ def test_a_launch_from_before_the_jump_and_one_from_after_it_are_of_one_training
     from_before, from_after = (range(9, 31), 0), (range(19, 26), JUMP)
     assert counted([(range(1, 21), 0), from_before, from_after]) == (25, 12 + 7)
     assert counted([(range(1, 21), 0), from_before, from_after, (range(26, 41), JUMP)]) == (40, 12 + 7 + 5)
+
+
+@pytest.mark.parametrize("is_mended", [False, True])
+def test_a_total_that_both_counts_have_had_is_of_the_one_that_had_it_at_that_step(is_mended: bool) -> None:
+    """The jump is 100 steps long, and 190 were trained after it."""
+    size = 2 * 10**9
+    higher = 0 if is_mended else 100 * size
+    assert counted([(range(1, 201), 0), (range(161, 211), higher)], 100 * size, size=size) == (210, 40)
+    assert counted([(range(1, 201), 0), (range(201, 211), higher)], 100 * size, size=size) == (210, 0)
 
 
 def test_between_two_launches_from_a_count_that_jumped_one_goes_on_from_another_run() -> None:
@@ -328,7 +337,7 @@ def test_a_run_of_one_count_has_nothing_in_the_journal_and_is_read_back_as_it_wa
     assert TrainedCount().row() is None
     assert TrainedCount.of(None) == TrainedCount()
     count = TrainedCount()
-    count.go_to(0)
+    count.go_to(0, 0)
     count.go_on_apart(5_000, (5, 50), 50)
     count.jump(6_000, 900)
     assert TrainedCount.of(json.loads(json.dumps(count.row()))) == count
@@ -341,7 +350,7 @@ def test_counts_and_jumps_without_end_are_not_kept_without_end() -> None:
     count = TrainedCount()
     for number in range(1, 50):
         count.begin_attempt((number, number * 10**5))
-        count.go_to(number * 10**6)
+        count.go_to(number, number * 10**6)
         count.go_on_apart(number * 10**6, (number, number * 10**5), number)
         for jump in range(20):
             count.jump(number * 10**6 + jump, 1)

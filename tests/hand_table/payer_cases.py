@@ -58,6 +58,23 @@ def _behind_another_log(world: World) -> None:
     end(world)
 
 
+def _read_with_its_buffer(world: World) -> None:
+    """As above. This one keeps the lines of steps 2 to 6 in its buffer: they are read behind the other one's end."""
+    _open_log(world, "first")
+    _open_log(world)
+    _write(world, 1, 1, "first")
+    _write(world, 1, 2)
+    until(world, 8)
+    end(world, "first")
+    until(world, 8.25)
+    for number in range(2, 7):
+        _write(world, number, number + 1, read=8.3 - (number + 1))
+    for number in range(7, 16):
+        _write(world, number, number + 2)
+    until(world, 19)
+    end(world)
+
+
 def _over_restarts(world: World) -> None:
     """As above. The governor is killed and comes back at 5.5 s, while the other log pays, and at 13.5 s."""
     _open_log(world, "first")
@@ -155,6 +172,20 @@ PAYERS = [
         11_000,  # From 8 to 19 s.
         9 * STEP,
         # The first step that it pays for began at 7 s.
+        windows(2_000, 2_000, 2_000, 2_000, ms=(3_000, 2_000, 2_000, 2_000)),
+        100_000,
+        STEADY,
+        waste={"after_last_step": 2_000},
+        ms=11_000,
+        speed=9 * STEP * MILLION // 10,
+        began=6 * STEP,
+        is_launched=True,
+    ),
+    Case(
+        "behind another log of its command, read with its buffer",
+        _read_with_its_buffer,
+        11_000,
+        9 * STEP,
         windows(2_000, 2_000, 2_000, 2_000, ms=(3_000, 2_000, 2_000, 2_000)),
         100_000,
         STEADY,

@@ -7,7 +7,6 @@ from dataclasses import replace
 from enum import Enum
 
 from governor.core.base.units import BootNs, MonoNs, UsdMicros, WallNs
-from governor.core.engine.command.payers import lends
 from governor.core.engine.launched_command import is_its
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, make_past, payer_of
@@ -353,7 +352,7 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
         node.request_persist()
     worth = worth_at(node, managed, meter, step.at, ended)
     began_at = run.first_step_at if run.first_step_at is not None else run.attempt_at
-    if worth.usd_micros <= meter.step_usd_micros and lends(node, managed):
+    if worth.is_lent and worth.usd_micros <= meter.step_usd_micros:
         managed.money.first_line = None
         meter.lend(run.tokens_total, worth.boot, began_at)
         return

@@ -2,7 +2,8 @@
 minutes of a log's lines.
 
 A mark has the run's spend and rate from one moment until the next mark. A step is valued by the mark of its own moment,
-whenever it is read: read one by one or together, steps of the same moments have the same windows.
+whenever it is read: read one by one or together, steps of the same moments have the same windows. Who paid is of that
+moment, too.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Worth(NamedTuple):
     boot: BootNs
     is_priced: bool  # Whether a price was known then.
     unpriced_ns: int  # The run's time without a price so far.
+    is_lent: bool = False  # Whether another run paid then, in this one's place.
 
 
 class Mark(NamedTuple):
@@ -39,11 +41,12 @@ class Mark(NamedTuple):
     usd_micros_per_hour: int
     is_priced: bool
     unpriced_ns: int
+    is_lent: bool = False
 
     def at(self, moment: MonoNs) -> Worth:
         boot = BootNs(moment + self.boot_offset_ns)
         spent = self.usd_micros + self.usd_micros_per_hour * (boot - self.charged_to) // NS_PER_HOUR
-        return Worth(UsdMicros(spent), boot, self.is_priced, self.unpriced_ns)
+        return Worth(UsdMicros(spent), boot, self.is_priced, self.unpriced_ns, self.is_lent)
 
     def leads_to(self, later: Mark) -> bool:
         """Whether the later mark tells no more than this one, but for the rounding of a micro-dollar."""
@@ -62,8 +65,8 @@ class Mark(NamedTuple):
         took_ns = end.charged_to - self.charged_to
         return self._replace(usd_micros_per_hour=(end.usd_micros - self.usd_micros) * NS_PER_HOUR // took_ns)
 
-    def _kind(self) -> tuple[int, bool, int]:
-        return self.boot_offset_ns, self.is_priced, self.unpriced_ns
+    def _kind(self) -> tuple[int, bool, int, bool]:
+        return self.boot_offset_ns, self.is_priced, self.unpriced_ns, self.is_lent
 
 
 class Last(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from governor.core.base.units import BootNs, MonoNs
+from governor.core.engine.command.payers import lends
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.inputs import Step
@@ -37,7 +38,7 @@ def _mark(node: Node, managed: ManagedRun, at: MonoNs, boot_offset_ns: int, rate
     ledger = node.ledger
     is_priced = ledger.compute.metered is not None and not managed.is_strangers
     spent, unpriced_ns = ledger.spend(managed.run.run), managed.history.unpriced_ns
-    return Mark(at, boot_offset_ns, ledger.charged_to, spent, rate, is_priced, unpriced_ns)
+    return Mark(at, boot_offset_ns, ledger.charged_to, spent, rate, is_priced, unpriced_ns, lends(node, managed))
 
 
 def worth_at(node: Node, managed: ManagedRun, meter: TokenMeter, at: MonoNs, ended: MonoNs) -> Worth:

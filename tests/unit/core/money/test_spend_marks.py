@@ -33,6 +33,14 @@ def test_so_does_time_without_a_price() -> None:
     assert (before.unpriced_ns, after.unpriced_ns) == (0, 5)
 
 
+def test_so_does_time_that_another_run_has_paid_for() -> None:
+    marks = Marks()
+    for second in range(3 * RECENT_MAX):
+        marks.note(mark(second, 0, is_lent=second < 10))
+    before, after = (marks.worth(MonoNs(half * NS_PER_S // 2), None, MonoNs(0)) for half in (19, 21))
+    assert (before.is_lent, after.is_lent) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("usd_per_second", "attempt_at", "spent"),
     [

@@ -204,9 +204,9 @@ def _priced_while_it_starts(world: World) -> None:
     end(world)
 
 
-def learn_price(world: World, since: WallNs | None = None) -> None:
+def learn_price(world: World, since: WallNs | None = None, hourly: int = 3_600_000) -> None:
     now, boot, wall = MonoNs(world.mono), BootNs(world.boot), WallNs(world.boot + world.wall_offset)
-    world.play(PriceRead(now, boot, wall, UsdMicros(3_600_000), "x", "2026-11-01", since))
+    world.play(PriceRead(now, boot, wall, UsdMicros(hourly), "x", "2026-11-01", since))
 
 
 def _halted(world: World) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, MonoNs, WallNs
 from governor.core.engine.node_journal import persist
 from governor.core.events.inputs import CommandLaunched, Disconnected, LaunchersSeen, TrainerExited
 from governor.core.events.streams import StreamOpened
-from tests.hand_table.cases import MILLION, STEADY, STEP, Case, windows
+from tests.hand_table.cases import MILLION, STEADY, STEP, Case, Play, learn_price, windows
 from tests.unit.core.engine.test_launched_command import COMMAND
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import a_step, hello, peer
@@ -41,6 +42,24 @@ def _dated_log(world: World) -> None:
         _write(world, number, number + 1)
     until(world, 12)
     end(world)
+
+
+def _price_before_its_first_lines(hourly: int, at: float) -> Play:
+    """The same steps. A price is read at some moment, and the lines of the first seven steps only at 8.3 s."""
+
+    def play(world: World) -> None:
+        _open_log(world)
+        until(world, at)
+        learn_price(world, None, hourly)
+        until(world, 8.25)
+        for number in range(1, 8):
+            _write(world, number, number + 1, read=8.3 - (number + 1))
+        for number in range(8, 10):
+            _write(world, number, number + 1)
+        until(world, 12)
+        end(world)
+
+    return play
 
 
 def _behind_another_log(world: World) -> None:
@@ -164,6 +183,45 @@ PAYERS = [
         STEADY,
         waste={"start_up": 2_000, "after_last_step": 2_000},
         lands=12_000 + 291_000,
+        is_launched=True,
+    ),
+    Case(
+        "a dated log, dearer before its first lines are read",
+        _price_before_its_first_lines(7_200_000, 6),
+        6_000 + 12_000,
+        9 * STEP,
+        windows(3_000, 2_000, 3_000, 4_000),
+        200_000,
+        Fraction(150_000),
+        waste={"start_up": 2_000, "after_last_step": 4_000},
+        lands=18_000 + 291 * 2_000,
+        is_launched=True,
+    ),
+    Case(
+        "a dated log, cheaper before its first lines are read",
+        _price_before_its_first_lines(1_800_000, 6),
+        6_000 + 3_000,
+        9 * STEP,
+        windows(3_000, 2_000, 1_500, 1_000),
+        50_000,
+        Fraction(75_000),
+        waste={"start_up": 2_000, "after_last_step": 1_000},
+        lands=9_000 + 291 * 500,
+        is_launched=True,
+    ),
+    Case(
+        "a dated log, a price learned before its first lines are read",
+        _price_before_its_first_lines(3_600_000, 6.5),
+        5_500,
+        9 * STEP,
+        windows(None, None, None, 2_000),
+        100_000,
+        STEADY,
+        waste={"after_last_step": 2_000},
+        hourly=None,
+        ms=5_500,
+        unpriced_ms=6_500,
+        lands=None,
         is_launched=True,
     ),
     Case(

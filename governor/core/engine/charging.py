@@ -16,7 +16,7 @@ from governor.core.engine.managed_run import ManagedRun, Unweighed
 from governor.core.engine.metering import charge_until, meter, note_unpriced, rate_of
 from governor.core.engine.node import RUNS_PER_UID_MAX, Node, payer_of
 from governor.core.engine.node_journal import boot_of, persist
-from governor.core.engine.spent.marks import note_money
+from governor.core.engine.spent.marks import note_money, note_waiting
 from governor.core.events.checkpoints import CheckpointWeighed
 from governor.core.events.effects import Alarm, Effect, Record, WeighCheckpoint
 from governor.core.events.inputs import Ack, Tick
@@ -205,6 +205,7 @@ def note_shares(node: Node, at: MonoNs) -> None:
         if rate is not None:
             run.set_money(run.spend_usd_micros, rate, run.reserve_usd_micros)
         note_money(node, managed, at)
+    note_waiting(node, at)
 
 
 # --- a price that changes while the node runs ----------------------------------------------------------------

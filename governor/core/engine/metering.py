@@ -12,7 +12,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, make_past, payer_of
 from governor.core.engine.node_journal import persist
 from governor.core.engine.run_forecast import plan_of
-from governor.core.engine.spent.marks import note_money, worth_at
+from governor.core.engine.spent.marks import note_money, take_waiting, worth_at
 from governor.core.events.effects import Effect, Record
 from governor.core.events.inputs import Step, Tick
 from governor.core.money.charges import UNALLOCATED
@@ -212,10 +212,9 @@ def hand_over(node: Node, managed: ManagedRun, at: MonoNs, *, begins: bool = Fal
         managed.history.begins_to_pay(node.account.since)
     if begins and managed.run.first_step_ended_at is None:  # Its log may go on, behind a restart of ours.
         managed.history.split.leave(node.ledger.spend(managed.run.run))
+    unallocated = node.ledger.spend(UNALLOCATED)
     node.ledger.hand_over(payer_of(managed), node.command.run if node.command is not None else None)
-    managed.history.pass_unpriced(node.account.take_unpriced())
-    managed.money.marks.forget()  # They have none of that. A log's first line is older than its arrival.
-    note_money(node, managed, at)  # Else its first step had spent none of that, and the second all.
+    take_waiting(node, managed, at, unallocated)
 
 
 def charge_verdict(node: Node, managed: ManagedRun, at: MonoNs) -> None:

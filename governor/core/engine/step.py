@@ -116,6 +116,7 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
     effects: list[Effect] = [*launched_command.watch(node, tick.at), *node_journal.persist_due(node, tick.at)]
     for managed in node.runs.values():
         _meter(node, managed, holders, tick.at)
+    marks.note_waiting(node, tick.at)
     effects.extend(budgeting.apply(node, tick.at))
     for managed in node.runs.values():
         if managed.incident is not None and not managed.incident.is_closed:

@@ -11,12 +11,13 @@ budget goes on while it stands in, and at the command's next launch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import product
 from typing import Final
 
 from governor.core.base.units import BootNs
+from governor.core.money.spend_marks import Marks
 
 
 class Owner(Enum):
@@ -78,6 +79,7 @@ class CommandAccount:
     # A run of the command's own user has reported. Before, the command may have become another user, whose run pays.
     has_own: bool = False
     unpriced_ns: int = 0  # Of the time that waits, what has no price.
+    marks: Marks = field(default_factory=Marks)  # Of all unallocated spend, while time waits.
 
     @property
     def is_held(self) -> bool:
@@ -116,6 +118,7 @@ class CommandAccount:
         act = self._next(Fact.RUN_STANDS_IN)
         if act is Act.BEGIN:
             self.since = now
+            self.marks.forget()
         return act is Act.BEGIN
 
     def restore(self, run: str | None, since: BootNs, *, has_own: bool = True) -> None:

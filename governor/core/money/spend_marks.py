@@ -60,6 +60,10 @@ class Mark(NamedTuple):
         goes_on = self.charged_to < end.charged_to and self.usd_micros <= end.usd_micros
         return goes_on and self._kind() == middle._kind() == end._kind()
 
+    def with_more(self, usd_micros: int, unpriced_ns: int) -> Mark:
+        spent = UsdMicros(max(0, self.usd_micros + usd_micros))
+        return self._replace(usd_micros=spent, unpriced_ns=self.unpriced_ns + unpriced_ns)
+
     def towards(self, end: Mark) -> Mark:
         """This one at the mean rate until another."""
         took_ns = end.charged_to - self.charged_to
@@ -108,6 +112,15 @@ class Marks:
         place = min(found, key=lambda one: turns[one + 2].since - turns[one].since)
         turns[place] = turns[place].towards(turns[place + 2])
         del turns[place + 1]
+
+    def take(self, waiting: Marks, usd_micros: int, unpriced_ns: int) -> None:
+        """Those of time that has waited for this run are its own now, with so much more than they had themselves.
+
+        What it had spent before that time is in all of them.
+        """
+        self._marks = deque(mark.with_more(usd_micros, unpriced_ns) for mark in waiting._marks)
+        self._turns = [mark.with_more(usd_micros, unpriced_ns) for mark in waiting._turns]
+        waiting.forget()
 
     def forget(self) -> None:
         """What it had spent is another's now."""

@@ -7,6 +7,7 @@ from governor.core.engine.command.payers import lends
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.inputs import Step
+from governor.core.money.charges import UNALLOCATED
 from governor.core.money.spend_marks import Last, Mark, Worth
 from governor.core.money.token_windows import TokenMeter
 from governor.core.runs import own_time
@@ -25,6 +26,25 @@ def note_money(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     """Note what the run has spent, for steps that end from now on: at each tick, and where it changes in between."""
     if node.boot_offset_ns is not None:
         managed.money.marks.note(_mark(node, managed, at, node.boot_offset_ns, _going_rate(node, managed)))
+
+
+def note_waiting(node: Node, at: MonoNs) -> None:
+    """Note what is unallocated, while a run stands in for the command. Lines of that time may be read later."""
+    if node.boot_offset_ns is None or not any(managed.is_unattached for managed in node.runs.values()):
+        return
+    ledger, compute = node.ledger, node.ledger.compute
+    rate = 0 if compute.credit > 0 else ledger.rate(UNALLOCATED, {UNALLOCATED: 1, **node.holders()}) or 0
+    spent, is_priced = ledger.spend(UNALLOCATED), compute.metered is not None
+    mark = Mark(at, node.boot_offset_ns, ledger.charged_to, spent, rate, is_priced, node.account.unpriced_ns)
+    node.account.marks.note(mark)
+
+
+def take_waiting(node: Node, managed: ManagedRun, at: MonoNs, unallocated_usd_micros: int) -> None:
+    """What was unallocated (so much) is charged to this run now. A log's first line is older than its arrival."""
+    unpriced_ns, spent = managed.history.unpriced_ns, node.ledger.spend(managed.run.run)
+    managed.history.pass_unpriced(node.account.take_unpriced())
+    managed.money.marks.take(node.account.marks, spent - unallocated_usd_micros, unpriced_ns)
+    note_money(node, managed, at)  # Else its first step had spent none of that, and the second all.
 
 
 def _going_rate(node: Node, managed: ManagedRun) -> int:

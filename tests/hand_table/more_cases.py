@@ -14,7 +14,7 @@ from governor.core.events.machine import PriceRead
 from governor.core.money.charges import Line, LineKind, Unit
 from governor.core.money.lines import Lines, Metered
 from tests.hand_table import cases, count_cases, payer_cases
-from tests.hand_table.cases import MILLION, STEADY, STEP, Case, plain_run, windows
+from tests.hand_table.cases import MILLION, STEADY, STEP, Case, Play, plain_run, windows
 from tests.unit.core.engine.test_launched_command import COMMAND
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import hello, only, peer
@@ -43,7 +43,7 @@ def _launched_dearer(world: World) -> None:
     steps(world, range(6, 13), began=20)
 
 
-def _relaunched(last_step: int) -> cases.Play:
+def _relaunched(last_step: int) -> Play:
     """12 s of a plain run; 5 s later another launch: 3 s to its first step's end, and from 6 to this one."""
 
     def play(world: World) -> None:
@@ -142,7 +142,7 @@ def _beside_a_larger_one(world: World) -> None:
     end(world)
 
 
-def _saved(*at_steps: int) -> cases.Play:
+def _saved(*at_steps: int) -> Play:
     """Nine steps, the last at 10 s, and these are saved as they end."""
 
     def play(world: World) -> None:
@@ -166,6 +166,26 @@ def _left(seconds: int) -> dict[str, int]:
 _LEFT = _left(291) | {"tokens/s now": 10_000 * MILLION}
 # SIGTERM and SIGKILL have 10 s each, and a halt's four ticks are 1 s. A save may take 60 s, and as long as it is ago.
 _ENDING = 21
+
+
+def _held(name: str, play: Play, ahead: dict[str, int]) -> Case:
+    """A plain run that still trains at 10 s, and how its ceiling is met."""
+    return Case(
+        name,
+        play,
+        10_000,
+        9 * STEP,
+        windows(3_000, 2_000, 2_000, 2_000),
+        100_000,
+        STEADY,
+        0,
+        {"start_up": 2_000},
+        ms=10_000,
+        lands=10_000 + 291_000,
+        is_held=True,
+        ahead=_LEFT | ahead,
+    )
+
 
 MORE = [
     Case(
@@ -291,44 +311,22 @@ MORE = [
         ms=4_000 + 1_000 + 4_000,
         lands=9_000 + 291 * 625,  # As the last window was charged.
     ),
-    Case(
+    _held(
         "its ceiling, before the second save",
         _saved(5),
-        10_000,
-        9 * STEP,
-        windows(3_000, 2_000, 2_000, 2_000),
-        100_000,
-        STEADY,
-        0,
-        {"start_up": 2_000},
-        ms=10_000,
-        lands=10_000 + 291_000,
-        is_held=True,
         # The save at 6 s is 4 s ago. Without another one its reserve has grown to 60 s when the ceiling is met.
-        ahead=_LEFT
-        | {
+        {
             "reserve": 1_000 * (4 + _ENDING),
             "ceiling in": MILLION * (1_000 - 10 - 60 - _ENDING),
             "ceiling early": MILLION * (1_000 - 10 - 60 - _ENDING),
             "ceiling late": MILLION * (1_000 - 10 - 1 - _ENDING),  # A save has come just before.
         },
     ),
-    Case(
+    _held(
         "its ceiling, after the second save",
         _saved(3, 7),
-        10_000,
-        9 * STEP,
-        windows(3_000, 2_000, 2_000, 2_000),
-        100_000,
-        STEADY,
-        0,
-        {"start_up": 2_000},
-        ms=10_000,
-        lands=10_000 + 291_000,
-        is_held=True,
         # It saves every 4 s, at 4 and 8 s. When the ceiling is met, a save is 2 to 4 s ago: 80 % lie in 2.2 to 3.8 s.
-        ahead=_LEFT
-        | {
+        {
             "reserve": 1_000 * (2 + _ENDING),
             "ceiling in": MILLION * (1_000 - 10 - 3 - _ENDING),
             "ceiling early": round(MILLION * (1_000 - 10 - 3.8 - _ENDING)),

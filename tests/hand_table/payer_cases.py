@@ -172,6 +172,26 @@ def _paid_by_its_own_between(world: World) -> None:
 
 # Windows of the sandbox for which the command's own run has paid in the end: no price has them.
 _GIVEN_BACK = windows(3_000, 2_000, 2_000, ms=(3_000, 2_000, 2_000))
+
+
+def _behind_a_log(name: str, play: Play) -> Case:
+    """It pays from 8 to 19 s. The first step that it pays for began at 7 s."""
+    return Case(
+        name,
+        play,
+        11_000,
+        9 * STEP,
+        windows(2_000, 2_000, 2_000, 2_000, ms=(3_000, 2_000, 2_000, 2_000)),
+        100_000,
+        STEADY,
+        waste={"after_last_step": 2_000},
+        ms=11_000,
+        speed=9 * STEP * MILLION // 10,
+        began=6 * STEP,
+        is_launched=True,
+    )
+
+
 PAYERS = [
     Case(
         "a command, its dated log by another name",
@@ -224,49 +244,9 @@ PAYERS = [
         lands=None,
         is_launched=True,
     ),
-    Case(
-        "behind another log of its command",
-        _behind_another_log,
-        11_000,  # From 8 to 19 s.
-        9 * STEP,
-        # The first step that it pays for began at 7 s.
-        windows(2_000, 2_000, 2_000, 2_000, ms=(3_000, 2_000, 2_000, 2_000)),
-        100_000,
-        STEADY,
-        waste={"after_last_step": 2_000},
-        ms=11_000,
-        speed=9 * STEP * MILLION // 10,
-        began=6 * STEP,
-        is_launched=True,
-    ),
-    Case(
-        "behind another log of its command, read with its buffer",
-        _read_with_its_buffer,
-        11_000,
-        9 * STEP,
-        windows(2_000, 2_000, 2_000, 2_000, ms=(3_000, 2_000, 2_000, 2_000)),
-        100_000,
-        STEADY,
-        waste={"after_last_step": 2_000},
-        ms=11_000,
-        speed=9 * STEP * MILLION // 10,
-        began=6 * STEP,
-        is_launched=True,
-    ),
-    Case(
-        "behind another log of its command, over restarts",
-        _over_restarts,
-        11_000,
-        9 * STEP,
-        windows(2_000, 2_000, 2_000, 2_000, ms=(3_000, 2_000, 2_000, 2_000)),
-        100_000,
-        STEADY,
-        waste={"after_last_step": 2_000},
-        ms=11_000,
-        speed=9 * STEP * MILLION // 10,
-        began=6 * STEP,
-        is_launched=True,
-    ),
+    _behind_a_log("behind another log of its command", _behind_another_log),
+    _behind_a_log("behind another log of its command, read with its buffer", _read_with_its_buffer),
+    _behind_a_log("behind another log of its command, over restarts", _over_restarts),
     Case(
         "behind the command's own run",
         _behind_the_commands_own,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from governor.core.base.units import NS_PER_S, MonoNs, WallNs
@@ -42,6 +44,24 @@ def gone(world: World, incident: Incident) -> None:
     world.play(TrainerExited(now, "llama", 0))
     world.play(ProcessesSeen(now, incident.incident_id, ()))
     assert incident.is_closed
+
+
+def killed_amid(world: World) -> dict[str, Any]:
+    """A halt begins between two ticks, and half a second later its governor is killed. Returns what it has kept."""
+    world.pass_time("run", 30 * MS)
+    halt(world)
+    world.pass_time("run", 500 * MS)
+    world.tick()
+    return dict(persist_incident(world.node, world.node.runs["llama"]).snapshot)
+
+
+def again(world: World, kept: dict[str, Any]) -> Incident:
+    """The next governor goes on with the halt."""
+    world.restart()
+    restore_incidents(world.node, [kept], MonoNs(world.mono), WallNs(world.boot + world.wall_offset))
+    incident = world.node.runs["llama"].incident
+    assert incident is not None
+    return incident
 
 
 def since_verdict(world: World) -> int:
@@ -90,18 +110,11 @@ def test_a_halt_that_is_never_seen_to_end_goes_on_costing() -> None:
 def test_over_a_restart_of_the_governor_amid_the_halt() -> None:
     """It is killed half a second after the verdict, comes back 2 s later, and sees the end 1.1 s after that."""
     world = trained()
-    world.pass_time("run", 30 * MS)
-    halt(world)
-    world.pass_time("run", 500 * MS)
-    world.tick()
-    kept = dict(persist_incident(world.node, world.node.runs["llama"]).snapshot)
+    kept = killed_amid(world)
     world.pass_time("run", 2_000 * MS)
-    world.restart()
-    restore_incidents(world.node, [kept], MonoNs(world.mono), WallNs(world.boot + world.wall_offset))
+    incident = again(world, kept)
     world.tick()
     world.pass_time("run", 1_100 * MS)
-    incident = world.node.runs["llama"].incident
-    assert incident is not None
     gone(world, incident)
     until(world, 9)
     assert (since_verdict(world), wasted(world)["halt"]) == (3_600, 3_600)
@@ -115,10 +128,7 @@ def test_a_governor_that_is_killed_before_it_has_kept_the_runs_own_row() -> None
     halted = engine.step(world.node, OperatorHalt(MonoNs(world.mono), "llama", uid=0, reason="enough"))
     kept = next(dict(effect.snapshot) for effect in halted if isinstance(effect, PersistIncident))
     world.pass_time("run", 2_000 * MS)
-    world.restart()
-    restore_incidents(world.node, [kept], MonoNs(world.mono), WallNs(world.boot + world.wall_offset))
-    incident = world.node.runs["llama"].incident
-    assert incident is not None
+    incident = again(world, kept)
     gone(world, incident)
     until(world, 9)
     kept = dict(persist_incident(world.node, world.node.runs["llama"]).snapshot)
@@ -168,16 +178,9 @@ def test_a_first_step_that_ends_after_the_verdict_has_no_start_from_there_on() -
 def test_an_end_that_the_next_governor_sees_before_its_first_tick_ends_the_halts_money_there() -> None:
     """It is killed half a second after the verdict, and comes back to find nobody."""
     world = trained()
-    world.pass_time("run", 30 * MS)
-    halt(world)
-    world.pass_time("run", 500 * MS)
-    world.tick()
-    kept = dict(persist_incident(world.node, world.node.runs["llama"]).snapshot)
+    kept = killed_amid(world)
     world.pass_time("run", 100 * MS)
-    world.restart()
-    restore_incidents(world.node, [kept], MonoNs(world.mono), WallNs(world.boot + world.wall_offset))
-    incident = world.node.runs["llama"].incident
-    assert incident is not None
+    incident = again(world, kept)
     gone(world, incident)
     until(world, 9)
     assert since_verdict(world) == wasted(world)["halt"] > 0

@@ -47,11 +47,13 @@ def node_snapshot(node: Node) -> Mapping[str, Any]:
 
 
 def _turn(history: RunHistory) -> dict[str, Any]:
+    """What it has taken over, and given back. Most runs have neither."""
     turn = {"command_turn": history.turn} if history.turn else {}
     return {**turn, **({"given_back": True} if history.is_given_back else {})}
 
 
 def _belief(run: Run) -> dict[str, Any]:
+    """By what its next total is believed."""
     count = run.trained_count.row()
     return {
         **({"trained_count": count} if count is not None else {}),

@@ -78,6 +78,9 @@ from governor.core.events.streams import StreamOpened, StreamRead, StreamState, 
 from governor.core.halt.table import Fact
 from governor.core.money.ledger import reserve
 
+# Between two reads of a clock a busy machine may let so much pass. A shorter sleep of the machine is no sleep.
+READ_LATE_MAX_NS: Final = 10 * NS_PER_MS
+
 
 def step(node: Node, event: Event) -> list[Effect]:
     """Apply one event and return what to do, in order. Never raises for an event that the world may send."""
@@ -94,10 +97,6 @@ def reload(node: Node, policies: PolicySet) -> list[Effect]:
     for managed in node.runs.values():
         budgeting.refit(node, managed)
     return [Record("policy", None, None, {"digest": policies.digest, "names": [p.name for p in policies.policies]})]
-
-
-# Between two reads of a clock a busy machine may let so much pass. A shorter sleep of the machine is no sleep.
-READ_LATE_MAX_NS: Final = 10 * NS_PER_MS
 
 
 def _boot_offset(before: int | None, tick: Tick) -> int:

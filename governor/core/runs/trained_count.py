@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from governor.core.base.units import COUNT_MAX
 
+# Whoever tells ever other counts is not to make the journal's row grow. The oldest are dropped, and what goes on from
+# one of these is weighed anew.
 STRANDS_MAX: Final = 8
 BENDS_MAX: Final = 8
 
@@ -31,6 +33,8 @@ class Strand:
 
 @dataclass(slots=True)
 class TrainedCount:
+    """What a run's totals have of tokens that were not trained here, over its attempts."""
+
     offset: int = 0  # Of the attempt: what it tells less what was trained.
     is_new: bool = False  # The attempt has told no total yet.
     trained: int = 0  # All that the run has trained, each token once. Known where there are strands.
@@ -142,6 +146,7 @@ class TrainedCount:
             self.offset = before.offset
 
     def note(self, step: int, trained: int) -> None:
+        """A step was counted, and so much was trained by it."""
         if self.strands:
             strand = self.strands[-1]
             self.trained = max(self.trained, trained)

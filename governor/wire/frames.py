@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from governor.core.base.identity import ConnectionId, Peer
 from governor.core.base.printable import printable
 from governor.core.base.units import COUNT_MAX, TOKENS_OF_A_STEP_MAX, MonoNs
-from governor.core.events.checkpoints import NamedCheckpoint, SavedCheckpoint
+from governor.core.events.checkpoints import NamedCheckpoint, Origin, SavedCheckpoint
 from governor.core.events.ends import RankFailed
 from governor.core.events.fetch import Fetch
 from governor.core.events.forwards import Forwards
@@ -265,6 +265,7 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
         started_at=None if started is None else MonoNs(min(started, at)),
         resumed_step=_count(frame.get("resumed_step")),
         resumes=_resumes(frame),
+        origin=Origin.said(frame.get("origin")),
         last_good=NamedCheckpoint.named(frame.get("last_good")),
         harmed_save=NamedCheckpoint.named(frame.get("harmed_save")),
         beside=_shown(frame.get("beside")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from governor.core.events.checkpoints import Origin
 from tests.hand_table.cases import STEADY, STEP, Case, Window, windows
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import peer
@@ -73,6 +74,48 @@ def _far_ahead_back_and_ahead(world: World) -> None:
     _trains(world, range(5_006, 5_010), began=40)
     until(world, 45)
     end(world)
+
+
+def _governed_anew(world: World, *launches: tuple[range, Origin | None]) -> None:
+    """5 steps, 2 s to the end. 2 s later each next launch, as _far_ahead_and_back. Each has a governor of its own."""
+    own = None if launches[0][1] is None else Origin()
+    world.hear(origin=own)
+    steps(world, range(1, 6), began=2)
+    for number, (numbers, origin) in enumerate(launches, 2):
+        until(world, 8 if number == 2 else 20)
+        end(world)
+        until(world, 10 if number == 2 else 22)
+        world.restart()
+        world.tick()
+        world.hear(attempt=f"a{number}", peer=peer(100 * number), origin=own)
+        world.hear(attempt=f"a{number}", peer=peer(100 * number), origin=origin)
+        _trains(world, numbers, began=12 if number == 2 else 24)
+    until(world, 20 if len(launches) == 1 else 36)
+    end(world)
+
+
+def _far_ahead_unheard(world: World) -> None:
+    """As _far_ahead_and_back, with a governor for each launch: nobody knows whose the checkpoints are."""
+    _governed_anew(world, (range(5_001, 5_008), None), (range(6, 16), None))
+
+
+def _another_runs(world: World) -> None:
+    """The same from step 80 of another run: its manifest says so."""
+    _governed_anew(world, (range(81, 88), Origin("base", 80, 80 * STEP)), (range(6, 16), Origin()))
+
+
+def _begun_with_another_runs(world: World) -> None:
+    """From another run's step 80 on: 2 s to step 81's end, a step a second to step 89, 2 s to the end."""
+    world.hear(origin=Origin())
+    world.hear(origin=Origin("base", 80, 80 * STEP))
+    _trains(world, range(81, 90), began=2)
+    until(world, 12)
+    end(world)
+
+
+def _trained_elsewhere(world: World) -> None:
+    """5 steps; the run goes on elsewhere to step 205, and here from there on, to step 212."""
+    _governed_anew(world, (range(206, 213), Origin()))
 
 
 def _trains(world: World, numbers: range, began: int) -> None:
@@ -153,6 +196,53 @@ CASES = [
         {"start_up": 6_000, "after_last_step": 4_000 + 3_000},
         ms=32_000,
         lands=32_000 + 278_000,
+    ),
+    *(
+        Case(
+            name,
+            play,
+            18_000 + 14_000,
+            22 * STEP,
+            windows(
+                *(3_000, 2_000, 5_000, 2_000, 2_000, 2_000, 5_000, 2_000, 2_000, 2_000, 2_000),
+                ms=(3_000, 2_000, 7_000, 2_000, 2_000, 2_000, 7_000, 2_000, 2_000, 2_000, 2_000),
+            ),
+            100_000,
+            STEADY,
+            0,
+            {"start_up": 6_000, "after_last_step": 4_000 + 3_000},
+            ms=32_000,
+            lands=32_000 + 278_000,
+        )
+        for name, play in [
+            ("a launch far ahead, and one that goes back, with a governor each", _far_ahead_unheard),
+            ("a launch from another run's checkpoint, and one that goes back, with a governor each", _another_runs),
+        ]
+    ),
+    Case(
+        "a run that begins with another run's checkpoint",
+        _begun_with_another_runs,
+        12_000,
+        9 * STEP,
+        windows(3_000, 2_000, 2_000, 2_000),
+        100_000,
+        STEADY,
+        0,
+        {"start_up": 2_000, "after_last_step": 2_000},
+        lands=12_000 + 291_000,
+    ),
+    Case(
+        "a run that was trained elsewhere for a while",
+        _trained_elsewhere,
+        8_000 + 10_000,
+        12 * STEP,
+        windows(3_000, 2_000, 5_000, 2_000, 2_000, 2_000, ms=(3_000, 2_000, 7_000, 2_000, 2_000, 2_000)),
+        100_000,
+        STEADY,
+        0,
+        {"start_up": 4_000, "after_last_step": 4_000},
+        ms=18_000,
+        lands=18_000 + 88_000,  # Its goal counts what was trained elsewhere.
     ),
     Case(
         "a launch far ahead, one that goes back, and one that goes ahead again",

@@ -349,6 +349,8 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
             managed.money.first_line = step.step, run.tokens_total
         # Persisted with the next tick. Otherwise a restarted governor would begin further on, with all of the spend.
         node.request_persist()
+    if (passed := run.trained_count.take_passed()) is not None:
+        meter.pass_to(passed)
     worth = worth_at(node, managed, meter, step.at, ended)
     began_at = run.first_step_at if run.first_step_at is not None else run.attempt_at
     if worth.is_lent and worth.usd_micros <= meter.step_usd_micros:

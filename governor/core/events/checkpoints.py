@@ -4,11 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
-from governor.core.base.units import MonoNs
+from governor.core.base.identity import RUN_CHARS_MAX
+from governor.core.base.printable import printable
+from governor.core.base.units import COUNT_MAX, MonoNs
 
 PLACE_CHARS_MAX: Final = 4096  # PATH_MAX.
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """With what the training of a launch began, before all checkpoints of its own: another run's, or nothing."""
+
+    run: str = ""  # "": with nothing.
+    step: int = 0
+    tokens_total: int | None = 0  # None: the checkpoint does not say.
+
+    @classmethod
+    def said(cls, said: Mapping[str, Any] | None) -> Origin | None:
+        """From a hello, which may say anything."""
+        if not said:
+            return None if said is None else cls()
+        run, step, total = (said.get(name) for name in ("run", "step", "tokens_total"))
+        if not isinstance(run, str) or not 0 < len(run) <= RUN_CHARS_MAX or not _is_count(step):
+            return None
+        return cls(printable(run), step, total if _is_count(total) else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +177,7 @@ class CheckpointRead:
 
 
 CheckpointEvent = CheckpointRead | CheckpointWeighed | LastGoodSeen
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= COUNT_MAX

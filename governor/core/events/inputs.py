@@ -9,7 +9,7 @@ from typing import Any
 
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import BootNs, DurationNs, MonoNs, WallNs
-from governor.core.events.checkpoints import CheckpointEvent, NamedCheckpoint, SavedCheckpoint
+from governor.core.events.checkpoints import CheckpointEvent, NamedCheckpoint, Origin, SavedCheckpoint
 from governor.core.events.ends import EndEvent
 from governor.core.events.fetch import Fetch
 from governor.core.events.forwards import Forwards
@@ -59,6 +59,7 @@ class Hello:
     started_at: MonoNs | None = None  # attach() in the trainer.
     resumed_step: int | None = None
     resumes: str | None = None  # "called": resume(); "loaded": a checkpoint, by other means; "never": neither yet.
+    origin: Origin | None = None  # None: nobody knows.
     last_good: NamedCheckpoint | None = None
     harmed_save: NamedCheckpoint | None = None  # A trained parameter in this rank's part was not finite.
     beside: str | None = None  # The class of what else its process trains, unwatched.

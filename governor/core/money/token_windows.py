@@ -239,6 +239,16 @@ class TokenMeter:
         self.metered_to = boot
         self.last_total = tokens_total
         self.first_step_at = self.first_step_at if first_step_at is None else first_step_at
+        self._pass(tokens_total)
+
+    def pass_to(self, tokens_total: int) -> None:
+        """The run has trained up to here, where nobody heard it: that has no cost here, and is no window's."""
+        tokens_total += self.earlier_tokens
+        if self.progress_tokens < tokens_total <= COUNT_MAX:
+            self.last_total = tokens_total
+            self._pass(tokens_total)
+
+    def _pass(self, tokens_total: int) -> None:
         grown = max(0, tokens_total - self.progress_tokens)
         self.progress_tokens += grown
         if self.trained_tokens == grown:

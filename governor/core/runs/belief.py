@@ -83,6 +83,21 @@ class Belief:
             f"{skipped:,} of them are not counted as trained here"
         )
 
+    def begin_elsewhere(self, run: str, step: int, trained: int) -> None:
+        """An attempt goes on from another run's checkpoint, as that says."""
+        self.held = None
+        self.news = (
+            f"it goes on from step {step:,} of run {run!r}: the {trained:,} tokens before that are not counted as "
+            "trained here"
+        )
+
+    def pass_over(self, step: int, last_step: int, tokens: int) -> None:
+        """An attempt goes on from a checkpoint of the run itself that was trained elsewhere, or unheard."""
+        self.news = (
+            f"it goes on with step {step:,}, after step {last_step:,}, by a checkpoint of its own: {tokens:,} tokens "
+            "were trained unheard, and count in its goal but in no price"
+        )
+
     def go_beyond(self, told: Told) -> None:
         self.is_beyond = True
         self.news = f"at step {told.step} it has more tokens than any training: how many they are is unknown from here"

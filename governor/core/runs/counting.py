@@ -101,40 +101,76 @@ def _weigh(run: Run, step: Step, told: Told, *, may_fall: bool) -> Believed | No
     count = run.trained_count
     if not count.is_new:
         return run.belief.weigh(told, _last_believed(run), may_fall=may_fall)
-    known, own_steps = run.tokens_total, step.attempt_step
-    own = (told.tokens if told.tokens is not None else run.belief.largest) * max(1, own_steps or 1)
-    is_anew = run.trains_again and own_steps == step.step
+    own_steps = max(1, _own_steps(run, step) or 1)
+    own = (told.tokens if told.tokens is not None else run.belief.largest) * own_steps
+    begun_at, begun = step.step - own_steps, told.total - own
+    is_anew = run.trains_again and step.attempt_step == step.step
     if is_anew:
         count.begin_training()
-    count.go_to(step.step - max(1, own_steps or 1), told.total - own)
+    if count.is_of_new_origin:
+        total = count.origin.tokens_total if count.origin is not None else None
+        _go_on_apart(run, step, begun if total is None else total)
+        return AS_TOLD
+    count.go_to(begun_at, begun)
     last = _last_believed(run)
     if last is not None and count.last_told is not None:
         last = count.last_told
-    ahead = _ahead(run, step, told.total, own, last) if own and last is not None else 0
-    if not ahead or last is None:
+    if last is None or not own or not _is_far(run, step, begun_at, last[0], is_anew=is_anew):
         return run.belief.weigh(told, last, may_fall=may_fall)
-    run.belief.skip(told, last[0], ahead)
-    furthest = run.furthest[1] if run.furthest is not None else 0
-    count.go_on_apart(told.total - own, last, 0 if is_anew else max(known or 0, furthest))
-    return AS_TOLD
+    if count.origin is not None and not is_anew:
+        _pass_over(run, step, max(0, begun - count.offset))
+    elif (ahead := told.total - last[1]) > TIMES_THE_LARGEST_MAX * own:
+        run.belief.skip(told, last[0], ahead - own)
+        _go_on_apart(run, step, begun, is_anew=is_anew)
+        return AS_TOLD
+    return run.belief.weigh(told, last, may_fall=may_fall)
 
 
-def _ahead(run: Run, step: Step, total: int, own: int, last: tuple[int, int]) -> int:
-    """How much of its first total an attempt has not trained: its checkpoint is another run's, or its count is.
+def _own_steps(run: Run, step: Step) -> int | None:
+    """How many steps the attempt has made since it loaded what it goes on from. None: it does not say."""
+    return None if step.attempt_step is None else step.attempt_step - run.trained_count.loaded_at
 
-    `own`: the tokens of its steps so far. `last`: the step and the total that it may go on from.
 
-    Only where this governor has heard the attempt before: else that may have trained on unheard.
+def _is_far(run: Run, step: Step, begun_at: int, last_step: int, *, is_anew: bool = False) -> bool:
+    """Whether the attempt goes on from a step to which this run cannot have come unheard.
+
+    Another machine has trained up to it where its checkpoint says that it is this run's. Else it may be another run's.
     """
-    since, counted, own_steps = run.counted_from, run.counted_step, step.attempt_step
-    if step.connection is None or own_steps is None or since is None or since[0] == run.attempt_at or counted is None:
-        return 0
-    is_anew, rise = run.trains_again and own_steps == step.step, total - last[1]
-    furthest = run.furthest[0] if run.furthest is not None and not run.trained_count.strands else 0
-    jump = step.step - own_steps - max(last[0], furthest)
-    if not is_anew and jump <= max(STEPS_AHEAD_MIN, counted - since[1]):
-        return 0
-    return rise - own if rise > TIMES_THE_LARGEST_MAX * own else 0
+    since, count = run.counted_from, run.trained_count
+    if step.connection is None or step.attempt_step is None or is_anew:
+        return is_anew and step.connection is not None
+    if since is not None and since[0] == run.attempt_at and not count.loaded_at:
+        return False
+    furthest = run.furthest[0] if run.furthest is not None and not count.strands else 0
+    return begun_at - max(last_step, furthest) > _lost_at_most(run)
+
+
+def _lost_at_most(run: Run) -> int:
+    """How many steps in a row may have gone unheard at the end of an attempt."""
+    since, counted = run.counted_from, run.counted_step
+    if run.trained_count.origin is not None or since is None or counted is None:
+        return STEPS_AHEAD_MIN
+    return max(STEPS_AHEAD_MIN, counted - since[1])
+
+
+def _go_on_apart(run: Run, step: Step, begun: int, *, is_anew: bool = False) -> None:
+    """The attempt goes on from a total that was not trained here."""
+    known, furthest, count = run.tokens_total, run.furthest, run.trained_count
+    last = None if known is None else (run.counted_step or 0, known + count.offset)
+    if last is not None and furthest is not None and furthest[1] > last[1] - count.offset:
+        last = furthest[0], furthest[1] + count.offset
+    if count.origin is not None and count.origin.run:
+        run.belief.begin_elsewhere(count.origin.run, count.origin.step, begun)
+    own_steps = max(1, _own_steps(run, step) or 1)
+    trained = 0 if is_anew else max(known or 0, furthest[1] if furthest is not None else 0)
+    count.go_on_apart(step.step - own_steps, begun, last, trained)
+
+
+def _pass_over(run: Run, step: Step, trained: int) -> None:
+    run.trained_count.pass_to(trained)
+    known = max(run.tokens_total or 0, run.furthest[1] if run.furthest is not None else 0)
+    if trained > known:
+        run.belief.pass_over(step.step, run.counted_step or 0, trained - known)
 
 
 def _take_total(run: Run, told: Told, believed: Believed) -> bool:
@@ -218,8 +254,10 @@ def _count_tokens(run: Run, step: Step, tokens: int, *, is_first: bool) -> Belie
     """Count a step that tells no total. None: what it tells is not believed."""
     last = _last_believed(run)
     if step.connection is not None:
-        told_total = _counted_on(run, step, tokens, is_first=is_first) + run.trained_count.offset
-        told = Told(step.step, told_total, tokens)
+        is_new = run.trained_count.is_new
+        told = Told(step.step, _told_by_steps(run, step, tokens, is_first=is_first), tokens)
+        if is_new and last is not None:
+            last = run.trained_count.last_told or last
         believed = run.belief.weigh(told, last, may_fall=True)
         return believed if believed is not None and _take_total(run, told, believed) else None
     steps = step.step - last[0] if last is not None else 1
@@ -250,6 +288,28 @@ def _note(run: Run, step: Step, tokens: int | None) -> None:
     run.trained_count.note(step.step, run.tokens_total or 0)
     run.step_tokens = tokens
     run.tokens_per_s = run.pace.count(step.step, tokens)
+
+
+def _told_by_steps(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:
+    """What a rank would tell as its total, which tells only tokens: by the number of its step."""
+    count = run.trained_count
+    if not count.is_new:
+        return _counted_on(run, step, tokens, is_first=is_first) + count.offset
+    own_steps, last_step = max(1, _own_steps(run, step) or 1), run.counted_step
+    begun_at = max(0, step.step - own_steps)
+    is_near = last_step is None or count.origin is not None or not _is_far(run, step, begun_at, last_step)
+    if is_near and not count.strands and not count.is_of_new_origin:
+        count.begin_counting()
+        return _counted_on(run, step, tokens, is_first=is_first) + count.offset
+    ahead_max = None if count.origin is not None else _lost_at_most(run)
+    begun = count.go_to_step(begun_at, tokens, ahead_max)
+    if begun is None:
+        begun = begun_at * tokens
+        if count.origin is None and last_step is not None:
+            told = Told(step.step, begun + own_steps * tokens)
+            run.belief.skip(told, last_step, begun_at * tokens - (run.tokens_total or 0))
+        _go_on_apart(run, step, begun)
+    return begun + own_steps * tokens
 
 
 def _counted_on(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:

@@ -3,15 +3,19 @@
 A launch that goes on from another run's checkpoint tells totals that count what the other one has trained. So does a
 trainer whose count jumps. Such totals count less their offset. All that is not told but worked out (progress, prices,
 windows, goals) is of what was trained.
+
+The checkpoint says with what its training began: then launches of one origin are one strand. Where nobody knows, the
+distance from what was trained here must tell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field
 from typing import Any, Final
 
 from governor.core.base.units import COUNT_MAX
+from governor.core.events.checkpoints import Origin
 
 # Whoever tells ever other counts is not to make the journal's row grow. The oldest are dropped, and what goes on from
 # one of these is weighed anew.
@@ -25,10 +29,11 @@ class Strand:
 
     from_told: int  # Its totals begin here.
     offset: int  # What it tells less what was trained.
-    step: int  # The last step of it, and the highest total.
+    step: int  # The step of the highest total, and that.
     told: int
     left_at: int = 0  # What the run had trained when a launch went on with another strand.
     line: int = 0  # Strands of one line are one training, whose count has jumped. 0: of none.
+    origin: Origin | None = None  # None: nobody knows.
 
 
 @dataclass(slots=True)
@@ -36,7 +41,10 @@ class TrainedCount:
     """What a run's totals have of tokens that were not trained here, over its attempts."""
 
     offset: int = 0  # Of the attempt: what it tells less what was trained.
-    is_new: bool = False  # The attempt has told no total yet.
+    is_new: bool = False  # No step was counted since the attempt began, or since it loaded another checkpoint.
+    origin: Origin | None = None  # Of what the attempt trains. None: nobody knows.
+    loaded_at: int = 0  # So many steps of the attempt were before that load.
+    passed_to: int | None = None  # By now, see `take_passed`.
     trained: int = 0  # All that the run has trained, each token once. Known where there are strands.
     strands: list[Strand] = field(default_factory=list)  # The present one last. Empty: all launches are of one.
     # Where the count of this attempt has jumped: the total from which on it did, and the offset before that.
@@ -44,16 +52,28 @@ class TrainedCount:
 
     def begin_attempt(self, last: tuple[int, int] | None) -> None:
         """`last`: the last step, and all that the run has trained. None: not known."""
-        self.is_new = True
+        self.is_new, self.origin, self.loaded_at = True, None, 0
         if self.bends and last is not None:
             self._keep_bends(*last)
         self.bends.clear()
         self.offset = self.strands[-1].offset if self.strands else 0
 
+    def hear(self, origin: Origin | None, attempt_step: int, last: tuple[int, int] | None) -> None:
+        """Note of which origin the attempt says that it is. Another one than before: it has loaded a checkpoint.
+
+        `last`: as in begin_attempt. Of an attempt that began before a restart of the governor it may not be known.
+        """
+        if origin == self.origin:
+            return
+        if self.origin is not None and not self.is_new:
+            self.begin_attempt(last)
+            self.loaded_at = attempt_step
+        self.origin = origin
+
     def _keep_bends(self, step: int, trained: int) -> None:
         """A launch may go on from any checkpoint of the attempt that ends: from before a jump, or from after it."""
         if not self.strands:
-            self.strands.append(Strand(0, 0, step, trained))
+            self.strands.append(Strand(0, 0, step, trained, origin=Origin()))
             self.trained = trained
         base = self.strands[-1]
         base.line = base.line or 1 + max(strand.line for strand in self.strands)
@@ -62,7 +82,7 @@ class TrainedCount:
         for (from_told, _), offset in zip(self.bends, offsets, strict=True):
             kept = next((one for one in self._line_of(base) if one.offset == offset), None)
             if kept is None:
-                kept = Strand(from_told, offset, step, highest + offset, self.trained, base.line)
+                kept = Strand(from_told, offset, step, highest + offset, self.trained, base.line, base.origin)
             else:  # It has jumped as it did before.
                 self.strands.remove(kept)
                 kept.step = step
@@ -92,12 +112,27 @@ class TrainedCount:
         self.strands.clear()
         self.offset = 0
 
+    def begin_counting(self) -> None:
+        """The attempt goes on with the present strand."""
+        self.is_new = False
+
+    @property
+    def _possible(self) -> list[Strand]:
+        return [one for one in self.strands if self.origin is None or one.origin == self.origin]
+
+    @property
+    def is_of_new_origin(self) -> bool:
+        """Whether it is known that the attempt goes on with nothing of what was trained here."""
+        if self.origin is None or (not self.strands and not self.origin.run):
+            return False
+        return not self._possible
+
     def go_to(self, step: int, told: int) -> None:
         """The attempt goes on from this step and total: with the strand that has it, or has come closest to it."""
         self.is_new = False
-        if not self.strands:
+        if not (possible := self._possible):
             return
-        having = [strand for strand in reversed(self.strands) if strand.from_told <= told] or self.strands[-1:]
+        having = [strand for strand in reversed(possible) if strand.from_told <= told] or possible[-1:]
         found = min(having, key=lambda strand: max(0, told - strand.told))  # The latest of several.
         of_line = [one for one in self._line_of(found) if one.from_told <= told <= one.told]
         if len(of_line) > 1:  # More was trained since the jump than it has skipped.
@@ -108,15 +143,47 @@ class TrainedCount:
             self._take(found)
         self.offset = found.offset
 
-    def go_on_apart(self, told: int, last: tuple[int, int], trained: int) -> None:
-        """The attempt goes on from this total, which was not trained here. `last`: the step and total before it."""
-        if not self.strands:
-            self.strands.append(Strand(0, self.offset, *last))
+    def go_to_step(self, step: int, tokens: int, ahead_max: int | None) -> int | None:
+        """As go_to() for an attempt that tells no totals. `tokens`: of each step.
+
+        Returns the total that was told at this step. None: none is, it is more than `ahead_max` beyond each.
+        """
+        self.is_new = False
+        possible = self._possible
+        having = [one for one in possible if one.told - (one.step - step) * tokens >= one.from_told] or possible[-1:]
+        if not having:
+            return None
+        found = min(reversed(having), key=lambda one: max(0, step - one.step))
+        if ahead_max is not None and step - found.step > ahead_max:
+            return None
+        if found is not self.strands[-1]:
+            self._take(found)
+        self.offset = found.offset
+        return max(found.from_told, found.told - (found.step - step) * tokens)
+
+    def go_on_apart(self, step: int, told: int, last: tuple[int, int] | None, trained: int) -> None:
+        """The attempt goes on from this step and total, which were not trained here.
+
+        `last`: the furthest step that was, and the total that was told with it. None: nothing was.
+        """
+        self.is_new = False
+        if not self.strands and last is not None:
+            self.strands.append(Strand(0, self.offset, *last, origin=Origin()))
             self.trained = trained
-        self._leave(self.strands[-1])
+        if self.strands:
+            self._leave(self.strands[-1])
         self.offset = told - self.trained
-        self.strands.append(Strand(told, self.offset, last[0], told))
+        self.strands.append(Strand(told, self.offset, step, told, origin=self.origin))
         del self.strands[:-STRANDS_MAX]
+
+    def pass_to(self, trained: int) -> None:
+        """Up to here it was trained elsewhere by the run itself, as its own checkpoint says."""
+        self.passed_to = trained
+
+    def take_passed(self) -> int | None:
+        """Up to where a step has passed over what was not trained here: it counts in goals, and in no price."""
+        passed, self.passed_to = self.passed_to, None
+        return passed
 
     def jump(self, told: int, skipped: int) -> None:
         """The count goes on from this total within an attempt, and so much of it was not trained."""
@@ -150,21 +217,25 @@ class TrainedCount:
         if self.strands:
             strand = self.strands[-1]
             self.trained = max(self.trained, trained)
-            strand.step, strand.told = step, max(strand.told, trained + strand.offset)
+            if trained + strand.offset >= strand.told:
+                strand.step, strand.told = step, trained + strand.offset
 
     @property
     def last_told(self) -> tuple[int, int] | None:
-        """The last step, and the total, of what the attempt goes on with. None: as the run's own."""
+        """The furthest step, and the total, of what the attempt goes on with. None: as the run's own."""
         return (self.strands[-1].step, self.strands[-1].told) if self.strands else None
 
     def row(self) -> dict[str, Any] | None:
         """Plain JSON. None: nothing that it tells was trained elsewhere."""
-        if not self.offset and not self.strands and not self.bends:
+        begins_elsewhere = self.is_new and self.origin is not None and self.origin.run
+        if not self.offset and not self.strands and not self.bends and not begins_elsewhere:
             return None
-        strands = [[one.from_told, one.offset, one.step, one.told, one.left_at, one.line] for one in self.strands]
+        strands = [[*astuple(one)[:-1], _origin_row(one.origin)] for one in self.strands]
         return {
             "offset": self.offset,
             "is_new": self.is_new,
+            "origin": _origin_row(self.origin),
+            "loaded_at": self.loaded_at,
             "trained": self.trained,
             "strands": strands,
             "bends": [list(bend) for bend in self.bends],
@@ -175,6 +246,26 @@ class TrainedCount:
         """Read a row(). KeyError, TypeError or ValueError when it is none. An older journal has no such row."""
         if row is None:
             return cls()
-        strands = [Strand(*(int(value) for value in one)) for one in row["strands"]]
-        bends = [(int(told), int(offset)) for told, offset in row["bends"]]
-        return cls(int(row["offset"]), bool(row["is_new"]), int(row["trained"]), strands, bends)
+        count = cls(int(row["offset"]), bool(row["is_new"]))
+        count.origin = _origin_of(row.get("origin"))  # An older journal has none.
+        count.loaded_at = int(row.get("loaded_at", 0))
+        count.trained, count.strands = int(row["trained"]), [_strand_of(one) for one in row["strands"]]
+        count.bends = [(int(told), int(offset)) for told, offset in row["bends"]]
+        return count
+
+
+def _strand_of(row: Sequence[Any]) -> Strand:
+    """An older journal has no origin, and one before that no line."""
+    from_told, offset, step, told, left_at, line = (int(value) for value in [*row, 0][:6])
+    return Strand(from_told, offset, step, told, left_at, line, _origin_of(row[6] if len(row) > 6 else None))
+
+
+def _origin_row(origin: Origin | None) -> list[Any] | None:
+    return None if origin is None else [origin.run, origin.step, origin.tokens_total]
+
+
+def _origin_of(row: Any) -> Origin | None:
+    if row is None:
+        return None
+    run, step, total = row
+    return Origin(str(run), int(step), None if total is None else int(total))

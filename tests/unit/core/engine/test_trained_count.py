@@ -338,7 +338,7 @@ def test_a_run_of_one_count_has_nothing_in_the_journal_and_is_read_back_as_it_wa
     assert TrainedCount.of(None) == TrainedCount()
     count = TrainedCount()
     count.go_to(0, 0)
-    count.go_on_apart(5_000, (5, 50), 50)
+    count.go_on_apart(100, 5_000, (5, 50), 50)
     count.jump(6_000, 900)
     assert TrainedCount.of(json.loads(json.dumps(count.row()))) == count
     count.begin_attempt((6, 1_100))
@@ -351,7 +351,7 @@ def test_counts_and_jumps_without_end_are_not_kept_without_end() -> None:
     for number in range(1, 50):
         count.begin_attempt((number, number * 10**5))
         count.go_to(number, number * 10**6)
-        count.go_on_apart(number * 10**6, (number, number * 10**5), number)
+        count.go_on_apart(number, number * 10**6, (number, number * 10**5), number)
         for jump in range(20):
             count.jump(number * 10**6 + jump, 1)
     assert (len(count.strands), len(count.bends)) == (STRANDS_MAX, BENDS_MAX)

@@ -315,11 +315,12 @@ def _start(shim: Shim, call: _Call, known: Optional[Kind]) -> None:
     meter.count.per_step = overrides.get("tokens_per_step")
     launched = launch.Launch(environ, directory)
     tell_misfits(options.save_fn, options.load_fn, launched.rank == 0)
-    hello = launch.hello_fields(
-        launched, kind.hello_fields(), overrides, call.labels, saver.directory, environ, _WAY.number
-    )
-    meter.count.ask(functools.partial(_replicas, ref(kind), meter, launched.rank, overrides.get("data_parallel_size")))
     meter.progress.step = kind.step()
+    # What stands at a step has trained, or was loaded, unwatched.
+    of_kind = {"origin": None if meter.progress.step else {}, **kind.hello_fields()}
+    hello = launch.hello_fields(launched, of_kind, overrides, call.labels, saver.directory, environ, _WAY.number)
+    meter.progress.run, meter.progress.origin = hello["run"], hello.get("origin")
+    meter.count.ask(functools.partial(_replicas, ref(kind), meter, launched.rank, overrides.get("data_parallel_size")))
     undo = hooks.Undo()
     undo.add(kind.instrument(meter))
     data_loader.watch(meter, undo)

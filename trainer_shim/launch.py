@@ -52,6 +52,25 @@ class Launch:
             self.labels.setdefault("scheduler_job", scheduler_job)
 
 
+def place_of(hello: Dict[str, Any], environ: Mapping[str, str]) -> Place:
+    """Complete the hello in place with what the launcher's environment says, and return who we are."""
+
+    def number(*names: str, fallback: int) -> int:
+        for name in names:
+            text = environ.get(name, "")
+            if text.isdigit():
+                return int(text)
+        return fallback
+
+    rank = int(hello.pop("rank", number("RANK", fallback=0)))
+    world_size = int(hello.setdefault("world_size", number("WORLD_SIZE", fallback=1)))
+    local_rank = int(hello.setdefault("local_rank", number("LOCAL_RANK", fallback=0)))
+    run = str(hello.setdefault("run", environ.get("COSTGOV_RUN") or "run"))
+    attempt_name = str(hello.setdefault("attempt", environ.get("TORCHELASTIC_RUN_ID") or "0"))
+    local_world_size = number("LOCAL_WORLD_SIZE", "LOCAL_SIZE", fallback=1)
+    return Place(run, attempt_name, rank, world_size, local_rank, local_world_size)
+
+
 def is_required(environ: Mapping[str, str]) -> bool:
     """Read COSTGOV_REQUIRED: whether to refuse to train unwatched. Any other word counts as no, and is reported."""
     text = environ.get("COSTGOV_REQUIRED", "").strip().lower()

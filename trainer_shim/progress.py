@@ -7,7 +7,7 @@ governor judges stillness over many beats.
 from __future__ import annotations
 
 import time
-from typing import Dict, FrozenSet, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
 PASSES_MIN = 16
 STEPS_OF_PASSES = 4
@@ -33,12 +33,14 @@ class Progress:
         "longest_ns",
         "main_thread_id",
         "meant_nonfinite",
+        "origin",
         "outputs_nonfinite",
         "outputs_seen",
         "phase",
         "phase_since_ns",
         "phases",
         "progress_seq",
+        "run",
         "sound",
         "step",
         "weights_finite",
@@ -49,6 +51,8 @@ class Progress:
         self.main_thread_id = main_thread_id
         self.progress_seq = 0
         self.step = 0  # Absolute optimizer updates completed.
+        self.run = ""  # As in hello.
+        self.origin: Optional[Dict[str, Any]] = {}  # Where what it trains began: origin.py.
         self.attempt_step = 0
         self.in_step = False
         self.last_hook = "attach"

@@ -14,9 +14,10 @@ from .connection.peers import socket_paths
 from .governor_socket import GovernorSocket, clip, unwatched_line
 from .guard import guarded, print_line
 from .interfaces import OwnMeans, OwnPlaces, Resumed, Saver
-from .launch import Place, is_required
+from .launch import is_required, place_of
 from .listener import Listener
 from .mark import join_launch, mark_this_process
+from .origin import go_on, told_in
 from .progress import Progress
 from .saving import checkpoint, patience
 from .saving.agreement_thread import AgreementThread
@@ -66,7 +67,8 @@ class Watcher:
         self._own_requests = 0
         self._wanted_signal = signal_number(environ) if signal is None else signal
         self._hello = dict(hello, resume_called=False)
-        self._place = _place(self._hello, environ)
+        self._place = place_of(self._hello, environ)
+        progress.run = self._place.run
         self._hello_lock = threading.RLock()  # A signal handler that saves tells a hello field.
         self._signal_wakeup = SignalWakeup()
         self._failures = Failures(self._post_failure)
@@ -222,6 +224,7 @@ class Watcher:
             self._progress.step = resumed.step
             if resumed.tokens_total is not None:
                 self._save_at_step.note_tokens(resumed.tokens_total)
+            go_on(self._progress, self, told_in(resumed.position, manifest), resumed.step)
             self.hello_field("resumed_step", resumed.step)
             mono_ns = time.monotonic_ns() - int(resumed.age_s * 1e9)
             self._report_last_good(resumed.step, resumed.path, manifest, resumed.tokens_total, mono_ns)
@@ -256,7 +259,7 @@ class Watcher:
 
     def _hello_fields(self) -> Dict[str, Any]:
         with self._hello_lock:
-            fields = dict(self._hello)
+            fields = {name: value for name, value in self._hello.items() if value is not None}
         fields["capabilities"] = self._capabilities(fields.get("capabilities"))
         fields["signal"] = 0 if self._signal_wakeup.replaced() else self._signal_wakeup.number
         fields["open_incident"] = self._requests.state()
@@ -359,25 +362,6 @@ class Watcher:
         if self._listener.stop(2.0):
             self._governor.close()
             self._signal_wakeup.give_back()
-
-
-def _place(hello: Dict[str, Any], environ: Mapping[str, str]) -> Place:
-    """Complete the hello in place with what the launcher's environment says, and return who we are."""
-
-    def number(*names: str, fallback: int) -> int:
-        for name in names:
-            text = environ.get(name, "")
-            if text.isdigit():
-                return int(text)
-        return fallback
-
-    rank = int(hello.pop("rank", number("RANK", fallback=0)))
-    world_size = int(hello.setdefault("world_size", number("WORLD_SIZE", fallback=1)))
-    local_rank = int(hello.setdefault("local_rank", number("LOCAL_RANK", fallback=0)))
-    run = str(hello.setdefault("run", environ.get("COSTGOV_RUN") or "run"))
-    attempt_name = str(hello.setdefault("attempt", environ.get("TORCHELASTIC_RUN_ID") or "0"))
-    local_world_size = number("LOCAL_WORLD_SIZE", "LOCAL_SIZE", fallback=1)
-    return Place(run, attempt_name, rank, world_size, local_rank, local_world_size)
 
 
 def _at_exit(known: "weakref.ref[Watcher]") -> None:

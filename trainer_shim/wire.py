@@ -79,6 +79,9 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         shim_version=Field("str"),
         started_mono_ns=Field("int"),  # attach() was called then: start of the attempt as the rank knows it.
         resumed_step=Field("int"),
+        # Where what this run trains began: {} with nothing, {"run", "step", "tokens_total"} with that checkpoint of
+        # another run, whose total may be missing. Absent: nobody knows.
+        origin=Field("record"),
         resume_called=Field(
             "bool"
         ),  # Whether the script has called resume() where a directory was known, with or without success.

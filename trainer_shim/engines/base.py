@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Tuple
 
-from trainer_shim import timing
+from trainer_shim import origin, timing
 from trainer_shim.interfaces import Saver
 from trainer_shim.loader import load_loader_states, loader_states
 from trainer_shim.meter import StepMeter
@@ -90,6 +90,7 @@ class PositionSaver:
             "step": meter.progress.step,
             "tokens_total": tokens_total,
             "loaders": loader_states(),
+            **origin.told_by(meter.progress),
         }
         if meter.evaluation_due:
             position[patience.DUE] = True
@@ -116,7 +117,8 @@ class PositionSaver:
 
     def restore_position(self, position: Dict[str, Any]) -> None:
         load_loader_states(position.get("loaders") or [])
-        self._meter.resumed(int(position.get("step", self._meter.progress.step)), position.get("tokens_total"))
+        step = int(position.get("step", self._meter.progress.step))
+        go_on(self._meter, step, position, position.get("tokens_total"))
 
 
 class Sparing:
@@ -227,6 +229,17 @@ def _held_by(optimizer: Any) -> Iterator[Any]:
         for name in ("bit16_groups", "fp16_groups", "bf16_groups"):
             for listed in getattr(layer, name, None) or ():
                 yield from listed if isinstance(listed, (list, tuple)) else ()
+
+
+def go_on(meter: StepMeter, step: int, saved: Mapping[str, Any], tokens_total: Optional[int]) -> None:
+    """Training goes on from a checkpoint of step `step`. `saved`: what is noted in it, or beside it."""
+    origin.go_on(meter.progress, meter.watch, origin.told_in(saved), step)
+    meter.resumed(step, tokens_total)
+
+
+def go_on_from(meter: StepMeter, step: int, path: str, rank: int) -> None:
+    """As go_on(), from checkpoint directory `path`, which may be none of ours."""
+    go_on(meter, step, origin.told_beside(path, rank), tokens_before(path, rank))
 
 
 def tokens_before(path: str, rank: int) -> Optional[int]:

@@ -345,7 +345,7 @@ def _after_load(engine: Any, meter: StepMeter, facts: DeepSpeedFacts, path: str)
     facts.rebase()
     # The script may load a checkpoint of ours: its rank file knows how many tokens went before.
     place = path if os.path.isdir(path) else os.path.dirname(path)
-    meter.resumed(engine.global_steps, base.tokens_before(place, engine.global_rank))
+    base.go_on_from(meter, int(engine.global_steps), place, int(engine.global_rank))
     meter.learn_directory(os.path.dirname(place), is_loaded=True)
 
 

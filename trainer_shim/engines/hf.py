@@ -17,12 +17,11 @@ from weakref import ref
 from trainer_shim import timing
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.meter import StepMeter
-from trainer_shim.saving import checkpoint, patience
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
 from . import base, deepspeed_engine, hooks, plain, replicas, trained
-from .hf_checkpoints import TrainerSaver
+from .hf_checkpoints import TrainerSaver, lacks_evaluation
 
 _SAVE_IT = "save it in the Trainer's _save_checkpoint()"
 _LAYERWISE = (
@@ -61,6 +60,7 @@ class TrainerKind:
     def hello_fields(self) -> Dict[str, Any]:
         fields: Dict[str, Any] = {
             "framework": "hf",
+            "origin": {},  # train() sets the step anew.
             "checkpoint_dir": os.path.abspath(self._trainer.args.output_dir),
             "parameters": deepspeed_engine.count_parameters(self._trainer.model),
         }
@@ -83,6 +83,8 @@ class TrainerKind:
         saver = self._saver or self.saver(meter, None)
         callback = make_callback(self._trainer, meter, saver)
         self._trainer.add_callback(callback)
+        loads = hooks.Undo()
+        saver.see_loads(loads)
         known, known_callback = ref(self._trainer), ref(callback)
 
         def undo() -> None:
@@ -90,6 +92,7 @@ class TrainerKind:
             if trainer is not None and added is not None:
                 trainer.remove_callback(added)
                 added.unhook()
+                loads()
                 saver.forget_resume()
 
         return undo
@@ -169,9 +172,9 @@ class TrainerRun:
         if hasattr(trainer, _AFTER_STEP):
             hooks.replace(self._undo, trainer, _AFTER_STEP, hooks.around(self._after_step))
         if state.global_step:
-            place = self._saver.path_of(int(state.global_step))
-            meter.resumed(int(state.global_step), base.tokens_before(place, trainer.args.process_index))
-            if trainer.is_world_process_zero() and _lacks_evaluation(place):
+            place = self._saver.loaded_place(int(state.global_step))
+            base.go_on_from(meter, int(state.global_step), place, trainer.args.process_index)
+            if trainer.is_world_process_zero() and lacks_evaluation(place):
                 print_line(_NOT_MADE_UP % int(state.global_step))
         if state.max_steps and state.max_steps > 0:
             meter.watch.hello_field("total_steps", int(state.max_steps))
@@ -361,13 +364,6 @@ class TrainerRun:
     def unhook(self) -> None:
         """Take the hooks of this train() off."""
         self._undo()
-
-
-@guarded(fallback=False)
-def _lacks_evaluation(place: str) -> bool:
-    """Whether the step that train() goes on from was saved by us before its evaluation."""
-    noted = checkpoint.read_rank_file(place, 0) or {}
-    return bool((noted.get("position") or {}).get(patience.DUE))
 
 
 def _epoch_follows(trainer: Any, *names: str) -> bool:

@@ -17,15 +17,16 @@ import shutil
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
-from trainer_shim.guard import attempt, print_line
+from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.lifetime import keeping
 from trainer_shim.meter import StepMeter
-from trainer_shim.saving import checkpoint, publish, store
+from trainer_shim.saving import checkpoint, patience, publish, store
 
 from . import base, hooks
 
 _OWN = re.compile(r"^checkpoint-(\d+)$")  # What transformers' get_last_checkpoint() looks for.
 _STATE = "trainer_state.json"  # The last file that the Trainer writes.
+_LOAD = "_load_optimizer_and_scheduler"  # What the Trainer calls for any checkpoint that it goes on from.
 _WHOLE, _LACKS, _FAILED = "whole", "lacks", "failed"  # What the first rank has found of the script's own save.
 _STATE_WAIT_S = 600.0  # For the first rank, which may write alone.
 _STATE_POLL_S = 0.02
@@ -52,6 +53,7 @@ class TrainerSaver(base.PositionSaver):
         self._numbers = numbers
         self._output_dir = ""
         self._resuming = hooks.Undo()
+        self._loaded: Optional[str] = None  # What train() has loaded and has not gone on from yet.
 
     def contents(self) -> Dict[str, Any]:
         return base.counted(self._trainer.model.parameters(), (self._trainer.optimizer,))
@@ -251,6 +253,21 @@ class TrainerSaver(base.PositionSaver):
         """Let train() begin where the script says."""
         self._resuming()
 
+    def see_loads(self, undo: hooks.Undo) -> None:
+        """See which checkpoint train() loads: the script may name one in another directory."""
+        if hasattr(self._trainer, _LOAD):
+            hooks.replace(undo, self._trainer, _LOAD, hooks.around(self._load_state))
+
+    def _load_state(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        path = args[0] if args else kwargs.get("checkpoint")
+        self._loaded = None if path is None else os.path.abspath(str(path))
+        return original(*args, **kwargs)
+
+    def loaded_place(self, step: int) -> str:
+        """Return the checkpoint of `step` from which train() goes on."""
+        loaded, self._loaded = self._loaded, None
+        return loaded or self.path_of(step)
+
     def own_checkpoints(self, directory: str) -> List[Dict[str, Any]]:
         """Return the whole ones that the Trainer saved without us: they have no manifest of ours."""
         return list(self._own(directory))
@@ -270,6 +287,13 @@ class TrainerSaver(base.PositionSaver):
                 yield base.own_manifest(step, path, os.path.join(path, _STATE))
             elif self._trainer.is_world_process_zero():
                 print_line("passing over %s: %s is missing, or of another step" % (path, _STATE))
+
+
+@guarded(fallback=False)
+def lacks_evaluation(place: str) -> bool:
+    """Whether the step that train() goes on from was saved by us before its evaluation."""
+    noted = checkpoint.read_rank_file(place, 0) or {}
+    return bool((noted.get("position") or {}).get(patience.DUE))
 
 
 def _linked(source: str, target: str) -> None:

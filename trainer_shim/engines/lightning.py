@@ -212,10 +212,13 @@ class LightningFit:
         place = os.path.dirname(path) if os.path.basename(path) == CHECKPOINT_FILE else ""
         beside = checkpoint.read_rank_file(place, rank) if place else None
         if beside is not None:
-            self._meter.resumed(self._step, base.tokens_before(place, rank))
+            base.go_on_from(self._meter, self._step, place, rank)
             self._generators = beside.get("rng")
             return
-        self._meter.resumed(self._step, loaded.get("tokens_total"))
+        if path or loaded:
+            base.go_on(self._meter, self._step, loaded, loaded.get("tokens_total"))
+        else:  # A second fit(): nothing was loaded, and what went before goes on.
+            self._meter.resumed(self._step, None)
         # Rank 0 alone writes the file. Ranks that were seeded alike draw alike: its state is theirs, too.
         if rank == 0 or loaded.get("seed") == state_of(None)["seed"]:
             self._generators = loaded.get("rng")

@@ -14,7 +14,7 @@ import re
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 from weakref import ref
 
-from trainer_shim import launch
+from trainer_shim import launch, origin
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.lifetime import keeping
 from trainer_shim.loader import WrappedLoader, position_of, prepare
@@ -42,6 +42,7 @@ _OWN_MAX = 32  # The newest files that are looked into. ModelCheckpoint keeps on
 def fit_state(meter: StepMeter) -> Dict[str, Any]:
     """Return what a checkpoint of Lightning's own lacks. {}: nothing is added to it."""
     state = {**state_of(meter.tokens_total if meter.tokens_known else None), "sound": meter.progress.is_good}
+    state.update(origin.told_by(meter.progress))
     return {**state, patience.DUE: True} if meter.evaluation_due else state
 
 

@@ -47,6 +47,9 @@ def facts_of(
         "attempt": place.attempt,
         "incident": order.incident,
     }
+    origin = position_of(arrived).get("origin")
+    if origin is not None:
+        facts["origin"] = origin
     if _all_finite(ready):
         facts["trained_finite"] = True
     facts.update(arrived.get("contents") or {})

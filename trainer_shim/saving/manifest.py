@@ -13,6 +13,8 @@ import os
 import stat
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from trainer_shim.wire import TEXT_CHARS_MAX
+
 MANIFEST = "costgov_manifest.json"
 NAME_BYTES_MAX = 4096  # PATH_MAX.
 DEPTH_MAX = 32  # Two or three are usual.
@@ -81,7 +83,7 @@ def parse(raw: bytes, entries_max: Optional[int] = None) -> Dict[str, Any]:
         raise TornError("the manifest cannot be parsed")
     if not is_count(manifest.get("step")):
         raise TornError("the manifest cannot be parsed")
-    sane = {"tokens_total": is_count, "created_unix_s": _is_time}
+    sane = {"tokens_total": is_count, "created_unix_s": _is_time, "run": is_run_name, "origin": _is_origin}
     return {name: value for name, value in manifest.items() if name not in sane or sane[name](value)}
 
 
@@ -108,6 +110,26 @@ class _Entries:
 def is_count(value: Any) -> bool:
     """Whether it can be a size on a disk, or a number of steps."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _COUNT_MAX
+
+
+def is_run_name(value: Any) -> bool:
+    """Whether a run can be called so: no hello carries more."""
+    return isinstance(value, str) and 0 < len(value) <= TEXT_CHARS_MAX
+
+
+def origin_of(value: Any) -> Optional[Dict[str, Any]]:
+    """Return where what a run trained began, as a checkpoint says it (origin.py); None where it makes no sense."""
+    if not isinstance(value, dict):
+        return None
+    if not value:
+        return {}
+    origin = {name: value[name] for name in ("run", "step", "tokens_total") if value.get(name) is not None}
+    is_known = is_run_name(origin.get("run")) and is_count(origin.get("step"))
+    return origin if is_known and is_count(origin.get("tokens_total", 0)) else None
+
+
+def _is_origin(value: Any) -> bool:
+    return origin_of(value) is not None
 
 
 def _is_time(value: Any) -> bool:

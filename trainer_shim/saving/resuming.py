@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from trainer_shim.guard import attempt, print_line
 from trainer_shim.interfaces import NamedCheckpoints, OwnCheckpoints, OwnMeans, Resumed, Saver
+from trainer_shim.origin import told_in
 
 from . import checkpoint, rng
 from .manifest import Entry
@@ -134,6 +135,8 @@ def _load(saver: Saver, directory: str, manifest: Dict[str, Any], rank: int, wor
         if position is not None:
             if "tokens_own" in position and manifest.get("tokens_total") is not None:  # Of all ranks together.
                 position = dict(position, tokens_total=manifest["tokens_total"])
+            of_whom = told_in(manifest)  # Also of what an earlier version has saved.
+            position = {**position, **{name: of_whom[name] for name in ("run", "origin") if name in of_whom}}
             # Each rank has a place of its own: all go on in the data, or none.
             saver.restore_position(dict(position, loaders=[]) if is_other_world else position)
     age_s = max(0.0, time.time() - manifest.get("created_unix_s", time.time()))

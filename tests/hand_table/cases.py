@@ -29,6 +29,10 @@ NO_LINES = Lines()
 AHEAD = ("reserve", "ceiling in", "ceiling early", "ceiling late", "hours left", "cost left", "tokens/s now")
 CAUSES = ("start_up", "after_last_step", "halt", "trained_twice")
 
+# Told of each stage, where a run has several.
+STAGE_FIGURES = (
+    "tokens", "tokens wasted", "spend", "usd_per_mtok_all_in", "usd_per_mtok_useful", "wasted",
+)  # fmt: skip
 
 Play = Callable[[World], None]
 
@@ -40,6 +44,25 @@ class Window:
     tokens: int
     usd: int | None
     ms: int
+
+
+@dataclass(frozen=True)
+class Stage:
+    """By hand: tokens of progress and those trained again, micro-dollars, and of these the waste."""
+
+    name: str
+    tokens: int
+    repeated: int
+    spend: int
+    waste: int
+
+    @property
+    def figures(self) -> dict[str, int | None]:
+        trained = self.tokens + self.repeated
+        all_in = self.spend * MILLION // trained if trained else None
+        useful = self.spend * MILLION // self.tokens if self.tokens else None
+        figures = (self.tokens, self.repeated, self.spend, all_in, useful, self.waste)
+        return dict(zip(STAGE_FIGURES, figures, strict=True))
 
 
 @dataclass(frozen=True)
@@ -66,6 +89,7 @@ class Case:
     is_launched: bool = False  # By `costgov run`, whose time is the command's.
     is_held: bool = False  # To its ceiling, by a rule.
     ahead: dict[str, int] = field(default_factory=dict)  # While it trains: see AHEAD.
+    stages: tuple[Stage, ...] = ()  # Where it has several.
 
     @property
     def all_in(self) -> int | None:

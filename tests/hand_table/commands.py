@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from governor.core.base.units import MonoNs, WallNs
 from governor.core.engine.incidents import persist_incident
 from governor.core.money.charges import charge_row
 from governor.ports import Row
-from tests.hand_table.cases import CAUSES
+from tests.hand_table.cases import CAUSES, STAGE_FIGURES
 from tests.hand_table.told import CLOSING, Told, amount, in_text, micros, percent
 from tests.unit.core.engine.test_metering import World
 
@@ -58,6 +58,10 @@ _COLUMNS = {
     "hours": "HOURS",
     "tokens/s": "TOK/S STEADY",
 }
+# Told by the one row of `cost stages` alone: of several stages, each has its own.
+OF_ONE_STAGE = frozenset({
+    "expected", "used", "usd_per_mtok_steady_stage", "drift_stage", "lands at", "tokens/s", "tokens",
+})  # fmt: skip
 _PERCENT_COLUMNS = {"used": "USED", "drift_stage": "DRIFT STEADY, STAGE"}
 
 
@@ -76,17 +80,23 @@ def journal_of(world: World) -> Iterator[Mapping[str, str]]:
 def told_by_commands(world: World) -> Iterator[Told]:
     with journal_of(world) as env:
         yield from _cost(env)
-        [stage] = json.loads(called(env, "cost", "stages", "--run", "llama", "--json"))["stages"]
+        if not world.node.runs["llama"].run.alive:
+            yield from _ended(env)
+        asked = ("cost", "stages", "--run", "llama")
+        stages = json.loads(called(env, *asked, "--json"))["stages"]
+        if len(stages) > 1:
+            yield from _by_stage("cost stages --json", stages)
+            yield from _by_stage("cost stages --csv", csv.DictReader(called(env, *asked, "--csv").splitlines()))
+            return
+        [stage] = stages
         yield from _stage("cost stages --json", stage)
         causes = (stage[_CAUSE] or {}).items()
         yield from (amount("cost stages --json", f"wasted {cause}", str(usd or "")) for cause, usd in causes)
-        [row] = csv.DictReader(called(env, "cost", "stages", "--run", "llama", "--csv").splitlines())
+        [row] = csv.DictReader(called(env, *asked, "--csv").splitlines())
         yield from _stage("cost stages --csv", row)
         yield from (amount("cost stages --csv", f"wasted {c}", row[f"{_CAUSE}.{c}"]) for c in CAUSES)
-        yield from _table(called(env, "cost", "stages", "--run", "llama"))
-        yield from _markdown(called(env, "cost", "stages", "--run", "llama", "--md"))
-        if not world.node.runs["llama"].run.alive:
-            yield from _ended(env)
+        yield from _table(called(env, *asked))
+        yield from _markdown(called(env, *asked, "--md"))
 
 
 def _write(world: World, folder: Path) -> None:
@@ -125,6 +135,13 @@ def _stage(view: str, row: Mapping[str, Any]) -> Iterator[Told]:
     yield from (amount(view, figure, str(row[name] or "")) for figure, name in _DOLLARS.items())
     yield from (percent(view, figure, str(row[name] or "")) for figure, name in _PERCENTS.items())
     yield from (Told(view, figure, int(row[name])) for figure, name in _COUNTS.items())
+
+
+def _by_stage(view: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[Told]:
+    for row in rows:
+        for told in _stage(view, row):
+            if told.figure in STAGE_FIGURES:
+                yield told._replace(figure=f"{row['stage']} {told.figure}")
 
 
 def _table(text: str) -> Iterator[Told]:

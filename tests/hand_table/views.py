@@ -19,14 +19,14 @@ from governor.core.views.status import run_status
 from governor.reports.terminal import closing_line, live_line
 from governor.text.incident_money import spent_text
 from tests.hand_table.cases import AHEAD, CEILING, MILLION, PLAN_ALL_IN, UNSAID, Case, played
-from tests.hand_table.commands import PRICES, told_by_commands
+from tests.hand_table.commands import OF_ONE_STAGE, PRICES, told_by_commands
 from tests.hand_table.told import CLOSING, Told, amount, in_text, micros
 from tests.unit.core.engine.test_metering import World
 
 
 def by_hand(case: Case) -> dict[str, int | None]:
     waste = sum(case.by_cause.values())
-    return {
+    hand: dict[str, int | None] = {
         "spend": case.spend,
         "usd_per_mtok": case.now,
         "usd_per_mtok_all_in": case.all_in,
@@ -57,6 +57,10 @@ def by_hand(case: Case) -> dict[str, int | None]:
             for what, value in (("tokens", one.tokens), ("usd", one.usd), ("ms", one.ms))
         },
     }
+    if not case.stages:
+        return hand
+    by_stage = {f"{one.name} {figure}": value for one in case.stages for figure, value in one.figures.items()}
+    return {figure: value for figure, value in hand.items() if figure not in OF_ONE_STAGE} | by_stage
 
 
 def told_of(case: Case) -> Iterator[Told]:

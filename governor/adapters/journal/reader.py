@@ -19,7 +19,7 @@ from typing import Any, Final
 from governor.adapters.journal.check import is_corruption, open_read_only
 from governor.core.base.units import DurationNs, UsdMicros, utc_text
 from governor.core.money.charges import UNALLOCATED, UNALLOCATED_PAYER, Charge, Payer, charge_of
-from governor.core.money.expected import ExpectedCost, WindowRow, plan_of_row, row_of
+from governor.core.money.expected import ExpectedCost, WindowRow, has_trained, plan_of_row, row_of
 from governor.core.money.reports.cost import exact_usd
 from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.money.waste import SpendSplit
@@ -264,7 +264,8 @@ _ALIKE: Final = (
     "unpriced",
 )
 _FIGURES: Final = ("from_tokens", "to_tokens", "duration_ns", "usd_micros", "wasted_tokens")
-_START: Final = ("start_ns", "start_tokens", "start_usd_micros", "lent_tokens")  # Most windows have none of them.
+# Most windows have none of them.
+_START: Final = ("start_ns", "start_tokens", "start_usd_micros", "lent_tokens", "wasted_to")
 _CLOSED: Final = """
 FROM journal WHERE kind = 'window' AND seq > :after AND wall_ns >= :since AND wall_ns < :until
 ORDER BY seq LIMIT :rows"""
@@ -309,8 +310,8 @@ def read_windows(
 
 def _row(cells: list[Any], known: dict[bytes, WindowRow]) -> WindowRow:
     like = known.get(cells[0]) or known.setdefault(cells[0], _like(cells[0]))
-    window = _window(cells[1:], is_unpriced=like.window.is_unpriced)
-    return WindowRow(like.stage, like.attempt, window, like.plan)
+    window, wasted_to = _window(cells[1:], is_unpriced=like.window.is_unpriced)
+    return WindowRow(like.stage, like.attempt, window, like.plan, wasted_to)
 
 
 def _like(alike: bytes) -> WindowRow:
@@ -320,14 +321,15 @@ def _like(alike: bytes) -> WindowRow:
     return row_of(fields | window)
 
 
-def _window(figures: list[Any], *, is_unpriced: bool) -> Window:
+def _window(figures: list[Any], *, is_unpriced: bool) -> tuple[Window, int]:
     if any(type(figure) is not int for figure in figures):
         raise ValueError("a figure is no whole number")
-    begin, end, duration, usd_micros, wasted, start_ns, start_tokens, start_usd_micros, lent = figures
-    if end - lent <= begin:
-        raise ValueError("a window without tokens")
+    begin, end, duration, usd_micros, wasted, start_ns, start_tokens, start_usd_micros, lent, wasted_to = figures
     start = DurationNs(start_ns), start_tokens, UsdMicros(start_usd_micros)
-    return Window(begin, end, DurationNs(duration), UsdMicros(usd_micros), wasted, *start, is_unpriced, lent)
+    window = Window(begin, end, DurationNs(duration), UsdMicros(usd_micros), wasted, *start, is_unpriced, lent)
+    if not has_trained(window):
+        raise ValueError("a window without tokens")
+    return window, wasted_to
 
 
 @dataclass(frozen=True, slots=True)

@@ -366,7 +366,7 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
     )  # fmt: skip
     if window is not None:
         managed.money.add_window(window, meter.began_tokens)
-        _keep_window(node, managed, window)
+        _keep_window(node, managed, window, meter)
 
 
 def end_stage(node: Node, managed: ManagedRun, stage: str | None) -> None:
@@ -376,12 +376,12 @@ def end_stage(node: Node, managed: ManagedRun, stage: str | None) -> None:
     """
     meter, known = managed.history.meter, managed.run.stage
     if meter is not None and stage not in (None, known) and (window := meter.cut()) is not None:
-        _keep_window(node, managed, window)
+        _keep_window(node, managed, window, meter)
 
 
-def _keep_window(node: Node, managed: ManagedRun, window: Window) -> None:
+def _keep_window(node: Node, managed: ManagedRun, window: Window, meter: TokenMeter) -> None:
     run = managed.run
-    row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(managed)))
+    row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(managed), meter.wasted_tokens))
     node.windows_uncommitted.append(Record("window", run.run, None, row))
 
 

@@ -62,6 +62,7 @@ class WindowRow:
     attempt: str
     window: Window
     plan: ExpectedCost
+    wasted_to: int = 0  # Where it has no progress: all that the run had trained again by its end.
 
 
 def window_row(row: WindowRow) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def window_row(row: WindowRow) -> dict[str, Any]:
     window, plan = row.window, row.plan
     figures = (window.from_tokens, window.to_tokens, window.duration_ns, window.usd_micros, window.wasted_tokens)
     assert -JOURNAL_INT_END <= min(figures) <= max(figures) < JOURNAL_INT_END, "no reader could read it back"
-    assert window.to_tokens > window.from_tokens, "no reader could read it back"
+    assert has_trained(window), "no reader could read it back"
     return {
         "stage": row.stage,
         "attempt": row.attempt,
@@ -82,7 +83,13 @@ def window_row(row: WindowRow) -> dict[str, Any]:
         **plan_row(plan),
         **({"unpriced": True} if window.is_unpriced else {}),
         **({"lent_tokens": window.lent_tokens} if window.lent_tokens else {}),
+        **({"wasted_to": row.wasted_to} if not window.tokens else {}),
     }
+
+
+def has_trained(window: Window) -> bool:
+    """Whether it is one: with tokens of progress, or at a stage's end with those alone that were trained again."""
+    return window.tokens > 0 or (window.tokens == 0 and window.wasted_tokens > 0)
 
 
 def plan_row(plan: ExpectedCost) -> dict[str, Any]:
@@ -127,9 +134,10 @@ def row_of(data: Mapping[str, Any]) -> WindowRow:
         is_unpriced=bool(data.get("unpriced")),
         lent_tokens=whole("lent_tokens") or 0,
     )
-    if window.tokens <= 0:
+    if not has_trained(window):
         raise ValueError("a window without tokens")
-    return WindowRow(None if stage is None else str(stage), str(data["attempt"]), window, plan_of_row(data))
+    stage, wasted_to = None if stage is None else str(stage), whole("wasted_to") or 0
+    return WindowRow(stage, str(data["attempt"]), window, plan_of_row(data), wasted_to)
 
 
 def plan_of_row(data: Mapping[str, Any]) -> ExpectedCost:

@@ -19,9 +19,10 @@ from governor.core.money.token_price import per_mtok
 class Window:
     """A closed stretch of progress. Windows follow each other without gap or overlap.
 
-    A window ends with the first step that completes its tokens, and with the last step of a stage. Larger steps make
-    windows of one step each. Steps of one moment, as lines that came together, are never apart: what divides their time
-    and cost is not known.
+    A window ends with the first step that completes its tokens, and with the last step of a stage, which may have no
+    progress in it: only tokens that were trained again. Larger steps make windows of one step each. Steps of one
+    moment, as lines that came together, are apart in the last window of a stage alone: what divides their time and cost
+    is not known. That window may have taken no time.
     """
 
     from_tokens: int
@@ -217,11 +218,12 @@ class TokenMeter:
         return window
 
     def cut(self) -> Window | None:
-        """Close the open window with the step that was counted last. None without progress or without time.
+        """Close the open window with the step that was counted last. None where it has trained nothing.
 
-        The last window stays the one that had all its tokens.
+        It may have no progress, if tokens were trained again, and no time. It is for the row of its stage: the last
+        window stays the one that had all its tokens.
         """
-        if self.open_window.tokens <= 0 or self.spent_ns == 0:
+        if self.open_window.tokens <= 0 and self.open_window.wasted_tokens <= 0:
             return None
         last = self.last_tokens, self.last_usd_micros, self.last_unpriced
         window = self._close(UsdMicros(self.step_usd_micros))

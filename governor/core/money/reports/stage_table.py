@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from governor.core.base.units import MTOK, NS_PER_S
 from governor.core.money.charges import LineKind, Unit
-from governor.core.money.expected import ExpectedCost, WindowRow, window_rate
+from governor.core.money.expected import ExpectedCost, WindowRow, has_trained, window_rate
 from governor.core.money.forecast import RECENT_WINDOWS, forecast
 from governor.core.money.reports.cost import NO_STAGE, UNALLOCATED_ROW, Sum, stage_of
 from governor.core.money.reports.stage_row import StageRow, added, sum_of_known
@@ -59,6 +59,13 @@ class _Share:
     elsewhere_usd_micros: int = 0
     recent: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
 
+    def train(self, window: Window) -> None:
+        """What also holds of a window without progress."""
+        self.steady_ns += window.steady_ns
+        self.steady_tokens += window.steady_tokens
+        self.wasted_tokens += window.wasted_tokens
+        self.unpriced_tokens += (window.tokens or window.wasted_tokens) if window.is_unpriced else 0
+
     def expect(self, tokens: int, plan: ExpectedCost) -> None:
         self.by_plan[plan.usd_micros_per_mtok] = self.by_plan.get(plan.usd_micros_per_mtok, 0) + tokens
         if plan.usd_micros_per_mtok_all_in is not None:
@@ -82,6 +89,7 @@ class StageTally:
         self._newest: dict[str, _Share] = {}  # By run: its newest stage.
         self._plans: dict[str, ExpectedCost] = {}  # By run, as of its last commit.
         self._told_to: dict[str, int] = {}  # By run: its total at the end of the last entered window.
+        self._wasted_to: dict[str, int] = {}  # By run: what it had trained again by then, where that had no progress.
         self._anew: dict[str, int | None] = {}  # Where the metering of a run began anew that had been given back.
         self._from_the_beginning = from_the_beginning
 
@@ -101,24 +109,28 @@ class StageTally:
     def enter_window(self, run: str, row: WindowRow) -> None:
         if run in self._anew and row.plan.began_tokens != self._anew[run]:
             return
-        share, window, plan = self._trains(row.stage, run), row.window, row.plan
+        window, plan = row.window, row.plan
         tokens = window.tokens
+        share = self._trains(row.stage, run) if tokens else self._share(row.stage or NO_STAGE, run)
         self._miss(share, run, window.from_tokens, plan.began_tokens)
-        self._told_to[run] = window.to_tokens
+        self._told_to[run], self._wasted_to[run] = window.to_tokens, row.wasted_to
         share.tokens += tokens
-        share.steady_ns += window.steady_ns
-        share.steady_tokens += window.steady_tokens
+        share.train(window)
         if window.wasted_tokens:
-            # The window's cost covers both the tokens of progress and those that were trained again.
-            share.wasted_tokens += window.wasted_tokens
-            share.wasted_usd_micros += window.usd_micros * window.wasted_tokens // (tokens + window.wasted_tokens)
-        share.unpriced_tokens += tokens if window.is_unpriced else 0
+            # The window's cost covers both the tokens of progress and those that were trained again. Its start may be
+            # another stage's money: that of launches that never stepped, and of the end of the stage before.
+            again = Fraction(window.wasted_tokens, tokens + window.wasted_tokens)
+            share.wasted_usd_micros += int(window.steady_usd_micros * again)
+        if not tokens:  # What the run goes on from, and its forecast, are of the stage in which it last had progress.
+            self._plans[run] = plan
+            return
         share.expect(tokens, plan)
         if not window.is_unpriced:
             share.steady.setdefault(plan.usd_micros_per_mtok, SteadySum()).add(window)
         share.to_tokens = window.to_tokens
         share.plan = plan
-        share.recent.append(window)
+        if window.duration_ns or not share.recent:  # The end of a stage may cut one off that took no time.
+            share.recent.append(window)
 
     def enter_plan(self, run: str, plan: ExpectedCost) -> None:
         """Enter what a run was held against last, before its open window: of the windows each has its own."""
@@ -129,26 +141,24 @@ class StageTally:
 
         The meter must be older than the windows, so that a window that closed in between is counted once.
         """
-        told_to = self._told_to.get(run, 0)
-        lent = meter.open_window.lent_tokens if told_to <= meter.from_tokens else 0
+        window, told_to = meter.open_window, self._told_to.get(run, 0)
+        is_open = (told_to, self._wasted_to.get(run, 0)) <= (meter.from_tokens, meter.wasted_before)
+        lent = window.lent_tokens if is_open else 0
         tokens = meter.progress_tokens - max(meter.from_tokens, told_to) - lent
-        wasted = meter.wasted_tokens - meter.wasted_before
-        if wasted > 0 and self._told_to.get(run, 0) <= meter.from_tokens:
-            self._share(stage or NO_STAGE, run).wasted_tokens += wasted
+        if is_open and has_trained(window):
+            self._share(stage or NO_STAGE, run).train(window)
         newest = self._newest.get(run)
-        if newest is not None and self._told_to.get(run, 0) <= meter.progress_tokens:
+        if newest is not None and told_to <= meter.progress_tokens:
             newest.to_tokens = meter.last_total
         if tokens <= 0:
             return
         share = self._trains(stage, run)
         self._miss(share, run, meter.from_tokens, meter.began_tokens)
         share.tokens += tokens
-        if self._told_to.get(run, 0) <= meter.from_tokens:
-            share.steady_ns += meter.open_window.steady_ns
-            share.steady_tokens += meter.open_window.steady_tokens
-            if not share.recent:
-                share.recent.append(meter.open_window)
-        share.unpriced_tokens += tokens if meter.open_window.is_unpriced else 0
+        if is_open and not share.recent:
+            share.recent.append(window)
+        elif not is_open and window.is_unpriced:
+            share.unpriced_tokens += tokens
         share.to_tokens = meter.last_total
         share.plan = share.plan or self._plans.get(run)
         if share.plan is not None:

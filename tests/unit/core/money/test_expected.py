@@ -99,8 +99,16 @@ def test_a_row_reads_back_and_one_of_before_has_no_plan() -> None:
     )
     older = {name: value for name, value in told.items() if name not in plan}
     assert row_of(older) == replace(row, plan=ExpectedCost())
-    with pytest.raises(ValueError, match="without tokens"):
-        row_of(told | {"to_tokens": MTOK})
+    for nothing in ({"to_tokens": MTOK, "wasted_tokens": 0}, {"to_tokens": MTOK - 1}):
+        with pytest.raises(ValueError, match="without tokens"):
+            row_of(told | nothing)
+
+
+@pytest.mark.parametrize("lent", [0, MTOK])
+def test_a_row_without_progress_reads_back(lent: int) -> None:
+    window = Window(MTOK, MTOK + lent, DurationNs(NS_PER_HOUR), usd("1.5"), 7, lent_tokens=lent)
+    row = WindowRow("stage1", "a1", window, ExpectedCost(), wasted_to=70)
+    assert row_of(json.loads(json.dumps(window_row(row)))) == row
 
 
 def started(budget: Budget = PLAN, expected: Expected | None = None, **facts: object) -> Node:

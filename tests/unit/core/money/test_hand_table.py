@@ -222,3 +222,26 @@ def test_a_past_time_has_no_window_that_another_run_has_paid_for() -> None:
         )
     assert (ago["tokens"], now["tokens"]) == (80_000, 90_000)
     assert ago["actual_usd"] == now["actual_usd"] == "0.011000"
+
+
+@pytest.mark.parametrize("words", [("--until", "2100-01-01"), ("--since", "2000-01-01")])
+@pytest.mark.parametrize(
+    ("name", "again"),
+    [("a stage that has only trained again", (30_000, "0.002000")), ("a stage that has never stepped", (0, None))],
+)
+def test_of_a_past_time_too_each_stage_has_the_tokens_that_it_trained_again(
+    name: str, again: tuple[int, str | None], words: tuple[str, str]
+) -> None:
+    """Causes are unknown then: what was trained twice is told by the share of its windows, without the starts.
+
+    In p2 that is all of its two seconds. In p3 it is four tokens of six in its window, of five seconds.
+    """
+    case = next(case for case in CASES if case.name == name)
+    with journal_of(played(case)) as env:
+        stages = json.loads(called(env, "cost", "stages", "--run", "llama", *words, "--json"))["stages"]
+    assert [(one["tokens"], one["tokens_wasted"], one["wasted_usd"]) for one in stages] == [
+        (90_000, 0, "0.000000"),
+        (0, *again),
+        (40_000, 40_000, "0.003333"),
+    ]
+    assert [one["actual_usd"] for one in stages] == ["0.012000", "0.007000", "0.012000"]

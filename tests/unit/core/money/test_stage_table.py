@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
+import pytest
+
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget
-from governor.core.base.units import MTOK, usd
-from governor.core.money.expected import ExpectedCost
+from governor.core.base.units import MTOK, NS_PER_HOUR, DurationNs, usd
+from governor.core.money.expected import ExpectedCost, WindowRow
 from governor.core.money.reports.cost import Sum
 from governor.core.money.reports.stage_row import StageRow, total_of
 from governor.core.money.reports.stage_table import StageTally
-from governor.core.money.token_windows import TokenMeter
+from governor.core.money.token_windows import TokenMeter, Window
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import make_node, peer
-from tests.unit.core.money.test_waste import a_world, end, stage_row, steps, until
+from tests.unit.core.money.test_waste import a_world, end, stage_row, stage_rows, steps, until
 from tests.unit.cost.stages_file import spent, windows
 
 ALL_IN = ExpectedCost(usd_micros_per_mtok_all_in=2_000_000)
@@ -128,6 +130,92 @@ def test_what_a_stage_trained_is_its_own_as_its_money_is() -> None:
         "two": (100_000, 11_000),
     }
     assert [row.per_mtok_all_in for row in rows.values()] == [Fraction(1_600_000, 9), 110_000]
+
+
+def test_a_stage_that_has_only_trained_again_keeps_its_row_when_the_next_begins() -> None:
+    """It trains the last three of nine steps again. Over a restart, and once the next one trains, its row is as it was.
+
+    The next trains the same three, and two more. It has a step a second as the others, behind 2 s of start.
+    """
+    world = a_world()
+    world.hear(stage="one")
+    steps(world, range(1, 10), began=2)
+    until(world, 12)
+    end(world)
+    world.hear(attempt="a2", peer=peer(200), stage="two")
+    steps(world, range(7, 10), began=14)
+    until(world, 18)
+    end(world)
+    [before] = [row for row in stage_rows(world) if row.stage == "two"]
+    assert (before.tokens, before.wasted_tokens, before.actual_usd_micros) == (0, 30_000, 6_000)
+    assert (before.per_mtok_all_in, before.tokens_per_s) == (200_000, 10_000)
+    until(world, 20)
+    world.hear(attempt="a3", peer=peer(300), stage="three")
+    recent = list(world.node.runs["llama"].money.windows)
+    rows = [stage_rows(world)]
+    world.restart()
+    world.tick()
+    world.hear(attempt="a3", peer=peer(300), stage="three")
+    steps(world, range(7, 12), began=22)
+    until(world, 28)
+    rows.append(stage_rows(world))
+    assert [[row for row in told if row.stage == "two"] for told in rows] == [[before], [before]]
+    [last] = [row for row in rows[1] if row.stage == "three"]
+    assert (last.tokens, last.wasted_tokens, last.actual_usd_micros) == (20_000, 30_000, 8_000)
+    assert recent == [], "it is no sample of a price or a speed"
+    assert [(kept["from_tokens"], kept["to_tokens"]) for kept in world.windows] == [(0, 90_000), (90_000, 90_000)]
+
+
+@pytest.mark.parametrize(
+    ("stage", "before", "wasted", "told"),
+    [
+        ("two", 0, 5, {"two": 8}),  # The state is of before it closed,
+        ("two", 0, 8, {"two": 8}),
+        ("three", 8, 8, {"two": 8}),  # or of after.
+        ("three", 8, 11, {"two": 8, "three": 3}),
+    ],
+)
+def test_a_window_without_progress_that_closes_while_it_is_read_is_counted_once(
+    stage: str, before: int, wasted: int, told: dict[str, int]
+) -> None:
+    tally = StageTally()
+    enter(tally, "r", "one", 1, "1.00", NO_PLAN)
+    again = Window(MTOK, MTOK, DurationNs(NS_PER_HOUR), usd(1), 8)
+    tally.enter_window("r", WindowRow("two", "a2", again, NO_PLAN, wasted_to=8))
+    meter = TokenMeter(progress_tokens=MTOK, from_tokens=MTOK, wasted_before=before, wasted_tokens=wasted)
+    tally.enter_open("r", stage, meter)
+    assert {row.stage: row.wasted_tokens for row in tally.rows() if row.wasted_tokens} == told
+
+
+def test_a_window_without_progress_is_no_sample_of_a_forecast_or_a_steady_price() -> None:
+    """Nine of ten millions are left, at the dollar that the first has cost; the last stage spends no more."""
+    plan, tally = ExpectedCost(tokens_goal=10 * MTOK, ceiling_usd_micros=usd(90)), StageTally()
+    enter(tally, "r", "one", 1, "1.00", plan)
+    alone = tally.rows()[0]
+    again = Window(MTOK, MTOK, DurationNs(NS_PER_HOUR // 2), usd(7), MTOK // 4)
+    tally.enter_window("r", WindowRow("two", "a2", again, plan, wasted_to=MTOK // 4))
+    one, two = tally.rows()
+    assert one == replace(alone, used=one.used)
+    assert (one.lands_at_usd_micros, two.lands_at_usd_micros) == (usd(10), None)
+    assert (two.per_mtok_steady, two.drift, two.burn_rate, two.expected_usd_micros) == (None, None, None, None)
+    assert (two.wasted_tokens, two.wasted_usd_micros, two.ceiling_usd_micros) == (MTOK // 4, usd(7), usd(90))
+
+
+def test_a_window_without_progress_has_no_price_where_none_was_known() -> None:
+    tally = StageTally()
+    for one in spent("r", "s", "1.00", 1):
+        tally.enter_charges(Sum(one, 1))
+    again = Window(MTOK, MTOK, DurationNs(NS_PER_HOUR), usd(1), 8, is_unpriced=True)
+    tally.enter_window("r", WindowRow("s", "a2", again, ExpectedCost(began_tokens=MTOK), wasted_to=8))
+    assert (tally.rows()[0].per_mtok_all_in, tally.rows()[0].unpriced_tokens) == (None, 8)
+
+
+def test_what_a_windows_start_has_cost_is_not_told_as_trained_twice() -> None:
+    """It may be another stage's: of $10, nine are a launch's that ended before its first step."""
+    tally = StageTally(from_the_beginning=False)
+    window = Window(0, MTOK, DurationNs(NS_PER_HOUR), usd(10), MTOK, start_usd_micros=usd(9))
+    tally.enter_window("r", WindowRow("s", "a3", window, NO_PLAN))
+    assert tally.rows()[0].wasted_usd_micros == usd("0.50")
 
 
 def test_a_window_that_a_stages_end_cuts_short_is_no_sample_of_a_price_or_a_speed() -> None:

@@ -121,18 +121,24 @@ SIZES = st.integers(1, 2 * MTOK)
 STEPS = st.tuples(st.integers(-3 * MTOK, 3 * MTOK), st.integers(0, 10**6), st.integers(0, 10**10))
 
 
-@given(st.lists(st.tuples(STEPS, SIZES, st.booleans()), max_size=60), SIZES, st.integers(0, 5 * MTOK))
+BETWEEN = st.sampled_from(["", "restart", "stage"])
+
+
+@given(st.lists(st.tuples(STEPS, SIZES, BETWEEN), max_size=60), SIZES, st.integers(0, 5 * MTOK))
 def test_windows_partition_the_progress_the_money_and_the_time(
-    steps: list[tuple[tuple[int, int, int], int, bool]], size: int, began: int
+    steps: list[tuple[tuple[int, int, int], int, str]], size: int, began: int
 ) -> None:
-    """Also where the policy's size is another at every step, and where the governor is restarted between any two."""
+    """Also where the policy's size is another at every step, and a governor or a stage begins between any two."""
     meter = TokenMeter(window_tokens=size)
     meter.begin(began, UsdMicros(0), BootNs(0))
     usd_micros = boot = trained = 0
     total, windows, open_size = began, [], size
-    for (change, micros, elapsed), size, is_restarted in steps:
-        if is_restarted:
+    for (change, micros, elapsed), size, between in steps:
+        if between == "restart":
             meter = TokenMeter.restored(json.loads(json.dumps(meter.snapshot())), same_boot=True)
+        if between == "stage" and (cut := meter.cut()) is not None:
+            windows.append(cut)
+            assert (meter.open_window.tokens, meter.open_window.wasted_tokens) == (0, 0), "the next stage has it"
         before, total = total, max(0, total + change)
         trained += max(0, total - before) if total >= before else min(STEP_TOKENS, total)
         usd_micros, boot, progress = usd_micros + micros, boot + elapsed, meter.progress_tokens
@@ -149,6 +155,7 @@ def test_windows_partition_the_progress_the_money_and_the_time(
     assert sum(window.usd_micros for window in windows) == meter.from_usd_micros
     assert sum(window.duration_ns for window in windows) + meter.spent_ns == boot
     assert meter.progress_tokens - meter.began_tokens + meter.wasted_tokens == trained
+    assert sum(window.wasted_tokens for window in windows) + meter.open_window.wasted_tokens == meter.wasted_tokens
 
 
 def test_time_without_a_price_in_which_nothing_was_trained_is_of_the_next_tokens() -> None:
@@ -160,6 +167,50 @@ def test_time_without_a_price_in_which_nothing_was_trained_is_of_the_next_tokens
         assert window is None or window.is_unpriced == (total == 1_800_000)
     assert meter.unpriced_tokens == 900_000
     assert meter.per_mtok is not None
+
+
+def test_a_cut_window_may_have_only_tokens_that_were_trained_again() -> None:
+    """Ten tokens a step: three and a cut, two of them again and a cut, one again and two more."""
+    meter = TokenMeter(window_tokens=MTOK)
+    meter.begin(0, UsdMicros(0), BootNs(0))
+    cut = []
+    for second, (attempt, total) in enumerate([(1, 10), (1, 20), (1, 30), (2, 20), (2, 30), (3, 30), (3, 50)], 1):
+        if (attempt, total) in ((2, 20), (3, 30)):
+            cut.append(meter.cut())
+            assert meter.cut() is None, "nothing was trained since"
+        meter.add(total, 10, UsdMicros(100 * second), BootNs(second), first_step_at=MonoNs(attempt))
+    windows = [window for window in [*cut, meter.cut()] if window is not None]
+    assert [(w.from_tokens, w.to_tokens, w.wasted_tokens) for w in windows] == [(0, 30, 0), (30, 30, 20), (30, 50, 10)]
+    assert [(w.duration_ns, w.usd_micros) for w in windows] == [(3, 300), (2, 200), (2, 200)]
+    assert (windows[1].per_mtok, windows[1].tokens_per_s, meter.last_tokens) == (None, 0.0, 0), "no sample of anything"
+
+
+def test_steps_of_the_moment_in_which_a_window_closed_are_of_the_stage_that_ends() -> None:
+    """Three lines together: the first completes the window, and has all of their time."""
+    meter = TokenMeter(window_tokens=10)
+    meter.begin(0, UsdMicros(0), BootNs(0))
+    windows = [meter.add(total, 10, UsdMicros(600), BootNs(6)) for total in (10, 20, 30)]
+    windows.append(meter.cut())
+    assert [(w.tokens, w.usd_micros, w.duration_ns) for w in windows if w is not None] == [(10, 600, 6), (20, 0, 0)]
+    assert meter.last_tokens == 10
+
+
+def test_tokens_that_another_run_has_paid_for_are_no_window_of_the_stage_that_ends() -> None:
+    meter = TokenMeter(window_tokens=MTOK)
+    meter.begin(0, UsdMicros(0), BootNs(0))
+    meter.add(10, 10, UsdMicros(100), BootNs(1))
+    assert meter.cut() is not None
+    meter.lend(30, BootNs(2))
+    assert meter.cut() is None
+    meter.add(20, 10, UsdMicros(200), BootNs(3))
+    window = meter.cut()
+    assert window is not None
+    assert (window.tokens, window.lent_tokens, window.wasted_tokens, window.usd_micros) == (0, 20, 10, 100)
+    meter.lend(50, BootNs(4))
+    meter.add(60, 10, UsdMicros(300), BootNs(5))
+    window = meter.cut()
+    assert window is not None
+    assert (window.tokens, window.lent_tokens, window.wasted_tokens, window.usd_micros) == (10, 20, 0, 100)
 
 
 def test_the_tokens_of_a_logs_first_line_are_of_its_start() -> None:

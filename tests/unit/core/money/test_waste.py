@@ -221,6 +221,10 @@ def test_a_ceiling_is_used_by_what_the_run_spent_in_every_stage() -> None:
 
 
 def stage_row(world: World, stage: str | None = None) -> StageRow:
+    return next(row for row in stage_rows(world) if row.tokens and stage in (None, row.stage))
+
+
+def stage_rows(world: World) -> list[StageRow]:
     """As `costgov cost stages` reads the journal."""
     world.take([persist(world.node, MonoNs(world.mono))])
     tally = StageTally()
@@ -231,7 +235,7 @@ def stage_row(world: World, stage: str | None = None) -> StageRow:
     kept = world.runs["llama"]
     tally.enter_open("llama", kept["stage"], TokenMeter.restored(kept["tokens"], same_boot=False))
     tally.enter_split("llama", SpendSplit.restored(kept["spend_split"]))
-    return next(row for row in tally.rows() if row.tokens and stage in (None, row.stage))
+    return tally.rows()
 
 
 ACTS = st.one_of(

@@ -129,8 +129,7 @@ class StageTally:
             share.steady.setdefault(plan.usd_micros_per_mtok, SteadySum()).add(window)
         share.to_tokens = window.to_tokens
         share.plan = plan
-        if window.duration_ns or not share.recent:  # The end of a stage may cut one off that took no time.
-            share.recent.append(window)
+        share.recent.append(window)
 
     def enter_plan(self, run: str, plan: ExpectedCost) -> None:
         """Enter what a run was held against last, before its open window: of the windows each has its own."""

@@ -9,6 +9,7 @@ import re
 from typing import Any, Callable, Dict, List, Optional
 
 from trainer_shim.guard import attempt, print_line
+from trainer_shim.saving import checkpoint
 
 from . import hooks
 
@@ -49,6 +50,15 @@ def step_in(states: List[str], values_of: Callable[[str], Dict[str, Any]]) -> Op
             return step
     named = _TAG.match(os.path.basename(os.path.dirname(states[0])))
     return None if named is None else int(named[1])
+
+
+def noted_at(path: str, rank: int) -> str:
+    """Return the directory with what we have noted of a tag's: Accelerate and the Trainer put it into their own."""
+    names = (checkpoint.MANIFEST, checkpoint.rank_file(rank))
+    for place in (path, os.path.dirname(path)):
+        if any(os.path.lexists(os.path.join(place, name)) for name in names):
+            return place
+    return path
 
 
 def hold_write_errors(engine: Any, undo: hooks.Undo) -> List[Exception]:

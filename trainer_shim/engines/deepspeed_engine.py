@@ -22,7 +22,7 @@ from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
 from . import base, hooks, replicas
-from .deepspeed_checkpoints import hold_write_errors, load_beside_frozen, states_in, step_in
+from .deepspeed_checkpoints import hold_write_errors, load_beside_frozen, noted_at, states_in, step_in
 from .deepspeed_comm import wrap_backend
 
 
@@ -345,7 +345,8 @@ def _after_load(engine: Any, meter: StepMeter, facts: DeepSpeedFacts, path: str)
     facts.rebase()
     # The script may load a checkpoint of ours: its rank file knows how many tokens went before.
     place = path if os.path.isdir(path) else os.path.dirname(path)
-    base.go_on_from(meter, int(engine.global_steps), place, int(engine.global_rank))
+    rank = int(engine.global_rank)
+    base.go_on_from(meter, int(engine.global_steps), noted_at(place, rank), rank)
     meter.learn_directory(os.path.dirname(place), is_loaded=True)
 
 

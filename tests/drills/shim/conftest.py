@@ -46,7 +46,7 @@ class Job:
         environ = {
             **os.environ,
             "COSTGOV_SOCKET": str(socket_path),
-            "COSTGOV_RUN": "drill",
+            "COSTGOV_RUN": options.pop("run", "drill"),
             "DRILL": json.dumps({"name": name, "place": str(place), **options}),
             "OMP_NUM_THREADS": "1",
             "DS_ACCELERATOR": "cpu",

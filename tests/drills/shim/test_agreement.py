@@ -62,9 +62,14 @@ def test_one_asked_rank_saves_all_and_the_resume_is_bit_identical(
     assert f"cg_{step}" == (tmp_path / "checkpoints" / "latest").read_text(), "a suspect one never moves latest"
     job.end()
 
-    again = launch(name="again", kind=kind, steps=step + 5, resume=True)
+    again = launch(name="again", run="another", kind=kind, steps=step + 5, resume=True)
     assert again.wait() == 0
+    of_first = {"run": "drill", "step": step, "tokens_total": of_all[0]["tokens_total"]}
     for rank in RANKS:
+        hello = governor.frame("hello", rank, run="another", resumed_step=step)
+        assert hello["origin"] == of_first, "no hello has the step and another origin"
+        began = [frame["origin"] for frame in governor.of("hello", rank) if frame["run"] == "drill"]
+        assert began == [{}] * len(began)
         before, after = job.losses(rank), again.losses(rank)
         assert list(range(step + 1, step + 6)) == list(after)
         assert {n: before[n] for n in after} == after, "the next five losses, bit for bit"

@@ -55,13 +55,16 @@ def test_a_nan_is_seen_at_its_step(run_ranks, tmp_path: Path) -> None:
 @pytest.mark.parametrize("stream", [False, True], ids=["of a length", "of none"])
 def test_a_checkpoint_in_our_directory_resumes_with_the_same_losses(run_ranks, tmp_path: Path, stream: bool) -> None:
     """Of a loader without a length Lightning fetches one batch ahead."""
-    whole = run_ranks("lightning_loop.py", told(tmp_path, save_at=3, stream=stream))[0]
+    env = {"COSTGOV_RUN": "first"}
+    whole = run_ranks("lightning_loop.py", told(tmp_path, save_at=3, stream=stream), env=env)[0]
     path = tmp_path / "costgov" / "cg_drill" / "trainer.ckpt"
     assert whole["hello"]["checkpoint_dir"] == str(tmp_path / "costgov")
     resumed = run_ranks("lightning_loop.py", told(tmp_path, resume=str(path), stream=stream))[0]
     assert resumed["losses"] == whole["losses"][6:]
     assert [frame["step"] for frame in resumed["frames"]] == list(range(4, STEPS + 1))
     assert resumed["hello"]["resumed_step"] == 3
+    first = {"run": "first", "step": 3, "tokens_total": whole["frames"][2]["tokens_total"]}
+    assert (whole["hello"]["origin"], resumed["hello"]["origin"]) == ({}, first)
 
 
 @pytest.mark.parametrize("step", [2, 4], ids=["within an epoch", "at its end"])

@@ -151,6 +151,19 @@ def test_a_resumed_trainer_goes_on_at_its_step(run_ranks, tmp_path: Path) -> Non
     assert [frame["attempt_step"] for frame in resumed["frames"]] == [1, 2]
     assert resumed["hello"]["resumed_step"] == 4
     assert resumed["frames"][0]["tokens_total"] == 5 * TOKENS, "counted over the run, not since launch"
+    assert resumed["hello"]["origin"] == {}, "its own line, which began with nothing"
+
+
+def test_a_trainer_that_goes_on_from_another_runs_checkpoint_says_so(run_ranks, tmp_path: Path) -> None:
+    """The checkpoint is in the directory of that run: in its own one of the same step is another one."""
+    for run, gas in (("first", 1), ("second", 2)):
+        chosen = {"output_dir": str(tmp_path / run), "save_at": 4, "gas": gas}
+        seen = run_ranks("trainer_loop.py", json.dumps(chosen), env={"COSTGOV_RUN": run})[0]
+        assert seen["hello"]["origin"] == {}
+    told = {"output_dir": str(tmp_path / "second"), "resume": str(tmp_path / "first" / "checkpoint-4"), "gas": 1}
+    other = run_ranks("trainer_loop.py", json.dumps(told), env={"COSTGOV_RUN": "second"})[0]
+    assert other["hello"]["origin"] == {"run": "first", "step": 4, "tokens_total": 2 * TOKENS}
+    assert other["frames"][0]["tokens_total"] == 2 * TOKENS + TOKENS // 2
 
 
 def test_evaluation_is_a_phase_and_what_is_saved_then_has_it(run_ranks, tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def test_each_of_two_trainings_is_watched_and_what_was_trained_goes_with_the_scr
     assert [frame["step"] for frame in governor.of("step")] == [*range(1, STEPS + 1)] * 2
     assert seen["steps"] == [STEPS, STEPS]
     assert seen["handles"] == 2
+    assert [frame["origin"] for frame in governor.of("hello")] == [{}] * len(governor.of("hello"))
     assert [frame["step"] for frame in governor.of("bye")] == [STEPS, STEPS]
     assert "UNWATCHED" not in seen["log"]
 

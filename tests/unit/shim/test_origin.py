@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from tests.unit.shim.test_resuming import Loader, write
 from trainer_shim import origin, wire
 from trainer_shim.engines import base
+from trainer_shim.engines.deepspeed_checkpoints import noted_at
 from trainer_shim.interfaces import NoWatch
 from trainer_shim.launch import Place
 from trainer_shim.meter import StepMeter
@@ -24,6 +26,7 @@ from trainer_shim.saving.step_gate import Order
 from trainer_shim.tokens import TokenCount
 from trainer_shim.watcher import Watcher
 
+attach_module: Any = sys.modules["trainer_shim.attach"]
 ALPHA = {"run": "alpha", "step": 41, "tokens_total": 4100}
 NONSENSE: list[Any] = [
     [], "alpha", 1, None, {"run": "alpha"}, {"step": 1}, {"run": "", "step": 1}, {"run": 7, "step": 1},
@@ -207,3 +210,66 @@ def test_a_manifest_says_where_what_is_saved_began(began: dict[str, Any] | None)
     told = facts.facts_of(order, "good", Place("beta", "a", 0, 1, 0, 1), arrived, [{}])
     assert (told["run"], told.get("origin")) == ("beta", began)
     assert ("origin" in told) == (began is not None)
+
+
+@pytest.mark.parametrize("noted", ["", "cg_41", "cg_41/pytorch_model"])
+@pytest.mark.parametrize("name", [checkpoint.MANIFEST, checkpoint.rank_file(1)])
+def test_what_is_noted_of_deepspeeds_directory_may_lie_around_it(tmp_path: Path, noted: str, name: str) -> None:
+    """Accelerate and the Trainer have it inside of theirs. What is above that belongs to another checkpoint, if any."""
+    inner = tmp_path / "cg_41" / "pytorch_model"
+    inner.mkdir(parents=True)
+    (tmp_path / noted / name).write_text("{}")
+    assert noted_at(str(inner), 1) == str(tmp_path / noted if noted else inner)
+
+
+class Module:
+    """What is trained, and keeps what is kept for it."""
+
+
+class AtStep:
+    """A kind of engine that stands at a step when it is attached."""
+
+    def __init__(self, step: int, **fields: Any) -> None:
+        self._step, self._fields, self._keeper = step, fields, Module()
+
+    def step(self) -> int:
+        return self._step
+
+    def keeper(self) -> Module:
+        return self._keeper
+
+    def checkpoint_dir(self) -> None:
+        return None
+
+    def saver(self, meter: StepMeter, directory: str | None) -> base.PositionSaver:
+        return base.PositionSaver(meter)
+
+    def cannot_save(self, directory: str | None) -> None:
+        return None
+
+    def hello_fields(self) -> dict[str, Any]:
+        return self._fields
+
+    def instrument(self, meter: StepMeter) -> Any:
+        return lambda: None
+
+
+@pytest.mark.parametrize(
+    ("kind", "began"),
+    [(AtStep(0), {}), (AtStep(40), None), (AtStep(40, origin={}), {})],
+    ids=["at its begin", "trained or loaded before", "train() sets the step anew"],
+)
+def test_the_first_hello_says_where_it_begins(kind: AtStep, began: dict[str, Any] | None) -> None:
+    heard: list[dict[str, Any]] = []
+
+    def make_watch(hello: dict[str, Any], *_: Any, **__: Any) -> NoWatch:
+        heard.append(hello)
+        return NoWatch()
+
+    shim, module = attach_module._handle(), kind.keeper()
+    overrides = {"run": "beta", "tokens_per_step": None}
+    call = attach_module._Call(module, base.Options(), overrides, {}, None, make_watch, None)
+    attach_module._start(shim, call, kind)
+    shim._let_go()
+    assert (heard[0].get("origin"), "origin" in heard[0]) == (began, began is not None)
+    assert (shim._meter.progress.run, shim._meter.progress.origin) == ("beta", began)

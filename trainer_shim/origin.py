@@ -11,7 +11,7 @@ from typing import Any, Dict, Mapping, Optional
 from .interfaces import Watch
 from .progress import Progress
 from .saving import checkpoint
-from .saving.manifest import is_count, is_run_name, origin_of
+from .saving.facts import told_in
 
 # {}: with nothing. {"run", "step", "tokens_total"}: with that checkpoint, whose total may be missing. None: unknown.
 Origin = Optional[Dict[str, Any]]
@@ -21,21 +21,6 @@ def told_by(progress: Progress) -> Dict[str, Any]:
     """Return what is saved beside a step, so that who goes on from it knows whose it is."""
     told = {"run": progress.run or None, "origin": progress.origin}
     return {name: value for name, value in told.items() if value is not None}
-
-
-def told_in(*saved: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
-    """Return what checkpoints' facts say of whose they are, the last word first. What makes no sense is left out."""
-    found: Dict[str, Any] = {}
-    for facts in saved:
-        known = facts or {}
-        for name in ("step", "tokens_total"):
-            if is_count(known.get(name)):
-                found[name] = known[name]
-        if is_run_name(known.get("run")):
-            found["run"] = known["run"]
-        if origin_of(known.get("origin")) is not None:
-            found["origin"] = origin_of(known["origin"])
-    return found
 
 
 def told_beside(path: str, rank: int) -> Dict[str, Any]:

@@ -17,10 +17,11 @@ from .interfaces import OwnMeans, OwnPlaces, Resumed, Saver
 from .launch import is_required, place_of
 from .listener import Listener
 from .mark import join_launch, mark_this_process
-from .origin import go_on, told_in
+from .origin import go_on
 from .progress import Progress
 from .saving import checkpoint, patience
 from .saving.agreement_thread import AgreementThread
+from .saving.facts import told_in
 from .saving.open_requests import OWN, CheckpointRequest, OpenRequests
 from .saving.resuming import DATA_ANEW, resume_at, resume_from
 from .saving.save_at_step import SaveAtStep

@@ -12,6 +12,7 @@ from trainer_shim.interfaces import Saver
 from trainer_shim.loader import load_loader_states, loader_states
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, patience
+from trainer_shim.saving.facts import told_in
 from trainer_shim.saving.newest_good import SPARED_MAX
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
@@ -233,7 +234,7 @@ def _held_by(optimizer: Any) -> Iterator[Any]:
 
 def go_on(meter: StepMeter, step: int, saved: Mapping[str, Any], tokens_total: Optional[int]) -> None:
     """Training goes on from a checkpoint of step `step`. `saved`: what is noted in it, or beside it."""
-    origin.go_on(meter.progress, meter.watch, origin.told_in(saved), step)
+    origin.go_on(meter.progress, meter.watch, told_in(saved), step)
     meter.resumed(step, tokens_total)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from trainer_shim.launch import Place
 from trainer_shim.wire import REASONS_OF_VALUES
 
+from .manifest import is_count, is_run_name, origin_of
 from .open_requests import CheckpointRequest
 from .step_gate import Order
 
@@ -54,6 +55,21 @@ def facts_of(
         facts["trained_finite"] = True
     facts.update(arrived.get("contents") or {})
     return facts
+
+
+def told_in(*saved: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+    """Return what checkpoints' facts say of whose they are, the last word first. What makes no sense is left out."""
+    found: Dict[str, Any] = {}
+    for facts in saved:
+        known = facts or {}
+        for name in ("step", "tokens_total"):
+            if is_count(known.get(name)):
+                found[name] = known[name]
+        if is_run_name(known.get("run")):
+            found["run"] = known["run"]
+        if origin_of(known.get("origin")) is not None:
+            found["origin"] = origin_of(known["origin"])
+    return found
 
 
 def position_of(arrived: Dict[str, Any]) -> Dict[str, Any]:

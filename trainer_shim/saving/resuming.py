@@ -14,9 +14,9 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from trainer_shim.guard import attempt, print_line
 from trainer_shim.interfaces import NamedCheckpoints, OwnCheckpoints, OwnMeans, Resumed, Saver
-from trainer_shim.origin import told_in
 
 from . import checkpoint, rng
+from .facts import told_in
 from .manifest import Entry
 from .store import KeyStore
 from .weights_sample import Sampled, lacking, sample

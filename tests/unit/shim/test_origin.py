@@ -74,12 +74,12 @@ def test_what_makes_no_sense_in_a_checkpoint_is_left_out(nonsense: Any) -> None:
     raw = json.dumps({"step": 41, "files": [], "origin": nonsense, "run": nonsense}).encode()
     kept = {"run"} if isinstance(nonsense, str) else set()
     assert parse(raw).keys() - {"step", "files"} == kept
-    assert origin.told_in({"origin": nonsense, "run": nonsense}).keys() == kept
+    assert facts.told_in({"origin": nonsense, "run": nonsense}).keys() == kept
 
 
 def test_of_a_foreign_origin_only_what_is_known_goes_on() -> None:
     hostile = {**ALPHA, "more": "x" * 5000, "tokens_total": None}
-    (told,) = (origin.told_in(parse(json.dumps({"step": 1, "files": [], "origin": hostile}).encode())),)
+    (told,) = (facts.told_in(parse(json.dumps({"step": 1, "files": [], "origin": hostile}).encode())),)
     assert told["origin"] == {"run": "alpha", "step": 41}
 
 

@@ -49,6 +49,7 @@ OF_RECORD = {
     "last_good": ("step", "tokens_total", "mono_ns"),
     "harmed_save": ("step",),
     "open_incident": ("step",),
+    "origin": ("step", "tokens_total"),
     "collective": ("count", "entered_ns"),
     "fetch": ("longest_ns", "since_ns", "starts"),
     "forwards": ("count", "seen", "nonfinite"),
@@ -58,6 +59,7 @@ OF_RECORD = {
 TEXTS = {
     "last_good": {"path": "/ck/1"},
     "harmed_save": {"path": "/ck/1"},
+    "origin": {"run": "alpha"},
     "checkpoint": {"path": "/nowhere/1", "manifest": "m", "kind": "good"},
 }
 

@@ -286,7 +286,7 @@ class Daemon:
         ended = 0
         for managed in list(self.node.runs.values()):
             run = managed.run
-            # A log's processes are looked for by its stream. It looks every five seconds, and a command's end is seen.
+            # A log's processes are looked for by its stream, and a command's end is seen.
             is_log = run.jsonl_only and not (self.node.launched is None and managed.launch.launchers)
             is_early = is_log or (managed.is_unattached and not is_read)
             if ended >= ENDS_PER_TICK_MAX or not run.alive or is_early or run.connected_ranks():

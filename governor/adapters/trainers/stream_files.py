@@ -6,6 +6,7 @@ All of it may wait for a file server. Nothing here is called by the governor's l
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -36,35 +37,66 @@ class Seen:
     log_deciders: Deciders
     chunk: Chunk
     is_news: bool
+    is_pidfile_new: bool = False  # It was written since the question before.
+
+
+# What tells that a pidfile was written: device, inode, size and time. None: there is none.
+_Mark = tuple[int, int, int, int] | None
 
 
 class StreamFiles:
-    """The files of one stream, as its thread sees them."""
+    """The files of one stream, as its thread sees them.
+
+    A pidfile that was written since the last question is read with this one. Its process may not live long.
+    """
 
     def __init__(self, path: str, pidfile: str | None) -> None:
         self.tail = JsonlTail(path)
         self.busy_with = path  # Read by the loop, to tell what does not answer.
         self._pidfile = pidfile
         self._problem: str | None = None
+        self._mark: _Mark = None  # Of the pidfile, as it was read last.
+        self._is_first = True
 
     def answer(self, asked: Asked) -> Seen:
         found, owner = None, None
-        if asked.is_look and self._pidfile is not None:
-            self.busy_with = self._pidfile
+        is_first, self._is_first = self._is_first, False
+        is_written = self._is_pidfile_written()
+        is_look = asked.is_look or is_written
+        if is_look and self._pidfile is not None:
             found = read_pidfile(self._pidfile)
         self.busy_with = self.tail.path
         if not asked.is_read:
             self.tail.begin()
-        if asked.is_look:
+        if is_look:
             self.tail.trace()
             owner = self.tail.owner
         chunk = self.tail.read() if asked.is_read else Chunk()
-        is_news = not asked.is_read or bool(chunk.lines or chunk.faulty) or chunk.problem != self._problem
+        is_news = not asked.is_read or is_written or bool(chunk.lines or chunk.faulty) or chunk.problem != self._problem
         self._problem = chunk.problem
-        return Seen(asked.is_look, asked.is_read, found, owner, dict(self.tail.deciders), chunk, is_news)
+        return Seen(
+            is_look, asked.is_read, found, owner, dict(self.tail.deciders), chunk, is_news,
+            is_pidfile_new=is_written and not is_first,
+        )  # fmt: skip
+
+    def _is_pidfile_written(self) -> bool:
+        """Note the pidfile as it is now. It is read after that: what is written meanwhile is seen next time."""
+        if self._pidfile is None:
+            return False
+        self.busy_with = self._pidfile
+        before, self._mark = self._mark, _mark(self._pidfile)
+        return self._mark not in (None, before)
 
     def close(self) -> None:
         self.tail.close()
+
+
+def _mark(path: str) -> _Mark:
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
 class Answerer(Protocol):

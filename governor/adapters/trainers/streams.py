@@ -17,14 +17,14 @@ from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs, format_duration
 from governor.core.events.inputs import Event, FramesLost, TrainerExited
 from governor.core.events.machine import SourceTrouble
-from governor.core.events.streams import StreamOpened, StreamRead, StreamState
+from governor.core.events.streams import StreamOpened, StreamRead, StreamState, WriterGone
 from governor.core.halt.kill_set import managers
 from governor.ports import Processes
 from governor.settings.streams import Jsonl
 from governor.wire.jsonl import DEFAULT_FIELDS, field_map
 from governor.wire.records import RecordReader
 
-# A scan of /proc costs milliseconds. A pidfile changes once per launch.
+# A scan of /proc costs milliseconds. A pidfile is looked at sooner: when it is written, and when its process has ended.
 LOOK_PERIOD_NS: Final = 5 * NS_PER_S
 # Some file systems round times to seconds, and clocks may be slewed.
 PIDFILE_SLACK_S: Final = 2.0
@@ -81,6 +81,8 @@ class Stream:
         self._is_late = False  # The present question has been reported to be unanswered.
         self._is_known = False  # The run has been reported.
         self._has_ended = False  # Its processes have, and the last of what they wrote is about to be read.
+        self._opened_s = time.time()
+        self._is_left = False  # A pidfile of this time names nobody any more, and what that one wrote may be unread.
 
     def begin(self, at: MonoNs) -> None:
         """Ask for the first look, which ends history. `wait` for it before anything is launched that may write."""
@@ -108,6 +110,7 @@ class Stream:
         self._is_late = False
         if seen.is_read:
             self._read_at = self._asked_at
+        was_left = self._is_left
         looked = self._look(at, seen) if seen.is_look else []
         if not seen.is_read:
             self._untold += looked
@@ -119,6 +122,9 @@ class Stream:
         events = [*self._told(at), *looked, *dropped]
         read = [*self._read(at, seen.chunk), *(self.end(at) if self._has_ended else ())]
         self._has_ended = False
+        if was_left and self._is_left and not seen.chunk.lines:
+            self._is_left = False
+            read.append(WriterGone(at, self._entry.run))
         return [*events, *self._state(at, seen.chunk), *read]
 
     def _told(self, at: MonoNs) -> list[Event]:
@@ -134,12 +140,17 @@ class Stream:
         self._thread.close()
 
     def _ask(self, at: MonoNs) -> None:
-        is_look, is_read = at >= self._look_at, self._named is not None
+        is_look, is_read = at >= self._look_at or self._is_pidfiles_over(), self._named is not None
         if is_look:
             self._look_at = MonoNs(at + LOOK_PERIOD_NS)
         if is_look or is_read:
             self._asked_at = at
             self._thread.ask(Asked(is_look, is_read))
+
+    def _is_pidfiles_over(self) -> bool:
+        """Whether the process that a pidfile has named has ended. Those of a unit or a job come and go."""
+        named = self._named if self._entry.pidfile is not None else None
+        return bool(named) and all(self._processes.is_gone(process) for process in named or ())
 
     def _unanswered(self, at: MonoNs) -> list[Event]:
         """Report once that a path does not answer. Without its processes the run is known from then on."""
@@ -205,6 +216,10 @@ class Stream:
         except OSError:
             return []  # Out of descriptors: not seeing the processes does not mean that they ended.
         trouble = self._judge_names(at, found, seen)
+        if found:
+            self._is_left = False
+        elif not self._named and seen.is_pidfile_new:
+            self._is_left = self._is_left or names_who_has_ended(seen.pidfile, self._opened_s, self._processes)
         if self._distrust is not None:
             return [*self._disown(at, seen.log_owner), *trouble]
         first, known = self._named is None, self._saved_stream.processes if self._named is None else self._named
@@ -303,7 +318,18 @@ def named_by_pidfile(read: PidfileRead | None, processes: Processes) -> Sequence
     if read is None or facts is None or _started_s(facts.process) > read.written_s + PIDFILE_SLACK_S:
         # The process is gone, or it is younger than the file, so its pid was reused.
         return []
-    return [facts]
+    return [] if processes.is_gone(facts.process) else [facts]
+
+
+def names_who_has_ended(read: PidfileRead | None, opened_s: float, processes: Processes) -> bool:
+    """Whether a pidfile that was written since `opened_s` (wall time) names a process that is gone, and nobody's since.
+
+    One of an earlier launch says nothing about this one. Nor does one that is absent, or whose number is another's.
+    """
+    if read is None or read.written_s + PIDFILE_SLACK_S < opened_s:
+        return False
+    facts = processes.facts(read.pid)
+    return facts is None or (_started_s(facts.process) <= read.written_s and processes.is_gone(facts.process))
 
 
 def distrust(process: ProcessId, uid: int, what: str, deciders: Deciders) -> str | None:

@@ -146,7 +146,8 @@ def is_other_launch(node: Node, managed: ManagedRun) -> bool:
 def may_take(node: Node, managed: ManagedRun) -> bool:
     """Whether a line of its log makes this run the command's: no rank speaks for the command."""
     ranks_speak = any(t.run.alive and t.run.ranks and not t.is_separate for t in node.runs.values())
-    return managed.awaits_line and node.launched is not None and not ranks_speak
+    is_back = managed.follows_command and managed.is_left and not managed.run.alive
+    return (managed.awaits_line or is_back) and node.launched is not None and not ranks_speak
 
 
 def speaks_for_it(node: Node, hello: Hello) -> bool:

@@ -198,7 +198,7 @@ def on_line(node: Node, managed: ManagedRun, at: MonoNs) -> None:
 def on_stream_read(node: Node, event: StreamRead) -> list[Effect]:
     managed = node.runs.get(event.run)
     if managed is not None:
-        managed.stream_position = event.position
+        managed.stream_position, managed.is_left = event.position, False  # Somebody writes the log all the same.
     return []
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from governor.core.base.secrets import redacted
+from governor.core.base.units import MonoNs
 from governor.core.engine import incidents, launched_command, saved_checkpoint
 from governor.core.engine.alarms import held_alarms
 from governor.core.engine.charging import note_shares
+from governor.core.engine.command.payers import may_leave
 from governor.core.engine.idle import limit
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import charge_until, count_split, hand_over
@@ -20,6 +22,7 @@ from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.ends import CommandEndSeen, Failure, OomKillsSeen, RunEnd
 from governor.core.events.inputs import ProcessesSeen, TrainerExited
+from governor.core.events.streams import WriterGone
 from governor.core.halt.table import PAST_ASKING
 from governor.core.runs.ends import cause_of, ended_text, is_of_passed_on, note_end, note_oom_kills, seen_cause
 from governor.core.runs.last_good import LastGood
@@ -58,6 +61,28 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
         return incidents.on_processes(node, managed, ProcessesSeen(event.at, managed.incident.incident_id, ()))
     if not managed.run.alive or (event.exit_code is None and launched_command.is_other_launch(node, managed)):
         return []
+    return _end(node, managed, event)
+
+
+def on_writer_gone(node: Node, event: WriterGone) -> list[Effect]:
+    if (managed := node.runs.get(event.run)) is not None:
+        managed.is_left = True
+    return []
+
+
+def watch_left(node: Node, at: MonoNs) -> list[Effect]:
+    """At each tick: end the log of the command whose writer is gone, so that another one pays for what follows.
+
+    Its next line would begin it anew.
+    """
+    effects: list[Effect] = []
+    for managed in node.runs.values():
+        if managed.is_left and may_leave(node, managed):
+            effects += _end(node, managed, TrainerExited(at, managed.run.run, None))
+    return effects
+
+
+def _end(node: Node, managed: ManagedRun, event: TrainerExited) -> list[Effect]:
     is_gap_its = node.ledger.returning and node.account.goes_on  # Else another launch's was before it.
     if managed.is_unattached and node.boot_offset_ns is None and not is_gap_its:
         return []  # The command was over before the first tick, which charges it. Its end is seen again after that.

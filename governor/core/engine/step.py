@@ -74,7 +74,7 @@ from governor.core.events.machine import (
     SpotNotice,
     UidRangesSeen,
 )
-from governor.core.events.streams import StreamOpened, StreamRead, StreamState, TokensSettled
+from governor.core.events.streams import StreamOpened, StreamRead, StreamState, TokensSettled, WriterGone
 from governor.core.halt.table import Fact
 from governor.core.money.ledger import reserve
 
@@ -112,7 +112,8 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
     for managed in node.runs.values():
         metering.count_split(node, managed, holders)
     # Persist before anything is decided: an incident must not have a spend that its run's snapshot does not have.
-    effects: list[Effect] = [*launched_command.watch(node, tick.at), *node_journal.persist_due(node, tick.at)]
+    effects = run_ends.watch_left(node, tick.at)
+    effects += [*launched_command.watch(node, tick.at), *node_journal.persist_due(node, tick.at)]
     for managed in node.runs.values():
         _meter(node, managed, holders, tick.at)
     marks.note_waiting(node, tick.at)
@@ -290,6 +291,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     OperatorBudget: budgeting.on_operator_budget,
     OperatorForget: names.on_operator_forget,
     TrainerExited: run_ends.on_exited,
+    WriterGone: run_ends.on_writer_gone,
     CommandLaunched: _on_command_launched,
     CommandEndSeen: run_ends.on_end_seen,
     OomKillsSeen: run_ends.on_oom_kills,

@@ -25,7 +25,7 @@ from governor.core.events.machine import (
     SpotNotice,
     UidRangesSeen,
 )
-from governor.core.events.streams import Held, StreamOpened, StreamRead, StreamState, TokensSettled
+from governor.core.events.streams import Held, StreamOpened, StreamRead, StreamState, TokensSettled, WriterGone
 from governor.core.money.budgets import Scope, ScopedBudget
 
 
@@ -373,6 +373,7 @@ Event = (
     | StreamState
     | StreamRead
     | TokensSettled
+    | WriterGone
     | GpuProcessesSeen
     | PriceRead
     | CommandExited

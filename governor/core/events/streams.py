@@ -73,3 +73,14 @@ class StreamRead:
     at: MonoNs
     run: str
     position: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WriterGone:
+    """A log's pidfile was written since the log was opened, and its process was gone before anybody could see it.
+
+    All that it wrote has been read. Nobody saw it end, so a later line shows that somebody writes the log all the same.
+    """
+
+    at: MonoNs
+    run: str

@@ -154,3 +154,35 @@ def test_what_a_short_command_logs_last_is_its_own(costgov: Costgov, tmp_path: P
     wrote = costgov("run", "--price", "3", "--", "sh", "-c", writes)
     assert "costgov: log: ended with exit code 0; step 7; spent $0.00" in wrote.stderr
     assert "no step was seen" not in wrote.stderr
+
+
+WRITES = """
+import os, pathlib, sys, time
+place, name, steps, waits = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+with (place / f"{name}.jsonl").open("w", buffering=1) as log:
+    (place / f"{name}.pid").write_text(str(os.getpid()))
+    for step in range(1, steps + 1):
+        log.write(f'{{"step": {step}, "loss": 2.0}}\\n')
+        time.sleep(waits)
+"""
+
+
+@pytest.mark.parametrize("waits", [0, 1], ids=["nobody sees it", "it lives for a second"])
+def test_a_log_whose_process_lived_for_moments_pays_for_the_other_one_no_longer(
+    costgov: Costgov, tmp_path: Path, waits: int
+) -> None:
+    (tmp_path / "writes.py").write_text(WRITES)
+    with (tmp_path / "costgov.toml").open("a") as config:
+        for name in ("brief", "long"):
+            config.write(
+                f'[[jsonl]]\npath = "{tmp_path}/{name}.jsonl"\nrun = "{name}"\npidfile = "{tmp_path}/{name}.pid"\n'
+            )
+    writes = f'"{sys.executable}" "{tmp_path}/writes.py" "{tmp_path}"'
+    # The short one has its first line 2 s before the other one.
+    both = f"({writes} brief 1 {waits}) & sleep 2; {writes} long 8 1; wait"
+    done = costgov("run", "--price", "3600", "--", "sh", "-c", both)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(costgov("cost", "--json", "--by", "run").stdout)
+    paid = {group["key"]: float(group["usd"]) for group in told["groups"]}
+    assert paid.get("long", 0) > 6, paid
+    assert "paid by" not in done.stderr

@@ -27,6 +27,17 @@ def lends(node: Node, managed: ManagedRun) -> bool:
     return may_lend and payer_for(node, managed, node.holders()) is not None
 
 
+def may_leave(node: Node, managed: ManagedRun) -> bool:
+    """Whether this log's run may end because its writer is gone, whom nobody saw: another log of the command goes on.
+
+    Alone, the log is the command's to its end, whoever its pidfile names: perhaps a process that is not seen from here.
+    """
+    logs = [t for t in node.runs.values() if t.follows_command and t.run.alive and t.incident is None]
+    logs = [t for t in logs if not t.is_separate and not t.is_unattached]
+    is_named = node.launched is None or managed.launch.named != node.launched.processes
+    return managed in logs and len(logs) > 1 and not is_named
+
+
 def _payer_of_command(node: Node, holders: Mapping[str, int]) -> str | None:
     """The run that pays for the launched command, or stands in for it, or will: the command's name then."""
     its = (name for name in holders if name != UNALLOCATED and not node.runs[name].is_separate)

@@ -10,7 +10,7 @@ from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Page
 from governor.core.events.inputs import CommandLaunched, Disconnected, LauncherExited, ProcessesSeen, TrainerExited
-from governor.core.events.streams import StreamOpened
+from governor.core.events.streams import StreamOpened, StreamRead, WriterGone
 from governor.core.halt.table import HaltState
 from governor.core.views.status import budgets_status, run_status
 from governor.reports.terminal import closing_line, live_line
@@ -289,3 +289,86 @@ def test_a_log_whose_pidfile_named_others_at_last_is_the_commands_again_when_it_
     assert (own.is_unattached, own.is_separate) == (True, False)
     pass_time(node, 10, 6)
     assert own.run.spend_usd_micros == 10 * DOLLAR
+
+
+def two_logs() -> Node:
+    """Two logs of one command. `log` pays, and its writer was never seen."""
+    node = launched(rule("nonfinite"))
+    for run in ("log", "other"):
+        log(node, 0, run=run)
+        line(node, 1, 1, run=run)
+    pass_time(node, 10)
+    return node
+
+
+def test_of_two_logs_the_other_pays_once_the_first_ones_writer_is_gone() -> None:
+    node = two_logs()
+    play(node, WriterGone(at(10), "log"), tick(10))
+    pass_time(node, 30, 11)
+    assert (node.ledger.spend("log"), node.ledger.spend("other")) == (10 * DOLLAR, 20 * DOLLAR)
+    assert run_status(node.runs["log"], at(30))["state"] == "finished"
+
+
+def test_a_line_of_a_log_whose_writer_was_taken_for_gone_is_judged_as_before() -> None:
+    node = two_logs()
+    play(node, WriterGone(at(10), "log"))
+    pass_time(node, 20, 11)
+    line(node, 2, 20)
+    play(node, StreamRead(at(20), "log", {}))
+    assert run_status(node.runs["log"], at(20))["state"] == "training"
+    pass_time(node, 30, 21)
+    assert node.ledger.spend("log") + node.ledger.spend("other") == 30 * DOLLAR
+    line(node, 3, 30, loss=float("nan"))
+    incident = node.runs["log"].incident
+    assert incident is not None
+    assert (incident.launchers, incident.rank_processes) == ((COMMAND,), (COMMAND,))
+
+
+def test_an_only_log_of_the_command_is_its_until_the_command_ends() -> None:
+    """Its pidfile may name a process that is not seen from here, as another namespace numbers it."""
+    node = launched()
+    log(node, 0)
+    line(node, 1, 1)
+    pass_time(node, 10)
+    play(node, WriterGone(at(10), "log"))
+    pass_time(node, 20, 11)
+    assert run_status(node.runs["log"], at(20))["state"] == "training"
+    assert node.ledger.spend("log") == 20 * DOLLAR
+    log(node, 20, run="other")
+    line(node, 1, 20, run="other")
+    pass_time(node, 30, 20)
+    assert (node.ledger.spend("log"), node.ledger.spend("other")) == (20 * DOLLAR, 10 * DOLLAR), "until another goes on"
+
+
+def test_a_line_says_that_somebody_writes_a_log_whose_writer_was_taken_for_gone() -> None:
+    node = launched()
+    log(node, 0)
+    line(node, 1, 1)
+    pass_time(node, 10)
+    play(node, WriterGone(at(10), "log"), tick(10))
+    line(node, 2, 11)
+    play(node, StreamRead(at(11), "log", {}))
+    log(node, 20, run="other")
+    line(node, 1, 20, run="other")
+    pass_time(node, 30, 12)
+    assert run_status(node.runs["log"], at(30))["state"] == "training"
+
+
+def test_a_writer_that_is_gone_ends_no_halt_and_no_log_without_a_line() -> None:
+    node = two_logs()
+    log(node, 10, run="third")
+    play(node, WriterGone(at(10), "third"), WriterGone(at(10), "unknown"), tick(10))
+    assert node.runs["third"].run.alive
+    line(node, 2, 10, loss=float("nan"))
+    play(node, WriterGone(at(11), "log"), tick(11))
+    incident = node.runs["log"].incident
+    assert incident is not None
+    assert not incident.is_closed
+    assert node.runs["log"].run.alive
+
+
+def test_a_log_whose_process_is_named_ends_with_it_alone() -> None:
+    node = two_logs()
+    log(node, 10, STREAMED)
+    play(node, WriterGone(at(10), "log"), tick(10))
+    assert node.runs["log"].run.alive

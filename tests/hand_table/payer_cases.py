@@ -77,21 +77,26 @@ def _behind_another_log(world: World) -> None:
     end(world)
 
 
-def _read_with_its_buffer(world: World) -> None:
-    """As above. This one keeps the lines of steps 2 to 6 in its buffer: they are read behind the other one's end."""
-    _open_log(world, "first")
-    _open_log(world)
-    _write(world, 1, 1, "first")
-    _write(world, 1, 2)
-    until(world, 8)
-    end(world, "first")
-    until(world, 8.25)
-    for number in range(2, 7):
-        _write(world, number, number + 1, read=8.3 - (number + 1))
-    for number in range(7, 16):
-        _write(world, number, number + 2)
-    until(world, 19)
-    end(world)
+def _read_with_its_buffer(known: int) -> Play:
+    """As above. This one keeps its lines in its buffer, but for so many: they are read behind the other one's end."""
+
+    def play(world: World) -> None:
+        _open_log(world, "first")
+        _open_log(world)
+        _write(world, 1, 1, "first")
+        for number in range(1, known + 1):
+            _write(world, number, number + 1)
+        until(world, 8)
+        end(world, "first")
+        until(world, 8.25)
+        for number in range(known + 1, 7):
+            _write(world, number, number + 1, read=8.3 - (number + 1))
+        for number in range(7, 16):
+            _write(world, number, number + 2)
+        until(world, 19)
+        end(world)
+
+    return play
 
 
 def _over_restarts(world: World) -> None:
@@ -245,7 +250,8 @@ PAYERS = [
         is_launched=True,
     ),
     _behind_a_log("behind another log of its command", _behind_another_log),
-    _behind_a_log("behind another log of its command, read with its buffer", _read_with_its_buffer),
+    _behind_a_log("behind another log of its command, read with its buffer", _read_with_its_buffer(1)),
+    _behind_a_log("behind another log of its command, its first line with its buffer", _read_with_its_buffer(0)),
     _behind_a_log("behind another log of its command, over restarts", _over_restarts),
     Case(
         "behind the command's own run",

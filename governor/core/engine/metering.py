@@ -340,6 +340,7 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
             managed.history.meter.begin_training()  # One that has loaded a checkpoint goes on from its totals.
         managed.money.metered = run.attempt_at, step.attempt_step, step.step
     meter, first_line = managed.history.meter, managed.money.first_line
+    begins = meter is None
     if meter is None:
         # The first window has all spend before the first step, but no tokens that were trained before we saw the run.
         trained = max(0, run.tokens_total - trained_now)
@@ -355,7 +356,8 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
     began_at = run.first_step_at if run.first_step_at is not None else run.attempt_at
     if worth.is_lent and worth.usd_micros <= meter.step_usd_micros:
         managed.money.first_line = None
-        meter.lend(run.tokens_total, worth.boot, began_at)
+        # Its first step may have ended before it pays for any.
+        meter.lend(run.tokens_total, managed.money.marks.boot_of(ended) if begins else worth.boot, began_at)
         return
     if first_line is not None:
         _count_first_line(managed, meter, first_line, step)

@@ -96,11 +96,13 @@ class Marks:
             marks.pop()
         marks.append(mark)
         if len(marks) > RECENT_MAX:
-            oldest = marks.popleft()
-            if not self._turns or not self._turns[-1].leads_to(oldest):
-                self._turns.append(oldest)
-                if len(self._turns) > TURNS_MAX:
-                    self._merge()
+            self._turn(marks.popleft())
+
+    def _turn(self, oldest: Mark) -> None:
+        if not self._turns or not self._turns[-1].leads_to(oldest):
+            self._turns.append(oldest)
+            if len(self._turns) > TURNS_MAX:
+                self._merge()
 
     def _merge(self) -> None:
         """Make one of two marks, at the mean rate of their time. Where none can be, the oldest is dropped."""
@@ -116,10 +118,14 @@ class Marks:
     def take(self, waiting: Marks, usd_micros: int, unpriced_ns: int) -> None:
         """Those of time that has waited for this run are its own now, with so much more than they had themselves.
 
-        What it had spent before that time is in all of them.
+        What it had spent before that time is in all of them. Its marks of before are still its own.
         """
+        first = waiting._first()
+        before = [mark for mark in chain(self._turns, self._marks) if first is None or mark.since < first.since]
+        self._turns = []
+        for mark in chain(before, (mark.with_more(usd_micros, unpriced_ns) for mark in waiting._turns)):
+            self._turn(mark)
         self._marks = deque(mark.with_more(usd_micros, unpriced_ns) for mark in waiting._marks)
-        self._turns = [mark.with_more(usd_micros, unpriced_ns) for mark in waiting._turns]
         waiting.forget()
 
     def forget(self) -> None:
@@ -137,6 +143,17 @@ class Marks:
             and mark.charged_to == charged_to
             and mark.usd_micros_per_hour == usd_micros_per_hour
         )
+
+    def was_lent(self, moment: MonoNs) -> bool:
+        """Whether another run paid then, in this one's place."""
+        mark = self._of(moment)
+        return mark is not None and mark.is_lent
+
+    def boot_of(self, moment: MonoNs) -> BootNs:
+        """The moment by the boot clock of then. At least one mark was noted."""
+        mark = self._of(moment) or self._first()
+        assert mark is not None, "the caller has noted one"
+        return mark.at(moment).boot
 
     def spent(self, moment: MonoNs) -> tuple[int, bool]:
         """What the run had spent by the last mark that is not after this moment, and whether that mark is the last.

@@ -16,10 +16,14 @@ from governor.core.runs import own_time
 def line_ended(node: Node, managed: ManagedRun, line: Step) -> MonoNs:
     """When a log's line was written, where it says that and nothing contradicts it."""
     meter, offset_ns = managed.history.meter, node.boot_offset_ns
-    last = meter.metered_to if meter is not None else managed.history.paid_from
-    if line.written is None or offset_ns is None or last is None:
+    if line.written is None or offset_ns is None or (meter is not None and meter.metered_to is None):
         return line.at
-    return own_time.of_line(line, MonoNs(last - offset_ns), node.wall_offset_ns)
+    if meter is not None and meter.metered_to is not None:
+        return own_time.of_line(line, MonoNs(meter.metered_to - offset_ns), node.wall_offset_ns)
+    paid_from, began_at = MonoNs(managed.history.paid_from - offset_ns), managed.run.attempt_at
+    ended = own_time.of_line(line, min(paid_from, began_at), node.wall_offset_ns)
+    # Of before it pays are only first lines that another run has paid for.
+    return ended if ended >= paid_from or managed.money.marks.was_lent(ended) else line.at
 
 
 def note_money(node: Node, managed: ManagedRun, at: MonoNs) -> None:

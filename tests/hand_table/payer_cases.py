@@ -23,12 +23,17 @@ def _open_log(world: World, run: str = "llama") -> None:
     world.play(StreamOpened(MonoNs(world.mono), run, 1000, of_command=True))
 
 
-def _write(world: World, number: int, ends: float, run: str = "llama", *, read: float = 0.125) -> None:
-    """A line of a step, with its time. It is read an eighth of a second later, between two ticks."""
+def _write(
+    world: World, number: int, ends: float, run: str = "llama", *, read: float = 0.125, slept: int = 0
+) -> None:  # fmt: skip
+    """A line of a step, with its time. It is read an eighth of a second later, between two ticks.
+
+    `slept`: so many seconds had the machine been suspended when it was written.
+    """
     until(world, ends)
     mono = world.mono
     world.mono = round((ends + read) * NS_PER_S)
-    written = WallNs(round(ends * NS_PER_S) + world.wall_offset)
+    written = WallNs(round((ends + slept) * NS_PER_S) + world.wall_offset)
     line = a_step(number, when=ends + read, run=run, connection=None, written=written, attempt_step=None)
     line.tokens, line.tokens_total = STEP, number * STEP
     world.play(line)
@@ -42,6 +47,24 @@ def _dated_log(world: World) -> None:
         _write(world, number, number + 1)
     until(world, 12)
     end(world)
+
+
+def _suspended(run: str) -> Play:
+    """The machine is suspended for 100 s at 4 s. The lines of the first seven steps are read at 8.1 s."""
+
+    def play(world: World) -> None:
+        _open_log(world, run)
+        until(world, 4)
+        world.pass_time("suspend", 100 * NS_PER_S)
+        world.tick()
+        until(world, 8)
+        for number in range(1, 8):
+            ends = number + 1
+            _write(world, number, ends, run, read=8.1 - ends, slept=100 if ends > 4 else 0)
+        until(world, 12)
+        end(world, run)
+
+    return play
 
 
 def _price_before_its_first_lines(hourly: int, at: float) -> Play:
@@ -247,6 +270,19 @@ PAYERS = [
         ms=5_500,
         unpriced_ms=6_500,
         lands=None,
+        is_launched=True,
+    ),
+    Case(
+        "a dated log, a suspend before its first lines are read",
+        _suspended("llama"),
+        112_000,
+        7 * STEP,
+        windows(3_000, 102_000, 2_000, ms=(3_000, 102_000, 2_000)),
+        100_000,
+        Fraction(105_000 * MILLION, 5 * STEP),  # 1 s of the first window.
+        waste={"start_up": 2_000, "after_last_step": 4_000},
+        ms=112_000,
+        speed=6 * STEP * MILLION // 106,
         is_launched=True,
     ),
     _behind_a_log("behind another log of its command", _behind_another_log),

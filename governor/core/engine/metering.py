@@ -357,7 +357,8 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
     if worth.is_lent and worth.usd_micros <= meter.step_usd_micros:
         managed.money.first_line = None
         # Its first step may have ended before it pays for any.
-        meter.lend(run.tokens_total, managed.money.marks.boot_of(ended) if begins else worth.boot, began_at)
+        boot = managed.money.marks.boot_of(ended, worth.boot - ended) if begins else worth.boot
+        meter.lend(run.tokens_total, boot, began_at)
         return
     if first_line is not None:
         _count_first_line(managed, meter, first_line, step)

@@ -149,11 +149,21 @@ class Marks:
         mark = self._of(moment)
         return mark is not None and mark.is_lent
 
-    def boot_of(self, moment: MonoNs) -> BootNs:
-        """The moment by the boot clock of then. At least one mark was noted."""
+    def boot_of(self, moment: MonoNs, offset_ns: int) -> BootNs:
+        """The moment by the boot clock of then. Without a mark, by its present offset."""
         mark = self._of(moment) or self._first()
-        assert mark is not None, "the caller has noted one"
-        return mark.at(moment).boot
+        return BootNs(moment + (mark.boot_offset_ns if mark is not None else offset_ns))
+
+    def moment_of(self, boot: BootNs, offset_ns: int) -> MonoNs:
+        """The moment that had this boot clock. Without a mark, by its present offset."""
+        later: Mark | None = None
+        for mark in chain(reversed(self._marks), reversed(self._turns)):
+            if mark.since + mark.boot_offset_ns <= boot:
+                # A mark behind a suspended time begins at the moment at which that began.
+                moment = boot - mark.boot_offset_ns
+                return MonoNs(moment if later is None else min(moment, later.since - 1))
+            later = mark
+        return MonoNs(boot - (later.boot_offset_ns if later is not None else offset_ns))
 
     def spent(self, moment: MonoNs) -> tuple[int, bool]:
         """What the run had spent by the last mark that is not after this moment, and whether that mark is the last.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from governor.core.base.units import NS_PER_MINUTE, NS_PER_S, MonoNs
+from governor.core.base.units import NS_PER_MINUTE, NS_PER_S, BootNs, MonoNs
 from governor.core.events.inputs import Step
 from governor.core.runs.state import Rank
 
@@ -32,9 +32,13 @@ def of_frame(rank: Rank, step: Step, attempt_at: MonoNs) -> MonoNs:
     return ended if ended >= attempt_at else min(attempt_at, step.at)
 
 
-def of_line(step: Step, since: MonoNs, wall_offset_ns: int) -> MonoNs:
-    """When a line was written. One whose time is not between the line before (`since`) and its arrival has none."""
+def of_line(step: Step, since: BootNs, now: BootNs, wall_offset_ns: int) -> BootNs | None:
+    """When a line was written, by the boot clock, which a suspended machine does not stop as it does ours.
+
+    One whose time is not between the line before (`since`) and its arrival (`now`) has none. `wall_offset_ns`: wall
+    minus boot clock.
+    """
     if step.written is None:
-        return step.at
-    written = MonoNs(step.written - wall_offset_ns)
-    return written if since <= written < step.at else step.at
+        return None
+    written = BootNs(step.written - wall_offset_ns)
+    return written if since <= written < now else None

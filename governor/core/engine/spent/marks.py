@@ -15,15 +15,17 @@ from governor.core.runs import own_time
 
 def line_ended(node: Node, managed: ManagedRun, line: Step) -> MonoNs:
     """When a log's line was written, where it says that and nothing contradicts it."""
-    meter, offset_ns = managed.history.meter, node.boot_offset_ns
+    meter, offset_ns, marks = managed.history.meter, node.boot_offset_ns, managed.money.marks
     if line.written is None or offset_ns is None or (meter is not None and meter.metered_to is None):
         return line.at
-    if meter is not None and meter.metered_to is not None:
-        return own_time.of_line(line, MonoNs(meter.metered_to - offset_ns), node.wall_offset_ns)
-    paid_from, began_at = MonoNs(managed.history.paid_from - offset_ns), managed.run.attempt_at
-    ended = own_time.of_line(line, min(paid_from, began_at), node.wall_offset_ns)
-    # Of before it pays are only first lines that another run has paid for.
-    return ended if ended >= paid_from or managed.money.marks.was_lent(ended) else line.at
+    paid_from = managed.history.paid_from if meter is None else BootNs(meter.metered_to or 0)
+    # First lines may be of a time for which another run has paid.
+    since = paid_from if meter is not None else min(paid_from, marks.boot_of(managed.run.attempt_at, offset_ns))
+    written = own_time.of_line(line, since, BootNs(line.at + offset_ns), node.wall_offset_ns - offset_ns)
+    if written is None:
+        return line.at
+    ended = marks.moment_of(written, offset_ns)
+    return ended if written >= paid_from or marks.was_lent(ended) else line.at
 
 
 def note_money(node: Node, managed: ManagedRun, at: MonoNs) -> None:

@@ -141,7 +141,8 @@ def _run(row: Row, halt: Row | None, launched: Row | None, left: Row | None) -> 
     spent = row["spend_usd_micros"] + (_unallocated(launched) if launched is not None and stands_in else 0)
     is_open = bool(row["alive"]) or stands_in or (left is not None and row["run"] == left["run"])
     return {
-        **{key: row.get(key) for key in ("run", "attempt", "step", "tokens_total", "last_good", "completed")},
+        **{key: row.get(key) for key in ("run", "attempt", "step", "last_good", "completed")},
+        "tokens_at": row.get("tokens_total"),
         "ended": _how(row, halt, is_open=is_open),
         "incident_id": halt["incident_id"] if halt is not None else None,
         "spend_usd": spent / MICROS_PER_USD,
@@ -151,7 +152,7 @@ def _run(row: Row, halt: Row | None, launched: Row | None, left: Row | None) -> 
 
 
 def _money(row: Row) -> Row:
-    """As the status of a watched run has it. An older journal has no steady price."""
+    """As the status of a watched run has it, with the tokens it is for. An older journal has no steady price."""
     from governor.core.money.expected import plan_of_row
     from governor.core.money.paid_tokens import PaidTokens, bought_of
     from governor.core.money.waste import SpendSplit
@@ -164,6 +165,7 @@ def _money(row: Row) -> Row:
     by_cause = split.wasted_usd_micros() if split is not None else None
     return {
         "ceiling_usd": _usd(plan.ceiling_usd_micros) if plan is not None else None,
+        "tokens_total": bought.progress_of(row.get("tokens_total")),
         "tokens_wasted": bought.meter.wasted_tokens if bought.meter is not None else None,
         **{name: _usd(price) for name, price in prices.named("usd_per_mtok").items()},
         "wasted_usd": _usd(sum(by_cause.values())) if by_cause is not None else None,

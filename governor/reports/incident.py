@@ -32,7 +32,7 @@ from governor.reports.resume_text import (
     torn_text,
     unseen_last_good,
 )
-from governor.reports.terminal import boundary_missed, live_line, loss_text, timeline_lines
+from governor.reports.terminal import boundary_missed, last_at_text, live_line, loss_text, timeline_lines
 from governor.text.incident_money import is_unpriced, spent_text, stays_billed_text, stop_target
 from governor.text.moments import (
     Snapshot,
@@ -240,7 +240,7 @@ def _facts(snapshot: Snapshot) -> list[str]:
         + (f", stage {_inline(snapshot['stage'])}" if snapshot.get("stage") else ""),
         "Trigger": f"`{_inline(snapshot['trigger'])}`, reason `{_inline(snapshot['reason'])}`",
         "Last known": f"step {snapshot.get('step')}, loss {loss_text(snapshot.get('loss'))}, "
-        f"tokens {_tokens(snapshot.get('tokens_total'))}",
+        f"tokens {_tokens(snapshot.get('tokens_total'))}{last_at_text(snapshot)}",
         "Checkpoint": f"`{_inline(checkpoint.get('path'))}`" if checkpoint else "none",
         "Last good": _last_good(last_good) if last_good else none_known(snapshot) or "none known",
         "Ended": f"{_inline(processes_text(snapshot) or 'no process was known')}; "

@@ -116,7 +116,7 @@ def closing_line(run_status: Mapping[str, Any], ended: str) -> str:
     parts = [
         f"{run_status['run']}: {ended}",
         "no step was seen" if step is None else f"step {_count(step)}" + (f"/{total:,}" if total else ""),
-        *([f"{_count(tokens)} tokens{_twice(run_status)}"] if tokens else []),
+        *([f"{_count(tokens)} tokens{_twice(run_status)}{last_at_text(run_status)}"] if tokens else []),
         f"spent {spend if known else _unpaid(run_status)}",
         *command_ceiling_text(run_status),
         *token_prices_text(run_status),
@@ -132,6 +132,12 @@ def _twice(run_status: Mapping[str, Any]) -> str:
     """The all-in price is over these too."""
     wasted = run_status.get("tokens_wasted")
     return f" ({_count(wasted)} of them twice)" if wasted else ""
+
+
+def last_at_text(told: Mapping[str, Any]) -> str:
+    """Where the last step was, if that is behind all that the run has trained. Else empty."""
+    at = told.get("tokens_at")
+    return f", last at {_count(at)}" if at is not None and at != told.get("tokens_total") else ""
 
 
 def command_ceiling_text(run_status: Mapping[str, Any]) -> list[str]:

@@ -86,6 +86,7 @@ class Case:
     speed: int = 10_000 * MILLION  # Millionths of a token a second, without starts.
     lands: int | None = UNSAID  # What it has spent at its goal. None is unknown.
     began: int = 0  # Tokens that it had trained when it first paid for any: its ceiling is for those after them.
+    unpaid: int = 0  # Tokens of progress in no price: trained elsewhere, or while another run paid.
     is_launched: bool = False  # By `costgov run`, whose time is the command's.
     is_held: bool = False  # To its ceiling, by a rule.
     ahead: dict[str, int] = field(default_factory=dict)  # While it trains: see AHEAD.

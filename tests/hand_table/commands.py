@@ -21,7 +21,7 @@ from governor.core.engine.incidents import persist_incident
 from governor.core.money.charges import charge_row
 from governor.ports import Row
 from tests.hand_table.cases import CAUSES, STAGE_FIGURES
-from tests.hand_table.told import CLOSING, Told, amount, in_text, micros, percent
+from tests.hand_table.told import ALL_TOKENS, CLOSING, Told, amount, in_text, micros, percent
 from tests.unit.core.engine.test_metering import World
 
 PRICES = ("usd_per_mtok", "usd_per_mtok_all_in", "usd_per_mtok_useful", "usd_per_mtok_steady")
@@ -169,5 +169,6 @@ def _ended(env: Mapping[str, str]) -> Iterator[Told]:
     yield Told(view, "wasted", micros(status["wasted_usd"]))
     yield from (Told(view, f"wasted {c}", micros(usd)) for c, usd in status["wasted_usd_by_cause"].items())
     yield Told(view, "tokens wasted", status["tokens_wasted"])
+    yield Told(view, ALL_TOKENS, status["tokens_total"])
     yield Told(view, "unpriced", micros(status["unpriced_s"]))
     yield from in_text("status in words, ended", called(env, "status", "llama"), CLOSING)

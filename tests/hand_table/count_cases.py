@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from governor.core.events.checkpoints import Origin
-from tests.hand_table.cases import STEADY, STEP, Case, Window, windows
+from tests.hand_table.cases import STEADY, STEP, Case, Window, plain_run, windows
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import peer
 from tests.unit.core.money.test_waste import end, steps, until
@@ -118,6 +118,17 @@ def _trained_elsewhere(world: World) -> None:
     _governed_anew(world, (range(206, 213), Origin()))
 
 
+def _ends_behind(world: World) -> None:
+    """A plain run; 5 s later another launch: 3 s to its first step's end, steps 6 and 7 again, and 2 s to the end."""
+    plain_run(world)
+    until(world, 17)
+    world.hear(attempt="a2", peer=peer(200))
+    until(world, 17.25)
+    steps(world, range(6, 8), began=20)
+    until(world, 23)
+    end(world)
+
+
 def _trains(world: World, numbers: range, began: int) -> None:
     """A step a second. The launch counts its own from one."""
     for index, number in enumerate(numbers):
@@ -125,6 +136,18 @@ def _trains(world: World, numbers: range, began: int) -> None:
 
 
 CASES = [
+    Case(
+        "a launch that ends behind what was trained",
+        _ends_behind,
+        12_000 + 6_000,
+        11 * STEP,
+        windows(3_000, 2_000, 2_000, 2_000),
+        100_000,
+        STEADY,
+        2 * STEP,
+        {"start_up": 2_000 + 3_000, "after_last_step": 2_000 + 2_000, "trained_twice": 1_000},
+        ms=18_000,
+    ),
     Case(
         "a count that jumps",
         _jumped,
@@ -243,6 +266,7 @@ CASES = [
         {"start_up": 4_000, "after_last_step": 4_000},
         ms=18_000,
         lands=18_000 + 88_000,  # Its goal counts what was trained elsewhere.
+        unpaid=200 * STEP,
     ),
     Case(
         "a launch far ahead, one that goes back, and one that goes ahead again",

@@ -316,6 +316,7 @@ PAYERS = [
         ms=11_000,
         speed=10 * STEP * MILLION // 11,
         began=9 * STEP,
+        unpaid=3 * STEP,
         is_launched=True,
     ),
 ]

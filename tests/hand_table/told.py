@@ -12,8 +12,10 @@ from typing import NamedTuple
 from tests.hand_table.cases import CAUSES, MILLION
 
 _WORDS = dict(zip(CAUSES, ("starting up", "after the last step", "in a halt", "for tokens trained twice"), strict=True))
+ALL_TOKENS = "tokens in all"
 CLOSING = {
     "spend": r"spent (\$\S+);",
+    ALL_TOKENS: r"; ([\d,]+) tokens",
     "usd_per_mtok_all_in": r"(\S+)/1M tokens all-in",
     "usd_per_mtok_useful": r"all-in \((\S+) useful\)",
     "wasted": r"wasted (\S+) \(",
@@ -38,7 +40,11 @@ class Told(NamedTuple):
 def in_text(view: str, text: str, figures: Mapping[str, str]) -> Iterator[Told]:
     """What the text has of them: it leaves out what is unknown, nothing, or told by another figure already."""
     for figure, pattern in figures.items():
-        if (found := re.search(pattern, text)) is not None:
+        if (found := re.search(pattern, text)) is None:
+            continue
+        if figure == ALL_TOKENS:
+            yield Told(view, figure, int(found[1].replace(",", "")))
+        else:
             yield amount(view, figure, found[1].strip("(),;"))
 
 

@@ -20,7 +20,7 @@ from governor.reports.terminal import closing_line, live_line
 from governor.text.incident_money import spent_text
 from tests.hand_table.cases import AHEAD, CEILING, MILLION, PLAN_ALL_IN, UNSAID, Case, played
 from tests.hand_table.commands import OF_ONE_STAGE, PRICES, told_by_commands
-from tests.hand_table.told import CLOSING, Told, amount, in_text, micros
+from tests.hand_table.told import ALL_TOKENS, CLOSING, Told, amount, in_text, micros
 from tests.unit.core.engine.test_metering import World
 
 
@@ -40,6 +40,7 @@ def by_hand(case: Case) -> dict[str, int | None]:
         **{f"wasted {cause}": amount for cause, amount in case.by_cause.items()},
         "tokens wasted": case.repeated,
         "tokens": case.trained - case.repeated,
+        ALL_TOKENS: case.began + case.unpaid + case.trained - case.repeated,
         "tokens/s": case.speed,
         "hours": round(Fraction(case.ms * MILLION, 3_600_000)),
         "ceiling": CEILING,
@@ -104,6 +105,7 @@ def _status(status: Mapping[str, Any], number: int) -> Iterator[Told]:
     yield Told("status", "wasted", micros(status["wasted_usd"]))
     yield from (Told("status", f"wasted {c}", micros(usd)) for c, usd in status["wasted_usd_by_cause"].items())
     yield Told("status", "tokens wasted", status["tokens_wasted"])
+    yield Told("status", ALL_TOKENS, status["tokens_total"])
     window = status["window"]
     yield Told("status", f"window {number} tokens", window["to_tokens"] - window["from_tokens"])
     yield Told("status", f"window {number} usd", micros(window["usd"]))
@@ -155,11 +157,13 @@ def _metrics(world: World, now: MonoNs) -> Iterator[Told]:
     yield Told("metrics", "unpriced", micros(found["costgov_run_unpriced_seconds"].get(())))
     yield Told("metrics", "burn_rate", micros(found["costgov_run_burn_rate"].get(())))
     yield Told("metrics", "tokens/s now", micros(found["costgov_run_tokens_per_second"].get(())))
+    yield Told("metrics", ALL_TOKENS, round(found["costgov_run_tokens_total"][()]))
     yield Told("metrics", "tokens wasted", round(found["costgov_run_wasted_tokens_total"][()]))
 
 
 def _incident(kept: Mapping[str, Any]) -> Iterator[Told]:
     yield Told("incident", "spend", kept["spend_usd_micros"])
+    yield Told("incident", ALL_TOKENS, kept["tokens_total"])
     yield from (Told("incident", name, kept[name.replace("usd_", "usd_micros_")]) for name in PRICES)
     yield from (Told("incident", f"wasted {cause}", usd) for cause, usd in kept["wasted_usd_micros"].items())
     said = {"spend": r"^(\S+) \(", "usd_per_mtok_all_in": r"(\S+)/1M tokens all-in", "wasted": r"(\S+) of it wasted"}

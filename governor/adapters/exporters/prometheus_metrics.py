@@ -227,9 +227,9 @@ METRICS: Final = (
     _run("costgov_run_gradient_norm", "gauge", "Last gradient norm, as the framework reports it.",
          lambda run: run.grad_norm),
     _run("costgov_run_tokens_total", "counter",
-         "Tokens trained, once per global batch, without what its totals have of other trainings. It goes "
-         "back, not to 0, when a run is set back or a killed governor starts again; increase() takes that for a "
-         "reset: use `clamp_min(delta(costgov_run_tokens_total[1h]), 0)`.",
+         "Tokens trained, each once: once per global batch, without what is trained again and without what its totals "
+         "have of other trainings. It goes back, not to 0, when a killed governor starts again; increase() takes that "
+         "for a reset: use `clamp_min(delta(costgov_run_tokens_total[1h]), 0)`.",
          lambda run: run.tokens_total),
     _run("costgov_run_nonpad_tokens_total", "counter",
          "Tokens that are no padding, of the steps whose attention masks tell it; absent where none does. "

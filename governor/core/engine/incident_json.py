@@ -60,6 +60,7 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
     plain["closed_wall_ns"] = plain.pop("closed_wall")
     return {
         **plain,
+        **({"tokens_at": incident.tokens_at} if incident.tokens_at != incident.tokens_total else {}),
         **incident.prices.named("usd_micros_per_mtok"),
         **({"unpriced_ns": incident.prices.unpriced_ns} if incident.prices.unpriced_ns else {}),
         **({"wasted_usd_micros": dict(incident.wasted_usd_micros)} if incident.wasted_usd_micros is not None else {}),
@@ -120,6 +121,7 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
     is_given_up = closed is not None and snapshot["halt_stage"] not in HaltState.__members__
     return Incident(
         **plain,
+        tokens_at=snapshot.get("tokens_at", snapshot["tokens_total"]),
         last_good=LastGood.of(snapshot["last_good"]),
         targets_unlisted=int(snapshot.get("targets_unlisted", 0)),
         killed_unlisted=snapshot.get("killed_unlisted"),

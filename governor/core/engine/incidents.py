@@ -57,8 +57,7 @@ def open_incident(
     charge_verdict(node, managed, at)
     incident_id, _ = node.next_incident_id(run.run, managed.history.incidents_total)  # `number_of` reads it back.
     plan = plan_for(node, managed, verdict, at, in_vain=in_vain is not None)
-    wall = node.wall(at)
-    managed.history.note_halt(wall)
+    managed.history.note_halt(wall := node.wall(at))
     incident = Incident(
         incident_id=incident_id,
         run=run.run,
@@ -78,7 +77,8 @@ def open_incident(
         operator_uid=operator_uid,
         step=run.step if verdict.step is None else max(run.step or 0, verdict.step),  # Another rank's may be ahead.
         loss=run.loss,
-        tokens_total=run.tokens_total,
+        tokens_total=managed.trained_tokens,
+        tokens_at=run.tokens_total,
         rank_processes=(*(rank.peer.process for rank in run.ranks.values()), *managed.launch.named),
         launchers=managed.launch.launchers,
         named_uids=managed.launch.named_uids,

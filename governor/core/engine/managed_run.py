@@ -256,6 +256,11 @@ class ManagedRun:
         self.incident = None
 
     @property
+    def trained_tokens(self) -> int | None:
+        """All that the run has trained, each token once."""
+        return self.history.progress_of(self.run.tokens_total)
+
+    @property
     def shows_no_loss(self) -> bool:
         """Whether it was reported of this attempt that rules cannot judge it for want of a loss, and still stands."""
         return self.run.alive and self.reported.no_loss == (self.run.attempt, self.run.attempt_at)

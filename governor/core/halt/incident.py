@@ -125,7 +125,8 @@ class Incident:
     operator_uid: int | None = None
     step: int | None = None
     loss: float | None = None
-    tokens_total: int | None = None
+    tokens_total: int | None = None  # All that the run had trained, each once.
+    tokens_at: int | None = None  # At its last step: less, where it trained again what it had.
     rank_processes: tuple[ProcessId, ...] = ()
     launchers: tuple[ProcessId, ...] = ()
     named_uids: tuple[int, ...] = ()  # Beside `uid`: of processes that root's configuration names.

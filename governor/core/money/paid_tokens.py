@@ -36,6 +36,12 @@ class Bought:
         self.meter.begin(tokens_total, self.paid_before, paid_from)
         return self.meter
 
+    def progress_of(self, tokens_at: int | None) -> int | None:
+        """All that the run has trained, each token once. `tokens_at`: its last step's, which may be behind that."""
+        if tokens_at is None or self.meter is None:
+            return tokens_at
+        return max(tokens_at, self.meter.progress_tokens)
+
     def go_on(self, before: Bought) -> None:
         """Go on from what the journal has."""
         self.paid_before, self.unpriced_ns = before.paid_before, before.unpriced_ns

@@ -83,7 +83,9 @@ def _phase(run: Run, _at: MonoNs) -> str | None:
 VARIABLES: Final[Mapping[str, Variable]] = {
     "step": Variable(INT, "Optimizer step, absolute.", lambda run, _at: run.step),
     "attempt_step": Variable(INT, "Steps of this attempt.", lambda run, _at: run.attempt_step or None),
-    "tokens": Variable(INT, "Tokens trained in the whole run.", lambda run, _at: run.tokens_total),
+    "tokens": Variable(
+        INT, "Tokens trained in the whole run by its last step, each once.", lambda run, _at: run.tokens_total
+    ),
     "loss": Variable(DOUBLE, "Of the last step.", lambda run, _at: run.loss),
     "grad_norm": Variable(DOUBLE, "Of the last step.", lambda run, _at: run.grad_norm),
     "lr": Variable(DOUBLE, "Learning rate.", lambda run, _at: run.lr),

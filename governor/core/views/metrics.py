@@ -191,7 +191,7 @@ def _run_reading(managed: ManagedRun, at: MonoNs, scheduler_job: str) -> RunRead
         watched=not run.is_unwatched(at) if run.alive else None,
         step=run.step,
         skipped_steps=run.skipped_steps,
-        tokens_total=run.tokens_total,
+        tokens_total=managed.trained_tokens,
         tokens_nonpad=run.nonpad_tokens,
         tokens_per_s=run.tokens_per_s if run.stepless_ns(at) is None else None,
         step_s=run.step_times.median(),

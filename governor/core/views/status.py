@@ -184,7 +184,8 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "step": run.step,
         "total_steps": run.total_steps,
         "loss": run.loss,
-        "tokens_total": run.tokens_total,
+        "tokens_total": managed.trained_tokens,
+        "tokens_at": run.tokens_total,  # Where its last step is: less, while it trains again what it had.
         "tokens_nonpad": run.nonpad_tokens,
         "pad_frac": run.pad_frac,
         "tokens_per_s": run.tokens_per_s if stepless_ns is None else None,

@@ -8,16 +8,18 @@ import pytest
 
 from governor.core.base.units import NS_PER_S, MonoNs, WallNs
 from governor.core.engine import step as engine
+from governor.core.engine.incident_json import incident_of
 from governor.core.engine.incidents import persist_incident
 from governor.core.engine.resume import restore_incidents
 from governor.core.events.effects import PersistIncident
 from governor.core.events.inputs import OperatorHalt, ProcessesSeen, TrainerExited
 from governor.core.halt.incident import Incident
 from governor.core.money.waste import Seen, SpendSplit, SpentOn
+from governor.reports.incident import incident_markdown
 from governor.text.incident_money import spent_text
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import a_step, hello, peer
-from tests.unit.core.money.test_waste import a_world, steps, until, wasted
+from tests.unit.core.money.test_waste import a_world, end, steps, until, wasted
 
 MS = NS_PER_S // 1_000  # A micro-dollar, at a tenth of a cent a second.
 
@@ -213,3 +215,18 @@ def test_a_verdict_before_the_first_tick_of_a_governor_has_what_its_gap_costs_in
     gone(world, incident)
     until(world, 9)
     assert since_verdict(world) == wasted(world)["halt"] > 0
+
+
+def test_a_halt_behind_what_was_trained_tells_both_also_over_a_restart() -> None:
+    """Three steps of 10,000 tokens; another launch has trained the second again when it is halted."""
+    world = trained()
+    end(world)
+    world.hear(attempt="a2", peer=peer(200))
+    steps(world, range(2, 3), began=6)
+    halt(world)
+    kept = dict(persist_incident(world.node, world.node.runs["llama"]).snapshot)
+    assert (kept["tokens_total"], kept["tokens_at"]) == (30_000, 20_000)
+    assert "tokens 30,000, last at 20,000" in incident_markdown(kept)
+    incident = again(world, kept)
+    assert (incident.tokens_total, incident.tokens_at) == (30_000, 20_000)
+    assert incident_of({name: value for name, value in kept.items() if name != "tokens_at"}).tokens_at == 30_000

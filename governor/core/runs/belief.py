@@ -132,7 +132,9 @@ class Belief:
             if rise < 0:
                 return Believed(held=held)
             says = held.tokens if held.tokens is not None and self.may_be(held.tokens, rise_steps) else None
-            own = says if says is not None else grown * rise_steps // steps
+            own = grown * rise_steps // steps  # Also of steps whose frames were lost before it.
+            if says is not None:  # Where that is of all of them, as a line's may be, the next one's is, too.
+                own = max(says, min(says * rise_steps, own))
             skipped = max(0, rise - own)
             if skipped:
                 self.news = (

@@ -145,6 +145,26 @@ def test_totals_that_go_on_from_another_count_were_not_trained_here() -> None:
     assert alarms(effects) == ["figure_refused"]
 
 
+@pytest.mark.parametrize("lost", [1, 3])
+@pytest.mark.parametrize("tokens", [MTOK, None])
+def test_tokens_of_frames_lost_before_a_count_jumps_were_trained(lost: int, tokens: int | None) -> None:
+    """So many steps after the third are never heard. The next one's total goes on from another count."""
+    node = world()
+    said(node, [(tokens, each * MTOK) for each in (1, 2, 3)])
+    after = range(4 + lost, 7 + lost)
+    effects = said(node, [(tokens, each * MTOK + 10**13) for each in after], after[0])
+    assert node.runs["llama"].run.tokens_total == after[-1] * MTOK
+    assert sum(figures(node)) == (after[-1] - (tokens is None)) * MTOK, "the first total tells nothing of its own step"
+    assert alarms(effects) == ["figure_refused"]
+
+
+def test_tokens_that_are_of_all_steps_since_the_last_line_count_once_where_a_count_jumps() -> None:
+    node = world()
+    lines = [a_step(n, tokens=MTOK, tokens_total=n // 10 * MTOK + (10**13 if n > 30 else 0)) for n in range(10, 60, 10)]
+    play(node, *lines)
+    assert figures(node) == (5 * MTOK, 0)
+
+
 @pytest.mark.parametrize(("first", "skipped"), [(50_001, 49_900), (202, 101), (201, 0), (104, 0)])
 @pytest.mark.parametrize("tokens", [MTOK, None])
 def test_what_an_attempt_that_goes_on_far_ahead_has_not_trained_is_skipped_and_said(

@@ -111,7 +111,7 @@ class Case:
         if self.hourly is None:
             return None
         a_token = Fraction(self.spend, self.trained - self.repeated)
-        return round(MILLION * a_token / Fraction(CEILING, GOAL - self.began))
+        return round(MILLION * a_token / Fraction(CEILING, GOAL - self.began - self.unpaid))
 
     @property
     def by_cause(self) -> dict[str, int]:

@@ -261,6 +261,7 @@ _ALIKE: Final = (
     "ceiling_usd_micros",
     "tokens_goal",
     "began_tokens",
+    "lent_of_goal",
     "unpriced",
 )
 _FIGURES: Final = ("from_tokens", "to_tokens", "duration_ns", "usd_micros", "wasted_tokens")

@@ -123,13 +123,14 @@ def _metered_goal(managed: ManagedRun, goal: int) -> int:
 
 
 def plan_of(managed: ManagedRun) -> ExpectedCost:
-    expected, goal = managed.policy.expected, tokens_goal(managed)
+    expected, goal, meter = managed.policy.expected, tokens_goal(managed), managed.history.meter
     return ExpectedCost(
         usd_micros_per_mtok=expected.usd_micros_per_mtok,
         tokens_per_s=expected.tokens_per_s,
         ceiling_usd_micros=managed.policy.budget.ceiling_usd_micros,
         tokens_goal=_metered_goal(managed, goal) if goal is not None else None,
-        began_tokens=managed.history.meter.began_tokens if managed.history.meter is not None else 0,
+        began_tokens=meter.began_tokens if meter is not None else 0,
+        lent_tokens=meter.lent_tokens if meter is not None else 0,
         usd_micros_per_mtok_all_in=expected.usd_micros_per_mtok_all_in,
     )
 

@@ -26,13 +26,13 @@ class ExpectedCost:
     # Its total when metering began. The ceiling pays for the tokens after it.
     began_tokens: int = 0
     usd_micros_per_mtok_all_in: int | None = None  # With starts, pauses and halts.
+    lent_tokens: int = 0  # Of the tokens after it, what others have paid for by now, or was trained elsewhere.
 
     @property
     def tokens(self) -> int | None:
-        """The tokens that the ceiling pays for; None also when the goal was reached before metering began."""
-        if self.tokens_goal is None or self.tokens_goal <= self.began_tokens:
-            return None
-        return self.tokens_goal - self.began_tokens
+        """The tokens that the ceiling pays for; None also when the goal was reached without paying for any."""
+        unpaid = self.began_tokens + self.lent_tokens
+        return self.tokens_goal - unpaid if self.tokens_goal is not None and self.tokens_goal > unpaid else None
 
 
 def window_rate(window: Window) -> float | None:
@@ -101,6 +101,8 @@ def plan_row(plan: ExpectedCost) -> dict[str, Any]:
         "tokens_goal": plan.tokens_goal,
         "began_tokens": plan.began_tokens,
     }
+    if plan.lent_tokens:
+        row["lent_of_goal"] = plan.lent_tokens  # A window's own have the other name.
     if plan.usd_micros_per_mtok_all_in is not None:
         row["expected_usd_micros_per_mtok_all_in"] = plan.usd_micros_per_mtok_all_in
     return row
@@ -154,5 +156,6 @@ def plan_of_row(data: Mapping[str, Any]) -> ExpectedCost:
         ceiling_usd_micros=whole("ceiling_usd_micros"),
         tokens_goal=whole("tokens_goal"),
         began_tokens=whole("began_tokens") or 0,
+        lent_tokens=whole("lent_of_goal") or 0,
         usd_micros_per_mtok_all_in=whole("expected_usd_micros_per_mtok_all_in"),
     )

@@ -107,9 +107,16 @@ class PaidTokens:
         return self.bought.paid_before
 
     @property
-    def began_tokens(self) -> int | None:
-        """The run's total when its tokens began to be metered. None: none were."""
-        return self.bought.meter.began_tokens if self.bought.meter is not None else None
+    def unpaid_tokens(self) -> int | None:
+        """Of the run's total, what it came with or others have paid for. None: none was metered."""
+        meter = self.bought.meter
+        return meter.began_tokens + meter.lent_tokens if meter is not None else None
+
+    @property
+    def counted(self) -> tuple[int, int] | None:
+        """What the run has trained for its own money, and of that the progress. None: none was metered."""
+        meter = self.bought.meter
+        return (meter.trained_tokens, meter.useful_tokens) if meter is not None else None
 
     def _of_all(self, spent_usd_micros: int, tokens: int) -> Fraction | None:
         """While some of its time has no price, what all of it cost is unknown."""

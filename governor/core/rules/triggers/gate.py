@@ -263,8 +263,8 @@ class Gate(Trigger):
         state.spent, state.reserve = spent, run.reserve_usd_micros or 0
         state.done, state.goal, state.unit = goal.done, goal.whole, goal.unit
         if goal.tokens is not None:
-            began = paid.began_tokens if paid.began_tokens is not None else state.began_tokens or 0
-            state.left_tokens, state.goal_tokens = goal.tokens - (run.tokens_total or 0), goal.tokens - began
+            unpaid = paid.unpaid_tokens if paid.unpaid_tokens is not None else state.began_tokens or 0
+            state.left_tokens, state.goal_tokens = goal.tokens - (run.tokens_total or 0), goal.tokens - unpaid
         return None
 
     def judge(self, at: MonoNs, run: Run) -> Finding:

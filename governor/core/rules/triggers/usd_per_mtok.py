@@ -39,18 +39,30 @@ class _State:
     progress_tokens: int = 0  # The highest total.
     trained_tokens: int = field(default=-1, metadata=ADDED)  # -1: nothing was counted.
     last_total: int = field(default=-1, metadata=ADDED)
+    # What was trained, and of progress, for the run's own money by the last tick. -1: nobody metered it.
+    last_paid: list[int] = field(default_factory=lambda: [-1, -1], metadata=ADDED)
     ends: deque[_End] = field(default_factory=deque, metadata=ADDED)  # Of stretches of training: for the steady price.
 
-    def count(self, total: int) -> bool:
-        """Count what was trained since the last tick. Whether there was any."""
+    def count(self, total: int, paid: tuple[int, int] | None) -> bool:
+        """Count what was trained since the last tick. Whether there was any.
+
+        `paid`: what the run has trained, and of progress, for its own money. A stretch has no other tokens in it. None:
+        nobody meters it, as in a timeline.
+        """
         if (
             self.trained_tokens < 0
         ):  # A state of before it was added has samples of the progress: it goes on from there.
             self.trained_tokens = self.progress_tokens
-        trained = max(0, total - self.last_total) if self.last_total >= 0 else 0
+        if paid is None:
+            trained = max(0, total - self.last_total) if self.last_total >= 0 else 0
+            self.progress_tokens = max(self.progress_tokens, total)
+        else:
+            before = self.last_paid if min(self.last_paid) >= 0 else paid
+            trained, grown = (max(0, now - then) for now, then in zip(paid, before, strict=True))
+            self.progress_tokens += grown
+            self.last_paid = [*paid]
         self.last_total = total
         self.trained_tokens += trained
-        self.progress_tokens = max(self.progress_tokens, total)
         return trained > 0
 
     def clear(self) -> None:
@@ -120,7 +132,7 @@ class UsdPerMtok(Trigger):
         if run.tokens_total is None or run.first_step_at is None or event.at - run.first_step_at < self._warmup_ns:
             return
         state = self._state
-        has_trained = state.count(run.tokens_total)
+        has_trained = state.count(run.tokens_total, run.paid_tokens.counted)
         if run.spend_rate_usd_micros_per_hour is None:
             state.clear()  # The charges in between are unknown.
             return

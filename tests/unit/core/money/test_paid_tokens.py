@@ -143,12 +143,12 @@ def test_whose_tokens_another_run_has_paid_for_has_no_price_until_it_trains_agai
     play.leave("own")
     play.wait(9)
     managed = play.world.node.runs["box"]
-    assert (play.all_in_rules("box"), managed.run.paid_tokens.began_tokens) == ((None,) * 4, None)
+    assert (play.all_in_rules("box"), managed.run.paid_tokens.unpaid_tokens) == ((None,) * 4, None)
     status = run_status(managed, MonoNs(play.world.mono))
     assert (status["window"], status["hours_left"]) == (None, None)
     play.agree()
     play.train("box", seconds=2)
-    assert managed.run.paid_tokens.began_tokens == 10 * MILLION
+    assert managed.run.paid_tokens.unpaid_tokens == 10 * MILLION
     play.agree()
 
 

@@ -298,6 +298,21 @@ def test_money_and_tokens_from_before_the_meter_are_in_neither_side_of_a_plan() 
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("lent", "reading"), [(0, Reading.QUIET), (500_000, Reading.FIRING)])
+def test_an_all_in_plan_pays_for_no_tokens_that_others_have_paid_for(lent: int, reading: Reading) -> None:
+    """Of 1M tokens the run pays for half, at a cent for a thousand: $5. At $8 for 1M that half may cost $4."""
+    gate = Gate({"steps": 10, "tokens": 0, "budget": Budget(None, 1_000_000), "expected": Expected(None, None, usd(8))})
+    run = Run("r", 0, MonoNs(0))
+    run.paid_tokens = PaidTokens(Bought(meter=TokenMeter(lent_tokens=lent)))
+    for number in range(1, 11):
+        step = Step(at(number), None, "r", 0, number, attempt_step=number, tokens=1000, step_s=1.0)
+        run.step = run.attempt_step = run.counted_step = number
+        run.tokens_total = 500_000 + number * 1000
+        run.set_money(usd(number / 100), usd(36), UsdMicros(0))
+        gate.observe(step, run)
+    assert gate.judge(at(10), run).reading is reading
+
+
 def test_of_a_run_that_comes_with_tokens_an_all_in_plan_pays_for_those_that_are_left() -> None:
     """899,000 of 1M tokens are trained elsewhere: 101 steps of a cent are held against half of that."""
     node = make_node(price_usd_micros_per_hour=usd(36), cloud="none", can_stop=False)

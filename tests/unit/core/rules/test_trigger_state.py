@@ -77,7 +77,7 @@ KEYS = {
     "straggler": "ranks",
     "throughput_collapse": "unit baseline steps_seen first_at recent early",
     "unsaved_work": "",
-    "usd_per_mtok": "samples progress_tokens trained_tokens last_total ends",
+    "usd_per_mtok": "samples progress_tokens trained_tokens last_total last_paid ends",
 }
 
 

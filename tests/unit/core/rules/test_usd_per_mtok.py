@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from governor.core.base.findings import Reading
 from governor.core.base.policy import Expected
-from governor.core.base.units import MTOK, NS_PER_S, DurationNs
+from governor.core.base.units import MTOK, NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
 from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node
+from governor.core.events.inputs import Tick
+from governor.core.money.paid_tokens import Bought, PaidTokens
+from governor.core.money.token_windows import TokenMeter
+from governor.core.rules.triggers.usd_per_mtok import UsdPerMtok
+from governor.core.runs.state import Run
 from governor.core.views.status import run_status
 from tests.unit.core.engine.test_ceiling_forecast import a_tick, started
 from tests.unit.core.engine.test_step import a_step, at, play, rule
@@ -68,3 +76,36 @@ def test_its_evidence_has_no_name_of_another_figure() -> None:
         "usd_per_mtok_all_in",
         4_000,
     )
+
+
+def dear(expected: Expected) -> UsdPerMtok:
+    params = {"times": 1.5, "window": DurationNs(60 * NS_PER_S), "warmup_time": DurationNs(0)}
+    return UsdPerMtok({**params, "expected": expected})
+
+
+@pytest.mark.parametrize("how", ["paid by another", "paid by another, trained again", "trained elsewhere"])
+@pytest.mark.parametrize("key", ["usd_per_mtok", "usd_per_mtok_all_in"])
+def test_tokens_that_others_have_paid_for_make_none_of_its_own_cheap(key: str, how: str) -> None:
+    """$4 for 1M, where $2 are planned; in the middle of the window 200 steps cost nothing, or 100 of them twice."""
+    trigger = dear(Expected(**{key.replace("usd_", "usd_micros_"): 2_000_000}))
+    meter, run = TokenMeter(), Run("r", 0, at(0))
+    meter.begin(0, UsdMicros(0), BootNs(0))
+    run.set_paid_tokens(PaidTokens(Bought(meter=meter)))
+    run.first_step_at, total, spent = at(0), 0, 0
+    for second in range(1, 131):
+        if second == 100 and how == "trained elsewhere":
+            total += 200 * 1_000
+            meter.pass_to(total)
+        if 80 < second <= 100 and how != "trained elsewhere":
+            total += 10_000
+            if how.endswith("again") and second == 91:
+                total -= 100_000
+            meter.lend(total, BootNs(at(second)))
+        else:
+            total, spent = total + 1_000, spent + 4_000
+            meter.add(total, 1_000, UsdMicros(spent), BootNs(at(second)))
+        run.tokens_total = total
+        run.set_money(UsdMicros(spent), UsdMicros(14_400_000), UsdMicros(0))
+        trigger.observe(Tick(at(second), BootNs(at(second)), WallNs(0)), run)
+    found = trigger.judge(at(130), run)
+    assert (found.reading, found.evidence.get("usd_micros_per_mtok_of_time")) == (Reading.FIRING, 4_000_000)

@@ -274,7 +274,7 @@ def _landing(managed: ManagedRun, bound: Binding, goal: int | None) -> _Landing 
     """Forecast from the windows' time, at the present rate. None without an interval.
 
     The lower end waits for a window at that rate: what a neighbour paid for a minute ago may be the run's for a minute.
-    It waits for the end of a slow one, too: until then its time is a part of what was left when it began.
+    It waits for the end of a slow one, too: until then its time, without a start, is a part of what was left before it.
     """
     left, meter, speed = forecast_of(managed, goal), managed.history.meter, managed.money.speed
     if goal is None or left is None or meter is None or speed is None:
@@ -284,7 +284,7 @@ def _landing(managed: ManagedRun, bound: Binding, goal: int | None) -> _Landing 
         return None
     rate, spent = bound.rate_usd_micros_per_hour, bound.cap.spend_usd_micros
     at_window = speed.ahead(_metered_goal(managed, goal) - meter.from_tokens).hours_left.low or 0.0
-    low = min(hours.low, max(0.0, at_window - meter.open_window.paid_ns / NS_PER_HOUR))
+    low = min(hours.low, max(0.0, at_window - meter.open_window.steady_ns / NS_PER_HOUR))
     seen = window_rate(managed.money.windows[-1]) if bound.is_own else None
     low_rate = rate if seen is None else min(rate, seen)
     return _Landing(goal, spent + low * low_rate, spent + hours.mid * rate, spent + hours.high * rate)

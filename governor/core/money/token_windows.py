@@ -27,7 +27,7 @@ class Window:
 
     from_tokens: int
     to_tokens: int
-    # CLOCK_BOOTTIME. Pauses and restarts in between are included, paid for or not: see `paid_ns`.
+    # CLOCK_BOOTTIME. Pauses and restarts in between are included, paid for or not.
     duration_ns: DurationNs
     usd_micros: UsdMicros
     wasted_tokens: int  # Trained again in this time.
@@ -75,14 +75,6 @@ class Window:
     def steady_per_mtok(self) -> Fraction | None:
         """The same of the tokens trained in it, again or for the first time, without the start of an attempt."""
         return None if self.is_unpriced else per_mtok(self.steady_usd_micros, self.steady_tokens)
-
-    @property
-    def paid_ns(self) -> DurationNs:
-        """Without what nobody paid for between two attempts, at the price of the rest. All of it without a price."""
-        if self.steady_ns <= 0 or self.steady_usd_micros <= 0 or self.is_unpriced:
-            return self.duration_ns
-        paid_start_ns = self.start_usd_micros * self.steady_ns // self.steady_usd_micros
-        return DurationNs(self.steady_ns + min(self.start_ns, paid_start_ns))
 
 
 @dataclass(slots=True)

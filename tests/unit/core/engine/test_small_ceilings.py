@@ -16,8 +16,11 @@ from governor.core.engine.halt_plan import halt_times, least_ceiling
 from governor.core.engine.node import Node
 from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Alarm, Ask
+from governor.core.events.inputs import TrainerExited
 from governor.core.views.status import run_status
-from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, rule, tick
+from tests.unit.core.engine.test_ceiling_forecast import a_tick, said, trained, with_ceiling
+from tests.unit.core.engine.test_ceiling_forecast import started as of_tokens
+from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, rule, tick
 
 PRICE = usd(360)
 
@@ -278,3 +281,17 @@ def test_a_ceiling_that_is_enforced_under_a_policy_that_observes_keeps_no_more_b
     """As `--ceiling` is. The bounds of a save that nobody shortens are minutes: it halted at a quarter of $300."""
     node = started(ceiling_usd, Mode.OBSERVE)
     assert until_asked(node) == asked(ceiling_usd)[1]
+
+
+@pytest.mark.parametrize("start_s", [1, 60])
+def test_what_a_start_has_cost_is_no_part_of_what_was_left(start_s: int) -> None:
+    """10.5M of 100M tokens in 42 s; the next launch's first step takes a second, or a minute. Then the ceiling falls.
+
+    357 s are left, $0.357, so it lands at $0.401 or $0.460. Of $0.48 its halt leaves $0.411.
+    """
+    node = of_tokens("0.70")
+    trained(node, range(1, 43), 0)
+    play(node, TrainerExited(at(42.5), "llama", 0), hello(0, 42.5, world_size=1, attempt="a2", peer=peer(200)))
+    assert trained(node, range(43, 44), 42.5, step_s=start_s) == []
+    with_ceiling(node, "0.48")
+    assert bool(said(play(node, a_tick(43 + start_s)))) is (start_s == 60)

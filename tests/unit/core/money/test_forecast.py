@@ -297,12 +297,3 @@ def test_a_reserve_that_grows_takes_half_of_the_room_at_most() -> None:
     """$30 of room at $15/h are two hours. What is added to spend and reserve alike meets it in half of that."""
     assert ReserveGrowth(NS_PER_HOUR // 2).met(30_000_000, 15_000_000).after_ns == 3 * NS_PER_HOUR // 2
     assert ReserveGrowth(10 * NS_PER_HOUR).met(30_000_000, 15_000_000).after_ns == NS_PER_HOUR
-
-
-def test_a_start_that_was_dearer_than_the_training_is_paid_for_no_longer_than_it_took() -> None:
-    """15 s of training for $0.015 and 5 s of start for $0.05, as after a price that fell."""
-    start_ns = DurationNs(5 * NS_PER_S)
-    window = Window(
-        0, MTOK, DurationNs(20 * NS_PER_S), UsdMicros(65_000), 0, start_ns, start_usd_micros=UsdMicros(50_000)
-    )
-    assert window.paid_ns == 20 * NS_PER_S

@@ -252,8 +252,11 @@ def _suggestion(key_path: KeyPath) -> str:
         annotation: Any = model.model_fields[part].annotation
         model = getattr(annotation, "__args__", (annotation,))[0]  # tuple[Jsonl, ...] -> Jsonl
     known = sorted(model.model_fields)
-    close = difflib.get_close_matches(str(key_path[-1]), known, n=1)
-    return f'did you mean "{close[0]}"?' if close else f"known here: {', '.join(known)}"
+    close = [
+        f'"{name}"' for name in known if name.startswith(f"{key_path[-1]}_")
+    ]  # Half of a name is like the shortest.
+    close = close or [f'"{name}"' for name in difflib.get_close_matches(str(key_path[-1]), known, n=1)]
+    return f"did you mean {' or '.join(close)}?" if close else f"known here: {', '.join(known)}"
 
 
 def _cloud_problems(settings: Settings, layers: _Layers) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from governor.core.base.units import DurationNs, is_whole, parse_duration, read_amount
+from governor.core.base.units import AMOUNT_CHARS_MAX, DurationNs, is_whole, parse_duration, read_amount, why_no_amount
 from trainer_shim.wire import TEXT_CHARS_MAX
 
 
@@ -54,6 +54,8 @@ def _idle_stop(value: object) -> object:
 def _dollars(value: object) -> object:
     if isinstance(value, bool):  # pydantic reads true as one dollar.
         raise ValueError(f"{str(value).lower()} is no amount in dollars; write for example 22.50")
+    if isinstance(value, (int, float)) and value < 0:  # As a text of it is answered.
+        raise ValueError(f"{value!r:.40} {why_no_amount(repr(value)[:AMOUNT_CHARS_MAX])}")
     return float(read_amount(value)) if isinstance(value, str) else value
 
 

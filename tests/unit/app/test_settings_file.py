@@ -183,7 +183,16 @@ MISTAKES = [
     ("[paths]\nstate_dir = 3\n", ":2: paths.state_dir: must be a path in quotes"),
     ("\n\nobsrve = true\n", ':3: obsrve: unknown key; did you mean "observe"?'),
     ("[metrics]\nport = 70000\n", ":2: metrics.port: must be less than or equal to 65535"),
-    ("[node]\nprice_usd_per_hour = -1\n", ":2: node.price_usd_per_hour: must be greater than 0"),
+    (
+        "[node]\nprice_usd_per_hour = -5\n",
+        ":2: node.price_usd_per_hour: -5 is not an amount in dollars; write it without a sign: none is below 0",
+    ),
+    ("[node]\nprice_usd_per_hour = 0\n", ":2: node.price_usd_per_hour: must be greater than 0"),
+    (
+        "[node]\nprice = -5\n",
+        ':2: node.price: unknown key; did you mean "price_as_of" or "price_kind" or "price_source" or '
+        '"price_usd_per_hour"?',
+    ),
     ("[node]\nprice_usd_per_hour = nan\n", ":2: node.price_usd_per_hour: must be a finite number"),
     ('[node]\nprice_as_of = "lately"\n', ':2: node.price_as_of: "lately" is not a date'),
     ('[node]\nprice_kind = "cheap"\n', ":2: node.price_kind: must be 'on-demand', 'spot', 'reserved' or 'internal'"),

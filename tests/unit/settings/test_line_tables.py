@@ -51,7 +51,10 @@ def test_every_kind_of_line(tmp_path: Path) -> None:
         (DISK.replace("gb = 500\n", ""), "line[1]: gb is missing"),
         (DISK.replace("gb = 500", "gb = 0"), "line[1].gb: must be greater than or equal to 1"),
         (DISK.replace("0.08", "0"), "line[1].price_usd_per_gb_month: must be greater than 0"),
-        (DISK.replace("0.08", "-1"), "line[1].price_usd_per_gb_month: must be greater than 0"),
+        (
+            DISK.replace("0.08", "-1"),
+            "line[1].price_usd_per_gb_month: -1 is not an amount in dollars; write it without",
+        ),
         (DISK.replace("0.08", "nan"), "line[1].price_usd_per_gb_month: "),
         (DISK.replace("0.08", "1e-9"), "line[1]: price_usd_per_gb_month is below a millionth"),
         (DISK.replace("price_usd_per_gb_month", "price_usd_per_gb"), 'a line of kind "storage" takes exactly one of'),

@@ -155,21 +155,19 @@ def _money(row: Row) -> Row:
     """As the status of a watched run has it, with the tokens it is for. An older journal has no steady price."""
     from governor.core.money.expected import plan_of_row
     from governor.core.money.paid_tokens import PaidTokens, bought_of
-    from governor.core.money.waste import SpendSplit
+    from governor.core.money.waste import SpendSplit, wasted_usd
 
     # An older journal has no plan and no split, and a run that told of no tokens no meter.
     plan = plan_of_row(row["plan"]) if row.get("plan") is not None else None
     split = SpendSplit.restored(row["spend_split"]) if row.get("spend_split") is not None else None
     bought = bought_of(row, same_boot=False)
     prices = PaidTokens(bought).prices(row["spend_usd_micros"])
-    by_cause = split.wasted_usd_micros() if split is not None else None
     return {
         "ceiling_usd": _usd(plan.ceiling_usd_micros) if plan is not None else None,
         "tokens_total": bought.progress_of(row.get("tokens_total")),
         "tokens_wasted": bought.meter.wasted_tokens if bought.meter is not None else None,
         **{name: _usd(price) for name, price in prices.named("usd_per_mtok").items()},
-        "wasted_usd": _usd(sum(by_cause.values())) if by_cause is not None else None,
-        "wasted_usd_by_cause": {cause: _usd(amount) for cause, amount in by_cause.items()} if by_cause else None,
+        **wasted_usd(split.wasted_usd_micros() if split is not None else None),
         "unpriced_s": bought.unpriced_ns / NS_PER_S,
     }
 

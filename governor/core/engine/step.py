@@ -185,9 +185,12 @@ def _on_incident_event(node: Node, event: Any) -> list[Effect]:
         return []  # An answer about an incident that is over.
     if managed is node.idle.stop:
         return stop.on_answer(node, managed, event)
+    was_closed = managed.incident.is_closed
     effects = _INCIDENT_HANDLERS[type(event)](node, managed, event)
     if managed.incident.is_closed:
-        effects += [*alarms.held_alarms(managed), node_journal.persist(node, event.at, managed)]
+        effects += alarms.held_alarms(managed)
+    if was_closed:  # What is found behind its end. The end itself has the run's row already: see incidents.feed.
+        effects.append(node_journal.persist(node, event.at, managed))
     return effects
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from governor.core.base.units import MonoNs
+from governor.core.base.units import MICROS_PER_USD, MonoNs
 
 # Stages of one run name. The earliest becomes part of the rest without a name: the run's own sums stay exact.
 STAGES_MAX: Final = 32
@@ -293,6 +293,15 @@ class SpendSplit:
 
 def wasted_of(by_cause: Mapping[SpentOn, int]) -> dict[str, int]:
     return {cause.value: by_cause.get(cause, 0) for cause in WASTE}
+
+
+def wasted_usd(by_cause: Mapping[str, int] | None) -> dict[str, Any]:
+    """In dollars, as `status` tells of a run that is watched and of one that has ended. None: nobody has reported."""
+    dollars = {cause: amount / MICROS_PER_USD for cause, amount in (by_cause or {}).items()}
+    return {
+        "wasted_usd": sum(by_cause.values()) / MICROS_PER_USD if by_cause is not None else None,
+        "wasted_usd_by_cause": dollars if by_cause is not None else None,
+    }
 
 
 def _spent_by(step_at: MonoNs, seen: Seen) -> int:

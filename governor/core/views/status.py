@@ -19,6 +19,7 @@ from governor.core.engine.run_forecast import Binding, Outlook, outlook
 from governor.core.events.ends import RunEnd
 from governor.core.events.machine import GpuSample, HostMemory
 from governor.core.money.budgets import Cap, Scope, ScopedBudget, ScopeKind, parse_scope
+from governor.core.money.waste import wasted_usd
 from governor.core.runs.ends import cause_of, ended_text
 from governor.core.runs.state import Run
 
@@ -200,7 +201,7 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "ceiling_usd": _usd(ceiling),
         "command_ceiling": _command_ceiling(run),
         "tokens_wasted": managed.history.meter.wasted_tokens if managed.history.meter is not None else None,
-        **_wasted(managed),
+        **wasted_usd(managed.history.split.wasted_usd_micros()),
         **_outlook(managed, at),
         "saves": _saves(managed),
         "world_size": run.world_size,
@@ -224,17 +225,6 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
             for rule in managed.policy.rules
             if (finding := findings.get(rule.name)) is not None
         ],
-    }
-
-
-def _wasted(managed: ManagedRun) -> dict[str, Any]:
-    """What bought no training that lasts, and by cause. None: nobody has reported for the run."""
-    by_cause = managed.history.split.wasted_usd_micros()
-    return {
-        "wasted_usd": _usd(sum(by_cause.values())) if by_cause is not None else None,
-        "wasted_usd_by_cause": {cause: _usd(amount) for cause, amount in by_cause.items()}
-        if by_cause is not None
-        else None,
     }
 
 

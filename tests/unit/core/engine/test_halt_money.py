@@ -11,7 +11,7 @@ from governor.core.engine import step as engine
 from governor.core.engine.incident_json import incident_of
 from governor.core.engine.incidents import persist_incident
 from governor.core.engine.resume import restore_incidents
-from governor.core.events.effects import PersistIncident
+from governor.core.events.effects import PersistIncident, PersistRuns
 from governor.core.events.inputs import OperatorHalt, ProcessesSeen, TrainerExited
 from governor.core.halt.incident import Incident
 from governor.core.money.waste import Seen, SpendSplit, SpentOn
@@ -215,6 +215,18 @@ def test_a_verdict_before_the_first_tick_of_a_governor_has_what_its_gap_costs_in
     gone(world, incident)
     until(world, 9)
     assert since_verdict(world) == wasted(world)["halt"] > 0
+
+
+def test_the_end_of_a_halt_is_one_row_of_its_run_with_what_it_has_spent() -> None:
+    world = trained()
+    incident = halt(world)
+    now = MonoNs(world.mono)
+    world.play(TrainerExited(now, "llama", 0))
+    effects = engine.step(world.node, ProcessesSeen(now, incident.incident_id, ()))
+    assert incident.is_closed
+    [kept] = [effect for effect in effects if isinstance(effect, PersistRuns)]
+    row = kept.runs["llama"]
+    assert row["spend_usd_micros"] == incident.spend_usd_micros == 4_000
 
 
 def test_a_halt_behind_what_was_trained_tells_both_also_over_a_restart() -> None:

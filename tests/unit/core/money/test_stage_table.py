@@ -9,8 +9,10 @@ import pytest
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget
-from governor.core.base.units import MTOK, NS_PER_HOUR, DurationNs, usd
+from governor.core.base.units import MTOK, NS_PER_HOUR, BootNs, DurationNs, MonoNs, usd
+from governor.core.events.streams import StreamOpened
 from governor.core.money.expected import ExpectedCost, WindowRow
+from governor.core.money.expected import row_of as window_of
 from governor.core.money.reports.cost import Sum
 from governor.core.money.reports.stage_row import StageRow, total_of
 from governor.core.money.reports.stage_table import StageTally
@@ -249,3 +251,29 @@ def test_a_hello_of_the_same_stage_cuts_no_window() -> None:
     world.hear(attempt="a3", peer=peer(300), stage=None)
     until(world, 30)
     assert world.windows == []
+
+
+def test_of_the_open_window_what_another_run_has_paid_for_is_no_stages() -> None:
+    """Three steps of the open window are its own, and two in their midst were lent."""
+    meter, now = TokenMeter(window_tokens=MTOK), BootNs(0)
+    meter.begin(0, usd(0), now)
+    for number in range(1, 6):
+        now = BootNs(number * NS_PER_HOUR)
+        if number in (3, 4):
+            meter.lend(number * MTOK // 10, now)
+        else:
+            meter.add(number * MTOK // 10, MTOK // 10, usd(number), now)
+    assert meter.open_window.lent_tokens == 2 * MTOK // 10
+    tally = StageTally()
+    tally.enter_open("r", "s", meter)
+    assert [(row.stage, row.tokens) for row in tally.rows()] == [("s", 3 * MTOK // 10)]
+
+
+def test_a_log_that_is_opened_for_another_stage_cuts_the_window_of_the_one_before() -> None:
+    world, *writers = a_world(), (peer(200).process,), (peer(300).process,)
+    world.play(StreamOpened(MonoNs(world.mono), "log", 1000, stage="one", processes=writers[0]))
+    steps(world, range(1, 4), began=2, run="log", connection=None)
+    end(world, "log")
+    world.play(StreamOpened(MonoNs(world.mono), "log", 1000, stage="two", processes=writers[1]))
+    kept = [window_of(one.data) for one in world.node.windows_uncommitted]
+    assert [(row.stage, row.window.tokens) for row in kept] == [("one", 30_000)]

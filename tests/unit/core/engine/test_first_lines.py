@@ -10,8 +10,14 @@ from typing import Any
 
 import pytest
 
+from governor.core.base.policy import Budget
 from governor.core.base.units import MTOK, MonoNs
+from governor.core.events.inputs import CommandLaunched, TrainerExited
+from governor.core.events.streams import StreamOpened
+from tests.unit.core.engine.test_launched_command import COMMAND
 from tests.unit.core.engine.test_line_times import CENT, Log
+from tests.unit.core.engine.test_metering import World
+from tests.unit.core.engine.test_step import a_step, make_node
 from tests.unit.core.money.test_waste import until
 
 
@@ -71,3 +77,25 @@ def test_what_may_be_a_total_is_no_step_of_eight_hundred_million_tokens() -> Non
 def test_a_log_with_both_counts_its_first_line() -> None:
     told = counted(*({"step": 1000 + n, "tokens": MTOK, "tokens_total": (1000 + n) * MTOK} for n in (1, 2)))
     assert told == (2, 2, [(1000, 1001, CENT), (1001, 1002, CENT)])
+
+
+@pytest.mark.parametrize("paid_from", [1, 2, 3])
+def test_a_first_line_for_which_another_log_has_paid_is_of_no_window(paid_from: int) -> None:
+    """A command of two logs. The other one pays until this line of the run has come; a line a second."""
+    world = World(make_node(cloud="none", budget=Budget(), exclusive=True))
+    world.play(CommandLaunched(MonoNs(0), "job", 1000, (COMMAND,)))
+    world.tick()
+    for name in ("other", "log"):
+        world.play(StreamOpened(MonoNs(0), name, 1000, of_command=True))
+    until(world, 1)
+    world.play(a_step(1, run="other", when=1, connection=None, attempt_step=None))
+    for number in range(1, 6):
+        until(world, 1 + number)
+        world.play(
+            a_step(number, run="log", when=1 + number, connection=None, attempt_step=None, tokens_total=number * MTOK)
+        )
+        if number == paid_from:
+            world.play(TrainerExited(MonoNs(world.mono), "other", 0))
+    meter = world.node.runs["log"].history.meter
+    assert meter is not None
+    assert (meter.began_tokens, meter.useful_tokens) == (paid_from * MTOK, (5 - paid_from) * MTOK)

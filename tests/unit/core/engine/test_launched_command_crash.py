@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.policy import Budget
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.core.engine.command.ceilings import counted
 from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Effect, Term
 from governor.core.events.inputs import CommandExited, CommandLaunched, Disconnected, Tick, TrainerExited
@@ -176,6 +177,18 @@ def test_more_hours_than_are_moved_are_counted_all_the_same() -> None:
     assert world.node.runs["job"].run.spend_usd_micros == hours * 3600 * SECOND
 
 
+def test_more_hours_than_are_moved_are_counted_where_the_launch_dies_with_its_governor() -> None:
+    """The next launch of the name has another process: its ceiling is what the first has left of it."""
+    hours = UNALLOCATED_MAX + 5
+    world = beside(ceiling=UsdMicros((hours + 20) * 3600 * SECOND))
+    for hour in range(1, hours + 1):
+        world.at(hour * 3600)
+    kept = world.charged(UNALLOCATED)
+    assert kept == hours * 3600 * SECOND
+    crash(world, hours * 3600 + 60, ANOTHER)
+    assert (counted(world.node, "job"), world.node.runs["job"].run.spend_usd_micros) == (kept, kept - 5 * 3600 * SECOND)
+
+
 def say_hello(world: World, name: str, attempt: int) -> None:
     who = peer(100 + attempt)
     world.play(hello(0, run=name, attempt=f"a{attempt}", world_size=1, peer=who, at=MonoNs(world.mono)))
@@ -212,9 +225,9 @@ def test_every_second_of_a_command_counts_towards_one_budget(acts: list[tuple[st
                 world.play(Disconnected(MonoNs(world.mono), ConnectionId(1)))
                 world.play(TrainerExited(MonoNs(world.mono), name, None))
         world.tick()
-        counted = world.node.runs[name if attempts else "job"].run
-        assert counted.alive
-        assert counted.spend_usd_micros == world.boot // 1_000, "a dollar a second"
+        its = world.node.runs[name if attempts else "job"].run
+        assert its.alive
+        assert its.spend_usd_micros == world.boot // 1_000, "a dollar a second"
     world.play(CommandExited(MonoNs(world.mono), "job", 0))
     if is_attached:
         world.play(TrainerExited(MonoNs(world.mono), name, None))

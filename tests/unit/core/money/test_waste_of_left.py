@@ -12,7 +12,9 @@ from governor.core.money.waste import Seen, SpendSplit, SpentOn
 START_UP, TRAINING, AFTER = SpentOn.START_UP, SpentOn.TRAINING, SpentOn.AFTER_LAST_STEP
 
 
-def seen(now: int, *, steps: tuple[int, ...] = (), stage: str | None = None, began: int = 0, ended: bool = False) -> Seen:
+def seen(
+    now: int, *, steps: tuple[int, ...] = (), stage: str | None = None, began: int = 0, ended: bool = False
+) -> Seen:
     """A micro-dollar a second. `steps`: when those of the attempt ended."""
     return Seen(
         now,

@@ -198,6 +198,27 @@ def _paid_by_its_own_between(world: World) -> None:
     end(world)
 
 
+def _paid_by_its_own_to_the_end(world: World) -> None:
+    """As above until 17 s, with a restart of the governor at 15.5 s; its own run is back from 17 s to the end."""
+    until(world, 1)
+    world.play(replace(of_sandbox(1), run="llama"))
+    _sandbox_steps(world, range(1, 7), 2)
+    until(world, 8)
+    _own_run(world, "a1", 60)
+    _sandbox_steps(world, range(7, 10), 9)
+    until(world, 12)
+    _own_ends(world, 60)
+    _sandbox_steps(world, range(10, 13), 13)
+    until(world, 15.5)
+    _come_back(world, ())
+    world.play(replace(of_sandbox(15.5), run="llama"))
+    _sandbox_steps(world, range(13, 15), 16)
+    _own_run(world, "a2", 61)
+    _sandbox_steps(world, range(15, 18), 18)
+    until(world, 21)
+    end(world)
+
+
 # Windows of the sandbox for which the command's own run has paid in the end: no price has them.
 _GIVEN_BACK = windows(3_000, 2_000, 2_000, ms=(3_000, 2_000, 2_000))
 
@@ -317,6 +338,20 @@ PAYERS = [
         speed=10 * STEP * MILLION // 11,
         began=9 * STEP,
         unpaid=3 * STEP,
+        is_launched=True,
+    ),
+    Case(
+        "paid by the command's own run in the end, over a restart",
+        _paid_by_its_own_to_the_end,
+        5_000,  # From 12 to 17 s.
+        5 * STEP,
+        # The open one has a step of its own, and three that the other run paid for.
+        (*_GIVEN_BACK, *windows(2_000, 2_000, ms=(3_000, 2_000))),
+        100_000,
+        STEADY,
+        ms=5_000,
+        speed=5 * STEP * MILLION // 6,
+        began=9 * STEP,
         is_launched=True,
     ),
 ]

@@ -10,9 +10,12 @@ import pytest
 from governor.core.base.printable import printable
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.events.checkpoints import Origin
+from governor.core.events.effects import Alarm
 from governor.core.runs import intake
+from governor.core.runs.trained_count import TrainedCount
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, tick
-from tests.unit.core.engine.test_trained_count import S, trained_of
+from tests.unit.core.engine.test_trained_count import JUMP, S, trained_of
+from tests.unit.core.runs.test_counting import Trainer
 
 OWN, OTHER = Origin(), Origin("A", 82, 82 * S)
 
@@ -93,6 +96,237 @@ def test_a_process_that_loads_another_checkpoint_between_two_steps_goes_on_from_
 def test_two_checkpoints_of_the_same_total_are_two_origins() -> None:
     other = Origin("B", 82, 82 * S)
     assert told_launches([(range(1, 21), OWN), (range(83, 93), OTHER), (range(83, 93), other)]) == (40, 40, 0, 0)
+
+
+# --- a process that loads a checkpoint between two steps ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("totals", [False, True])
+@pytest.mark.parametrize("other", [OTHER, Origin("A", 82, None)])
+def test_what_a_process_trained_before_it_loaded_another_runs_checkpoint_is_none_of_that(
+    other: Origin, totals: bool
+) -> None:
+    trainer = Trainer()
+    trainer.launch(origin=OWN)
+    trainer.train(*range(1, 21), totals=totals)
+    trainer.say(other)
+    trainer.train(*range(83, 93), totals=totals)
+    assert (trainer.counted, trainer.paid) == ((20 + 10, 0), 30)
+
+
+def test_a_launch_behind_a_process_that_had_loaded_has_all_of_its_own_steps() -> None:
+    """Its first three frames are lost, and its checkpoint does not say what went before."""
+    trainer = Trainer()
+    trainer.launch(origin=OWN)
+    trainer.train(*range(1, 21))
+    trainer.say(OTHER)
+    trainer.train(*range(83, 93))
+    trainer.launch(origin=Origin("B", 50, None))
+    trainer.train(*range(51, 56), lost=3)
+    assert trainer.counted == (20 + 10 + 5, 0)
+
+
+def test_a_process_whose_count_has_jumped_finds_both_counts_behind_another_runs_checkpoint() -> None:
+    trainer = Trainer()
+    trainer.launch(origin=OWN)
+    trainer.train(*range(1, 10))
+    trainer.train(*range(10, 21), higher=JUMP)
+    trainer.say(OTHER)
+    trainer.train(*range(83, 93))
+    assert trainer.counted == (20 + 10, 0)
+    trainer.say(OWN)
+    trainer.train(*range(18, 23), higher=JUMP)
+    assert trainer.counted == (20 + 10 + 2, 3)
+    trainer.say(OTHER)
+    trainer.say(OWN)
+    trainer.train(7, 8)
+    assert trainer.counted == (8 + 10, 3 + 2)
+
+
+def test_a_launch_from_a_count_of_its_own_that_has_jumped_is_of_that_count() -> None:
+    trainer = Trainer()
+    trainer.launch(origin=OWN)
+    trainer.train(*range(1, 10))
+    trainer.train(*range(10, 21), higher=JUMP)
+    for first, again in ((18, 3), (8, 3 + 15)):
+        trainer.launch(origin=OWN)
+        trainer.train(*range(first, 23), higher=JUMP if first > 9 else 0)
+        assert trainer.counted == (22, again)
+
+
+def test_a_process_that_goes_on_from_where_its_run_was_trained_elsewhere_has_passed_over_that() -> None:
+    trainer = Trainer()
+    trainer.launch(origin=OWN)
+    trainer.train(*range(1, 21))
+    trainer.say(OTHER)
+    trainer.train(*range(83, 93))
+    trainer.say(OWN)
+    trainer.train(*range(2_001, 2_011))
+    assert (trainer.counted, trainer.paid) == ((2_010 + 10, 0), 20 + 10 + 10)
+
+
+def test_of_which_run_it_is_may_be_said_late_and_once_more_and_by_the_lead_alone() -> None:
+    trainer = Trainer()
+    trainer.launch()
+    trainer.train(*range(1, 6))
+    trainer.launch()
+    trainer.train(*range(5_001, 5_008))
+    for _ in range(2):
+        trainer.say(Origin("A", 5_000, 5_000 * S))
+        trainer.train(5_008 + trainer.own - 7)
+    play(trainer.node, hello(1, trainer.now, attempt="a2", peer=peer(900), origin=OWN))
+    trainer.train(5_010)
+    assert trainer.counted == (5 + 10, 0)
+
+
+# --- how far is far -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("origin", "counted", "paid"),
+    [
+        (OWN, 510, 310),  # Another machine has trained 200 steps.
+        (None, 510, 510),  # So many frames in a row may have been lost: the attempt before was longer.
+    ],
+)
+def test_200_steps_ahead_of_300_were_trained_elsewhere_where_the_checkpoint_is_its_own(
+    origin: Origin | None, counted: int, paid: int
+) -> None:
+    trainer = Trainer()
+    trainer.launch(origin=origin)
+    trainer.train(*range(1, 301))
+    trainer.launch(origin=origin)
+    trainer.train(*range(501, 511))
+    assert (trainer.counted, trainer.paid) == ((counted, 0), paid)
+
+
+@pytest.mark.parametrize("totals", [False, True])
+def test_a_step_that_the_run_had_before_its_last_launch_is_not_far(totals: bool) -> None:
+    trainer = Trainer()
+    for numbers in (range(1, 301), range(1, 6), range(250, 256)):
+        trainer.launch()
+        trainer.train(*numbers, totals=totals)
+    assert trainer.counted == (255, 5 + 6)
+
+
+@pytest.mark.parametrize("totals", [False, True])
+def test_another_runs_tokens_come_behind_all_that_was_trained_and_not_behind_the_last_launch(totals: bool) -> None:
+    trainer = Trainer()
+    for numbers in (range(1, 21), range(5, 9), range(5_001, 5_004)):
+        trainer.launch()
+        trainer.train(*numbers, totals=totals)
+    assert trainer.counted == (20 + 3, 4)
+    trainer.launch()
+    trainer.train(*range(120, 126))  # 99 steps behind the twentieth.
+    assert trainer.counted == (125 + 3, 4)
+
+
+def test_of_two_counts_that_have_had_a_step_it_is_of_the_later_one_and_beyond_both_of_neither() -> None:
+    """It tells no totals. Where the other run's began, this one has come by itself since."""
+    trainer = Trainer()
+    for numbers in (range(1, 6), range(201, 208), range(6, 301), range(203, 208), range(100_001, 100_004)):
+        trainer.launch()
+        trainer.train(*numbers, totals=False)
+        if numbers[0] == 203:
+            assert trainer.counted == (207 + 7, 5)
+    assert trainer.counted == (300 + 7 + 3, 5)
+
+
+def test_a_launch_whose_checkpoint_says_its_run_is_none_of_which_nobody_knew() -> None:
+    trainer = Trainer()
+    for numbers, origin in (
+        (range(1, 6), None), (range(5_001, 5_008), None), (range(5_005, 5_010), Origin("A", 5_004, 5_004 * S)),
+    ):  # fmt: skip
+        trainer.launch(origin=origin)
+        trainer.train(*numbers)
+    assert trainer.counted == (5 + 7 + 5, 0)
+
+
+@pytest.mark.parametrize("origin", [None, OWN])
+def test_another_training_of_the_process_whose_count_begins_high_has_its_own_steps(origin: Origin | None) -> None:
+    trainer = Trainer()
+    trainer.launch(origin=origin)
+    trainer.train(*range(1, 6))
+    trainer.launch(attempt="a1+1", peer=peer(101), origin=origin)
+    trainer.train(1, 2, 3, higher=10**12)
+    assert (trainer.counted, trainer.paid) == ((3, 0), 5 + 3)
+
+
+def test_another_training_of_a_process_passes_over_nothing_that_the_one_before_did() -> None:
+    trainer = Trainer()
+    for numbers in (range(1, 101), range(2_601, 2_611)):
+        trainer.launch(origin=OWN)
+        trainer.train(*numbers)
+    trainer.launch(attempt="a2+1", peer=peer(102), origin=OWN)
+    trainer.train(1, 2, 3)
+    assert (trainer.counted, trainer.paid) == ((3, 0), 100 + 10 + 3)
+
+
+def test_what_the_checkpoint_says_of_its_tokens_is_surer_than_the_size_of_the_first_step_heard() -> None:
+    """Three steps of S are lost; the fourth has two of them."""
+    trainer = Trainer()
+    trainer.launch(origin=OTHER)
+    play(trainer.node, a_step(86, when=4, attempt_step=4, tokens=2 * S, tokens_total=87 * S), tick(4))
+    assert trainer.counted == (5, 0)
+
+
+@pytest.mark.parametrize(("step", "passed"), [(450, 149), (302, None), (250, None)])
+def test_what_is_passed_over_is_told_with_all_that_was_trained_here(step: int, passed: int | None) -> None:
+    """It had 300 steps, and its last launch has begun anew."""
+    trainer = Trainer()
+    for numbers in (range(1, 301), range(1, 6)):
+        trainer.launch(origin=OWN)
+        trainer.train(*numbers)
+    trainer.launch(origin=OWN)
+    effects = play(trainer.node, a_step(step, when=400, attempt_step=1, tokens=S, tokens_total=step * S), tick(400))
+    said = [one.text for one in effects if isinstance(one, Alarm) and one.name == "figure_refused"]
+    assert [f"{(passed or 0) * S:,} tokens" in text for text in said] == ([True] if passed is not None else [])
+
+
+# --- what is kept ---------------------------------------------------------------------------------------------------
+
+
+def test_a_run_of_its_own_checkpoints_alone_has_nothing_in_the_journal() -> None:
+    trainer = Trainer()
+    for numbers in (range(1, 6), range(4, 9)):
+        trainer.launch(origin=OWN)
+        trainer.train(*numbers)
+    assert trainer.node.runs["llama"].run.trained_count.row() is None
+
+
+def test_what_is_known_of_a_launch_before_its_first_step_is_kept() -> None:
+    count = TrainedCount()
+    count.begin_attempt(None)
+    count.hear(OTHER, 0, None)
+    assert count.is_of_new_origin
+    assert kept(count) == count
+    count.go_on_apart(82, 82 * S, None, 0)
+    count.hear(OWN, 10, (92, 10 * S))
+    assert (count.origin, count.loaded_at, count.is_new) == (OWN, 10, True)
+    assert kept(count) == count
+    count.begin_attempt(None)
+    assert (count.origin, count.loaded_at) == (None, 0)
+
+
+def kept(count: TrainedCount) -> TrainedCount:
+    return TrainedCount.of(json.loads(json.dumps(count.row())))
+
+
+def test_a_launch_of_larger_steps_goes_back_no_further_than_where_its_run_began() -> None:
+    count = TrainedCount()
+    count.hear(OTHER, 0, None)
+    count.go_on_apart(82, 82 * S, None, 0)
+    count.note(92, 10 * S)
+    for tokens, told in ((S, 85 * S), (4 * S, 82 * S)):
+        count.begin_attempt(None)
+        count.hear(OTHER, 0, None)
+        assert (count.go_to_step(85, tokens, None), count.is_new) == (told, False)
+
+
+def test_what_is_passed_over_is_taken_once() -> None:
+    count = TrainedCount()
+    count.pass_to(5)
+    assert [count.take_passed() for _ in range(2)] == [5, None]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdMicros, accrue
+from governor.core.base.units import COUNT_MAX, MTOK, NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdMicros, accrue
 from governor.core.money.token_price import whole_micros
 from governor.core.money.token_windows import TokenMeter, Window
 
@@ -255,3 +255,23 @@ def test_a_launch_from_a_checkpoint_behind_a_launch_from_the_beginning_has_train
     for place, (attempt, step) in enumerate(told):
         meter.add(10 * step, 10, UsdMicros(place), BootNs(place), first_step_at=MonoNs(attempt))
     assert (meter.useful_tokens, meter.wasted_tokens) == (120, 40)
+
+
+def test_what_was_trained_unheard_is_passed_over_and_what_follows_has_its_own_tokens() -> None:
+    """The same attempt goes on behind it: it has loaded a checkpoint between two steps."""
+    meter = TokenMeter(window_tokens=MTOK)
+    for place, total in enumerate((10, 20), 1):
+        meter.add(total, 10, UsdMicros(place), BootNs(place), first_step_at=MonoNs(1))
+    for passed in (500, 15, COUNT_MAX + 1):  # Neither back, nor beyond what any run trains.
+        meter.pass_to(passed)
+    meter.add(510, 10, UsdMicros(3), BootNs(3), first_step_at=MonoNs(1))
+    assert (meter.progress_tokens, meter.trained_tokens, meter.wasted_tokens) == (510, 30, 0)
+
+
+def test_what_another_training_of_the_process_passes_over_is_by_its_own_totals() -> None:
+    meter = TokenMeter(window_tokens=MTOK)
+    meter.add(100, 100, UsdMicros(1), BootNs(1), first_step_at=MonoNs(1))
+    meter.begin_training()
+    meter.pass_to(500)
+    meter.add(510, 10, UsdMicros(2), BootNs(2), first_step_at=MonoNs(2))
+    assert (meter.progress_tokens, meter.trained_tokens, meter.wasted_tokens) == (610, 110, 0)

@@ -35,9 +35,17 @@ class Trainer:
         named = {"attempt": f"a{self.launches}", "peer": peer(100 + self.launches)} | changes
         play(self.node, hello(0, self.now, world_size=1, tokens_per_step=None, **named))
 
-    def train(self, *numbers: int, higher: int = 0, totals: bool = True) -> None:
-        for number in numbers:
+    def say(self, origin: Origin | None, **changes: Any) -> None:
+        """The same process says it: it has loaded a checkpoint."""
+        named = {"attempt": f"a{self.launches}", "peer": peer(100 + self.launches)} | changes
+        play(self.node, hello(0, self.now, world_size=1, tokens_per_step=None, origin=origin, **named))
+
+    def train(self, *numbers: int, higher: int = 0, totals: bool = True, lost: int = 0) -> None:
+        """Of these steps the first ones are lost."""
+        for place, number in enumerate(numbers):
             self.now, self.own = self.now + 1, self.own + 1
+            if place < lost:
+                continue
             total = number * S + higher if totals else None
             frame = a_step(number, when=self.now, attempt_step=self.own, tokens=S, tokens_total=total)
             play(self.node, frame, tick(self.now))
@@ -50,6 +58,13 @@ class Trainer:
         assert meter is not None
         assert total is not None
         return total // S, meter.wasted_tokens // S
+
+    @property
+    def paid(self) -> int:
+        """Steps that are in its prices, those trained twice too."""
+        meter = self.node.runs["llama"].history.meter
+        assert meter is not None
+        return meter.trained_tokens // S
 
 
 def test_a_training_of_the_same_processes_has_its_own_totals_whatever_the_launches_before_went_on_from() -> None:
@@ -118,6 +133,14 @@ def test_no_run_has_trained_more_than_any_run_has() -> None:
         frame = a_step(number, tokens=S, tokens_total=total)
         count_step(run, None, frame, leads=True, is_first=False)
         assert run.tokens_total == min(COUNT_MAX, total + 10 * S)
+
+
+def test_a_log_that_is_opened_anew_shows_any_steps_of_its_run() -> None:
+    run = a_log(range(1, 6))
+    intake.begin_attempt(run, "stream", MonoNs(100))
+    line = Step(MonoNs(101), None, "log", 0, 5_001, attempt_step=1, tokens=S, tokens_total=5_001 * S)
+    intake.apply_step(run, None, line)
+    assert run.tokens_total == 5_001 * S
 
 
 # --- lines of a log -------------------------------------------------------------------------------------------------

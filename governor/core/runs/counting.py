@@ -309,6 +309,8 @@ def _told_by_steps(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:
             told = Told(step.step, begun + own_steps * tokens)
             run.belief.skip(told, last_step, begun_at * tokens - (run.tokens_total or 0))
         _go_on_apart(run, step, begun)
+    elif count.origin is not None and (last := count.last_told) is not None and _is_far(run, step, begun_at, last[0]):
+        _pass_over(run, step, max(0, begun - count.offset))
     return begun + own_steps * tokens
 
 

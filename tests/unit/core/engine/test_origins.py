@@ -154,14 +154,24 @@ def test_a_launch_from_a_count_of_its_own_that_has_jumped_is_of_that_count() -> 
         assert trainer.counted == (22, again)
 
 
-def test_a_process_that_goes_on_from_where_its_run_was_trained_elsewhere_has_passed_over_that() -> None:
+@pytest.mark.parametrize("totals", [False, True])
+def test_a_launch_from_where_another_runs_training_went_on_elsewhere_has_passed_over_that(totals: bool) -> None:
+    trainer = Trainer()
+    for numbers in (range(83, 93), range(1_001, 1_006), range(1_003, 1_008)):
+        trainer.launch(origin=OTHER)
+        trainer.train(*numbers, totals=totals)
+    assert (trainer.counted, trainer.paid) == ((1_007 - 82, 3), 10 + 5 + 5)
+
+
+@pytest.mark.parametrize("totals", [False, True])
+def test_a_process_that_goes_on_from_where_its_run_was_trained_elsewhere_has_passed_over_that(totals: bool) -> None:
     trainer = Trainer()
     trainer.launch(origin=OWN)
-    trainer.train(*range(1, 21))
+    trainer.train(*range(1, 21), totals=totals)
     trainer.say(OTHER)
-    trainer.train(*range(83, 93))
+    trainer.train(*range(83, 93), totals=totals)
     trainer.say(OWN)
-    trainer.train(*range(2_001, 2_011))
+    trainer.train(*range(2_001, 2_011), totals=totals)
     assert (trainer.counted, trainer.paid) == ((2_010 + 10, 0), 20 + 10 + 10)
 
 

@@ -300,6 +300,11 @@ def _told_by_steps(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:
     is_near = last_step is None or count.origin is not None or not _is_far(run, step, begun_at, last_step)
     if is_near and not count.strands and not count.is_of_new_origin:
         count.begin_counting()
+        known = run.tokens_total or 0
+        if last_step is not None and count.origin is not None and _is_far(run, step, begun_at, last_step):
+            begun = known + (begun_at - last_step) * tokens  # By its steps: another machine has trained these.
+            _pass_over(run, step, begun)
+            return begun + own_steps * tokens + count.offset
         return _counted_on(run, step, tokens, is_first=is_first) + count.offset
     ahead_max = None if count.origin is not None else _lost_at_most(run)
     begun = count.go_to_step(begun_at, tokens, ahead_max)

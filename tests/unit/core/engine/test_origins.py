@@ -64,9 +64,12 @@ def test_of_a_run_that_begins_with_another_ones_checkpoint_only_its_own_tokens_c
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_what_the_run_has_trained_elsewhere_is_in_its_total_and_in_no_price(restarts: bool) -> None:
+@pytest.mark.parametrize("totals", [False, True])
+def test_what_the_run_has_trained_elsewhere_is_in_its_total_and_in_no_price(restarts: bool, totals: bool) -> None:
     launches = [(range(1, 101), OWN), (range(2_601, 2_611), OWN), (range(2_606, 2_616), OWN)]
-    assert told_launches(launches, restarts=restarts) == (2_615, 115 + 5, 5, 0)
+    assert told_launches(launches, restarts=restarts, totals=totals) == (2_615, 115 + 5, 5, 0)
+    back = [*launches, (range(51, 56), OWN)]
+    assert told_launches(back, restarts=restarts, totals=totals) == (55, 115 + 5 + 5, 5 + 5, 0)
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -331,6 +334,13 @@ def test_a_launch_of_larger_steps_goes_back_no_further_than_where_its_run_began(
         count.begin_attempt(None)
         count.hear(OTHER, 0, None)
         assert (count.go_to_step(85, tokens, None), count.is_new) == (told, False)
+
+
+def test_a_jump_is_none_of_the_next_attempts_where_nobody_knows_what_was_trained() -> None:
+    count = TrainedCount()
+    count.jump(1_000, 900)
+    count.begin_attempt(None)
+    assert (count.bends, count.row()) == ([], None)
 
 
 def test_what_is_passed_over_is_taken_once() -> None:

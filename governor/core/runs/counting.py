@@ -302,9 +302,9 @@ def _told_by_steps(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:
         count.begin_counting()
         known = run.tokens_total or 0
         if last_step is not None and count.origin is not None and _is_far(run, step, begun_at, last_step):
-            begun = known + (begun_at - last_step) * tokens  # By its steps: another machine has trained these.
-            _pass_over(run, step, begun)
-            return begun + own_steps * tokens + count.offset
+            passed = known + (begun_at - last_step) * tokens  # Another machine has trained these steps.
+            _pass_over(run, step, passed)
+            return passed + own_steps * tokens + count.offset
         return _counted_on(run, step, tokens, is_first=is_first) + count.offset
     ahead_max = None if count.origin is not None else _lost_at_most(run)
     begun = count.go_to_step(begun_at, tokens, ahead_max)

@@ -352,6 +352,7 @@ PAYERS = [
         ms=5_000,
         speed=5 * STEP * MILLION // 6,
         began=9 * STEP,
+        unpaid=3 * STEP,
         is_launched=True,
     ),
 ]

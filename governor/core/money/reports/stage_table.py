@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from governor.core.base.units import MTOK, NS_PER_S
@@ -149,6 +149,8 @@ class StageTally:
         newest = self._newest.get(run)
         if newest is not None and told_to <= meter.progress_tokens:
             newest.to_tokens = meter.last_total
+            if newest.plan is not None:  # Its last window's, and others may have paid since.
+                newest.plan = replace(newest.plan, lent_tokens=meter.lent_tokens)
         if tokens <= 0:
             return
         share = self._trains(stage, run)

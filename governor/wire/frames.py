@@ -266,6 +266,7 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
         resumed_step=_count(frame.get("resumed_step")),
         resumes=_resumes(frame),
         origin=Origin.said(frame.get("origin")),
+        loaded_at=_count(frame.get("loaded_at")) or 0,
         last_good=NamedCheckpoint.named(frame.get("last_good")),
         harmed_save=NamedCheckpoint.named(frame.get("harmed_save")),
         beside=_shown(frame.get("beside")),

@@ -350,8 +350,7 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
             managed.money.first_line = step.step, run.tokens_total
         # Persisted with the next tick. Otherwise a restarted governor would begin further on, with all of the spend.
         node.request_persist()
-    if (passed := run.trained_count.take_passed()) is not None:
-        meter.pass_to(passed)
+    has_gone_on = _go_on(managed, meter, step, trained_now, begins=begins)
     worth = worth_at(node, managed, meter, step.at, ended)
     began_at = run.first_step_at if run.first_step_at is not None else run.attempt_at
     if worth.is_lent and worth.usd_micros <= meter.step_usd_micros:
@@ -365,11 +364,25 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
     then_tokens = managed.policy.budget.window_tokens
     window = meter.add(
         run.tokens_total, trained_now, worth.usd_micros, worth.boot, then_tokens, began_at,
-        unpriced_ns=worth.unpriced_ns, is_priced=worth.is_priced,
+        unpriced_ns=worth.unpriced_ns, is_priced=worth.is_priced, has_gone_on=has_gone_on,
     )  # fmt: skip
     if window is not None:
         managed.money.add_window(window, meter.began_tokens)
         _keep_window(node, managed, window, meter)
+
+
+def _go_on(managed: ManagedRun, meter: TokenMeter, step: Step, trained_now: int, *, begins: bool) -> bool:
+    """Pass over what was trained elsewhere before the attempt's first step. Whether it is known where that goes on."""
+    run = managed.run
+    begun = run.trained_count.take_begun()
+    if begun is None or begins:  # Its metering begins there.
+        return False
+    at_most = max(0, (run.tokens_total or 0) - trained_now)
+    spent, _ = managed.money.marks.spent(run.attempt_at)
+    passed = meter.go_on(min(begun, at_most), managed.history.split.since_last_step(spent))
+    if passed > trained_now:
+        run.belief.pass_over(step.step, passed)
+    return True
 
 
 def end_stage(node: Node, managed: ManagedRun, stage: str | None) -> None:

@@ -60,6 +60,7 @@ class Hello:
     resumed_step: int | None = None
     resumes: str | None = None  # "called": resume(); "loaded": a checkpoint, by other means; "never": neither yet.
     origin: Origin | None = None  # None: nobody knows.
+    loaded_at: int = 0  # `origin` holds behind so many steps of the attempt: the hello may come before these.
     last_good: NamedCheckpoint | None = None
     harmed_save: NamedCheckpoint | None = None  # A trained parameter in this rank's part was not finite.
     beside: str | None = None  # The class of what else its process trains, unwatched.

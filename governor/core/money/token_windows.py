@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 from governor.core.base.units import COUNT_MAX, MTOK, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros
 from governor.core.money.token_price import per_mtok
+
+# What was trained unheard may have been so much cheaper than the steps before: batches and lengths vary.
+CHEAPER_MAX: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,10 @@ class TokenMeter:
     # Of progress since metering began, what another run has paid for. By now, and when the open window opened.
     lent_tokens: int = 0
     lent_before: int = 0
+    # Of the last attempt with more steps than one: what was trained behind the first, and for how much.
+    pace_of: int = -1  # MonoNs, its first step.
+    pace_tokens: int = 0
+    pace_usd_micros: int = 0
     metered_to: int | None = None  # BootNs; None: nothing reported yet, or the clock restarted.
 
     @property
@@ -161,16 +168,16 @@ class TokenMeter:
 
     def add(
         self, tokens_total: int, step_tokens: int, usd_micros: UsdMicros, boot: BootNs, then_tokens: int | None = None,
-        first_step_at: MonoNs | None = None, unpriced_ns: int = 0, is_priced: bool = True,
+        first_step_at: MonoNs | None = None, unpriced_ns: int = 0, is_priced: bool = True, has_gone_on: bool = False,
     ) -> Window | None:  # fmt: skip
         """Add a step that ended at this total and this spend of the run. Returns the window that it closed.
 
         `step_tokens` (0 = unknown) counts only when the total went back. Otherwise the totals say more: they also cover
         steps whose frames were lost. `then_tokens` is the size of the next window. The open window keeps its size, so
         windows follow each other without gap. `first_step_at`: of the step's attempt; one that is not the last one's
-        begins here. `unpriced_ns`: the run's time without a price so far; where it is another than at the step before,
-        or no price is known now (`is_priced`), the cost of these tokens is not known. Beyond what any run trains,
-        nothing is counted: sums stay within what the journal holds.
+        begins here. `has_gone_on`: go_on() was told of it. `unpriced_ns`: the run's time without a price so far; where
+        it is another than at the step before, or no price is known now (`is_priced`), the cost of these tokens is not
+        known. Beyond what any run trains, nothing is counted: sums stay within what the journal holds.
         """
         if usd_micros < self.step_usd_micros:  # Valued too high until its tick. Else the next window paid it again.
             usd_micros = UsdMicros(self.step_usd_micros)
@@ -185,7 +192,8 @@ class TokenMeter:
         # Another attempt that ends at the last total has trained its step again. The same one has told it twice.
         back = tokens_total < self.last_total or (is_anew and tokens_total == self.last_total)
         began = self.last_total
-        if is_anew and step_tokens and began < self.progress_tokens:  # From another checkpoint than the last attempt's.
+        # From another checkpoint than the last attempt's.
+        if is_anew and step_tokens and began < self.progress_tokens and not has_gone_on:
             began = max(began, min(self.progress_tokens, tokens_total - step_tokens))
         trained = min(step_tokens, tokens_total) if back else tokens_total - began
         if not is_priced or unpriced_ns != self.unpriced_ns:
@@ -196,6 +204,8 @@ class TokenMeter:
             self.start_ns += took_ns
             self.start_tokens += trained
             self.start_usd_micros += max(0, usd_micros - self.step_usd_micros)
+        else:
+            self._note_pace(trained, usd_micros - self.step_usd_micros)
         self.step_usd_micros = usd_micros
         self.wasted_tokens += trained - max(0, tokens_total - self.progress_tokens)
         self.last_total = tokens_total
@@ -208,6 +218,12 @@ class TokenMeter:
         window = self._close(usd_micros)
         self.window_tokens = then_tokens or self.window_tokens
         return window
+
+    def _note_pace(self, trained: int, usd_micros: int) -> None:
+        if self.pace_of != self.first_step_at:
+            self.pace_of, self.pace_tokens, self.pace_usd_micros = self.first_step_at, 0, 0
+        self.pace_tokens += trained
+        self.pace_usd_micros += usd_micros
 
     def cut(self) -> Window | None:
         """Close the open window with the step that was counted last. None where it has trained nothing.
@@ -235,12 +251,24 @@ class TokenMeter:
         self.first_step_at = self.first_step_at if first_step_at is None else first_step_at
         self._pass(tokens_total)
 
-    def pass_to(self, tokens_total: int) -> None:
-        """The run has trained up to here, where nobody heard it: that has no cost here, and is no window's."""
+    def go_on(self, tokens_total: int, paid_usd_micros: int) -> int:
+        """An attempt goes on from this total. Returns how many tokens before it are no window's.
+
+        What was trained unheard up to there was paid for if `paid_usd_micros` may have bought it: what the run has
+        spent from its last step until its attempt ended, at half the price of that attempt's steps. Else it was trained
+        elsewhere. Where no price is known, or it is nothing, it was paid for.
+        """
         tokens_total += self.earlier_tokens
-        if self.progress_tokens < tokens_total <= COUNT_MAX:
-            self.last_total = tokens_total
-            self._pass(tokens_total)
+        if tokens_total > COUNT_MAX:
+            return 0
+        self.last_total = min(tokens_total, self.progress_tokens)
+        ahead = tokens_total - self.last_total
+        bought = CHEAPER_MAX * paid_usd_micros * self.pace_tokens
+        if self.pace_usd_micros <= 0 or ahead * self.pace_usd_micros <= bought:
+            return 0
+        self._pass(tokens_total)
+        self.last_total = tokens_total
+        return ahead
 
     def _pass(self, tokens_total: int) -> None:
         grown = max(0, tokens_total - self.progress_tokens)
@@ -293,6 +321,9 @@ class TokenMeter:
             "unpriced_ns": 0,
             "lent_tokens": 0,
             "lent_before": 0,
+            "pace_of": cls().pace_of,
+            "pace_tokens": 0,
+            "pace_usd_micros": 0,
             "start_ns": snapshot["spent_ns"],
             "start_tokens": snapshot["progress_tokens"] - snapshot["from_tokens"]
             + snapshot["wasted_tokens"] - snapshot["wasted_before"],

@@ -91,11 +91,11 @@ class Belief:
             "trained here"
         )
 
-    def pass_over(self, step: int, last_step: int, tokens: int) -> None:
-        """An attempt goes on from a checkpoint of the run itself that was trained elsewhere, or unheard."""
+    def pass_over(self, step: int, tokens: int) -> None:
+        """An attempt goes on from a checkpoint that was trained while the run has paid for nothing here."""
         self.news = (
-            f"it goes on with step {step:,}, after step {last_step:,}, by a checkpoint of its own: {tokens:,} tokens "
-            "were trained unheard, and count in its goal but in no price"
+            f"it goes on with step {step:,}: {tokens:,} tokens before that were trained while it paid for nothing "
+            "here, and count in its goal but in no price"
         )
 
     def go_beyond(self, told: Told) -> None:

@@ -99,47 +99,47 @@ def _last_believed(run: Run) -> tuple[int, int] | None:
 def _weigh(run: Run, step: Step, told: Told, *, may_fall: bool) -> Believed | None:
     """Weigh a total that is told. The attempt's first shows from which checkpoint it goes on."""
     count = run.trained_count
+    count.turn(step.attempt_step, run.last_trained)
     if not count.is_new:
         return run.belief.weigh(told, _last_believed(run), may_fall=may_fall)
-    own_steps = max(1, _own_steps(run, step) or 1)
+    own_steps = _own_steps(run, step)
     own = (told.tokens if told.tokens is not None else run.belief.largest) * own_steps
     begun_at, begun = step.step - own_steps, told.total - own
     is_anew = run.trains_again and step.attempt_step == step.step
     if is_anew:
         count.begin_training()
-    if count.is_of_new_origin:
-        total = count.origin.tokens_total if count.origin is not None else None
-        _go_on_apart(run, step, begun if total is None else total)
-        return AS_TOLD
-    count.go_to(begun_at, begun)
+    is_known = is_apart = count.is_of_new_origin
+    if not is_apart:
+        count.go_to(begun_at, begun)
     last = _last_believed(run)
     if last is not None and count.last_told is not None:
         last = count.last_told
-    if last is None or not own or not _is_far(run, step, begun_at, last[0], is_anew=is_anew):
-        return run.belief.weigh(told, last, may_fall=may_fall)
-    if count.origin is not None and not is_anew:
-        _pass_over(run, step, max(0, begun - count.offset))
-    elif (ahead := told.total - last[1]) > TIMES_THE_LARGEST_MAX * own:
+    ahead = told.total - last[1] if last is not None else 0
+    is_far = is_apart or (bool(own) and last is not None and _is_far(run, step, begun_at, last[0], is_anew=is_anew))
+    if is_far and not is_apart and ahead > TIMES_THE_LARGEST_MAX * own and last is not None:
         run.belief.skip(told, last[0], ahead - own)
-        _go_on_apart(run, step, begun, is_anew=is_anew)
-        return AS_TOLD
-    return run.belief.weigh(told, last, may_fall=may_fall)
+        is_apart = True
+    if is_apart:
+        origin, from_step, from_told = count.origin, begun_at, begun
+        if is_known and origin is not None and origin.tokens_total is not None:
+            from_step, from_told = origin.step, origin.tokens_total
+        _go_on_apart(run, from_step, from_told, is_anew=is_anew)
+    if step.connection is not None and begun >= 0 and (told.tokens is not None or is_far):
+        count.begin_at(begun)
+    return AS_TOLD if is_apart else run.belief.weigh(told, last, may_fall=may_fall)
 
 
-def _own_steps(run: Run, step: Step) -> int | None:
-    """How many steps the attempt has made since it loaded what it goes on from. None: it does not say."""
-    return None if step.attempt_step is None else step.attempt_step - run.trained_count.loaded_at
+def _own_steps(run: Run, step: Step) -> int:
+    """How many steps the attempt has made since it loaded what it goes on from. Of one that does not say: this one."""
+    return 1 if step.attempt_step is None else max(1, step.attempt_step - run.trained_count.loaded_at)
 
 
 def _is_far(run: Run, step: Step, begun_at: int, last_step: int, *, is_anew: bool = False) -> bool:
-    """Whether the attempt goes on from a step to which this run cannot have come unheard.
-
-    Another machine has trained up to it where its checkpoint says that it is this run's. Else it may be another run's.
-    """
+    """Whether the attempt goes on from another run's checkpoint, by its distance: nobody knows whose it is."""
     since, count = run.counted_from, run.trained_count
     if step.connection is None or step.attempt_step is None or is_anew:
         return is_anew and step.connection is not None
-    if since is not None and since[0] == run.attempt_at and not count.loaded_at:
+    if count.origin is not None or (since is not None and since[0] == run.attempt_at and not count.loaded_at):
         return False
     furthest = run.furthest[0] if run.furthest is not None and not count.strands else 0
     return begun_at - max(last_step, furthest) > _lost_at_most(run)
@@ -148,29 +148,21 @@ def _is_far(run: Run, step: Step, begun_at: int, last_step: int, *, is_anew: boo
 def _lost_at_most(run: Run) -> int:
     """How many steps in a row may have gone unheard at the end of an attempt."""
     since, counted = run.counted_from, run.counted_step
-    if run.trained_count.origin is not None or since is None or counted is None:
+    if since is None or counted is None:
         return STEPS_AHEAD_MIN
     return max(STEPS_AHEAD_MIN, counted - since[1])
 
 
-def _go_on_apart(run: Run, step: Step, begun: int, *, is_anew: bool = False) -> None:
-    """The attempt goes on from a total that was not trained here."""
+def _go_on_apart(run: Run, step: int, total: int, *, is_anew: bool = False) -> None:
+    """What the attempt trains begins with this step and total, of which nothing was trained here."""
     known, furthest, count = run.tokens_total, run.furthest, run.trained_count
     last = None if known is None else (run.counted_step or 0, known + count.offset)
     if last is not None and furthest is not None and furthest[1] > last[1] - count.offset:
         last = furthest[0], furthest[1] + count.offset
+    trained = max(known or 0, count.trained if count.strands else furthest[1] if furthest is not None else 0)
     if count.origin is not None and count.origin.run:
-        run.belief.begin_elsewhere(count.origin.run, count.origin.step, begun)
-    own_steps = max(1, _own_steps(run, step) or 1)
-    trained = 0 if is_anew else max(known or 0, furthest[1] if furthest is not None else 0)
-    count.go_on_apart(step.step - own_steps, begun, last, trained)
-
-
-def _pass_over(run: Run, step: Step, trained: int) -> None:
-    run.trained_count.pass_to(trained)
-    known = max(run.tokens_total or 0, run.furthest[1] if run.furthest is not None else 0)
-    if trained > known:
-        run.belief.pass_over(step.step, run.counted_step or 0, trained - known)
+        run.belief.begin_elsewhere(count.origin.run, step, total)
+    count.go_on_apart(step, total, last, 0 if is_anew else trained)
 
 
 def _take_total(run: Run, told: Told, believed: Believed) -> bool:
@@ -227,7 +219,14 @@ def _is_usual(run: Run, step: Step, total: int) -> bool:
     """Whether a total needs no weighing, as nearly all: none is held, and a step before was as large."""
     known, last, belief, tokens = run.tokens_total, run.counted_step, run.belief, step.tokens
     count = run.trained_count
-    if known is None or last is None or step.step <= last or belief.held is not None or count.is_new:
+    if (
+        known is None
+        or last is None
+        or step.step <= last
+        or belief.held is not None
+        or count.is_new
+        or count.next_origin is not None
+    ):
         return False
     known += count.offset
     return (
@@ -254,6 +253,7 @@ def _count_tokens(run: Run, step: Step, tokens: int, *, is_first: bool) -> Belie
     """Count a step that tells no total. None: what it tells is not believed."""
     last = _last_believed(run)
     if step.connection is not None:
+        run.trained_count.turn(step.attempt_step, run.last_trained)
         is_new = run.trained_count.is_new
         told = Told(step.step, _told_by_steps(run, step, tokens, is_first=is_first), tokens)
         if is_new and last is not None:
@@ -295,28 +295,36 @@ def _told_by_steps(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:
     count = run.trained_count
     if not count.is_new:
         return _counted_on(run, step, tokens, is_first=is_first) + count.offset
-    own_steps, last_step = max(1, _own_steps(run, step) or 1), run.counted_step
-    begun_at = max(0, step.step - own_steps)
-    is_near = last_step is None or count.origin is not None or not _is_far(run, step, begun_at, last_step)
-    if is_near and not count.strands and not count.is_of_new_origin:
+    own_steps, last_step = _own_steps(run, step), run.counted_step
+    begun_at, origin = max(0, step.step - own_steps), count.origin
+    is_near = last_step is None or not _is_far(run, step, begun_at, last_step)
+    if is_near and not count.strands and not count.is_of_new_origin and (origin is None or last_step is None):
         count.begin_counting()
-        known = run.tokens_total or 0
-        if last_step is not None and count.origin is not None and _is_far(run, step, begun_at, last_step):
-            passed = known + (begun_at - last_step) * tokens  # Another machine has trained these steps.
-            _pass_over(run, step, passed)
-            return passed + own_steps * tokens + count.offset
         return _counted_on(run, step, tokens, is_first=is_first) + count.offset
-    ahead_max = None if count.origin is not None else _lost_at_most(run)
-    begun = count.go_to_step(begun_at, tokens, ahead_max)
+    begun = _begun_by_steps(run, begun_at, tokens)
     if begun is None:
-        begun = begun_at * tokens
-        if count.origin is None and last_step is not None:
-            told = Told(step.step, begun + own_steps * tokens)
-            run.belief.skip(told, last_step, begun_at * tokens - (run.tokens_total or 0))
-        _go_on_apart(run, step, begun)
-    elif count.origin is not None and (last := count.last_told) is not None and _is_far(run, step, begun_at, last[0]):
-        _pass_over(run, step, max(0, begun - count.offset))
+        from_step, total = begun_at, begun_at * tokens
+        if origin is not None:
+            from_step = origin.step
+            total = origin.tokens_total if origin.tokens_total is not None else from_step * tokens
+        elif last_step is not None:
+            told = Told(step.step, total + own_steps * tokens)
+            run.belief.skip(told, last_step, total - (run.tokens_total or 0))
+        _go_on_apart(run, from_step, total)
+        begun = total + max(0, begun_at - from_step) * tokens
+    count.begin_at(begun)
     return begun + own_steps * tokens
+
+
+def _begun_by_steps(run: Run, begun_at: int, tokens: int) -> int | None:
+    """The total that was told at this step by what the attempt goes on with. None: it goes on with nothing of it."""
+    count, furthest = run.trained_count, run.furthest
+    if count.strands or furthest is None or count.is_of_new_origin:
+        return count.go_to_step(begun_at, tokens, None if count.origin is not None else _lost_at_most(run))
+    if count.origin is None:
+        return None
+    count.begin_counting()
+    return max(0, furthest[1] - (furthest[0] - begun_at) * tokens)
 
 
 def _counted_on(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:

@@ -236,7 +236,7 @@ def apply_hello(run: Run, hello: Hello) -> Rank:
         run.ranks[hello.rank] = rank
     rank.data_parallel_rank, rank.beside = hello.data_parallel_rank, hello.beside
     if is_lead(run, rank):  # Each of them says it, one a little later than another.
-        run.trained_count.hear(hello.origin, run.attempt_step, run.last_trained)
+        run.trained_count.hear(hello.origin, hello.loaded_at)
     named = hello.last_good
     rank.vouched = (named.path, named.step) if named is not None and named.own_finite else None
     harmed = hello.harmed_save

@@ -44,7 +44,10 @@ class TrainedCount:
     is_new: bool = False  # No step was counted since the attempt began, or since it loaded another checkpoint.
     origin: Origin | None = None  # Of what the attempt trains. None: nobody knows.
     loaded_at: int = 0  # So many steps of the attempt were before that load.
-    passed_to: int | None = None  # By now, see `take_passed`.
+    # What it has loaded since, as a hello says ahead of steps of before: behind so many steps of the attempt.
+    next_origin: tuple[Origin | None, int] | None = None
+    begun: int | None = None  # See take_begun().
+    is_heard: bool = field(default=False, compare=False)  # Of this attempt, not before our restart alone.
     trained: int = 0  # All that the run has trained, each token once. Known where there are strands.
     strands: list[Strand] = field(default_factory=list)  # The present one last. Empty: all launches are of one.
     # Where the count of this attempt has jumped: the total from which on it did, and the offset before that.
@@ -53,22 +56,32 @@ class TrainedCount:
     def begin_attempt(self, last: tuple[int, int] | None) -> None:
         """`last`: the last step, and all that the run has trained. None: not known."""
         self.is_new, self.origin, self.loaded_at = True, None, 0
+        self.next_origin = self.begun = None
+        self.is_heard = True
         if self.bends and last is not None:
             self._keep_bends(*last)
         self.bends.clear()
         self.offset = self.strands[-1].offset if self.strands else 0
 
-    def hear(self, origin: Origin | None, attempt_step: int, last: tuple[int, int] | None) -> None:
-        """Note of which origin the attempt says that it is. Another one than before: it has loaded a checkpoint.
+    def hear(self, origin: Origin | None, loaded_at: int) -> None:
+        """Note of which origin the attempt says that it is, behind so many of its steps.
 
-        `last`: as in begin_attempt. Of an attempt that began before a restart of the governor it may not be known.
+        Another origin, or a later step, than before: it has loaded a checkpoint. What our last start found in the
+        journal may not have it.
         """
-        if origin == self.origin:
-            return
-        if self.origin is not None and not self.is_new:
+        if (origin, loaded_at) == (self.origin, self.loaded_at):
+            self.next_origin = None
+        elif self.is_new or not self.is_heard:
+            self.origin, self.loaded_at, self.is_heard = origin, loaded_at, True
+        else:
+            self.next_origin = origin, loaded_at
+
+    def turn(self, attempt_step: int | None, last: tuple[int, int] | None) -> None:
+        """A step comes. Behind a load it goes on from what was loaded. `last`: as in begin_attempt."""
+        if self.next_origin is not None and (attempt_step is None or attempt_step > self.next_origin[1]):
+            origin, loaded_at = self.next_origin
             self.begin_attempt(last)
-            self.loaded_at = attempt_step
-        self.origin = origin
+            self.origin, self.loaded_at = origin, loaded_at
 
     def _keep_bends(self, step: int, trained: int) -> None:
         """A launch may go on from any checkpoint of the attempt that ends: from before a jump, or from after it."""
@@ -88,7 +101,13 @@ class TrainedCount:
                 kept.step = step
                 kept.from_told, kept.told = min(kept.from_told, from_told), max(kept.told, highest + offset)
             self.strands.append(kept)
-        del self.strands[:-STRANDS_MAX]
+        self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Keep the run's own strand whatever comes: it goes back to that."""
+        while len(self.strands) > STRANDS_MAX:
+            others = [one for one in self.strands[:-1] if one.origin != Origin()]
+            self.strands.remove((others or self.strands)[0])
 
     def _line_of(self, strand: Strand) -> list[Strand]:
         return [one for one in self.strands if one is strand or one.line == strand.line != 0]
@@ -174,19 +193,21 @@ class TrainedCount:
             self._leave(self.strands[-1])
         self.offset = told - self.trained
         self.strands.append(Strand(told, self.offset, step, told, origin=self.origin))
-        del self.strands[:-STRANDS_MAX]
+        self._drop_oldest()
 
-    def pass_to(self, trained: int) -> None:
-        """Up to here it was trained elsewhere by the run itself, as its own checkpoint says."""
-        self.passed_to = trained
+    def begin_at(self, told: int) -> None:
+        """The attempt goes on from this total."""
+        self.begun = max(0, told - self.offset)
 
-    def take_passed(self) -> int | None:
-        """Up to where a step has passed over what was not trained here: it counts in goals, and in no price."""
-        passed, self.passed_to = self.passed_to, None
-        return passed
+    def take_begun(self) -> int | None:
+        """With which total of what was trained the attempt goes on. Told once, with its first step. None: not known."""
+        begun, self.begun = self.begun, None
+        return begun
 
     def jump(self, told: int, skipped: int) -> None:
         """The count goes on from this total within an attempt, and so much of it was not trained."""
+        if self.begun is not None:
+            self.begun = max(0, self.begun - skipped)
         self.bends.append((told, self.offset))
         del self.bends[:-BENDS_MAX]
         self.offset += skipped
@@ -227,8 +248,7 @@ class TrainedCount:
 
     def row(self) -> dict[str, Any] | None:
         """Plain JSON. None: nothing that it tells was trained elsewhere."""
-        begins_elsewhere = self.is_new and self.origin is not None and self.origin.run
-        if not self.offset and not self.strands and not self.bends and not begins_elsewhere:
+        if not self.offset and not self.strands and not self.bends and not self.is_new:
             return None
         strands = [[*astuple(one)[:-1], _origin_row(one.origin)] for one in self.strands]
         return {
@@ -248,7 +268,7 @@ class TrainedCount:
             return cls()
         count = cls(int(row["offset"]), bool(row["is_new"]))
         count.origin = _origin_of(row.get("origin"))  # An older journal has none.
-        count.loaded_at = int(row.get("loaded_at", 0))
+        count.loaded_at, count.is_heard = int(row.get("loaded_at", 0)), "origin" in row
         count.trained, count.strands = int(row["trained"]), [_strand_of(one) for one in row["strands"]]
         count.bends = [(int(told), int(offset)) for told, offset in row["bends"]]
         return count

@@ -87,7 +87,7 @@ def test_a_process_that_loads_another_checkpoint_between_two_steps_goes_on_from_
     play(node, tick(0), hello(0, **facts, origin=OWN))
     own = 0
     for numbers, origin in ((range(1, 21), OWN), (range(83, 93), OTHER), (range(11, 16), OWN)):
-        play(node, hello(0, own, **facts, origin=origin))
+        play(node, hello(0, own, **facts, origin=origin, loaded_at=own))
         for number in numbers:
             own += 1
             play(node, a_step(number, when=own, attempt_step=own, tokens=S, tokens_total=number * S), tick(own))
@@ -178,14 +178,14 @@ def test_a_process_that_goes_on_from_where_its_run_was_trained_elsewhere_has_pas
     assert (trainer.counted, trainer.paid) == ((2_010 + 10, 0), 20 + 10 + 10)
 
 
-def test_of_which_run_it_is_may_be_said_late_and_once_more_and_by_the_lead_alone() -> None:
+def test_of_which_run_it_is_may_be_said_once_more_and_by_the_lead_alone() -> None:
     trainer = Trainer()
     trainer.launch()
     trainer.train(*range(1, 6))
-    trainer.launch()
+    trainer.launch(origin=Origin("A", 5_000, 5_000 * S))
     trainer.train(*range(5_001, 5_008))
     for _ in range(2):
-        trainer.say(Origin("A", 5_000, 5_000 * S))
+        trainer.say(Origin("A", 5_000, 5_000 * S), loaded_at=0)
         trainer.train(5_008 + trainer.own - 7)
     play(trainer.node, hello(1, trainer.now, attempt="a2", peer=peer(900), origin=OWN))
     trainer.train(5_010)
@@ -199,7 +199,7 @@ def test_of_which_run_it_is_may_be_said_late_and_once_more_and_by_the_lead_alone
     ("origin", "counted", "paid"),
     [
         (OWN, 510, 310),  # Another machine has trained 200 steps.
-        (None, 510, 510),  # So many frames in a row may have been lost: the attempt before was longer.
+        (None, 510, 310),  # It may have lost so many frames in a row. But it has paid for no such time.
     ],
 )
 def test_200_steps_ahead_of_300_were_trained_elsewhere_where_the_checkpoint_is_its_own(
@@ -310,11 +310,12 @@ def test_a_run_of_its_own_checkpoints_alone_has_nothing_in_the_journal() -> None
 def test_what_is_known_of_a_launch_before_its_first_step_is_kept() -> None:
     count = TrainedCount()
     count.begin_attempt(None)
-    count.hear(OTHER, 0, None)
+    count.hear(OTHER, 0)
     assert count.is_of_new_origin
     assert kept(count) == count
     count.go_on_apart(82, 82 * S, None, 0)
-    count.hear(OWN, 10, (92, 10 * S))
+    count.hear(OWN, 10)
+    count.turn(11, (92, 10 * S))
     assert (count.origin, count.loaded_at, count.is_new) == (OWN, 10, True)
     assert kept(count) == count
     count.begin_attempt(None)
@@ -327,12 +328,12 @@ def kept(count: TrainedCount) -> TrainedCount:
 
 def test_a_launch_of_larger_steps_goes_back_no_further_than_where_its_run_began() -> None:
     count = TrainedCount()
-    count.hear(OTHER, 0, None)
+    count.hear(OTHER, 0)
     count.go_on_apart(82, 82 * S, None, 0)
     count.note(92, 10 * S)
     for tokens, told in ((S, 85 * S), (4 * S, 82 * S)):
         count.begin_attempt(None)
-        count.hear(OTHER, 0, None)
+        count.hear(OTHER, 0)
         assert (count.go_to_step(85, tokens, None), count.is_new) == (told, False)
 
 
@@ -340,13 +341,13 @@ def test_a_jump_is_none_of_the_next_attempts_where_nobody_knows_what_was_trained
     count = TrainedCount()
     count.jump(1_000, 900)
     count.begin_attempt(None)
-    assert (count.bends, count.row()) == ([], None)
+    assert (count.bends, count.offset) == ([], 0)
 
 
-def test_what_is_passed_over_is_taken_once() -> None:
+def test_with_what_an_attempt_goes_on_is_taken_once() -> None:
     count = TrainedCount()
-    count.pass_to(5)
-    assert [count.take_passed() for _ in range(2)] == [5, None]
+    count.begin_at(5)
+    assert [count.take_begun() for _ in range(2)] == [5, None]
 
 
 @pytest.mark.parametrize(

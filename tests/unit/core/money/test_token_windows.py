@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -257,21 +258,43 @@ def test_a_launch_from_a_checkpoint_behind_a_launch_from_the_beginning_has_train
     assert (meter.useful_tokens, meter.wasted_tokens) == (120, 40)
 
 
-def test_what_was_trained_unheard_is_passed_over_and_what_follows_has_its_own_tokens() -> None:
-    """The same attempt goes on behind it: it has loaded a checkpoint between two steps."""
+@pytest.mark.parametrize(("paid", "progress", "trained"), [(0, 510, 30), (23, 510, 30), (24, 510, 510)])
+def test_what_was_trained_unheard_is_in_the_prices_if_it_may_have_been_paid_for(
+    paid: int, progress: int, trained: int
+) -> None:
+    """480 tokens, behind steps of ten tokens for a micro-dollar each. Tokens may have cost half of that."""
     meter = TokenMeter(window_tokens=MTOK)
     for place, total in enumerate((10, 20), 1):
         meter.add(total, 10, UsdMicros(place), BootNs(place), first_step_at=MonoNs(1))
-    for passed in (500, 15, COUNT_MAX + 1):  # Neither back, nor beyond what any run trains.
-        meter.pass_to(passed)
-    meter.add(510, 10, UsdMicros(3), BootNs(3), first_step_at=MonoNs(1))
-    assert (meter.progress_tokens, meter.trained_tokens, meter.wasted_tokens) == (510, 30, 0)
+    assert meter.go_on(COUNT_MAX + 1, paid) == 0, "beyond what any run trains"
+    assert meter.go_on(500, paid) == (480 if trained == 30 else 0)
+    meter.add(510, 10, UsdMicros(3), BootNs(3), first_step_at=MonoNs(1), has_gone_on=True)
+    assert (meter.progress_tokens, meter.trained_tokens, meter.wasted_tokens) == (progress, trained, 0)
+
+
+def test_where_the_price_is_not_known_what_was_trained_unheard_is_among_the_tokens() -> None:
+    meter = TokenMeter(window_tokens=MTOK)
+    for total in (10, 20):
+        meter.add(total, 10, UsdMicros(0), BootNs(total), first_step_at=MonoNs(1))
+    assert meter.go_on(500, 0) == 0
+    meter.add(510, 10, UsdMicros(0), BootNs(30), first_step_at=MonoNs(2), has_gone_on=True)
+    assert meter.trained_tokens == 510
+
+
+def test_steps_whose_frames_are_lost_behind_a_step_back_are_trained_again() -> None:
+    meter = TokenMeter(window_tokens=MTOK)
+    for total in (10, 20, 30, 40):
+        meter.add(total, 10, UsdMicros(total), BootNs(total), first_step_at=MonoNs(1))
+    meter.go_on(10, 0)
+    meter.add(40, 10, UsdMicros(80), BootNs(80), first_step_at=MonoNs(2), has_gone_on=True)
+    assert (meter.progress_tokens, meter.wasted_tokens) == (40, 30)
 
 
 def test_what_another_training_of_the_process_passes_over_is_by_its_own_totals() -> None:
     meter = TokenMeter(window_tokens=MTOK)
-    meter.add(100, 100, UsdMicros(1), BootNs(1), first_step_at=MonoNs(1))
+    for total in (90, 100):
+        meter.add(total, 100, UsdMicros(total), BootNs(total), first_step_at=MonoNs(1))
     meter.begin_training()
-    meter.pass_to(500)
-    meter.add(510, 10, UsdMicros(2), BootNs(2), first_step_at=MonoNs(2))
+    assert meter.go_on(500, 0) == 500
+    meter.add(510, 10, UsdMicros(110), BootNs(110), first_step_at=MonoNs(2), has_gone_on=True)
     assert (meter.progress_tokens, meter.trained_tokens, meter.wasted_tokens) == (610, 110, 0)

@@ -95,7 +95,7 @@ def test_tokens_that_others_have_paid_for_make_none_of_its_own_cheap(key: str, h
     for second in range(1, 131):
         if second == 100 and how == "trained elsewhere":
             total += 200 * 1_000
-            meter.pass_to(total)
+            assert meter.go_on(total, 0) == 200 * 1_000
         if 80 < second <= 100 and how != "trained elsewhere":
             total += 10_000
             if how.endswith("again") and second == 91:
@@ -103,7 +103,7 @@ def test_tokens_that_others_have_paid_for_make_none_of_its_own_cheap(key: str, h
             meter.lend(total, BootNs(at(second)))
         else:
             total, spent = total + 1_000, spent + 4_000
-            meter.add(total, 1_000, UsdMicros(spent), BootNs(at(second)))
+            meter.add(total, 1_000, UsdMicros(spent), BootNs(at(second)), has_gone_on=second == 100)
         run.tokens_total = total
         run.set_money(UsdMicros(spent), UsdMicros(14_400_000), UsdMicros(0))
         trigger.observe(Tick(at(second), BootNs(at(second)), WallNs(0)), run)

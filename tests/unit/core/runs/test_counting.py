@@ -36,8 +36,8 @@ class Trainer:
         play(self.node, hello(0, self.now, world_size=1, tokens_per_step=None, **named))
 
     def say(self, origin: Origin | None, **changes: Any) -> None:
-        """The same process says it: it has loaded a checkpoint."""
-        named = {"attempt": f"a{self.launches}", "peer": peer(100 + self.launches)} | changes
+        """The same process says it: it has loaded a checkpoint, behind the steps that it has made."""
+        named = {"attempt": f"a{self.launches}", "peer": peer(100 + self.launches), "loaded_at": self.own} | changes
         play(self.node, hello(0, self.now, world_size=1, tokens_per_step=None, origin=origin, **named))
 
     def train(self, *numbers: int, higher: int = 0, totals: bool = True, lost: int = 0) -> None:

@@ -131,6 +131,12 @@ class RunMoney:
         self.windows.clear()
         self.first_line, self._began_tokens, self._speed, self._speed_is_due = None, None, None, False
 
+    def note_first_line(self, first_line: tuple[int, int] | None) -> None:
+        self.first_line = first_line
+
+    def note_metered(self, attempt_at: MonoNs, attempt_step: int, step: int) -> None:
+        self.metered = attempt_at, attempt_step, step
+
     def add_window(self, window: Window, began_tokens: int) -> None:
         self.windows.append(window)
         self._began_tokens, self._speed_is_due = began_tokens, True

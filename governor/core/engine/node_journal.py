@@ -10,11 +10,12 @@ from governor.core.engine.launched_command import launch_of, launched_row, previ
 from governor.core.engine.managed_run import ManagedRun, RunHistory
 from governor.core.engine.node import PROTECTED, Node, claim_of
 from governor.core.engine.run_forecast import plan_of, token_prices
-from governor.core.events.effects import PersistRuns
+from governor.core.events.effects import PersistRuns, Record
 from governor.core.halt.incident import process_row
 from governor.core.money.charges import UNALLOCATED, Line
-from governor.core.money.expected import plan_row
+from governor.core.money.expected import WindowRow, plan_row, window_row
 from governor.core.money.lines import price_of
+from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.runs.state import Run
 
 # After a crash of the governor, at most this period's spend is reconstructed.
@@ -260,3 +261,10 @@ def persist(node: Node, at: MonoNs, *ended: ManagedRun, durable: bool = False) -
     }
     runs |= {managed.run.run: run_snapshot(node, managed, at) for managed in ended}
     return PersistRuns({**runs, UNALLOCATED: node_snapshot(node)}, charges, records, durable)
+
+
+def keep_window(node: Node, managed: ManagedRun, window: Window, meter: TokenMeter) -> None:
+    """Have a window that has closed persisted with the runs."""
+    run = managed.run
+    row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(managed), meter.wasted_tokens))
+    node.windows_uncommitted.append(Record("window", run.run, None, row))

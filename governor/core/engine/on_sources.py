@@ -9,9 +9,10 @@ from governor.core.base.identity import RUN_NAME
 from governor.core.base.units import MonoNs, format_duration
 from governor.core.engine import budgeting, charging, incidents, launched_command, names
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.metering import close_gap, end_stage, hand_over, meter_tokens
+from governor.core.engine.metering import close_gap, hand_over
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
+from governor.core.engine.spent.tokens import end_stage, meter_tokens
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.machine import FilesLost, GpuSample, HostMemory, MachineEvent, SourceTrouble, SpotNotice
 from governor.core.events.streams import StreamOpened, StreamRead, StreamState, TokensSettled

@@ -23,10 +23,11 @@ from governor.core.engine import (
 )
 from governor.core.engine.alarms import refuse
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.metering import close_gap, end_stage, hand_over, meter_tokens, take_back
+from governor.core.engine.metering import close_gap, hand_over, take_back
 from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, owner_of
 from governor.core.engine.node_journal import persist
 from governor.core.engine.spent.marks import line_ended
+from governor.core.engine.spent.tokens import end_stage, meter_tokens
 from governor.core.events.effects import Alarm, Confirm, Effect, RecallRun, Record
 from governor.core.events.ends import RankFailed
 from governor.core.events.inputs import (

@@ -99,7 +99,7 @@ def _last_believed(run: Run) -> tuple[int, int] | None:
 def _weigh(run: Run, step: Step, told: Told, *, may_fall: bool) -> Believed | None:
     """Weigh a total that is told. The attempt's first shows from which checkpoint it goes on."""
     count = run.trained_count
-    count.turn(step.attempt_step, run.last_trained)
+    _turn(run, step)
     if not count.is_new:
         return run.belief.weigh(told, _last_believed(run), may_fall=may_fall)
     own_steps = _own_steps(run, step)
@@ -127,6 +127,12 @@ def _weigh(run: Run, step: Step, told: Told, *, may_fall: bool) -> Believed | No
     if step.connection is not None and begun >= 0 and (told.tokens is not None or is_far):
         count.begin_at(begun)
     return AS_TOLD if is_apart else run.belief.weigh(told, last, may_fall=may_fall)
+
+
+def _turn(run: Run, step: Step) -> None:
+    """Behind a load the steps say anew how many tokens one has."""
+    if run.trained_count.turn(step.attempt_step, run.last_trained):
+        run.counted_from = None
 
 
 def _own_steps(run: Run, step: Step) -> int:
@@ -253,7 +259,7 @@ def _count_tokens(run: Run, step: Step, tokens: int, *, is_first: bool) -> Belie
     """Count a step that tells no total. None: what it tells is not believed."""
     last = _last_believed(run)
     if step.connection is not None:
-        run.trained_count.turn(step.attempt_step, run.last_trained)
+        _turn(run, step)
         is_new = run.trained_count.is_new
         told = Told(step.step, _told_by_steps(run, step, tokens, is_first=is_first), tokens)
         if is_new and last is not None:

@@ -47,7 +47,7 @@ class TrainedCount:
     # What it has loaded since, as a hello says ahead of steps of before: behind so many steps of the attempt.
     next_origin: tuple[Origin | None, int] | None = None
     begun: int | None = None  # See take_begun().
-    is_heard: bool = field(default=False, compare=False)  # Of this attempt, not before our restart alone.
+    is_told: bool = field(default=False, compare=False)  # Of this attempt, not before our restart alone.
     trained: int = 0  # All that the run has trained, each token once. Known where there are strands.
     strands: list[Strand] = field(default_factory=list)  # The present one last. Empty: all launches are of one.
     # Where the count of this attempt has jumped: the total from which on it did, and the offset before that.
@@ -57,7 +57,7 @@ class TrainedCount:
         """`last`: the last step, and all that the run has trained. None: not known."""
         self.is_new, self.origin, self.loaded_at = True, None, 0
         self.next_origin = self.begun = None
-        self.is_heard = True
+        self.is_told = True
         if self.bends and last is not None:
             self._keep_bends(*last)
         self.bends.clear()
@@ -71,17 +71,19 @@ class TrainedCount:
         """
         if (origin, loaded_at) == (self.origin, self.loaded_at):
             self.next_origin = None
-        elif self.is_new or not self.is_heard:
-            self.origin, self.loaded_at, self.is_heard = origin, loaded_at, True
+        elif self.is_new or not self.is_told:
+            self.origin, self.loaded_at, self.is_told = origin, loaded_at, True
         else:
             self.next_origin = origin, loaded_at
 
-    def turn(self, attempt_step: int | None, last: tuple[int, int] | None) -> None:
-        """A step comes. Behind a load it goes on from what was loaded. `last`: as in begin_attempt."""
+    def turn(self, attempt_step: int | None, last: tuple[int, int] | None) -> bool:
+        """A step comes. Behind a load it goes on from what was loaded: True. `last`: as in begin_attempt."""
         if self.next_origin is not None and (attempt_step is None or attempt_step > self.next_origin[1]):
             origin, loaded_at = self.next_origin
             self.begin_attempt(last)
             self.origin, self.loaded_at = origin, loaded_at
+            return True
+        return False
 
     def _keep_bends(self, step: int, trained: int) -> None:
         """A launch may go on from any checkpoint of the attempt that ends: from before a jump, or from after it."""
@@ -268,7 +270,7 @@ class TrainedCount:
             return cls()
         count = cls(int(row["offset"]), bool(row["is_new"]))
         count.origin = _origin_of(row.get("origin"))  # An older journal has none.
-        count.loaded_at, count.is_heard = int(row.get("loaded_at", 0)), "origin" in row
+        count.loaded_at, count.is_told = int(row.get("loaded_at", 0)), "origin" in row
         count.trained, count.strands = int(row["trained"]), [_strand_of(one) for one in row["strands"]]
         count.bends = [(int(told), int(offset)) for told, offset in row["bends"]]
         return count

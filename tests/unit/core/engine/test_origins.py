@@ -14,7 +14,7 @@ from governor.core.events.effects import Alarm
 from governor.core.runs import intake
 from governor.core.runs.trained_count import TrainedCount
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, tick
-from tests.unit.core.engine.test_trained_count import JUMP, S, trained_of
+from tests.unit.core.engine.test_trained_count import S, trained_of
 from tests.unit.core.runs.test_counting import Trainer
 
 OWN, OTHER = Origin(), Origin("A", 82, 82 * S)
@@ -99,97 +99,6 @@ def test_a_process_that_loads_another_checkpoint_between_two_steps_goes_on_from_
 def test_two_checkpoints_of_the_same_total_are_two_origins() -> None:
     other = Origin("B", 82, 82 * S)
     assert told_launches([(range(1, 21), OWN), (range(83, 93), OTHER), (range(83, 93), other)]) == (40, 40, 0, 0)
-
-
-# --- a process that loads a checkpoint between two steps ------------------------------------------------------------
-
-
-@pytest.mark.parametrize("totals", [False, True])
-@pytest.mark.parametrize("other", [OTHER, Origin("A", 82, None)])
-def test_what_a_process_trained_before_it_loaded_another_runs_checkpoint_is_none_of_that(
-    other: Origin, totals: bool
-) -> None:
-    trainer = Trainer()
-    trainer.launch(origin=OWN)
-    trainer.train(*range(1, 21), totals=totals)
-    trainer.say(other)
-    trainer.train(*range(83, 93), totals=totals)
-    assert (trainer.counted, trainer.paid) == ((20 + 10, 0), 30)
-
-
-def test_a_launch_behind_a_process_that_had_loaded_has_all_of_its_own_steps() -> None:
-    """Its first three frames are lost, and its checkpoint does not say what went before."""
-    trainer = Trainer()
-    trainer.launch(origin=OWN)
-    trainer.train(*range(1, 21))
-    trainer.say(OTHER)
-    trainer.train(*range(83, 93))
-    trainer.launch(origin=Origin("B", 50, None))
-    trainer.train(*range(51, 56), lost=3)
-    assert trainer.counted == (20 + 10 + 5, 0)
-
-
-def test_a_process_whose_count_has_jumped_finds_both_counts_behind_another_runs_checkpoint() -> None:
-    trainer = Trainer()
-    trainer.launch(origin=OWN)
-    trainer.train(*range(1, 10))
-    trainer.train(*range(10, 21), higher=JUMP)
-    trainer.say(OTHER)
-    trainer.train(*range(83, 93))
-    assert trainer.counted == (20 + 10, 0)
-    trainer.say(OWN)
-    trainer.train(*range(18, 23), higher=JUMP)
-    assert trainer.counted == (20 + 10 + 2, 3)
-    trainer.say(OTHER)
-    trainer.say(OWN)
-    trainer.train(7, 8)
-    assert trainer.counted == (8 + 10, 3 + 2)
-
-
-def test_a_launch_from_a_count_of_its_own_that_has_jumped_is_of_that_count() -> None:
-    trainer = Trainer()
-    trainer.launch(origin=OWN)
-    trainer.train(*range(1, 10))
-    trainer.train(*range(10, 21), higher=JUMP)
-    for first, again in ((18, 3), (8, 3 + 15)):
-        trainer.launch(origin=OWN)
-        trainer.train(*range(first, 23), higher=JUMP if first > 9 else 0)
-        assert trainer.counted == (22, again)
-
-
-@pytest.mark.parametrize("totals", [False, True])
-def test_a_launch_from_where_another_runs_training_went_on_elsewhere_has_passed_over_that(totals: bool) -> None:
-    trainer = Trainer()
-    for numbers in (range(83, 93), range(1_001, 1_006), range(1_003, 1_008)):
-        trainer.launch(origin=OTHER)
-        trainer.train(*numbers, totals=totals)
-    assert (trainer.counted, trainer.paid) == ((1_007 - 82, 3), 10 + 5 + 5)
-
-
-@pytest.mark.parametrize("totals", [False, True])
-def test_a_process_that_goes_on_from_where_its_run_was_trained_elsewhere_has_passed_over_that(totals: bool) -> None:
-    trainer = Trainer()
-    trainer.launch(origin=OWN)
-    trainer.train(*range(1, 21), totals=totals)
-    trainer.say(OTHER)
-    trainer.train(*range(83, 93), totals=totals)
-    trainer.say(OWN)
-    trainer.train(*range(2_001, 2_011), totals=totals)
-    assert (trainer.counted, trainer.paid) == ((2_010 + 10, 0), 20 + 10 + 10)
-
-
-def test_of_which_run_it_is_may_be_said_once_more_and_by_the_lead_alone() -> None:
-    trainer = Trainer()
-    trainer.launch()
-    trainer.train(*range(1, 6))
-    trainer.launch(origin=Origin("A", 5_000, 5_000 * S))
-    trainer.train(*range(5_001, 5_008))
-    for _ in range(2):
-        trainer.say(Origin("A", 5_000, 5_000 * S), loaded_at=0)
-        trainer.train(5_008 + trainer.own - 7)
-    play(trainer.node, hello(1, trainer.now, attempt="a2", peer=peer(900), origin=OWN))
-    trainer.train(5_010)
-    assert trainer.counted == (5 + 10, 0)
 
 
 # --- how far is far -------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Protocol, runtime_checkable
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Protocol, runtime_checkable
 
 
 class Saver(Protocol):
@@ -124,6 +124,9 @@ class Watch(Protocol):
     def hello_field(self, name: str, value: Any) -> None:
         """Add or change a hello field before or after start; a change after start resends hello."""
 
+    def hello_fields(self, fields: Mapping[str, Any]) -> None:
+        """As hello_field() for each, in one hello: none goes out with a part of them."""
+
     def step_frame(self, fields: Dict[str, Any]) -> None:
         """Send a `step` frame; `fields` are the wire's, without the head and `dropped`."""
 
@@ -195,6 +198,11 @@ class NoWatch:
 
     def hello_field(self, name: str, value: Any) -> None:
         """Nobody to tell."""
+
+    def hello_fields(self, fields: Mapping[str, Any]) -> None:
+        """One after the other, to whoever overrides that."""
+        for name, value in fields.items():
+            self.hello_field(name, value)
 
     def step_frame(self, fields: Dict[str, Any]) -> None:
         """Nobody to tell."""

@@ -49,5 +49,8 @@ def after(told: Mapping[str, Any], run: str, step: int) -> Origin:
 
 def go_on(progress: Progress, watch: Watch, told: Mapping[str, Any], step: int) -> None:
     """A checkpoint of step `step` was loaded, of which told_in() is known. Call it before the step is told."""
-    progress.origin = after(told, progress.run, step)
-    watch.hello_field("origin", progress.origin)
+    before, progress.origin = progress.origin, after(told, progress.run, step)
+    fields: Dict[str, Any] = {"origin": progress.origin}
+    if progress.origin != before or before is None:  # Two of which nobody knows need not be one.
+        fields["loaded_at"] = progress.attempt_step  # The frames of these steps may come behind this hello.
+    watch.hello_fields(fields)

@@ -121,12 +121,14 @@ class Watcher:
 
     @guarded()
     def hello_field(self, name: str, value: Any) -> None:
-        if name == "last_good":
-            value = self._with_place(value)
+        self.hello_fields({name: self._with_place(value) if name == "last_good" else value})
+
+    @guarded()
+    def hello_fields(self, fields: Mapping[str, Any]) -> None:
         with self._hello_lock:
-            if self._hello.get(name) == value and name in self._hello:
+            if all(name in self._hello and self._hello[name] == value for name, value in fields.items()):
                 return
-            self._hello[name] = value
+            self._hello.update(fields)
         if self._alive and self._governor.connected:
             self._governor.put("hello", self._hello_fields())
 

@@ -82,6 +82,7 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         # Where what this run trains began: {} with nothing, {"run", "step", "tokens_total"} with that checkpoint of
         # another run, whose total may be missing. Absent: nobody knows.
         origin=Field("record"),
+        loaded_at=Field("int"),  # `step.attempt_step` behind which `origin` holds: earlier steps may arrive after it.
         resume_called=Field(
             "bool"
         ),  # Whether the script has called resume() where a directory was known, with or without success.

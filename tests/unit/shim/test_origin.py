@@ -168,12 +168,46 @@ def test_a_ranks_position_says_whose_it_is_and_who_restores_it_knows() -> None:
     other, heard = metered("beta")
     saver = base.PositionSaver(other)
     saver.restore_position(noted)
-    assert heard.fields == [("origin", ALPHA), ("resumed_step", 41)], "no hello has the step and the older origin"
+    told = [("origin", ALPHA), ("loaded_at", 0), ("resumed_step", 41)]
+    assert heard.fields == told, "no hello has the step and the older origin"
     assert saver.position()["origin"] == ALPHA
 
     saver.restore_position({"step": 50, "tokens_total": None})
-    assert heard.fields[2:] == [("origin", None), ("resumed_step", 50)]
+    assert heard.fields[3:] == [("origin", None), ("loaded_at", 0), ("resumed_step", 50)]
     assert "origin" not in saver.position(), "nobody knows"
+
+
+def test_each_hello_says_behind_which_step_of_the_attempt_its_origin_holds(listener: socket.socket) -> None:
+    """A step's frame may wait for the device, and come behind the hello of the load that followed it."""
+    environ, progress = {"COSTGOV_SOCKET": listener.getsockname()}, Progress(threading.get_ident())
+    hello = {"run": "beta", "attempt": "a", "origin": {}}
+    watch = Watcher(hello, progress, Loader(), environ=environ)
+    assert watch._governor.connect(1)
+    watch._alive = True
+    peer, _ = listener.accept()
+    peer.settimeout(60)
+
+    def said() -> tuple[Any, Any]:
+        told = json.loads(peer.recv(wire.FRAME_BYTES_MAX))
+        assert not wire.faults(told, wire.FRAMES)
+        return told.get("origin"), told.get("loaded_at", 0)
+
+    assert said() == ({}, 0)
+    own, another = {"run": "beta", "origin": {}}, {"run": "alpha", "step": 41, "tokens_total": 4100}
+    for attempt_step, told, expected in [
+        (20, another, (ALPHA, 20)), (30, own, ({}, 30)), (50, {}, (None, 50)), (60, {}, (None, 60)),
+    ]:  # fmt: skip
+        progress.attempt_step = attempt_step
+        origin.go_on(progress, watch, told, 41)
+        assert said() == expected, "in one hello"
+    progress.attempt_step = 70
+    origin.go_on(progress, watch, another, 41)
+    progress.attempt_step = 80
+    origin.go_on(progress, watch, another, 41)  # Back in what it trains already.
+    watch.hello_field("resumed_step", 41)
+    assert [said(), said()] == [(ALPHA, 70), (ALPHA, 70)]
+    watch._let_go()
+    peer.close()
 
 
 @pytest.mark.parametrize("has_manifest", [True, False])

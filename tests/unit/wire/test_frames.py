@@ -126,6 +126,13 @@ def test_a_hello_says_whether_the_script_resumes_and_an_older_shim_does_not(
     assert event.resumes == resumes
 
 
+@pytest.mark.parametrize(("said", "loaded_at"), [({}, 0), ({"loaded_at": 20}, 20), ({"loaded_at": -1}, 0)])
+def test_a_hello_says_behind_which_step_its_origin_holds(said: dict[str, Any], loaded_at: int) -> None:
+    event = decoded(hello(**said))
+    assert isinstance(event, Hello)
+    assert event.loaded_at == loaded_at
+
+
 @pytest.mark.parametrize("frame", [step(), beat(), {**head("bye", 0, 1), "seq": 3}])
 def test_before_a_hello_nothing_else_counts(frame: dict[str, Any]) -> None:
     assert decoded(frame, run=None) == [f"{frame['kind']} before any hello"]

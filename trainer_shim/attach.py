@@ -320,6 +320,7 @@ def _start(shim: Shim, call: _Call, known: Optional[Kind]) -> None:
     of_kind = {"origin": None if meter.progress.step else {}, **kind.hello_fields()}
     hello = launch.hello_fields(launched, of_kind, overrides, call.labels, saver.directory, environ, _WAY.number)
     meter.progress.run, meter.progress.origin = hello["run"], hello.get("origin")
+    meter.progress.homes = saver.homes if launch.is_unnamed(environ, hello["run"]) else None
     meter.count.ask(functools.partial(_replicas, ref(kind), meter, launched.rank, overrides.get("data_parallel_size")))
     undo = hooks.Undo()
     undo.add(kind.instrument(meter))

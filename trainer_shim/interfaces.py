@@ -16,6 +16,9 @@ class Saver(Protocol):
     loaded_from: Optional[str]  # Where the script, or resume(), has loaded from.
     cannot_load: Optional[str]  # What resume() says where that is another reason than a missing directory.
 
+    def homes(self) -> List[str]:
+        """Return the directories in which this training's own checkpoints are. Empty: it is not known yet."""
+
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
         """Write this rank's part of checkpoint `tag`. Collective: every rank calls it at the same step.
 

@@ -71,6 +71,11 @@ def place_of(hello: Dict[str, Any], environ: Mapping[str, str]) -> Place:
     return Place(run, attempt_name, rank, world_size, local_rank, local_world_size)
 
 
+def is_unnamed(environ: Mapping[str, str], run: str) -> bool:
+    """Whether no person has named `run`, but `costgov run`: the next launch of the same has another name."""
+    return environ.get("COSTGOV_UNNAMED_RUN") == run
+
+
 def is_required(environ: Mapping[str, str]) -> bool:
     """Read COSTGOV_REQUIRED: whether to refuse to train unwatched. Any other word counts as no, and is reported."""
     text = environ.get("COSTGOV_REQUIRED", "").strip().lower()

@@ -6,8 +6,10 @@ what that run trained began: a run that goes on from its own goes on with that, 
 
 from __future__ import annotations
 
+import os
 from typing import Any, Dict, Mapping, Optional
 
+from .guard import attempt
 from .interfaces import Watch
 from .progress import Progress
 from .saving import checkpoint
@@ -29,15 +31,15 @@ def told_beside(path: str, rank: int) -> Dict[str, Any]:
     return told_in(noted if isinstance(noted, dict) else None, checkpoint.read_manifest(path))
 
 
-def after(told: Mapping[str, Any], run: str, step: int) -> Origin:
+def after(told: Mapping[str, Any], run: str, step: int, is_at_home: bool = False) -> Origin:
     """Return where the training began that goes on as `run` from a checkpoint, of which told_in() is known.
 
-    `step` is where it stands then, if the checkpoint itself does not tell.
+    `step` is where it stands then, if the checkpoint itself does not tell. `is_at_home`: see is_at_home().
     """
     saved_by, step, total = told.get("run"), told.get("step", step), told.get("tokens_total")
     is_begin = step == 0 and not total
-    if saved_by is None or saved_by == run:
-        known: Origin = told.get("origin") if saved_by == run else None
+    if saved_by is None or saved_by == run or is_at_home:
+        known: Origin = told.get("origin") if saved_by is not None else None
         return {} if known is None and is_begin else known
     if is_begin:
         return {}
@@ -47,9 +49,24 @@ def after(told: Mapping[str, Any], run: str, step: int) -> Origin:
     return origin if total is None else {**origin, "tokens_total": total}
 
 
-def go_on(progress: Progress, watch: Watch, told: Mapping[str, Any], step: int) -> None:
-    """A checkpoint of step `step` was loaded, of which told_in() is known. Call it before the step is told."""
-    before, progress.origin = progress.origin, after(told, progress.run, step)
+def is_at_home(progress: Progress, path: Optional[str]) -> bool:
+    """Whether the checkpoint at `path` is our own by its place alone: each launch of a run without a name has another.
+
+    Where nobody knows yet where this training saves, that is where it loads from.
+    """
+    if progress.homes is None or path is None:
+        return False
+    homes, error = attempt(progress.homes)
+    place, real = os.path.realpath(path), [os.path.realpath(home) for home in homes or ()]
+    return error is None and (not real or place in real or os.path.dirname(place) in real)
+
+
+def go_on(progress: Progress, watch: Watch, told: Mapping[str, Any], step: int, path: Optional[str] = None) -> None:
+    """The checkpoint of step `step` at `path` was loaded, of which told_in() is known. Call it before the step is told.
+
+    A `path` of None: it is not known.
+    """
+    before, progress.origin = progress.origin, after(told, progress.run, step, is_at_home(progress, path))
     fields: Dict[str, Any] = {"origin": progress.origin}
     if progress.origin != before or before is None:  # Two of which nobody knows need not be one.
         fields["loaded_at"] = progress.attempt_step  # The frames of these steps may come behind this hello.

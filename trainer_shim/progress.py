@@ -7,7 +7,7 @@ governor judges stillness over many beats.
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, FrozenSet, List, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
 PASSES_MIN = 16
 STEPS_OF_PASSES = 4
@@ -27,6 +27,7 @@ class Progress:
         "fetch_starts",
         "forwards",
         "forwards_longest",
+        "homes",
         "in_step",
         "last_hook",
         "last_hook_ns",
@@ -53,6 +54,8 @@ class Progress:
         self.step = 0  # Absolute optimizer updates completed.
         self.run = ""  # As in hello.
         self.origin: Optional[Dict[str, Any]] = {}  # Where what it trains began: origin.py.
+        # Where a checkpoint is our own whoever has saved it, of a run that nobody named. None: it is named.
+        self.homes: Optional[Callable[[], List[str]]] = None
         self.attempt_step = 0
         self.in_step = False
         self.last_hook = "attach"

@@ -227,7 +227,7 @@ class Watcher:
             self._progress.step = resumed.step
             if resumed.tokens_total is not None:
                 self._save_at_step.note_tokens(resumed.tokens_total)
-            go_on(self._progress, self, told_in(resumed.position, manifest), resumed.step)
+            go_on(self._progress, self, told_in(resumed.position, manifest), resumed.step, resumed.path)
             self.hello_field("resumed_step", resumed.step)
             mono_ns = time.monotonic_ns() - int(resumed.age_s * 1e9)
             self._report_last_good(resumed.step, resumed.path, manifest, resumed.tokens_total, mono_ns)

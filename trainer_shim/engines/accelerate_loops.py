@@ -107,6 +107,9 @@ class AccelerateSaver(base.PositionSaver):
         """Return the folder that Accelerate numbers, where it does."""
         return [] if self._numbered is None else [self._numbered]
 
+    def homes(self) -> List[str]:
+        return [*super().homes(), *self.resume_places()]
+
     def named_checkpoint(self, path: str) -> Optional[Dict[str, Any]]:
         """Return one that the script saved by itself and of which this rank noted its part."""
         rank = int(self._accelerator.process_index)

@@ -77,6 +77,9 @@ class PositionSaver:
             self.directory = os.path.abspath(directory)
             self._meter.watch.hello_field("checkpoint_dir", self.directory)
 
+    def homes(self) -> List[str]:
+        return [] if self.directory is None else [self.directory]
+
     def begin_save(self) -> None:
         """From here to the end of the boundary the time belongs to the checkpoint, fsync and votes included."""
         self._meter.clock.switch(timing.CHECKPOINT)
@@ -119,7 +122,7 @@ class PositionSaver:
     def restore_position(self, position: Dict[str, Any]) -> None:
         load_loader_states(position.get("loaders") or [])
         step = int(position.get("step", self._meter.progress.step))
-        go_on(self._meter, step, position, position.get("tokens_total"))
+        go_on(self._meter, step, position, position.get("tokens_total"), position.get("path"))
 
 
 class Sparing:
@@ -232,15 +235,17 @@ def _held_by(optimizer: Any) -> Iterator[Any]:
                 yield from listed if isinstance(listed, (list, tuple)) else ()
 
 
-def go_on(meter: StepMeter, step: int, saved: Mapping[str, Any], tokens_total: Optional[int]) -> None:
-    """Training goes on from a checkpoint of step `step`. `saved`: what is noted in it, or beside it."""
-    origin.go_on(meter.progress, meter.watch, told_in(saved), step)
+def go_on(
+    meter: StepMeter, step: int, saved: Mapping[str, Any], tokens_total: Optional[int], path: Optional[str]
+) -> None:
+    """Training goes on from the checkpoint of step `step` at `path`. `saved`: what is noted in it, or beside it."""
+    origin.go_on(meter.progress, meter.watch, told_in(saved), step, path)
     meter.resumed(step, tokens_total)
 
 
 def go_on_from(meter: StepMeter, step: int, path: str, rank: int) -> None:
     """As go_on(), from checkpoint directory `path`, which may be none of ours."""
-    go_on(meter, step, origin.told_beside(path, rank), tokens_before(path, rank))
+    go_on(meter, step, origin.told_beside(path, rank), tokens_before(path, rank), path)
 
 
 def tokens_before(path: str, rank: int) -> Optional[int]:

@@ -70,6 +70,9 @@ class TrainerSaver(base.PositionSaver):
             self._output_dir = os.path.abspath(str(trainer.args.output_dir))
         return self._output_dir
 
+    def homes(self) -> List[str]:
+        return [self.resume_directory()]
+
     def path_of(self, step: int) -> str:
         """Return where the Trainer itself saves that step."""
         return os.path.join(self.resume_directory(), "checkpoint-%d" % step)

@@ -216,7 +216,7 @@ class LightningFit:
             self._generators = beside.get("rng")
             return
         if path or loaded:
-            base.go_on(self._meter, self._step, loaded, loaded.get("tokens_total"))
+            base.go_on(self._meter, self._step, loaded, loaded.get("tokens_total"), place or path or None)
         else:  # A second fit(): nothing was loaded, and what went before goes on.
             self._meter.resumed(self._step, None)
         # Rank 0 alone writes the file. Ranks that were seeded alike draw alike: its state is theirs, too.

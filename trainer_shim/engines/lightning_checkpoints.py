@@ -317,6 +317,9 @@ class LightningSaver(base.PositionSaver):
         below = [*self._below_roots("checkpoints"), *self._below_roots("*", "*", "checkpoints")]
         return below + self._dirpaths()
 
+    def homes(self) -> List[str]:
+        return [*super().homes(), *self._below_roots(), *self.resume_places()]
+
     def _dirpaths(self) -> List[str]:
         told = (getattr(one, "dirpath", None) for one in self._trainer.checkpoint_callbacks)
         return [absolute(str(dirpath)) for dirpath in told if dirpath]

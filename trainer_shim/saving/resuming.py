@@ -138,7 +138,7 @@ def _load(saver: Saver, directory: str, manifest: Dict[str, Any], rank: int, wor
             of_whom = told_in(manifest)  # Also of what an earlier version has saved.
             position = {**position, **{name: of_whom[name] for name in ("run", "origin") if name in of_whom}}
             # Each rank has a place of its own: all go on in the data, or none.
-            saver.restore_position(dict(position, loaders=[]) if is_other_world else position)
+            saver.restore_position({**position, "path": path, **({"loaders": []} if is_other_world else {})})
     age_s = max(0.0, time.time() - manifest.get("created_unix_s", time.time()))
     return Resumed(step, manifest.get("tokens_total"), path, position, age_s)
 

@@ -33,6 +33,7 @@ NAME_CHARS_MAX: Final = 40  # The name is part of two socket paths, which hold 1
 PROGRESS_S_MAX: Final = 86_400
 # The id that a scheduler keeps for a job when it requeues it: one budget over all of its launches.
 SCHEDULER_JOBS: Final = (("SLURM_JOB_ID", "slurm"), ("LSB_JOBID", "lsf"), ("PBS_JOBID", "pbs"))
+_BY_PEOPLE: Final = frozenset(("--name", "COSTGOV_RUN"))
 
 
 class Period(click.FloatRange):
@@ -211,7 +212,7 @@ def run(
     """
     if is_own_command(command):
         return ExitCode.NOT_FOUND
-    chosen = _allowed_name(*((name, "--name") if name is not None else _default_name(command)))
+    chosen, is_named = _name_for(name, command)
     settings = settings_from(config, {"observe": True} if observe else {}, run=chosen)
     with without_rich():
         from governor.adapters.command.init_process import leave_place
@@ -221,11 +222,17 @@ def run(
     signals.COPIES.expect(leave_place())  # Before any thread: the console has one.
     with _console(progress, as_json=as_json) as console:
         code = run_command(
-            settings, _policy_paths(policies, ceiling, settings), command, name=chosen,
+            settings, _policy_paths(policies, ceiling, settings), command, name=chosen, is_named=is_named,
             limits=Limits(ceiling, price, max_rate, gate), log_path=log, fault_mark=fault_mark, console=console,
         )  # fmt: skip
         exit_code_stands()
     return code
+
+
+def _name_for(name: str | None, command: Sequence[str]) -> tuple[str, bool]:
+    """Return the run's name, and whether a person has given it."""
+    chosen, given_by = (name, "--name") if name is not None else _default_name(command)
+    return _allowed_name(chosen, given_by), given_by in _BY_PEOPLE
 
 
 def _allowed_name(chosen: str, given_by: str) -> str:

@@ -63,12 +63,13 @@ NAMED_NS: Final = 10 * NS_PER_S
 
 def run_command(
     settings: Settings, policy_paths: Sequence[Path], argv: Sequence[str], *, name: str,
-    limits: Limits = Limits(), log_path: Path | None = None, fault_mark: Path | None = None,
+    is_named: bool = True, limits: Limits = Limits(), log_path: Path | None = None, fault_mark: Path | None = None,
     console: Console | None = None,
 ) -> int:  # fmt: skip
     """Run `argv` under its own governor. Returns the command's exit code, or 86 when it was halted.
 
-    `fault_mark`: the file to which a drill writes the monotonic time of its fault, for the timeline.
+    `is_named`: a person has given the run its name. `fault_mark`: the file to which a drill writes the monotonic time
+    of its fault, for the timeline.
     """
     configure("critical")  # The console prints in words what a service would log.
     signals.wait_for_children()  # Before the first child.
@@ -81,7 +82,7 @@ def run_command(
         return ExitCode.USAGE
     with sink or contextlib.nullcontext(), contextlib.ExitStack() as at_end:
         code = _run_governed(
-            settings, policy_paths, argv, sink, at_end, before, name=name, limits=limits,
+            settings, policy_paths, argv, sink, at_end, before, name=name, is_named=is_named, limits=limits,
             fault_mark=fault_mark, console=console or Console(),
         )  # fmt: skip
     prune(*made_for(name, settings.paths))
@@ -90,7 +91,7 @@ def run_command(
 
 def _run_governed(
     settings: Settings, policy_paths: Sequence[Path], argv: Sequence[str], sink: IO[bytes] | None,
-    at_end: contextlib.ExitStack, before: BeforeChildren, *, name: str,
+    at_end: contextlib.ExitStack, before: BeforeChildren, *, name: str, is_named: bool,
     limits: Limits, fault_mark: Path | None, console: Console,
 ) -> int:  # fmt: skip
     outcome = Outcome(name)
@@ -119,6 +120,7 @@ def _run_governed(
                     command = start_command(
                         argv, str(governor.trainer_socket), name, sink, signals.as_found(), before,
                         settings.paths.state_dir, partial(note_launch, governor, name, argv, say=console.print_line),
+                        is_named=is_named,
                     )  # fmt: skip
                 except CANNOT_RUN as error:
                     return cannot_run(governor, argv[0], error)
@@ -135,15 +137,12 @@ def _run_governed(
                 return _close(governor, command, name, argv, outcome, console)
         console.print_line("costgov: the governor failed, by a fault of its own (above); it resumes from its journal")
     assert command is not None
+    pid = command.process.pid
     if outcome.is_unfinished:
-        console.print_line(
-            f"costgov: the governor cannot go on: ending pid {command.process.pid}, whose halt was decided"
-        )
+        console.print_line(f"costgov: the governor cannot go on: ending pid {pid}, whose halt was decided")
         end_command(command, governor.processes)
     else:
-        console.print_line(
-            f"costgov: the governor cannot go on: pid {command.process.pid} goes on UNWATCHED, nothing ends it"
-        )
+        console.print_line(f"costgov: the governor cannot go on: pid {pid} goes on UNWATCHED, nothing ends it")
         wait_unwatched(command)
         for line in how_to_resume(governor, command, name, argv, is_halted=bool(outcome.stages)):
             console.print_line(line)

@@ -74,6 +74,9 @@ class FileSaver:
     def harmed(self) -> str | None:
         return None
 
+    def homes(self) -> list[str]:
+        return [] if self.directory is None else [self.directory]
+
     def join_ranks(self) -> None:
         pass
 

@@ -65,6 +65,9 @@ def test_a_checkpoint_in_our_directory_resumes_with_the_same_losses(run_ranks, t
     assert resumed["hello"]["resumed_step"] == 3
     first = {"run": "first", "step": 3, "tokens_total": whole["frames"][2]["tokens_total"]}
     assert (whole["hello"]["origin"], resumed["hello"]["origin"]) == ({}, first)
+    unnamed = {"COSTGOV_RUN": "again", "COSTGOV_UNNAMED_RUN": "again"}
+    again = run_ranks("lightning_loop.py", told(tmp_path, resume=str(path), stream=stream), env=unnamed)[0]
+    assert again["hello"]["origin"] == {}, "its own directory"
 
 
 @pytest.mark.parametrize("step", [2, 4], ids=["within an epoch", "at its end"])

@@ -166,6 +166,20 @@ def test_a_trainer_that_goes_on_from_another_runs_checkpoint_says_so(run_ranks, 
     assert other["frames"][0]["tokens_total"] == 2 * TOKENS + TOKENS // 2
 
 
+@pytest.mark.parametrize("place", ["first", "second"])
+def test_a_trainer_whose_run_nobody_named_goes_on_with_its_output_directory_as_its_own(
+    run_ranks, tmp_path: Path, place: str
+) -> None:
+    """Each launch has another name then."""
+    names = ({"COSTGOV_RUN": name, "COSTGOV_UNNAMED_RUN": name} for name in ("run-1", "run-2"))
+    chosen = {"output_dir": str(tmp_path / "first"), "save_at": 4}
+    run_ranks("trainer_loop.py", json.dumps(chosen), env=next(names))
+    told = {"output_dir": str(tmp_path / place), "resume": str(tmp_path / "first" / "checkpoint-4")}
+    again = run_ranks("trainer_loop.py", json.dumps(told), env=next(names))[0]
+    another = {"run": "run-1", "step": 4, "tokens_total": 4 * TOKENS}
+    assert again["hello"]["origin"] == ({} if place == "first" else another)
+
+
 def test_evaluation_is_a_phase_and_what_is_saved_then_has_it(run_ranks, tmp_path: Path) -> None:
     """It draws random numbers: a run that went on from before it would go on otherwise."""
     chosen = {"output_dir": str(tmp_path / "out"), "evaluate": True, "save_at": 3}

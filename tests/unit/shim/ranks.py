@@ -43,6 +43,9 @@ class OneFileSaver:
     def look_at_start(self) -> None:
         raise NotImplementedError
 
+    def homes(self) -> list[str]:
+        return [] if self.directory is None else [self.directory]
+
     def join_ranks(self) -> None:
         raise NotImplementedError
 

@@ -38,14 +38,19 @@ class Loader:
     def __init__(self) -> None:
         self.loaded: list[str] = []
         self.position_restored: Any = None
+        self.path_restored: str | None = None
 
     def load(self, directory: str, tag: str) -> dict[str, Any]:
         self.loaded.append(tag)
         random.random()  # Engines draw numbers while they load: generators come after.
         return {}
 
+    def homes(self) -> list[str]:
+        return [] if self.directory is None else [self.directory]
+
     def restore_position(self, position: dict[str, Any]) -> None:
-        self.position_restored = position
+        self.path_restored = position["path"]
+        self.position_restored = {name: value for name, value in position.items() if name != "path"}
 
     def save(self, directory: str, tag: str, client_state: dict[str, Any]) -> None:
         raise NotImplementedError
@@ -134,6 +139,7 @@ def test_all_ranks_load_the_newest_good_one_and_get_their_own_state_back(tmp_pat
         assert 50 <= result.age_s < 1_000
         assert loaders[rank].loaded == ["cg_9"]
         assert loaders[rank].position_restored == {"rank": rank, "step": 9} == result.position
+        assert loaders[rank].path_restored == result.path
 
 
 @pytest.mark.parametrize("saved_by", [1, 2, 4])

@@ -80,7 +80,8 @@ class Stream:
         self._untold: list[Event] = []
         self._is_late = False  # The present question has been reported to be unanswered.
         self._is_known = False  # The run has been reported.
-        self._has_ended = False  # Its processes have, and the last of what they wrote is about to be read.
+        self._has_ended = False  # Its processes have, and the last of what they wrote is not read yet.
+        self._was_over = False  # They had when the present question was asked: its answer has all that they wrote.
         self._opened_s = time.time()
         self._is_left = False  # A pidfile of this time names nobody any more, and what that one wrote may be unread.
 
@@ -119,9 +120,9 @@ class Stream:
                 self._ask(at)
             return self.take(at)
         dropped = self._distrust_log(at, seen.log_deciders)
+        # A run opens before its lines, and ends behind them.
         events = [*self._told(at), *looked, *dropped]
-        read = [*self._read(at, seen.chunk), *(self.end(at) if self._has_ended else ())]
-        self._has_ended = False
+        read = [*self._read(at, seen.chunk), *self._ended(at)]
         if was_left and self._is_left and not seen.chunk.lines:
             self._is_left = False
             read.append(WriterGone(at, self._entry.run))
@@ -136,6 +137,19 @@ class Stream:
         """Nobody writes it any more: what it has left open of its tokens, by the best reading there is."""
         return [*self._lines.end(at)]
 
+    def _ended(self, at: MonoNs) -> list[Event]:
+        """The end of its processes, once all that they wrote is read: the money of their last step is training's."""
+        return self._end_of_processes(at) if self._has_ended and self._was_over else []
+
+    def _end_of_processes(self, at: MonoNs) -> list[Event]:
+        self._has_ended = False
+        self._new_launch()
+        return [*self.end(at), TrainerExited(at, self._entry.run, None)]
+
+    def _new_launch(self) -> None:
+        self._understanding = Understanding()  # The next launch may write another log.
+        self._lines.new_launch()
+
     def close(self) -> None:
         self._thread.close()
 
@@ -144,7 +158,7 @@ class Stream:
         if is_look:
             self._look_at = MonoNs(at + LOOK_PERIOD_NS)
         if is_look or is_read:
-            self._asked_at = at
+            self._asked_at, self._was_over = at, self._has_ended or self._is_pidfiles_over()
             self._thread.ask(Asked(is_look, is_read))
 
     def _is_pidfiles_over(self) -> bool:
@@ -160,12 +174,13 @@ class Stream:
         run, late = self._entry.run, format_duration(at - self._asked_at)
         path = self._files.busy_with
         self._problem, self._is_foreign = f"{path} does not answer", False
+        ended = self._end_of_processes(at) if self._has_ended else []
         known = self._told(at) or ([] if self._is_known else [self._opened(at, os.geteuid(), ())])
         text = (
             f"{path} has not answered for {late}: run {run} is not watched until it does; look at what is mounted there"
         )
         return [
-            *known, StreamState(at, run, self._problem), SourceTrouble(at, run, "stream_unanswered", text),
+            *known, *ended, StreamState(at, run, self._problem), SourceTrouble(at, run, "stream_unanswered", text),
         ]  # fmt: skip
 
     def _opened(self, at: MonoNs, uid: int, processes: tuple[ProcessId, ...]) -> StreamOpened:
@@ -230,21 +245,21 @@ class Stream:
         if not found and living and not first:
             # The pidfile was removed or emptied. Its process lives and is still the run.
             return trouble
-        ended, settled = list[Event](), list[Event]()
-        if known and not set(named) & set(known):
-            settled = self.end(at) if named and not first else []
-            self._understanding = Understanding()  # The next launch may write another log.
-            self._lines.new_launch()
         self._named = named or living
         rows = found or [row for process in living if (row := self._processes.facts(process.pid)) is not None]
         self._uids = {row.process: row.uid for row in rows}
-        if known and not self._named:
+        if known and not self._named and not first:
             self._has_ended = True
-            ended.append(TrainerExited(at, self._entry.run, None))
-            if not first:
-                return [*trouble, *ended]
+            return trouble
+        ended, settled = list[Event](), list[Event]()
+        if known and not set(named) & set(known):
+            settled = self.end(at) if named and not first else []
+            self._new_launch()
         if first:
+            ended += [TrainerExited(at, self._entry.run, None)] if known and not self._named else []
             ended += self._go_on(at)
+        if self._has_ended:  # Another launch has begun before that was told.
+            settled += self._end_of_processes(at)
         owner = os.geteuid() if seen.log_owner is None else seen.log_owner
         uid = found[0].uid if found else owner
         others = tuple(sorted({facts.uid for facts in found} - {uid}))

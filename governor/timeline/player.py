@@ -212,7 +212,7 @@ class Player:
 
     def bye(self, rank: int) -> None:
         """A rank leaves in order."""
-        intake.apply_bye(self.run.ranks[rank])
+        intake.apply_bye(self.run, self.run.ranks[rank])
         self.rules.observe(Bye(MonoNs(self.now), connection_of(rank), "run", rank, 9))
 
     def saved(self) -> None:

@@ -127,8 +127,10 @@ def apply_log_state(run: Run, problem: str | None, at: MonoNs, *, is_foreign: bo
         log.lost_at = at
 
 
-def apply_bye(rank: Rank) -> None:
+def apply_bye(run: Run, rank: Rank) -> None:
     rank.said_bye = True
+    if is_lead(run, rank):
+        run.trained_count.end_training()
 
 
 def complete(run: Run, rank: Rank) -> None:

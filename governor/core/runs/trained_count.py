@@ -46,7 +46,8 @@ class TrainedCount:
     loaded_at: int = 0  # So many steps of the attempt were before that load.
     # What it has loaded since, as a hello says ahead of steps of before: behind so many steps of the attempt.
     next_origin: tuple[Origin | None, int] | None = None
-    begun: int | None = None  # See take_begun().
+    begun: tuple[int, bool] | None = None  # See take_begun().
+    has_said_bye: bool = False  # Nothing was trained behind the last counted step.
     is_told: bool = field(default=False, compare=False)  # Of this attempt, not before our restart alone.
     trained: int = 0  # All that the run has trained, each token once. Known where there are strands.
     strands: list[Strand] = field(default_factory=list)  # The present one last. Empty: all launches are of one.
@@ -199,17 +200,24 @@ class TrainedCount:
 
     def begin_at(self, told: int) -> None:
         """The attempt goes on from this total."""
-        self.begun = max(0, told - self.offset)
+        self.begun = max(0, told - self.offset), self.has_said_bye
 
-    def take_begun(self) -> int | None:
-        """With which total of what was trained the attempt goes on. Told once, with its first step. None: not known."""
+    def end_training(self) -> None:
+        """The attempt has said that it trains no more."""
+        self.has_said_bye = True
+
+    def take_begun(self) -> tuple[int, bool] | None:
+        """With which total of what was trained the attempt goes on, and whether the one before was heard to its end.
+
+        Told once, with its first step. None: not known.
+        """
         begun, self.begun = self.begun, None
         return begun
 
     def jump(self, told: int, skipped: int) -> None:
         """The count goes on from this total within an attempt, and so much of it was not trained."""
         if self.begun is not None:
-            self.begun = max(0, self.begun - skipped)
+            self.begun = max(0, self.begun[0] - skipped), self.begun[1]
         self.bends.append((told, self.offset))
         del self.bends[:-BENDS_MAX]
         self.offset += skipped
@@ -237,6 +245,7 @@ class TrainedCount:
 
     def note(self, step: int, trained: int) -> None:
         """A step was counted, and so much was trained by it."""
+        self.has_said_bye = False
         if self.strands:
             strand = self.strands[-1]
             self.trained = max(self.trained, trained)
@@ -250,7 +259,7 @@ class TrainedCount:
 
     def row(self) -> dict[str, Any] | None:
         """Plain JSON. None: nothing that it tells was trained elsewhere."""
-        if not self.offset and not self.strands and not self.bends and not self.is_new:
+        if not (self.offset or self.strands or self.bends or self.is_new or self.has_said_bye):
             return None
         strands = [[*astuple(one)[:-1], _origin_row(one.origin)] for one in self.strands]
         return {
@@ -258,6 +267,7 @@ class TrainedCount:
             "is_new": self.is_new,
             "origin": _origin_row(self.origin),
             "loaded_at": self.loaded_at,
+            "has_said_bye": self.has_said_bye,
             "trained": self.trained,
             "strands": strands,
             "bends": [list(bend) for bend in self.bends],
@@ -272,6 +282,7 @@ class TrainedCount:
         count.origin = _origin_of(row.get("origin"))  # An older journal has none.
         count.loaded_at, count.is_told = int(row.get("loaded_at", 0)), "origin" in row
         count.trained, count.strands = int(row["trained"]), [_strand_of(one) for one in row["strands"]]
+        count.has_said_bye = bool(row.get("has_said_bye"))
         count.bends = [(int(told), int(offset)) for told, offset in row["bends"]]
         return count
 

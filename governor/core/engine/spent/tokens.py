@@ -60,12 +60,14 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
 def _go_on(managed: ManagedRun, meter: TokenMeter, step: Step, trained_now: int, *, begins: bool) -> bool:
     """Pass over what was trained elsewhere before the attempt's first step. Whether it is known where that goes on."""
     run = managed.run
-    begun = run.trained_count.take_begun()
-    if begun is None or begins:  # Its metering begins there.
+    found = run.trained_count.take_begun()
+    if found is None or begins:  # Its metering begins there.
         return False
+    begun, has_said_bye = found
     at_most = max(0, (run.tokens_total or 0) - trained_now)
     spent, _ = managed.money.marks.spent(run.attempt_at)
-    passed = meter.go_on(min(begun, at_most), managed.history.split.since_last_step(spent))
+    paid = 0 if has_said_bye else managed.history.split.since_last_step(spent)
+    passed = meter.go_on(min(begun, at_most), paid)
     if passed > trained_now:
         run.belief.pass_over(step.step, passed)
     return True

@@ -256,7 +256,12 @@ def test_a_jump_is_none_of_the_next_attempts_where_nobody_knows_what_was_trained
 def test_with_what_an_attempt_goes_on_is_taken_once() -> None:
     count = TrainedCount()
     count.begin_at(5)
-    assert [count.take_begun() for _ in range(2)] == [5, None]
+    assert [count.take_begun() for _ in range(2)] == [(5, False), None]
+    count.end_training()
+    count.begin_at(5)
+    assert kept(count).has_said_bye
+    count.note(6, 6)
+    assert (count.take_begun(), count.has_said_bye) == ((5, True), False)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ trigger = "budget"
 response = "halt"
 """
 LOOP = str(Path(__file__).with_name("goes_on.py"))
-WAIT_S = "60"
+WAIT_S = "30"  # Long enough for a halt. Without one it ends by itself.
 
 
 class Launches:

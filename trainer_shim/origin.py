@@ -66,8 +66,6 @@ def go_on(progress: Progress, watch: Watch, told: Mapping[str, Any], step: int, 
 
     A `path` of None: it is not known.
     """
-    before, progress.origin = progress.origin, after(told, progress.run, step, is_at_home(progress, path))
-    fields: Dict[str, Any] = {"origin": progress.origin}
-    if progress.origin != before or before is None:  # Two of which nobody knows need not be one.
-        fields["loaded_at"] = progress.attempt_step  # The frames of these steps may come behind this hello.
-    watch.hello_fields(fields)
+    progress.origin = after(told, progress.run, step, is_at_home(progress, path))
+    # The frames of steps of before may come behind this hello.
+    watch.hello_fields({"origin": progress.origin, "loaded_at": progress.attempt_step})

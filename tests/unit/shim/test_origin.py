@@ -205,7 +205,7 @@ def test_each_hello_says_behind_which_step_of_the_attempt_its_origin_holds(liste
     progress.attempt_step = 80
     origin.go_on(progress, watch, another, 41)  # Back in what it trains already.
     watch.hello_field("resumed_step", 41)
-    assert [said(), said()] == [(ALPHA, 70), (ALPHA, 70)]
+    assert [said(), said(), said()] == [(ALPHA, 70), (ALPHA, 80), (ALPHA, 80)]
     watch._let_go()
     peer.close()
 

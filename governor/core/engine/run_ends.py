@@ -13,7 +13,7 @@ from governor.core.base.units import MonoNs
 from governor.core.engine import incidents, launched_command, saved_checkpoint
 from governor.core.engine.alarms import held_alarms
 from governor.core.engine.charging import note_shares
-from governor.core.engine.command.payers import may_leave
+from governor.core.engine.command.payers import may_leave, next_payer
 from governor.core.engine.idle import limit
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import charge_until, count_split, hand_over
@@ -91,6 +91,8 @@ def _end(node: Node, managed: ManagedRun, event: TrainerExited) -> list[Effect]:
         hand_over(node, managed, event.at)
         launched_command.over(node, managed)
     managed.run.move(LifeFact.GONE, event.at)
+    if (heir := next_payer(node, managed)) is not None:
+        hand_over(node, heir, event.at, begins=True)
     count_split(node, managed)
     note_shares(node, event.at)
     finished = limit.on_ended(node, managed, event.at)

@@ -27,6 +27,17 @@ def lends(node: Node, managed: ManagedRun) -> bool:
     return may_lend and payer_for(node, managed, node.holders()) is not None
 
 
+def next_payer(node: Node, ended: ManagedRun) -> ManagedRun | None:
+    """Which log of the command pays for it from now on, where the one that has its account has ended.
+
+    That one stands in for what follows: what has been told of the ended log stays.
+    """
+    if node.account.run != ended.run.run or not ended.follows_command:
+        return None
+    its = [node.runs[name] for name in node.holders() if name != UNALLOCATED]
+    return next((one for one in its if one.follows_command and not one.is_separate), None)
+
+
 def may_leave(node: Node, managed: ManagedRun) -> bool:
     """Whether this log's run may end because its writer is gone, whom nobody saw: another log of the command goes on.
 

@@ -211,7 +211,7 @@ def apply_hello(run: Run, hello: Hello) -> Rank:
     if hello.rank == 0 or not run.resume_argv:
         run.resume_argv = hello.resume_argv
         run.cwd = hello.cwd or run.cwd
-        run.resumes = hello.resumes
+        run.resumes, run.has_loaded = hello.resumes, hello.resumed_step is not None
     known = run.ranks.get(hello.rank)
     if known is not None and known.peer.process == hello.peer.process:
         known.connection = hello.connection

@@ -142,6 +142,7 @@ class Run:
     resume_argv: tuple[str, ...] = ()
     cwd: str | None = None
     resumes: str | None = None  # As in Hello.
+    has_loaded: bool = False  # Its process has loaded a checkpoint.
     tokens_per_step: int | None = None
     total_steps: int | None = None
     ranks: dict[int, Rank] = field(default_factory=dict)

@@ -142,6 +142,18 @@ def test_a_launch_whose_resume_finds_nothing_of_what_was_saved_says_so_once(
     assert alarms(play(node, *steps)).count("begun_anew") == is_told
 
 
+@pytest.mark.parametrize(("resumed_step", "is_told"), [(20, False), (None, True)])
+def test_a_launch_that_has_just_loaded_between_two_steps_has_not_begun_anew(
+    resumed_step: int | None, is_told: bool
+) -> None:
+    node = make_node()
+    play(node, *(hello(rank, when=1, resumes="never") for rank in (0, 1)))
+    play(node, *(one for step in (1, 2) for one in (a_step(step, 0, when=1 + step), tick(1 + step))))
+    loaded = {"resumes": "called", "resumed_step": resumed_step, "last_good": saved(20, 0)}
+    play(node, *(hello(rank, when=4, **loaded) for rank in (0, 1)))
+    assert alarms(play(node, tick(4), a_step(3, 0, when=5, attempt_step=3), tick(5))).count("begun_anew") == is_told
+
+
 def test_what_the_launch_itself_has_saved_before_its_first_step_is_told_is_nothing_to_go_on_from() -> None:
     node = make_node()
     play(node, *(hello(rank, when=1, resumes="called") for rank in (0, 1)))

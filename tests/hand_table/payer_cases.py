@@ -122,6 +122,22 @@ def _read_with_its_buffer(known: int) -> Play:
     return play
 
 
+def _before_the_others_first_line(world: World) -> None:
+    """As above. The other one pays for all before its first line, read at 6.1 s. This one's first six: at 7.2 s."""
+    _open_log(world, "first")
+    _open_log(world)
+    _write(world, 1, 6, "first")
+    until(world, 7)
+    for number in range(1, 7):
+        _write(world, number, number + 1, read=7.2 - (number + 1))
+    until(world, 8)
+    end(world, "first")
+    for number in range(7, 16):
+        _write(world, number, number + 2)
+    until(world, 19)
+    end(world)
+
+
 def _over_restarts(world: World) -> None:
     """As above. The governor is killed and comes back at 5.5 s, while the other log pays, and at 13.5 s."""
     _open_log(world, "first")
@@ -309,6 +325,7 @@ PAYERS = [
     _behind_a_log("behind another log of its command", _behind_another_log),
     _behind_a_log("behind another log of its command, read with its buffer", _read_with_its_buffer(1)),
     _behind_a_log("behind another log of its command, its first line with its buffer", _read_with_its_buffer(0)),
+    _behind_a_log("behind another log of its command, before that one's first line", _before_the_others_first_line),
     _behind_a_log("behind another log of its command, over restarts", _over_restarts),
     Case(
         "behind the command's own run",

@@ -64,6 +64,9 @@ class Mark(NamedTuple):
         spent = UsdMicros(max(0, self.usd_micros + usd_micros))
         return self._replace(usd_micros=spent, unpriced_ns=self.unpriced_ns + unpriced_ns)
 
+    def lent_since(self, since: BootNs) -> Mark:
+        return self if self.since + self.boot_offset_ns < since else self._replace(is_lent=True)
+
     def towards(self, end: Mark) -> Mark:
         """This one at the mean rate until another."""
         took_ns = end.charged_to - self.charged_to
@@ -127,6 +130,11 @@ class Marks:
             self._turn(mark)
         self._marks = deque(mark.with_more(usd_micros, unpriced_ns) for mark in waiting._marks)
         waiting.forget()
+
+    def lend(self, since: BootNs) -> None:
+        """Another run pays for the time since then in this one's place, as is known now."""
+        self._turns = [mark.lent_since(since) for mark in self._turns]
+        self._marks = deque(mark.lent_since(since) for mark in self._marks)
 
     def forget(self) -> None:
         """What it had spent is another's now."""

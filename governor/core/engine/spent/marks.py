@@ -50,6 +50,9 @@ def take_waiting(node: Node, managed: ManagedRun, at: MonoNs, unallocated_usd_mi
     unpriced_ns, spent = managed.history.unpriced_ns, node.ledger.spend(managed.run.run)
     managed.history.pass_unpriced(node.account.take_unpriced())
     managed.money.marks.take(node.account.marks, spent - unallocated_usd_micros, unpriced_ns)
+    for other in node.runs.values():
+        if other.awaits_line:  # It may have trained since, and this one pays for that.
+            other.money.marks.lend(node.account.since)
     note_money(node, managed, at)  # Else its first step had spent none of that, and the second all.
 
 

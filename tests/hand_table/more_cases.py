@@ -13,7 +13,7 @@ from governor.core.events.inputs import Ack, LaunchersSeen, OperatorHalt, PhaseC
 from governor.core.events.machine import PriceRead
 from governor.core.money.charges import Line, LineKind, Unit
 from governor.core.money.lines import Lines, Metered
-from tests.hand_table import cases, count_cases, payer_cases, stage_cases
+from tests.hand_table import cases, count_cases, payer_cases, stage_cases, training_cases
 from tests.hand_table.cases import MILLION, STEADY, STEP, Case, Play, plain_run, windows
 from tests.unit.core.engine.test_launched_command import COMMAND
 from tests.unit.core.engine.test_metering import World
@@ -334,4 +334,4 @@ MORE = [
         },
     ),
 ]
-CASES = [*cases.CASES, *MORE, *count_cases.CASES, *payer_cases.PAYERS, *stage_cases.CASES]
+CASES = [*cases.CASES, *MORE, *count_cases.CASES, *payer_cases.PAYERS, *stage_cases.CASES, *training_cases.CASES]

@@ -57,6 +57,7 @@ def _belief(run: Run) -> dict[str, Any]:
     """By what its next total is believed."""
     count = run.trained_count.row()
     return {
+        **({"trains_again": True} if run.trains_again else {}),
         **({"trained_count": count} if count is not None else {}),
         **({"largest_step": run.belief.largest} if run.belief.largest else {}),
         **({"tokens_beyond": True} if run.belief.is_beyond else {}),

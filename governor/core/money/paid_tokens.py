@@ -30,10 +30,13 @@ class Bought:
         """So much was spent that buys none of the tokens that come."""
         self.paid_before = usd_micros
 
-    def begin_metering(self, window_tokens: int, tokens_total: int, paid_from: BootNs) -> TokenMeter:
+    def begin_metering(
+        self, window_tokens: int, tokens_total: int, paid_from: BootNs, attempt: str, directory: str | None
+    ) -> TokenMeter:
         """The first tokens come. The first window has all that was spent before its first step, and was not before."""
         self.meter = TokenMeter(window_tokens=window_tokens)
         self.meter.begin(tokens_total, self.paid_before, paid_from)
+        self.meter.begin_attempt(attempt, directory, trains_again=False, is_anew=False)
         return self.meter
 
     def progress_of(self, tokens_at: int | None) -> int | None:

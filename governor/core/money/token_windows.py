@@ -7,12 +7,13 @@ that a run trains again after it went back are waste: they are paid for but are 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any, Final
 
 from governor.core.base.units import COUNT_MAX, MTOK, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros
 from governor.core.money.token_price import per_mtok
+from governor.core.money.trainings import Trainings
 
 # What was trained unheard may have been so much cheaper than the steps before: batches and lengths vary.
 CHEAPER_MAX: Final = 2
@@ -91,6 +92,7 @@ class TokenMeter:
     wasted_tokens: int = 0
     # Of the trainings before this one in its process: its own totals begin at nothing.
     earlier_tokens: int = 0
+    trainings: Trainings = field(default_factory=Trainings)
     # The total when metering began: earlier tokens have no cost here.
     began_tokens: int = 0
     from_tokens: int = 0  # Where the open window began.
@@ -278,9 +280,16 @@ class TokenMeter:
         else:
             self.lent_tokens += grown
 
-    def begin_training(self) -> None:
-        """Another training begins, whose totals go on from all progress so far: it repeats nothing."""
-        self.earlier_tokens = self.last_total = self.progress_tokens
+    def begin_attempt(self, attempt: str, directory: str | None, *, trains_again: bool, is_anew: bool) -> None:
+        """An attempt's first step comes: see Trainings. Its totals go on from the trainings before its own."""
+        if attempt == self.trainings.attempt:
+            return
+        self.earlier_tokens = self.trainings.begin(
+            attempt, directory, self.earlier_tokens, self.progress_tokens,
+            is_launch=not trains_again, is_anew=is_anew,
+        )  # fmt: skip
+        if trains_again and is_anew:
+            self.last_total = self.earlier_tokens
 
     def begin_earlier(self, tokens: int) -> None:
         """Count tokens before the first step's end: it had them itself. Of the first window only, with its start."""
@@ -332,6 +341,8 @@ class TokenMeter:
             "step_usd_micros": snapshot["from_usd_micros"],
             **snapshot,
         }  # fmt: skip
-        whole = {name: int(known[name]) for name in asdict(cls()) if name != "metered_to"}
-        metered_to = snapshot["metered_to"]
-        return cls(**whole, metered_to=int(metered_to) if same_boot and metered_to is not None else None)
+        apart = ("metered_to", "trainings")
+        whole = {name: int(known[name]) for name in asdict(cls()) if name not in apart}
+        metered_to, trainings = snapshot["metered_to"], Trainings.of(snapshot.get("trainings"))
+        metered_to = int(metered_to) if same_boot and metered_to is not None else None
+        return cls(**whole, metered_to=metered_to, trainings=trainings)

@@ -42,7 +42,7 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs, *, trains_again: bool = Fa
     """
     run.attempt = attempt
     run.attempt_at = at
-    run.trains_again = trains_again
+    run.trains_again, run.saves_in = trains_again, None
     if trains_again:
         run.take_last_good(None, None)
     _forget_ranks(run)
@@ -154,6 +154,7 @@ def restored(snapshot: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Run
     """
     run = Run(run=str(snapshot["run"]), uid=int(snapshot["uid"]), first_seen_at=at)
     run.attempt, run.attempt_at = str(snapshot["attempt"]), at
+    run.trains_again = bool(snapshot.get("trains_again"))  # An older journal has none.
     run.stage, run.labels = snapshot["stage"], dict(snapshot["labels"])
     furthest = None
     if snapshot.get("furthest") is not None:
@@ -205,6 +206,7 @@ def apply_hello(run: Run, hello: Hello) -> Rank:
     run.world_size = hello.world_size
     run.framework = hello.framework or run.framework
     run.checkpoint_dir = hello.checkpoint_dir or run.checkpoint_dir
+    run.saves_in = hello.checkpoint_dir or run.saves_in
     run.tokens_per_step = hello.tokens_per_step or run.tokens_per_step
     run.total_steps = hello.total_steps or run.total_steps
     run.data_parallel_size = hello.data_parallel_size or run.data_parallel_size

@@ -139,6 +139,7 @@ class Run:
     world_size: int = 1
     framework: str | None = None
     checkpoint_dir: str | None = None
+    saves_in: str | None = None  # The same, as this attempt itself has told it.
     resume_argv: tuple[str, ...] = ()
     cwd: str | None = None
     resumes: str | None = None  # As in Hello.

@@ -21,17 +21,17 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
         # A process that attaches anew counts its attempt's steps from one again. Its absolute step goes on.
         if began == run.attempt_at and step.attempt_step <= counted and step.step <= newest:
             return  # Reported twice or late: counted already.
-        is_anew = run.trains_again and began != run.attempt_at and step.attempt_step == step.step
-        if is_anew and managed.history.meter:
-            managed.history.meter.begin_training()  # One that has loaded a checkpoint goes on from its totals.
+        if began != run.attempt_at and (known := managed.history.meter) is not None:
+            is_anew = step.attempt_step == step.step
+            known.begin_attempt(run.attempt, run.saves_in, trains_again=run.trains_again, is_anew=is_anew)
         managed.money.note_metered(run.attempt_at, step.attempt_step, step.step)
     meter, first_line = managed.history.meter, managed.money.first_line
     begins = meter is None
     if meter is None:
         # The first window has all spend before the first step, but no tokens that were trained before we saw the run.
         trained = max(0, run.tokens_total - trained_now)
-        size = managed.policy.budget.window_tokens
-        meter = managed.history.begin_metering(size, trained, managed.history.paid_from)
+        size, since = managed.policy.budget.window_tokens, managed.history.paid_from
+        meter = managed.history.begin_metering(size, trained, since, run.attempt, run.saves_in)
         if step.connection is None and step.tokens is None:
             managed.money.note_first_line((step.step, run.tokens_total))
         # Persisted with the next tick. Otherwise a restarted governor would begin further on, with all of the spend.

@@ -294,7 +294,8 @@ def test_what_another_training_of_the_process_passes_over_is_by_its_own_totals()
     meter = TokenMeter(window_tokens=MTOK)
     for total in (90, 100):
         meter.add(total, 100, UsdMicros(total), BootNs(total), first_step_at=MonoNs(1))
-    meter.begin_training()
+    meter.begin_attempt("a1", None, trains_again=False, is_anew=True)
+    meter.begin_attempt("a1+1", None, trains_again=True, is_anew=True)
     assert meter.go_on(500, 0) == 500
     meter.add(510, 10, UsdMicros(110), BootNs(110), first_step_at=MonoNs(2), has_gone_on=True)
     assert (meter.progress_tokens, meter.trained_tokens, meter.wasted_tokens) == (610, 110, 0)

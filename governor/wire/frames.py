@@ -371,6 +371,7 @@ def _bye(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> Bye:
         seq=frame["seq"],
         reason=_shown(frame.get("reason")),
         completed=frame.get("completed") is True,
+        step=_count(frame.get("step")),
     )
 
 

@@ -34,6 +34,8 @@ PROGRESS_S_MAX: Final = 86_400
 # The id that a scheduler keeps for a job when it requeues it: one budget over all of its launches.
 SCHEDULER_JOBS: Final = (("SLURM_JOB_ID", "slurm"), ("LSB_JOBID", "lsf"), ("PBS_JOBID", "pbs"))
 _BY_PEOPLE: Final = frozenset(("--name", "COSTGOV_RUN"))
+# As _default_name() makes them up. The command that a halt prints hands such a name on.
+_MADE_UP: Final = re.compile(r".+-[0-9]{4}-[0-9]{6}-[0-9]+|(slurm|lsf|pbs)-.+")
 
 
 class Period(click.FloatRange):
@@ -232,7 +234,7 @@ def run(
 def _name_for(name: str | None, command: Sequence[str]) -> tuple[str, bool]:
     """Return the run's name, and whether a person has given it."""
     chosen, given_by = (name, "--name") if name is not None else _default_name(command)
-    return _allowed_name(chosen, given_by), given_by in _BY_PEOPLE
+    return _allowed_name(chosen, given_by), given_by in _BY_PEOPLE and _MADE_UP.fullmatch(chosen) is None
 
 
 def _allowed_name(chosen: str, given_by: str) -> str:

@@ -331,7 +331,7 @@ def on_bye(node: Node, event: Bye) -> list[Effect]:
     kept: list[Effect] = []
     if found is not None:
         managed, rank = found
-        intake.apply_bye(managed.run, rank)
+        intake.apply_bye(managed.run, rank, event.step)
         managed.rules.observe(event)
         if event.completed and not rank.completed:
             intake.complete(managed.run, rank)

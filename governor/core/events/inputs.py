@@ -174,6 +174,7 @@ class Bye:
     seq: int
     reason: str | None = None
     completed: bool = False
+    step: int | None = None  # Its last one.
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,8 +265,10 @@ class TokenMeter:
             return 0
         self.last_total = min(tokens_total, self.progress_tokens)
         ahead = tokens_total - self.last_total
-        bought = CHEAPER_MAX * paid_usd_micros * self.pace_tokens
-        if self.pace_usd_micros <= 0 or ahead * self.pace_usd_micros <= bought:
+        tokens, usd_micros = self.pace_tokens, self.pace_usd_micros
+        if usd_micros <= 0:  # Of one step, or of an older journal: as all of it has cost.
+            tokens, usd_micros = self.trained_tokens, self.step_usd_micros
+        if usd_micros <= 0 or ahead * usd_micros <= CHEAPER_MAX * paid_usd_micros * tokens:
             return 0
         self._pass(tokens_total)
         self.last_total = tokens_total

@@ -73,8 +73,8 @@ class SpendSplit:
     # Another launch has begun, and nobody saw the attempt end: the open money is no more of that, unless it steps on.
     is_left: bool = False
     left_at: MonoNs | None = field(default=None, compare=False)  # Until the next count. Not kept.
-    # What was spent after the last step of an attempt that has ended. None: none has, or it has stepped on.
-    after_usd_micros: int | None = None
+    # What the run had spent when its last attempt ended. None: none has, or it has stepped on.
+    ended_usd_micros: int | None = None
     # What the run had spent by the end of the open money: a step may be told after that was counted. Not kept.
     open_to: int = field(default=0, compare=False)
 
@@ -108,7 +108,7 @@ class SpendSplit:
             after = self._after(spent)
             self._close_open(SpentOn.START_UP, but=after)
             self.first_step_at = self.step_at = seen.first_step_at
-            self.after_usd_micros = None
+            self.ended_usd_micros = None
             if seen.step_at is None or seen.step_at <= seen.first_step_at:
                 self._take_tokens(seen)
         if seen.step_at is not None and (self.step_at is None or seen.step_at > self.step_at):
@@ -211,7 +211,7 @@ class SpendSplit:
     def _train(self, seen: Seen, after_usd_micros: int) -> None:
         """Steps have ended: the open money was theirs but for what came after, and a share of it trained again."""
         self.open_usd_micros -= after_usd_micros
-        self.is_left, self.after_usd_micros = False, None
+        self.is_left, self.ended_usd_micros = False, None
         trained = seen.trained_tokens - self.trained_tokens
         repeated = min(seen.repeated_tokens - self.repeated_tokens, trained)
         self._take_tokens(seen)
@@ -231,15 +231,9 @@ class SpendSplit:
         self.first_step_at = self.step_at = None
         self.is_left = False
 
-    def since_last_step(self, spent_usd_micros: int) -> int:
-        """What was spent from the latest step until its attempt ended, or until this, which the run had spent then."""
-        if self.after_usd_micros is not None:
-            return self.after_usd_micros
-        return self.open_usd_micros + max(0, spent_usd_micros - self.counted_usd_micros)
-
     def _close_attempt(self) -> None:
-        if self.first_step_at is not None and not self.is_left:
-            self.after_usd_micros = (self.after_usd_micros or 0) + self.open_usd_micros
+        if self.first_step_at is not None and not self.is_left and self.ended_usd_micros is None:
+            self.ended_usd_micros = self.counted_usd_micros
         untold = min(self.unstored_usd_micros, self.open_usd_micros)
         self._put(SpentOn.UNTOLD, untold)
         self.open_usd_micros -= untold
@@ -276,7 +270,7 @@ class SpendSplit:
             **({"unstored_usd_micros": self.unstored_usd_micros} if self.unstored_usd_micros else {}),
             **({"unpriced_ns": dict(self.unpriced_ns)} if self.unpriced_ns else {}),
             **({"is_left": True} if self.is_left else {}),
-            **({"after_usd_micros": self.after_usd_micros} if self.after_usd_micros is not None else {}),
+            **({"ended_usd_micros": self.ended_usd_micros} if self.ended_usd_micros is not None else {}),
         }
 
     @classmethod
@@ -300,7 +294,7 @@ class SpendSplit:
             unpriced_ns={str(stage): int(ns) for stage, ns in snapshot.get("unpriced_ns", {}).items()},
             has_begun=True,
             is_left=bool(snapshot.get("is_left")),
-            after_usd_micros=int(after) if (after := snapshot.get("after_usd_micros")) is not None else None,
+            ended_usd_micros=int(ended) if (ended := snapshot.get("ended_usd_micros")) is not None else None,
         )
 
 

@@ -124,7 +124,9 @@ def _weigh(run: Run, step: Step, told: Told, *, may_fall: bool) -> Believed | No
         if is_known and origin is not None and origin.tokens_total is not None:
             from_step, from_told = origin.step, origin.tokens_total
         _go_on_apart(run, from_step, from_told, is_anew=is_anew)
-    if step.connection is not None and begun >= 0 and (told.tokens is not None or is_far):
+    # Of tokens that are not told the largest step is no measure of what was trained again.
+    knows = told.tokens is not None or is_far or begun - count.offset > (run.tokens_total or 0)
+    if step.connection is not None and begun >= 0 and knows:
         count.begin_at(begun)
     return AS_TOLD if is_apart else run.belief.weigh(told, last, may_fall=may_fall)
 

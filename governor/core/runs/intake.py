@@ -127,9 +127,10 @@ def apply_log_state(run: Run, problem: str | None, at: MonoNs, *, is_foreign: bo
         log.lost_at = at
 
 
-def apply_bye(run: Run, rank: Rank) -> None:
+def apply_bye(run: Run, rank: Rank, step: int | None = None) -> None:
+    """`step`: its last one. Steps before it may have gone unheard."""
     rank.said_bye = True
-    if is_lead(run, rank):
+    if is_lead(run, rank) and step is not None and step == run.counted_step:
         run.trained_count.end_training()
 
 

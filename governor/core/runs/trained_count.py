@@ -67,14 +67,13 @@ class TrainedCount:
     def hear(self, origin: Origin | None, loaded_at: int) -> None:
         """Note of which origin the attempt says that it is, behind so many of its steps.
 
-        Another origin, or a later step, than before: it has loaded a checkpoint. What our last start found in the
-        journal may not have it.
+        A later step than before: it has loaded a checkpoint. What our last start found in the journal may not have it.
         """
-        if (origin, loaded_at) == (self.origin, self.loaded_at):
-            self.next_origin = None
-        elif self.is_new or not self.is_told:
+        if self.is_new or not self.is_told:
             self.origin, self.loaded_at, self.is_told = origin, loaded_at, True
-        else:
+            return
+        last = self.next_origin[1] if self.next_origin is not None else self.loaded_at
+        if loaded_at > last or (self.next_origin is not None and loaded_at == last):
             self.next_origin = origin, loaded_at
 
     def turn(self, attempt_step: int | None, last: tuple[int, int] | None) -> bool:
@@ -259,7 +258,8 @@ class TrainedCount:
 
     def row(self) -> dict[str, Any] | None:
         """Plain JSON. None: nothing that it tells was trained elsewhere."""
-        if not (self.offset or self.strands or self.bends or self.is_new or self.has_said_bye):
+        is_plain = not (self.offset or self.strands or self.bends or self.is_new or self.has_said_bye)
+        if is_plain and self.origin is None and self.next_origin is None:
             return None
         strands = [[*astuple(one)[:-1], _origin_row(one.origin)] for one in self.strands]
         return {
@@ -267,6 +267,7 @@ class TrainedCount:
             "is_new": self.is_new,
             "origin": _origin_row(self.origin),
             "loaded_at": self.loaded_at,
+            "next_origin": [_origin_row(self.next_origin[0]), self.next_origin[1]] if self.next_origin else None,
             "has_said_bye": self.has_said_bye,
             "trained": self.trained,
             "strands": strands,
@@ -281,6 +282,9 @@ class TrainedCount:
         count = cls(int(row["offset"]), bool(row["is_new"]))
         count.origin = _origin_of(row.get("origin"))  # An older journal has none.
         count.loaded_at, count.is_told = int(row.get("loaded_at", 0)), "origin" in row
+        if row.get("next_origin") is not None:
+            origin, loaded_at = row["next_origin"]
+            count.next_origin = _origin_of(origin), int(loaded_at)
         count.trained, count.strands = int(row["trained"]), [_strand_of(one) for one in row["strands"]]
         count.has_said_bye = bool(row.get("has_said_bye"))
         count.bends = [(int(told), int(offset)) for told, offset in row["bends"]]

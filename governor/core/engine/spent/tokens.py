@@ -65,8 +65,10 @@ def _go_on(managed: ManagedRun, meter: TokenMeter, step: Step, trained_now: int,
         return False
     begun, has_said_bye = found
     at_most = max(0, (run.tokens_total or 0) - trained_now)
-    spent, _ = managed.money.marks.spent(run.attempt_at)
-    paid = 0 if has_said_bye else managed.history.split.since_last_step(spent)
+    spent = managed.history.split.ended_usd_micros
+    if spent is None:  # Nobody saw it end: until this one began.
+        spent, _ = managed.money.marks.spent(run.attempt_at)
+    paid = 0 if has_said_bye else max(0, spent - meter.step_usd_micros)
     passed = meter.go_on(min(begun, at_most), paid)
     if passed > trained_now:
         run.belief.pass_over(step.step, passed)

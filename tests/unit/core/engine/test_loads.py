@@ -164,3 +164,49 @@ def test_what_was_trained_elsewhere_on_from_an_origin_that_is_new_here_is_in_no_
     trainer.launch(origin=OTHER)
     trainer.train(*range(2_601, 2_611), totals=totals)
     assert (trainer.counted, trainer.paid) == ((20 + 2_610 - 82, 0), 30)
+
+
+def restarted(trainer: Trainer) -> None:
+    managed = trainer.node.runs["llama"]
+    row = json.loads(json.dumps(run_snapshot(trainer.node, managed, at(trainer.now))))
+    managed.run = intake.restored(row, at(trainer.now), same_boot=True)
+
+
+@pytest.mark.parametrize("hello_first", [True, False])
+@pytest.mark.parametrize("first", [83, 5_001])
+def test_a_restart_beside_a_load_forgets_no_load(first: int, hello_first: bool) -> None:
+    trainer = Trainer()
+    trainer.launch(origin=OWN)
+    trainer.train(*range(1, 21))
+    other = Origin("A", first - 1, (first - 1) * S)
+    if hello_first:
+        trainer.say(other)
+    restarted(trainer)
+    trainer.say(other)
+    trainer.train(*range(first, first + 10))
+    assert (trainer.counted, trainer.paid) == ((30, 0), 30)
+    restarted(trainer)
+    trainer.say(other, loaded_at=20)
+    trainer.train(*range(first + 10, first + 15))
+    assert (trainer.counted, trainer.paid) == ((35, 0), 35)
+
+
+def test_behind_one_heard_step_what_was_trained_elsewhere_is_in_no_price() -> None:
+    trainer = Trainer()
+    trainer.launch(origin=OWN)
+    trainer.train(1)
+    trainer.launch(origin=OWN)
+    trainer.train(*range(2_601, 2_611))
+    assert (trainer.counted, trainer.paid) == ((2_610, 0), 11)
+
+
+def test_a_hello_of_before_that_comes_late_undoes_no_load() -> None:
+    trainer = Trainer()
+    trainer.launch(origin=OWN)
+    trainer.train(*range(1, 21))
+    trainer.say(OTHER)
+    trainer.say(OWN, loaded_at=0)
+    trainer.train(*range(83, 93))
+    trainer.say(OWN, loaded_at=0)
+    trainer.train(*range(93, 96))
+    assert (trainer.counted, trainer.paid) == ((33, 0), 33)

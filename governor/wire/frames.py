@@ -263,6 +263,7 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
         capabilities=frozenset(frame.get("capabilities") or ()),
         shim_version=_shown(frame.get("shim_version")),
         started_at=None if started is None else MonoNs(min(started, at)),
+        sent=MonoNs(frame["mono_ns"]),
         resumed_step=_count(frame.get("resumed_step")),
         resumes=_resumes(frame),
         origin=Origin.said(frame.get("origin")),

@@ -57,6 +57,7 @@ class Hello:
     capabilities: frozenset[str] = frozenset()
     shim_version: str | None = None
     started_at: MonoNs | None = None  # attach() in the trainer.
+    sent: MonoNs | None = None  # By the rank's clock.
     resumed_step: int | None = None
     resumes: str | None = None  # "called": resume(); "loaded": a checkpoint, by other means; "never": neither yet.
     origin: Origin | None = None  # None: nobody knows.

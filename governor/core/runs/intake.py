@@ -240,6 +240,8 @@ def apply_hello(run: Run, hello: Hello) -> Rank:
         )
         run.ranks[hello.rank] = rank
     rank.data_parallel_rank, rank.beside = hello.data_parallel_rank, hello.beside
+    if hello.sent is not None:  # Its frames may have waited for us longer.
+        rank.clock_behind_ns = min(rank.clock_behind_ns, hello.at - hello.sent)
     if is_lead(run, rank):  # Each of them says it, one a little later than another.
         run.trained_count.hear(hello.origin, hello.loaded_at)
     named = hello.last_good
@@ -344,7 +346,10 @@ def apply_step(run: Run, rank: Rank | None, step: Step, ended: MonoNs | None = N
     is_first = run.first_step_at is None
     if leads:
         _apply_lead_step(run, step, paused)
-        own = of_frame(rank, step, run.attempt_at) if rank is not None else ended if ended is not None else step.at
+        own = ended if ended is not None else step.at
+        if rank is not None:  # Behind a restart of ours, our start is no begin of its attempt.
+            first = run.first_step_ended_at
+            own = of_frame(rank, step, run.attempt_at if first is None else min(first, run.attempt_at))
         # Another rank may lead now, whose step ended a little sooner.
         run.step_ended_at = own if run.step_ended_at is None else max(own, run.step_ended_at)
         if run.first_step_ended_at is None:

@@ -23,7 +23,7 @@ from governor.core.money.waste import SpentOn
 from governor.core.runs.own_time import AGE_MAX_NS, CLOCK_BEHIND_MAX_NS, of_frame
 from tests.sweeps import share_of
 from tests.unit.core.engine.test_metering import World
-from tests.unit.core.engine.test_step import a_step, hello, make_node
+from tests.unit.core.engine.test_step import a_step, hello, make_node, peer
 
 HOURLY = UsdMicros(3_600_000_000)
 WINDOW = 100_000
@@ -266,3 +266,33 @@ def test_a_step_that_ended_before_its_attempt_began_ended_with_that_begin() -> N
     assert of_frame(rank, step, MonoNs(2 * SECOND)) == 2 * SECOND
     assert of_frame(rank, step, MonoNs(1 * SECOND)) == 1 * SECOND
     assert of_frame(rank, step, MonoNs(4 * SECOND)) == 3 * SECOND, "nor after it was read"
+
+
+@pytest.mark.parametrize(("waited_s", "ended_s"), [(0, 1), (4, 1), (6, 20), (-1, 20), (None, 20)])
+def test_a_hello_shows_the_clock_of_a_rank_whose_frames_have_waited_for_a_governor(
+    waited_s: int | None, ended_s: int
+) -> None:
+    """The step ended 19 s before any governor read it. A hello of long ago says nothing, nor does one of later."""
+    world = a_world()
+    sent = None if waited_s is None else MonoNs((20 - waited_s) * SECOND)
+    world.play(replace(hello(0), at=MonoNs(20 * SECOND), world_size=1, attempt="a2", peer=peer(300), sent=sent))
+    rank = world.node.runs["llama"].run.ranks[0]
+    assert of_frame(rank, frame(1, 1 * SECOND, 20 * SECOND), MonoNs(0)) == ended_s * SECOND
+
+
+def test_a_step_of_before_our_restart_has_its_own_time() -> None:
+    """Its frame has waited for the next governor. That one's start is no begin of the attempt."""
+    world = a_world()
+    again = {"world_size": 1, "attempt": "a2", "peer": peer(300)}
+    world.hear(sent=MonoNs(world.mono), **again)
+    for number in range(1, 15):
+        world.pass_time("run", SECOND)
+        world.tick()
+        world.play(frame(number, world.mono, world.mono))
+    ended = world.mono + SECOND // 2
+    world.pass_time("run", 30 * SECOND)
+    world.restart()
+    world.tick()
+    world.hear(sent=MonoNs(world.mono), **again)
+    world.play(frame(15, ended, world.mono))
+    assert world.node.runs["llama"].run.step_ended_at == ended

@@ -82,7 +82,7 @@ def test_a_price_on_the_command_line(costgov: Costgov, tmp_path: Path, price: st
 
 CONFIGS = {
     "price_usd_per_hour = 0": "node.price_usd_per_hour: must be greater than 0",
-    "price_usd_per_hour = -3": "node.price_usd_per_hour: must be greater than 0",
+    "price_usd_per_hour = -3": "node.price_usd_per_hour: -3 is not an amount in dollars; write it without a sign",
     "price_usd_per_hour = nan": "node.price_usd_per_hour: must be a finite number",
     "price_usd_per_hour = 1e9": "node.price_usd_per_hour: must be less than 1000000",
     'price_usd_per_hour = "much"': 'node.price_usd_per_hour: "much" is not an amount in dollars',

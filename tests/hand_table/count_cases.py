@@ -204,22 +204,6 @@ CASES = [
         ms=18_000,
         lands=18_000 + 288_000,  # A step a second is left. No start comes again.
     ),
-    Case(
-        "a launch far ahead, and one that goes back",
-        _far_ahead_and_back,
-        18_000 + 14_000,
-        22 * STEP,
-        windows(
-            *(3_000, 2_000, 5_000, 2_000, 2_000, 2_000, 5_000, 2_000, 2_000, 2_000, 2_000),
-            ms=(3_000, 2_000, 7_000, 2_000, 2_000, 2_000, 7_000, 2_000, 2_000, 2_000, 2_000),
-        ),
-        100_000,
-        STEADY,
-        0,
-        {"start_up": 6_000, "after_last_step": 4_000 + 3_000},
-        ms=32_000,
-        lands=32_000 + 278_000,
-    ),
     *(
         Case(
             name,
@@ -238,6 +222,7 @@ CASES = [
             lands=32_000 + 278_000,
         )
         for name, play in [
+            ("a launch far ahead, and one that goes back", _far_ahead_and_back),
             ("a launch far ahead, and one that goes back, with a governor each", _far_ahead_unheard),
             ("a launch from another run's checkpoint, and one that goes back, with a governor each", _another_runs),
         ]

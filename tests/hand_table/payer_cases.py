@@ -180,7 +180,7 @@ def _sandbox_steps(world: World, numbers: range, ends: int) -> None:
         steps(world, range(number, number + 1), ends + place, number, connection=of_sandbox(1).connection)
 
 
-def _behind_the_commands_own(world: World) -> None:
+def _own_pays_first(world: World) -> None:
     """A sandbox speaks at 1 s. From 8 to 12 s the command's own run does, and pays for all since the beginning."""
     until(world, 1)
     world.play(replace(of_sandbox(1), run="llama"))
@@ -190,6 +190,11 @@ def _behind_the_commands_own(world: World) -> None:
     _sandbox_steps(world, range(7, 10), 9)
     until(world, 12)
     _own_ends(world, 60)
+
+
+def _behind_the_commands_own(world: World) -> None:
+    """The sandbox goes on alone, to its step 18."""
+    _own_pays_first(world)
     _sandbox_steps(world, range(10, 19), 13)
     until(world, 23)
     end(world)
@@ -197,14 +202,7 @@ def _behind_the_commands_own(world: World) -> None:
 
 def _paid_by_its_own_between(world: World) -> None:
     """As above until 17 s; from then to 20 s the command's own run is back, and steps 15 to 17 are trained for it."""
-    until(world, 1)
-    world.play(replace(of_sandbox(1), run="llama"))
-    _sandbox_steps(world, range(1, 7), 2)
-    until(world, 8)
-    _own_run(world, "a1", 60)
-    _sandbox_steps(world, range(7, 10), 9)
-    until(world, 12)
-    _own_ends(world, 60)
+    _own_pays_first(world)
     _sandbox_steps(world, range(10, 15), 13)
     _own_run(world, "a2", 61)
     _sandbox_steps(world, range(15, 18), 18)
@@ -216,14 +214,7 @@ def _paid_by_its_own_between(world: World) -> None:
 
 def _paid_by_its_own_to_the_end(world: World) -> None:
     """As above until 17 s, with a restart of the governor at 15.5 s; its own run is back from 17 s to the end."""
-    until(world, 1)
-    world.play(replace(of_sandbox(1), run="llama"))
-    _sandbox_steps(world, range(1, 7), 2)
-    until(world, 8)
-    _own_run(world, "a1", 60)
-    _sandbox_steps(world, range(7, 10), 9)
-    until(world, 12)
-    _own_ends(world, 60)
+    _own_pays_first(world)
     _sandbox_steps(world, range(10, 13), 13)
     until(world, 15.5)
     _come_back(world, ())

@@ -76,7 +76,7 @@ def watch_left(node: Node, at: MonoNs) -> list[Effect]:
     Its next line would begin it anew.
     """
     effects: list[Effect] = []
-    for managed in node.runs.values():
+    for managed in [*node.runs.values()]:  # Who takes the command's time may make another one past.
         if managed.is_left and may_leave(node, managed):
             effects += _end(node, managed, TrainerExited(at, managed.run.run, None))
     return effects

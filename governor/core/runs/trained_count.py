@@ -17,8 +17,8 @@ from typing import Any, Final
 from governor.core.base.units import COUNT_MAX
 from governor.core.events.checkpoints import Origin
 
-# Whoever tells ever other counts is not to make the journal's row grow. The oldest are dropped, and what goes on from
-# one of these is weighed anew.
+# Whoever tells ever other counts is not to make the journal's row grow. The oldest are dropped, never the run's own.
+# What goes on from a dropped one is weighed anew, or counts anew where its origin is known.
 STRANDS_MAX: Final = 8
 BENDS_MAX: Final = 8
 

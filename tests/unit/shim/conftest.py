@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,3 +42,11 @@ def ranks(tmp_path: Path) -> Iterator[list[Rank]]:
         rank.agreement.stop(SAFETY_S)
         if rank.thread.ident is not None:
             rank.thread.join(SAFETY_S)
+
+
+@pytest.fixture
+def listener(short_tmp: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(str(short_tmp / "s"))
+        server.listen()
+        yield server

@@ -6,7 +6,6 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +80,6 @@ def test_of_a_foreign_origin_only_what_is_known_goes_on() -> None:
     hostile = {**ALPHA, "more": "x" * 5000, "tokens_total": None}
     (told,) = (facts.told_in(parse(json.dumps({"step": 1, "files": [], "origin": hostile}).encode())),)
     assert told["origin"] == {"run": "alpha", "step": 41}
-
-
-@pytest.fixture
-def listener(short_tmp: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
-        server.bind(str(short_tmp / "s"))
-        server.listen()
-        yield server
 
 
 def hello_after(listener: socket.socket, place: Path, run: str, **more: Any) -> tuple[dict[str, Any], dict[str, Any]]:

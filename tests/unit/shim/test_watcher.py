@@ -8,7 +8,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,6 @@ from trainer_shim.progress import Progress
 from trainer_shim.saving import checkpoint, rng
 from trainer_shim.saving.resuming import DATA_ANEW
 from trainer_shim.watcher import Watcher
-
-
-@pytest.fixture
-def listener(short_tmp: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
-        server.bind(str(short_tmp / "s"))
-        server.listen()
-        yield server
 
 
 def watcher(listener: socket.socket, **hello: Any) -> Watcher:

@@ -133,6 +133,16 @@ def test_a_hello_says_behind_which_step_its_origin_holds(said: dict[str, Any], l
     assert event.loaded_at == loaded_at
 
 
+def test_a_hello_has_its_senders_clock_and_a_bye_the_last_step() -> None:
+    event = decoded({**hello(), "mono_ns": 7})
+    assert isinstance(event, Hello)
+    assert event.sent == 7
+    for said, last in (({"step": 40}, 40), ({"step": -1}, None), ({}, None)):
+        event = decoded({**head("bye", 0, 1), "seq": 3, **said})
+        assert isinstance(event, Bye)
+        assert event.step == last
+
+
 @pytest.mark.parametrize("frame", [step(), beat(), {**head("bye", 0, 1), "seq": 3}])
 def test_before_a_hello_nothing_else_counts(frame: dict[str, Any]) -> None:
     assert decoded(frame, run=None) == [f"{frame['kind']} before any hello"]

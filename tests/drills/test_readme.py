@@ -117,7 +117,7 @@ def test_a_nan_is_halted_and_the_line_resume_trains_on(title: str, checkout: Pat
         assert "resume from" not in said, "the script calls shim.resume(): it needs no other word"
 
     (resume,) = re.findall(r"^resume  +(.+)$", said, re.MULTILINE)
-    assert resume.startswith(f"cd {checkout} && costgov run --name ")
+    assert resume.startswith(f"cd {checkout} && costgov run --again ")
     healthy = play(resume, checkout)
     said = healthy.stdout + healthy.stderr
     assert healthy.returncode == 0, said[-6000:]

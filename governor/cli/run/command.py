@@ -34,8 +34,6 @@ PROGRESS_S_MAX: Final = 86_400
 # The id that a scheduler keeps for a job when it requeues it: one budget over all of its launches.
 SCHEDULER_JOBS: Final = (("SLURM_JOB_ID", "slurm"), ("LSB_JOBID", "lsf"), ("PBS_JOBID", "pbs"))
 _BY_PEOPLE: Final = frozenset(("--name", "COSTGOV_RUN"))
-# As _default_name() makes them up. The command that a halt prints hands such a name on.
-_MADE_UP: Final = re.compile(r".+-[0-9]{4}-[0-9]{6}-[0-9]+|(slurm|lsf|pbs)-.+")
 
 
 class Period(click.FloatRange):
@@ -148,6 +146,10 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
     metavar="NAME",
     help="Name of the run. One name is one budget, over every restart; a run that the script names has its own.",
 )
+@click.option(
+    "--again", metavar="NAME",
+    help="Go on with a run whose name costgov has made up. The command that it prints at an end has this option.",
+)  # fmt: skip
 @observe_option
 @click.option(
     "--log", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Send the command's output there."
@@ -171,8 +173,8 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     policies: tuple[Path, ...], ceiling: UsdMicros | None, price: UsdMicros | None, max_rate: UsdMicros | None,
-    gate: WarmUp | None, name: str | None, observe: bool, log: Path | None, progress: float | None, as_json: bool,
-    config: Path | None, fault_mark: Path | None, command: tuple[str, ...],
+    gate: WarmUp | None, name: str | None, again: str | None, observe: bool, log: Path | None, progress: float | None,
+    as_json: bool, config: Path | None, fault_mark: Path | None, command: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run COMMAND under a governor of its own. Needs no root, no service, no configuration.
 
@@ -214,7 +216,7 @@ def run(
     """
     if is_own_command(command):
         return ExitCode.NOT_FOUND
-    chosen, is_named = _name_for(name, command)
+    chosen, is_named = _name_for(name, again, command)
     settings = settings_from(config, {"observe": True} if observe else {}, run=chosen)
     with without_rich():
         from governor.adapters.command.init_process import leave_place
@@ -231,10 +233,15 @@ def run(
     return code
 
 
-def _name_for(name: str | None, command: Sequence[str]) -> tuple[str, bool]:
-    """Return the run's name, and whether a person has given it."""
-    chosen, given_by = (name, "--name") if name is not None else _default_name(command)
-    return _allowed_name(chosen, given_by), given_by in _BY_PEOPLE and _MADE_UP.fullmatch(chosen) is None
+def _name_for(name: str | None, again: str | None, command: Sequence[str]) -> tuple[str, bool]:
+    """Return the run's name, and whether a person has given it: only a name of theirs tells one run from another."""
+    if name is not None and again is not None:
+        raise click.UsageError("--name and --again both name the run; keep one")
+    if name is not None:
+        chosen, given_by = name, "--name"
+    else:
+        chosen, given_by = (again, "--again") if again is not None else _default_name(command)
+    return _allowed_name(chosen, given_by), given_by in _BY_PEOPLE
 
 
 def _allowed_name(chosen: str, given_by: str) -> str:

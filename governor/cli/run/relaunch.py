@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from governor.adapters.command import launch_lock
-from governor.adapters.command.child import Command
+from governor.adapters.command.child import INSIDE, Command
 from governor.adapters.command.surroundings import Surroundings, here
 from governor.adapters.journal.writer import JournalLocked
 from governor.adapters.machine.control_group import OwnGroup, left_group
@@ -51,8 +51,10 @@ def own_argv(name: str, argv: Sequence[str]) -> tuple[str, ...]:
     """The command that resumes this run: our own arguments with the same run name, so that the budget continues."""
     is_ours = Path(sys.argv[0]).name in ("costgov", "__main__.py", "cli.py")
     given = sys.argv[1 : len(sys.argv) - len(argv)] if is_ours else ["run", "--"]
-    named = given if "--name" in given else [*given[:1], "--name", name, *given[1:]]
-    return ("costgov", *named, *argv)
+    if any(word.partition("=")[0] in ("--name", "--again") for word in given):
+        return ("costgov", *given, *argv)
+    is_given = os.environ.get("COSTGOV_RUN") == name != os.environ.get(INSIDE)
+    return ("costgov", *given[:1], "--name" if is_given else "--again", name, *given[1:], *argv)
 
 
 def note_launch(

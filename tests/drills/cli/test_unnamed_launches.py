@@ -83,12 +83,13 @@ TOLD = 'echo "$COSTGOV_RUN $COSTGOV_UNNAMED_RUN"'
         ((), {"SLURM_JOB_ID": "7"}, False),
         ((), {"COSTGOV_RUN": "r"}, True),
         (("--name", "r"), {}, True),
-        (("--name", "kq-1129-141444-10082"), {}, False),
-        (("--name", "slurm-7"), {}, False),
+        (("--again", "kq-1129-141444-10082"), {}, False),
+        (("--name", "slurm-finetune"), {}, True),
+        (("--name", "llama-1129-154500-42"), {}, True),
     ],
     ids=[
         *("of the command", "of the scheduler", "by the environment", "by the command line"),
-        *("of a command, as a halt prints it", "of a scheduler, as a halt prints it"),
+        *("of a command, as a halt prints it", "one as of a scheduler", "one as of a command"),
     ],
 )
 def test_the_trainer_learns_whether_somebody_has_named_its_run(

@@ -68,7 +68,7 @@ def test_a_governor_that_always_fails_leaves_a_healthy_command_alone_and_says_so
     assert run.wait(SAFETY_S) == 7, said.read_text()
     assert said.read_text().count("by a fault of its own") == GOVERNORS_MAX
     assert re.search(
-        r"UNWATCHED.*^resume +(cd \S+ && )?costgov run .*--name", said.read_text(), re.DOTALL | re.MULTILINE
+        r"UNWATCHED.*^resume +(cd \S+ && )?costgov run .*--again", said.read_text(), re.DOTALL | re.MULTILINE
     )
 
 

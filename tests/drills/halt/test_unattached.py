@@ -142,7 +142,7 @@ def test_a_halted_log_of_the_command_ends_it_also_before_its_pidfile_is_read(
     incident: dict[str, Any] = json.loads(report.read_text())
     assert incident["reason"] == "loss_nan"
     assert incident["halt_stage"] == "HALTED"
-    assert "--name" in incident["resume"]
+    assert "--again" in incident["resume"]
     assert "names no processes" not in done.stderr
 
 

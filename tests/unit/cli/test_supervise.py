@@ -237,7 +237,7 @@ def test_a_bad_end_says_the_command_that_goes_on_with_its_budget(beside: Beside,
     assert len(told) == is_told
     for line in told:
         assert line.startswith(f"resume        cd {shlex.quote(os.getcwd())} && costgov ")
-        assert " --name r1 " in line
+        assert " --again r1 " in line
         assert line.endswith(" python train.py '--key=a b'")
     assert how_to_resume(beside.governor, beside.command, "r1", argv, is_halted=True) == []
 

@@ -217,7 +217,7 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     if counted is not None and run.tokens_total is not None:
         ended = run.step_ended_at
         if counted is not event and (lead := run.ranks.get(counted.rank)) is not None:  # It has waited for other ranks.
-            ended = own_time.of_frame(lead, counted, run.attempt_at)
+            ended = own_time.of_frame(lead, counted, run.began_at)
         assert ended is not None, "it is of a step"
         meter_tokens(node, managed, counted, ended)
     belief = run.belief

@@ -83,19 +83,21 @@ class Belief:
             f"{skipped:,} of them are not counted as trained here"
         )
 
-    def begin_elsewhere(self, run: str, step: int, trained: int) -> None:
-        """An attempt goes on from another run's checkpoint, as that says."""
+    def begin_elsewhere(self, run: str, step: int, trained: int, said: int | None) -> None:
+        """An attempt goes on from another run's checkpoint, as that says. `said`: its total, which may not be right."""
         self.held = None
         self.news = (
             f"it goes on from step {step:,} of run {run!r}: the {trained:,} tokens before that are not counted as "
             "trained here"
         )
+        if said is not None and said > trained:
+            self.news += f" (its checkpoint says {said:,}, which its own steps contradict)"
 
     def pass_over(self, step: int, tokens: int) -> None:
-        """An attempt goes on from a checkpoint that was trained while the run has paid for nothing here."""
+        """An attempt goes on from a checkpoint that was trained elsewhere, or for more than the run has paid since."""
         self.news = (
-            f"it goes on with step {step:,}: {tokens:,} tokens before that were trained while it paid for nothing "
-            "here, and count in its goal but in no price"
+            f"it goes on with step {step:,}: {tokens:,} tokens before that were trained elsewhere, or while nobody "
+            "heard it, and count in its goal but in no price"
         )
 
     def go_beyond(self, told: Told) -> None:

@@ -44,8 +44,11 @@ def count_step(run: Run, rank: Rank | None, step: Step, *, leads: bool, is_first
     for one in run.ranks.values():
         other = one.data_parallel_rank
         if one.connection is not None and other not in told and (other is not None or may_be_told):
-            late = shares.late(size)
-            return None if late is None else _count_together(run, late)
+            if not shares.is_late:
+                return None
+            _turn(run, shares.waiting[max(shares.waiting)])
+            return _count_together(run, shares.late(size))
+    _turn(run, shares.waiting[step.step])
     return _count_together(run, shares.settle(step.step, told, size))
 
 
@@ -99,7 +102,6 @@ def _last_believed(run: Run) -> tuple[int, int] | None:
 def _weigh(run: Run, step: Step, told: Told, *, may_fall: bool) -> Believed | None:
     """Weigh a total that is told. The attempt's first shows from which checkpoint it goes on."""
     count = run.trained_count
-    _turn(run, step)
     if not count.is_new:
         return run.belief.weigh(told, _last_believed(run), may_fall=may_fall)
     own_steps = _own_steps(run, step)
@@ -120,10 +122,11 @@ def _weigh(run: Run, step: Step, told: Told, *, may_fall: bool) -> Believed | No
         run.belief.skip(told, last[0], ahead - own)
         is_apart = True
     if is_apart:
-        origin, from_step, from_told = count.origin, begun_at, begun
-        if is_known and origin is not None and origin.tokens_total is not None:
-            from_step, from_told = origin.step, origin.tokens_total
-        _go_on_apart(run, from_step, from_told, is_anew=is_anew)
+        origin, apart = count.origin, (begun_at, begun)
+        # An origin that says more than is told by now is not believed in that.
+        if is_known and origin is not None and origin.tokens_total is not None and origin.tokens_total <= told.total:
+            apart = origin.step, origin.tokens_total
+        _go_on_apart(run, *apart, is_anew=is_anew)
     # Of tokens that are not told the largest step is no measure of what was trained again.
     knows = told.tokens is not None or is_far or begun - count.offset > (run.tokens_total or 0)
     if step.connection is not None and begun >= 0 and knows:
@@ -132,9 +135,10 @@ def _weigh(run: Run, step: Step, told: Told, *, may_fall: bool) -> Believed | No
 
 
 def _turn(run: Run, step: Step) -> None:
-    """Behind a load the steps say anew how many tokens one has."""
-    if run.trained_count.turn(step.attempt_step, run.last_trained):
-        run.counted_from = None
+    """Behind a load nothing of before says how many tokens a step has, and ranks count their own from nothing."""
+    if step.connection is not None and run.trained_count.turn(step.attempt_step, run.last_trained):
+        run.counted_from = run.belief.held = None
+        run.rank_tokens.doubt()
 
 
 def _own_steps(run: Run, step: Step) -> int:
@@ -169,7 +173,7 @@ def _go_on_apart(run: Run, step: int, total: int, *, is_anew: bool = False) -> N
         last = furthest[0], furthest[1] + count.offset
     trained = max(known or 0, count.trained if count.strands else furthest[1] if furthest is not None else 0)
     if count.origin is not None and count.origin.run:
-        run.belief.begin_elsewhere(count.origin.run, step, total)
+        run.belief.begin_elsewhere(count.origin.run, step, total, count.origin.tokens_total)
     count.go_on_apart(step, total, last, 0 if is_anew else trained)
 
 
@@ -203,6 +207,7 @@ def _count_together(run: Run, counted: Counted) -> Step | None:
 def _count_alone(run: Run, step: Step, *, is_first: bool) -> Step | None:
     tokens = step.tokens if step.tokens is not None else run.tokens_per_step
     believed: Believed | None = AS_TOLD
+    _turn(run, step)
     if step.tokens_total is not None:
         if _is_usual(run, step, step.tokens_total):
             run.tokens_total = step.tokens_total - run.trained_count.offset
@@ -227,14 +232,7 @@ def _is_usual(run: Run, step: Step, total: int) -> bool:
     """Whether a total needs no weighing, as nearly all: none is held, and a step before was as large."""
     known, last, belief, tokens = run.tokens_total, run.counted_step, run.belief, step.tokens
     count = run.trained_count
-    if (
-        known is None
-        or last is None
-        or step.step <= last
-        or belief.held is not None
-        or count.is_new
-        or count.next_origin is not None
-    ):
+    if known is None or last is None or step.step <= last or belief.held is not None or count.is_new:
         return False
     known += count.offset
     return (
@@ -250,7 +248,8 @@ def _weigh_total(
     """How the total is believed, and the step's tokens: None where it contradicts them."""
     last = _last_believed(run)
     told = Told(step.step, total, step.tokens)
-    believed = _weigh(run, step, told, may_fall=is_first or last is None or step.step <= last[0])
+    goes_back = is_first or run.trained_count.is_new or last is None or step.step <= last[0]
+    believed = _weigh(run, step, told, may_fall=goes_back)
     if believed is not None and not _take_total(run, told, believed):
         believed = None
     rise = total - last[1] if last is not None else total
@@ -259,15 +258,11 @@ def _weigh_total(
 
 def _count_tokens(run: Run, step: Step, tokens: int, *, is_first: bool) -> Believed | None:
     """Count a step that tells no total. None: what it tells is not believed."""
-    last = _last_believed(run)
     if step.connection is not None:
-        _turn(run, step)
-        is_new = run.trained_count.is_new
         told = Told(step.step, _told_by_steps(run, step, tokens, is_first=is_first), tokens)
-        if is_new and last is not None:
-            last = run.trained_count.last_told or last
-        believed = run.belief.weigh(told, last, may_fall=True)
+        believed = run.belief.weigh(told, _last_believed(run), may_fall=True)
         return believed if believed is not None and _take_total(run, told, believed) else None
+    last = _last_believed(run)
     steps = step.step - last[0] if last is not None else 1
     told = Told(step.step, tokens + (last[1] if last is not None else 0), tokens)
     believed = run.belief.weigh_line(told, steps)
@@ -313,8 +308,8 @@ def _told_by_steps(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:
     if begun is None:
         from_step, total = begun_at, begun_at * tokens
         if origin is not None:
-            from_step = origin.step
-            total = origin.tokens_total if origin.tokens_total is not None else from_step * tokens
+            says, by_steps = origin.tokens_total, origin.step * tokens
+            from_step, total = origin.step, says if says is not None and says <= COUNT_MAX else by_steps
         elif last_step is not None:
             told = Told(step.step, total + own_steps * tokens)
             run.belief.skip(told, last_step, total - (run.tokens_total or 0))

@@ -130,8 +130,8 @@ def apply_log_state(run: Run, problem: str | None, at: MonoNs, *, is_foreign: bo
 def apply_bye(run: Run, rank: Rank, step: int | None = None) -> None:
     """`step`: its last one. Steps before it may have gone unheard."""
     rank.said_bye = True
-    if is_lead(run, rank) and step is not None and step == run.counted_step:
-        run.trained_count.end_training()
+    if is_lead(run, rank) and step is not None:
+        run.trained_count.end_training(step, run.counted_step)
 
 
 def complete(run: Run, rank: Rank) -> None:
@@ -243,7 +243,7 @@ def apply_hello(run: Run, hello: Hello) -> Rank:
     if hello.sent is not None:  # Its frames may have waited for us longer.
         rank.clock_behind_ns = min(rank.clock_behind_ns, hello.at - hello.sent)
     if is_lead(run, rank):  # Each of them says it, one a little later than another.
-        run.trained_count.hear(hello.origin, hello.loaded_at)
+        run.trained_count.hear(hello.origin, hello.loaded_at, hello.at)
     named = hello.last_good
     rank.vouched = (named.path, named.step) if named is not None and named.own_finite else None
     harmed = hello.harmed_save
@@ -347,9 +347,8 @@ def apply_step(run: Run, rank: Rank | None, step: Step, ended: MonoNs | None = N
     if leads:
         _apply_lead_step(run, step, paused)
         own = ended if ended is not None else step.at
-        if rank is not None:  # Behind a restart of ours, our start is no begin of its attempt.
-            first = run.first_step_ended_at
-            own = of_frame(rank, step, run.attempt_at if first is None else min(first, run.attempt_at))
+        if rank is not None:
+            own = of_frame(rank, step, run.began_at)
         # Another rank may lead now, whose step ended a little sooner.
         run.step_ended_at = own if run.step_ended_at is None else max(own, run.step_ended_at)
         if run.first_step_ended_at is None:

@@ -94,10 +94,12 @@ class RankTokens:
         """What was counted last is not believed: what follows is counted without it."""
         self.settled, self.correction = None, 0
 
-    def late(self, size: int) -> Counted | None:
+    @property
+    def is_late(self) -> bool:
+        return len(self.waiting) > LATE_STEPS_MAX
+
+    def late(self, size: int) -> Counted:
         """The lead rank's estimate, where the others' totals do not come."""
-        if len(self.waiting) <= LATE_STEPS_MAX:
-            return None
         first, step = self.waiting[min(self.waiting)], self.waiting[max(self.waiting)]
         if self.settled is None and first.tokens == (first.tokens_own_total or 0) * size:
             step = replace(step, tokens=(step.tokens_own_total or 0) * size)  # All since it attached: none counted yet.

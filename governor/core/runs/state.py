@@ -220,6 +220,12 @@ class Run:
         return self.pace.times
 
     @property
+    def began_at(self) -> MonoNs:
+        """When the attempt began. Behind a restart of ours `attempt_at` is our start: no step is of before its own."""
+        first = self.first_step_ended_at
+        return self.attempt_at if first is None else min(first, self.attempt_at)
+
+    @property
     def last_trained(self) -> tuple[int, int] | None:
         """The last counted step, and all that was trained. None: not known."""
         if self.counted_step is None or self.tokens_total is None:

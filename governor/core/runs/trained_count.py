@@ -14,13 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Final
 
-from governor.core.base.units import COUNT_MAX
+from governor.core.base.units import COUNT_MAX, MonoNs
 from governor.core.events.checkpoints import Origin
 
 # Whoever tells ever other counts is not to make the journal's row grow. The oldest are dropped, never the run's own.
 # What goes on from a dropped one is weighed anew, or counts anew where its origin is known.
 STRANDS_MAX: Final = 8
 BENDS_MAX: Final = 8
+# A rank keeps no more frames than half of these for us. A load that is further ahead of its steps is none.
+STEPS_QUEUED_MAX: Final = 8_192
 
 
 @dataclass(slots=True)
@@ -44,10 +46,12 @@ class TrainedCount:
     is_new: bool = False  # No step was counted since the attempt began, or since it loaded another checkpoint.
     origin: Origin | None = None  # Of what the attempt trains. None: nobody knows.
     loaded_at: int = 0  # So many steps of the attempt were before that load.
+    told_at: MonoNs | None = field(default=None, compare=False)  # When a hello said so first. Not kept.
     # What it has loaded since, as a hello says ahead of steps of before: behind so many steps of the attempt.
     next_origin: tuple[Origin | None, int] | None = None
     begun: tuple[int, bool] | None = None  # See take_begun().
     has_said_bye: bool = False  # Nothing was trained behind the last counted step.
+    last_step: int | None = field(default=None, compare=False)  # Of the attempt, as its bye has said. Not kept.
     is_told: bool = field(default=False, compare=False)  # Of this attempt, not before our restart alone.
     trained: int = 0  # All that the run has trained, each token once. Known where there are strands.
     strands: list[Strand] = field(default_factory=list)  # The present one last. Empty: all launches are of one.
@@ -56,6 +60,10 @@ class TrainedCount:
 
     def begin_attempt(self, last: tuple[int, int] | None) -> None:
         """`last`: the last step, and all that the run has trained. None: not known."""
+        self.last_step = None
+        self._begin(last)
+
+    def _begin(self, last: tuple[int, int] | None) -> None:
         self.is_new, self.origin, self.loaded_at = True, None, 0
         self.next_origin = self.begun = None
         self.is_told = True
@@ -64,26 +72,36 @@ class TrainedCount:
         self.bends.clear()
         self.offset = self.strands[-1].offset if self.strands else 0
 
-    def hear(self, origin: Origin | None, loaded_at: int) -> None:
+    def hear(self, origin: Origin | None, loaded_at: int, at: MonoNs) -> None:
         """Note of which origin the attempt says that it is, behind so many of its steps.
 
         A later step than before: it has loaded a checkpoint. What our last start found in the journal may not have it.
         """
         if self.is_new or not self.is_told:
-            self.origin, self.loaded_at, self.is_told = origin, loaded_at, True
+            self.origin, self.loaded_at, self.told_at, self.is_told = origin, loaded_at, at, True
             return
         last = self.next_origin[1] if self.next_origin is not None else self.loaded_at
         if loaded_at > last or (self.next_origin is not None and loaded_at == last):
             self.next_origin = origin, loaded_at
+            self.told_at = at if loaded_at > last or self.told_at is None else self.told_at
 
     def turn(self, attempt_step: int | None, last: tuple[int, int] | None) -> bool:
-        """A step comes. Behind a load it goes on from what was loaded: True. `last`: as in begin_attempt."""
-        if self.next_origin is not None and (attempt_step is None or attempt_step > self.next_origin[1]):
-            origin, loaded_at = self.next_origin
-            self.begin_attempt(last)
-            self.origin, self.loaded_at = origin, loaded_at
-            return True
-        return False
+        """A step comes. Behind a load it goes on from what was loaded: True. `last`: as in begin_attempt.
+
+        A load that is told to be far ahead of the step was before it: no rank keeps so many steps for us.
+        """
+        if self.is_new and attempt_step is not None and self.loaded_at - attempt_step > STEPS_QUEUED_MAX:
+            self.loaded_at = attempt_step - 1
+        if self.next_origin is None:
+            return False
+        origin, loaded_at = self.next_origin
+        if attempt_step is not None and loaded_at - attempt_step > STEPS_QUEUED_MAX:
+            loaded_at = attempt_step - 1
+        if attempt_step is not None and attempt_step <= loaded_at:
+            return False
+        self._begin(last)
+        self.origin, self.loaded_at = origin, loaded_at
+        return True
 
     def _keep_bends(self, step: int, trained: int) -> None:
         """A launch may go on from any checkpoint of the attempt that ends: from before a jump, or from after it."""
@@ -201,9 +219,11 @@ class TrainedCount:
         """The attempt goes on from this total."""
         self.begun = max(0, told - self.offset), self.has_said_bye
 
-    def end_training(self) -> None:
-        """The attempt has said that it trains no more."""
-        self.has_said_bye = True
+    def end_training(self, step: int, counted: int | None) -> None:
+        """The attempt has said that it trains no more behind this step. `counted`: the last one that is."""
+        self.last_step = step
+        if not self.is_new:
+            self.has_said_bye = step == counted
 
     def take_begun(self) -> tuple[int, bool] | None:
         """With which total of what was trained the attempt goes on, and whether the one before was heard to its end.
@@ -244,7 +264,7 @@ class TrainedCount:
 
     def note(self, step: int, trained: int) -> None:
         """A step was counted, and so much was trained by it."""
-        self.has_said_bye = False
+        self.has_said_bye = step == self.last_step  # Another rank may tell it behind the bye.
         if self.strands:
             strand = self.strands[-1]
             self.trained = max(self.trained, trained)
@@ -256,10 +276,16 @@ class TrainedCount:
         """The furthest step, and the total, of what the attempt goes on with. None: as the run's own."""
         return (self.strands[-1].step, self.strands[-1].told) if self.strands else None
 
+    @property
+    def strand(self) -> str:
+        """A name for what the attempt goes on with, as long as that is kept."""
+        if not self.strands or (origin := self.strands[-1].origin) == Origin():
+            return "own"
+        return f"{origin.step} {origin.run}" if origin is not None else f"from {self.strands[-1].from_told}"
+
     def row(self) -> dict[str, Any] | None:
-        """Plain JSON. None: nothing that it tells was trained elsewhere."""
-        is_plain = not (self.offset or self.strands or self.bends or self.is_new or self.has_said_bye)
-        if is_plain and self.origin is None and self.next_origin is None:
+        """Plain JSON. None: of this attempt no hello was heard, and nothing that it tells was trained elsewhere."""
+        if not self.is_told and self == TrainedCount():
             return None
         strands = [[*astuple(one)[:-1], _origin_row(one.origin)] for one in self.strands]
         return {

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from governor.core.engine.node_journal import run_snapshot
 from governor.core.events.checkpoints import Origin
-from governor.core.runs import intake
 from governor.core.runs.counting import tokens_at_last_step
-from governor.core.runs.trained_count import STRANDS_MAX
+from governor.core.runs.trained_count import STEPS_QUEUED_MAX, STRANDS_MAX
 from tests.unit.core.engine.test_origins import OTHER, OWN
-from tests.unit.core.engine.test_step import at, hello, peer, play
+from tests.unit.core.engine.test_step import a_step, hello, peer, play, tick
 from tests.unit.core.engine.test_trained_count import JUMP, S
-from tests.unit.core.runs.test_counting import Trainer
+from tests.unit.core.runs.test_counting import Shares, Trainer
 
 
 @pytest.mark.parametrize("totals", [False, True])
@@ -135,9 +131,7 @@ def test_a_restart_between_a_hello_and_the_first_step_forgets_no_launch() -> Non
         trainer.launch(origin=origin)
         trainer.train(*range(1, 21))
         trainer.launch(origin=origin)
-        managed = trainer.node.runs["llama"]
-        row = json.loads(json.dumps(run_snapshot(trainer.node, managed, at(trainer.now))))
-        managed.run = intake.restored(row, at(trainer.now), same_boot=True)
+        trainer.restart()
         trainer.launches -= 1
         trainer.launch(origin=origin)
         trainer.train(*range(2_601, 2_611))
@@ -166,28 +160,25 @@ def test_what_was_trained_elsewhere_on_from_an_origin_that_is_new_here_is_in_no_
     assert (trainer.counted, trainer.paid) == ((20 + 2_610 - 82, 0), 30)
 
 
-def restarted(trainer: Trainer) -> None:
-    managed = trainer.node.runs["llama"]
-    row = json.loads(json.dumps(run_snapshot(trainer.node, managed, at(trainer.now))))
-    managed.run = intake.restored(row, at(trainer.now), same_boot=True)
-
-
 @pytest.mark.parametrize("hello_first", [True, False])
-@pytest.mark.parametrize("first", [83, 5_001])
-def test_a_restart_beside_a_load_forgets_no_load(first: int, hello_first: bool) -> None:
+@pytest.mark.parametrize("first", [13, 83, 5_001])
+@pytest.mark.parametrize(("origin", "totals"), [(OWN, True), (None, True), (None, False)])
+def test_a_restart_beside_a_load_forgets_no_load(
+    origin: Origin | None, first: int, *, totals: bool, hello_first: bool
+) -> None:
     trainer = Trainer()
-    trainer.launch(origin=OWN)
-    trainer.train(*range(1, 21))
+    trainer.launch(origin=origin)
+    trainer.train(*range(1, 21), totals=totals)
     other = Origin("A", first - 1, (first - 1) * S)
     if hello_first:
         trainer.say(other)
-    restarted(trainer)
+    trainer.restart()
     trainer.say(other)
-    trainer.train(*range(first, first + 10))
+    trainer.train(*range(first, first + 10), totals=totals)
     assert (trainer.counted, trainer.paid) == ((30, 0), 30)
-    restarted(trainer)
+    trainer.restart()
     trainer.say(other, loaded_at=20)
-    trainer.train(*range(first + 10, first + 15))
+    trainer.train(*range(first + 10, first + 15), totals=totals)
     assert (trainer.counted, trainer.paid) == ((35, 0), 35)
 
 
@@ -210,3 +201,99 @@ def test_a_hello_of_before_that_comes_late_undoes_no_load() -> None:
     trainer.say(OWN, loaded_at=0)
     trainer.train(*range(93, 96))
     assert (trainer.counted, trainer.paid) == ((33, 0), 33)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("origin", "first", "lost", "counted"),
+    [
+        (OWN, 21, 0, (30, 0)),
+        (OWN, 16, 0, (25, 5)),
+        (None, 21, 0, (30, 0)),
+        (None, 5_001, 0, (30, 0)),
+        (OTHER, 83, 7, (30, 0)),
+        (OTHER, 83, 0, (30, 0)),
+    ],
+)
+def test_what_ranks_have_counted_themselves_before_a_load_is_none_of_the_first_step_behind_it(
+    origin: Origin | None, first: int, lost: int, counted: tuple[int, int], size: int
+) -> None:
+    trainer = Shares(size)
+    trainer.launch(origin=OWN)
+    trainer.train(*range(1, 21))
+    trainer.say(origin)
+    trainer.train(*range(first, first + 10), lost=lost)
+    assert (trainer.counted, trainer.paid) == (counted, 30)
+
+
+def test_ranks_of_which_one_tells_nothing_more_count_behind_a_load_by_the_leads_estimate() -> None:
+    trainer = Shares()
+    trainer.launch(origin=OWN)
+    trainer.train(*range(1, 21))
+    trainer.say(OTHER)
+    for number in range(83, 119):
+        trainer.now, trainer.own = trainer.now + 1, trainer.own + 1
+        trainer.tell(0, number, number * S)
+        play(trainer.node, tick(trainer.now))
+    assert (trainer.counted, trainer.paid) == ((56, 0), 56)
+
+
+def test_a_load_further_on_of_shorter_steps_goes_back_in_no_total() -> None:
+    """Three of its own steps are half as long as the others, and another run's checkpoint was heard before."""
+    total = {step: sum(S // 2 if one in {901, 902, 903} else S for one in range(1, step + 1)) for step in range(1_101)}
+    trainer = Trainer()
+    trainer.launch(origin=OWN)
+    trainer.train(*range(1, 901))
+    tell_from(trainer, total, range(901, 1_001))
+    trainer.launch(origin=OTHER)
+    trainer.train(*range(83, 93))
+    trainer.launch(origin=OWN)
+    trainer.train(*range(101, 111))
+    trainer.say(OWN)
+    tell_from(trainer, total, range(901, 1_051))
+    meter = trainer.node.runs["llama"].history.meter
+    assert meter is not None
+    assert meter.progress_tokens == total[1_050] + 10 * S
+    assert meter.wasted_tokens == 10 * S + total[1_000] - total[900]
+
+
+def tell_from(trainer: Trainer, total: dict[int, int], numbers: range) -> None:
+    for number in numbers:
+        trainer.now, trainer.own = trainer.now + 1, trainer.own + 1
+        told = {"tokens": total[number] - total[number - 1], "tokens_total": total[number]}
+        play(trainer.node, a_step(number, when=trainer.now, attempt_step=trainer.own, **told), tick(trainer.now))
+
+
+@pytest.mark.parametrize("totals", [False, True])
+@pytest.mark.parametrize("later", [False, True])
+def test_a_load_behind_more_steps_than_a_rank_can_have_kept_was_before_the_step_that_comes(
+    *, later: bool, totals: bool
+) -> None:
+    """And hides no later one."""
+    trainer = Trainer()
+    far = 1 if later else STEPS_QUEUED_MAX + 22
+    trainer.launch(origin=OWN, loaded_at=STEPS_QUEUED_MAX + 2 if later else 0)
+    trainer.train(*range(1, 21), totals=totals)
+    trainer.say(OTHER, loaded_at=20 if later else far)
+    trainer.train(*range(83, 93), totals=totals)
+    assert (trainer.counted, trainer.paid) == ((30, 0), 30)
+
+
+def test_a_step_that_is_held_when_a_load_comes_is_none_of_what_comes_behind_it() -> None:
+    trainer = Trainer()
+    trainer.launch(origin=OWN)
+    trainer.train(*range(1, 21))
+    trainer.train(21, higher=JUMP)
+    trainer.say(OWN)
+    trainer.train(*range(22, 31), higher=JUMP)
+    assert trainer.counted == (30, 0)
+
+
+@pytest.mark.parametrize("totals", [False, True])
+def test_a_launch_that_goes_back_to_a_training_whose_totals_are_far_higher_has_its_first_step(*, totals: bool) -> None:
+    far = Origin("A", 82, 10**12)
+    trainer = Trainer()
+    for origin, numbers in ((OWN, range(1, 21)), (far, range(83, 93)), (OWN, range(21, 31)), (far, range(93, 94))):
+        trainer.launch(origin=origin)
+        trainer.train(*numbers, totals=totals, higher=10**12 - 82 * S if origin is far else 0)
+    assert (trainer.counted, trainer.paid) == ((20 + 10 + 10 + 1, 0), 41)

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from governor.core.base.printable import printable
+from governor.core.base.units import MonoNs
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.events.checkpoints import Origin
 from governor.core.events.effects import Alarm
+from governor.core.events.inputs import Bye
 from governor.core.runs import intake
 from governor.core.runs.trained_count import TrainedCount
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, tick
-from tests.unit.core.engine.test_trained_count import S, trained_of
+from tests.unit.core.engine.test_trained_count import JUMP, S, trained_of
 from tests.unit.core.runs.test_counting import Trainer
 
 OWN, OTHER = Origin(), Origin("A", 82, 82 * S)
@@ -205,6 +207,45 @@ def test_what_is_passed_over_is_told_with_all_that_was_trained_here(step: int, p
     assert [f"{(passed or 0) * S:,} tokens" in text for text in said] == ([True] if passed is not None else [])
 
 
+@pytest.mark.parametrize("says", [10**15, 2**62])
+def test_an_origin_that_says_more_than_is_told_behind_it_is_not_believed_in_that_and_it_is_said(says: int) -> None:
+    trainer = Trainer()
+    trainer.launch(origin=OWN)
+    trainer.train(*range(1, 21))
+    trainer.launch(origin=Origin("B", 82, says))
+    effects = play(trainer.node, a_step(83, when=21, attempt_step=1, tokens=S, tokens_total=83 * S), tick(21))
+    assert [f"{says:,}" in one.text for one in effects if isinstance(one, Alarm)] == [True]
+    trainer.own = 1
+    trainer.train(*range(84, 93))
+    trainer.launch(origin=OWN)
+    trainer.train(*range(21, 31))
+    assert (trainer.counted, trainer.paid) == ((40, 0), 40)
+
+
+def test_a_launch_whose_count_jumps_with_its_first_step_has_passed_over_nothing() -> None:
+    trainer = Trainer()
+    trainer.launch(origin=OWN)
+    trainer.train(*range(1, 21))
+    play(trainer.node, Bye(at(20), hello(0).connection, "llama", 0, 9, step=20))
+    trainer.launch(origin=OWN)
+    trainer.train(*range(21, 31), higher=JUMP)
+    assert (trainer.counted, trainer.paid) == ((30, 0), 30)
+
+
+def test_where_no_step_tells_its_tokens_the_largest_says_nothing_of_what_was_trained_again() -> None:
+    """The first step has ten times the tokens of the others. The launch goes back by one step."""
+    node = make_node(cloud="none")
+    play(node, tick(0))
+    for attempt, numbers in enumerate((range(1, 21), range(20, 31))):
+        play(node, hello(0, 20, world_size=1, tokens_per_step=None, attempt=f"a{attempt}", peer=peer(100 + attempt)))
+        for own, number in enumerate(numbers, 1):
+            when = 20 * attempt + own
+            play(node, a_step(number, when=when, attempt_step=own, tokens_total=(9 + number) * S), tick(when))
+    meter = node.runs["llama"].history.meter
+    assert meter is not None
+    assert (meter.progress_tokens // S, meter.wasted_tokens // S) == (39, 0), "the first tells nothing of its own"
+
+
 # --- what is kept ---------------------------------------------------------------------------------------------------
 
 
@@ -220,11 +261,11 @@ def test_of_a_run_of_its_own_checkpoints_alone_the_journal_has_no_more_than_that
 def test_what_is_known_of_a_launch_before_its_first_step_is_kept() -> None:
     count = TrainedCount()
     count.begin_attempt(None)
-    count.hear(OTHER, 0)
+    count.hear(OTHER, 0, MonoNs(0))
     assert count.is_of_new_origin
     assert kept(count) == count
     count.go_on_apart(82, 82 * S, None, 0)
-    count.hear(OWN, 10)
+    count.hear(OWN, 10, MonoNs(0))
     count.turn(11, (92, 10 * S))
     assert (count.origin, count.loaded_at, count.is_new) == (OWN, 10, True)
     assert kept(count) == count
@@ -238,12 +279,12 @@ def kept(count: TrainedCount) -> TrainedCount:
 
 def test_a_launch_of_larger_steps_goes_back_no_further_than_where_its_run_began() -> None:
     count = TrainedCount()
-    count.hear(OTHER, 0)
+    count.hear(OTHER, 0, MonoNs(0))
     count.go_on_apart(82, 82 * S, None, 0)
     count.note(92, 10 * S)
     for tokens, told in ((S, 85 * S), (4 * S, 82 * S)):
         count.begin_attempt(None)
-        count.hear(OTHER, 0)
+        count.hear(OTHER, 0, MonoNs(0))
         assert (count.go_to_step(85, tokens, None), count.is_new) == (told, False)
 
 
@@ -258,7 +299,7 @@ def test_with_what_an_attempt_goes_on_is_taken_once() -> None:
     count = TrainedCount()
     count.begin_at(5)
     assert [count.take_begun() for _ in range(2)] == [(5, False), None]
-    count.end_training()
+    count.end_training(5, 5)
     count.begin_at(5)
     assert kept(count).has_said_bye
     count.note(6, 6)

@@ -280,6 +280,50 @@ def test_a_hello_shows_the_clock_of_a_rank_whose_frames_have_waited_for_a_govern
     assert of_frame(rank, frame(1, 1 * SECOND, 20 * SECOND), MonoNs(0)) == ended_s * SECOND
 
 
+def test_a_later_hello_that_has_waited_longer_makes_no_clock_another_machines() -> None:
+    world = a_world()
+    said = {"world_size": 1, "attempt": "a2", "peer": peer(300)}
+    for at_s, waited_s in ((20, 1), (30, 9)):
+        world.play(replace(hello(0), at=MonoNs(at_s * SECOND), sent=MonoNs((at_s - waited_s) * SECOND), **said))  # type: ignore[arg-type]
+    rank = world.node.runs["llama"].run.ranks[0]
+    assert of_frame(rank, frame(1, 21 * SECOND, 30 * SECOND), MonoNs(0)) == 21 * SECOND
+
+
+@pytest.mark.parametrize("lead_first", [True, False])
+def test_steps_of_two_ranks_that_waited_for_the_next_governor_have_their_own_times(*, lead_first: bool) -> None:
+    """A dollar a second, a step a second. Twenty of them are read half a minute later."""
+    world = a_world()
+    ranks = (0, 1) if lead_first else (1, 0)
+
+    def hear() -> None:
+        for rank in (0, 1):
+            said = {"world_size": 2, "data_parallel_size": 2, "data_parallel_rank": rank, "tokens_per_step": None}
+            world.play(replace(hello(rank), at=MonoNs(world.mono), sent=MonoNs(world.mono), attempt="a2",
+                               peer=peer(300 + rank), **said))  # type: ignore[arg-type]  # fmt: skip
+
+    def tell(number: int, ended: int) -> None:
+        for rank in ranks:
+            world.play(frame(number, ended, world.mono, tokens=WINDOW, tokens_total=number * WINDOW,
+                             tokens_own_total=number * WINDOW // 2, rank=rank,
+                             connection=hello(rank).connection))  # fmt: skip
+
+    hear()
+    for number in range(1, 15):
+        world.pass_time("run", SECOND)
+        world.tick()
+        tell(number, world.mono)
+    killed = world.mono
+    world.pass_time("run", 30 * SECOND)
+    world.restart()
+    world.tick()
+    hear()
+    for number in range(15, 35):
+        tell(number, killed + (number - 14) * SECOND)
+    windows = list(world.node.runs["llama"].money.windows)[-19:]  # The journal has no more than every tenth second.
+    assert [window.duration_ns // SECOND for window in windows] == [1] * 19
+    assert max(window.usd_micros for window in windows) == pytest.approx(1_000_000, rel=0.05)
+
+
 def test_a_step_of_before_our_restart_has_its_own_time() -> None:
     """Its frame has waited for the next governor. That one's start is no begin of the attempt."""
     world = a_world()

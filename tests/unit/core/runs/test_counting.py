@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from governor.core.base.units import COUNT_MAX, MTOK, MonoNs
 from governor.core.engine.node import Node
+from governor.core.engine.node_journal import run_snapshot
 from governor.core.events.checkpoints import Origin
 from governor.core.events.inputs import Step
 from governor.core.events.streams import Held, TokensSettled
@@ -33,12 +35,12 @@ class Trainer:
         self.launches += 1
         self.own = 0
         named = {"attempt": f"a{self.launches}", "peer": peer(100 + self.launches)} | changes
-        play(self.node, hello(0, self.now, world_size=1, tokens_per_step=None, **named))
+        self._hear(**named)
 
     def say(self, origin: Origin | None, **changes: Any) -> None:
         """The same process says it: it has loaded a checkpoint, behind the steps that it has made."""
         named = {"attempt": f"a{self.launches}", "peer": peer(100 + self.launches), "loaded_at": self.own} | changes
-        play(self.node, hello(0, self.now, world_size=1, tokens_per_step=None, origin=origin, **named))
+        self._hear(origin=origin, **named)
 
     def train(self, *numbers: int, higher: int = 0, totals: bool = True, lost: int = 0) -> None:
         """Of these steps the first ones are lost."""
@@ -47,8 +49,28 @@ class Trainer:
             if place < lost:
                 continue
             total = number * S + higher if totals else None
-            frame = a_step(number, when=self.now, attempt_step=self.own, tokens=S, tokens_total=total)
-            play(self.node, frame, tick(self.now))
+            self._tell(number, total)
+            play(self.node, tick(self.now))
+
+    def wait(self, seconds: int, *, trains: bool = False) -> None:
+        """`trains`: a step each second, whose frame is lost."""
+        for _ in range(seconds):
+            self.now += 1
+            play(self.node, tick(self.now))
+        self.own += seconds if trains else 0
+
+    def restart(self) -> None:
+        """Another governor begins, which has the run from the journal."""
+        managed = self.node.runs["llama"]
+        row = json.loads(json.dumps(run_snapshot(self.node, managed, at(self.now))))
+        managed.run = intake.restored(row, at(self.now), same_boot=True)
+        self.node.connections.clear()
+
+    def _hear(self, **said: Any) -> None:
+        play(self.node, hello(0, self.now, world_size=1, tokens_per_step=None, **said))
+
+    def _tell(self, number: int, total: int | None) -> None:
+        play(self.node, a_step(number, when=self.now, attempt_step=self.own, tokens=S, tokens_total=total))
 
     @property
     def counted(self) -> tuple[int, int]:
@@ -65,6 +87,30 @@ class Trainer:
         meter = self.node.runs["llama"].history.meter
         assert meter is not None
         return meter.trained_tokens // S
+
+
+class Shares(Trainer):
+    """Ranks that see different tokens and count them, behind each load from nothing."""
+
+    def __init__(self, size: int = 2) -> None:
+        super().__init__()
+        self.size, self.loaded_at = size, 0
+
+    def _hear(self, **said: Any) -> None:
+        said["loaded_at"] = self.loaded_at = said.get("loaded_at", 0)
+        for rank in range(self.size):
+            told = {"world_size": self.size, "data_parallel_size": self.size, "data_parallel_rank": rank} | said
+            told["peer"] = peer(1_000 * self.launches + rank)
+            play(self.node, hello(rank, self.now, tokens_per_step=None, **told))
+
+    def _tell(self, number: int, total: int | None) -> None:
+        for rank in range(self.size):
+            self.tell(rank, number, total)
+
+    def tell(self, rank: int, number: int, total: int | None) -> None:
+        own = (self.own - self.loaded_at) * S // self.size
+        told = {"attempt_step": self.own, "tokens": S, "tokens_total": total, "tokens_own_total": own}
+        play(self.node, a_step(number, rank, when=self.now, **told))
 
 
 def test_a_training_of_the_same_processes_has_its_own_totals_whatever_the_launches_before_went_on_from() -> None:

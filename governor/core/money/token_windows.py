@@ -14,6 +14,7 @@ from typing import Any, Final
 from governor.core.base.units import COUNT_MAX, MTOK, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros
 from governor.core.money.token_price import per_mtok
 from governor.core.money.trainings import Trainings
+from governor.core.money.unheard import Unheard
 
 # What was trained unheard may have been so much cheaper than the steps before: batches and lengths vary.
 CHEAPER_MAX: Final = 2
@@ -93,6 +94,7 @@ class TokenMeter:
     # Of the trainings before this one in its process: its own totals begin at nothing.
     earlier_tokens: int = 0
     trainings: Trainings = field(default_factory=Trainings)
+    unheard: Unheard = field(default_factory=Unheard)
     # The total when metering began: earlier tokens have no cost here.
     began_tokens: int = 0
     from_tokens: int = 0  # Where the open window began.
@@ -206,7 +208,7 @@ class TokenMeter:
             self.start_ns += took_ns
             self.start_tokens += trained
             self.start_usd_micros += max(0, usd_micros - self.step_usd_micros)
-        else:
+        elif not has_gone_on:  # Behind a load the time of before it may have bought nothing.
             self._note_pace(trained, usd_micros - self.step_usd_micros)
         self.step_usd_micros = usd_micros
         self.wasted_tokens += trained - max(0, tokens_total - self.progress_tokens)
@@ -253,22 +255,30 @@ class TokenMeter:
         self.first_step_at = self.first_step_at if first_step_at is None else first_step_at
         self._pass(tokens_total)
 
-    def go_on(self, tokens_total: int, paid_usd_micros: int) -> int:
-        """An attempt goes on from this total. Returns how many tokens before it are no window's.
+    def take(self, strand: str, offset: int) -> None:
+        """An attempt's first step is counted: of what it goes on from, and what that tells less its own total."""
+        self.unheard.take(f"{self.earlier_tokens}:{strand}", offset - self.earlier_tokens)
+
+    def go_on(self, tokens_total: int, paid_usd_micros: int, strand: str = "", offset: int = 0) -> int:
+        """An attempt goes on from this total. Returns how many tokens before it are no window's. `strand`: see take().
 
         What was trained unheard up to there was paid for if `paid_usd_micros` may have bought it: what the run has
-        spent from its last step until its attempt ended, at half the price of that attempt's steps. Else it was trained
-        elsewhere. Where no price is known, or it is nothing, it was paid for.
+        spent from its last step until its attempt ended, at half the price of that attempt's steps. So was what that
+        bought of an attempt before. Else it was trained elsewhere. Where no price is known, or it is nothing, it was
+        paid for.
         """
+        tokens, usd_micros = self.pace_tokens, self.pace_usd_micros
+        if usd_micros <= 0:  # Of one step, or of an older journal: as all of it has cost.
+            tokens, usd_micros = self.trained_tokens, self.step_usd_micros
+        bought = CHEAPER_MAX * paid_usd_micros * tokens // usd_micros if usd_micros > 0 else 0
+        self.unheard.leave(self.last_total, min(bought, COUNT_MAX))
+        self.take(strand, offset)
         tokens_total += self.earlier_tokens
         if tokens_total > COUNT_MAX:
             return 0
         self.last_total = min(tokens_total, self.progress_tokens)
         ahead = tokens_total - self.last_total
-        tokens, usd_micros = self.pace_tokens, self.pace_usd_micros
-        if usd_micros <= 0:  # Of one step, or of an older journal: as all of it has cost.
-            tokens, usd_micros = self.trained_tokens, self.step_usd_micros
-        if usd_micros <= 0 or ahead * usd_micros <= CHEAPER_MAX * paid_usd_micros * tokens:
+        if usd_micros <= 0 or ahead <= bought or self.unheard.may_reach(tokens_total):
             return 0
         self._pass(tokens_total)
         self.last_total = tokens_total
@@ -343,8 +353,9 @@ class TokenMeter:
             "step_usd_micros": snapshot["from_usd_micros"],
             **snapshot,
         }  # fmt: skip
-        apart = ("metered_to", "trainings")
+        apart = ("metered_to", "trainings", "unheard")
         whole = {name: int(known[name]) for name in asdict(cls()) if name not in apart}
         metered_to, trainings = snapshot["metered_to"], Trainings.of(snapshot.get("trainings"))
         metered_to = int(metered_to) if same_boot and metered_to is not None else None
-        return cls(**whole, metered_to=metered_to, trainings=trainings)
+        unheard = Unheard.read(snapshot.get("unheard"))
+        return cls(**whole, metered_to=metered_to, trainings=trainings, unheard=unheard)

@@ -36,7 +36,10 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
             managed.money.note_first_line((step.step, run.tokens_total))
         # Persisted with the next tick. Otherwise a restarted governor would begin further on, with all of the spend.
         node.request_persist()
-    has_gone_on = _go_on(managed, meter, step, trained_now, begins=begins)
+    if begins:  # Its metering begins there: nothing was passed over.
+        run.trained_count.take_begun()
+        meter.take(run.trained_count.strand, run.trained_count.offset)
+    has_gone_on = _go_on(node, managed, meter, step, ended)
     worth = worth_at(node, managed, meter, step.at, ended)
     began_at = run.first_step_at if run.first_step_at is not None else run.attempt_at
     if worth.is_lent and worth.usd_micros <= meter.step_usd_micros:
@@ -57,20 +60,27 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
         keep_window(node, managed, window, meter)
 
 
-def _go_on(managed: ManagedRun, meter: TokenMeter, step: Step, trained_now: int, *, begins: bool) -> bool:
-    """Pass over what was trained elsewhere before the attempt's first step. Whether it is known where that goes on."""
-    run = managed.run
-    found = run.trained_count.take_begun()
-    if found is None or begins:  # Its metering begins there.
+def _go_on(node: Node, managed: ManagedRun, meter: TokenMeter, step: Step, ended: MonoNs) -> bool:
+    """Pass over what was trained elsewhere before the attempt's first step. Whether it is known where that goes on.
+
+    Behind a load within the attempt, before the first step since then.
+    """
+    run, count = managed.run, managed.run.trained_count
+    found = count.take_begun()
+    if found is None:
         return False
     begun, has_said_bye = found
-    at_most = max(0, (run.tokens_total or 0) - trained_now)
-    spent = managed.history.split.ended_usd_micros
-    if spent is None:  # Nobody saw it end: until this one began.
-        spent, _ = managed.money.marks.spent(run.attempt_at)
-    paid = 0 if has_said_bye else max(0, spent - meter.step_usd_micros)
-    passed = meter.go_on(min(begun, at_most), paid)
-    if passed > trained_now:
+    began, paid = managed.money.marks.spent(run.attempt_at)[0], 0
+    if meter.first_step_at == run.first_step_at:
+        began = meter.step_usd_micros  # What was counted last is of this attempt.
+    elif not has_said_bye:
+        seen = managed.history.split.ended_usd_micros  # None: nobody saw the one before end: until this one began.
+        paid = max(0, (began if seen is None else seen) - meter.step_usd_micros)
+    if count.loaded_at and count.told_at is not None:
+        loaded = worth_at(node, managed, meter, step.at, min(count.told_at, ended)).usd_micros
+        paid += max(0, loaded - max(began, meter.step_usd_micros))
+    passed = meter.go_on(begun, paid, count.strand, count.offset)
+    if passed > (step.tokens or 0):
         run.belief.pass_over(step.step, passed)
     return True
 

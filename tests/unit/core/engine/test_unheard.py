@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from governor.core.events.checkpoints import Origin
-from governor.core.events.inputs import Bye, TrainerExited
-from tests.unit.core.engine.test_step import at, hello, play, tick
-from tests.unit.core.runs.test_counting import Trainer
+from governor.core.events.inputs import Bye, Step, TrainerExited
+from tests.unit.core.engine.test_step import a_step, at, hello, play, tick
+from tests.unit.core.engine.test_trained_count import S
+from tests.unit.core.runs.test_counting import Shares, Trainer
 
-OWN = Origin()
+OWN, OTHER = Origin(), Origin("A", 82, 82 * S)
 
 
 def heard(seconds: int, *, bye: Bye | None = None, ends_after: int | None = None) -> Trainer:
@@ -58,5 +59,118 @@ def test_what_a_process_cost_that_had_trained_to_its_end_bought_no_steps() -> No
     assert (trainer.counted, trainer.paid) == ((140, 0), 110)
 
 
-def said_bye(**said: Any) -> Bye:
-    return Bye(at(100), hello(0).connection, "llama", 0, 9, **said)
+@pytest.mark.parametrize(("by", "paid"), [(0, 110), (1, 140)])
+@pytest.mark.parametrize("others_first", [False, True])
+def test_a_bye_of_the_lead_counts_also_before_the_other_ranks_last_step(
+    by: int, paid: int, *, others_first: bool
+) -> None:
+    """Another rank may have had fewer batches."""
+    trainer = Shares()
+    trainer.launch(origin=OWN)
+    trainer.train(*range(1, 100))
+    trainer.now, trainer.own = 100, 100
+    told = [a_share(trainer, 0), a_share(trainer, 1)]
+    for rank in (1, 0) if others_first else (0, 1):
+        play(trainer.node, told[rank])
+        if rank == by:
+            play(trainer.node, said_bye(rank, step=100))
+    trainer.wait(60)
+    trainer.launch(origin=OWN)
+    trainer.train(*range(131, 141))
+    assert (trainer.counted, trainer.paid) == ((140, 0), paid)
+
+
+def test_the_bye_of_a_training_that_made_no_step_says_nothing_of_the_one_before() -> None:
+    """What it says is the step of its checkpoint: another training has ended with that number."""
+    trainer = heard(60)
+    play(trainer.node, said_bye(step=100))
+    trainer.launch(origin=OWN)
+    trainer.train(*range(131, 141))
+    assert (trainer.counted, trainer.paid) == ((140, 0), 140)
+
+
+@pytest.mark.parametrize(
+    ("between", "numbers", "progress", "again"),
+    [(OWN, range(91, 96), 140, 5), (OTHER, range(83, 93), 150, 0), (OTHER, range(83, 283), 340, 0)],
+)
+@pytest.mark.parametrize("totals", [False, True])
+def test_what_was_trained_unheard_is_paid_for_also_behind_a_launch_that_goes_on_with_something_else(
+    between: Origin, numbers: range, progress: int, again: int, *, totals: bool
+) -> None:
+    trainer = Trainer()
+    trainer.launch(origin=OWN)
+    trainer.train(*range(1, 101), totals=totals)
+    trainer.wait(60)
+    trainer.launch(origin=between)
+    trainer.train(*numbers, totals=totals)
+    trainer.launch(origin=OWN)
+    trainer.restart()
+    trainer.launches -= 1
+    trainer.launch(origin=OWN)
+    trainer.train(*range(131, 141), totals=totals)
+    assert (trainer.counted, trainer.paid) == ((progress, again), progress + again)
+
+
+def test_what_an_attempt_may_have_trained_unheard_is_nothing_of_another_runs() -> None:
+    trainer = Trainer()
+    trainer.launch(origin=OWN)
+    trainer.train(*range(1, 101))
+    trainer.wait(60)
+    for numbers in (range(83, 93), range(123, 133)):
+        trainer.launch(origin=OTHER)
+        trainer.train(*numbers)
+    assert (trainer.counted, trainer.paid) == ((150, 0), 120)
+
+
+@pytest.mark.parametrize("totals", [False, True])
+@pytest.mark.parametrize(("lost", "first", "lent"), [(30, 126, 0), (3, 104, 0), (0, 131, 30), (30, 1_001, 900)])
+def test_what_a_process_trained_unheard_before_a_load_was_paid_for(
+    lost: int, first: int, lent: int, *, totals: bool
+) -> None:
+    trainer = Trainer()
+    trainer.launch(origin=OWN)
+    trainer.train(*range(1, 101), totals=totals)
+    trainer.wait(lost, trains=True)
+    trainer.say(OWN)
+    trainer.train(*range(first, first + 10), totals=totals)
+    assert (trainer.counted, trainer.paid) == ((first + 9, 0), first + 9 - lent)
+
+
+def test_what_was_spent_before_a_load_makes_no_step_behind_it_dearer() -> None:
+    """A minute that bought nothing; from elsewhere then; and two steps unheard, for two seconds."""
+    trainer = Trainer()
+    trainer.launch(origin=OWN)
+    trainer.train(1, 2, 3)
+    trainer.wait(60)
+    trainer.say(OWN)
+    trainer.train(*range(5_001, 5_005))
+    trainer.wait(2, trains=True)
+    trainer.launch(origin=OWN)
+    trainer.train(*range(5_007, 5_010))
+    assert (trainer.counted, trainer.paid) == ((5_009, 0), 3 + 4 + 2 + 3)
+
+
+@pytest.mark.parametrize(("lost", "lent"), [(0, 30), (30, 0)])
+def test_what_a_launch_trained_unheard_before_its_first_load_was_paid_for_and_no_time_before_it_was(
+    lost: int, lent: int
+) -> None:
+    """Its process has waited for a minute."""
+    trainer = Trainer()
+    trainer.launch(origin=OWN)
+    trainer.train(*range(1, 101))
+    play(trainer.node, TrainerExited(at(trainer.now), "llama", None))
+    trainer.wait(60)
+    trainer.launch(origin=OWN)
+    trainer.wait(lost, trains=True)
+    trainer.say(OWN)
+    trainer.train(*range(131, 141))
+    assert (trainer.counted, trainer.paid) == ((140, 0), 140 - lent)
+
+
+def said_bye(rank: int = 0, **said: Any) -> Bye:
+    return Bye(at(100), hello(rank).connection, "llama", rank, 9, **said)
+
+
+def a_share(trainer: Shares, rank: int) -> Step:
+    told = {"attempt_step": 100, "tokens": S, "tokens_total": 100 * S, "tokens_own_total": 100 * S // trainer.size}
+    return a_step(100, rank, when=100, **told)

@@ -131,7 +131,7 @@ def closing_line(run_status: Mapping[str, Any], ended: str) -> str:
 def _twice(run_status: Mapping[str, Any]) -> str:
     """The all-in price is over these too."""
     wasted = run_status.get("tokens_wasted")
-    return f" ({_count(wasted)} of them twice)" if wasted else ""
+    return f" (and {_count(wasted)} trained again)" if wasted else ""
 
 
 def last_at_text(told: Mapping[str, Any]) -> str:

@@ -134,7 +134,7 @@ def test_the_money_of_an_ended_run_is_that_of_its_closing_line(home: Path) -> No
     assert None not in [ended[key] for key in same]
     _, told, _ = call("status", "gpt")
     assert told.startswith(closing_line(watched | {"run": "gpt"}, "ended with exit code 0").split("; last check")[0])
-    assert f"{watched['tokens_total']:,} tokens (1,500,000 of them twice); " in told
+    assert f"{watched['tokens_total']:,} tokens (and 1,500,000 trained again); " in told
 
 
 STUCK = {"halt_stage": "VERIFYING", "closed_wall_ns": None}

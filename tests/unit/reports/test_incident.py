@@ -317,7 +317,7 @@ def test_a_run_closes_with_what_it_came_to() -> None:
         "last checkpoint: step 40, /ckpt/step40"
     )
     behind = closing_line(ended | {"tokens_at": 1_000_000, "tokens_wasted": 41_984}, "ended")
-    assert "; 1,679,360 tokens (41,984 of them twice), last at 1,000,000; " in behind
+    assert "; 1,679,360 tokens (and 41,984 trained again), last at 1,000,000; " in behind
     bare = RUN | {
         "step": None,
         "usd_per_mtok": None,

@@ -87,6 +87,7 @@ class Case:
     lands: int | None = UNSAID  # What it has spent at its goal. None is unknown.
     began: int = 0  # Tokens that it had trained when it first paid for any: its ceiling is for those after them.
     unpaid: int = 0  # Tokens of progress in no price: trained elsewhere, or while another run paid.
+    others: int = 0  # Tokens of progress of other trainings than the last: its goal is of none of them.
     is_launched: bool = False  # By `costgov run`, whose time is the command's.
     is_held: bool = False  # To its ceiling, by a rule.
     ahead: dict[str, int] = field(default_factory=dict)  # While it trains: see AHEAD.
@@ -111,7 +112,7 @@ class Case:
         if self.hourly is None:
             return None
         a_token = Fraction(self.spend, self.trained - self.repeated)
-        return round(MILLION * a_token / Fraction(CEILING, GOAL - self.began - self.unpaid))
+        return round(MILLION * a_token / Fraction(CEILING, GOAL + self.others - self.began - self.unpaid))
 
     @property
     def by_cause(self) -> dict[str, int]:

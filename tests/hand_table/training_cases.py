@@ -33,6 +33,15 @@ def _goes_on_in_the_second(world: World) -> None:
     end(world)
 
 
+def _repeats_the_second(world: World) -> None:
+    """As at first, but SFT is done: it attaches again, makes no step, and 1 s later DPO begins at nothing."""
+    _crashes(world)
+    _training(world, "a2", range(0), 23, 300)
+    _training(world, "a2+1", range(1, 13), 25, 300)
+    until(world, 40)
+    end(world)
+
+
 def _crashes(world: World) -> None:
     _training(world, "a1", range(1, 11), 0, 200)
     _training(world, "a1+1", range(1, 7), 12, 200)
@@ -63,6 +72,7 @@ CASES = [
         # Trained twice: SFT's second step, and five of DPO's. The first of each is its start.
         {"start_up": 4 * 2_000, "after_last_step": 2 * (1_000 + 2_000), "trained_twice": 1_000 + 5_000},
         ms=40_000,
+        others=10 * STEP,
     ),
     Case(
         "two trainings of a process, again, and on",
@@ -75,5 +85,21 @@ CASES = [
         (2 + 2) * STEP,
         {"start_up": 4 * 2_000, "after_last_step": 2 * (1_000 + 2_000), "trained_twice": 1_000 + 1_000},
         ms=36_000,
+        others=10 * STEP,
+    ),
+    Case(
+        "two trainings of a process, and the second again behind the first, which is done",
+        _repeats_the_second,
+        21_000 + 17_000,
+        (10 + 6 + 12) * STEP,
+        # The ninth has 2 s of the first launch, 3 s until DPO begins, 7 s to its step 6, and 2 s for two more.
+        windows(*_CRASHED, 13_000, 2_000, 2_000, ms=(*_CRASHED, 15_000, 2_000, 2_000)),
+        100_000,
+        STEADY,
+        6 * STEP,
+        # SFT attaches and makes no step: what it takes is DPO's start. DPO's first step is in that, too.
+        {"start_up": 2 * 2_000 + 4_000, "after_last_step": 1_000 + 2 * 2_000, "trained_twice": 5_000},
+        ms=38_000,
+        others=10 * STEP,
     ),
 ]

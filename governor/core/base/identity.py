@@ -6,10 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import Final, NewType
 
+from governor.core.base.units import is_whole
+
 # Run names become metric labels, file names and provider tokens. The pattern is valid in all of them.
 RUN_CHARS_MAX: Final = 128
 RUN_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:@+-]{{0,{RUN_CHARS_MAX - 1}}}")
 
+TRAINING_DIGITS_MAX: Final = 9  # Of its number in an attempt's name.
 MARK_PART_BITS: Final = 20  # trainer_shim.mark.PART_BITS
 
 ConnectionId = NewType("ConnectionId", int)  # Counted up by the inbox, never reused within one governor.
@@ -66,3 +69,17 @@ def carries(its: int, mark: int) -> bool:
     while its > mark:
         its >>= MARK_PART_BITS
     return mark > 0 and its == mark
+
+
+def training_of(attempt: str) -> tuple[str, int | None]:
+    """ATTEMPT+1 is the second training of the processes of launch ATTEMPT. None: the name does not say which it is."""
+    launch, plus, number = attempt.rpartition("+")
+    if plus and is_whole(number) and len(number) <= TRAINING_DIGITS_MAX:
+        return launch, int(number)
+    return attempt, None
+
+
+def is_next_training(attempt: str, before: str) -> bool:
+    """Whether the name says that it is a later training of the same launch."""
+    (launch, number), (launch_before, number_before) = training_of(attempt), training_of(before)
+    return launch == launch_before and (number or 0) > (number_before or 0)

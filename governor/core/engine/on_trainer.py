@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from governor.core.base.findings import Finding, Reading
-from governor.core.base.identity import RUN_NAME, ConnectionId
+from governor.core.base.identity import RUN_NAME, ConnectionId, is_next_training
 from governor.core.base.policy import NO_POLICY, Mode
 from governor.core.base.units import MonoNs
 from governor.core.engine import (
@@ -86,6 +86,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
         )
     known_as = managed.run.stage, managed.run.labels
     rank = intake.apply_hello(managed.run, hello)
+    managed.history.hear_attempt(managed.run.attempt, managed.run.saves_in, trains_again=managed.run.trains_again)
     if begins or managed.run.known_ranks() != ranks_before:
         charging.note_shares(node, hello.at)
         node.request_persist()  # A restarted governor shares the node's time by what the journal has.
@@ -167,8 +168,14 @@ def _begin_attempt(node: Node, managed: ManagedRun, hello: Hello, *, was_over: b
 
 
 def _has_trained(managed: ManagedRun, hello: Hello) -> bool:
-    """Whether this process has trained in the attempt before: a fold after a fold, DPO after SFT."""
-    return any(rank.peer.process == hello.peer.process for rank in managed.run.ranks.values())
+    """Whether this process has trained in the attempt before: a fold after a fold, DPO after SFT.
+
+    A process that was not heard then is told by the attempt's name, unless another was heard as its rank.
+    """
+    process, ranks = hello.peer.process, managed.run.ranks
+    if any(rank.peer.process == process for rank in ranks.values()):
+        return True
+    return hello.rank not in ranks and is_next_training(hello.attempt, managed.run.attempt)
 
 
 def _reconnect(managed: ManagedRun, hello: Hello) -> list[Effect]:
@@ -334,6 +341,7 @@ def on_bye(node: Node, event: Bye) -> list[Effect]:
         intake.apply_bye(managed.run, rank, event.step)
         managed.rules.observe(event)
         if event.completed and not rank.completed:
+            managed.history.complete_training(managed.run.attempt)
             intake.complete(managed.run, rank)
             # Confirmed last, like an ack: no rank reports its completion again to a restarted governor.
             if managed.run.ended_well:

@@ -116,10 +116,9 @@ def tokens_goal(managed: ManagedRun) -> int | None:
 
 
 def _metered_goal(managed: ManagedRun, goal: int) -> int:
-    """The same in the meter's tokens, which go on where another training in the same process begins from nothing."""
+    """The same in the meter's tokens: a goal is the present training's, and those of others are no part of it."""
     meter = managed.history.meter
-    is_budget = goal == managed.policy.budget.tokens
-    return goal if meter is None or is_budget else goal + meter.earlier_tokens
+    return goal if meter is None else goal + meter.earlier_tokens
 
 
 def plan_of(managed: ManagedRun) -> ExpectedCost:

@@ -39,6 +39,16 @@ class Bought:
         self.meter.begin_attempt(attempt, directory, trains_again=False, is_anew=False)
         return self.meter
 
+    def hear_attempt(self, attempt: str, directory: str | None, *, trains_again: bool) -> None:
+        """An attempt says hello."""
+        if self.meter is not None:
+            self.meter.trainings.hear(attempt, directory, is_launch=not trains_again)
+
+    def complete_training(self, attempt: str) -> None:
+        """The attempt has said that it was trained to its end."""
+        if self.meter is not None:
+            self.meter.trainings.complete(attempt)
+
     def progress_of(self, tokens_at: int | None) -> int | None:
         """All that the run has trained, each token once. `tokens_at`: its last step's, which may be behind that."""
         if tokens_at is None or self.meter is None:

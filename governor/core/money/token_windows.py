@@ -91,7 +91,7 @@ class TokenMeter:
     # The last reported total. Below progress while a run trains lost tokens again.
     last_total: int = 0
     wasted_tokens: int = 0
-    # Of the trainings before this one in its process: its own totals begin at nothing.
+    # Of progress, what other trainings than this one have: its own totals begin at nothing.
     earlier_tokens: int = 0
     trainings: Trainings = field(default_factory=Trainings)
     unheard: Unheard = field(default_factory=Unheard)
@@ -293,15 +293,15 @@ class TokenMeter:
             self.lent_tokens += grown
 
     def begin_attempt(self, attempt: str, directory: str | None, *, trains_again: bool, is_anew: bool) -> None:
-        """An attempt's first step comes: see Trainings. Its totals go on from the trainings before its own."""
-        if attempt == self.trainings.attempt:
-            return
-        self.earlier_tokens = self.trainings.begin(
+        """An attempt's first step comes: see Trainings. Where it is of another training, its totals are that one's."""
+        has_begun = bool(self.trainings.counted)
+        earlier = self.trainings.begin(
             attempt, directory, self.earlier_tokens, self.progress_tokens,
             is_launch=not trains_again, is_anew=is_anew,
         )  # fmt: skip
-        if trains_again and is_anew:
-            self.last_total = self.earlier_tokens
+        if earlier is not None and has_begun:
+            self.earlier_tokens = earlier
+            self.last_total = earlier if is_anew else self.progress_tokens
 
     def begin_earlier(self, tokens: int) -> None:
         """Count tokens before the first step's end: it had them itself. Of the first window only, with its start."""

@@ -1,7 +1,11 @@
-"""The trainings of a process, one after another, and from which total each has begun: SFT, then DPO.
+"""The trainings of a process, one after another, and how far each has come: SFT, then DPO.
 
-Each tells totals that begin at nothing. A relaunch trains them again, or skips those that are done: their checkpoint
-directories tell which is which. Where they do not, the numbers behind the launch's name do: ATTEMPT+1 is the second.
+Each tells totals that begin at nothing. A relaunch trains them again, or goes on with them, or skips those that are
+done: their checkpoint directories tell which is which. Where they do not, the numbers behind the launch's name do:
+ATTEMPT+1 is the second.
+
+The run's progress is the sum of how far they have come. One that goes on has its furthest total where that sum is: what
+it trains up to there was trained before, by whatever came between.
 """
 
 from __future__ import annotations
@@ -11,98 +15,159 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from governor.core.base.units import is_whole
+from governor.core.base.identity import training_of
 
 # A search over hyperparameters is not to make the journal's row grow. What a relaunch repeats of those beyond is new.
 TRAININGS_MAX: Final = 16
-_DIGITS_MAX: Final = 9
 NONE: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Training:
     number: int  # In its launch: 0 is the first.
     place: str  # Of its checkpoint directory. "": not told.
-    earlier_tokens: int  # Of the trainings before it.
+    reached: int = 0  # Its highest total, when another followed it.
+    is_whole: bool = False  # It has said that it was trained to its end.
+    is_taken: bool = False  # This launch has trained it, or has found it done.
 
 
 @dataclass(slots=True)
 class Trainings:
     """Of a run, over its launches."""
 
-    attempt: str = ""  # Whose steps were counted last.
+    attempt: str = ""  # Which was heard last.
     number: int = 0  # Of the training in its launch.
+    place: str = ""  # Of its checkpoint directory.
+    is_launch: bool = True  # Its process has trained nothing before.
+    counted: str = ""  # The attempt whose steps were counted last.
     now: int = NONE  # Which of `known` that is. NONE: it is not among them.
-    by_place: bool = False  # This launch's directories are those of an earlier launch.
+    restarts: int = 0  # Attempts of this launch that went on with a training of its own. They have a number each, too.
+    by_place: bool = False  # A directory of this launch is that of a known training.
     known: list[Training] = field(default_factory=list)
+
+    def hear(self, attempt: str, directory: str | None, *, is_launch: bool) -> None:
+        """An attempt says hello. `is_launch`: its process has trained nothing before.
+
+        Until its first step nobody knows with what it goes on. It may end before that.
+        """
+        place = _place_of(directory)
+        if attempt != self.attempt:
+            self._end_unstepped()
+            number = training_of(attempt)[1]
+            if is_launch:
+                self.by_place, self.restarts = False, 0
+                for one in self.known:
+                    one.is_taken = False
+            after = 0 if is_launch else self.number + 1
+            self.number = after if number is None else max(0, number - self.restarts)
+            self.attempt, self.is_launch = attempt, is_launch
+        if attempt != self.counted:
+            self.place = place
+            self.by_place |= any(place and one.place == place for one in self.known)
+
+    def _end_unstepped(self) -> None:
+        """The next one is heard. A training that only attached is known by its directory: it has come to nothing yet.
+
+        A launch may have a directory of its own each time: it tells nothing.
+        """
+        if self.attempt in ("", self.counted) or self.is_launch or not self.place or not self.known:
+            return
+        if all(one.place != self.place for one in self.known) and self._found(is_anew=False) == NONE:
+            self._keep(Training(self.number, self.place))
 
     def begin(
         self, attempt: str, directory: str | None, earlier_tokens: int, progress_tokens: int,
         *, is_launch: bool, is_anew: bool,
-    ) -> int:  # fmt: skip
-        """The attempt's first step has come. Returns the tokens of the trainings before its own.
+    ) -> int | None:  # fmt: skip
+        """The attempt's first step has come. Returns the run's progress less what its training had reached.
 
-        `earlier_tokens`: of the training before. `is_launch`: its process has trained nothing yet. `is_anew`: its
-        totals begin at nothing. A training that is not known goes on from all progress.
+        None: it goes on with the training that was counted last. `earlier_tokens`: what was returned for that.
+        `is_anew`: its totals begin at nothing.
         """
-        place, is_first = _place_of(directory), not self.attempt
-        self.attempt, self.number = attempt, 0 if is_launch else _number_of(attempt, self.number + 1)
-        if is_launch and is_first and earlier_tokens:
-            return earlier_tokens  # An older journal does not say which training it was in.
-        found = self._of_launch(place) if is_launch else self._next(place)
-        if not is_launch and found in (NONE, self.now):
-            if not is_anew:
-                return earlier_tokens  # A restart within the process: the same training.
-            found = NONE
-        if found != NONE:
-            self.now = found
-            return self.known[found].earlier_tokens
-        return self._keep(Training(self.number, place, 0 if is_launch else progress_tokens))
+        self.hear(attempt, directory, is_launch=is_launch)
+        is_first, is_new = not self.counted, attempt != self.counted
+        self.counted = attempt
+        if not is_new or (is_first and earlier_tokens):
+            return None  # The latter: an older journal does not say which training it was in.
+        if not self.known:
+            self._take(self._keep(Training(self.number, self.place, progress_tokens)))
+            return 0
+        found = self._found(is_anew=is_anew)
+        if not (is_anew or is_launch) and (
+            found == NONE or self.known[found].is_taken
+        ):  # A restart within the process.
+            self.restarts, self.number = self.restarts + 1, self.number - 1
+        if found == NONE and not is_anew:
+            return None
+        if found != NONE and found == self.now:
+            self._take(found)
+            return None
+        if self.now != NONE:
+            self.known[self.now].reached = progress_tokens - earlier_tokens
+        self._take(found if found != NONE else self._keep(Training(self.number, self.place)))
+        return progress_tokens - (self.known[found].reached if found != NONE else 0)
+
+    def complete(self, attempt: str) -> None:
+        """The attempt has trained to its end. Of one without a step that was before."""
+        if attempt != self.attempt:
+            return
+        at = self.now if attempt == self.counted else self._found(is_anew=False)
+        if at != NONE:
+            self.known[at].is_whole = self.known[at].is_taken = True
+
+    def _take(self, at: int) -> None:
+        self.now = at
+        if at != NONE:
+            self.known[at].is_taken = True
+            self.known[at].place = self.known[at].place or self.place
 
     def _keep(self, training: Training) -> int:
-        self.now = NONE
-        if len(self.known) < TRAININGS_MAX:
-            self.known.append(training)
-            self.now = len(self.known) - 1
-        return training.earlier_tokens
+        if len(self.known) == TRAININGS_MAX:
+            return NONE
+        self.known.append(training)
+        return len(self.known) - 1
 
-    def _of_launch(self, place: str) -> int:
-        found = self._at(place)
-        self.by_place = found != NONE
-        return found if found != NONE else self._numbered()
+    def _found(self, *, is_anew: bool) -> int:
+        """Which training the attempt goes on with. None of its own launch's begins at nothing once more."""
+        possible = [at for at, one in enumerate(self.known) if not (is_anew and one.is_taken)]
+        there = [at for at in possible if self.place and self.known[at].place == self.place]
+        if there:
+            return self._of_several(there)
+        if self.place and self.by_place:
+            return NONE
+        found = next((at for at in possible if self.known[at].number == self.number), NONE)
+        if found != NONE and is_anew and self.place and self.known[found].place and self.known[found].is_whole:
+            return NONE  # That one is done, and this one saves elsewhere.
+        return found
 
-    def _next(self, place: str) -> int:
-        found = self._at(place)
-        return found if found != NONE or (place and self.by_place) else self._numbered()
-
-    def _at(self, place: str) -> int:
-        """The training that saves there. Of several the one with this number."""
-        there = [at for at, one in enumerate(self.known) if place and one.place == place]
+    def _of_several(self, there: list[int]) -> int:
+        """Of those of one directory that of its number; else the present one; else a later one: some are skipped."""
         numbered = [at for at in there if self.known[at].number == self.number]
-        return next(iter(numbered or (there if len(there) == 1 else [])), NONE)
-
-    def _numbered(self) -> int:
-        return next((at for at, one in enumerate(self.known) if one.number == self.number), NONE)
+        present = [at for at in there if at == self.now and self.known[at].is_taken]
+        later = [at for at in there if self.known[at].number > self.number]
+        return (numbered or present or later or there[-1:])[0]
 
     @classmethod
     def of(cls, row: Mapping[str, Any] | None) -> Trainings:
         """Read what asdict() made. KeyError, TypeError or ValueError when it is none. An older journal has none."""
-        if row is None:
+        if row is None or "counted" not in row:
             return cls()
-        known = [Training(int(one["number"]), str(one["place"]), int(one["earlier_tokens"])) for one in row["known"]]
+        known = [
+            Training(
+                int(one["number"]), str(one["place"]), int(one["reached"]), bool(one["is_whole"]), bool(one["is_taken"])
+            )
+            for one in row["known"]
+        ]
         now = int(row["now"])
         if not NONE <= now < len(known):
             raise ValueError(f"training {now} of {len(known)}")
-        return cls(str(row["attempt"]), int(row["number"]), now, bool(row["by_place"]), known)
+        return cls(
+            str(row["attempt"]), int(row["number"]), str(row["place"]), bool(row["is_launch"]), str(row["counted"]),
+            now, int(row["restarts"]), bool(row["by_place"]), known,
+        )  # fmt: skip
 
 
 def _place_of(directory: str | None) -> str:
     """As a digest: sixteen paths are more than the journal's row is for."""
     told = (directory or "").encode("utf-8", "surrogatepass")
     return hashlib.blake2b(told, digest_size=8).hexdigest() if told else ""
-
-
-def _number_of(attempt: str, otherwise: int) -> int:
-    """ATTEMPT+1 is the second."""
-    _, plus, number = attempt.rpartition("+")
-    return int(number) if plus and is_whole(number) and len(number) <= _DIGITS_MAX else otherwise

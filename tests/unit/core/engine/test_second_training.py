@@ -233,13 +233,14 @@ def test_of_a_search_the_first_sixteen_trainings_are_kept() -> None:
     trainings = Trainings()
     for number in range(20):
         attempt = f"a1+{number}" if number else "a1"
-        said = trainings.begin(attempt, None, 0, 100 * number, is_launch=number == 0, is_anew=True)
-        assert said == 100 * number
+        progress = 100 * number
+        said = trainings.begin(attempt, None, max(0, progress - 100), progress, is_launch=number == 0, is_anew=True)
+        assert said == progress
     assert len(trainings.known) == 16
-    assert trainings.begin("a2", None, 1900, 2000, is_launch=True, is_anew=True) == 0
-    assert trainings.begin("a2+15", None, 0, 2000, is_launch=False, is_anew=True) == 1500
-    assert trainings.begin("a2+16", None, 1500, 2000, is_launch=False, is_anew=True) == 2000
-    assert trainings.begin("a3", None, 2000, 2100, is_launch=True, is_anew=True) == 0
+    assert trainings.begin("a2", None, 1900, 2000, is_launch=True, is_anew=True) == 1900, "it has reached 100"
+    assert trainings.begin("a2+15", None, 1900, 2000, is_launch=False, is_anew=True) == 1900
+    assert trainings.begin("a2+16", None, 1900, 2000, is_launch=False, is_anew=True) == 2000
+    assert trainings.begin("a3", None, 2000, 2100, is_launch=True, is_anew=True) == 2000
 
 
 def test_an_older_journal_that_knows_no_trainings_is_read_as_before() -> None:
@@ -258,7 +259,9 @@ def test_an_older_journal_that_knows_no_trainings_is_read_as_before() -> None:
     assert older.earlier_tokens == older.progress_tokens
     with pytest.raises(ValueError, match="training 3 of 1"):
         Trainings.of({**json.loads(json.dumps(meter.snapshot()))["trainings"], "now": 3, "known": [row_of_none()]})
+    unreached = {"attempt": "a1", "number": 0, "now": 0, "by_place": False, "known": [row_of_none()]}
+    assert Trainings.of(unreached) == Trainings(), "of a version that did not say how far each had come"
 
 
 def row_of_none() -> dict[str, Any]:
-    return {"number": 0, "place": "", "earlier_tokens": 0}
+    return {"number": 0, "place": "", "reached": 0, "is_whole": False, "is_taken": False}

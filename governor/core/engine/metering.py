@@ -52,6 +52,18 @@ def note_unpriced(node: Node, before_ns: int, holders: Mapping[str, int]) -> Non
         noted.pass_unpriced(passed_ns)
 
 
+def note_unheard(node: Node, tick: Tick, *, is_first: bool) -> None:
+    """Note what was charged at once for time in which nobody listened, and whose steps behind it were heard."""
+    away_ns = node.away_ns + tick.boot - node.began if is_first and node.away_ns else 0
+    for managed in node.runs.values():
+        run, unheard, meter = managed.run, managed.history.unheard, managed.history.meter
+        if not run.alive:
+            continue
+        if meter is not None and meter.metered_to is not None:
+            unheard.hear(BootNs(meter.metered_to), run.step_at if run.jsonl_only else None)
+        unheard.tick(tick.boot, tick.at, away_ns, is_unbroken=tick.unbroken)
+
+
 def charge_until(node: Node, at: MonoNs) -> None:
     """Charge the time since the last tick to those who hold the node, before one of them lets go of it.
 

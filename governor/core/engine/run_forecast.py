@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
@@ -95,7 +95,7 @@ def outlook(managed: ManagedRun, at: MonoNs) -> Outlook:
         last_prices=_window_prices(last) if last is not None else TokenPrices(),
         last_pace=_pace(last.steady_per_mtok, last.per_mtok, plan) if last is not None else None,
         run_pace=_run_pace(managed, plan),
-        prices=token_prices(managed),
+        prices=_settled(managed),
         drift_all_in_frac=_drift_all_in_frac(managed, plan),
     )
 
@@ -104,6 +104,13 @@ def token_prices(managed: ManagedRun, spend_usd_micros: UsdMicros | None = None)
     """What the run's tokens cost, of all that were counted by now. None: of its spend at the last tick."""
     run = managed.run
     return run.paid_tokens.prices(run.spend_usd_micros if spend_usd_micros is None else spend_usd_micros)
+
+
+def _settled(managed: ManagedRun) -> TokenPrices:
+    """The same as rules see it: unknown while tokens of its money may not have been told."""
+    prices = token_prices(managed)
+    is_heard = managed.run.unheard_ns is None
+    return prices if is_heard else replace(prices, last=None, all_in=None, useful=None)
 
 
 def tokens_goal(managed: ManagedRun) -> int | None:
@@ -195,7 +202,8 @@ def _run_pace(managed: ManagedRun, plan: ExpectedCost) -> Pace:
     Its burn rate is of all that it has spent by the last tick: it rises while the run hangs.
     """
     paid = managed.run.paid_tokens
-    return _pace(paid.steady(), paid.useful(managed.run.spend_usd_micros), plan)
+    burnt = None if managed.run.unheard_ns is not None else paid.useful(managed.run.spend_usd_micros)
+    return _pace(paid.steady(), burnt, plan)
 
 
 def _pace(steady: Fraction | None, burnt: Fraction | None, plan: ExpectedCost) -> Pace:
@@ -206,7 +214,8 @@ def _pace(steady: Fraction | None, burnt: Fraction | None, plan: ExpectedCost) -
 def _drift_all_in_frac(managed: ManagedRun, plan: ExpectedCost) -> float | None:
     """Of all that the run has spent by the last tick, and of all tokens that it has trained by now."""
     run = managed.run
-    return _frac(drift(run.paid_tokens.all_in(run.spend_usd_micros), plan.usd_micros_per_mtok_all_in))
+    all_in = None if run.unheard_ns is not None else run.paid_tokens.all_in(run.spend_usd_micros)
+    return _frac(drift(all_in, plan.usd_micros_per_mtok_all_in))
 
 
 def _frac(ratio: Fraction | None) -> float | None:
@@ -238,6 +247,8 @@ def warn_of_ceiling(node: Node, managed: ManagedRun, at: MonoNs) -> list[Alarm]:
     bound = binding_ceiling(managed, at)
     if bound is None or managed.run.stepless_ns(at) is not None:
         return []  # Of a run that makes no step nobody knows the rate.
+    if managed.run.unheard_ns is not None:
+        return []  # What is left is of before.
     if bound.met is None or not bound.met.after_ns:
         return []  # Nothing is spent; or the ceiling is reached, and the trigger acts on that.
     goal = tokens_goal(managed)

@@ -106,9 +106,11 @@ def _boot_offset(before: int | None, tick: Tick) -> int:
 
 
 def _on_tick(node: Node, tick: Tick) -> list[Effect]:
+    is_first = node.boot_offset_ns is None
     node.wall_offset_ns, node.boot_offset_ns = tick.wall - tick.at, _boot_offset(node.boot_offset_ns, tick)
     holders = node.holders()
     metering.meter(node, tick, holders)
+    metering.note_unheard(node, tick, is_first=is_first)
     for managed in node.runs.values():
         metering.count_split(node, managed, holders)
     # Persist before anything is decided: an incident must not have a spend that its run's snapshot does not have.

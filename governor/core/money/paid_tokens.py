@@ -8,12 +8,49 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
-from governor.core.base.units import BootNs, UsdMicros
+from governor.core.base.units import NS_PER_MINUTE, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros
 from governor.core.money.steady import steady_per_mtok
 from governor.core.money.token_price import TokenPrices, per_mtok, whole_micros
 from governor.core.money.token_windows import TokenMeter, Window
+
+# Ticks come every 250 ms. Behind a longer gap nobody listened: no governor ran, or it stood still with its machine.
+UNHEARD_MIN_NS: Final = 5 * NS_PER_S
+# So long at most a log that was written meanwhile is read, a megabyte with each tick.
+READ_LATE_MAX_NS: Final = NS_PER_MINUTE
+
+
+@dataclass(slots=True)
+class Unheard:
+    """Time that was charged at once. What was trained in it is told later, if at all.
+
+    Until a step is counted that ended behind it, the run's money has tokens that nobody knows of, and its price is too
+    high. Not stored: whoever starts again has been away.
+    """
+
+    until: BootNs | None = None  # None: there is none, or what came behind it was heard.
+    lasted_ns: DurationNs = DurationNs(0)
+    ticked_to: BootNs | None = None  # By the last tick.
+    ticked_at: MonoNs = MonoNs(0)
+
+    def tick(self, boot: BootNs, at: MonoNs, away_ns: int, *, is_unbroken: bool) -> None:
+        """`away_ns`: at a governor's first tick, for how long there was none. `is_unbroken`: see Tick."""
+        passed_ns = 0 if self.ticked_to is None or is_unbroken else boot - self.ticked_to
+        if away_ns or passed_ns >= UNHEARD_MIN_NS:
+            longest_ns = self.lasted_ns if self.until is not None else 0
+            self.until, self.lasted_ns = boot, DurationNs(max(longest_ns, away_ns, passed_ns))
+        self.ticked_to, self.ticked_at = boot, at
+
+    def hear(self, heard_to: BootNs, log_read_at: MonoNs | None) -> None:
+        """A step was counted that ended then. Of a log, when its last line was read: more of then may follow it.
+
+        To be called before this moment's `tick`.
+        """
+        if self.until is None or heard_to <= self.until:
+            return
+        if log_read_at is None or log_read_at <= self.ticked_at or heard_to - self.until > READ_LATE_MAX_NS:
+            self.until = None
 
 
 @dataclass(slots=True)
@@ -25,6 +62,7 @@ class Bought:
     meter: TokenMeter | None = None  # From the first step whose tokens are known.
     # The steady price as the journal has it. It stands until a window closes: those that it is of are not kept.
     steady_before: int | None = None
+    unheard: Unheard = field(default_factory=Unheard)
 
     def spent_before(self, usd_micros: UsdMicros) -> None:
         """So much was spent that buys none of the tokens that come."""
@@ -113,6 +151,15 @@ class PaidTokens:
             whole_micros(self.steady()),
             self.bought.unpriced_ns,
         )
+
+    @property
+    def unheard_ns(self) -> DurationNs | None:
+        """How long nobody listened before what was heard last, while the money of that time waits for its tokens.
+
+        Prices that have this money are unknown to rules then. None: nothing is awaited.
+        """
+        unheard = self.bought.unheard
+        return None if unheard.until is None else unheard.lasted_ns
 
     @property
     def paid_before(self) -> UsdMicros:

@@ -40,6 +40,11 @@ def _price(per_mtok: Fraction | None) -> float | None:
     return _usd(whole_micros(per_mtok))
 
 
+def _heard(run: Run, per_mtok: Fraction | None) -> float | None:
+    """Unknown while tokens of its money may not have been told."""
+    return _price(per_mtok) if run.unheard_ns is None else None
+
+
 def _spend(run: Run, _at: MonoNs) -> float | None:
     is_known = is_spend_known(run.spend_rate_usd_micros_per_hour, run.spend_usd_micros)
     return _usd(run.spend_usd_micros) if is_known else None
@@ -113,15 +118,16 @@ VARIABLES: Final[Mapping[str, Variable]] = {
         DOUBLE, "What it costs an hour now.", lambda run, _at: _usd(run.spend_rate_usd_micros_per_hour)
     ),
     "usd_per_mtok": Variable(
-        DOUBLE, "Dollars for a million tokens, of the last window.", lambda run, _at: _price(run.paid_tokens.last())
+        DOUBLE, "Dollars for a million tokens, of the last window.",
+        lambda run, _at: _heard(run, run.paid_tokens.last()),
     ),
     "usd_per_mtok_all_in": Variable(
         DOUBLE, "Of all that the run has spent, over all tokens that it trained.",
-        lambda run, _at: _price(run.paid_tokens.all_in(run.spend_usd_micros)),
+        lambda run, _at: _heard(run, run.paid_tokens.all_in(run.spend_usd_micros)),
     ),
     "usd_per_mtok_useful": Variable(
         DOUBLE, "The same over its tokens of progress: those trained twice count once.",
-        lambda run, _at: _price(run.paid_tokens.useful(run.spend_usd_micros)),
+        lambda run, _at: _heard(run, run.paid_tokens.useful(run.spend_usd_micros)),
     ),
     "usd_per_mtok_steady": Variable(
         DOUBLE, steady.MEANING, lambda run, _at: _price(run.paid_tokens.steady()),

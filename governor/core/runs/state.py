@@ -296,6 +296,11 @@ class Run:
         """Let rules read what the spend has bought. It is read as it is then: nothing is noted with a step."""
         self.paid_tokens = paid
 
+    @property
+    def unheard_ns(self) -> int | None:
+        """While it lives, for how long nobody listened, if tokens of that time may come: see Unheard. None: not so."""
+        return self.paid_tokens.unheard_ns if self.alive else None
+
     def known_ranks(self) -> frozenset[int]:
         """The ranks of this attempt on this node, connected or not: one of each process, which may say any number."""
         if len(self.ranks) == 1:

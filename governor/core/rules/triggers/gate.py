@@ -185,6 +185,8 @@ class Gate(Trigger):
         passed, need = state.steps, self._after_steps
         if self._after_tokens:
             passed, need = (run.tokens_total or 0) - state.from_tokens, self._after_tokens
+        if run.unheard_ns is not None:
+            return False  # It has paid for steps that are not read yet.
         goal = self._goal(run)
         obstacle = self._obstacle(run, goal)
         if obstacle is None and passed < need:

@@ -94,7 +94,8 @@ class UsdPerMtok(Trigger):
     is no price.
 
     UNKNOWN without an expectation or a price, while tokens are not reported, until the window is full, and when no
-    token was trained in it (`hang` covers that), or only ones that were trained before. Resets at each attempt.
+    token was trained in it (`hang` covers that), or only ones that were trained before. After time in which no governor
+    listened it is UNKNOWN until a step is counted, and the window begins anew. Resets at each attempt.
     """
 
     KIND: ClassVar[str] = "usd_per_mtok"
@@ -129,12 +130,17 @@ class UsdPerMtok(Trigger):
     def observe(self, event: Event, run: Run) -> None:
         if not self._is_planned or not isinstance(event, Tick):
             return
+        unheard_ns = run.unheard_ns
+        if unheard_ns is not None and unheard_ns >= self._spacing_ns:
+            self._state.clear()  # Not all that was trained for its money need be told.
         if run.tokens_total is None or run.first_step_at is None or event.at - run.first_step_at < self._warmup_ns:
             return
         state = self._state
         has_trained = state.count(run.tokens_total, run.paid_tokens.counted)
         if run.spend_rate_usd_micros_per_hour is None:
             state.clear()  # The charges in between are unknown.
+            return
+        if unheard_ns is not None:
             return
         if event.at < max(state.samples[-1][0] if state.samples else 0, state.ends[-1][0] if state.ends else 0):
             # The state was restored after a reboot: its times are of another clock.
@@ -160,6 +166,8 @@ class UsdPerMtok(Trigger):
             return unknown("price_unknown")
         if run.tokens_total is None:
             return unknown("no_tokens")
+        if run.unheard_ns is not None:
+            return unknown("unheard")
         state, found = self._state, []
         if self._steady is not None:
             cost = _steady_cost(state.ends) if self._is_full(state.ends) else None

@@ -41,6 +41,8 @@ class World:
     runs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     windows: list[Mapping[str, Any]] = field(default_factory=list)
     metered: Mapping[str, Any] | None = None
+    # Whether the next tick leaves out such as would change nothing. Else nobody has ticked meanwhile.
+    is_awake: bool = True
     # By how much each tick's boot clock is read later than its monotonic one: on a real machine never alike.
     read_late: Iterator[int] = field(default_factory=lambda: repeat(0))
 
@@ -67,7 +69,8 @@ class World:
 
     def tick(self) -> None:
         boot = self.boot + next(self.read_late)
-        self.play(Tick(MonoNs(self.mono), BootNs(boot), WallNs(boot + self.wall_offset)))
+        self.play(Tick(MonoNs(self.mono), BootNs(boot), WallNs(boot + self.wall_offset), unbroken=self.is_awake))
+        self.is_awake = True
         self.metered = metered_row(self.node) or self.metered
 
     def pass_time(self, how: str, amount: int) -> None:
@@ -75,6 +78,7 @@ class World:
         match how:
             case "suspend":
                 self.boot += amount
+                self.is_awake = False
             case "set_clock":
                 self.wall_offset += amount
             case _:

@@ -226,6 +226,8 @@ def begun_anew_alarms(managed: ManagedRun) -> list[Effect]:
     if run.step is None or not run.attempt_step or run.resumes != "called" or managed.reported.begun == attempt:
         return []
     managed.reported.begun = attempt
+    if run.first_step_at is not None and run.first_step_at < run.attempt_at:
+        return []  # The journal knows its steps: it was told then. What it has saved since is its own.
     if run.has_loaded:
         return []  # Between two steps, perhaps: those that were before that count from 0.
     if good is None or not good.step or not good.is_fit or run.step > run.attempt_step or good.step < run.step:

@@ -12,6 +12,7 @@ import pytest
 
 from governor.core.base.policy import Budget, Expected
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, UsdMicros
+from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import Step
 from governor.core.events.streams import StreamOpened
@@ -203,3 +204,20 @@ def test_no_ceiling_is_ahead_of_what_is_not_heard(how: str) -> None:
     if how == "stopped":  # Behind a restart the speed is not known at once, which is another matter.
         trains_on(world, 1106, 60)
     assert "ceiling_ahead" not in told
+
+
+def test_a_launch_that_the_journal_knows_has_begun_nothing_anew() -> None:
+    """Its checkpoint of step 160 is its own, saved while nobody listened."""
+    world = World(make_node(**PRICED))
+    told = list[str]()
+    take = world.take
+    world.take = lambda effects: told.extend(names(effects)) or take(effects)  # type: ignore[method-assign]
+    trained(world, 75, resumes="called")
+    world.pass_time("run", 90 * NS_PER_S)
+    saved_at = MonoNs(world.mono - 5 * NS_PER_S)
+    world.restart()
+    world.tick()
+    world.hear(resumes="called", last_good=NamedCheckpoint(160, "/ck/160", mono_ns=saved_at))
+    steps(world, range(76, 78), began=world.mono // NS_PER_S + 1, first=76)
+    until(world, world.mono / NS_PER_S + 2)
+    assert "begun_anew" not in told

@@ -50,6 +50,28 @@ def is_of_ended(name: str) -> bool:
     return _journal(name) is not None
 
 
+def runs_named(name: str) -> int:
+    """How many runs have this name in the journals beside the one of such a command. What cannot be read has none."""
+    from governor.adapters.journal.reader import ChargesUnreadable, journal_paths, read_open
+    from governor.app.settings_file import paths_of_run
+    from governor.core.money.reports.namesakes import Namesakes
+
+    state_dir = Path(paths_of_run(os.environ, "any")["state_dir"])
+    namesakes, parts, meters = Namesakes(), [], []
+    paths: list[str] = []
+    with contextlib.suppress(ChargesUnreadable):
+        paths = journal_paths(state_dir.parent.parent if state_dir.parent.name == "runs" else state_dir)
+    for path in reversed(paths[:LOOKED_INTO_MAX]):
+        with contextlib.suppress(ChargesUnreadable):
+            for one in read_open(path, (name,), unread=lambda _: None):
+                if one.meter is not None:
+                    meters.append(((path, name), one.meter.began_tokens, one.meter.progress_tokens))
+                if one.meter is not None or one.usd_micros:  # Else it stands in for a run of another name.
+                    parts.append((path, name))
+    namesakes.enter_all(meters)
+    return len({namesakes.run_of(part) for part in parts})
+
+
 def newest_ended() -> str | None:
     """The name whose journal was written last: of a run whose terminal has closed, say.
 

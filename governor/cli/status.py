@@ -34,7 +34,7 @@ from governor.wire import control_client
 from governor.wire.control_client import Answer, nobody
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from governor.app.doctor import Check
 
@@ -73,9 +73,10 @@ def status(run: str | None, watch: bool, control: str | None, as_json: bool) -> 
         if control is not None or not _told_ended(run, error, as_json=as_json):
             raise
         return
+    several = _several([run] if run is not None and control is None else [])
     if as_json:
         # A node usually has one governor. Others (`costgov run` beside a service) are a list under "beside".
-        print_json({**documents[0], "beside": documents[1:]})
+        print_json({**documents[0], "beside": documents[1:], **several})
         return
     from governor.cli.status_table import render_status
 
@@ -87,6 +88,7 @@ def status(run: str | None, watch: bool, control: str | None, as_json: bool) -> 
                 show_drawn(render_status(_drawable(document, set()), screen))
         except Failed as error:
             unshown.append(error)
+    _tell_several(several)
     if unshown:
         raise unshown[0]
 
@@ -131,15 +133,31 @@ def _told_ended(run: str | None, error: Failed, *, as_json: bool) -> bool:
     if told is None:
         return False
     held = {"lock": str(told.lock)} if told.lock is not None else {}
+    several = _several(one["run"] for one in told.runs)
     if as_json:
-        print_json({"governor": None, "runs": told.runs, "living": told.living} | held)
+        print_json({"governor": None, "runs": told.runs, "living": told.living} | held | several)
     else:
         remark("no governor watches it any more; from its journal:")
         for line in told.lines:  # One with a command in it is there to be copied.
             click.echo(line) if "`" in line else show_text(line)
+        _tell_several(several)
     if told.living or held:
         raise Failed(f"{plain(run)} runs without a governor", ExitCode.NO_GOVERNOR)
     return True
+
+
+def _several(runs: Iterable[str]) -> dict[str, dict[str, int]]:
+    """How many runs have the same name, of those that are shown. Where each has its own, there is nothing to say."""
+    from governor.cli.ended import runs_named
+
+    several = {run: number for run in runs if (number := runs_named(run)) > 1}
+    return {"runs_of_name": several} if several else {}
+
+
+def _tell_several(several: Mapping[str, Mapping[str, int]]) -> None:
+    for run, number in several.get("runs_of_name", {}).items():
+        name = plain(run)
+        remark(f"{name}: one of {number} runs of this name; `costgov cost --run {name}` has all of them")
 
 
 def _watch(control: str | None, as_json: bool, run: str | None) -> None:

@@ -66,10 +66,14 @@ _PERCENT_COLUMNS = {"used": "USED", "drift_stage": "DRIFT STEADY, STAGE"}
 
 
 @contextmanager
-def journal_of(world: World) -> Iterator[Mapping[str, str]]:
-    """The environment of commands that read what the world's governors have persisted."""
+def journal_of(world: World, *others: str) -> Iterator[Mapping[str, str]]:
+    """The environment of commands that read what the world's governors have persisted.
+
+    `others`: names of journals of runs that went the same way, under the same name.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        _write(world, Path(folder, "state", "runs", "llama"))
+        for name in ("llama", *others):
+            _write(world, Path(folder, "state", "runs", name))
         yield {
             "COSTGOV_PATHS__STATE_DIR": f"{folder}/state",
             "COSTGOV_PATHS__RUNTIME_DIR": f"{folder}/run",

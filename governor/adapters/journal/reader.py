@@ -343,6 +343,7 @@ class Open:
     split: SpendSplit | None  # None: nobody counted what its money has bought.
     plan: ExpectedCost | None = None  # None: the journal is an older one.
     is_given_back: bool = False  # What it had been charged became another run's: its meter began anew then.
+    usd_micros: int = 0  # What it has spent.
 
 
 def read_open(
@@ -370,7 +371,8 @@ def read_open(
             split = SpendSplit.restored(row) if row is not None else None
             planned = found.get("plan")
             plan = plan_of_row(planned) if planned is not None else None
+            usd_micros = int(found.get("spend_usd_micros") or 0)
         except NOT_OURS as error:
             unread(Unreadable(path, "the state of its tokens", run, None, None, what_of(error)))
             continue
-        yield Open(run, found.get("stage"), meter, split, plan, bool(found.get("given_back")))
+        yield Open(run, found.get("stage"), meter, split, plan, bool(found.get("given_back")), usd_micros)

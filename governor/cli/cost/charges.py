@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import click
 
 from governor.cli.common import ExitCode, Failed, settings_from
 from governor.core.base.units import parse_utc, utc_text
-from governor.core.money.charges import Charge
+from governor.core.money.charges import UNALLOCATED, Charge
 from governor.core.money.expected import WindowRow
 from governor.core.money.reports.cost import Sum, clip
 
@@ -123,7 +124,7 @@ def charges_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[Charge
     """Yield the charges of every journal below the state directory, cut to the scope."""
     from governor.adapters.journal.reader import read_charges
 
-    for path in _journals(state_dir):
+    for path in journals_in(state_dir):
         with _noting_unreadable(unread, path):
             for charge in read_charges(path, scope.since, scope.until, unread.row):
                 if not scope.runs or charge.payer.run in scope.runs:
@@ -132,13 +133,39 @@ def charges_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[Charge
 
 def sums_in(state_dir: Path, scope: Scope, by: str, unread: Unread) -> list[Sum]:
     """The charges added up as far as `by` allows, which is all that a table over a year needs."""
+    return [one for path in journals_in(state_dir) for one in sums_of(path, scope, by, unread)]
+
+
+def sums_of(path: str, scope: Scope, by: str, unread: Unread) -> list[Sum]:
+    """Those of one journal."""
     from governor.adapters.journal.sums import read_sums
 
     sums: list[Sum] = []
-    for path in _journals(state_dir):
-        with _noting_unreadable(unread, path):  # What was read before an error stays.
-            sums.extend(read_sums(path, by, scope.runs, scope.since, scope.until, unread.row))
+    with _noting_unreadable(unread, path):  # What was read before an error stays.
+        sums.extend(read_sums(path, by, scope.runs, scope.since, scope.until, unread.row))
     return sums
+
+
+def runs_of_name(sums: Mapping[str, Sequence[Sum]]) -> dict[str, int]:
+    """Of the sums of each journal, the last written first: how many runs have one name, where they are several."""
+    from governor.core.money.reports.namesakes import Namesakes, counted
+
+    parts = {(path, one.charge.payer.run): None for path in reversed([*sums]) for one in sums[path]}
+    found = Counter(run for _, run in parts if run != UNALLOCATED)
+    several = [part for part in parts if found[part[1]] > 1]
+    if not several:
+        return {}
+    scope = Scope(None, None, tuple({run for _, run in several}))
+    unread = Unread(scope)  # No figure of the ledger is missing where the state of its tokens is.
+    meters = (
+        ((path, one.run), one.meter.began_tokens, one.meter.progress_tokens)
+        for path in dict.fromkeys(path for path, _ in several)
+        for one in open_windows_of(path, scope, unread)
+        if one.meter is not None
+    )
+    namesakes = Namesakes()
+    namesakes.enter_all(meters)
+    return counted(namesakes, several)
 
 
 def tell_unknown(state_dir: Path, scope: Scope, unread: Unread) -> None:
@@ -152,7 +179,7 @@ def tell_unknown(state_dir: Path, scope: Scope, unread: Unread) -> None:
     from governor.text.table import plain
 
     known = {one.charge.payer.run for one in sums_in(state_dir, Scope(None, None, scope.runs), "run", unread)}
-    for path in _journals(state_dir):
+    for path in journals_in(state_dir):
         with _noting_unreadable(unread, path):
             known.update(one.run for one in read_open(path, scope.runs, None, unread.row))
     missing = [run for run in scope.runs if run not in known]
@@ -160,31 +187,26 @@ def tell_unknown(state_dir: Path, scope: Scope, unread: Unread) -> None:
         raise Failed(f"there is no run {', '.join(map(plain, missing))} in {state_dir}", ExitCode.UNKNOWN)
 
 
-def windows_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[tuple[str, WindowRow]]:
-    """Yield (run, window) for each window that closed in the scope, in order within each run."""
+def windows_of(path: str, scope: Scope, unread: Unread) -> Iterator[tuple[str, WindowRow]]:
+    """Yield (run, window) of a journal for each window that closed in the scope, in order within each run."""
     from governor.adapters.journal.reader import read_windows
 
-    # The newest journal comes last: a run with windows in two journals continued in that one.
-    for path in reversed(_journals(state_dir)):
-        with _noting_unreadable(unread, path):
-            yield from read_windows(path, scope.runs, scope.since, scope.until, unread.row)
+    with _noting_unreadable(unread, path):
+        yield from read_windows(path, scope.runs, scope.since, scope.until, unread.row)
 
 
-def open_windows_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[Open]:
-    """Yield each run's open window and what it has bought, from the journal in which the run was written last."""
+def open_windows_of(path: str, scope: Scope, unread: Unread) -> Iterator[Open]:
+    """Yield each run's open window and what it has bought, from the journal's last word on it."""
     from governor.adapters.journal.reader import read_open
 
-    seen: set[str] = set()
-    for path in _journals(state_dir):
-        with _noting_unreadable(unread, path):
-            for one in read_open(path, scope.runs, scope.since, unread.row):
-                if one.run not in seen and any(known is not None for known in (one.meter, one.split, one.plan)):
-                    seen.add(one.run)
-                    yield one
+    with _noting_unreadable(unread, path):
+        for one in read_open(path, scope.runs, scope.since, unread.row):
+            if any(known is not None for known in (one.meter, one.split, one.plan)):
+                yield one
 
 
-def _journals(state_dir: Path) -> list[str]:
-    """The paths of the journals. Fails in one line when the directory cannot be read."""
+def journals_in(state_dir: Path) -> list[str]:
+    """The paths of the journals, the last written first. Fails in one line when the directory cannot be read."""
     from governor.adapters.journal.reader import ChargesUnreadable, journal_paths
 
     try:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import gc
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,10 +19,12 @@ from governor.cli.cost.charges import (
     NOTHING_YET,
     Scope,
     Unread,
+    journals_in,
+    runs_of_name,
     scope_of,
     scope_options,
     state_dir_of,
-    sums_in,
+    sums_of,
     tell_unknown,
 )
 from governor.core.base.units import NS_PER_HOUR, utc_text
@@ -87,10 +90,12 @@ def cost(
     unread = Unread(scope)
     with _uncollected():
         try:
-            groups = tally_sums(sums_in(state_dir, scope, by, unread), by)
+            sums = {path: sums_of(path, scope, by, unread) for path in journals_in(state_dir)}
+            groups = tally_sums(chain.from_iterable(sums.values()), by)
         except ValueError as error:
             raise click.UsageError(f"--by: {error}") from error
-        _show(groups, by, scope, unread, state_dir, as_json=as_json, as_csv=as_csv)
+        several = runs_of_name(sums) if by == "run" or runs else {}
+        _show(groups, by, scope, unread, state_dir, several, as_json=as_json, as_csv=as_csv)
     unread.end()
     tell_unknown(state_dir, scope, unread)
 
@@ -111,14 +116,15 @@ def _uncollected() -> Iterator[None]:
 
 
 def _show(
-    groups: Sequence[Group], by: str, scope: Scope, unread: Unread, state_dir: Path, *, as_json: bool, as_csv: bool
-) -> None:
+    groups: Sequence[Group], by: str, scope: Scope, unread: Unread, state_dir: Path, several: Mapping[str, int],
+    *, as_json: bool, as_csv: bool,
+) -> None:  # fmt: skip
     if as_json:
-        print_json(_document(groups, by, scope, unread.count))
+        print_json({**_document(groups, by, scope, unread.count), "runs_of_name": several})
     elif as_csv:
         _print_csv(groups, by)
     elif groups:
-        _print_table(groups, by)
+        _print_table(groups, by, several)
     elif not unread.count:
         asked = scope.text()
         click.echo(f"nothing was charged {asked}" if asked else NOTHING_YET.format(state_dir=state_dir))
@@ -127,8 +133,8 @@ def _show(
 # --- for people
 
 
-def _print_table(groups: Sequence[Group], by: str) -> None:
-    from governor.text.table import Head, render_rows
+def _print_table(groups: Sequence[Group], by: str, several: Mapping[str, int]) -> None:
+    from governor.text.table import Head, plain, render_rows
 
     total = sum_of(groups)
     marked = total.reconstructed_usd_micros > 0
@@ -147,6 +153,7 @@ def _print_table(groups: Sequence[Group], by: str) -> None:
     columns += [[_prices(group) for group in shown], [_sources(group) for group in shown]]
     rows = list(zip(*columns, strict=True))
     notes = [f"reconstructed: {RECONSTRUCTED}"] if marked else []
+    notes += [plain(f"{name}: {count} runs of this name, together") for name, count in several.items()]
     click.echo(render_rows(heads, rows, total=True, screen=screen_of(sys.stdout), notes=notes), nl=False)
 
 

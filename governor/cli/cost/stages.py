@@ -16,13 +16,14 @@ from governor.cli.cost.charges import (
     NOTHING_YET,
     Scope,
     Unread,
-    open_windows_in,
+    journals_in,
+    open_windows_of,
     scope_of,
     scope_options,
     state_dir_of,
-    sums_in,
+    sums_of,
     tell_unknown,
-    windows_in,
+    windows_of,
 )
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, format_duration, per_mtok_text, utc_text
 from governor.core.money.reports.cost import (
@@ -74,22 +75,7 @@ def stages(
     scope = scope_of(since, until, runs)
     state_dir = state_dir_of(config)
     unread = Unread(scope)
-    tally = StageTally(from_the_beginning=scope.since is None)
-    beginnings = list(open_windows_in(state_dir, scope, unread))
-    for one in sums_in(state_dir, scope, STAGE_OF_RUN, unread):
-        tally.enter_charges(one)
-    for begun in (begun for begun in beginnings if begun.is_given_back):
-        tally.enter_given_back(begun.run, begun.meter)
-    for run, row in windows_in(state_dir, scope, unread):
-        tally.enter_window(run, row)
-    for begun in beginnings if until is None else ():  # For a past time, the progress of the open window is unknown.
-        if begun.plan is not None:
-            tally.enter_plan(begun.run, begun.plan)
-        if begun.meter is not None:
-            tally.enter_open(begun.run, begun.stage, begun.meter)
-        if begun.split is not None and scope.since is None:  # It is of all the run's time.
-            tally.enter_split(begun.run, begun.split)
-    rows = tally.rows()
+    rows = _rows(state_dir, scope, unread)
     if as_json:
         print_json(_document(rows, scope, unread.count))
     elif as_csv:
@@ -104,6 +90,32 @@ def stages(
         click.echo(table_text(rows, screen_of(sys.stdout)).rstrip("\n"))
     unread.end()
     tell_unknown(state_dir, scope, unread)
+
+
+def _rows(state_dir: Path, scope: Scope, unread: Unread) -> list[StageRow]:
+    tally = StageTally(from_the_beginning=scope.since is None)
+    # The newest journal comes last: a run that goes on in another one is held to what that one says.
+    journals = [*reversed(journals_in(state_dir))]
+    begun_in = {path: list(open_windows_of(path, scope, unread)) for path in journals}
+    tally.enter_meters(
+        ((path, one.run), one.meter) for path, begun in begun_in.items() for one in begun if one.meter is not None
+    )
+    for path, begun in begun_in.items():
+        for one in (one for one in begun if one.is_given_back):
+            tally.enter_given_back(one.run, one.meter, path)
+        for run, row in windows_of(path, scope, unread):
+            tally.enter_window(run, row, path)
+        for one in begun if scope.until is None else ():  # For a past time, the open window's progress is unknown.
+            if one.plan is not None:
+                tally.enter_plan(one.run, one.plan, path)
+            if one.meter is not None:
+                tally.enter_open(one.run, one.stage, one.meter, path)
+            if one.split is not None and scope.since is None:  # It is of all the run's time.
+                tally.enter_split(one.run, one.split, path)
+    for path in journals:
+        for charged in sums_of(path, scope, STAGE_OF_RUN, unread):
+            tally.enter_charges(charged, path)
+    return tally.rows()
 
 
 # --- for people

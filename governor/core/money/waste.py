@@ -7,7 +7,7 @@ of a stage that has any, the amounts are the least that each cause can be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -163,7 +163,7 @@ class SpendSplit:
 
     def by_cause(self) -> dict[SpentOn, int]:
         """The whole spend. What has no cause yet, as since the latest step of an attempt, counts as training."""
-        return _sum(self.of_stages().values())
+        return sum_by_cause(self.of_stages().values())
 
     def wasted_usd_micros(self) -> dict[str, int] | None:
         """The waste alone, every cause by its name. None: nothing was counted yet."""
@@ -252,7 +252,7 @@ class SpendSplit:
         mine[cause] = mine.get(cause, 0) + usd_micros
         while len(self.by_stage) > STAGES_MAX:
             earliest = next(stage for stage in self.by_stage if stage not in (NO_STAGE, self.stage))
-            self.by_stage[NO_STAGE] = _sum((self.by_stage.get(NO_STAGE, {}), self.by_stage.pop(earliest)))
+            self.by_stage[NO_STAGE] = sum_by_cause((self.by_stage.get(NO_STAGE, {}), self.by_stage.pop(earliest)))
 
     def snapshot(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -319,7 +319,7 @@ def _spent_by(step_at: MonoNs, seen: Seen) -> int:
     return min(by_verdict, seen.spent_at(step_at)) if step_at < seen.halting_since else by_verdict
 
 
-def _sum(told: Any) -> dict[SpentOn, int]:
+def sum_by_cause(told: Iterable[Mapping[SpentOn, int]]) -> dict[SpentOn, int]:
     total: dict[SpentOn, int] = {}
     for amounts in told:
         for cause, amount in amounts.items():

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from governor.cli.common import ExitCode
-from governor.cli.cost.charges import Scope, Unread, sums_in, windows_in
+from governor.cli.cost.charges import Scope, Unread, journals_in, sums_of, windows_of
 from governor.cli.cost.stages import table_text
 from governor.core.base.units import MTOK, NS_PER_HOUR, parse_utc, usd
 from governor.core.money.charges import Payer
@@ -144,10 +144,11 @@ def test_the_table_reads_as_agreed(
 def test_a_narrow_terminal_shows_stages_beside_one_another(stages: Path, as_agreed: AsAgreed) -> None:
     tally = StageTally()
     scope = Scope(None, None, ())
-    for one in sums_in(stages, scope, STAGE_OF_RUN, Unread(scope)):
-        tally.enter_charges(one)
-    for run, row in windows_in(stages, scope, Unread(scope)):
-        tally.enter_window(run, row)
+    for path in reversed(journals_in(stages)):
+        for run, row in windows_of(path, scope, Unread(scope)):
+            tally.enter_window(run, row, path)
+        for one in sums_of(path, scope, STAGE_OF_RUN, Unread(scope)):
+            tally.enter_charges(one, path)
     text = without_colour(table_text(tally.rows(), Screen(80, True)))
     assert max(map(len, text.splitlines())) <= 80
     as_agreed("stages_narrow.txt", text)

@@ -17,11 +17,12 @@ from governor.core.money.charges import LineKind, Unit
 from governor.core.money.expected import ExpectedCost, WindowRow, has_trained, window_rate
 from governor.core.money.forecast import RECENT_WINDOWS, forecast
 from governor.core.money.reports.cost import NO_STAGE, UNALLOCATED_ROW, Sum, stage_of
+from governor.core.money.reports.namesakes import Namesakes, OneRun, Part
 from governor.core.money.reports.stage_row import StageRow, added, sum_of_known
 from governor.core.money.steady import SteadySum
 from governor.core.money.token_price import drift, over, per_mtok
 from governor.core.money.token_windows import TokenMeter, Window
-from governor.core.money.waste import SpendSplit, SpentOn, wasted_of
+from governor.core.money.waste import SpendSplit, SpentOn, sum_by_cause, wasted_of
 
 
 @dataclass(slots=True)
@@ -36,7 +37,8 @@ class _Share:
     steady_ns: int = 0
     steady_tokens: int = 0
     wasted_tokens: int = 0
-    wasted_usd_micros: int = 0  # Of the windows, by their tokens; `split` knows more.
+    # Of the windows, by their tokens and by journal; `split` knows more, of the journals that are not left here.
+    twice_usd_micros: dict[str, int] = field(default_factory=dict)
     split: dict[SpentOn, int] | None = None  # None: nobody counted what this money bought.
     untold_tokens: int = 0  # Trained and paid for, in windows that are no longer stored.
     unpriced_ns: int = 0  # Of its time, what has no price.
@@ -53,6 +55,7 @@ class _Share:
     planned_s: float = 0.0
     to_tokens: int = 0  # Where it goes on from: behind its progress while it trains lost tokens again.
     plan: ExpectedCost | None = None  # The last window's, else the run's own; None: neither is known.
+    journal: str = ""  # In which it has trained last.
     is_left: bool = False  # The run continues in another stage.
     is_counted_elsewhere: bool = False  # In the total, the run and its ceiling are those of another stage.
     # The run's earlier cost in other stages: its ceiling here counts that too.
@@ -81,46 +84,60 @@ class _Share:
 
 
 class StageTally:
-    """Makes rows from charges and windows. Windows of a run must come in the order in which they closed."""
+    """Makes rows from charges and windows. Windows of a run must come in the order in which they closed.
+
+    Of several journals one comes after the other, the last written last, and charges come behind all of them: which of
+    the runs of one name are one run (see Namesakes) is known by their tokens.
+    """
 
     def __init__(self, *, from_the_beginning: bool = True) -> None:
         """Without the beginning (--since) the used part of a ceiling and the forecast are unknown."""
-        self._shares: dict[tuple[str, str], _Share] = {}
-        self._newest: dict[str, _Share] = {}  # By run: its newest stage.
-        self._plans: dict[str, ExpectedCost] = {}  # By run, as of its last commit.
-        self._told_to: dict[str, int] = {}  # By run: its total at the end of the last entered window.
-        self._wasted_to: dict[str, int] = {}  # By run: what it had trained again by then, where that had no progress.
-        self._anew: dict[str, int | None] = {}  # Where the metering of a run began anew that had been given back.
+        self._namesakes = Namesakes()
+        self._shares: dict[tuple[str, OneRun], _Share] = {}
+        self._newest: dict[OneRun, _Share] = {}  # Its newest stage.
+        self._plans: dict[OneRun, ExpectedCost] = {}  # As of its last commit.
+        # Each journal has metered its own part of a run. Its total at the end of the last entered window, and what it
+        # had trained again by then, where that window had no progress.
+        self._told_to: dict[Part, int] = {}
+        self._wasted_to: dict[Part, int] = {}
+        self._anew: dict[Part, int | None] = {}  # Where the metering of a run began anew that had been given back.
         self._from_the_beginning = from_the_beginning
 
-    def enter_charges(self, one: Sum) -> None:
+    def enter_meters(self, meters: Iterable[tuple[Part, TokenMeter]]) -> None:
+        """Enter of all journals how far the runs have come, before anything else."""
+        self._namesakes.enter_all((part, meter.began_tokens, meter.progress_tokens) for part, meter in meters)
+
+    def enter_charges(self, one: Sum, journal: str = "") -> None:
         """Enter charges of one stage and run."""
         charge = one.charge
-        share = self._share(stage_of(charge), charge.payer.run)
+        share = self._share(stage_of(charge), self._namesakes.run_of((journal, charge.payer.run)))
         share.usd_micros += charge.usd_micros
         share.reconstructed_usd_micros += charge.usd_micros if charge.reconstructed else 0
         if charge.line.kind is LineKind.COMPUTE and charge.line.unit is Unit.HOUR:
             share.node_ns += charge.quantity
 
-    def enter_given_back(self, run: str, meter: TokenMeter | None) -> None:
+    def enter_given_back(self, name: str, meter: TokenMeter | None, journal: str = "") -> None:
         """Of a run whose first windows another has paid for: leave them out. Enter this before its windows."""
-        self._anew[run] = meter.began_tokens if meter is not None else None
+        self._anew[journal, name] = meter.began_tokens if meter is not None else None
 
-    def enter_window(self, run: str, row: WindowRow) -> None:
-        if run in self._anew and row.plan.began_tokens != self._anew[run]:
+    def enter_window(self, name: str, row: WindowRow, journal: str = "") -> None:
+        part = journal, name
+        if part in self._anew and row.plan.began_tokens != self._anew[part]:
             return
         window, plan = row.window, row.plan
         tokens = window.tokens
+        run = self._namesakes.enter(part, plan.began_tokens, window.to_tokens)
         share = self._trains(row.stage, run) if tokens else self._share(row.stage or NO_STAGE, run)
-        self._miss(share, run, window.from_tokens, plan.began_tokens)
-        self._told_to[run], self._wasted_to[run] = window.to_tokens, row.wasted_to
+        self._miss(share, part, window.from_tokens, plan.began_tokens)
+        self._told_to[part], self._wasted_to[part] = window.to_tokens, row.wasted_to
         share.tokens += tokens
         share.train(window)
         if window.wasted_tokens:
             # The window's cost covers both the tokens of progress and those that were trained again. Its start may be
             # another stage's money: that of launches that never stepped, and of the end of the stage before.
             again = Fraction(window.wasted_tokens, tokens + window.wasted_tokens)
-            share.wasted_usd_micros += int(window.steady_usd_micros * again)
+            usd_micros = int(window.steady_usd_micros * again)
+            share.twice_usd_micros[journal] = share.twice_usd_micros.get(journal, 0) + usd_micros
         if not tokens:  # What the run goes on from, and its forecast, are of the stage in which it last had progress.
             self._plans[run] = plan
             return
@@ -128,20 +145,22 @@ class StageTally:
         if not window.is_unpriced:
             share.steady.setdefault(plan.usd_micros_per_mtok, SteadySum()).add(window)
         share.to_tokens = window.to_tokens
-        share.plan = plan
+        share.plan, share.journal = plan, journal
         share.recent.append(window)
 
-    def enter_plan(self, run: str, plan: ExpectedCost) -> None:
+    def enter_plan(self, name: str, plan: ExpectedCost, journal: str = "") -> None:
         """Enter what a run was held against last, before its open window: of the windows each has its own."""
-        self._plans[run] = plan
+        self._plans[self._namesakes.run_of((journal, name))] = plan
 
-    def enter_open(self, run: str, stage: str | None, meter: TokenMeter) -> None:
+    def enter_open(self, name: str, stage: str | None, meter: TokenMeter, journal: str = "") -> None:
         """Enter the beginning of the open window.
 
         The meter must be older than the windows, so that a window that closed in between is counted once.
         """
-        window, told_to = meter.open_window, self._told_to.get(run, 0)
-        is_open = (told_to, self._wasted_to.get(run, 0)) <= (meter.from_tokens, meter.wasted_before)
+        part = journal, name
+        run = self._namesakes.enter(part, meter.began_tokens, meter.progress_tokens)
+        window, told_to = meter.open_window, self._told_to.get(part, 0)
+        is_open = (told_to, self._wasted_to.get(part, 0)) <= (meter.from_tokens, meter.wasted_before)
         lent = window.lent_tokens if is_open else 0
         tokens = meter.progress_tokens - max(meter.from_tokens, told_to) - lent
         if is_open and has_trained(window):
@@ -154,28 +173,32 @@ class StageTally:
         if tokens <= 0:
             return
         share = self._trains(stage, run)
-        self._miss(share, run, meter.from_tokens, meter.began_tokens)
+        self._miss(share, part, meter.from_tokens, meter.began_tokens)
         share.tokens += tokens
         if is_open and not share.recent:
             share.recent.append(window)
         elif not is_open and window.is_unpriced:
             share.unpriced_tokens += tokens
         share.to_tokens = meter.last_total
-        share.plan = share.plan or self._plans.get(run)
+        if share.plan is None or share.journal != journal:
+            share.plan, share.journal = self._plans.get(run) or share.plan, journal
         if share.plan is not None:
             share.expect(tokens, share.plan)
 
-    def enter_split(self, run: str, split: SpendSplit) -> None:
-        """Enter what the run's money has bought, of all its time and of every stage."""
+    def enter_split(self, name: str, split: SpendSplit, journal: str = "") -> None:
+        """Enter what the run's money has bought, of all its time in this journal and of every stage."""
+        run = self._namesakes.run_of((journal, name))
         for stage, by_cause in split.of_stages().items():
-            self._share(stage or NO_STAGE, run).split = dict(by_cause)
+            share = self._share(stage or NO_STAGE, run)
+            share.twice_usd_micros.pop(journal, None)
+            share.split = sum_by_cause((share.split or {}, by_cause))
         for stage, unpriced_ns in split.unpriced_ns.items():
-            self._share(stage or NO_STAGE, run).unpriced_ns = unpriced_ns
+            self._share(stage or NO_STAGE, run).unpriced_ns += unpriced_ns
 
     def rows(self) -> list[StageRow]:
         """One row per stage, by name. Runs without a stage, and unallocated charges, come last."""
         stages: dict[str, list[_Share]] = {}
-        spent: dict[str, int] = {}
+        spent: dict[OneRun, int] = {}
         for (stage, run), share in self._shares.items():
             stages.setdefault(stage, []).append(share)
             spent[run] = spent.get(run, 0) + share.usd_micros
@@ -191,19 +214,19 @@ class StageTally:
         names = sorted(stages, key=lambda name: (last.index(name) + 1 if name in last else 0, name))
         return [self._row(name, stages[name]) for name in names]
 
-    def _miss(self, share: _Share, run: str, from_tokens: int, began_tokens: int) -> None:
+    def _miss(self, share: _Share, part: Part, from_tokens: int, began_tokens: int) -> None:
         """Count tokens of missing windows (a limit of the journal, a damaged page). Their money is in the charges."""
-        to = self._told_to.get(run, 0 if self._from_the_beginning else from_tokens)
+        to = self._told_to.get(part, 0 if self._from_the_beginning else from_tokens)
         share.untold_tokens += max(0, from_tokens - max(to, began_tokens))
 
-    def _trains(self, stage: str | None, run: str) -> _Share:
+    def _trains(self, stage: str | None, run: OneRun) -> _Share:
         share = self._share(stage or NO_STAGE, run)
         self._newest.setdefault(run, share).is_left = True
         share.is_left = False
         self._newest[run] = share
         return share
 
-    def _share(self, stage: str, run: str) -> _Share:
+    def _share(self, stage: str, run: OneRun) -> _Share:
         share = self._shares.get((stage, run))
         if share is None:
             share = self._shares[stage, run] = _Share()
@@ -273,9 +296,10 @@ def _ceiling(share: _Share) -> int | None:
 
 
 def _wasted_usd_micros(share: _Share) -> int | None:
+    twice = sum(share.twice_usd_micros.values())
     if share.split is not None:
-        return sum(wasted_of(share.split).values())
-    return share.wasted_usd_micros if share.tokens or share.wasted_tokens else None
+        return sum(wasted_of(share.split).values()) + twice
+    return twice if share.tokens or share.wasted_tokens else None
 
 
 def _steady(shares: Iterable[_Share]) -> list[tuple[int, Fraction, int | None]]:
@@ -314,7 +338,7 @@ def _by_cause(shares: Iterable[_Share]) -> dict[str, int] | None:
     """Together they are what the row wasted. None: of no run are the causes known."""
     found = list(shares)
     known = [wasted_of(share.split) for share in found if share.split is not None]
-    return added(known, twice=sum(_wasted_usd_micros(share) or 0 for share in found if share.split is None))
+    return added(known, twice=sum(sum(share.twice_usd_micros.values()) for share in found))
 
 
 def _burn_rate(limited: Iterable[_Share]) -> Fraction | None:

@@ -14,10 +14,11 @@ from typing import Any, Final
 from governor.core.base.units import COUNT_MAX, MTOK, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros
 from governor.core.money.token_price import per_mtok
 from governor.core.money.trainings import Trainings
-from governor.core.money.unheard import Unheard
 
 # What was trained unheard may have been so much cheaper than the steps before: batches and lengths vary.
 CHEAPER_MAX: Final = 2
+# Of what is trained by turns so many reaches are kept: the journal's row is not to grow.
+REACHES_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,42 @@ class Window:
     def steady_per_mtok(self) -> Fraction | None:
         """The same of the tokens trained in it, again or for the first time, without the start of an attempt."""
         return None if self.is_unpriced else per_mtok(self.steady_usd_micros, self.steady_tokens)
+
+
+@dataclass(slots=True)
+class Unheard:
+    """How far an attempt may have trained unheard with what was paid for, by what it goes on from, in its own totals.
+
+    A launch that goes on with something else leaves that as it is.
+    """
+
+    of: str = ""  # What the attempt goes on from, whose steps were counted last.
+    offset: int = 0  # What that tells less what the meter counts.
+    reaches: dict[str, int] = field(default_factory=dict)  # Up to which total it may have trained unheard.
+
+    def leave(self, last_total: int, bought: int) -> None:
+        """Steps of the attempt are counted no more. Behind its last total it may have trained so many tokens."""
+        if not self.of or bought <= 0:
+            return
+        told = max(last_total + self.offset + bought, self.reaches.pop(self.of, 0))
+        self.reaches[self.of] = told
+        while len(self.reaches) > REACHES_MAX:
+            del self.reaches[next(iter(self.reaches))]
+
+    def take(self, of: str, offset: int) -> None:
+        """An attempt's first step is counted."""
+        self.of, self.offset = of, offset
+
+    def may_reach(self, total: int) -> bool:
+        """Whether the attempt's own strand may have trained to here unheard."""
+        return total + self.offset <= self.reaches.get(self.of, -1)
+
+    @classmethod
+    def read(cls, row: Mapping[str, Any] | None) -> Unheard:
+        """Read what asdict() made. KeyError, TypeError or ValueError when it is none. An older journal has none."""
+        if row is None:
+            return cls()
+        return cls(str(row["of"]), int(row["offset"]), {str(of): int(told) for of, told in row["reaches"].items()})
 
 
 @dataclass(slots=True)

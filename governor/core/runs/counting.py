@@ -303,7 +303,11 @@ def _told_by_steps(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:
     is_near = last_step is None or not _is_far(run, step, begun_at, last_step)
     if is_near and not count.strands and not count.is_of_new_origin and (origin is None or last_step is None):
         count.begin_counting()
-        return _counted_on(run, step, tokens, is_first=is_first) + count.offset
+        is_near = step.attempt_step is not None and (last_step is not None or begun_at <= STEPS_AHEAD_MIN)
+        total = _counted_on(run, step, tokens, is_first=is_first, is_near=is_near) + count.offset
+        if is_near:
+            count.begin_at(total - own_steps * tokens)
+        return total
     begun = _begun_by_steps(run, begun_at, tokens)
     if begun is None:
         from_step, total = begun_at, begun_at * tokens
@@ -330,20 +334,21 @@ def _begun_by_steps(run: Run, begun_at: int, tokens: int) -> int | None:
     return max(0, furthest[1] - (furthest[0] - begun_at) * tokens)
 
 
-def _counted_on(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:
+def _counted_on(run: Run, step: Step, tokens: int, *, is_first: bool, is_near: bool = False) -> int:
     """The token total at a step that does not report it, for example after a script loaded its own checkpoint.
 
     A rank takes every step, so the step's number decides. Steps before the last counted one were trained before. Steps
-    in between were trained unheard, but at most as many as this attempt can have trained: its checkpoint may be another
-    run's. `is_first`: the first step of its attempt.
+    in between were trained unheard: all where the attempt is known to go on from near by, as many else as it can have
+    trained itself. Its checkpoint may be another run's. `is_first`: the first step of its attempt.
     """
     known, last = run.tokens_total or 0, run.counted_step
     if last is None:
-        return known + tokens
+        return known + (max(1, step.step) if is_near else 1) * tokens
     if is_first and step.step > last and run.furthest is not None and run.furthest[1] > known:
         # The previous attempt began further back than where this one goes on.
         last, known = run.furthest
-    return max(tokens, known + min(step.step - last, run.attempt_step) * tokens)
+    since = step.step - last
+    return max(tokens, known + (since if is_near else min(since, run.attempt_step)) * tokens)
 
 
 def _counted_of_log(run: Run, step: int, tokens: int, *, is_first: bool) -> int:

@@ -6,9 +6,11 @@ import pytest
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import MonoNs
+from governor.core.events.checkpoints import Origin
 from governor.core.events.inputs import Disconnected, Step, TrainerExited
 from tests.unit.core.engine.test_metering import World
-from tests.unit.core.engine.test_step import at, make_node, peer
+from tests.unit.core.engine.test_step import at, make_node, peer, play, tick
+from tests.unit.core.runs.test_counting import Trainer
 
 STEP_TOKENS = 250_000
 
@@ -52,7 +54,36 @@ def test_a_step_that_is_told_twice_late_or_not_at_all_counts_once() -> None:
     world.hear(resumed_step=40)
     for number in (41, 42, 42, 44, 43, 45, 47):
         world.play(Step(at(number), ConnectionId(1), "llama", 0, number, number - 40, STEP_TOKENS))
-    assert world.node.runs["llama"].run.tokens_total == 7 * STEP_TOKENS
+    assert world.node.runs["llama"].run.tokens_total == 47 * STEP_TOKENS, "by the number of its last step"
+
+
+@pytest.mark.parametrize(("unheard", "counted"), [(0, 0), (50, 50), (100, 100), (101, 0)])
+@pytest.mark.parametrize("heard", [0, 100])
+def test_what_is_near_was_trained_by_the_run_also_where_only_its_step_tells(
+    heard: int, unheard: int, counted: int
+) -> None:
+    """A trainer that has loaded a checkpoint of its own: before it is heard for the first time, and again."""
+    trainer = Trainer()
+    if heard:
+        trainer.launch(origin=Origin())
+        trainer.train(*range(1, 1 + heard))
+    trainer.launch(origin=None)
+    begun = heard + unheard
+    trainer.train(*range(begun + 1, begun + 11), totals=False)
+    assert (trainer.counted, trainer.paid) == ((heard + counted + 10, 0), heard + 10), "nobody has paid for it here"
+
+
+def test_what_was_trained_unheard_and_paid_for_is_in_the_price_of_steps_that_tell_no_total() -> None:
+    """A hundred steps, a service away for a minute while fifty more are trained, and ten by the next launch."""
+    trainer = Trainer()
+    trainer.launch(origin=Origin())
+    trainer.train(*range(1, 101))
+    for _ in range(60):
+        trainer.now += 1
+        play(trainer.node, tick(trainer.now))
+    trainer.launch(origin=None)
+    trainer.train(*range(151, 161), totals=False)
+    assert (trainer.counted, trainer.paid) == ((160, 0), 160)
 
 
 @pytest.mark.parametrize(
@@ -87,4 +118,4 @@ def test_a_later_stage_that_counts_its_steps_from_one_goes_on_from_its_own() -> 
         world.hear(attempt=attempt, resumed_step=step - 1)
         told = total * STEP_TOKENS if total is not None else None
         world.play(Step(MonoNs(world.mono), ConnectionId(1), "llama", 0, step, 1, STEP_TOKENS, told))
-    assert world.node.runs["llama"].run.tokens_total == 1_004 * STEP_TOKENS
+    assert world.node.runs["llama"].run.tokens_total == 1_005 * STEP_TOKENS, "step 4 was trained unheard"

@@ -26,9 +26,8 @@ def told_by(progress: Progress) -> Dict[str, Any]:
 
 
 def told_beside(path: str, rank: int) -> Dict[str, Any]:
-    """Return told_in() of checkpoint directory `path`: by its manifest, else by this rank's own file."""
-    noted = (checkpoint.read_rank_file(path, rank) or {}).get("position")
-    return told_in(noted if isinstance(noted, dict) else None, checkpoint.read_manifest(path))
+    """Return told_in() of checkpoint directory `path`: by its manifest, else by this rank's own file, or rank 0's."""
+    return told_in(checkpoint.position_in(path, rank), checkpoint.read_manifest(path))
 
 
 def after(told: Mapping[str, Any], run: str, step: int, is_at_home: bool = False) -> Origin:

@@ -8,11 +8,13 @@ import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Tuple
 
 from trainer_shim import origin, timing
+from trainer_shim.guard import attempt
 from trainer_shim.interfaces import Saver
 from trainer_shim.loader import load_loader_states, loader_states
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, patience
-from trainer_shim.saving.facts import told_in
+from trainer_shim.saving.facts import all_tokens, told_in
+from trainer_shim.saving.manifest import is_count
 from trainer_shim.saving.newest_good import SPARED_MAX
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
@@ -88,20 +90,8 @@ class PositionSaver:
         return False
 
     def position(self) -> Dict[str, Any]:
-        meter = self._meter
-        tokens_total = meter.tokens_total if meter.tokens_known else None
-        position: Dict[str, Any] = {
-            "step": meter.progress.step,
-            "tokens_total": tokens_total,
-            "loaders": loader_states(),
-            **origin.told_by(meter.progress),
-        }
-        if meter.evaluation_due:
-            position[patience.DUE] = True
-        share = meter.count.share
-        if share is not None:
-            position["tokens_own"] = {"total": meter.count.own_total, "place": share.place, "size": share.ranks}
-        return position
+        position = {**counted_by(self._meter), "loaders": loader_states()}
+        return {**position, patience.DUE: True} if self._meter.evaluation_due else position
 
     def contents(self) -> Dict[str, Any]:
         return {}
@@ -248,17 +238,41 @@ def go_on_from(meter: StepMeter, step: int, path: str, rank: int) -> None:
     go_on(meter, step, origin.told_beside(path, rank), tokens_before(path, rank), path)
 
 
+def counted_by(meter: StepMeter) -> Dict[str, Any]:
+    """Return what is noted beside a checkpoint of the present step: whose it is, and what went before."""
+    counted: Dict[str, Any] = {
+        "step": meter.progress.step,
+        "tokens_total": meter.tokens_total if meter.tokens_known else None,
+        **origin.told_by(meter.progress),
+    }
+    share = meter.count.share
+    if share is not None:
+        counted["tokens_own"] = {"total": meter.count.own_total, "place": share.place, "size": share.ranks}
+    return counted
+
+
 def tokens_before(path: str, rank: int) -> Optional[int]:
     """Return how many tokens went before checkpoint directory `path`, None where it is not one of ours.
 
-    Its manifest has what all ranks counted. A rank's own file has what that one counted, times their number.
+    Its manifest has what all ranks counted. A rank's own file has what that one counted, times their number: it counts
+    where another rank's is missing.
     """
     told = (checkpoint.read_manifest(path) or {}).get("tokens_total")
     if isinstance(told, int):
         return told
-    position = (checkpoint.read_rank_file(path, rank) or {}).get("position") or {}
-    tokens_total = position.get("tokens_total")
-    return tokens_total if isinstance(tokens_total, int) else None
+    position = checkpoint.position_in(path, rank)
+    total = told_in(position).get("tokens_total")
+    if total is None or "tokens_own" not in position:
+        return total
+    of_all, _ = attempt(_of_all, position, checkpoint.positions_in(path))
+    return total if of_all is None else int(of_all)
+
+
+def _of_all(position: Mapping[str, Any], noted: List[Dict[str, Any]]) -> Optional[int]:
+    """Return the tokens of all ranks, None where one has noted none of this step. Raises on nonsense."""
+    told = [one.get("tokens_own") for one in noted if one["step"] == position["step"]]
+    posts = [one for one in told if one is not None and is_count(one["total"])]
+    return all_tokens(position["tokens_total"], position["tokens_own"], posts)
 
 
 def own_manifest(step: Optional[int], path: str, last_file: str) -> Dict[str, Any]:

@@ -321,7 +321,8 @@ class TrainerRun:
         step = int(self._trainer.state.global_step)
         attempt(self._saver.forget, step, self._is_ours_saved)
         is_good = meter.progress.is_good
-        with self._sparing.around_save(is_good and not self._is_suspect, self._trainer.args, "save_total_limit"):
+        spares = self._sparing.around_save(is_good and not self._is_suspect, self._trainer.args, "save_total_limit")
+        with spares, self._saver.noting(step):
             result = _in_phase(meter, "checkpoint", original, *args, **kwargs)
         self._is_own_saved = True
         if self._sparing.is_first and not is_good and self._trainer.is_world_process_zero():

@@ -243,6 +243,39 @@ class TrainerSaver(base.PositionSaver):
             if os.path.lexists(os.path.join(path, name)):
                 os.unlink(os.path.join(path, name))
 
+    @contextlib.contextmanager
+    def noting(self, step: int) -> Iterator[None]:
+        """Around a save of the Trainer's own: beside its files stands whose it is, and how many tokens went before.
+
+        Where this rank writes the last file, before that: no whole one lacks it, whatever breaks off behind it.
+        """
+        noted: List[str] = []
+        undo, _ = attempt(self._before_last_file, step, noted)
+        try:
+            yield
+        finally:
+            attempt(undo or _nothing)
+        if not noted and os.path.isdir(self.path_of(step)):
+            self._note(step, self.path_of(step))
+
+    def _before_last_file(self, step: int, noted: List[str]) -> hooks.Undo:
+        state, undo = self._trainer.state, hooks.Undo()
+
+        def written(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            for file in (*args, *kwargs.values())[:1]:  # Its name, which the Trainer knows.
+                noted.append(str(file))
+                self._note(step, os.path.dirname(os.path.abspath(str(file))))
+            return original(*args, **kwargs)
+
+        if hasattr(state, "save_to_json"):
+            hooks.replace(undo, state, "save_to_json", hooks.around(written))
+        return undo
+
+    @guarded()
+    def _note(self, step: int, path: str) -> None:
+        state = {"v": 1, "position": {**base.counted_by(self._meter), "step": step}}
+        checkpoint.write_rank_file(path, int(self._trainer.args.process_index), state)
+
     def load(self, directory: str, tag: str) -> Dict[str, Any]:
         """Let the next train() continue from there, unless the script names another checkpoint itself."""
         path = os.path.join(directory, tag)
@@ -297,6 +330,10 @@ def lacks_evaluation(place: str) -> bool:
     """Whether the step that train() goes on from was saved by us before its evaluation."""
     noted = checkpoint.read_rank_file(place, 0) or {}
     return bool((noted.get("position") or {}).get(patience.DUE))
+
+
+def _nothing() -> None:
+    return None
 
 
 def _linked(source: str, target: str) -> None:

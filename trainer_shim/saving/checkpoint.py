@@ -28,6 +28,8 @@ _OWN_TAG = re.compile(rb"cg_\d+\s*\Z")
 _LEFT_ALONE: Set[str] = set()  # Each `latest` of which was said that it stays as it is.
 _TMP_SUFFIX = ".costgov-tmp"
 _RANK_FILE = "costgov_rank_%05d.json"
+_OF_RANK = re.compile(r"costgov_rank_(\d{5,9})\.json\Z")
+RANKS_READ_MAX = 64  # Each rank reads those of all.
 _CHUNK_BYTES = 8 << 20  # A few milliseconds: hashing reads the clock after each.
 HASH_TIME_MAX_S = 60.0  # The node stands idle meanwhile, and sizes and fsync already show whole files.
 HASH_FRAC_OF_GRACE = 0.5  # The other half is for whatever else comes before the deadline.
@@ -107,6 +109,26 @@ def read_rank_file(path: str, rank: int) -> Optional[Dict[str, Any]]:
     except (OSError, TornError, ValueError, RecursionError):
         return None
     return state if isinstance(state, dict) else None
+
+
+def position_in(path: str, rank: int) -> Dict[str, Any]:
+    """Return what that rank has noted of where it stood, else what rank 0 has. {}: nothing.
+
+    Whose it is, and the tokens, are alike. Rank 0's place in the data is no other one's.
+    """
+    for one in (rank, 0):
+        position = (read_rank_file(path, one) or {}).get("position")
+        if isinstance(position, dict):
+            return position
+    return {}
+
+
+def positions_in(path: str) -> List[Dict[str, Any]]:
+    """Return what the ranks have noted of where they stood. []: more are there than are read."""
+    names = os.listdir(path) if os.path.isdir(path) else []
+    ranks = [int(found[1]) for found in map(_OF_RANK.match, names) if found is not None]
+    noted = [(read_rank_file(path, rank) or {}).get("position") for rank in ranks if len(ranks) <= RANKS_READ_MAX]
+    return [position for position in noted if isinstance(position, dict)]
 
 
 def write_durably(path: str, text: str) -> None:

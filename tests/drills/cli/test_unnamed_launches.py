@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.cli.installed import COSTGOV, Costgov
+from tests.drills.components import needs
 
 # In steps of 1,000 tokens: the end is at step 100 of the model, whichever launch trains it.
 GOAL = """
@@ -27,6 +28,7 @@ trigger = "budget"
 response = "halt"
 """
 LOOP = str(Path(__file__).with_name("goes_on.py"))
+TRAINER = str(Path(__file__).with_name("trainer_goes_on.py"))
 WAIT_S = "30"  # Long enough for a halt. Without one it ends by itself.
 
 
@@ -36,10 +38,12 @@ class Launches:
         self.policy = work / "policy.toml"
         self.policy.write_text(GOAL)
 
-    def train(self, place: str, *told: str, words: tuple[str, ...] = (), job: str = "") -> tuple[int, str]:
+    def train(
+        self, place: str, *told: str, words: tuple[str, ...] = (), job: str = "", loop: str = LOOP
+    ) -> tuple[int, str]:
         asked = ["run", "--policy", str(self.policy), "--ceiling", "100", "--price", "36", *words]
         ours = {"SLURM_JOB_ID": job} if job else {}
-        done = self.costgov(*asked, "--", sys.executable, LOOP, str(self.work / place), *told, **ours)
+        done = self.costgov(*asked, "--", sys.executable, loop, str(self.work / place), *told, **ours)
         return done.returncode, done.stdout + done.stderr
 
 
@@ -71,6 +75,22 @@ def test_what_another_run_has_trained_is_not_in_the_goal(launches: Launches, is_
     path = (str(launches.work / "ck"),) if is_elsewhere else ()
     code, said = launches.train("ft" if is_elsewhere else "ck", "110", "0", *path, words=words[1])
     assert (code, "that one was saved by run " in said) == (0, True), said
+
+
+@pytest.mark.parametrize("words", [(), ("--name", "a")], ids=["no name", "a run that has a name"])
+def test_a_trainer_that_resumes_from_its_own_checkpoint_has_what_it_trained_before(
+    launches: Launches, words: tuple[str, ...], short_tmp: Path
+) -> None:
+    """`resume_from_checkpoint=True` of transformers: nobody has called shim.resume()."""
+    needs("transformers", "accelerate")
+    for last in (40, 80):
+        code, said = launches.train("ck", str(last), "0", words=words, loop=TRAINER)
+        assert code == 0, said
+        assert f"step {last}/{last}; {last},000 tokens; spent" in said
+    code, said = launches.train("ck", "110", WAIT_S, words=words, loop=TRAINER)
+    assert code == 86, said
+    (report,) = (short_tmp / "state" / "runs").glob("*/incidents/*.json")
+    assert json.loads(report.read_text())["reason"] == "tokens_reached"
 
 
 TOLD = 'echo "$COSTGOV_RUN $COSTGOV_UNNAMED_RUN"'

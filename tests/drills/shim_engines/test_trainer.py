@@ -180,6 +180,31 @@ def test_a_trainer_whose_run_nobody_named_goes_on_with_its_output_directory_as_i
     assert again["hello"]["origin"] == ({} if place == "first" else another)
 
 
+@pytest.mark.parametrize(("deepspeed", "ranks"), [(False, 1), (True, 2)])
+@pytest.mark.parametrize(
+    ("first", "second", "origin"),
+    [
+        ({"COSTGOV_RUN": "a"}, {"COSTGOV_RUN": "a"}, {}),
+        ({"COSTGOV_RUN": "a"}, {"COSTGOV_RUN": "b"}, {"run": "a", "step": 4}),
+        ({"COSTGOV_RUN": "1", "COSTGOV_UNNAMED_RUN": "1"}, {"COSTGOV_RUN": "2", "COSTGOV_UNNAMED_RUN": "2"}, {}),
+    ],
+    ids=["its own", "another run's", "without a name"],
+)
+def test_a_trainer_that_resumes_from_what_it_saved_itself_knows_what_went_before(
+    run_ranks, tmp_path: Path, first: Any, second: Any, origin: Any, deepspeed: bool, ranks: int
+) -> None:
+    """`resume_from_checkpoint=True`: nobody has asked the shim for anything."""
+    chosen = {"deepspeed": deepspeed, "output_dir": str(tmp_path / "out")}
+    saves = {"save_strategy": "steps", "save_steps": 2}
+    run_ranks("trainer_loop.py", json.dumps({**chosen, "args": saves, "steps": 4}), ranks=ranks, env=first)
+    told = run_ranks("trainer_loop.py", json.dumps({**chosen, "resume": True}), ranks=ranks, env=second)
+    before = {**origin, "tokens_total": 4 * TOKENS * ranks} if origin else origin
+    for one in told:
+        hello, frames = one["hello"], one["frames"]
+        assert (hello["origin"], hello["loaded_at"], hello["resumed_step"]) == (before, 0, 4)
+        assert [frame["tokens_total"] for frame in frames] == [5 * TOKENS * ranks, 6 * TOKENS * ranks]
+
+
 def test_evaluation_is_a_phase_and_what_is_saved_then_has_it(run_ranks, tmp_path: Path) -> None:
     """It draws random numbers: a run that went on from before it would go on otherwise."""
     chosen = {"output_dir": str(tmp_path / "out"), "evaluate": True, "save_at": 3}

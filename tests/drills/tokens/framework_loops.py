@@ -51,7 +51,7 @@ def llama(**split):
     return LlamaForCausalLM.from_pretrained(place, distributed_config=DistributedConfig(**split)).train()
 
 
-def hf(collate, gas=1, **extra):
+def hf(collate, gas=1, saves=False, **extra):
     from transformers import Trainer, TrainingArguments
 
     class Watched(Trainer):
@@ -61,14 +61,21 @@ def hf(collate, gas=1, **extra):
             eat(self.state.global_step, [",".join(map(str, row)) for row in ids.tolist()], ids, real=real)
             return super().compute_loss(model, inputs, *args, **kwargs)
 
+    steps = 2 if saves and not os.path.exists("saved/checkpoint-2") else STEPS
     arguments = TrainingArguments(
-        output_dir=tempfile.mkdtemp(dir=os.getcwd()), max_steps=STEPS, per_device_train_batch_size=BATCH,
-        gradient_accumulation_steps=gas, save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True,
-        optim="adamw_torch", seed=3, remove_unused_columns=False, **extra,
+        output_dir="saved" if saves else tempfile.mkdtemp(dir=os.getcwd()), max_steps=steps,
+        per_device_train_batch_size=BATCH, gradient_accumulation_steps=gas, save_strategy="steps" if saves else "no",
+        save_steps=2, report_to=[], disable_tqdm=True, use_cpu=True, optim="adamw_torch", seed=3,
+        remove_unused_columns=False, **extra,
     )  # fmt: skip
     trainer = Watched(model=llama(), args=arguments, train_dataset=Rows(), data_collator=collate)
     attach(trainer, make_watch=make_watch, **given)
-    trainer.train()
+    trainer.train(resume_from_checkpoint=saves and steps == STEPS)
+
+
+def hf_saved():
+    """What the Trainer saves of itself after two steps is gone on from, where it is there."""
+    hf(padded, saves=True)
 
 
 def hf_padded():

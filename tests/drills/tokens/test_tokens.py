@@ -70,14 +70,28 @@ def test_tokens_are_those_of_the_script(
     assert ("tokens are not counted" in reports[0]["log"]) == (wanted == ABSENT)
 
 
-def counted(reports: list[dict[str, Any]]) -> tuple[list[int | None], int | None]:
+def test_a_trainer_that_resumes_from_its_own_checkpoint_counts_on_from_what_all_ranks_had_trained(
+    run_ranks: RunRanks,
+) -> None:
+    """Batches of various lengths, so that a rank's tokens are not those of the others."""
+    first = run_ranks(str(HERE / "framework_loops.py"), "hf_saved", ranks=2)
+    before = sum(trained(first))
+    assert before != sum(frame["tokens"] for frame in first[0]["frames"]), "one rank's times two are others"
+    again = run_ranks(str(HERE / "framework_loops.py"), "hf_saved", ranks=2)
+    truth = trained(again)
+    assert truth[:2] == [0, 0], "it goes on from step 2"
+    totals, _ = counted(again, 3)
+    assert totals == [before + truth[2], before + truth[2] + truth[3]]
+
+
+def counted(reports: list[dict[str, Any]], first: int = 1) -> tuple[list[int | None], int | None]:
     """The run's total after each step, and its tokens without padding, by a governor that hears all ranks."""
     node = make_node()
     totals: list[int | None] = []
     for report in reports:
         play(node, hello(report["rank"], tokens_per_step=None, world_size=report["world"], **report["hello"]))
     for frames in zip(*(report["frames"] for report in reports), strict=True):
-        number = len(totals) + 1
+        number = len(totals) + first
         for report, frame in zip(reports, frames, strict=True):
             play(node, a_step(number, report["rank"], **step_values(frame)))
         totals.append(node.runs["llama"].run.tokens_total)

@@ -81,7 +81,8 @@ class AccelerateSaver(base.PositionSaver):
     def load(self, directory: str, tag: str) -> Dict[str, Any]:
         if self._load_fn is not None:
             return dict(self._load_fn(directory, tag) or {})
-        self._accelerator.load_state(os.path.join(directory, tag))
+        with self._meter.unannounced():
+            self._accelerator.load_state(os.path.join(directory, tag))
         naming = getattr(self._accelerator, "project_configuration", None)
         if self._numbered is not None and naming is not None and naming.iteration == 0:
             # Accelerate counts from 0 in each process, and refuses a number that is taken.
@@ -123,6 +124,26 @@ class AccelerateSaver(base.PositionSaver):
     def hook_saves(self, undo: hooks.Undo) -> None:
         """See what the script saves."""
         hooks.replace(undo, self._accelerator, "save_state", hooks.around(self._save_state))
+
+    def hook_loads(self, undo: hooks.Undo) -> None:
+        """See what the script loads. An engine below sees that itself."""
+        hooks.replace(undo, self._accelerator, "load_state", hooks.around(self._load_state))
+
+    def _load_state(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if self._meter.announces_saves:
+            self._go_on(args[0] if args else kwargs.get("input_dir"))
+        return result
+
+    @guarded()
+    def _go_on(self, directory: Any) -> None:
+        """The script goes on from what it saved by itself: there stands its step, and what went before."""
+        if directory is None and self._numbered is not None:  # Accelerate takes its newest.
+            directory = os.path.join(self._numbered, "checkpoint_%d" % max(_numbers(self._numbered)))
+        path, rank = os.path.abspath(str(directory)), int(self._accelerator.process_index)
+        step = _noted_step(path, rank)
+        if step is not None:
+            base.go_on_from(self._meter, step, path, rank)
 
     def _save_state(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         meter = self._meter
@@ -270,6 +291,8 @@ class AcceleratePlainKind(_OverAccelerator, plain.PlainKind):
         )
         hooks.replace(undo, self._accelerator, "backward", hooks.around(through_backward, meter, False))
         self.hook_accelerator(undo)
+        if self._saver is not None:
+            self._saver.hook_loads(undo)
         return undo
 
 

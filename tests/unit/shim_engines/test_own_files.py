@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.shim.weights_files import COUNT, NAN, ONE, torch_zip
+from trainer_shim.engines import hooks
 from trainer_shim.engines.accelerate_loops import AccelerateSaver
 from trainer_shim.engines.base import Options
 from trainer_shim.engines.deepspeed_engine import DeepSpeedSaver
@@ -296,3 +297,60 @@ def test_what_save_checkpoint_leaves_out_as_frozen_is_no_fault_of_a_checkpoint(
     assert sorted(state) == sorted(saved)
     line = "costgov: resume(): the checkpoint leaves out 1 frozen parameters: they stay as they are\n"
     assert capfd.readouterr().err == ("" if "base" in saved else line)
+
+
+class Accelerator:
+    """As far as the script saves and loads by it."""
+
+    process_index = 0
+    _models: tuple[()] = ()
+    _optimizers: tuple[()] = ()
+
+    def __init__(self, project: Path | None = None) -> None:
+        self.project_dir = project
+        self.project_configuration = SimpleNamespace(automatic_checkpoint_naming=project is not None, iteration=1)
+
+    def save_state(self, output_dir: str | None = None) -> str:
+        path = Path(output_dir or f"{self.project_dir}/checkpoints/checkpoint_7")
+        path.mkdir(parents=True, exist_ok=True)
+        return str(path)
+
+    def load_state(self, input_dir: str | None = None) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize("numbers", [True, False])
+def test_what_the_script_loads_by_accelerate_says_whose_it_is_and_what_went_before(
+    tmp_path: Path, numbers: bool
+) -> None:
+    given = () if numbers else (str(tmp_path / "mine"),)
+    accelerator = Accelerator(tmp_path if numbers else None)
+
+    def attached(run: str) -> StepMeter:
+        of_run, undo = meter(), hooks.Undo()
+        of_run.progress.run = run
+        saver = AccelerateSaver(of_run, str(tmp_path), accelerator, Options())
+        saver.hook_saves(undo)
+        saver.hook_loads(undo)
+        undos.append(undo)
+        return of_run
+
+    undos: list[hooks.Undo] = []
+    first = attached("alpha")
+    first.resumed(40, 4000)
+    accelerator.save_state(*given)
+    undos.pop()()
+    (tmp_path / "checkpoints" / "checkpoint_2").mkdir(parents=True)
+
+    second = attached("beta")
+    with second.unannounced():
+        accelerator.load_state(*given)
+    assert second.progress.step == 0, "by resume(), which says it itself"
+    accelerator.load_state(*given)
+    assert (second.progress.step, second.tokens_known, second.tokens_total) == (40, True, 4000)
+    assert second.progress.origin == {"run": "alpha", "step": 40, "tokens_total": 4000}
+    second.progress.step = 50
+    accelerator.load_state(str(tmp_path / "without"))
+    assert second.progress.step == 50, "nobody knows of which step that is"
+    undos.pop()()
+    assert not {"save_state", "load_state"} & vars(accelerator).keys()

@@ -109,8 +109,8 @@ def token_prices(managed: ManagedRun, spend_usd_micros: UsdMicros | None = None)
 def _settled(managed: ManagedRun) -> TokenPrices:
     """The same as rules see it: unknown while tokens of its money may not have been told."""
     prices = token_prices(managed)
-    is_heard = managed.run.unheard_ns is None
-    return prices if is_heard else replace(prices, last=None, all_in=None, useful=None)
+    is_settled = managed.run.unheard_ns is None
+    return prices if is_settled else replace(prices, last=None, all_in=None, useful=None)
 
 
 def tokens_goal(managed: ManagedRun) -> int | None:

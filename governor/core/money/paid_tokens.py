@@ -42,14 +42,14 @@ class Unheard:
             self.until, self.lasted_ns = boot, DurationNs(max(longest_ns, away_ns, passed_ns))
         self.ticked_to, self.ticked_at = boot, at
 
-    def hear(self, heard_to: BootNs, log_read_at: MonoNs | None) -> None:
+    def hear(self, counted_to: BootNs, log_read_at: MonoNs | None) -> None:
         """A step was counted that ended then. Of a log, when its last line was read: more of then may follow it.
 
         To be called before this moment's `tick`.
         """
-        if self.until is None or heard_to <= self.until:
+        if self.until is None or counted_to <= self.until:
             return
-        if log_read_at is None or log_read_at <= self.ticked_at or heard_to - self.until > READ_LATE_MAX_NS:
+        if log_read_at is None or log_read_at <= self.ticked_at or counted_to - self.until > READ_LATE_MAX_NS:
             self.until = None
 
 

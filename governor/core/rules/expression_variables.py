@@ -40,7 +40,7 @@ def _price(per_mtok: Fraction | None) -> float | None:
     return _usd(whole_micros(per_mtok))
 
 
-def _heard(run: Run, per_mtok: Fraction | None) -> float | None:
+def _settled(run: Run, per_mtok: Fraction | None) -> float | None:
     """Unknown while tokens of its money may not have been told."""
     return _price(per_mtok) if run.unheard_ns is None else None
 
@@ -119,15 +119,15 @@ VARIABLES: Final[Mapping[str, Variable]] = {
     ),
     "usd_per_mtok": Variable(
         DOUBLE, "Dollars for a million tokens, of the last window.",
-        lambda run, _at: _heard(run, run.paid_tokens.last()),
+        lambda run, _at: _settled(run, run.paid_tokens.last()),
     ),
     "usd_per_mtok_all_in": Variable(
         DOUBLE, "Of all that the run has spent, over all tokens that it trained.",
-        lambda run, _at: _heard(run, run.paid_tokens.all_in(run.spend_usd_micros)),
+        lambda run, _at: _settled(run, run.paid_tokens.all_in(run.spend_usd_micros)),
     ),
     "usd_per_mtok_useful": Variable(
         DOUBLE, "The same over its tokens of progress: those trained twice count once.",
-        lambda run, _at: _heard(run, run.paid_tokens.useful(run.spend_usd_micros)),
+        lambda run, _at: _settled(run, run.paid_tokens.useful(run.spend_usd_micros)),
     ),
     "usd_per_mtok_steady": Variable(
         DOUBLE, steady.MEANING, lambda run, _at: _price(run.paid_tokens.steady()),

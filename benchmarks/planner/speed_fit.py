@@ -1,8 +1,8 @@
 """The fit of the step-time model's constants: least squares of log errors, each constant held by a physical guess.
 
 A guess and its spread (standard deviation of the logarithm) say what is known before any row is seen; rows move a
-constant as far as they speak about it. A row weighs less where its source has many, and one that is far off counts by
-its distance, not its square: tables hold errors.
+constant as far as they speak about it, within what it means (`Constants`: a share is at most 1). A row weighs less
+where its source has many, and one that is far off counts by its distance, not its square: tables hold errors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ GUESSES: dict[str, tuple[float, float]] = {
     "attention_early_hopper": (0.18, 0.4),
     "attention_flash2": (0.65, 0.15),
     "attention_flash2_hopper": (0.38, 0.25),
-    "flash2_tflops": (250.0, 0.3),
+    "attention_amd": (0.35, 0.3),
     "attention_cudnn": (0.68, 0.12),
     "attention_unfused": (12.0, 0.4),
     "ragged": (1.1, 0.3),
@@ -75,6 +75,7 @@ CROWD = -0.5  # power of a source's rows by which each of them weighs
 STEP = 0.02  # of a logarithm, to take derivatives
 STRIDE_MAX = 0.5
 ROUNDS = 15
+TINY = 1e-12  # stands for 0, whose logarithm there is none
 ENOUGH = 1e-3  # relative gain of a round below which the fit ends
 
 
@@ -90,7 +91,7 @@ def errors(rows: Sequence[Measured], constants: Constants) -> list[float]:
 def fit(rows: Sequence[Measured], rounds: int = ROUNDS, start: Constants | None = None) -> Constants:
     """Levenberg-Marquardt, from the guesses or from `start`, which is held by the guesses all the same."""
     problem = _Problem(rows)
-    at = problem.guess.copy() if start is None else np.log([getattr(start, name) for name in GUESSES])
+    at = problem.within(problem.guess if start is None else np.log([getattr(start, name) for name in GUESSES]))
     residual, cost, damping = *problem.at(at), 1e-2
     for _ in range(rounds):
         slope = problem.slope(at, residual)
@@ -98,9 +99,12 @@ def fit(rows: Sequence[Measured], rounds: int = ROUNDS, start: Constants | None 
         matrix = slope.T @ (slope * pull[:, None]) + np.diag(problem.hold)
         downhill = slope.T @ (pull * residual) + problem.hold * (at - problem.guess)
         before = cost
+        is_free = problem.is_free(at, downhill)
         for _ in range(6):
-            stride = -np.linalg.solve(matrix + damping * np.diag(np.diag(matrix)), downhill)
-            there = at + np.clip(stride, -STRIDE_MAX, STRIDE_MAX)
+            stride = np.zeros_like(at)
+            damped = (matrix + damping * np.diag(np.diag(matrix)))[np.ix_(is_free, is_free)]
+            stride[is_free] = -np.linalg.solve(damped, downhill[is_free])
+            there = problem.within(at + np.clip(stride, -STRIDE_MAX, STRIDE_MAX))
             new_residual, new_cost = problem.at(there)
             if new_cost < cost:
                 at, residual, cost, damping = there, new_residual, new_cost, max(damping / 3, 1e-4)
@@ -120,6 +124,16 @@ class _Problem:
         crowd = Counter(row.source for row in rows)
         weight: Vector = np.array([crowd[row.source] ** CROWD for row in rows])
         self.weight: Vector = weight / weight.mean()
+        meant = {one.name: one.metadata for one in fields(Constants)}
+        self._least: Vector = np.array([math.log(max(meant[name]["least"], TINY)) for name in GUESSES])
+        self._most: Vector = np.array([math.log(meant[name]["most"]) for name in GUESSES])
+
+    def within(self, at: Vector) -> Vector:
+        return np.clip(at, self._least, self._most)
+
+    def is_free(self, at: Vector, downhill: Vector) -> NDArray[np.bool_]:
+        """Not at an end of its range with the rows pulling outwards."""
+        return ~((at <= self._least) & (downhill > 0) | (at >= self._most) & (downhill < 0))
 
     def constants(self, at: Vector) -> Constants:
         return replace(Constants(), **{name: math.exp(value) for name, value in zip(GUESSES, at, strict=True)})

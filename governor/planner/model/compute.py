@@ -1,14 +1,14 @@
 """The constants of the step-time model, each with its unit, meaning and source; and the compute time of a GPU.
 
 Fitted constants are least squares over published measurements, regularised towards a physical guess.
-`benchmarks/planner_fit.py` has the guesses and repeats the fit. A constant is the cost of one kind of work, never of a
-single row or source.
+`benchmarks/planner/speed_fit.py` has the guesses and repeats the fit. A constant is the cost of one kind of work, never
+of a single row or source. The fit keeps its meaning: a share is at most 1, and what takes longer takes at least 1.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from governor.planner.model.setup import Attention, Checkpointing, Framework, Precision, Setup
@@ -18,8 +18,11 @@ from governor.planner.model.sparse_advice import fp8_rate, sparse_of
 FITTED: Final = "fitted"
 
 
-def _known(value: float, unit: str, meaning: str, source: str) -> float:
-    made: float = field(default=value, metadata={"unit": unit, "meaning": meaning, "source": source})
+def _known(
+    value: float, unit: str, meaning: str, source: str, *, least: float = 0.0, most: float = math.inf
+) -> float:  # fmt: skip
+    told = {"unit": unit, "meaning": meaning, "source": source, "least": least, "most": most}
+    made: float = field(default=value, metadata=told)
     return made
 
 
@@ -27,87 +30,93 @@ def _fitted(value: float, unit: str, meaning: str) -> float:
     return _known(value, unit, meaning, FITTED)
 
 
+def _share(value: float, meaning: str) -> float:
+    return _known(value, "1", meaning, FITTED, most=1.0)
+
+
+def _factor(value: float, meaning: str) -> float:
+    return _known(value, "1", meaning, FITTED, least=1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Constants:
     """Shares are relative to the hardware table."""
 
-    matmul_share: float = _fitted(0.871, "1", "of the best matmul rate, what the matmuls of a layer reach")
-    matmul_share_fp8: float = _fitted(0.949, "1", "the same in fp8 of one scale a tensor or row")
-    matmul_share_mx: float = _fitted(0.739, "1", "the same in mxfp8, with a scale every 32 values")
-    matmul_share_fp4: float = _fitted(0.469, "1", "of the fp4 peak, in nvfp4")
-    grouped_share: float = _fitted(0.745, "1", "of the dense matmul rate, in the grouped matmuls of experts")
-    operand_traffic: float = _fitted(
-        1.16, "1", "of the traffic of a matmul's activations, what the matmul does not hide"
-    )
+    matmul_share: float = _share(0.868, "of the best matmul rate, what the matmuls of a layer reach")
+    matmul_share_fp8: float = _share(0.918, "the same in fp8 of one scale a tensor or row")
+    matmul_share_mx: float = _share(0.69, "the same in mxfp8, with a scale every 32 values")
+    matmul_share_fp4: float = _share(0.461, "of the fp4 peak, in nvfp4")
+    grouped_share: float = _share(0.741, "of the dense matmul rate, in the grouped matmuls of experts")
+    operand_traffic: float = _share(1.0, "of the traffic of a matmul's activations, what the matmul does not hide")
     weight_traffic: float = _fitted(
-        6.51, "B/param", "a micro-batch: weights read thrice and their gradient added to, less what caches keep"
+        6.42, "B/param", "a micro-batch: weights read thrice and their gradient added to, less what caches keep"
     )
-    attention_early: float = _fitted(
-        0.423, "1", "of the best bf16 matmul rate, in flash attention of before 2024 on Ampere"
-    )
-    attention_early_hopper: float = _fitted(0.223, "1", "the same on Hopper, whose units those kernels did not know")
-    attention_flash2: float = _fitted(0.466, "1", "the same in FlashAttention 2 on Ampere")
-    attention_flash2_hopper: float = _fitted(0.287, "1", "the same on Hopper, whose units it does not know either")
-    flash2_tflops: float = _fitted(123.0, "TFLOP/s", "of FlashAttention 2 on Blackwell, of its port on AMD's GPUs")
-    attention_cudnn: float = _fitted(0.718, "1", "the same under cuDNN or FlashAttention 3 on Hopper and later")
+    attention_early: float = _share(0.422, "of the best bf16 matmul rate, in flash attention of before 2024 on Ampere")
+    attention_early_hopper: float = _share(0.223, "the same on Hopper, whose units those kernels did not know")
+    attention_flash2: float = _share(0.467, "the same in FlashAttention 2 on Ampere")
+    attention_flash2_hopper: float = _share(0.289, "the same on Hopper, whose units it does not know either")
+    attention_flash2_blackwell: float = _known(
+        0.143, "1", "the same on data-centre Blackwell",
+        "250 of a B200's 1,745 TFLOP/s: an H100's instructions (fitted: 230) on a faster chip",
+    )  # fmt: skip
+    attention_amd: float = _share(0.153, "the same in FlashAttention 2's port on AMD's GPUs")
+    attention_cudnn: float = _share(0.728, "the same under cuDNN or FlashAttention 3 on Hopper and later")
     attention_unfused: float = _fitted(
-        16.6, "passes", "over the scores in memory, without a fused kernel, forward and backward"
+        16.5, "passes", "over the scores in memory, without a fused kernel, forward and backward"
     )
-    ragged: float = _fitted(1.55, "1", "longer matmuls where the hidden size is no multiple of 128: part-filled tiles")
-    misaligned: float = _fitted(1.77, "1", "longer attention where a head is no multiple of 8 wide: no tensor cores")
+    ragged: float = _factor(1.55, "longer matmuls where the hidden size is no multiple of 128: part-filled tiles")
+    misaligned: float = _factor(1.76, "longer attention where a head is no multiple of 8 wide: no tensor cores")
     passes_hidden: float = _fitted(
-        27.2, "passes", "over tensors of the hidden size a layer, forward and backward, fused"
+        28.0, "passes", "over tensors of the hidden size a layer, forward and backward, fused"
     )
     passes_hugging_face: float = _fitted(
-        215.0, "passes", "the same of Hugging Face's eager models: norms in fp32, rotations, residuals"
+        211.0, "passes", "the same of Hugging Face's eager models: norms in fp32, rotations, residuals"
     )
-    passes_ffn: float = _fitted(6.52, "passes", "over tensors of the MLP's width a layer, forward and backward")
-    passes_routing: float = _fitted(28.7, "passes", "over the copies of tokens that go to experts and back")
-    passes_logits: float = _fitted(11.1, "passes", "over the logits (2 bytes each), forward and backward")
-    passes_quantise: float = _fitted(9.88, "passes", "over the inputs of matmuls to scale and cast them")
-    passes_state_space: float = _fitted(279.0, "passes", "over the inner width of a state-space mixer")
-    eager: float = _fitted(1.59, "1", "passes of unfused eager kernels over those of fused ones")
-    compiled: float = _fitted(1.1, "1", "passes of compiled kernels over those of hand-fused ones")
+    passes_ffn: float = _fitted(6.51, "passes", "over tensors of the MLP's width a layer, forward and backward")
+    passes_routing: float = _fitted(31.5, "passes", "over the copies of tokens that go to experts and back")
+    passes_logits: float = _fitted(11.3, "passes", "over the logits (2 bytes each), forward and backward")
+    passes_quantise: float = _fitted(9.4, "passes", "over the inputs of matmuls to scale and cast them")
+    passes_state_space: float = _fitted(278.0, "passes", "over the inner width of a state-space mixer")
+    eager: float = _factor(1.6, "passes of unfused eager kernels over those of fused ones")
+    compiled: float = _factor(1.1, "passes of compiled kernels over those of hand-fused ones")
     memory_share: float = _known(0.8, "1", "of the memory's bandwidth, what kernels reach", "measured: 0.75-0.9 STREAM")
     launch_us: float = _known(6.0, "us", "of the host for one kernel", "measured: 5-7 us of PyTorch eager")
     layer_sync_ms: float = _fitted(
-        11.3, "ms", "a layer and micro-batch of Megatron-DeepSpeed, for its host synchronisations"
+        11.4, "ms", "a layer and micro-batch of Megatron-DeepSpeed, for its host synchronisations"
     )
-    kernels_fused: float = _fitted(60.9, "kernels", "a layer, forward and backward, fused")
+    kernels_fused: float = _fitted(60.8, "kernels", "a layer, forward and backward, fused")
     kernels_eager: float = _fitted(
-        255.0, "kernels", "a layer, forward and backward, of eager Hugging Face code and ZeRO's hooks"
+        254.0, "kernels", "a layer, forward and backward, of eager Hugging Face code and ZeRO's hooks"
     )
     kernels_moe: float = _fitted(161.0, "kernels", "more in a layer with experts")
     link_share: float = _known(
         0.75, "1", "of the scale-up link, what collectives reach", "measured: 361-367 of 450 GB/s"
     )
-    hop_us: float = _fitted(3.89, "us", "of one hop in a ring across nodes")
+    hop_us: float = _fitted(2.94, "us", "of one hop in a ring across nodes")
     node_share: float = _known(0.7, "1", "of the node's network, what collectives reach", "measured: 0.74 plateau")
-    all_to_all_share: float = _fitted(1.25, "1", "of what rings reach across nodes, in all-to-all")
-    tensor_exposed: float = _fitted(0.656, "1", "of tensor-parallel traffic, what nothing hides")
-    experts_exposed: float = _fitted(0.552, "1", "of all-to-all traffic, what nothing hides")
-    context_exposed: float = _fitted(0.39, "1", "of context-parallel traffic, what nothing hides")
-    stages_exposed: float = _fitted(0.366, "1", "of pipeline traffic, what nothing hides")
-    gather_overlap: float = _fitted(1.32, "1", "of a micro-batch's compute, what can hide ZeRO-3's gathers")
-    contention: float = _fitted(0.0986, "1", "of a hidden gather, what it takes from the compute beside it")
+    all_to_all_share: float = _share(1.0, "of what rings reach across nodes, in all-to-all")
+    tensor_exposed: float = _share(0.642, "of tensor-parallel traffic, what nothing hides")
+    experts_exposed: float = _share(0.458, "of all-to-all traffic, what nothing hides")
+    context_exposed: float = _share(0.393, "of context-parallel traffic, what nothing hides")
+    stages_exposed: float = _share(0.342, "of pipeline traffic, what nothing hides")
+    gather_overlap: float = _share(1.0, "of a micro-batch's compute, what can hide ZeRO-3's gathers")
+    contention: float = _share(0.0941, "of a hidden gather, what it takes from the compute beside it")
     zero3_hooks: float = _known(
         0.05, "1", "of the compute, what fetching and releasing modules adds in eager ZeRO-3",
         "LLaMA-7B on 8 A800: ZeRO-2 1.01 to 1.08 times as fast (gist chenyaofo/d4cd6a20, 2024)",
     )  # fmt: skip
-    reduce_overlap: float = _fitted(0.603, "1", "of the last micro-batch's compute, what can hide a step's reduction")
+    reduce_overlap: float = _share(0.594, "of the last micro-batch's compute, what can hide a step's reduction")
     bubble: float = _known(1.0, "1", "of the ideal pipeline bubble, what is seen", "Narayanan 2021, arXiv 2104.04473")
-    bookkeeping_traffic: float = _fitted(111.0, "B/param", "DeepSpeed's copies into flat buffers and norms, a step")
+    bookkeeping_traffic: float = _fitted(108.0, "B/param", "DeepSpeed's copies into flat buffers and norms, a step")
     optimizer_traffic: float = _known(
         36.0, "B/param", "Adam's reads and writes", "16 states read, 14 written, 4 gradient"
     )
-    cpu_adam_per_s: float = _fitted(2.85e8, "params/s", "of a GPU's share of the host, Adam on the CPU")
-    step_overhead_s: float = _fitted(0.0269, "s", "a step: loader, norm, logging, synchronisation")
-    jitter: float = _fitted(0.0042, "1", "longer steps for each doubling of nodes")
-    selective: float = _fitted(0.36, "1", "of the forward pass, what selective checkpointing computes again")
-    yearly: float = _fitted(
-        0.0602, "1", "of the time in passes over memory, what each year of software before 2026 adds"
-    )
-    yearly_moe: float = _fitted(0.263, "1", "of the time to route tokens to experts, the same")
+    cpu_adam_per_s: float = _fitted(2.87e8, "params/s", "of a GPU's share of the host, Adam on the CPU")
+    step_overhead_s: float = _fitted(0.0368, "s", "a step: loader, norm, logging, synchronisation")
+    jitter: float = _share(0.00392, "longer steps for each doubling of nodes")
+    selective: float = _share(0.374, "of the forward pass, what selective checkpointing computes again")
+    yearly: float = _share(0.0608, "of the time in passes over memory, what each year of software before 2026 adds")
+    yearly_moe: float = _share(0.259, "of the time to route tokens to experts, the same")
     routing_skew: float = _known(
         1.12, "1", "longer expert time under real routing over forced balance", "ModelZoo pairs: 4-20 %"
     )
@@ -130,6 +139,8 @@ FLASH_ATTENTION_2 = 2024.0
 TILE = 128
 REFERENCE_YEAR = 2026.0
 HALF = 2  # bytes of a bf16 or fp16 value
+# The most that fp8 is published to gain over bf16: Llama-2-70B, MaxText, H100 (dgxc v25.01). Others: 1.10 to 1.53.
+FP8_GAIN_MAX = 1.62
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +161,15 @@ class Work:
 
 
 def work_of(setup: Setup, c: Constants) -> Work:
-    """For the mean pipeline stage."""
+    """For the mean pipeline stage. fp8 gains no more than was ever published."""
+    work = _work(setup, c)
+    if setup.precision is not Precision.FP8:
+        return work
+    least = _work(setup.but(precision=Precision.BF16), c).total / FP8_GAIN_MAX
+    return replace(work, matmul=work.matmul + max(least - work.total, 0.0))
+
+
+def _work(setup: Setup, c: Constants) -> Work:
     tokens = setup.tokens_per_micro_batch / setup.cp
     matmul = _matmul(setup, c, tokens)
     attention = _attention(setup, c, tokens)
@@ -227,14 +246,25 @@ def _of_dense_attention(setup: Setup) -> float:
 
 def attention_tflops(setup: Setup, c: Constants) -> float:
     """TFLOP/s of a fused kernel with heads 128 wide."""
-    gpu = setup.gpu
+    gpu, reached = setup.gpu, setup.gpu.reached_bf16
+    flash2 = reached * _flash2(gpu.arch, c)
     if setup.vintage < FLASH_ATTENTION_2:
-        return gpu.reached_bf16 * (c.attention_early if gpu.arch == "Ampere" else c.attention_early_hopper)
+        early = c.attention_early if gpu.arch == "Ampere" else c.attention_early_hopper
+        return min(reached * early, flash2)
     if setup.framework in (Framework.MEGATRON, Framework.XLA) and gpu.arch != "Ampere":
-        return gpu.reached_bf16 * c.attention_cudnn
-    if gpu.arch in ("Ampere", "Ada", "Volta"):
-        return gpu.reached_bf16 * c.attention_flash2
-    return gpu.reached_bf16 * c.attention_flash2_hopper if gpu.arch == "Hopper" else c.flash2_tflops
+        return max(reached * c.attention_cudnn, flash2)
+    return flash2
+
+
+def _flash2(arch: str, c: Constants) -> float:
+    match arch:
+        case "Hopper":
+            return c.attention_flash2_hopper
+        case "Blackwell" | "Blackwell Ultra":
+            return c.attention_flash2_blackwell
+        case _ if arch.startswith("CDNA"):
+            return c.attention_amd
+    return c.attention_flash2
 
 
 def age(setup: Setup) -> float:

@@ -187,7 +187,8 @@ def step_time_of(setup: Setup, c: Constants = USUAL) -> StepTime:
     exposed = _exposed(setup, compute, traffic, c)
     one = compute + exposed
     bubble = c.bubble * (setup.pp - 1) / (setup.virtual_stages * m) * one * m if setup.pp > 1 else 0.0
-    reduce = _left_over(traffic.reduce, c.reduce_overlap * compute)
+    # The same compute does not hide two transfers at once.
+    reduce = _left_over(traffic.reduce, min(c.reduce_overlap * compute, compute - _hidden(setup, compute, traffic, c)))
     optimizer = _optimizer(setup, c)
     overhead = c.step_overhead_s
     nodes = max(setup.gpus / setup.gpu.gpus_per_node, 1.0)
@@ -218,9 +219,8 @@ def tokens_per_gpu_s(setup: Setup) -> float:
 
 def _exposed(setup: Setup, compute: float, traffic: Traffic, c: Constants) -> float:
     """Seconds of a micro-batch's traffic beside `compute` seconds of work that nothing hides."""
-    needed = traffic.gather + _read_from_drives(setup)
-    gather = _left_over(needed, c.gather_overlap * compute)
-    gather += c.contention * (needed - gather)
+    hidden = _hidden(setup, compute, traffic, c)
+    gather = _gathered(setup, traffic) - (1 - c.contention) * hidden
     if setup.framework is Framework.DEEPSPEED and setup.is_sharding_params:
         gather += c.zero3_hooks * compute
     return (
@@ -230,6 +230,16 @@ def _exposed(setup: Setup, compute: float, traffic: Traffic, c: Constants) -> fl
         + c.stages_exposed * traffic.stages
         + gather
     )
+
+
+def _gathered(setup: Setup, traffic: Traffic) -> float:
+    return traffic.gather + _read_from_drives(setup)
+
+
+def _hidden(setup: Setup, compute: float, traffic: Traffic, c: Constants) -> float:
+    """Seconds of a micro-batch's gathers beside its compute: less than either."""
+    needed = _gathered(setup, traffic)
+    return needed - _left_over(needed, c.gather_overlap * compute)
 
 
 def _read_from_drives(setup: Setup) -> float:

@@ -41,6 +41,11 @@ def params_in_name(name: str) -> float | None:
     return float(found[1]) * {"m": 1e-3, "b": 1.0, "t": 1e3}[found[2].lower()] if found else None
 
 
+def is_mixture(name: str) -> bool:
+    """Whether a model is named as one with experts: "8x7B", "30B-A3B" or "MoE"."""
+    return re.search(r"[0-9]x[0-9.]+b|[-_ ]a[0-9.]+b\b|moe", name.lower()) is not None
+
+
 def is_latent(row: Row) -> bool:
     return re.search(r"\bmla\b", row.get("notes", "").lower()) is not None
 

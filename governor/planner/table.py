@@ -11,7 +11,7 @@ from typing import TypeVar
 from governor.core.base.units import read_float
 from governor.planner.catalog import UnknownNameError, gpu_named, model_named
 from governor.planner.model.memory import memory_of
-from governor.planner.model.setup import Attention, Checkpointing, Framework, Gpu, Offload, Precision, Setup
+from governor.planner.model.setup import Checkpointing, Framework, Gpu, Setup
 from governor.planner.model.shape import Experts, Shape
 from governor.planner.recognised import (
     USUAL_LATENT,
@@ -23,8 +23,8 @@ from governor.planner.recognised import (
     has_sequence_parallel,
     is_latent,
     is_megatron_test,
+    is_mixture,
     is_tied,
-    is_unfused_attention,
     is_unfused_optimizer,
     is_uniform_routing,
     kin_of,
@@ -33,11 +33,20 @@ from governor.planner.recognised import (
     trains_adapters,
     virtual_stages,
 )
+from governor.planner.row_software import (
+    assume,
+    attention_of,
+    framework_of,
+    has_fused_loss,
+    kernel_of,
+    network_of,
+    offload_of,
+    precision_of,
+    vintage_of,
+)
 
 Row = Mapping[str, str]
 T = TypeVar("T")
-
-FLASH_ATTENTION = 2022.6
 
 
 class UnreadableRowError(ValueError):
@@ -56,48 +65,19 @@ class Read:
 # The model size of most published runs on one node, for rows without any size.
 USUAL_BILLIONS = 7.0
 
-# Parts of framework names and their class. The first match counts.
-FRAMEWORKS = (
-    ("deepcompile", Framework.DEEPSPEED_COMPILED),
-    ("torch.compile", Framework.DEEPSPEED_COMPILED),
-    ("bigscience", Framework.MEGATRON_DEEPSPEED),
-    ("megatron-deepspeed", Framework.MEGATRON_DEEPSPEED),
-    ("megatron", Framework.MEGATRON),
-    ("nemo", Framework.MEGATRON),
-    ("bridge", Framework.MEGATRON),
-    ("internevo", Framework.MEGATRON),
-    ("nanotron", Framework.FSDP),
-    ("colossal", Framework.MEGATRON),
-    ("primus", Framework.MEGATRON),
-    ("torchtitan", Framework.FSDP2),
-    ("fsdp2", Framework.FSDP2),
-    ("fms", Framework.FSDP2),
-    ("maxtext", Framework.XLA),
-    ("paxml", Framework.XLA),
-    ("jax", Framework.XLA),
-    ("foundry", Framework.FSDP),
-    ("composer", Framework.FSDP),
-    ("fsdp", Framework.FSDP),
-    ("deepspeed", Framework.DEEPSPEED),
-    ("zero", Framework.DEEPSPEED),
-    ("accelerate", Framework.DEEPSPEED),
-    ("torchao", Framework.DDP),
-    ("llm.c", Framework.DDP),
-    ("ddp", Framework.DDP),
-)
-
 
 def read(row: Row) -> Read:
     """Raises UnreadableRowError, ImpossibleShapeError or ImpossibleSetupError, each with a line for the user."""
     assumed: list[str] = []
-    framework = _framework(row, assumed)
+    _refuse_none(row)
+    framework = framework_of(row, _number(row, "tp") or 1, assumed)
     gpu = _gpu(row, assumed)
     shape = _shape(row, assumed)
     tp, pp, cp = (_number(row, k) or 1 for k in ("tp", "pp", "cp"))
     gpus = _number(row, "gpus") or _needed_gpus(row, tp * pp * cp, assumed)
     dp = max(gpus // (tp * pp * cp), 1)
     gpus = dp * tp * pp * cp
-    seq_len = _number(row, "seq_len") or _assume(assumed, "seq_len", 2048)
+    seq_len = _number(row, "seq_len") or assume(assumed, "seq_len", 2048)
     micro, accum = _batches(row, dp, seq_len, assumed)
     checkpointing = _checkpointing(row, framework, assumed)
     setup = Setup(
@@ -118,12 +98,14 @@ def read(row: Row) -> Read:
         zero_stage=_zero(row, framework, assumed),
         shard_ranks=_shard_ranks(row),
         checkpointing=checkpointing,
-        precision=_precision(row, gpu, assumed),
-        attention=_attention(row),
+        precision=precision_of(row, gpu, assumed),
+        attention=attention_of(row),
+        kernel=kernel_of(row),
+        fused_loss=has_fused_loss(row, framework),
         framework=framework,
-        offload=_offload(row),
-        node_gbps=_network(row),
-        vintage=_vintage(row),
+        offload=offload_of(row),
+        node_gbps=network_of(row),
+        vintage=vintage_of(row),
         bf16_states=has_bf16_states(row),
         bf16_gradients=has_bf16_gradients(row),
         fp8_params=has_low_precision_params(row),
@@ -133,8 +115,15 @@ def read(row: Row) -> Read:
         uniform_routing=is_uniform_routing(row),
     )
     if shape.is_moe and not row.get("ep", "").strip() and (ep := _spread(setup)) != setup.ep:
-        setup = setup.but(ep=_assume(assumed, "ep", ep))
+        setup = setup.but(ep=assume(assumed, "ep", ep))
     return Read(setup, tuple(assumed), is_megatron_test(row))
+
+
+def _refuse_none(row: Row) -> None:
+    """A blank is unknown. A 0 is a mistake: no run has no GPU."""
+    for key in ("gpus", "seq_len", "micro_bs", "grad_accum", "hidden", "layers", "heads", "vocab"):
+        if _number(row, key) == 0:
+            raise UnreadableRowError(f"{key} = {row[key].strip()!r}: at least 1, or blank if it is unknown")
 
 
 def _spread(setup: Setup) -> int:
@@ -146,23 +135,9 @@ def _spread(setup: Setup) -> int:
     return next((ep for ep in spreads if memory_of(light.but(ep=ep)).fits), setup.ep)
 
 
-def _assume(assumed: list[str], name: str, value: T) -> T:
-    assumed.append(f"{name} {value}")
-    return value
-
-
-def _framework(row: Row, assumed: list[str]) -> Framework:
-    name = row.get("framework", "").lower()
-    for part, framework in FRAMEWORKS:
-        if part in name:
-            is_eager = framework is Framework.FSDP2 and re.search(r"\beager\b|no compile", row.get("notes", "").lower())
-            return Framework.FSDP if is_eager else framework
-    return _assume(assumed, "framework", Framework.MEGATRON if (_number(row, "tp") or 1) > 1 else Framework.DEEPSPEED)
-
-
 def _gpu(row: Row, assumed: list[str]) -> Gpu:
     if not (name := row.get("gpu", "").strip()):
-        return gpu_named(_assume(assumed, "gpu", "A100-SXM-80GB"))
+        return gpu_named(assume(assumed, "gpu", "A100-SXM-80GB"))
     gpu = gpu_named(name)
     if "power-limited" in name:
         # The cap is unstated. An H100 at 500 of its 700 W reaches 0.8 of its matmuls (gpus.csv).
@@ -188,9 +163,14 @@ def _shape(row: Row, assumed: list[str]) -> Shape:
     params = _float(row, "params_b") or params_in_name(name)
     if hidden and (alike := _alike(row, hidden)):
         return _with_rows_counts(row, alike)
+    if not _number(row, "n_experts") and (is_mixture(name) or (not hidden and (_number(row, "ep") or 1) > 1)):
+        raise UnreadableRowError(f"model {name!r}: a mixture beyond the catalogue: state n_experts, topk and moe_ffn")
     if not hidden:
-        params = params or _assume(assumed, "params_b", USUAL_BILLIONS)
-        hidden = _assume(assumed, "hidden", _usual_hidden(1e9 * params))
+        is_named = name.split("(")[0].strip() not in ("", "unnamed")  # A remark in brackets is no name.
+        if params is None and is_named:
+            raise UnreadableRowError(f"no model named {name!r} in the catalogue: state hidden and layers, or params_b")
+        params = params or assume(assumed, "params_b", USUAL_BILLIONS)
+        hidden = assume(assumed, "hidden", _usual_hidden(1e9 * params))
     return _stated_shape(row, name, hidden, params, assumed)
 
 
@@ -215,15 +195,15 @@ def _with_rows_counts(row: Row, known: Shape) -> Shape:
 
 
 def _stated_shape(row: Row, name: str, hidden: int, params: float | None, assumed: list[str]) -> Shape:
-    heads = _number(row, "heads") or _assume(assumed, "heads", _usual_heads(row, hidden))
-    experts, latent = None, _assume(assumed, "latent", USUAL_LATENT) if is_latent(row) else None
+    heads = _number(row, "heads") or assume(assumed, "heads", _usual_heads(row, hidden))
+    experts, latent = None, assume(assumed, "latent", USUAL_LATENT) if is_latent(row) else None
     if count := _number(row, "n_experts"):
         width = _number(row, "moe_ffn") or _number(row, "ffn") or 4 * hidden
         experts = Experts(count, _number(row, "topk") or 2, width, shared_ffn=width if latent else 0)
     ffn = _number(row, "ffn") or (experts.ffn if experts else 4 * hidden)
     kin = kin_of(name)
     gated = ffn % hidden != 0 or "swiglu" in row.get("notes", "")
-    vocab = _number(row, "vocab") or _assume(assumed, "vocab", kin.vocab if kin else 51200)
+    vocab = _number(row, "vocab") or assume(assumed, "vocab", kin.vocab if kin else 51200)
     shape = Shape(
         name=name,
         layers=_number(row, "layers") or 1,
@@ -244,7 +224,7 @@ def _stated_shape(row: Row, name: str, hidden: int, params: float | None, assume
         raise UnreadableRowError(f"model {name!r}: neither layers nor params_b is stated")
     per_layer = shape.dense_params + shape.routed_params
     return replace(
-        shape, layers=_assume(assumed, "layers", max(round((1e9 * params - shape.embedding_params) / per_layer), 1))
+        shape, layers=assume(assumed, "layers", max(round((1e9 * params - shape.embedding_params) / per_layer), 1))
     )
 
 
@@ -261,7 +241,7 @@ def _usual_hidden(params: float) -> int:
 
 def _needed_gpus(row: Row, ranks: int, assumed: list[str]) -> int:
     dp = _number(row, "dp") or max(_number(row, "ep") or 1, 8)
-    return _assume(assumed, "gpus", ranks * dp)
+    return assume(assumed, "gpus", ranks * dp)
 
 
 def _batches(row: Row, dp: int, seq_len: int, assumed: list[str]) -> tuple[int, int]:
@@ -271,11 +251,11 @@ def _batches(row: Row, dp: int, seq_len: int, assumed: list[str]) -> tuple[int, 
         micro = (
             max(per_rank // accum, 1)
             if per_rank and accum
-            else _assume(assumed, "micro_bs", min(per_rank or 1, max(1, _usual_tokens(row) // seq_len)))
+            else assume(assumed, "micro_bs", min(per_rank or 1, max(1, _usual_tokens(row) // seq_len)))
         )
     if accum is None:
         filling = 8 * pp if (pp := _number(row, "pp") or 1) > 1 else 1
-        accum = max(round(per_rank / micro), 1) if per_rank else _assume(assumed, "grad_accum", filling)
+        accum = max(round(per_rank / micro), 1) if per_rank else assume(assumed, "grad_accum", filling)
     return micro, accum
 
 
@@ -297,7 +277,7 @@ def _checkpointing(row: Row, framework: Framework, assumed: list[str]) -> Checkp
         if framework in (Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED, Framework.XLA)
         else Checkpointing.NONE
     )
-    return _assume(assumed, "act_ckpt", usual)
+    return assume(assumed, "act_ckpt", usual)
 
 
 def _zero(row: Row, framework: Framework, assumed: list[str]) -> int:
@@ -307,79 +287,13 @@ def _zero(row: Row, framework: Framework, assumed: list[str]) -> int:
     if stated is not None:
         return stated
     usual = {Framework.MEGATRON: 1, Framework.DDP: 0}.get(framework, 3)
-    return _assume(assumed, "zero_stage", min(usual, 1) if (_number(row, "pp") or 1) > 1 else usual)
+    return assume(assumed, "zero_stage", min(usual, 1) if (_number(row, "pp") or 1) > 1 else usual)
 
 
 def _shard_ranks(row: Row) -> int | None:
     """The value of the column, or of a text such as "zero1(size=8)"."""
     found = re.search(r"size=([0-9]+)", row.get("sharding", ""))
     return _number(row, "fsdp") or (int(found[1]) if found else None)
-
-
-def _precision(row: Row, gpu: Gpu, assumed: list[str]) -> Precision:
-    stated = row.get("precision", "").lower()
-    for precision in (Precision.NVFP4, Precision.MXFP8, Precision.FP8, Precision.FP16):
-        if precision in stated and not gpu.supports(precision):
-            # The run exists, so it used the next precision for which the GPU has matmuls.
-            instead = Precision.FP8 if gpu.supports(Precision.FP8) else Precision.BF16
-            return _assume(assumed, "precision", instead)
-        if precision in stated:
-            return precision
-    # The planner has no rate for other formats (fp32, tf32, int8).
-    is_bf16 = any(word in stated for word in ("bf16", "bfloat16", "mixed", "amp"))
-    return Precision.BF16 if is_bf16 else _assume(assumed, "precision", Precision.BF16)
-
-
-def _attention(row: Row) -> Attention:
-    """FlashAttention (arXiv 2205.14135) did not exist earlier."""
-    is_early = (
-        _vintage(row) < FLASH_ATTENTION and "flash" not in (row.get("attention", "") + row.get("notes", "")).lower()
-    )
-    return Attention.UNFUSED if is_early or is_unfused_attention(row) else Attention.FLASH
-
-
-def _offload(row: Row) -> Offload:
-    text = (row.get("offload") or "none").lower()
-    if text == Offload.OPTIMIZER_CPU and "adaptive" in row.get("framework", "").lower():
-        return Offload.OPTIMIZER_STREAMED
-    for offload in (
-        Offload.PARAM_OPTIMIZER_NVME,
-        Offload.OPTIMIZER_NVME,
-        Offload.PARAM_OPTIMIZER_CPU,
-        Offload.OPTIMIZER_CPU,
-    ):
-        if text == offload:
-            return offload
-    return Offload.NONE
-
-
-def _network(row: Row) -> float | None:
-    """GB/s of a node, from a text such as "4x100Gb/s Omni-Path per 8-GPU node" or "1600Gbps/node"."""
-    text = row.get("network", "")
-    if found := re.search(r"([0-9]+)\s*[x*]\s*([0-9]+)\s*Gb", text):
-        return int(found[1]) * int(found[2]) / 8
-    if found := re.search(r"([0-9]+)\s*Gb", text):
-        return int(found[1]) / 8
-    return None
-
-
-# The year of a framework's release, for rows without a date.
-USUAL_VINTAGE = {
-    "2021": 2021.3,
-    "2022": 2022.4,
-    "bigscience": 2022.1,
-    "internevo": 2024.0,
-    "foundry": 2023.9,
-    "0.8": 2024.5,
-    "deepspeed + megatron": 2022.5,
-}
-
-
-def _vintage(row: Row) -> float:
-    if found := re.match(r"(20[0-9][0-9])(?:-([0-9][0-9]))?", row.get("date", "")):
-        return int(found[1]) + (int(found[2] or 6) - 1) / 12
-    name = row.get("framework", "").lower()
-    return next((year for part, year in USUAL_VINTAGE.items() if part in name), 2025.0)
 
 
 def _number(row: Row, key: str) -> int | None:

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from governor.planner.model.setup import Attention, Checkpointing, Framework, Precision, Setup
+from governor.planner.model.setup import Attention, Checkpointing, Framework, Kernel, Precision, Setup
 from governor.planner.model.sparse import dense_training, executed, sparse_training
 from governor.planner.model.sparse_advice import fp8_rate, sparse_of
 
@@ -248,10 +248,11 @@ def attention_tflops(setup: Setup, c: Constants) -> float:
     """TFLOP/s of a fused kernel with heads 128 wide."""
     gpu, reached = setup.gpu, setup.gpu.reached_bf16
     flash2 = reached * _flash2(gpu.arch, c)
-    if setup.vintage < FLASH_ATTENTION_2:
+    if setup.vintage < FLASH_ATTENTION_2 and setup.kernel is Kernel.USUAL:
         early = c.attention_early if gpu.arch == "Ampere" else c.attention_early_hopper
         return min(reached * early, flash2)
-    if setup.framework in (Framework.MEGATRON, Framework.XLA) and gpu.arch != "Ampere":
+    has_it = setup.framework in (Framework.MEGATRON, Framework.XLA) and setup.kernel is not Kernel.FLASH_2
+    if (has_it or setup.kernel is Kernel.FLASH_3) and gpu.arch != "Ampere":
         return max(reached * c.attention_cudnn, flash2)
     return flash2
 

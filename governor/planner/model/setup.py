@@ -76,6 +76,14 @@ class Attention(StrEnum):
     NATIVE_SPARSE = "nsa"
 
 
+class Kernel(StrEnum):
+    """The fused kernel of flash attention."""
+
+    USUAL = "usual"  # of the framework, on the GPU
+    FLASH_2 = "flash2"
+    FLASH_3 = "flash3"  # FlashAttention 3 or 4, cuDNN: they use a Hopper's and a Blackwell's own units
+
+
 class Framework(StrEnum):
     """Classes of software with similar memory and time. A named framework belongs to one of them."""
 
@@ -130,6 +138,7 @@ class Setup:
     checkpointing: Checkpointing = Checkpointing.NONE
     precision: Precision = Precision.BF16
     attention: Attention = Attention.FLASH
+    kernel: Kernel = Kernel.USUAL
     framework: Framework = Framework.DEEPSPEED
     offload: Offload = Offload.NONE
     # Network of one node, GB/s one way. None: that of the GPU's usual node.

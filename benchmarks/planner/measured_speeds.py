@@ -44,10 +44,12 @@ def _rows(table: Path) -> Iterator[Measured]:
     with table.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):
             found = read(row)
-            yield Measured(row["row_id"], _source(row["source"]), found.setup, found.assumed, _speed(row, found.setup))
+            yield Measured(
+                row["row_id"], publisher(row["source"]), found.setup, found.assumed, _speed(row, found.setup)
+            )
 
 
-def _source(text: str) -> str:
+def publisher(text: str) -> str:
     if "dgxc" in text:
         return "dgxc " + text.split()[-1]
     known = (name for name in PUBLISHERS if name.lower() in text.lower())

@@ -64,6 +64,7 @@ def _print_left_out(rows: Sequence[Measured], seen: Sequence[float]) -> None:
     inside = {row.row_id: _is_inside(row, unseen[row.row_id]) for row in rows}
     print(f"each source left out of the fit: {_summary(unseen.values())}")
     print(f"80 % intervals hold {statistics.mean(inside.values()):.0%} of the left-out rows")
+    _print_held(rows, inside)
     print(f"\n{'source':<36} {'rows':>5} {'median':>7} {'p90':>6}   {'left out':>8} {'p90':>6} {'bias':>6} {'held':>5}")
     by_source: dict[str, list[tuple[float, float, bool]]] = defaultdict(list)
     for row, error in zip(rows, seen, strict=True):
@@ -76,6 +77,24 @@ def _print_left_out(rows: Sequence[Measured], seen: Sequence[float]) -> None:
         )
     medians = [_median([left for _, left, _ in found]) for found in by_source.values()]
     print(f"{'mean of the sources':<36} {'':>5} {'':>7} {'':>6}   {statistics.mean(medians):>8.1%}")
+
+
+def _print_held(rows: Sequence[Measured], inside: dict[str, bool]) -> None:
+    """By the kind of run, and by what its row left to guess."""
+    by_class: dict[str, list[bool]] = defaultdict(list)
+    for row in rows:
+        for name in _classes(row):
+            by_class[name].append(inside[row.row_id])
+    print(f"\n{'80 % intervals, sources left out':<36} {'rows':>5} {'held':>5}")
+    for name, held in sorted(by_class.items()):
+        print(f"{name:<36} {len(held):>5} {statistics.mean(held):>5.0%}")
+
+
+def _classes(row: Measured) -> list[str]:
+    setup = row.setup
+    guessed = [f"guessed: {one.split()[0]}" for one in row.assumed] or ["nothing guessed"]
+    shape = "mixture" if setup.shape.is_moe else "dense"
+    return [f"{setup.framework}, {shape}", f"{setup.precision.bits} bits", *guessed]
 
 
 def _is_inside(row: Measured, error: float) -> bool:

@@ -31,22 +31,31 @@ class Band(NamedTuple):
 class Doubts:
     """Standard deviations of log(measured / predicted)."""
 
-    always: float = 0.10  # machines, clocks and networks of one name differ
+    always: float = 0.12  # machines, clocks and networks of one name differ
     # outside the Megatron class: fewer sources, and more ways to configure one name
-    framework: float = 0.25
+    framework: float = 0.28
     mixture: float = 0.30  # experts: releases of one framework differ by up to a factor of 2
-    fp4: float = 0.10
-    assumed: float = 0.03  # for each value that the row does not state
+    fp4: float = 0.15  # one publisher
+    assumed: float = 1.0  # times the doubt of each value that the row does not state (GUESSED_SPEED)
     offload: float = 0.5  # the host: threads, memory channels, its other GPUs
     sparse: float = 0.3  # attention that no published table has
 
 
 USUAL: Final = Doubts()
+# What guessing a column does to the predicted speed, on rows that state it (`benchmarks/planner/guessed.py`).
+GUESSED_SPEED: Final = {
+    "params_b": 1.89, "gpu": 1.08, "micro_bs": 0.38, "framework": 0.27, "precision": 0.22, "seq_len": 0.19,
+    "grad_accum": 0.14, "ep": 0.12, "heads": 0.08, "hidden": 0.07,
+    "act_ckpt": 0.05,  # 0.22 on rows that state it; those that leave it blank are recipes that recompute nothing
+}  # fmt: skip
+# Of every other column: less.
+GUESSED_OTHER: Final = 0.03
 
 
 def spread_of(setup: Setup, assumed: Sequence[str] = (), doubts: Doubts = USUAL) -> float:
     """Standard deviation of the logarithm of the speed."""
-    parts = [doubts.always, doubts.assumed * math.sqrt(len(assumed))]
+    guessed = [GUESSED_SPEED.get(one.split()[0], GUESSED_OTHER) for one in assumed]
+    parts = [doubts.always, *(doubts.assumed * doubt for doubt in guessed)]
     if setup.framework is not Framework.MEGATRON:
         parts.append(doubts.framework)
     if setup.shape.is_moe:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from governor.planner.catalog import gpu_named, model_named
-from governor.planner.model.predict import Z80, Doubts, band_of, predict, spread_of
+from governor.planner.model.predict import GUESSED_SPEED, Z80, Doubts, band_of, predict, spread_of
 from governor.planner.model.setup import Framework, Offload, Setup
 from governor.planner.table import read
 
@@ -17,7 +17,7 @@ MEGATRON = Setup(
     shape=model_named("Llama3-8B"), gpu=gpu_named("h100"), gpus=8, seq_len=8192, micro_batch=1, grad_accum=4, dp=8,
     zero_stage=1, framework=Framework.MEGATRON,
 )  # fmt: skip
-DOUBTS = Doubts(always=0.3, framework=0.4, offload=1.2, assumed=0.1)
+DOUBTS = Doubts(always=0.3, framework=0.4, offload=1.2)
 
 
 def test_doubts_add_in_squares() -> None:
@@ -25,7 +25,20 @@ def test_doubts_add_in_squares() -> None:
     elsewhere = MEGATRON.but(framework=Framework.FSDP2, zero_stage=3)
     assert spread_of(elsewhere, (), DOUBTS) == pytest.approx(0.5)
     assert spread_of(elsewhere.but(offload=Offload.OPTIMIZER_CPU), (), DOUBTS) == pytest.approx(1.3)
-    assert spread_of(MEGATRON, ["heads 32"] * 16, DOUBTS) == pytest.approx(0.5)
+    guessed = ["gpu A100-SXM-80GB", "seq_len 2048", "zero_stage 1"]
+    parts = (0.3, GUESSED_SPEED["gpu"], GUESSED_SPEED["seq_len"], 0.03)
+    assert spread_of(MEGATRON, guessed, DOUBTS) == pytest.approx(math.hypot(*parts))
+
+
+def test_a_guess_widens_the_interval_by_what_it_decides() -> None:
+    def factor(*guessed: str) -> float:
+        band = band_of(1000.0, MEGATRON, guessed)
+        return band.high / band.mid
+
+    assert factor() < factor("vocab 51200") < factor("precision bf16") < factor("framework deepspeed")
+    assert factor("framework deepspeed") < factor("gpu A100-SXM-80GB") < factor("params_b 7.0")
+    # Nothing is known of the model: ten times as fast, or a tenth.
+    assert factor("params_b 7.0", "hidden 4096", "heads 32", "layers 32", "vocab 51200") > 10
 
 
 def test_a_band_is_as_wide_upwards_as_downwards_in_ratio() -> None:

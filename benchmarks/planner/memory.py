@@ -62,6 +62,19 @@ class Rows:
             row["row_id"], repository_of(row), measured_bytes(row) / GIB, mid / GIB, low / GIB, high / GIB
         )  # fmt: skip
 
+    def held(self, blind: Sequence[Predicted]) -> str:
+        """What the headroom and the intervals hold of rows whose source was left out, by what had to be guessed."""
+        by_guess: dict[str, list[bool]] = {}
+        is_kept = []
+        for one in blind:
+            made = self._read[one.row_id]
+            is_kept.append(one.measured <= memory_of(made.setup).headroom * one.predicted)
+            for name in {word.split()[0] for word in made.assumed} or {"nothing"}:
+                by_guess.setdefault(name, []).append(one.is_within)
+        words = (f"{name} {sum(held) / len(held):.0%} of {len(held)}" for name, held in sorted(by_guess.items()))
+        kept = f"the headroom of `fits` holds {sum(is_kept) / len(is_kept):.0%} of left-out rows"
+        return f"{kept}\n80 % intervals, sources left out, by what was guessed: {', '.join(words)}"
+
     def fit(self, rows: Sequence[Row]) -> MemoryConstants:
         """Each source counts alike. A search along one constant after the other: four of them, smooth, nearly apart."""
         sources = [repository_of(row) for row in rows]
@@ -110,6 +123,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1 if missed else 0
     print(f"memory of a rank: {len(shipped)} of {len(rows.measured)} rows, {each_us:.0f} us each\n")
     print(accuracy.table({"constants as shipped": shipped, "this source left out": blind}))
+    print(f"\n{rows.held(blind)}")
     refit = rows.fit(rows.measured)
     values = (f"{name} {getattr(refit, name):.4g} ({getattr(USUAL_CONSTANTS, name):.4g})" for name in FITTED)
     print(f"\nfitted to every source (as shipped): {', '.join(values)}")

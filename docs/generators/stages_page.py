@@ -6,7 +6,7 @@ import json
 
 from governor.planner.model.deepspeed_config import config_of
 from governor.planner.model.memory import Memory
-from governor.planner.model.run_cost import CALENDAR_USUAL, Spread
+from governor.planner.model.run_cost import REST_USUAL, Spread
 from governor.planner.model.shape import Shape
 from governor.planner.stage_plans import GPU, OTHER_GPU, PROVIDER, Costed, StagePlan, stage_plans
 from governor.planner.words import count, gigabytes, hours, usd, ways
@@ -26,7 +26,7 @@ of 1 to 16, no or full checkpointing. A mixture's experts lie on 1 to 8 ranks, a
   those machines are not to be had.
 
 **Prices** are {PROVIDER}'s list of 2026, on demand. *Steady* is training at its usual speed. *Calendar* is what machines are paid for: saves, failures,
-evaluations, and what finished public runs took beyond (usually {CALENDAR_USUAL:.2f} times the steady state; the range is theirs). In brackets: 80 % intervals.
+evaluations, and what finished public runs took beyond (usually {REST_USUAL:.2f} times all of that). In brackets: 80 % intervals.
 
 """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import NormalDist, fmean, stdev
 from typing import Final, NamedTuple
 
 from governor.core.base.save_interval import best_interval_s, lost_share, mtbf_s
@@ -29,24 +30,47 @@ EVALUATION_SHARE: Final = 0.02
 # Hours until a spot machine is taken away. Rule of thumb: AWS shows most GPU types at over 20 % a month or without a
 # figure; a day is the usual planning figure where interruptions are frequent.
 SPOT_HOURS_PER_LOSS: Final = 24.0
-# GPU hours of finished public runs (model cards and reports) over the steady state that this planner predicts for their
-# published set-ups. tests/unit/planner/test_whole_runs.py has the set-ups and checks this table against them. The ratio
-# contains restarts, evaluations, stages of long context, small initial batches and slower software.
+# GPU hours of finished public runs (model cards and reports) over what this planner names of their published set-ups:
+# steady state, saves, failures, evaluations. tests/unit/planner/test_whole_runs.py has the set-ups and checks this
+# table against them. The ratio contains stages of long context, small initial batches, slower software, work thrown
+# away, and the error of the prediction.
 FINISHED_RUNS: Final[Mapping[str, float]] = {
-    "DeepSeek-V3": 0.91,
-    "LLaMA-65B": 0.97,
-    "Llama-2-70B": 0.98,
-    "IBM 7B": 1.05,
-    "Llama-2-7B": 1.17,
-    "BLOOM": 1.18,
-    "Llama-3.1-405B": 1.24,
-    "Llama-2-13B": 1.26,
-    "Llama-3-70B": 1.30,
-    "Llama-3-8B": 2.94,
+    "DeepSeek-V3": 0.85,
+    "LLaMA-65B": 0.92,
+    "Llama-2-70B": 0.94,
+    "IBM 7B": 1.02,
+    "Llama-2-7B": 1.08,
+    "Llama-3.1-405B": 1.08,
+    "BLOOM": 1.12,
+    "Llama-2-13B": 1.17,
+    "Llama-3-70B": 1.23,
+    "Llama-3-8B": 2.64,
 }
-CALENDAR_USUAL: Final = math.exp(sum(map(math.log, FINISHED_RUNS.values())) / len(FINISHED_RUNS))  # 1.22
+_LOGS: Final = [math.log(ratio) for ratio in FINISHED_RUNS.values()]
+REST_USUAL: Final = math.exp(fmean(_LOGS))  # 1.14
+REST_SIGMA: Final = stdev(_LOGS)  # 0.32, of the logarithm
 _BETWEEN: Final = f"{min(FINISHED_RUNS.values())} to {max(FINISHED_RUNS.values())}"
-CALENDAR_WORST: Final = math.ceil(10 * max(FINISHED_RUNS.values())) / 10
+# An interval of 80 % has a tenth of the cases above it. A limit is held where a fifth would be above: P80.
+HIGH: Final = 0.9
+HELD: Final = 0.8
+_NORMAL: Final = NormalDist()
+
+
+def width_of(sigma: float, share: float) -> float:
+    """The factor over the median below which `share` of a log-normal's cases lie."""
+    return math.exp(_NORMAL.inv_cdf(share) * sigma)
+
+
+def chance_above(limit: float, median: float, sigma: float) -> float:
+    """How probable it is that a log-normal's case lies above the limit."""
+    if sigma <= 0:
+        return float(median > limit)
+    return _NORMAL.cdf(math.log(median / limit) / sigma)
+
+
+def calendar_sigma(speed_sigma: float) -> float:
+    """The standard deviation of the logarithm of calendar hours: the speed's doubt and the finished runs'."""
+    return math.hypot(speed_sigma, REST_SIGMA)
 
 
 class Spread(NamedTuple):
@@ -62,6 +86,11 @@ class Spread(NamedTuple):
     def under(self, numerator: float) -> Spread:
         """`numerator / self`: the fastest costs the least."""
         return Spread(numerator / self.high, numerator / self.mid, numerator / self.low)
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the logarithm."""
+        return math.log(self.high / self.low) / (2 * _NORMAL.inv_cdf(HIGH))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +113,20 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """`steady` is uninterrupted training at the usual speed. `calendar` is the time that the machines are paid for."""
+    """`steady` is uninterrupted training at the usual speed. `calendar` is the time that the machines are paid for.
+
+    Of a stated speed the calendar is no interval of 80 %: it goes from its named parts to these with the usual rest.
+    """
 
     tokens: float
     gpus: int
     gpu_hour_usd: float | None
     steady_hours: Spread
     calendar_hours: Spread
+    held_hours: float  # of the calendar. Four runs of five take no longer (P80): limits apply to it.
     parts: tuple[Part, ...]  # of calendar_hours.mid, beyond steady_hours.mid
     saving: Saving
+    is_measured: bool = False
 
     @property
     def hour_usd(self) -> float | None:
@@ -105,6 +139,10 @@ class RunCost:
     @property
     def calendar_usd(self) -> Spread | None:
         return None if self.hour_usd is None else self.calendar_hours.times(self.hour_usd)
+
+    @property
+    def held_usd(self) -> float | None:
+        return None if self.hour_usd is None else self.held_hours * self.hour_usd
 
     @property
     def mtok_usd(self) -> Spread | None:
@@ -141,9 +179,14 @@ def lost_to_failures(saving: Saving, mtbf: float) -> float:
     return min(lost_share(saving.interval_s, saving.save_s, mtbf, RESTART_S), 0.99)
 
 
+def named_factor(saving: Saving, mtbf: float) -> float:
+    """Hours of steady state, evaluations, saves and failures over hours of steady state."""
+    return (1 + EVALUATION_SHARE) / (1 - lost_to_failures(saving, mtbf))
+
+
 def calendar_usual(saving: Saving, mtbf: float) -> float:
-    """The usual calendar hours over steady hours: the factor of finished runs, or more if the named parts need it."""
-    return max(CALENDAR_USUAL, (1 + EVALUATION_SHARE) / (1 - lost_to_failures(saving, mtbf)))
+    """The usual calendar hours over steady hours: the named parts, and over them the usual rest of finished runs."""
+    return REST_USUAL * named_factor(saving, mtbf)
 
 
 def run_cost(
@@ -158,26 +201,27 @@ def run_cost(
 ) -> RunCost:
     """The cost of a run. `tokens_per_s` is for the whole run.
 
-    The calendar is at least what its named parts need. Its upper end is the slowest of the finished runs. A measured
-    speed already contains its software and its loader: the factor of finished runs then applies to the upper end only.
+    Over the named parts comes the rest of finished runs: its usual factor, and its doubt beside the speed's. A measured
+    speed already contains its software and its loader: the rest then applies to the upper end only.
     """
     steady = tokens_per_s.under(tokens / HOUR_S)
-    lost = lost_to_failures(saving, mtbf)
+    named = named_factor(saving, mtbf) * steady.mid
     evaluations = steady.mid * EVALUATION_SHARE
-    interruptions = (steady.mid + evaluations) * lost / (1 - lost)
-    named = (steady.mid + evaluations + interruptions) / steady.mid
-    usual = named if is_measured else calendar_usual(saving, mtbf)
-    rest = steady.mid * (usual - named)
-    worst = named * CALENDAR_USUAL if is_measured else max(CALENDAR_WORST, usual)
-    calendar = Spread(steady.low * named, steady.mid * usual, max(steady.mid * worst, steady.high * usual))
+    if is_measured:
+        calendar, held = Spread(named, named, named * REST_USUAL), named * REST_USUAL
+    else:
+        usual, sigma = named * REST_USUAL, calendar_sigma(steady.sigma)
+        width, held = width_of(sigma, HIGH), usual * width_of(sigma, HELD)
+        calendar = Spread(usual / width, usual, usual * width)
     how = f"a save of {saving.save_s:.0f} s every {saving.interval_s / 60:.0f} min, a failure in {mtbf / HOUR_S:,.0f} h"
-    parts = (
-        Part("saves, failures, restarts", interruptions, f"modelled: {how}"),
+    parts: tuple[Part, ...] = (
+        Part("saves, failures, restarts", named - steady.mid - evaluations, f"modelled: {how}"),
         Part("evaluations", evaluations, f"rule of thumb: {EVALUATION_SHARE:.0%} of training"),
         Part(
             "the rest of what finished runs took",
-            rest,
-            f"measured: {len(FINISHED_RUNS)} public runs took {_BETWEEN} times the predicted",
+            calendar.mid - named,
+            f"measured: {len(FINISHED_RUNS)} public runs took {_BETWEEN} times the rows above",
         ),
     )
-    return RunCost(tokens, gpus, gpu_hour_usd, steady, calendar, parts[:2] if is_measured else parts, saving)
+    parts = parts[:2] if is_measured else parts
+    return RunCost(tokens, gpus, gpu_hour_usd, steady, calendar, held, parts, saving, is_measured)

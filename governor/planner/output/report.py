@@ -8,7 +8,7 @@ from typing import Any
 from governor.planner.catalog import offers_text
 from governor.planner.estimate import Estimate, memory_parts, step_parts
 from governor.planner.levers import Lever, Together
-from governor.planner.model.run_cost import MTOK, RunCost, Spread
+from governor.planner.model.run_cost import FINISHED_RUNS, MTOK, RunCost, Spread
 from governor.planner.model.setup import Setup
 from governor.planner.words import GB, UNKNOWN, bar, count, days, gigabytes, hours, seconds, share, spread, usd, ways
 from governor.text.screen import Screen, Styled
@@ -78,6 +78,8 @@ def _run(cost: RunCost) -> dict[str, Any]:
         "steady_usd": None if cost.steady_usd is None else _spread(cost.steady_usd),
         "calendar_hours": _spread(cost.calendar_hours),
         "calendar_usd": None if cost.calendar_usd is None else _spread(cost.calendar_usd),
+        "calendar_p80_hours": cost.held_hours,
+        "calendar_p80_usd": cost.held_usd,
         "calendar_parts": [{"name": part.name, "hours": part.hours, "basis": part.basis} for part in cost.parts],
         "save_s": cost.saving.save_s,
         "save_every_s": cost.saving.interval_s,
@@ -204,13 +206,26 @@ def _figures(one: Estimate, screen: Screen) -> str:
     rows.append(("$ per 1M tokens, steady", *spread(one.mtok_usd, usd)))
     heads = (Head(""), *(Head(name, is_number=True) for name in ("LOW", "EXPECTED", "HIGH")))
     price = one.plan.asked.price
-    notes = ["measured: the speed was stated"] if one.is_measured else ["low and high hold the truth in 80 % of cases"]
+    notes = _words_of_ends(one)
     if price is not None:
         spot = ", spot" if price.is_spot else ""
         notes.append(f"${price.gpu_hour_usd:,.2f} a GPU-hour{spot} ({price.source})")
     else:
         notes.append(f"no price: state price (USD per GPU-hour) or provider; {offers_text(one.setup.gpu)}")
     return render_rows(heads, rows, total=False, screen=screen, notes=notes)
+
+
+def _words_of_ends(one: Estimate) -> list[str]:
+    """What LOW and HIGH are, and which of them limits are held to."""
+    if one.is_measured:
+        words = "measured: the speed was stated"
+        return [words if one.cost is None else f"{words}; the calendar's HIGH is with what finished runs took beyond"]
+    words = "low and high hold the truth in 80 % of cases"
+    if one.cost is None:
+        return [words]
+    held = days(one.cost.held_hours) + ("" if one.cost.held_usd is None else f" and {usd(one.cost.held_usd)}")
+    runs = f"the calendar's by the spread of {len(FINISHED_RUNS)} finished runs"
+    return [f"{words}, {runs}; four of five such runs end within {held} (P80)"]
 
 
 def _calendar(one: Estimate, screen: Screen) -> str:

@@ -194,6 +194,23 @@ def test_a_stated_wait_for_data_is_time_that_is_paid_for() -> None:
     assert waiting["run"]["steady_usd"]["mid"] == pytest.approx(plain["run"]["steady_usd"]["mid"] / 0.8)
 
 
+def test_rarer_saves_and_machines_that_stay_shorten_the_calendar() -> None:
+    plain = document(*PRICED)["run"]
+    for stated in (("--save-s", "300", "--save-every", "30m"), ("--price-kind", "spot")):
+        dear = document(*PRICED, *stated)["run"]
+        for figure in ("calendar_hours", "calendar_usd"):
+            assert dear[figure]["mid"] > 1.03 * plain[figure]["mid"], (stated, figure)
+        assert dear["calendar_p80_hours"] > 1.03 * plain["calendar_p80_hours"]
+        assert dear["steady_hours"] == plain["steady_hours"]
+
+
+def test_what_low_and_high_are_is_said_where_they_are_no_interval() -> None:
+    predicted, measured = plan(*PRICED).stdout, plan(*PRICED, "--tokens-per-s", "60000").stdout
+    assert "by the spread of 10 finished runs; four of five such runs end within" in predicted
+    assert "80 % of cases" not in measured
+    assert "the calendar's HIGH is with what finished runs took beyond" in measured
+
+
 def test_levers_are_each_marked_and_together_no_more_than_possible() -> None:
     made = document("levers", *PRICED, "--data-wait", "0.3", "--save-every", "5m", "--micro-batch", "1")
     levers = {lever["name"]: lever for lever in made["levers"]}

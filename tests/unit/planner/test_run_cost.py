@@ -1,13 +1,16 @@
 """Hours, dollars and the calendar, worked by hand."""
 
+import math
+
 import pytest
 
 from governor.planner.model.run_cost import (
-    CALENDAR_USUAL,
-    CALENDAR_WORST,
+    REST_SIGMA,
+    REST_USUAL,
     RunCost,
     Saving,
     Spread,
+    chance_above,
     failures_mtbf_s,
     run_cost,
     saving_of,
@@ -43,17 +46,34 @@ def test_the_calendars_parts_sum_to_what_it_takes_beyond_the_steady_state() -> N
     # A save of 2 min every 24 min: a twelfth of the work comes on top, and hardly a failure on 8 GPUs.
     saves = cost.parts[0].hours / (cost.steady_hours.mid * 1.02)
     assert saves == pytest.approx(1 / 12, rel=0.02)
-    assert cost.calendar_hours.mid == pytest.approx(CALENDAR_USUAL * cost.steady_hours.mid)
 
 
-def test_the_calendar_holds_the_published_runs_and_never_less_than_its_named_parts() -> None:
-    cost = at(2500)
-    assert cost.calendar_hours.low >= cost.steady_hours.low * 1.02
-    assert cost.calendar_hours.high == pytest.approx(CALENDAR_WORST * cost.steady_hours.mid)
-    # So many failures that half the time goes to them: more than any finished run took.
-    worse = at(2500, Saving(600.0, 600.0, False), 3600.0)
-    assert worse.calendar_hours.mid > CALENDAR_USUAL * worse.steady_hours.mid
-    assert worse.parts[2].hours == pytest.approx(0.0)
+def test_saves_and_spot_losses_are_hours_and_dollars_of_the_calendar() -> None:
+    plain = at(2500)
+    # A save of 5 min every half hour: a sixth of the work, on top of what finished runs took beyond.
+    saving = at(2500, Saving(300.0, 1800.0, False))
+    spot = at(2500, mtbf=failures_mtbf_s(8, 1, is_spot=True))
+    assert saving.calendar_hours.mid / plain.calendar_hours.mid == pytest.approx(7 / 6, rel=1e-3)
+    assert spot.calendar_hours.mid > 1.1 * plain.calendar_hours.mid
+    for dear in (saving, spot):
+        assert dear.calendar_hours.mid > plain.calendar_hours.mid
+        assert dear.held_hours > plain.held_hours
+        assert dear.calendar_usd is not None
+        assert dear.calendar_usd.mid == pytest.approx(7.92 * dear.calendar_hours.mid)
+        assert dear.parts[2].hours > 0
+
+
+def test_the_calendars_interval_has_the_speeds_doubt_and_the_finished_runs() -> None:
+    sure, unsure = at(2500), run_cost(3.6e9, Spread(0.5e6, 1e6, 2e6), 8, None, RARELY, 1e9)
+    # 80 %: 1.2816 standard deviations to each side.
+    assert sure.calendar_hours.high / sure.calendar_hours.mid == pytest.approx(math.exp(1.2816 * REST_SIGMA), rel=1e-3)
+    assert sure.calendar_hours.mid / sure.calendar_hours.low == pytest.approx(math.exp(1.2816 * REST_SIGMA), rel=1e-3)
+    both = math.hypot(math.log(2), 1.2816 * REST_SIGMA)
+    assert math.log(unsure.calendar_hours.high / unsure.calendar_hours.mid) == pytest.approx(both, rel=1e-3)
+    # A fifth of the runs takes longer than the hours that a limit is held to; a tenth longer than the upper end.
+    for limit, beyond in ((unsure.held_hours, 0.2), (unsure.calendar_hours.high, 0.1)):
+        assert chance_above(limit, unsure.calendar_hours.mid, both / 1.2816) == pytest.approx(beyond, rel=1e-3)
+    assert (chance_above(1.0, 2.0, 0.0), chance_above(2.0, 1.0, 0.0)) == (1.0, 0.0)
 
 
 def test_fast_and_slow_change_places_in_dollars_and_an_unknown_price_stays_unknown() -> None:
@@ -77,7 +97,7 @@ def test_a_measured_speed_has_its_software_in_it_already() -> None:
     cost = run_cost(TOKENS, Spread(speed, speed, speed), 8, PER_GPU, RARELY, 1e9, is_measured=True)
     assert cost.calendar_hours.mid == pytest.approx(1.02 * cost.steady_hours.mid, rel=1e-3)
     assert sum(part.hours for part in cost.parts) == pytest.approx(cost.calendar_hours.mid - cost.steady_hours.mid)
-    assert cost.calendar_hours.high == pytest.approx(CALENDAR_USUAL * cost.calendar_hours.mid)
+    assert cost.calendar_hours.high == cost.held_hours == pytest.approx(REST_USUAL * cost.calendar_hours.mid)
 
 
 def test_nobody_saves_more_rarely_than_every_two_hours() -> None:

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from governor.planner.estimate import WAYS, Estimate, by_way, estimate, sharding_of
+from governor.planner.estimate import WAYS, Estimate, by_way, estimate
+from governor.planner.model.candidates import MARGIN
+from governor.planner.model.memory import memory_frac
 from governor.planner.model.setup import Framework
 from governor.planner.output.report import document, notes_of
+from governor.planner.promise import promised_cost, sharding_text
 from governor.planner.request import asked
 from governor.planner.what_fits import refusal
 from governor.planner.words import UNKNOWN, days, gigabytes, share, usd, ways
@@ -78,8 +81,10 @@ HEADS = (
 
 
 def comparison(plans: Sequence[Estimate], *, screen: Screen) -> str:
-    """One row for each plan, then each plan under DDP, FSDP, FSDP2 and the ZeRO stages, then the assumptions."""
-    table = render_rows(HEADS, [_row(one, plans[0]) for one in plans], total=False, screen=screen)
+    """One row for each plan, with figures where it fits; each plan under every way of sharding; the assumptions."""
+    first = next((one for one in plans if one.prediction.memory.fits), plans[0])
+    against = [] if first is plans[0] else [f"against {first.plan.asked.name}, the first that fits"]
+    table = render_rows(HEADS, [_row(one, first) for one in plans], total=False, screen=screen, notes=against)
     return "\n".join([table, _ways_table(plans, screen), *_notes(plans)]) + "\n"
 
 
@@ -88,7 +93,7 @@ def comparison_document(plans: Sequence[Estimate]) -> dict[str, Any]:
         "plans": [
             {
                 **document(one),
-                "sharding": sharding_of(one.setup),
+                "sharding": sharding_text(one.setup),
                 "problem": refusal(one),
                 "ways": {
                     way: None if other is None else _way_document(other)
@@ -101,7 +106,7 @@ def comparison_document(plans: Sequence[Estimate]) -> dict[str, Any]:
 
 
 def _way_document(one: Estimate) -> dict[str, Any]:
-    memory, cost = one.prediction.memory, one.cost
+    memory, cost = one.prediction.memory, promised_cost(one)
     return {
         "setup": ways(one.setup),
         "fits": memory.fits,
@@ -114,14 +119,19 @@ def _way_document(one: Estimate) -> dict[str, Any]:
 
 def _row(one: Estimate, first: Estimate) -> tuple[str, ...]:
     setup, memory, cost = one.setup, one.prediction.memory, one.cost
-    money = None if cost is None else cost.steady_usd
-    return (
+    room = (
         one.plan.asked.name,
-        sharding_of(setup),
+        sharding_text(setup),
         f"{setup.gpus} x {setup.gpu.name}",
         gigabytes(memory.reserved),
         gigabytes(memory.capacity),
-        Styled("yes", "green") if memory.fits else Styled("NO", "bold red"),
+    )
+    if not memory.fits:
+        return (*room, Styled("NO", "bold red"), *["-"] * (len(HEADS) - len(room) - 1))
+    money = None if cost is None else cost.steady_usd
+    return (
+        *room,
+        Styled("yes", "green") if memory_frac(setup) <= MARGIN else Styled("only just", "yellow"),
         f"{one.per_gpu_s.mid:,.0f}",
         share(one.mfu),
         UNKNOWN if cost is None else days(cost.steady_hours.mid),

@@ -13,7 +13,7 @@ from typing import Final
 
 from governor.core.base.save_interval import lost_share
 from governor.planner.estimate import Estimate
-from governor.planner.model.candidates import Space, candidates
+from governor.planner.model.candidates import MARGIN, Space, candidates
 from governor.planner.model.memory import memory_frac
 from governor.planner.model.run_cost import RESTART_S, best_saving_s, failures_mtbf_s
 from governor.planner.model.setup import Checkpointing, Framework, Setup
@@ -153,10 +153,8 @@ def levers_of(one: Estimate) -> tuple[list[Lever], Together]:
 
 
 def best_speed(setup: Setup) -> float:
-    """Tokens/s/GPU of the fastest other way that fits, or of this one."""
-    return max(
-        [tokens_per_gpu_s(setup), *(tokens_per_gpu_s(one) for one in other_ways(setup) if memory_frac(one) <= 1)]
-    )
+    """Tokens/s/GPU of the fastest other way that leaves room in memory, or of this one."""
+    return max([tokens_per_gpu_s(setup), *(tokens_per_gpu_s(one) for one in other_ways(setup) if _has_room(one))])
 
 
 def other_ways(setup: Setup) -> Iterator[Setup]:
@@ -180,7 +178,7 @@ def _of_micro_batch(setup: Setup, speed: float) -> Lever:
         if micro != setup.micro_batch and micro <= per_rank
     )
     if best is None:
-        return _nothing(name, "no other fits")
+        return _nothing(name, "no other fits with room")
     change = f"{best.micro_batch} sequences instead of {setup.micro_batch}"
     saves = modelled(name, change, 1 / speed, 1 / tokens_per_gpu_s(best), "fuller kernels, fewer launches")
     return saves or _nothing(name, f"{setup.micro_batch} is the fastest that fits")
@@ -193,7 +191,7 @@ def _of_checkpointing(setup: Setup, speed: float) -> Lever:
         return _nothing(name, "there is none")
     best = _best(setup.but(checkpointing=kind) for kind in lighter)
     if best is None:
-        return _nothing(name, f"less than {setup.checkpointing} does not fit")
+        return _nothing(name, f"less than {setup.checkpointing} does not fit with room")
     change = f"{best.checkpointing} instead of {setup.checkpointing}: it fits"
     saves = modelled(name, change, 1 / speed, 1 / tokens_per_gpu_s(best), "less is computed twice")
     return saves or _nothing(name, f"{best.checkpointing} is no faster")
@@ -204,8 +202,8 @@ def _of_compiling(setup: Setup, speed: float) -> Lever:
     if framework is None:
         return _nothing(name, f"{setup.framework} has fused kernels")
     compiled = setup.but(framework=framework)
-    if memory_frac(compiled) > 1:
-        return _nothing(name, f"{framework} does not fit")
+    if not _has_room(compiled):
+        return _nothing(name, f"{framework} does not fit with room")
     saves = modelled(name, framework.value, 1 / speed, 1 / tokens_per_gpu_s(compiled), "fused element-wise kernels")
     return saves or _nothing(name, f"{framework} is no faster")
 
@@ -230,7 +228,12 @@ def _of_saving(one: Estimate) -> Lever:
 
 
 def _best(tries: Iterable[Setup]) -> Setup | None:
-    return max((one for one in tries if memory_frac(one) <= 1), key=tokens_per_gpu_s, default=None)
+    return max((one for one in tries if _has_room(one)), key=tokens_per_gpu_s, default=None)
+
+
+def _has_room(setup: Setup) -> bool:
+    """As in a search and in a plan's choice: no lever leads to what would only just fit."""
+    return memory_frac(setup) <= MARGIN
 
 
 def _nothing(name: str, why: str) -> Lever:

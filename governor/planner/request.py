@@ -9,12 +9,13 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from governor.core.base.units import NS_PER_S, is_whole, parse_count, parse_duration, read_amount, read_float
-from governor.planner.catalog import GPU_HOUR_USD_MAX, GpuPrice, gpu_named, listed_price
+from governor.planner.catalog import CHEAPEST, GPU_HOUR_USD_MAX, GpuPrice, gpu_named, listed_price
 from governor.planner.keys import PlanUnreadableError, resolved
 from governor.planner.model.candidates import DEEPSPEED, EXPERT_RANKS, MARGIN, ROUNDED, SHARDED, Space, candidates
 from governor.planner.model.setup import Attention, Checkpointing, Framework, Gpu, Offload, Precision, Setup
 from governor.planner.model.shape import Shape, divisors_near
 from governor.planner.model.training_stages import stage_named
+from governor.planner.sellers import cheapest_price
 from governor.planner.shape import stated_shape
 from governor.planner.words import count as count_text
 from governor.text.table import plain
@@ -58,12 +59,16 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """A plan without open values. The report shows `assumed` and `chosen`."""
+    """A plan without open values. The report shows `assumed` and `chosen`.
+
+    `passed_over`: a faster set-up that fits, and leaves no room for an error of the prediction.
+    """
 
     asked: Asked
     setup: Setup
     assumed: tuple[str, ...]
     chosen: tuple[str, ...]
+    passed_over: Setup | None = None
 
 
 @dataclass(slots=True)
@@ -189,11 +194,12 @@ def settle(plan: Asked, memory_frac: Callable[[Setup], float], tokens_per_gpu_s:
     if len(setups) == 1:
         return RunPlan(plan, setups[0], plan.assumed, _chosen(plan, setups[0]))
     used = [(memory_frac(setup), setup) for setup in setups]
-    for limit in (MARGIN, 1.0):
-        fitting = [setup for frac, setup in used if frac <= limit]
-        if fitting:
-            best = max(fitting, key=tokens_per_gpu_s)
-            return RunPlan(plan, best, plan.assumed, _chosen(plan, best))
+    roomy = max((setup for frac, setup in used if frac <= MARGIN), key=tokens_per_gpu_s, default=None)
+    any_fit = max((setup for frac, setup in used if frac <= 1), key=tokens_per_gpu_s, default=None)
+    best = roomy or any_fit
+    if best is not None:
+        faster = any_fit if any_fit is not None and tokens_per_gpu_s(any_fit) > tokens_per_gpu_s(best) else None
+        return RunPlan(plan, best, plan.assumed, _chosen(plan, best), faster)
     least = min(used, key=lambda one: one[0])[1]
     return RunPlan(plan, least, plan.assumed, _chosen(plan, least))
 
@@ -333,7 +339,7 @@ def _price(reader: Reader, gpu: Gpu, gpus: int) -> GpuPrice | None:
         # Whole machines are paid for.
         return GpuPrice(of_node * math.ceil(gpus / gpu.gpus_per_node) / gpus, "stated", is_spot)
     if provider := reader.values.get("provider"):
-        return listed_price(gpu, gpus, provider, kind)
+        return cheapest_price(gpu, gpus, kind) if provider == CHEAPEST else listed_price(gpu, gpus, provider, kind)
     return None
 
 

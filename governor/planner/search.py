@@ -13,14 +13,27 @@ from governor.core.money.prices import PriceKind
 from governor.planner.catalog import CHEAPEST, NoPriceError, gpu_named, offers, offers_text, price_kind, priced_gpus
 from governor.planner.estimate import Estimate, estimate, interruptions_of
 from governor.planner.keys import PlanUnreadableError, resolved
-from governor.planner.model.candidates import Choice, Found, Limits, Offer, Space, candidates, choose, pareto, search
+from governor.planner.model.candidates import (
+    Choice,
+    Found,
+    Limits,
+    Offer,
+    Space,
+    candidates,
+    choose,
+    pareto,
+    promised,
+    search,
+)
 from governor.planner.model.memory import memory_frac
-from governor.planner.model.run_cost import MTOK, calendar_usual
+from governor.planner.model.predict import band_of
+from governor.planner.model.run_cost import MTOK, Spread, calendar_sigma, calendar_usual
 from governor.planner.model.scaling_law import CHINCHILLA, FLOPS_PER_PARAM_TOKEN, usual_shape
 from governor.planner.model.setup import Framework, Gpu, Setup
 from governor.planner.model.shape import Shape
 from governor.planner.model.step_time import tokens_per_gpu_s
 from governor.planner.request import Asked, Reader, asked, usual_batch_tokens, with_stage
+from governor.planner.sellers import machines_text, with_machines
 from governor.planner.shape import stated_shape
 from governor.planner.what_fits import would_fit
 from governor.planner.words import count
@@ -52,14 +65,27 @@ class Wanted:
 class Searched:
     """The result of a search for `tokens` tokens: `tried` candidates, of which `found` fit.
 
-    `front`: those that no other beats in dollars, hours and GPUs at once.
+    `within`: those that leave room in memory and keep to the limits. `front`: those of them that no other beats in
+    dollars, hours and GPUs at once.
     """
 
     tokens: float
     tried: int
     found: Sequence[Found]
+    within: Sequence[Found]
     front: Sequence[Found]
     choice: Choice
+    is_open: bool  # Each candidate trains as many tokens as the limits let it.
+
+    @property
+    def tight(self) -> int:
+        """Candidates that fit and leave no room for an error of the prediction."""
+        return sum(not one.has_room for one in self.found)
+
+    @property
+    def beyond(self) -> int:
+        """Candidates with room in memory that lie beyond the limits."""
+        return len(self.found) - self.tight - len(self.within)
 
 
 def wanted(values: Mapping[str, str], limits: Limits) -> Wanted:
@@ -82,7 +108,11 @@ def wanted(values: Mapping[str, str], limits: Limits) -> Wanted:
     for framework in frameworks:
         for size in sorted({gpu.gpus_per_node for gpu in gpus}):
             alike = tuple(gpu for gpu in gpus if gpu.gpus_per_node == size)
-            spaces.append(_space(plain, single, framework, alike))
+            if (space := _space(plain, single, framework, alike, sold)) is not None:
+                spaces.append(space)
+    if not spaces:
+        sizes = ", ".join(f"{one.seller} {machines_text(one)}" for one in sold[:6])
+        raise NoPriceError(f"no seller's listing can be so many GPUs: {sizes}; state gpus, or a price with price")
     return Wanted(plain, tuple(spaces), tuple(sold), limits, tuple(assumed), unsold if plain.get("gpu") else ())
 
 
@@ -105,7 +135,7 @@ def _offers(values: Mapping[str, str], gpus: Sequence[Gpu], kind: PriceKind) -> 
         assert price is not None, "a price was stated"
         return [Offer(gpus[0], price.gpu_hour_usd, "stated", price.is_spot)]
     provider = values.get("provider")
-    found = offers(tuple(gpus), kind, None if provider in (None, "", CHEAPEST) else provider)
+    found = with_machines(offers(tuple(gpus), kind, None if provider in (None, "", CHEAPEST) else provider), kind)
     if not found:
         of_whom = f" at {provider}" if provider else ""
         raise NoPriceError(f"no {kind.value} price of {gpus[0].name}{of_whom}; {offers_text(gpus[0], kind)}")
@@ -121,15 +151,22 @@ def is_alone(gpu: Gpu, values: Mapping[str, str]) -> bool:
 
 
 def _space(
-    values: Mapping[str, str], single: Mapping[str, str], framework: str, gpus: tuple[Gpu, ...]
-) -> tuple[tuple[Gpu, ...], Asked, Space]:
-    """The stated lists over the values that a plan of that framework tries by default on that many GPUs."""
+    values: Mapping[str, str], single: Mapping[str, str], framework: str, gpus: tuple[Gpu, ...], sold: Sequence[Offer]
+) -> tuple[tuple[Gpu, ...], Asked, Space] | None:
+    """The stated lists over the values that a plan of that framework tries by default on that many GPUs.
+
+    None if nobody is listed with any of these numbers.
+    """
     node = gpus[0].gpus_per_node
     counts = [_integer("gpus", item) for item in _items(values, "gpus")]
     counts = counts or [*(n for n in SMALL if n < node), *(node * nodes for nodes in NODES)]
     if is_alone(gpus[0], values):
         counts = [count for count in counts if count == 1]
-    biggest = {**single, "gpu": gpus[0].name, "gpus": str(max(counts, default=1)), "framework": framework}
+    of_these = [offer for offer in sold if offer.gpu in gpus]
+    counts = [count for count in counts if any(offer.gives(count) for offer in of_these)]
+    if not counts:
+        return None
+    biggest = {**single, "gpu": gpus[0].name, "gpus": str(max(counts)), "framework": framework}
     one = asked(biggest)
     listed = {
         key: tuple(asked({**biggest, key: item}) for item in _items(values, key)) for key in LISTS[3:] if key in values
@@ -155,25 +192,31 @@ def _integer(key: str, text: str) -> int:
 
 
 def searched(want: Wanted, tokens: float | None) -> Searched:
-    """Search under the limits. Deadlines and budgets apply to the hours and dollars of the calendar of finished runs.
+    """Search under the limits. Deadlines and budgets apply to hours and dollars of the calendar, at P80.
 
-    `tokens` None: as many as the limits let the best set-up train.
+    `tokens` None: each candidate trains as many as the limits let it, and the best trains the most.
     """
     tried: list[Setup] = []
     found: list[Found] = []
+    is_open = tokens is None
     for gpus, one, space in want.spaces:
         setups = list(candidates(one.shape, gpus, one.seq_len, one.batch_tokens, space))
         tried += setups
-        found += search(setups, want.offers, tokens or MTOK, memory_frac, tokens_per_gpu_s, _calendar(one))
-    if tokens is None:
-        tokens = MTOK * max((_times(one, want.limits) for one in found), default=0.0)
-        found = [replace(one, hours=one.hours * tokens / MTOK, usd=one.usd * tokens / MTOK) for one in found]
+        found += search(setups, want.offers, tokens or MTOK, memory_frac, tokens_per_gpu_s, _calendar(one), _doubt)
+    if is_open:
+        found = [one.times(_times(one, want.limits)) for one in found]
     choice = choose(found, want.limits)
     if tried and not found:
         nearest = min(tried, key=memory_frac)
         where = would_fit(f"{choice.reasons[0]}; on {nearest.gpus}, {nearest.shape.name}", nearest)
         choice = replace(choice, reasons=(where,))
-    return Searched(tokens, len(tried), found, pareto(found), choice)
+    within = promised(found, want.limits)
+    of_best = 0.0 if choice.primary is None else choice.primary.tokens
+    return Searched(tokens or of_best, len(tried), found, within, pareto(within), choice, is_open)
+
+
+def _doubt(setup: Setup) -> float:
+    return calendar_sigma(Spread(*band_of(1.0, setup)).sigma)
 
 
 def _calendar(one: Asked) -> Callable[[Setup, Offer], float]:
@@ -190,9 +233,9 @@ def _calendar(one: Asked) -> Callable[[Setup, Offer], float]:
 
 
 def _times(found: Found, limits: Limits) -> float:
-    """How often the found set-up fits into the limits."""
-    by_money = math.inf if limits.budget_usd is None else limits.budget_usd / found.usd
-    by_time = math.inf if limits.deadline_h is None else limits.deadline_h / found.hours
+    """How often the found set-up fits into the limits, at P80."""
+    by_money = math.inf if limits.budget_usd is None else limits.budget_usd / found.held_usd
+    by_time = math.inf if limits.deadline_h is None else limits.deadline_h / found.held_hours
     # Slightly less, so that rounding stays within the limits.
     return min(by_money, by_time) * (1 - 1e-9)
 
@@ -218,8 +261,8 @@ def values_of(want: Wanted, found: Found) -> dict[str, str]:
     return made
 
 
-def estimate_found(want: Wanted, found: Found, name: str, tokens: float) -> Estimate:
-    return estimate({**values_of(want, found), "tokens": f"{tokens:.0f}", "name": name})
+def estimate_found(want: Wanted, found: Found, name: str) -> Estimate:
+    return estimate({**values_of(want, found), "tokens": f"{found.tokens:.0f}", "name": name})
 
 
 def command_of(values: Mapping[str, str]) -> str:

@@ -69,7 +69,9 @@ def bar(part: float, whole: float, cells: int = BAR_CELLS) -> str:
 def ways(setup: Setup) -> str:
     """The distribution of the model and its settings: "deepspeed ZeRO-3, micro-batch 4 x 16, full checkpointing"."""
     words = [setup.framework.value]
-    if setup.framework not in (Framework.DDP, Framework.FSDP, Framework.FSDP2, Framework.XLA):
+    if setup.gpus == 1 and setup.zero_stage:
+        words[0] += f" (one rank: ZeRO-{setup.zero_stage} shards nothing)"
+    elif setup.framework not in (Framework.DDP, Framework.FSDP, Framework.FSDP2, Framework.XLA):
         words[0] += f" ZeRO-{setup.zero_stage}"
     words += [f"{name} {getattr(setup, name)}" for name in ("tp", "pp", "cp", "ep") if getattr(setup, name) > 1]
     words.append(f"micro-batch {setup.micro_batch} x {setup.grad_accum}")

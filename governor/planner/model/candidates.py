@@ -6,14 +6,14 @@ Memory and speed come from functions that the caller passes. The search has no m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Final
 
+from governor.planner.model.run_cost import HELD, HOUR_S, chance_above, width_of
 from governor.planner.model.setup import Checkpointing, Framework, Gpu, ImpossibleSetupError, Precision, Setup
 from governor.planner.model.shape import Shape
 
-HOUR_S: Final = 3600.0
 # Some seconds of work, and more choices than a user can sensibly state.
 CANDIDATES_MAX: Final = 20_000
 # A step may be larger than asked for by this factor, because sequences are whole.
@@ -26,12 +26,22 @@ SHARDED: Final = (Framework.FSDP, Framework.FSDP2, Framework.XLA)
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A GPU at a price."""
+    """A GPU at a price. `machines`: the GPUs of the seller's listed machines, smallest first; empty: any number."""
 
     gpu: Gpu
     gpu_hour_usd: float  # per GPU
     seller: str
     is_spot: bool = False
+    machines: tuple[int, ...] = ()
+
+    def gives(self, gpus: int) -> bool:
+        """Whether the listing can be so many GPUs.
+
+        Whoever lists whole nodes is taken to have more of them, on one network. Smaller machines are rented singly.
+        """
+        if not self.machines:
+            return True
+        return self.machines[0] <= gpus and (gpus <= self.machines[-1] or self.machines[-1] >= self.gpu.gpus_per_node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,7 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """A limit of None is no limit."""
+    """A limit of None is no limit. Limits are held at P80: four of five such runs keep to them."""
 
     deadline_h: float | None = None
     budget_usd: float | None = None
@@ -61,14 +71,39 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A candidate that fits. The limits apply to its hours and dollars."""
+    """A candidate that fits, with the hours and dollars that are expected of it."""
 
     setup: Setup
     offer: Offer
+    tokens: float
     tokens_per_s: float
     hours: float
     usd: float
     memory_frac: float  # of the GPU's capacity, on the fullest GPU
+    sigma: float = 0.0  # standard deviation of the logarithm of the hours
+
+    @property
+    def held_hours(self) -> float:
+        """P80: four of five such runs take no longer."""
+        return self.hours * width_of(self.sigma, HELD)
+
+    @property
+    def held_usd(self) -> float:
+        return self.usd * width_of(self.sigma, HELD)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether an error of the memory's prediction is likely to find room."""
+        return self.memory_frac <= MARGIN
+
+    def chances(self, limits: Limits) -> dict[str, float]:
+        """How probable it is to miss each limit."""
+        wishes = (("budget", limits.budget_usd, self.usd), ("deadline", limits.deadline_h, self.hours))
+        return {name: chance_above(limit, of, self.sigma) for name, limit, of in wishes if limit is not None}
+
+    def times(self, factor: float) -> Found:
+        """The same with so many times the tokens."""
+        return replace(self, tokens=self.tokens * factor, hours=self.hours * factor, usd=self.usd * factor)
 
 
 def candidates(
@@ -125,40 +160,58 @@ def search(
     memory_frac: Callable[[Setup], float],
     tokens_per_gpu_s: Callable[[Setup], float],
     calendar: Callable[[Setup, Offer], float] = lambda _setup, _offer: 1.0,
+    doubt: Callable[[Setup], float] = lambda _setup: 0.0,
 ) -> list[Found]:
-    """The candidates that fit, each at the cheapest offer of its GPU.
+    """The candidates that fit, each at the cheapest offer that can be so many of its GPU. Without one, it is left out.
 
-    `calendar` turns hours of steady state into hours paid for.
+    `calendar` turns hours of steady state into hours paid for; `doubt` is the deviation of their logarithm.
     """
-    cheapest: dict[str, Offer] = {}
-    for offer in sorted(offers, key=lambda offer: offer.gpu_hour_usd):
-        cheapest.setdefault(offer.gpu.name, offer)
+    cheapest: dict[tuple[str, int], Offer | None] = {}
+    by_price = sorted(offers, key=lambda offer: offer.gpu_hour_usd)
     found = []
     for setup in setups:
-        used = memory_frac(setup)
-        if used > 1:
+        machines = setup.gpu.name, setup.gpus
+        if machines not in cheapest:
+            able = (one for one in by_price if one.gpu.name == setup.gpu.name and one.gives(setup.gpus))
+            cheapest[machines] = next(able, None)
+        offer = cheapest[machines]
+        if offer is None or (used := memory_frac(setup)) > 1:
             continue
-        offer = cheapest[setup.gpu.name]
         speed = tokens_per_gpu_s(setup) * setup.gpus
         hours = calendar(setup, offer) * tokens / speed / HOUR_S
-        found.append(Found(setup, offer, speed, hours, hours * setup.gpus * offer.gpu_hour_usd, used))
+        usd = hours * setup.gpus * offer.gpu_hour_usd
+        found.append(Found(setup, offer, tokens, speed, hours, usd, used, doubt(setup)))
     return found
 
 
 def pareto(found: Iterable[Found]) -> list[Found]:
-    """The candidates that no other beats in dollars, hours and GPUs at once, cheapest first."""
+    """The candidates that no other beats in dollars, hours and GPUs at once, cheapest first.
+
+    Where each trains another number of tokens for the same money: in tokens, hours and GPUs, most tokens first.
+    """
     front: list[Found] = []
-    for one in sorted(found, key=lambda one: (one.usd, one.hours, one.setup.gpus)):
+    for one in sorted(found, key=lambda one: (*_worth(one), one.setup.gpus)):
         # Only a candidate that is not dearer could beat it, and those came before.
         if not any(best.hours <= one.hours and best.setup.gpus <= one.setup.gpus for best in front):
             front.append(one)
     return front
 
 
+def _worth(one: Found) -> tuple[float, float, float]:
+    """The order of what is best: most tokens, least dollars, least hours."""
+    return -one.tokens, one.usd, one.hours
+
+
 def is_within(one: Found, limits: Limits) -> bool:
-    return (limits.deadline_h is None or one.hours <= limits.deadline_h) and (
-        limits.budget_usd is None or one.usd <= limits.budget_usd
+    """Whether four of five such runs keep to the limits."""
+    return (limits.deadline_h is None or one.held_hours <= limits.deadline_h) and (
+        limits.budget_usd is None or one.held_usd <= limits.budget_usd
     )
+
+
+def promised(found: Iterable[Found], limits: Limits) -> list[Found]:
+    """The candidates that leave room in memory and keep to the limits. Nothing else is ranked or recommended."""
+    return [one for one in found if one.has_room and is_within(one, limits)]
 
 
 # The two set-ups to keep, with the reasons: the one to run, and the fallback when it fails.
@@ -182,32 +235,36 @@ class Choice:
 
 
 def choose(found: Sequence[Found], limits: Limits, resorts: Sequence[Found] = ()) -> Choice:
-    """The cheapest candidate within the limits, and its fallback. Memory that may not suffice is avoided.
+    """The cheapest candidate within the limits, and its fallback. Both leave room in memory.
 
     `resorts`: candidates that serve only as a fallback, when nothing else takes less memory.
     """
     if not found:
         return Choice(None, None, ("no candidate fits into its GPUs' memory",))
-    within = [one for one in found if is_within(one, limits)]
+    roomy = [one for one in found if one.has_room]
+    if not roomy:
+        return Choice(None, None, (_tight(found),))
+    within = promised(roomy, limits)
     if not within:
-        return Choice(None, None, (_nearest(found, limits),))
-    safe = [one for one in within if one.memory_frac <= MARGIN]
-    primary = _primary(safe or within, limits)
-    reasons = [f"primary: {_why_primary(primary, len(within), len(safe), limits)}"]
-    fallback = _fallback(primary, within) or _fallback(primary, found) or _fallback(primary, resorts)
+        return Choice(None, None, (_nearest(roomy, limits),))
+    primary = _primary(within, limits)
+    is_open = any(one.tokens != primary.tokens for one in within)
+    reasons = [f"primary: {_why_primary(primary, len(within), limits, is_open=is_open)}"]
+    fallback = _fallback(primary, within) or _fallback(primary, resorts)
     if fallback is None:
-        reasons.append("fallback: none: no candidate needs clearly less memory, and none runs on another GPU")
+        which = "" if len(within) == len(roomy) else " within the limits"
+        reasons.append(f"fallback: none: no candidate{which} needs clearly less memory, and none runs on another GPU")
     else:
-        reasons.append(f"fallback: {_why_fallback(primary, fallback, limits)}")
+        reasons.append(f"fallback: {_why_fallback(primary, fallback)}")
     return Choice(primary, fallback, tuple(reasons))
 
 
 def _primary(among: Sequence[Found], limits: Limits) -> Found:
-    cheapest = min(among, key=lambda one: (one.usd, one.hours))
+    cheapest = min(among, key=_worth)
     if limits.deadline_h is not None:
         return cheapest
     # The last percent is not worth three years of waiting.
-    near = [one for one in among if one.usd <= NEAR * cheapest.usd and is_within(one, limits)]
+    near = [one for one in among if one.usd <= NEAR * cheapest.usd]
     return min(near, key=lambda one: (one.hours, one.usd))
 
 
@@ -218,10 +275,10 @@ def _fallback(primary: Found, among: Sequence[Found]) -> Found | None:
     """
     relieved = [one for one in among if one.memory_frac <= RELIEF * primary.memory_frac]
     same = [one for one in relieved if _machines(one) == _machines(primary)]
-    other = [one for one in among if one.setup.gpu != primary.setup.gpu and one.memory_frac <= MARGIN]
+    other = [one for one in among if one.setup.gpu != primary.setup.gpu and one.has_room]
     for group in (same, relieved, other):
         if group:
-            return min(group, key=lambda one: (one.usd, one.hours))
+            return min(group, key=_worth)
     return None
 
 
@@ -229,38 +286,54 @@ def _machines(one: Found) -> tuple[str, int]:
     return one.setup.gpu.name, one.setup.gpus
 
 
+def _tight(found: Sequence[Found]) -> str:
+    least = min(found, key=lambda one: one.memory_frac)
+    return (
+        f"no candidate leaves room in memory: {len(found):,} fit, the thriftiest into {least.memory_frac:.0%} of it; "
+        f"{MARGIN:.0%} at most leave room for an error of the prediction"
+    )
+
+
 def _nearest(found: Sequence[Found], limits: Limits) -> str:
-    cheapest = min(found, key=lambda one: one.usd)
-    fastest = min(found, key=lambda one: one.hours)
+    cheapest = min(found, key=lambda one: one.held_usd)
+    fastest = min(found, key=lambda one: one.held_hours)
     wishes = []
     if limits.budget_usd is not None:
-        wishes.append(
-            f"${limits.budget_usd:,.0f} (the cheapest costs ${cheapest.usd:,.0f} and takes {cheapest.hours:,.0f} h)"
-        )
+        wishes.append(f"${limits.budget_usd:,.0f} (the cheapest costs {_expected(cheapest)})")
     if limits.deadline_h is not None:
-        wishes.append(
-            f"{limits.deadline_h:,.0f} h (the fastest takes {fastest.hours:,.0f} h and costs ${fastest.usd:,.0f})"
-        )
-    return f"nothing keeps to {' and '.join(wishes)}"
+        wishes.append(f"{limits.deadline_h:,.0f} h (the fastest takes {_expected(fastest)})")
+    return f"nothing keeps to {' and '.join(wishes)}, as four of five such runs would have to"
 
 
-def _why_primary(primary: Found, within: int, safe: int, limits: Limits) -> str:
+def _expected(one: Found) -> str:
+    return (
+        f"${one.usd:,.0f} and {one.hours:,.0f} h as expected, ${one.held_usd:,.0f} and {one.held_hours:,.0f} h at P80"
+    )
+
+
+def _why_primary(primary: Found, within: int, limits: Limits, *, is_open: bool) -> str:
     held = []
     if limits.budget_usd is not None:
-        held.append(f"${limits.budget_usd - primary.usd:,.0f} below the budget")
+        held.append(f"${limits.budget_usd - primary.held_usd:,.0f} below the budget")
     if limits.deadline_h is not None:
-        held.append(f"{limits.deadline_h - primary.hours:,.0f} h before the deadline")
+        held.append(f"{limits.deadline_h - primary.held_hours:,.0f} h before the deadline")
+    if held:
+        missed = (f"the {name} by {chance:.0%}" for name, chance in primary.chances(limits).items())
+        held = [" and ".join(held) + f" at P80 (missed is {' and '.join(missed)} of such runs)"]
     room = f"takes {primary.memory_frac:.0%} of the memory"
-    if not safe:
-        room += f", which is more than the {MARGIN:.0%} that leave room for an error of the prediction"
     which = "the cheapest" if limits.deadline_h is not None else f"the fastest within {NEAR - 1:.0%} of the cheapest"
-    return f"{which} of {within:,} that fit; " + ", ".join([*held, room])
+    if is_open:
+        which = "trains the most tokens"
+    limited = " and keep to the limits" if held else ""
+    return f"{which} of {within:,} that leave room in memory{limited}; " + ", ".join([*held, room])
 
 
-def _why_fallback(primary: Found, fallback: Found, limits: Limits) -> str:
-    dearer = fallback.usd / primary.usd - 1
-    price = f"costs {abs(dearer):.0%} {'more' if dearer >= 0 else 'less'}"
-    beyond = "" if is_within(fallback, limits) else ", and does not keep to the limits"
+def _why_fallback(primary: Found, fallback: Found) -> str:
+    if fallback.tokens != primary.tokens:
+        price = f"trains {1 - fallback.tokens / primary.tokens:.0%} fewer tokens"
+    else:
+        dearer = fallback.usd / primary.usd - 1
+        price = f"costs {abs(dearer):.0%} {'more' if dearer >= 0 else 'less'}"
     if fallback.memory_frac <= RELIEF * primary.memory_frac:
         what = (
             f"when memory does not suffice: takes {fallback.memory_frac:.0%} of it by {_difference(primary, fallback)}"
@@ -269,7 +342,7 @@ def _why_fallback(primary: Found, fallback: Found, limits: Limits) -> str:
         what = (
             f"when {primary.setup.gpu.name} is not to be had: runs on {fallback.setup.gpus} x {fallback.setup.gpu.name}"
         )
-    return f"{what}; {price}{beyond}"
+    return f"{what}; {price}"
 
 
 def _difference(primary: Found, fallback: Found) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from governor.planner.estimate import WAYS, Estimate, by_way, estimate_of, memory_parts, sharding_of, step_parts
+from governor.planner.estimate import WAYS, Estimate, by_way, estimate_of, memory_parts, step_parts
 from governor.planner.model.candidates import Found, candidates
 from governor.planner.model.memory import memory_frac
 from governor.planner.model.setup import ImpossibleSetupError
 from governor.planner.model.step_time import tokens_per_gpu_s
 from governor.planner.output.report import LABELS, notes_of
+from governor.planner.promise import promised_cost, promised_mtok_usd, sharding_text
 from governor.planner.request import Asked, settle
 from governor.planner.search import Searched, Wanted, estimate_found
 from governor.planner.words import GB, UNKNOWN, count, days, gigabytes, seconds, share, usd, ways
@@ -90,11 +91,11 @@ def _heads(names: Sequence[str], texts: int = 1) -> list[Head]:
 
 
 def _figures(one: Estimate) -> tuple[str, ...]:
-    memory, cost, speed = one.prediction.memory, one.cost, one.per_gpu_s
+    memory, cost, speed = one.prediction.memory, promised_cost(one), one.per_gpu_s
     calendar = None if cost is None else cost.calendar_usd
     return (
         one.plan.asked.name,
-        sharding_of(one.setup),
+        sharding_text(one.setup),
         f"{one.setup.gpus} x {one.setup.gpu.name}",
         f"{gigabytes(memory.reserved)} of {gigabytes(memory.capacity)}",
         "yes" if memory.fits else "NO",
@@ -106,7 +107,7 @@ def _figures(one: Estimate) -> tuple[str, ...]:
         UNKNOWN if cost is None or cost.steady_usd is None else usd(cost.steady_usd.mid),
         UNKNOWN if calendar is None else usd(calendar.mid),
         UNKNOWN if calendar is None else f"{usd(calendar.low)} to {usd(calendar.high)}",
-        UNKNOWN if one.mtok_usd is None else usd(one.mtok_usd.mid),
+        UNKNOWN if (mtok := promised_mtok_usd(one)) is None else usd(mtok.mid),
     )
 
 
@@ -179,7 +180,7 @@ def _said(plans: Sequence[Estimate]) -> str:
     return "<ul>" + "".join(f"<li>{html.escape(item)}</li>" for item in items) + "</ul>"
 
 
-# --- a search as one page: every candidate that fits, the Pareto front, and the two to keep
+# --- a search as one page: every candidate within the limits, the Pareto front, and the two to keep
 
 
 POINTS_MAX: Final = 4_000  # More points look the same, and each adds 150 bytes to the page.
@@ -188,7 +189,7 @@ POINTS_MAX: Final = 4_000  # More points look the same, and each adds 150 bytes 
 def search_page(want: Wanted, result: Searched) -> str:
     choice = result.choice
     kept = {"primary": choice.primary, "fallback": choice.fallback}
-    chosen = [estimate_found(want, one, name, result.tokens) for name, one in kept.items() if one is not None]
+    chosen = [estimate_found(want, one, name) for name, one in kept.items() if one is not None]
     title = f"costgov plan search: {want.one.name}, {count(result.tokens)} tokens"
     reasons = "".join(f"{reason}. " for reason in choice.reasons)
     heads = ("GPUs", "seller", "sharding", "how", "memory", "tokens/s/GPU", "calendar", "calendar $")
@@ -205,9 +206,9 @@ def search_page(want: Wanted, result: Searched) -> str:
 
 def _cloud(result: Searched) -> str:
     series = []
-    step = len(result.found) // POINTS_MAX + 1
-    for name in dict.fromkeys(one.setup.gpu.name for one in result.found):
-        of_gpu = [one for one in result.found[::step] if one.setup.gpu.name == name]
+    step = len(result.within) // POINTS_MAX + 1
+    for name in dict.fromkeys(one.setup.gpu.name for one in result.within):
+        of_gpu = [one for one in result.within[::step] if one.setup.gpu.name == name]
         series.append(Series(name, _points(of_gpu), is_line=False))
     series.append(Series("beaten by none in dollars and hours", _points(_edge(result.front)), is_edge=True))
     return curves(series, "calendar hours", "calendar $", 460)
@@ -235,7 +236,7 @@ def _row(one: Found) -> tuple[str, ...]:
     return (
         f"{one.setup.gpus} x {one.setup.gpu.name}",
         one.offer.seller,
-        sharding_of(one.setup),
+        sharding_text(one.setup),
         ways(one.setup),
         share(one.memory_frac),
         f"{one.tokens_per_s / one.setup.gpus:,.0f}",

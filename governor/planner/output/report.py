@@ -8,8 +8,12 @@ from typing import Any
 from governor.planner.catalog import offers_text
 from governor.planner.estimate import Estimate, memory_parts, step_parts
 from governor.planner.levers import Lever, Together
+from governor.planner.model.candidates import MARGIN
+from governor.planner.model.memory import memory_frac
 from governor.planner.model.run_cost import FINISHED_RUNS, MTOK, RunCost, Spread
 from governor.planner.model.setup import Setup
+from governor.planner.model.step_time import tokens_per_gpu_s
+from governor.planner.promise import chance_of_no_room, promised_cost, promised_mtok_usd
 from governor.planner.words import GB, UNKNOWN, bar, count, days, gigabytes, hours, seconds, share, spread, usd, ways
 from governor.text.screen import Screen, Styled
 from governor.text.table import Head, render_rows
@@ -18,6 +22,7 @@ from governor.text.table import Head, render_rows
 def document(one: Estimate, levers: Sequence[Lever] = (), both: Together | None = None) -> dict[str, Any]:
     memory, step, setup = one.prediction.memory, one.prediction.step, one.setup
     band, price = one.memory_band, one.plan.asked.price
+    cost, mtok_usd = promised_cost(one), promised_mtok_usd(one)
     return {
         "name": one.plan.asked.name,
         "model": {
@@ -37,6 +42,7 @@ def document(one: Estimate, levers: Sequence[Lever] = (), both: Together | None 
             "capacity_gb": round(memory.capacity / GB, 4),
             "host_gb_per_node": round(memory.host / GB, 4),
             "fits": memory.fits,
+            "chance_of_no_room": chance_of_no_room(one),
         },
         "step": {"parts_s": step_parts(step), "total_s": sum(step_parts(step).values())},
         "tokens_per_s": _spread(one.tokens_per_s),
@@ -46,8 +52,8 @@ def document(one: Estimate, levers: Sequence[Lever] = (), both: Together | None 
         "price": None
         if price is None
         else {"gpu_hour_usd": price.gpu_hour_usd, "source": price.source, "spot": price.is_spot},
-        "usd_per_mtok_steady": None if one.mtok_usd is None else _spread(one.mtok_usd),
-        "run": None if one.cost is None else _run(one.cost),
+        "usd_per_mtok_steady": None if mtok_usd is None else _spread(mtok_usd),
+        "run": None if cost is None else _run(cost),
         **lever_documents(one, levers, both),
         "notes": list(one.prediction.notes),
     }
@@ -136,10 +142,14 @@ LABELS = {
 
 
 def report(one: Estimate, levers: Sequence[Lever], both: Together, *, screen: Screen) -> str:
-    parts = [head(one), _memory(one, screen), _step(one, screen), _figures(one, screen)]
+    parts = [head(one), _memory(one, screen), _step(one, screen)]
+    if not one.prediction.memory.fits:
+        # What cannot run takes no hours and costs nothing.
+        return "\n".join(part.rstrip("\n") + "\n" for part in (*parts, "\n".join(notes_of(one))) if part)
+    parts.append(_figures(one, screen))
     if one.cost is not None:
         parts.append(_calendar(one, screen))
-    parts.append(levers_table(one, levers, both, screen=screen))
+    parts.append(_levers(one, levers, both, screen))
     parts.append("\n".join(notes_of(one)))
     return "\n".join(part.rstrip("\n") + "\n" for part in parts if part)
 
@@ -162,8 +172,8 @@ def _memory(one: Estimate, screen: Screen) -> str:
     ]
     band = one.memory_band
     verdict = "fits" if memory.fits else "DOES NOT FIT"
-    if memory.fits and band.high > memory.capacity:
-        verdict = "fits, but not at the upper end of its interval"
+    if memory.fits and (risk := chance_of_no_room(one)) >= 0.005:
+        verdict = f"fits; {share(risk)} of such runs need more than it has"
     rows.append(("reserved", gigabytes(memory.reserved), bar(memory.reserved, memory.capacity)))
     interval = f"80 % interval {gigabytes(band.low)} to {gigabytes(band.high)}"
     notes = [
@@ -248,6 +258,18 @@ def _money(one: Estimate, spent_h: float) -> str:
     return UNKNOWN if price is None else usd(spent_h * price)
 
 
+def _levers(one: Estimate, levers: Sequence[Lever], both: Together, screen: Screen) -> str:
+    """Only levers that save something, and one line about the rest: `costgov plan levers` has them all."""
+    saving = [lever for lever in levers if lever.best < 1 and not lever.is_done]
+    done = ", ".join(lever.name for lever in levers if lever.is_done)
+    counted = f"counted on as done: {done}; costgov plan levers has what each is worth" if done else ""
+    if not saving:
+        tried = ", ".join(lever.name for lever in levers if not lever.is_done)
+        return "\n".join(filter(None, (f"no single change saves anything: {tried}", counted)))
+    table = levers_table(one, saving, both, screen=screen)
+    return "\n".join(filter(None, (table.rstrip("\n"), counted)))
+
+
 def levers_table(one: Estimate, levers: Sequence[Lever], both: Together, *, screen: Screen) -> str:
     rows = [
         (lever.name, _saving(lever), _worth(one, lever), lever.evidence.value, lever.change, lever.basis)
@@ -294,8 +316,11 @@ def notes_of(one: Estimate) -> list[str]:
     """What was chosen and assumed, and remarks."""
     notes = []
     if one.plan.chosen:
-        why = "the fastest that fits" if one.prediction.memory.fits else "what needs the least memory"
-        notes.append(f"chosen, as {why}: {', '.join(one.plan.chosen)}")
+        notes.append(f"chosen, as {_why_chosen(one)}: {', '.join(one.plan.chosen)}")
+    if (faster := one.plan.passed_over) is not None:
+        used, speed = memory_frac(faster), tokens_per_gpu_s(faster)
+        only_just = f"as it fits only just ({share(used)} of the memory)"
+        notes.append(f"passed over, {only_just}: {ways(faster)}, {speed:,.0f} tokens/s of a GPU")
     if one.plan.assumed:
         notes.append(f"assumed, as not given: {', '.join(one.plan.assumed)}")
     if one.is_measured:
@@ -308,6 +333,12 @@ def notes_of(one: Estimate) -> list[str]:
         notes.append(f"no tokens stated, so no hours and dollars of the run{worth}")
     notes += [f"note: {note}" for note in one.prediction.notes if not note.startswith(("does not fit", "may not fit"))]
     return notes
+
+
+def _why_chosen(one: Estimate) -> str:
+    if memory_frac(one.setup) <= MARGIN:
+        return f"the fastest within {share(MARGIN)} of the memory"
+    return "the fastest that fits, only just" if one.prediction.memory.fits else "what needs the least memory"
 
 
 def _beside_prediction(one: Estimate) -> str:

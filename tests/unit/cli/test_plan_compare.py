@@ -45,12 +45,41 @@ def test_plans_stand_beside_one_another_with_their_sharding_and_the_ways_below()
     assert any(line.startswith("1xh100 tuned needs ") for line in lines)
 
 
+def test_what_does_not_fit_has_no_price_and_is_no_base() -> None:
+    lines = compare(*PLANS, *SHARED).stdout.splitlines()
+    assert "$" not in lines[1]
+    assert "x time" not in lines[1]
+    assert " NO " in lines[1]
+    assert lines[2].endswith("1.00 x $")
+    assert lines[4] == "against 4xa100 zero-3, the first that fits"
+    beyond, fitting, _ = document(*PLANS, *SHARED)
+    assert (beyond["run"], beyond["usd_per_mtok_steady"], beyond["ways"]["DDP"]["steady_usd"]) == (None, None, None)
+    assert fitting["run"]["steady_usd"]["mid"] > 0
+    alone = CliRunner().invoke(cli, ["plan", "llama3-8b", "--gpus", "1", *SHARED[2:]])
+    assert alone.exit_code == 1
+    assert "$" not in alone.stdout
+
+
+def test_on_one_gpu_nothing_is_sharded_whatever_the_stage() -> None:
+    made = document("1xb200 zero-3", "2xb200 zero-3", *SHARED)
+    assert [one["sharding"] for one in made] == ["none", "ZeRO-3"]
+    assert "deepspeed (one rank: ZeRO-3 shards nothing), micro-batch" in compare("1xb200 zero-3", *SHARED).stdout
+
+
+def test_the_cheapest_is_one_that_can_be_so_many() -> None:
+    few, many = document("2xh100", "64xh100", *SHARED)
+    assert few["price"]["source"].startswith("Hyperbolic, the cheapest listed with machines of 1, 2 and 3")
+    assert many["price"]["gpu_hour_usd"] > few["price"]["gpu_hour_usd"]
+    assert "Hyperbolic" not in many["price"]["source"]
+    assert "nobody is listed with 8 x MI325X: DigitalOcean machines of 1" in compare("8xmi325x", *SHARED).stderr
+
+
 def test_a_plan_under_its_own_way_is_itself() -> None:
     made = document("8xh100 zero-3", "8xh100 fsdp2", "8xh100 ddp", *SHARED)
     assert [one["sharding"] for one in made] == ["ZeRO-3", "FSDP2", "DDP"]
     for one in made:
         own = one["ways"][one["sharding"]]
-        assert own["steady_usd"] == pytest.approx(one["run"]["steady_usd"]["mid"])
+        assert own["steady_usd"] == (one["run"] and pytest.approx(one["run"]["steady_usd"]["mid"]))
         assert own["fits"] == one["memory"]["fits"]
     # 8B replicas of 16 bytes and more a parameter: beyond 80 GB.
     assert not made[0]["ways"]["DDP"]["fits"]

@@ -13,11 +13,12 @@ from typing import Final
 
 from governor.core.base.save_interval import lost_share
 from governor.planner.estimate import Estimate
-from governor.planner.model.candidates import MARGIN, Space, candidates
+from governor.planner.model.candidates import MARGIN, Space, candidates, interleaves
 from governor.planner.model.memory import memory_frac
 from governor.planner.model.run_cost import RESTART_S, best_saving_s, failures_mtbf_s
 from governor.planner.model.setup import Checkpointing, Framework, Setup
 from governor.planner.model.step_time import tokens_per_gpu_s
+from governor.planner.request import CHUNKS
 
 
 class Evidence(StrEnum):
@@ -123,11 +124,12 @@ def together(levers: Iterable[Lever], possible: float, wait_share: float | None 
 
 COMPILED: Final = {Framework.DEEPSPEED: Framework.DEEPSPEED_COMPILED, Framework.FSDP: Framework.FSDP2}
 MICRO_BATCHES: Final = (1, 2, 4, 8, 16, 32)
+INTERLEAVING: Final = "interleaved pipeline"
 SAVING: Final = "checkpoint interval"
 # What a search varies, or derives from that. All other fields of a set-up stay.
 _VARIED = {
-    *("shape", "gpu", "gpus", "seq_len", "micro_batch", "grad_accum", "dp", "tp", "pp", "cp", "ep"),
-    *("sequence_parallel", "zero_stage", "checkpointing", "precision", "framework"),
+    *("shape", "gpu", "gpus", "seq_len", "micro_batch", "grad_accum", "dp", "tp", "pp", "virtual_stages"),
+    *("cp", "ep", "sequence_parallel", "zero_stage", "checkpointing", "precision", "framework"),
 }
 _KEPT = [field.name for field in fields(Setup) if field.name not in _VARIED]
 
@@ -145,6 +147,7 @@ def levers_of(one: Estimate) -> tuple[list[Lever], Together]:
         _of_micro_batch(one.setup, predicted),
         _of_checkpointing(one.setup, predicted),
         _of_compiling(one.setup, predicted),
+        *_of_interleaving(one.setup, predicted),
         saving,
         *data_levers(wait),
     ]
@@ -161,10 +164,12 @@ def other_ways(setup: Setup) -> Iterator[Setup]:
     """All ways on the same GPUs, in the same precision and parallelism, including this one."""
     framework = COMPILED.get(setup.framework, setup.framework)
     stages = {1, 2, 3} if setup.zero_stage and setup.framework in (*COMPILED, *COMPILED.values()) else set()
+    chunks = CHUNKS if setup.framework is Framework.MEGATRON and setup.pp > 1 else ()
     space = Space(
         gpus=(setup.gpus,), frameworks=(setup.framework, framework), micro_batches=MICRO_BATCHES,
         zero_stages=sorted({setup.zero_stage} | stages), tps=(setup.tp,),
-        pps=(setup.pp,), cps=(setup.cp,), eps=(setup.ep,), precisions=(setup.precision,),
+        pps=(setup.pp,), vps=sorted({setup.virtual_stages, *chunks}),
+        cps=(setup.cp,), eps=(setup.ep,), precisions=(setup.precision,),
         fixed={name: getattr(setup, name) for name in _KEPT},
     )  # fmt: skip
     return candidates(setup.shape, (setup.gpu,), setup.seq_len, setup.tokens_per_step, space)
@@ -206,6 +211,22 @@ def _of_compiling(setup: Setup, speed: float) -> Lever:
         return _nothing(name, f"{framework} does not fit with room")
     saves = modelled(name, framework.value, 1 / speed, 1 / tokens_per_gpu_s(compiled), "fused element-wise kernels")
     return saves or _nothing(name, f"{framework} is no faster")
+
+
+def _of_interleaving(setup: Setup, speed: float) -> list[Lever]:
+    """Of a pipeline alone: more chunks of a stage leave less of it idle."""
+    more = [
+        setup.but(virtual_stages=chunks)
+        for chunks in CHUNKS
+        if chunks != setup.virtual_stages
+        and interleaves(setup.framework, setup.shape.layers, setup.pp, chunks, setup.grad_accum)
+    ]
+    best = _best(more)
+    if best is None:
+        return []
+    change = f"vp {best.virtual_stages} instead of {setup.virtual_stages}"
+    saves = modelled(INTERLEAVING, change, 1 / speed, 1 / tokens_per_gpu_s(best), "a shorter bubble of the pipeline")
+    return [saves or _nothing(INTERLEAVING, f"vp {setup.virtual_stages} is the fastest that fits")]
 
 
 def _of_saving(one: Estimate) -> Lever:

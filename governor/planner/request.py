@@ -11,7 +11,16 @@ from typing import Final, TypeVar
 from governor.core.base.units import NS_PER_S, is_whole, parse_count, parse_duration, read_amount, read_float
 from governor.planner.catalog import CHEAPEST, GPU_HOUR_USD_MAX, GpuPrice, gpu_named, listed_price
 from governor.planner.keys import PlanUnreadableError, resolved
-from governor.planner.model.candidates import DEEPSPEED, EXPERT_RANKS, MARGIN, ROUNDED, SHARDED, Space, candidates
+from governor.planner.model.candidates import (
+    DEEPSPEED,
+    EXPERT_RANKS,
+    MARGIN,
+    PARALLEL,
+    ROUNDED,
+    SHARDED,
+    Space,
+    candidates,
+)
 from governor.planner.model.setup import Attention, Checkpointing, Framework, Gpu, Offload, Precision, Setup
 from governor.planner.model.shape import Shape, divisors_near
 from governor.planner.model.training_stages import stage_named
@@ -21,6 +30,7 @@ from governor.planner.words import count as count_text
 from governor.text.table import plain
 
 SEQ_LEN_USUAL: Final = 4096
+CHUNKS: Final = (1, 2, 4, 8)  # Llama 3's 8 is the most of any published run.
 SEQ_LEN_MAX: Final = 2**24
 GPUS_MAX: Final = 1_000_000
 # Earlier, no transformer was trained on tensor cores. No constant covers that.
@@ -53,7 +63,7 @@ class Asked:
     save_s: float | None
     save_every_s: float | None
     data_wait: float | None
-    given: dict[str, int | None]  # micro_batch, grad_accum, zero, tp, pp, cp, ep
+    given: dict[str, int | None]  # micro_batch, grad_accum, zero, tp, pp, vp, cp, ep
     assumed: tuple[str, ...]
 
 
@@ -149,7 +159,7 @@ def asked(values: Mapping[str, str]) -> Asked:
     if seq_len is None:
         seq_len = min(shape.learned_positions or SEQ_LEN_USUAL, SEQ_LEN_USUAL)
         reader.assume(f"seq-len {seq_len}")
-    given = {key: reader.integer(key) for key in ("micro-batch", "grad-accum", "tp", "pp", "cp", "ep")}
+    given = {key: reader.integer(key) for key in ("micro-batch", "grad-accum", "tp", "pp", "vp", "cp", "ep")}
     given["zero"] = reader.integer("zero", 3, 0)
     batch = _batch_tokens(reader, shape, given, seq_len, gpus)
     per_s = reader.count("tokens-per-s")
@@ -221,6 +231,7 @@ def _stated(plan: Asked) -> Setup:
     setup = Setup(
         shape=plan.shape, gpu=plan.gpu, gpus=dp * tp * pp * cp, seq_len=plan.seq_len, micro_batch=micro,
         grad_accum=max(round(plan.batch_tokens / (plan.seq_len * dp * micro)), 1), dp=dp, tp=tp, pp=pp, cp=cp, ep=ep,
+        virtual_stages=plan.given["vp"] or 1,
         sequence_parallel=tp > 1, zero_stage=space.zero_stages[0], checkpointing=space.checkpointings[0],
         precision=space.precisions[0], framework=plan.framework, **space.fixed,  # type: ignore[arg-type]
     )  # fmt: skip
@@ -239,9 +250,10 @@ def _chosen(plan: Asked, setup: Setup) -> tuple[str, ...]:
         words.append(f"checkpointing {setup.checkpointing}")
     if plan.given["micro-batch"] is None:
         words.append(f"micro-batch {setup.micro_batch}")
-    for key, among in (("tp", plan.space.tps), ("pp", plan.space.pps), ("ep", plan.space.eps)):
+    space = plan.space
+    for key, among in (("tp", space.tps), ("pp", space.pps), ("vp", space.vps), ("ep", space.eps)):
         if plan.given[key] is None and len(among) > 1:
-            words.append(f"{key} {getattr(setup, key)}")
+            words.append(f"{key} {getattr(setup, PARALLEL[key])}")
     return tuple(words)
 
 
@@ -269,7 +281,6 @@ def _space(
     fixed: dict[str, object] = {
         "attention": reader.word("attention", Attention) or Attention.FLASH,
         "offload": offload,
-        "virtual_stages": reader.integer("vp") or 1,
         "shard_ranks": reader.integer("shard-ranks"),
         "node_gbps": reader.number("network", 100_000),
         "expert_tp": reader.integer("etp") or 1,
@@ -289,6 +300,7 @@ def _space(
         pps=one("pp", pps),
         cps=one("cp", (1,)),
         eps=one("ep", eps),
+        vps=one("vp", CHUNKS if max(pps) > 1 else (1,)),
         precisions=(reader.word("precision", Precision) or Precision.BF16,),
         fixed=fixed,
     )
@@ -311,7 +323,7 @@ def _zero_stages(reader: Reader, framework: Framework, offload: Offload, stated:
 def _check_ranks(
     reader: Reader, framework: Framework, shape: Shape, gpus: int, given: Mapping[str, int | None]
 ) -> None:
-    shard_ranks, chunks, stages = reader.integer("shard-ranks"), reader.integer("vp") or 1, given["pp"]
+    shard_ranks, chunks, stages = reader.integer("shard-ranks"), given["vp"] or 1, given["pp"]
     if shard_ranks and gpus % shard_ranks:
         raise reader.wrong("shard-ranks", f"must divide the {gpus} gpus: {divisors_near(gpus, shard_ranks)}")
     if chunks > 1 and framework is not Framework.MEGATRON and (stages or 1) == 1:

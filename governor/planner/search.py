@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
 from governor.core.base.units import is_whole
@@ -14,6 +15,8 @@ from governor.planner.catalog import CHEAPEST, NoPriceError, gpu_named, offers, 
 from governor.planner.estimate import Estimate, estimate, interruptions_of
 from governor.planner.keys import PlanUnreadableError, resolved
 from governor.planner.model.candidates import (
+    CANDIDATES_MAX,
+    PARALLEL,
     Choice,
     Found,
     Limits,
@@ -200,7 +203,7 @@ def searched(want: Wanted, tokens: float | None) -> Searched:
     found: list[Found] = []
     is_open = tokens is None
     for gpus, one, space in want.spaces:
-        setups = list(candidates(one.shape, gpus, one.seq_len, one.batch_tokens, space))
+        setups = list(islice(_buyable(gpus, one, space, want.offers), CANDIDATES_MAX))
         tried += setups
         found += search(setups, want.offers, tokens or MTOK, memory_frac, tokens_per_gpu_s, _calendar(one), _doubt)
     if is_open:
@@ -213,6 +216,14 @@ def searched(want: Wanted, tokens: float | None) -> Searched:
     within = promised(found, want.limits)
     of_best = 0.0 if choice.primary is None else choice.primary.tokens
     return Searched(tokens or of_best, len(tried), found, within, pareto(within), choice, is_open)
+
+
+def _buyable(gpus: Sequence[Gpu], one: Asked, space: Space, sold: Sequence[Offer]) -> Iterator[Setup]:
+    """The candidates on as many of each GPU as some seller can give."""
+    for gpu in gpus:
+        of_gpu = [offer for offer in sold if offer.gpu == gpu]
+        counts = [count for count in space.gpus if any(offer.gives(count) for offer in of_gpu)]
+        yield from candidates(one.shape, (gpu,), one.seq_len, one.batch_tokens, replace(space, gpus=counts))
 
 
 def _doubt(setup: Setup) -> float:
@@ -254,7 +265,7 @@ def values_of(want: Wanted, found: Found) -> dict[str, str]:
         "micro-batch": str(setup.micro_batch),
         "price": f"{found.offer.gpu_hour_usd:.6g}",
         **({"price-kind": "spot"} if found.offer.is_spot else {}),
-        **{key: str(size) for key in ("tp", "pp", "cp", "ep") if (size := getattr(setup, key)) > 1},
+        **{key: str(size) for key, field in PARALLEL.items() if (size := getattr(setup, field)) > 1},
     }
     if "precision" in want.values:
         made["precision"] = setup.precision.value

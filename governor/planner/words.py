@@ -73,7 +73,8 @@ def ways(setup: Setup) -> str:
         words[0] += f" (one rank: ZeRO-{setup.zero_stage} shards nothing)"
     elif setup.framework not in (Framework.DDP, Framework.FSDP, Framework.FSDP2, Framework.XLA):
         words[0] += f" ZeRO-{setup.zero_stage}"
-    words += [f"{name} {getattr(setup, name)}" for name in ("tp", "pp", "cp", "ep") if getattr(setup, name) > 1]
+    parallel = {"tp": setup.tp, "pp": setup.pp, "vp": setup.virtual_stages, "cp": setup.cp, "ep": setup.ep}
+    words += [f"{name} {ranks}" for name, ranks in parallel.items() if ranks > 1]
     words.append(f"micro-batch {setup.micro_batch} x {setup.grad_accum}")
     if setup.checkpointing is not Checkpointing.NONE:
         words.append(f"{setup.checkpointing} checkpointing")

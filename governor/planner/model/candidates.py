@@ -15,12 +15,14 @@ from governor.planner.model.setup import Checkpointing, Framework, Gpu, Impossib
 from governor.planner.model.shape import Shape
 
 # Some seconds of work, and more choices than a user can sensibly state.
-CANDIDATES_MAX: Final = 20_000
+CANDIDATES_MAX: Final = 40_000
 # A step may be larger than asked for by this factor, because sequences are whole.
 ROUNDED: Final = 1.05
 # DeepSpeed's, within a machine. Beyond it their all-to-all is slow.
 EXPERT_RANKS: Final = (1, 2, 4, 8)
 DEEPSPEED: Final = (Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED)
+# Key of a plan -> field of a set-up.
+PARALLEL: Final = {"tp": "tp", "pp": "pp", "vp": "virtual_stages", "cp": "cp", "ep": "ep"}
 SHARDED: Final = (Framework.FSDP, Framework.FSDP2, Framework.XLA)
 
 
@@ -57,6 +59,7 @@ class Space:
     pps: Sequence[int] = (1,)
     cps: Sequence[int] = (1,)
     eps: Sequence[int] = (1,)
+    vps: Sequence[int] = (1,)  # Model chunks of a pipeline stage. Several: only where a framework interleaves so.
     precisions: Sequence[Precision] = (Precision.BF16,)
     fixed: dict[str, object] = field(default_factory=dict)  # Fixed fields of Setup.
 
@@ -111,10 +114,11 @@ def candidates(
 ) -> Iterator[Setup]:
     """Every set-up of the space that a framework can run. Gradient accumulation fills up the tokens of a step."""
     made = 0
+    pipelines = tuple(product(space.pps, space.vps))
     for gpu in gpus:
-        for count, framework, zero, checkpointing, tp, pp, cp, ep, precision, micro in product(
+        for count, framework, zero, checkpointing, tp, (pp, vp), cp, ep, precision, micro in product(
             space.gpus, space.frameworks, space.zero_stages, space.checkpointings,
-            space.tps, space.pps, space.cps, space.eps, space.precisions, space.micro_batches,
+            space.tps, pipelines, space.cps, space.eps, space.precisions, space.micro_batches,
         ):  # fmt: skip
             dp, left = divmod(count, tp * pp * cp)
             if left or dp < 1 or not _is_sensible(gpu, framework, zero, tp, pp, ep):
@@ -122,10 +126,13 @@ def candidates(
             per_rank = tokens_per_step / (seq_len * dp)
             if micro > ROUNDED * per_rank:
                 continue
+            accum = max(round(per_rank / micro), 1)
+            if vp > 1 and len(space.vps) > 1 and not interleaves(framework, shape.layers, pp, vp, accum):
+                continue
             try:
                 yield Setup(
                     shape=shape, gpu=gpu, gpus=count, seq_len=seq_len, micro_batch=micro,
-                    grad_accum=max(round(per_rank / micro), 1), dp=dp, tp=tp, pp=pp, cp=cp, ep=ep,
+                    grad_accum=accum, dp=dp, tp=tp, pp=pp, virtual_stages=vp, cp=cp, ep=ep,
                     sequence_parallel=tp > 1, zero_stage=zero, checkpointing=checkpointing, precision=precision,
                     framework=framework, **space.fixed,  # type: ignore[arg-type]
                 )  # fmt: skip
@@ -134,6 +141,17 @@ def candidates(
             made += 1
             if made >= CANDIDATES_MAX:
                 return
+
+
+def interleaves(framework: Framework, layers: int, pp: int, chunks: int, micro_batches: int) -> bool:
+    """Whether Megatron cuts each stage of a pipeline into so many chunks.
+
+    It takes a multiple of the stages as micro-batches. Chunks are of equal depth: few of them may lack a layer, as two
+    of Llama 3's 16 x 8 did with 126 layers.
+    """
+    deepest = -(-layers // (pp * chunks))
+    is_even = deepest * pp * chunks <= ROUNDED * layers
+    return framework is Framework.MEGATRON and pp > 1 and micro_batches % pp == 0 and is_even
 
 
 def _is_sensible(gpu: Gpu, framework: Framework, zero: int, tp: int, pp: int, ep: int) -> bool:
@@ -362,6 +380,8 @@ def _difference(primary: Found, fallback: Found) -> str:
     if now.micro_batch != was.micro_batch:
         words.append(f"micro-batch {now.micro_batch}")
     words += [
-        f"{name} {getattr(now, name)}" for name in ("tp", "pp", "cp", "ep") if getattr(now, name) != getattr(was, name)
+        f"{name} {getattr(now, field)}"
+        for name, field in PARALLEL.items()
+        if getattr(now, field) != getattr(was, field)
     ]
     return ", ".join(words)

@@ -16,6 +16,7 @@ from governor.planner.model.candidates import (
     Space,
     candidates,
     choose,
+    interleaves,
     is_within,
     pareto,
     search,
@@ -65,6 +66,18 @@ def test_impossible_and_senseless_candidates_are_passed_over() -> None:
         (Framework.FSDP2, 3, 1),
         (Framework.DDP, 0, 1),
     }
+
+
+def test_a_pipeline_is_interleaved_where_megatron_can() -> None:
+    # 16 stages of 8 chunks: two of 126 layers' 128 are empty. 80 layers would leave 48 of 128 so.
+    assert interleaves(Framework.MEGATRON, 126, 16, 8, 16)
+    assert not interleaves(Framework.MEGATRON, 80, 16, 8, 16)
+    assert not interleaves(Framework.MEGATRON, 126, 16, 8, 24)  # no multiple of 16 micro-batches
+    assert not interleaves(Framework.MEGATRON, 126, 1, 8, 16)
+    assert not interleaves(Framework.DEEPSPEED, 126, 16, 8, 16)
+    space = Space(gpus=(8,), zero_stages=(1,), pps=(1, 2), vps=(1, 2), frameworks=(Framework.MEGATRON,))
+    every = {(one.pp, one.virtual_stages) for one in candidates(LLAMA, (H100,), 4096, 1e6, space)}
+    assert every == {(1, 1), (2, 1), (2, 2)}
 
 
 def test_deepspeed_spreads_experts_up_to_zero_2_and_keeps_them_whole_under_zero_3() -> None:

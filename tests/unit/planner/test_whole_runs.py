@@ -7,6 +7,8 @@ import math
 import pytest
 
 from governor.planner.estimate import Estimate, estimate
+from governor.planner.model.candidates import MARGIN
+from governor.planner.model.memory import memory_frac
 from governor.planner.model.run_cost import FINISHED_RUNS, REST_USUAL
 
 # Name -> GPU hours as published, and the set-up as far as it is. Where the number of GPUs or the parallelism was not
@@ -78,6 +80,25 @@ def test_the_table_of_finished_runs_is_what_the_planner_says_of_them(name: str) 
     assert one.cost is not None
     named = one.cost.steady_hours.mid + sum(part.hours for part in one.cost.parts[:2])
     assert hours / (named * one.setup.gpus) == pytest.approx(FINISHED_RUNS[name], rel=0.15)
+
+
+# What the reports state of the run, without its parallelism: that is the planner's to choose.
+GIANTS = {
+    "Llama-3.1-405B": run("h100", 16384, 8192, "16.8M", "15.6T", model="llama3.1-405b", **MEGATRON),
+    "DeepSeek-V3": run(
+        "h800", 2048, 4096, "62.9M", "14.8T", model="deepseek-v3", precision="fp8", overlap_experts="1", **MEGATRON
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GIANTS)
+def test_a_plan_of_a_giant_fits_with_room_and_lands_near_what_was_paid_for(name: str) -> None:
+    hours, one = RUNS[name][0], estimate(GIANTS[name])
+    assert one.cost is not None
+    assert memory_frac(one.setup) <= MARGIN
+    calendar = one.cost.calendar_hours.times(one.setup.gpus)
+    assert 1 / 1.4 <= calendar.mid / hours <= 1.4
+    assert calendar.low <= hours <= calendar.high
 
 
 def test_half_of_them_lie_near_what_is_expected() -> None:

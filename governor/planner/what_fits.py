@@ -9,9 +9,10 @@ from typing import Final
 
 from governor.planner.catalog import catalogue_gpus
 from governor.planner.estimate import Estimate
+from governor.planner.model.candidates import DEEPSPEED, MARGIN
 from governor.planner.model.memory import memory_frac, memory_of
 from governor.planner.model.setup import Checkpointing, Framework, Gpu, ImpossibleSetupError, Offload, Setup
-from governor.planner.words import gigabytes
+from governor.planner.words import gigabytes, share
 
 AND: Final = " and "
 OFFERED: Final = 3
@@ -52,16 +53,18 @@ def _changes(setup: Setup, larger: Sequence[Gpu]) -> Iterator[Fit]:
     First on the same GPUs, from no loss of time to much, then more GPUs, other GPUs, the host's memory, and at last
     more of other GPUs.
     """
-    variants = list(_on_the_same_gpus(setup))
+    fused, variants = _with_fused_loss(setup), list(_on_the_same_gpus(setup))
+    fused_variants = [] if fused is None else [fused, *_on_the_same_gpus(fused.setup, fused.change)]
+    yield from fused_variants[:1]
     yield from variants
-    thriftiest = variants[-1] if variants else Fit(setup, "")
-    bases = (Fit(setup, ""), thriftiest)
+    yield from fused_variants[1:]
+    thriftiest = _thriftiest(setup, variants) or Fit(setup, "")
+    bases = tuple(filter(None, (Fit(setup, ""), thriftiest, _thriftiest(setup, fused_variants))))
     if setup.framework in PLAIN_ZERO:
         for base in bases:
             yield from _split_further(base)
     if setup.seq_len >= 2 * SEQUENCE_PART_MIN:
-        for base in bases:
-            yield from _split_sequence(base)
+        yield from _split_sequence(setup, bases)
     more = [count for count in _doubles(setup.gpus, GPUS_MAX) if count > setup.gpus]
     for gpus in more:
         for base in bases:
@@ -111,13 +114,15 @@ def _split_further(base: Fit) -> Iterator[Fit]:
         yield from _made(split, AND.join(f"{name} {now}" for name, now, was in ways if now != was), base)
 
 
-def _split_sequence(base: Fit) -> Iterator[Fit]:
-    setup = base.setup
+def _split_sequence(setup: Setup, bases: Sequence[Fit]) -> Iterator[Fit]:
+    """The fewest parts first."""
     for cp in _doubles(2 * setup.cp, min(setup.seq_len // SEQUENCE_PART_MIN, setup.gpus)):
         dp = setup.gpus // (setup.tp * setup.pp * cp)
-        if dp * setup.tp * setup.pp * cp == setup.gpus:
-            made = _but(setup, cp=cp, dp=dp, grad_accum=max(setup.grad_accum * setup.dp // dp, 1))
-            yield from _made(made, f"cp {cp}", base)
+        if dp * setup.tp * setup.pp * cp != setup.gpus:
+            continue
+        for base in bases:
+            accum = max(base.setup.grad_accum * base.setup.dp // dp, 1)
+            yield from _made(_but(base.setup, cp=cp, dp=dp, grad_accum=accum), f"cp {cp}", base)
 
 
 def _doubles(first: int, last: int) -> list[int]:
@@ -127,8 +132,25 @@ def _doubles(first: int, last: int) -> list[int]:
     return found
 
 
-def _on_the_same_gpus(setup: Setup) -> Iterator[Fit]:
+def _thriftiest(setup: Setup, variants: Sequence[Fit]) -> Fit | None:
+    """The last, but no plain replica in the place of what shards: it gains nothing from more GPUs."""
+    kept = [fit for fit in variants if fit.setup.framework is not Framework.DDP or setup.framework is Framework.DDP]
+    return kept[-1] if kept else None
+
+
+def _with_fused_loss(setup: Setup) -> Fit | None:
+    """Liger's, or a chunked one: the logits are never whole, and no time is lost. Megatron's and XLA's are fused."""
+    if setup.fused_loss or setup.framework in (*PLAIN_ZERO, Framework.XLA):
+        return None
+    return Fit(setup.but(fused_loss=True), "fused-loss 1")
+
+
+def _on_the_same_gpus(setup: Setup, before: str = "") -> Iterator[Fit]:
+    """`before`: the change that made the set-up."""
     stages = [(setup, "")]
+    if setup.gpus == 1 and setup.framework in (*DEEPSPEED, Framework.FSDP, Framework.FSDP2):
+        # A rank alone shards nothing, and needs no buckets for it.
+        stages.append((setup.but(framework=Framework.DDP, zero_stage=0), "framework ddp"))
     if setup.framework in (*PLAIN_ZERO, Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED):
         last = 1 if setup.pp > 1 or setup.framework in PLAIN_ZERO else 3
         stages += [
@@ -148,12 +170,13 @@ def _on_the_same_gpus(setup: Setup) -> Iterator[Fit]:
                     grad_accum=max(setup.grad_accum * setup.micro_batch // micro, 1),
                 )  # fmt: skip
                 words = [
+                    before,
                     word,
                     f"checkpointing {checkpointing}" if checkpointing is not setup.checkpointing else "",
                     f"micro-batch {micro}" if micro != setup.micro_batch else "",
                 ]
                 change = AND.join(filter(None, words))
-                if made is not None and change:
+                if made is not None and change != before:
                     yield Fit(made, change)
 
 
@@ -194,12 +217,11 @@ def would_fit(name: str, setup: Setup) -> str:
     memory = memory_of(setup)
     needed, has = gigabytes(memory.reserved), gigabytes(memory.capacity)
     need = f"{name} needs {needed} GB of a {setup.gpu.name}'s {has}"
-    fits = what_fits(setup, _fits, larger=list(catalogue_gpus().values()))
-    if not fits:
+    larger = list(catalogue_gpus().values())
+    fits = what_fits(setup, lambda one: memory_frac(one) <= MARGIN, larger=larger)
+    only_just = [fit for fit in what_fits(setup, lambda one: memory_frac(one) <= 1, 1, larger) if fit not in fits]
+    tight = [f"only just ({share(memory_frac(fit.setup))} of the memory) with {fit.change}" for fit in only_just]
+    if not fits and not tight:
         rest = "split the model (tp, pp) or the sequence (cp)"
         return f"{need}, and no smaller step, sharding, offload or number of GPUs makes it fit: {rest}"
-    return f"{need}; it fits with {', or with '.join(fit.change for fit in fits)}"
-
-
-def _fits(setup: Setup) -> bool:
-    return memory_frac(setup) <= 1
+    return f"{need}; it fits {', or '.join([*(f'with {fit.change}' for fit in fits), *tight])}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from governor.planner.catalog import offers_text
 from governor.planner.estimate import Estimate, memory_parts, step_parts
@@ -130,6 +130,7 @@ def _together(both: Together, whole_usd: float | None) -> dict[str, Any]:
 # --- for the terminal: memory, step time, cost, and possible savings
 
 
+STEP_TOKENS_LARGE: Final = 2**24
 LABELS = {
     "passes": "element-wise, norms, routing",
     "host": "waiting for launches",
@@ -323,6 +324,8 @@ def notes_of(one: Estimate) -> list[str]:
         notes.append(f"passed over, {only_just}: {ways(faster)}, {speed:,.0f} tokens/s of a GPU")
     if one.plan.assumed:
         notes.append(f"assumed, as not given: {', '.join(one.plan.assumed)}")
+    if (large := _of_large_step(one)) is not None:
+        notes.append(large)
     if one.is_measured:
         notes.append(_beside_prediction(one))
     if one.plan.asked.data_wait is not None and not one.is_measured:
@@ -333,6 +336,18 @@ def notes_of(one: Estimate) -> list[str]:
         notes.append(f"no tokens stated, so no hours and dollars of the run{worth}")
     notes += [f"note: {note}" for note in one.prediction.notes if not note.startswith(("does not fit", "may not fit"))]
     return notes
+
+
+def _of_large_step(one: Estimate) -> str | None:
+    """Said of an assumed step alone: it grows with the GPUs, and what a token teaches falls."""
+    tokens = one.setup.tokens_per_step
+    if tokens <= STEP_TOKENS_LARGE or not any(word.startswith("batch-tokens ") for word in one.plan.assumed):
+        return None
+    return (
+        f"a step of {count(tokens)} tokens is what {one.setup.gpus:,} GPUs take at once, beyond the "
+        f"{count(STEP_TOKENS_LARGE)} of Llama-3.1-405B: above the critical batch (arXiv 2410.21676) each token teaches "
+        "less; state batch-tokens, or fewer gpus"
+    )
 
 
 def _why_chosen(one: Estimate) -> str:

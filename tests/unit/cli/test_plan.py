@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,30 @@ def test_what_does_not_fit_says_what_would_and_exits_with_1() -> None:
         options |= {"gpus": name} if value == "GPUs" else {name: value}
     stated = [word for name, value in options.items() for word in (f"--{name}", value)]
     assert plan("llama3-70b", *stated).exit_code == 0, stated
+
+
+def test_hints_name_what_costs_nothing_and_what_only_just_fits() -> None:
+    long = plan("llama3-8b", "--gpus", "8", "--seq-len", "131072").stderr
+    assert "; it fits with cp 2 and fused-loss 1, or with cp 8, or with " in long
+    assert plan("llama3-8b", "--gpus", "8", "--seq-len", "131072", "--fused-loss", "1", "--cp", "2").exit_code == 0
+    alone = ("mpt-1b", "--gpus", "1", "--gpu", "rtx4090")
+    assert "; it fits with fused-loss 1 and framework ddp, or with 2 GPUs, or with " in plan(*alone).stderr
+    assert re.search(r"or only just \(9\d % of the memory\) with framework ddp", plan(*alone).stderr)
+    assert plan(*alone, "--fused-loss", "1", "--framework", "ddp").exit_code == 0
+
+
+def test_a_step_that_grew_with_the_gpus_is_said_to_be_large() -> None:
+    many = ("llama3.1-405b", "--gpus", "16384")
+    assert "a step of 67.1M tokens is what 16,384 GPUs take at once" in plan(*many).stdout
+    assert "at once" not in plan(*many, "--batch-tokens", "67108864").stdout
+    assert "at once" not in plan(*PRICED).stdout
+
+
+def test_levers_that_save_nothing_are_one_line() -> None:
+    text = plan(*PRICED).stdout
+    assert "(done)" not in text
+    assert "counted on as done: local NVMe, loader workers, pre-tokenised data" in text
+    assert "(done)" in plan("levers", *PRICED).stdout
 
 
 @pytest.mark.parametrize(

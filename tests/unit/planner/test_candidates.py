@@ -183,6 +183,26 @@ def test_a_long_sequence_is_split_before_other_machines_are_sought() -> None:
     assert changes(16384) == ["16 GPUs"]  # 4,096 tokens a rank: a shorter micro-batch of them all is no help
 
 
+def test_whole_logits_are_fused_away_before_a_sequence_is_split() -> None:
+    def whole_logits(one: Setup) -> float:
+        return (1.0 if one.fused_loss else 4.0) * one.seq_len / one.cp
+
+    long = setup_of(zero_stage=3, checkpointing=Checkpointing.FULL, micro_batch=1, seq_len=131072, grad_accum=2)
+    assert what_fits(long, lambda one: whole_logits(one) <= 131072)[0].change == "fused-loss 1"
+    changes = [fit.change for fit in what_fits(long, lambda one: whole_logits(one) <= 65536)]
+    assert changes == ["cp 2 and fused-loss 1", "cp 8"]
+    # Megatron's loss is fused as it is.
+    megatron = long.but(framework=Framework.MEGATRON, zero_stage=1)
+    assert all("fused" not in fit.change for fit in what_fits(megatron, lambda one: one.fused_loss or one.cp > 1))
+
+
+def test_one_rank_is_offered_to_shard_nothing() -> None:
+    alone = setup_of(gpus=1, dp=1, zero_stage=3)
+    changes = [fit.change for fit in what_fits(alone, lambda one: one.framework is Framework.DDP or one.gpus > 1)]
+    assert changes == ["framework ddp", "2 GPUs"]
+    assert all("ddp" not in fit.change for fit in what_fits(setup_of(zero_stage=3), lambda one: one.zero_stage == 0))
+
+
 def test_gpus_that_could_be_had_instead_are_named() -> None:
     setup = setup_of(gpus=1, dp=1, seq_len=8192, shape=model_named("Llama3-70B"))
     assert not what_fits(setup, lambda one: one.gpu is B200)

@@ -114,8 +114,7 @@ def wanted(values: Mapping[str, str], limits: Limits) -> Wanted:
             if (space := _space(plain, single, framework, alike, sold)) is not None:
                 spaces.append(space)
     if not spaces:
-        sizes = ", ".join(f"{one.seller} {machines_text(one)}" for one in sold[:6])
-        raise NoPriceError(f"no seller's listing can be so many GPUs: {sizes}; state gpus, or a price with price")
+        raise _too_many(gpus, sold)
     return Wanted(plain, tuple(spaces), tuple(sold), limits, tuple(assumed), unsold if plain.get("gpu") else ())
 
 
@@ -146,6 +145,16 @@ def _offers(values: Mapping[str, str], gpus: Sequence[Gpu], kind: PriceKind) -> 
 
 
 _FREE: Final = ("micro-batch", "grad-accum", "zero", "tp", "pp", "cp", "ep", "framework", "checkpointing", "precision")
+
+
+def _too_many(gpus: Sequence[Gpu], sold: Sequence[Offer]) -> NoPriceError:
+    listed = [f"{one.seller} {machines_text(one)}" for one in sold if one.machines]
+    if not listed:
+        names = ", ".join(gpu.name for gpu in gpus)
+        return NoPriceError(f"{names}: rented singly, without a fast network between them; state network, or gpus 1")
+    return NoPriceError(
+        f"no seller's listing can be so many GPUs: {', '.join(listed[:6])}; state gpus, or a price with price"
+    )
 
 
 def is_alone(gpu: Gpu, values: Mapping[str, str]) -> bool:

@@ -143,6 +143,10 @@ def test_money_alone_finds_the_size_of_least_loss_and_more_of_it_a_larger_one() 
             ("llama3-8b", "--tokens", "1B", "--gpu", "h100", "--gpus", "1024", "--provider", "hyperbolic"),
             "no seller's listing can be so many GPUs: Hyperbolic machines of 1, 2 and 3",
         ),
+        (
+            ("llama3-8b", "--tokens", "1B", "--gpu", "gh200", "--gpus", "8", "--price", "2"),
+            "GH200-96GB: rented singly, without a fast network between them; state network, or gpus 1",
+        ),
     ],
 )
 def test_a_search_that_finds_nothing_is_one_line_that_says_what_comes_nearest(
@@ -179,9 +183,7 @@ def test_a_plan_chooses_what_a_search_of_the_same_machines_finds() -> None:
     text = CliRunner().invoke(cli, ["plan", *same, "--zero", "2"]).stdout
     assert document(*same, "--zero", "2")["primary"]["setup"]["checkpointing"] == "full"
     assert "chosen, as the fastest within 90 % of the memory: checkpointing full" in text
-    passed = (
-        r"passed over, as it fits only just \(9\d % of the memory\): deepspeed ZeRO-2, micro-batch 1 x 61, \d,\d+ tok"
-    )
+    passed = r"passed over, as it fits only just \(9\d % of the memory\): deepspeed ZeRO-2, micro-batch 1 x 61, \d,"
     assert re.search(passed, text)
 
 

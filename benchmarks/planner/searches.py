@@ -54,6 +54,8 @@ def draw(seed: int) -> Drawn:
         values |= {"save-s": str(chosen.randint(5, 400)), "save-every": f"{chosen.randint(10, 120)}m"}
     if chosen.random() < 0.3:
         values["seq-len"] = str(chosen.choice((2048, 8192, 16384)))
+    if chosen.random() < 0.2:
+        values["data-wait"] = f"{chosen.uniform(0.05, 0.6):.2f}"
     has_tokens = chosen.random() < 0.7
     if has_tokens:
         values["tokens"] = f"{10 ** chosen.uniform(8.5, 12):.0f}"

@@ -96,6 +96,9 @@ def wanted(values: Mapping[str, str], limits: Limits) -> Wanted:
     plain = with_stage(resolved(values))
     if plain.get("grad-accum"):
         raise PlanUnreadableError("grad-accum: a search varies it; state batch-tokens")
+    for key in ("tokens-per-s", "steps-per-hour"):
+        if plain.get(key):
+            raise PlanUnreadableError(f"{key}: a measured speed is of one set-up, and a search varies it")
     assumed = []
     if not plain.get("batch-tokens"):
         plain["batch-tokens"] = count(usual_batch_tokens(stated_shape(plain).params))
@@ -214,7 +217,7 @@ def searched(want: Wanted, tokens: float | None) -> Searched:
     for gpus, one, space in want.spaces:
         setups = list(islice(_buyable(gpus, one, space, want.offers), CANDIDATES_MAX))
         tried += setups
-        found += search(setups, want.offers, tokens or MTOK, memory_frac, tokens_per_gpu_s, _calendar(one), _doubt)
+        found += search(setups, want.offers, tokens or MTOK, memory_frac, _speed(one), _calendar(one), _doubt)
     if is_open:
         found = [one.times(_times(one, want.limits)) for one in found]
     choice = choose(found, want.limits)
@@ -225,6 +228,12 @@ def searched(want: Wanted, tokens: float | None) -> Searched:
     within = promised(found, want.limits)
     of_best = 0.0 if choice.primary is None else choice.primary.tokens
     return Searched(tokens or of_best, len(tried), found, within, pareto(within), choice, is_open)
+
+
+def _speed(one: Asked) -> Callable[[Setup], float]:
+    """As a plan counts it: less a stated wait for data."""
+    working = 1 - (one.data_wait or 0.0)
+    return lambda setup: working * tokens_per_gpu_s(setup)
 
 
 def _buyable(gpus: Sequence[Gpu], one: Asked, space: Space, sold: Sequence[Offer]) -> Iterator[Setup]:
@@ -264,6 +273,9 @@ def values_of(want: Wanted, found: Found) -> dict[str, str]:
     """One found set-up as the values of a plan. `costgov plan` with these values predicts it again."""
     setup = found.setup
     stated = {key: value for key, value in want.values.items() if key not in (*LISTS, *_PRICES, "name")}
+    # What a plan would choose is stated, a single rank too.
+    chosen = {"tp", "pp", "vp", "ep"} if setup.framework is Framework.MEGATRON else {"ep"}
+    chosen -= set() if setup.shape.is_moe else {"ep"}
     made = {
         **stated,
         "gpu": setup.gpu.name,
@@ -274,7 +286,7 @@ def values_of(want: Wanted, found: Found) -> dict[str, str]:
         "micro-batch": str(setup.micro_batch),
         "price": f"{found.offer.gpu_hour_usd:.6g}",
         **({"price-kind": "spot"} if found.offer.is_spot else {}),
-        **{key: str(size) for key, field in PARALLEL.items() if (size := getattr(setup, field)) > 1},
+        **{key: str(size) for key, field in PARALLEL.items() if (size := getattr(setup, field)) > 1 or key in chosen},
     }
     if "precision" in want.values:
         made["precision"] = setup.precision.value

@@ -108,10 +108,11 @@ def _head(want: Wanted, result: Searched) -> str:
         words.append(f"for at most {usd(limits.budget_usd)}")
     wish = f", {' and '.join(words)}" if words else ""
     figures = f"{'tokens' if result.is_open else '$'}, hours and GPUs together"
+    others = f"of the {len(result.within):,} others {len(result.front):,} are beaten by none in {figures}"
     return (
         f"{one.name}: {count(one.shape.params)} parameters; {count(result.tokens)} tokens{wish}\n"
-        f"  {result.tried:,} candidates, {len(result.found):,} fit{_left_out(result)}; "
-        f"of the {len(result.within):,} others {len(result.front):,} are beaten by none in {figures}"
+        f"  {result.tried:,} candidates, {len(result.found):,} fit{_left_out(result)}"
+        f"{f'; {others}' if result.within else ''}"
     )
 
 

@@ -139,6 +139,7 @@ def test_money_alone_finds_the_size_of_least_loss_and_more_of_it_a_larger_one() 
         (("llama3-8b", "--tokens", "1B", "--grad-accum", "4", "--micro-batch", "1"), "state batch-tokens"),
         (("llama3.1-405b", "--tokens", "1B", "--gpu", "h100", "--gpus", "1"), "; it fits with 256 GPUs, or with "),
         (("--budget", "15000", "--provider", "nobody"), "price of"),
+        ((*SPACE, "--tokens", "1B", "--tokens-per-s", "60000"), "tokens-per-s: a measured speed is of one set-up"),
         (
             ("llama3-8b", "--tokens", "1B", "--gpu", "h100", "--gpus", "1024", "--provider", "hyperbolic"),
             "no seller's listing can be so many GPUs: Hyperbolic machines of 1, 2 and 3",

@@ -15,14 +15,14 @@ import re
 import stat
 import sys
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
 from governor.core.base.units import read_float
-from governor.replay.readers import tensorboard, wandb
-from governor.replay.readers.lines import LINE_BYTES_MAX, LogTorn, LogUnreadable, bounded_lines
+from governor.replay.readers import tensorboard, text, wandb
+from governor.replay.readers.lines import LINE_BYTES_MAX, LogTorn, LogUnreadable, bounded_lines, console_lines
 from governor.replay.readers.tensorboard import is_event_file
 from governor.wire.csv_table import RowLines, RowTooLongError
 from governor.wire.jsonl import DEFAULT_FIELDS, parse_line
@@ -36,7 +36,10 @@ VALUES_MAX: Final = 16_000_000
 DOCUMENTS: Final = (".json", ".json.gz", ".json.xz")  # One JSON document: trainer_state.json.
 NAMES: Final = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.xz", ".ndjson.xz")  # Found in directories.
 TABLES: Final = (".csv", ".csv.gz", ".csv.xz")  # Only when named: most tables in a directory are no logs.
-WITHIN: Final = "*.jsonl, *.jsonl.gz or .xz, TensorBoard's event files, W&B's run-*.wandb or a trainer_state.json"
+WITHIN: Final = (
+    "*.jsonl, *.jsonl.gz or .xz, a trainer's text log *.log, *.out or *.txt of a known format, TensorBoard's event "
+    "files, W&B's run-*.wandb or a trainer_state.json"
+)
 STATES: Final = tuple(f"trainer_state{suffix}" for suffix in DOCUMENTS)
 # A key of the record at the end of a training. The train_loss there is the mean of all steps.
 SUMMARY: Final = "train_runtime"
@@ -112,17 +115,27 @@ def _log_of(file: Path) -> Path | None:
     if number_of(file.name) is not None:
         return file.parent
     is_log = file.name.endswith((*NAMES, wandb.SUFFIX)) or file.name in STATES
-    return file if is_log else None
+    return file if is_log or (file.name.endswith(text.SUFFIXES) and _is_text_log(file)) else None
 
 
-def records(path: Path, fields: Mapping[str, Sequence[str]] = DEFAULT_FIELDS) -> Iterator[Read]:
+def _is_text_log(file: Path) -> bool:
+    """Whether its first lines have steps of a known format. Nothing is said of other files in a directory."""
+    try:
+        return text.recognised(lines(file, console_lines), file.name)[0] not in (None, text.JSONL)
+    except LogUnreadable:
+        return False
+
+
+def records(
+    path: Path, fields: Mapping[str, Sequence[str]] = DEFAULT_FIELDS, options: text.TextOptions = text.ANY
+) -> Iterator[Read]:
     """Yield each record of a log with its place, or what is wrong there.
 
-    `fields` select TensorBoard's tags. LogUnreadable when the log cannot be opened or ends too early. Everything before
-    that has been yielded.
+    `fields` select TensorBoard's tags, `options` are of text logs. LogUnreadable when the log cannot be opened, ends
+    too early or is of no known format. Everything before that has been yielded.
     """
     if path == STDIN:
-        yield from _jsonl(path)
+        yield from _lines(path, options)
     elif _is_recording(path):
         yield from _recording(path)
     elif os.path.isdir(path) or is_event_file(path.name):
@@ -134,11 +147,22 @@ def records(path: Path, fields: Mapping[str, Sequence[str]] = DEFAULT_FIELDS) ->
     elif path.name.endswith(TABLES):
         yield from _rows(path)
     else:
-        yield from _jsonl(path)
+        yield from _lines(path, options)
 
 
-def _jsonl(path: Path) -> Iterator[Read]:
-    for number, line in lines(path):
+def _lines(path: Path, options: text.TextOptions) -> Iterator[Read]:
+    """JSONL, or a trainer's console: whatever the first lines are."""
+    found, said = options.format, lines(path, bounded_lines if path.name.endswith(NAMES) else console_lines)
+    if found is None:
+        found, said = text.recognised(said, str(path))
+    if found in (None, text.JSONL):
+        yield from _jsonl(said)
+    else:
+        yield from text.records(found, said, str(path), options)
+
+
+def _jsonl(said: Iterable[tuple[int, bytes | None]]) -> Iterator[Read]:
+    for number, line in said:
         if number == 1 and line is not None:
             line = line.removeprefix(codecs.BOM_UTF8)
         record = parse_line(line) if line is not None else [f"longer than {LINE_BYTES_MAX} bytes"]
@@ -240,7 +264,9 @@ def _history(path: Path) -> list[dict[str, Any] | list[str]]:
     return [record if isinstance(record, dict) else ["not an object"] for record in steps]
 
 
-def lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
+def lines(
+    path: Path, split: Callable[[IO[bytes]], Iterator[tuple[int, bytes | None]]] = bounded_lines
+) -> Iterator[tuple[int, bytes | None]]:
     """Yield each line with its number, from 1. None stands for a line that is too long to be a record.
 
     LogUnreadable when the log cannot be opened or its compressed data ends too early. Everything before that has been
@@ -249,7 +275,7 @@ def lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
     number = 0
     try:
         with _open(path) as file:
-            for number, line in bounded_lines(file):
+            for number, line in split(file):
                 yield number, line
     except OSError as error:
         if isinstance(error, _DAMAGED):

@@ -283,6 +283,7 @@ DEFAULT_FIELDS: Mapping[str, Sequence[str]] = {
     "rss_bytes": ("rss_bytes",),
     "tokens_per_second": ("tokens_per_second", "tokens_per_sec", "tok/s", "tokens/s", "tps", "throughput_tokens"),
     "overflow": ("overflow",),
+    "loss_expected": ("loss_expected",),  # False where a record without a loss lacks none.
     "phase": ("phase",),
     # Percent: a list for all GPUs, or one number, their mean.
     "gpu_util": ("gpu_util_each", "gpu_util"),

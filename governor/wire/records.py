@@ -303,6 +303,8 @@ def _reader(field: str, name: str) -> Callable[[Any], Any]:
         return _count
     if field == "overflow":
         return _flag_or_number
+    if field == "loss_expected":
+        return _flag
     if field in _NUMBERS:
         return _number
     return _milliseconds if name.endswith("_ms") or name.startswith(ELAPSED) else _duration
@@ -333,6 +335,10 @@ def _duration(value: Any) -> float | None:
 def _milliseconds(value: Any) -> float | None:
     milliseconds = _duration(value)
     return None if milliseconds is None else milliseconds / 1000
+
+
+def _flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def _flag_or_number(value: Any) -> float | None:

@@ -25,9 +25,11 @@ from governor.replay.output import picture
 from governor.replay.output.page import page, section
 from governor.replay.play import Replay
 from governor.replay.readers.lines import LogUnreadable
+from governor.replay.readers.text import ANY, TextOptions
 from governor.replay.trace import Trace
 from governor.text.screen import Screen, Styled, screen_of, shown_lines
 from governor.text.table import Head, plain, render_rows
+from governor.wire import formats
 from governor.wire.jsonl import DEFAULT_FIELDS, field_map
 from trainer_shim.wire import worded
 
@@ -35,6 +37,8 @@ Fields = Mapping[str, Sequence[str]]  # The names that a log may use for each fi
 
 RUN_ON_MAX_NS: Final = 30 * 24 * 3600 * NS_PER_S  # The longest pause that a replay accepts.
 TEXT_CHARS_MAX: Final = 300
+LENGTH_MAX: Final = 2**30  # No model reads longer sequences, and no run has more GPUs.
+GPUS_MAX: Final = 2**20
 # 100 KB each. More make a page that no browser handles, and pictures that nobody views.
 PLOTTED_MAX: Final = 100
 PAGES: Final = (".html", ".htm")
@@ -101,16 +105,30 @@ map_option = click.option(
     help=f"Draw the logs with their findings, at most {PLOTTED_MAX}: one page that fetches nothing, or a PNG of each.",
 )  # fmt: skip
 @map_option
+@click.option(
+    "--format", "text_format", type=click.Choice(formats.NAMES), metavar="NAME",
+    help=f"Which trainer's text logs are: {', '.join(formats.NAMES)}. Default: told by their first lines.",
+)  # fmt: skip
+@click.option(
+    "--sequence-length", type=click.IntRange(1, LENGTH_MAX), metavar="TOKENS",
+    help="Tokens in a sample, for text logs that count samples. Default: what the log says.",
+)  # fmt: skip
+@click.option(
+    "--gpus", type=click.IntRange(1, GPUS_MAX), metavar="N",
+    help="GPUs of the run, for text logs with the tokens a second of one GPU.",
+)  # fmt: skip
 @json_option
 def replay(
     paths: tuple[Path, ...], policies: tuple[Path, ...], run_on: DurationNs, price: UsdMicros | None,
-    plot: Path | None, fields: Fields, as_json: bool,
+    plot: Path | None, fields: Fields, text_format: str | None, sequence_length: int | None, gpus: int | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Play recorded logs through the decisions of the daemon, on a clock that the logs drive, and tell what would halt.
 
-    A LOG is a metrics JSONL or CSV file, recorded frames, a Hugging Face trainer_state.json (each also .gz or .xz), a
-    TensorBoard event file, W&B's local run-*.wandb, or a directory of them; - is JSONL on standard input. A first
-    {"meta": …} line is skipped.
+    A LOG is a metrics JSONL or CSV file, the text that a trainer prints (Megatron-LM, NeMo, torchtitan, Hugging Face
+    and others), recorded frames, a Hugging Face trainer_state.json (each also .gz or .xz), a TensorBoard event file,
+    W&B's local run-*.wandb, or a directory of them; - is JSONL or text on standard input. A first {"meta": …} line is
+    skipped.
     Nothing is acted on: rules in observe mode are told as what they would do, with their mode, and a halt ends no log,
     so the first one is the one that counts. --json prints a line for each verdict and one for each log.
 
@@ -128,11 +146,12 @@ def replay(
     drawings = _Drawings(plot, found)
     is_bad = bool(closed)
     tallies = [LabelTally(policy.name, price) for policy in loaded]
+    text = TextOptions(text_format, sequence_length, gpus, _complain)
     records_total = 0
     screen = screen_of(sys.stdout)
     for path in found:
         trace = Trace() if plot is not None else None
-        played, problem = play(path, loaded, price, run_on, tallies, trace, fields)
+        played, problem = play(path, loaded, price, run_on, tallies, trace, fields, text)
         if trace is not None:
             drawings.add(path, played, trace)
         records_total += played.records
@@ -254,13 +273,14 @@ def load_each(paths: Sequence[Path]) -> tuple[Policy, ...]:
 def play(
     path: Path, policies: Sequence[Policy], price: UsdMicros | None, run_on: DurationNs,
     tallies: Sequence[LabelTally] = (), trace: Trace | None = None, fields: Fields = DEFAULT_FIELDS,
+    text: TextOptions = ANY,
 ) -> tuple[Replay, str | None]:  # fmt: skip
     """Replay one log and count it in `tallies`. The returned problem is one line about the first unreadable place."""
     replay = Replay(policies, price, trace, fields)
     problem: str | None = None
     faulty = 0
     try:
-        for number, record in records(path, fields):
+        for number, record in records(path, fields, text):
             fault = "; ".join(record) if isinstance(record, list) else replay.read(record)
             if fault is not None:
                 faulty += 1

@@ -7,6 +7,7 @@ from typing import IO, Final
 
 # The longest real metrics line that we know is 40 kB (a histogram).
 LINE_BYTES_MAX: Final = 1024 * 1024
+_READ_BYTES: Final = 64 * 1024
 
 
 class LogUnreadable(Exception):  # noqa: N818 - the condition is the name.
@@ -28,3 +29,26 @@ def bounded_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
             yield number, None
         else:
             yield number, line
+
+
+def console_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
+    """`bounded_lines` of a console: a progress bar ends its lines with a carriage return. Empty ones are left out."""
+    number, rest, is_long = 1, b"", False
+    while chunk := file.read(_READ_BYTES):
+        *lines, last = (rest + chunk).split(b"\n")
+        *pieces, rest = last.split(b"\r")
+        for ended in (*(line.split(b"\r") for line in lines), pieces):
+            for piece in ended:
+                if is_long or len(piece) > LINE_BYTES_MAX:
+                    yield number, None
+                elif piece:
+                    yield number, piece
+                is_long = False
+            number += 1
+        number -= 1  # The last line goes on.
+        if len(rest) > LINE_BYTES_MAX:
+            rest, is_long = b"", True
+        elif is_long:
+            rest = b""
+    if is_long or rest:
+        yield number, None if is_long else rest

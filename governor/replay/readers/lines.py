@@ -34,7 +34,7 @@ def bounded_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
 def console_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
     """`bounded_lines` of a console: a progress bar ends its lines with a carriage return. Empty ones are left out."""
     number, rest, is_long = 1, b"", False
-    while chunk := file.read(_READ_BYTES):
+    while chunk := file.readline(_READ_BYTES):
         *lines, last = (rest + chunk).split(b"\n")
         *pieces, rest = last.split(b"\r")
         for ended in (*(line.split(b"\r") for line in lines), pieces):

@@ -54,8 +54,7 @@ def recognised(lines: Lines, name: str) -> tuple[str | None, Lines]:
         # An object on a line, behind a torn one or a header.
         if not any(_is_object(line) for _, line in head):
             raise LogUnreadable(
-                f'{name}: no known format: lines such as "{plain(first)[:SAMPLE_CHARS_MAX]}"; '
-                f"known: {', '.join(formats.NAMES)}; or export JSONL"
+                f"{name}: no known format: {_such(first)}; known: {', '.join(formats.NAMES)}; or export JSONL"
             )
         found = JSONL
     return found, again
@@ -64,20 +63,24 @@ def recognised(lines: Lines, name: str) -> tuple[str | None, Lines]:
 def records(name: str, lines: Iterable[tuple[int, bytes | None]], log: str, options: TextOptions) -> Iterator[Placed]:
     """The records of a log of that format, by line."""
     reader = formats.named(name, sequence_length=options.sequence_length, gpus=options.gpus)
+    first, is_known = b"", False
     for number, line in lines:
         if line is None:
             continue  # A record is no such line.
-        record = reader.record(text_of(line))
+        record = reader.record(formats.text_of(line))
         if record is not None:
+            is_known = True
             yield number, record
+        first = first or line.strip()[: 4 * SAMPLE_CHARS_MAX]
+    if first and not is_known:
+        raise LogUnreadable(f"{log}: no line of it is a record of {name}: {_such(formats.text_of(first))}")
     lacks = reader.missing()
     if lacks is not None and options.tell is not None:
         options.tell(f"{log}: {lacks}")
 
 
-def text_of(line: bytes) -> str:
-    """The line's text, of whatever encoding: records are ASCII, and so they are in UTF-16 but for its zeros."""
-    return line.replace(b"\0", b"").decode("utf-8", "replace").lstrip("\ufeff\ufffd")
+def _such(text: str) -> str:
+    return f'lines such as "{plain(text)[:SAMPLE_CHARS_MAX]}"'
 
 
 def _head(lines: Lines, head: list[tuple[int, bytes | None]], damage: list[LogUnreadable]) -> Iterator[str]:
@@ -88,7 +91,7 @@ def _head(lines: Lines, head: list[tuple[int, bytes | None]], damage: list[LogUn
             head.append((number, line))
             size += len(line or b"")
             if line is not None and line.strip():
-                yield text_of(line)
+                yield formats.text_of(line)
             if len(head) >= HEAD_LINES or size >= HEAD_BYTES:
                 return
     except LogUnreadable as error:

@@ -8,6 +8,7 @@ from typing import Final
 from governor.wire.formats.bars import Lightning, Nemo
 from governor.wire.formats.hugging_face import HuggingFace
 from governor.wire.formats.libraries import DeepSpeed, Torchtitan, Torchtune
+from governor.wire.formats.line import clean, parts, text_of
 from governor.wire.formats.megatron import Megatron
 from governor.wire.formats.mllog import Mllog
 from governor.wire.formats.scripts import LlmC, ModdedNanoGpt, NanoGpt
@@ -50,15 +51,16 @@ def recognise(lines: Iterable[str]) -> str | None:
         if line.lstrip().startswith("{") and isinstance(parse_line(line.encode("utf-8", "replace")), dict):
             objects += 1
             continue
-        for name, reader in readers.items():
-            record = reader.record(line)
-            if isinstance(record, dict) and "step" in record and "val_loss" not in record:
-                found[name][0] += record.get("loss") is not None
-                found[name][1] += 1
+        for cleaned in map(clean, parts(line)):
+            for name, reader in readers.items():
+                record = reader.read(cleaned)
+                if isinstance(record, dict) and "step" in record and "val_loss" not in record:
+                    found[name][0] += record.get("loss") is not None
+                    found[name][1] += 1
         if max(counts[0] for counts in found.values()) >= CERTAIN_AFTER:
             break
     name = max(found, key=lambda one: found[one])
     return name if found[name][1] and found[name][1] >= objects else None
 
 
-__all__ = ["NAMES", "LineFormat", "TextLog", "named", "recognise"]
+__all__ = ["NAMES", "LineFormat", "TextLog", "named", "recognise", "text_of"]

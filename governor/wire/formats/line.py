@@ -14,8 +14,12 @@ from governor.core.base.units import read_float
 # followed a progress bar would be.
 LINE_CHARS_MAX: Final = 16 * 1024
 PREFIXES_MAX: Final = 12
+PARTS_MAX: Final = 256  # Of one line, the last ones.
 
-_ESCAPES: Final = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,512}(?:\x07|\x1b\\)|[@-Z\\^_])")
+# A copy of a console may have colours without the character that begins them.
+_ESCAPES: Final = re.compile(
+    r"\x1b?\[[0-9;]{1,20}m|\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,512}(?:\x07|\x1b\\)|[@-Z\\^_])"
+)
 _CLOCK: Final = r"[0-9]{2}:[0-9]{2}:[0-9]{2}"
 _LEVEL: Final = r"(?:DEBUG|INFO|WARNING|WARN)"
 # What may stand before a record. A name that begins with "rank" tells which process speaks, one with "date" when.
@@ -40,6 +44,7 @@ _PREFIX: Final = re.compile(
     r"|\[[-\w./]{1,100}\.py:[0-9]{1,6}(?::\w{1,60})?\](?: :)?"
     r"|\|? ?" + _LEVEL + r"\b(?::[\w.]{1,80}:)?[ :|-]{0,12}"
     r"|[\w.]{1,80}:[\w<>]{1,60}:[0-9]{1,6} - "
+    r"|(?:[IWE][0-9]{4} " + _CLOCK + r"\.[0-9]{6} +[0-9]{1,10} )?[\w.]{1,80}:[0-9]{1,6}\] "
     r"|- (?:[\w.]{1,64} - )?"
     r"|>> "
     r"|: "
@@ -56,15 +61,20 @@ class Line(NamedTuple):
     voice: str | None
 
 
+def text_of(line: bytes) -> str:
+    """The line's text, of whatever encoding: records are ASCII, and so they are in UTF-16 but for its zeros."""
+    return line.replace(b"\0", b"").decode("utf-8", "replace").lstrip("\ufeff\ufffd")
+
+
 def parts(line: str) -> list[str]:
     """The parts of a line in their order: a progress bar writes over itself, and others write behind it."""
-    return [part for part in line.rstrip("\n").split("\r") if part and not part.isspace()]
+    return [part for part in line.rstrip("\n").split("\r")[-PARTS_MAX:] if part and not part.isspace()]
 
 
 def clean(part: str) -> Line:
     """The part without colours and prefixes."""
     text = part[-LINE_CHARS_MAX:]
-    if "\x1b" in text:
+    if "\x1b" in text or "[39m" in text or "[0m" in text:
         text = _ESCAPES.sub("", text)
     at, date, voice = 0, None, None
     for _ in range(PREFIXES_MAX):

@@ -58,7 +58,7 @@ class LlmC:
     """
 
     _STEP: Final = re.compile(r"step +([0-9]{1,15})/([0-9]{1,15}) \|(.*)")
-    _FIGURE: Final = re.compile(r" *(train loss|loss|norm|lr) " + _NUMBER)
+    _FIGURE: Final = re.compile(r" *(train loss|loss|norm|lr) {1,8}" + _NUMBER)
     _RATE: Final = re.compile(r" *\(?" + _NUMBER + r" (ms|tok/s)\b")
     _EVALUATION: Final = re.compile(r"val loss " + _NUMBER + r"(?: \||$)")
     _BATCH: Final = re.compile(r".{0,200}?total[ _]batch[ _]size *[=|] *([0-9]{1,15})\b")

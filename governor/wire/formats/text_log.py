@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from governor.core.base.units import MonoNs
-from governor.wire.formats.line import clean, parts
+from governor.wire.formats.line import Line, clean, parts
 from governor.wire.jsonl import RecordClock
 
 # Keys of a dialect's record that are no fields of a step: they are made into tokens, and removed.
@@ -95,7 +95,7 @@ class TextLog:
     def record(self, line: str) -> dict[str, Any] | list[str] | None:
         found: dict[str, Any] | list[str] | None = None
         for part in parts(line):
-            found = self._record(part) or found
+            found = self.read(clean(part)) or found
         return found
 
     def new_launch(self) -> None:
@@ -109,11 +109,11 @@ class TextLog:
         told = [] if lacks is None else [lacks]
         if not self._has_tokens and self._lacks:
             how = {
-                "samples": "the sequence length (its lines count samples)",
-                "rate": "the number of GPUs (its lines have the rate of one)",
+                "samples": "sequence_length (its lines count samples)",
+                "rate": "gpus (its lines have the tokens a second of one GPU)",
             }
             ways = " or ".join(how[lack] for lack in sorted(self._lacks, reverse=True))
-            told.append(f"no tokens are counted without {ways}")
+            told.append(f"no tokens are counted: pass {ways}")
         return "; ".join(told) or None
 
     def state(self) -> dict[str, Any]:
@@ -129,8 +129,8 @@ class TextLog:
         facts.batch_tokens = known.get("batch_tokens", facts.batch_tokens)
         self._stride = known.get("stride", self._stride)
 
-    def _record(self, part: str) -> dict[str, Any] | list[str] | None:
-        line = clean(part)
+    def read(self, line: Line) -> dict[str, Any] | list[str] | None:
+        """`record` of one part of a line, without prefixes."""
         if not line.text:
             return None
         self._dialect.facts.date = line.date

@@ -178,3 +178,9 @@ def test_a_rate_alone_fills_tokens_and_speed_of_a_run() -> None:
         play(node, *events)
     run = node.runs["run"].run
     assert (run.tokens_total, run.tokens_per_s) == (30_000, 1000.0)
+
+
+def test_a_record_may_say_that_it_lacks_no_loss() -> None:
+    """As of an update that fp16 skipped. A null says that one is due."""
+    found = steps({"step": 1, "loss_expected": False}, {"step": 2, "loss": None}, {"step": 3, "loss_expected": "no"})
+    assert [step.loss_expected for step in found] == [False, True, None]

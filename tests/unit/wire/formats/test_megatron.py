@@ -30,9 +30,9 @@ def read(*lines: str, **passed: int) -> list[dict[str, Any]]:
     [
         (  # Megatron-LM of 2025, with the date of its line.
             " [2025-12-19 10:49:15.123456] iteration      100/    1000 | consumed samples:        12800 | elapsed time "
-            "per iteration (ms): 412.5 | learning rate: 9.984820E-06 | global batch size:   128 | lm loss: 6.548988E-01 "
-            "| load_balancing_loss: 1.000000E+00 | loss scale: 1.0 | grad norm: 0.061 | num zeros: 4.0 | number of "
-            "skipped iterations:   0 | number of nan iterations:   0 |",
+            "per iteration (ms): 412.5 | learning rate: 9.984820E-06 | global batch size:   128 | lm loss: "
+            "6.548988E-01 | load_balancing_loss: 1.000000E+00 | loss scale: 1.0 | grad norm: 0.061 | num zeros: 4.0 | "
+            "number of skipped iterations:   0 | number of nan iterations:   0 |",
             {"step": 100, "loss": 0.6548988, "step_ms": 412.5, "lr": 9.98482e-06, "grad_norm": 0.061,
              "asctime": "2025-12-19 10:49:15.123456"},
         ),
@@ -43,24 +43,25 @@ def read(*lines: str, **passed: int) -> list[dict[str, Any]]:
             "(tokens/s/GPU): 9801.4/9807.3 | learning rate: 9.984820E-06 | global batch size: 128 | lm loss: "
             "6.548988E-03 | loss scale: 1.0 | grad norm: 0.061 | number of skipped iterations: 0 | number of nan "
             "iterations: 0 |",
-            {"step": 126, "loss": 0.006548988, "step_ms": 13372.8, "grad_norm": 0.061, "asctime": "2025-12-02 09:12:08"},
+            {"step": 126, "loss": 0.006548988, "step_ms": 13372.8, "grad_norm": 0.061,
+             "asctime": "2025-12-02 09:12:08"},
         ),
         (  # Megatron-DeepSpeed, under torchrun.
-            "[default3]: iteration       10/ 3125000 | consumed samples:          960 | consumed tokens:      1966080 | "
-            "elapsed time per iteration (s): 7.2310 | learning rate: 4.438E-07 | global batch size:    96 | lm loss: "
-            "1.010967E+01 | loss scale: 4096.0 | grad norm: 178.553 | number of skipped iterations:   0 | number of nan "
-            "iterations:   0 | samples per second: 13.276 | TFLOPs: 101.54 |",
+            "[default3]: iteration       10/ 3125000 | consumed samples:          960 | consumed tokens:      1966080 "
+            "| elapsed time per iteration (s): 7.2310 | learning rate: 4.438E-07 | global batch size:    96 | lm loss: "
+            "1.010967E+01 | loss scale: 4096.0 | grad norm: 178.553 | number of skipped iterations:   0 | number of "
+            "nan iterations:   0 | samples per second: 13.276 | TFLOPs: 101.54 |",
             {"step": 10, "loss": 10.10967, "step_s": 7.231, "tokens_total": 1966080, "loss_scale": 4096.0},
         ),
         (  # Megatron-LM of 2019, GLM: no colon.
-            " iteration       50/  200000 | elapsed time per iteration (ms): 1234.5 | learning rate 1.500E-04 | lm loss "
-            "8.238016E+00 | loss scale 16384.0 |",
+            " iteration       50/  200000 | elapsed time per iteration (ms): 1234.5 | learning rate 1.500E-04 | lm "
+            "loss 8.238016E+00 | loss scale 16384.0 |",
             {"step": 50, "loss": 8.238016, "step_ms": 1234.5, "lr": 0.00015, "loss_scale": 16384.0},
         ),
         (  # GPT-NeoX.
             " samples/sec: 20.100 | iteration       20/   32000 | elapsed time per iteration (ms): 3184.1 | learning "
             "rate: 1.200E-05 | approx flops per GPU: 51.2TFLOPS | lm_loss: 1.000000E+01 | loss scale: 4096.0 | number "
-            "of skipped iterations:   0 | number of nan iterations:   0 |",
+            "number of skipped iterations:   0 | number of nan iterations:   0 |",
             {"step": 20, "loss": 10.0, "step_ms": 3184.1, "lr": 1.2e-05},
         ),
     ],
@@ -90,7 +91,7 @@ def test_what_is_missing_is_named_and_nothing_is_guessed() -> None:
     record = log.record(line(1))
     assert isinstance(record, dict)
     assert not {"tokens_total", "step_tokens", "samples_total"} & record.keys()
-    assert "sequence length" in (log.missing() or "")
+    assert "sequence_length" in (log.missing() or "")
 
 
 def test_a_loss_that_is_left_out_beside_a_broken_norm_is_nan() -> None:

@@ -64,10 +64,10 @@ def megatron(did: Sequence[Did]) -> Iterator[str]:
     for one in did:
         loss = f" lm loss: {one.loss:.6E} |" if one.loss > 0 else ""
         yield (
-            f" [{one.date()}] iteration {one.step:8d}/{1000:8d} | consumed samples: {one.samples:12d} | elapsed time per "
-            f"iteration (ms): {one.took_s * 1000:.1f} | throughput per GPU (TFLOP/s/GPU): 412.5 | learning rate: "
-            f"{1e-4:.6E} | global batch size: {BATCH:5d} |{loss} loss scale: 1.0 | grad norm: {one.norm:.3f} | number of "
-            f"skipped iterations: {0:3d} | number of nan iterations: {0:3d} |"
+            f" [{one.date()}] iteration {one.step:8d}/{1000:8d} | consumed samples: {one.samples:12d} | elapsed time "
+            f"per iteration (ms): {one.took_s * 1000:.1f} | throughput per GPU (TFLOP/s/GPU): 412.5 | learning rate: "
+            f"{1e-4:.6E} | global batch size: {BATCH:5d} |{loss} loss scale: 1.0 | grad norm: {one.norm:.3f} | number "
+            f"of skipped iterations: {0:3d} | number of nan iterations: {0:3d} |"
         )
 
 
@@ -93,7 +93,8 @@ def torchtitan(did: Sequence[Did]) -> Iterator[str]:
     for one in did:
         yield said(
             one,
-            f"\x1b[31mstep: {one.step:2}  \x1b[32mloss: {one.loss:8.5f}  \x1b[38;2;180;60;0mgrad_norm: {one.norm:7.4f}  "
+            f"\x1b[31mstep: {one.step:2}  \x1b[32mloss: {one.loss:8.5f}  "
+            f"\x1b[38;2;180;60;0mgrad_norm: {one.norm:7.4f}  "
             f"\x1b[36mmemory: 42.11GiB(53.22%)  \x1b[34mtps: {round(one.rate):,}  \x1b[36mtflops: 419.40  "
             "\x1b[35mmfu: 42.41%\x1b[39m",
         )
@@ -162,8 +163,8 @@ def lightning(did: Sequence[Did]) -> Iterator[str]:
         since = round(one.ended_s)
         loss = f"{one.loss:.3f}"[:5] if math.isfinite(one.loss) else "nan.0"
         yield (
-            f"\rEpoch 0: {one.step // 10:3d}%|{'█' * 4:10s}| {one.step}/1000 [{since // 60:02d}:{since % 60:02d}<45:00,  "
-            f"2.00s/it, v_num=0, train_loss={loss}]"
+            f"\rEpoch 0: {one.step // 10:3d}%|{'█' * 4:10s}| {one.step}/1000 "
+            f"[{since // 60:02d}:{since % 60:02d}<45:00,  2.00s/it, v_num=0, train_loss={loss}]"
         )
 
 

@@ -69,7 +69,7 @@ def test_standard_input_has_the_bounds_of_a_file() -> None:
     result = run("-", "--json", stdin=long)
     assert result.stderr == f"costgov: -:6: longer than {LINE_BYTES_MAX} bytes; skipped\n"
     assert (result.exit_code, rows(result)[-1]["halts"]) == (1, 1)
-    assert run("-", stdin=bytes(range(256))).stderr.startswith("costgov: -:1: not JSON")
+    assert run("-", stdin=bytes(range(256))).stderr.startswith("costgov: -: no known format")
     assert run("-", stdin=b"").stderr == "costgov: -: holds no record\n"
 
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_read_is_said_in_one_line_and_the_others_go_on(sick: Path
     assert said[0].startswith(f"costgov: {torn}:")
     assert "damaged" in said[0]
     assert said[1] == f"costgov: {long}:6: longer than {LINE_BYTES_MAX} bytes; skipped"
-    assert said[2].startswith(f"costgov: {binary}:1: not JSON")
+    assert said[2].startswith(f"costgov: {binary}: no known format")
     assert said[3].startswith(f"costgov: {missing}: No such file or directory")
     halts = {row["log"]: row["halts"] for row in rows(result) if "records" in row}
     assert (halts[str(long)], halts[str(sick)], halts[str(missing)]) == (1, 1, 0)

@@ -107,7 +107,7 @@ map_option = click.option(
 @map_option
 @click.option(
     "--format", "text_format", type=click.Choice(formats.NAMES), metavar="NAME",
-    help=f"Which trainer's text logs are: {', '.join(formats.NAMES)}. Default: told by their first lines.",
+    help=f"Whose text the logs are: {', '.join(formats.NAMES)}. Default: what their first steps tell.",
 )  # fmt: skip
 @click.option(
     "--sequence-length", type=click.IntRange(1, LENGTH_MAX), metavar="TOKENS",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
 
-from governor.core.base.units import NS_PER_HOUR, UsdMicros
+from governor.core.base.units import NS_PER_HOUR, NS_PER_S, MonoNs, UsdMicros
 from governor.replay.play import Replay, ReplayVerdict
-from governor.wire.jsonl import seconds_of
+from governor.wire.jsonl import EPOCH_MIN_S, seconds_of
 
 RUN_HOURS: Final = 1_000  # The unit of the false-halt rate: a month and a half of one run.
 
@@ -44,6 +43,7 @@ class LabelTally:
         """Count one log of length `end_ns`. Time that its clock ran on after that does not count."""
         found = halts(replay, self.policy)
         first = found[0] if found else None
+        end_s = replay.clock.own_s(MonoNs(replay.clock.began + end_ns))
         self.logs += 1
         self.halted += first is not None
         self.halted_enforced += any(one.mode == "enforce" for one in found)
@@ -53,14 +53,16 @@ class LabelTally:
             self.healthy_ns += end_ns
             if first is not None:
                 self.false_halts += 1
-                self.cut_ns = _plus(self.cut_ns, _left_ns(first, end_ns))
+                self.cut_ns = _plus(self.cut_ns, _left_ns(first, end_s))
         elif role == "troubled":
             self.troubled += 1
             if first is not None:
-                self._caught(first, replay.meta, end_ns)
+                self._caught(first, replay, end_s)
 
-    def _caught(self, first: ReplayVerdict, meta: Mapping[str, Any], end_ns: int) -> None:
-        onset_s = seconds_of(meta.get("onset_t"))
+    def _caught(self, first: ReplayVerdict, replay: Replay, end_s: float) -> None:
+        onset_s = seconds_of(replay.meta.get("onset_t"))
+        if onset_s is not None and onset_s >= EPOCH_MIN_S:
+            onset_s -= replay.clock.first_s
         if first.t is None or onset_s is None or not math.isfinite(onset_s):
             self.caught += 1
             self.saved_ns = None
@@ -71,7 +73,7 @@ class LabelTally:
             return
         self.caught += 1
         self.delays_s.append(max(0.0, first.t - onset_s))
-        self.saved_ns = _plus(self.saved_ns, _left_ns(first, end_ns))
+        self.saved_ns = _plus(self.saved_ns, _left_ns(first, end_s))
 
     @property
     def false_per_run_hours(self) -> float | None:
@@ -97,14 +99,14 @@ class LabelTally:
             "early": self.early,
             "delay_median_s": median(self.delays_s) if self.delays_s else None,
             "delay_max_s": max(self.delays_s, default=None),
-            "saved_usd_micros": self.usd(self.saved_ns),
-            "wrongly_cut_usd_micros": self.usd(self.cut_ns),
+            "saved_usd_micros": self.usd(self.saved_ns) if self.troubled else None,
+            "wrongly_cut_usd_micros": self.usd(self.cut_ns) if self.healthy else None,
         }
 
 
-def _left_ns(halt: ReplayVerdict, end_ns: int) -> int | None:
+def _left_ns(halt: ReplayVerdict, end_s: float) -> int | None:
     """None: the log has no times."""
-    return None if halt.t is None else max(0, end_ns - round(halt.t * 1e9))
+    return None if halt.t is None else max(0, round((end_s - halt.t) * NS_PER_S))
 
 
 def _plus(total: int | None, more: int | None) -> int | None:

@@ -18,8 +18,9 @@ from governor.core.engine.node import Node, NodeFacts, new_node
 from governor.core.events.effects import Effect, Record
 from governor.core.events.inputs import Event, Step, Tick
 from governor.core.events.streams import StreamOpened, StreamState
+from governor.replay.sight import Sight
 from governor.replay.trace import Trace
-from governor.wire.jsonl import DEFAULT_FIELDS, EPOCH_MIN_S, SECONDS_BOUND, time_of
+from governor.wire.jsonl import DEFAULT_FIELDS, EPOCH_MIN_S, SECONDS_BOUND, time_of, timed
 from governor.wire.recorded import RecordedRanks, is_frame, is_gap, is_halt, is_note
 from governor.wire.records import Events, Faults, RecordReader
 
@@ -31,10 +32,13 @@ USUAL_FADES: Final = 64  # The longest pause halves after about this many quicke
 SILENCE_PARTS: Final = 100
 # A longer pause means a broken clock. The record's time is then ignored.
 GAP_MAX_S: Final = 30 * 24 * 3600.0
+# A first time within it is believed to be the time that the start took. A later one is of a clock that began elsewhere:
+# of 1,346 healthy language-model runs one in a hundred took 45 minutes to its first line.
+START_MAX_S: Final = 3600.0
 # Records of threads overtake one another by less. A larger step back means a restarted clock.
 BACK_MAX_S: Final = 1.0
 NO_TIME: Final = "its records have no time"
-KEYS_SHOWN: Final = 8
+NOT_JUDGED: Final = "nothing in it was judged: no frame is of a step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class ReplayVerdict:
     response: str
     mode: str
     step: int | None
-    t: float | None  # Seconds since the log began. None for a log without times.
+    t: float | None  # Seconds on the log's own clock, or since its start. None for a log without times.
     reason: str
     text: str
     evidence: Mapping[str, Any]
@@ -60,6 +64,7 @@ class LogClock:
         self.now = MonoNs(0)
         self.is_timed = False
         self.began = MonoNs(0)  # The clock at the start of the log.
+        self.first_s = 0.0  # What the log's own clock showed then.
         self._zero_s = 0.0
         self._last_s = 0.0
 
@@ -80,8 +85,7 @@ class LogClock:
         if not abs(seconds) < SECONDS_BOUND:
             return f"its time is {'not finite' if not math.isfinite(seconds) else f'{seconds:.4g} s'}"
         if not self.is_timed:
-            self._zero_s = seconds if seconds >= EPOCH_MIN_S or seconds < 0 else 0.0
-            self._last_s = self._zero_s
+            self.first_s = self._zero_s = self._last_s = 0.0 if 0 <= seconds <= START_MAX_S else seconds
         if seconds - self._last_s > GAP_MAX_S:
             return f"its time is {seconds - self._last_s:.4g} s after the last record's"
         self.is_timed = True
@@ -92,6 +96,11 @@ class LogClock:
         self._last_s = seconds
         self.now = MonoNs(round((seconds - self._zero_s) * NS_PER_S))
         return None
+
+    def own_s(self, at: MonoNs) -> float:
+        """The log's own clock at a time of ours. A clock that counts from 1970, or below 0, counts from the start."""
+        since_s = (at - self.began) / NS_PER_S
+        return since_s + self.first_s if 0 < self.first_s < EPOCH_MIN_S else since_s
 
     def read_frame(self, frame: Mapping[str, Any]) -> str | None:
         """Advance to the time at which a frame was received or sent. Other times in the frame are of the same clock.
@@ -168,7 +177,8 @@ class Replay:
         # The longest recent pause, decaying. A pause that is not longer is no silence.
         self._usual_ns = 0
         self._is_timed = True  # The last state that the judges received.
-        self._first: Mapping[str, Any] = {}
+        self.sight = Sight(self.fields)
+        self._is_stream = False  # It has records that are none of our frames, under names of their own.
         self._mute = 0  # Records that said nothing about training.
         self._is_broken_off = False  # The recorder stopped after the last record.
 
@@ -183,6 +193,7 @@ class Replay:
         clock = self.clock
         before = clock.now
         own = "v" in record and (is_frame(record) or is_note(record))
+        record = record if own else self._of_stream(record)
         fault = clock.read_frame(record) if own else clock.read(record)
         if not self._judges:
             self._open(record)
@@ -214,6 +225,12 @@ class Replay:
             self._feed(event)
         return fault
 
+    def _of_stream(self, record: dict[str, Any]) -> dict[str, Any]:
+        """A record that is none of our frames, with its time as `t`."""
+        self._is_stream = True
+        self.sight.see(record)
+        return timed(record, self.fields["t"]) if self.fields["t"] else record
+
     def end(self, run_on_ns: int = 0) -> None:
         """The log has ended. `run_on_ns` lets its clock run on, as if the trainer were alive and silent."""
         if not self._judges:
@@ -227,27 +244,31 @@ class Replay:
             self._tick(self.clock.now)
 
     def not_understood(self) -> str | None:
-        """The error for a log with records of which none was judged."""
-        if not self.records or self._mute < self.records:
+        """Why this log says nothing about a policy. None: it says something."""
+        if not self.records:
             return None
-        keys = ", ".join([*self._first][:KEYS_SHOWN])
-        return f"nothing in it was judged: no record has a step, a whole number (keys: {keys or 'none'})"
+        is_judged = self._mute < self.records
+        if not self._is_stream:
+            return None if is_judged else NOT_JUDGED
+        return self.sight.fault(self._reader.fields_seen, is_judged=is_judged, is_timed=self.clock.is_timed)
+
+    def lacks(self) -> str | None:
+        """What an understood log cannot be judged for, in one line."""
+        if not self._is_stream:
+            return None
+        return self.sight.lacks(self._reader.fields_seen, is_timed=self.clock.is_timed)
 
     @property
     def t(self) -> float | None:
-        return self._t(self.clock.now) if self.clock.is_timed else None
+        return self.clock.own_s(self.clock.now) if self.clock.is_timed else None
 
     @property
     def length_ns(self) -> int:
         """The time that the log's clock has counted so far."""
         return self.clock.now - self.clock.began
 
-    def _t(self, at: MonoNs) -> float:
-        return (at - self.clock.began) / NS_PER_S
-
     def _open(self, first: Mapping[str, Any]) -> None:
         """Frames that begin with a hello are from connections. Anything else is a stream."""
-        self._first = first
         self._tick_at = self.clock.began
         self._judges = [_Judge(policy, self.price, self.clock.began) for policy in self.policies]
         run = first.get("run") if first.get("kind") == "hello" else self.meta.get("run")
@@ -284,7 +305,7 @@ class Replay:
             judge.node.note_persisted(at)
             effects = engine.step(judge.node, tick)
             if effects:
-                self.verdicts += judge.verdicts_of(effects, self._t(at))
+                self.verdicts += judge.verdicts_of(effects, self.clock.own_s(at))
 
     def _feed(self, event: Event) -> None:
         if self.trace is not None and isinstance(event, Step):

@@ -18,6 +18,7 @@ from governor.core.base.units import COUNT_MAX, NS_PER_S, MonoNs, WallNs, read_f
 TIME_KEYS: Final = ("t", "elapsed_s", "_runtime", "_timestamp", "timestamp")
 # Under these names only a date is a time: a number may be how long a step took.
 DATE_KEYS: Final = ("time", "asctime", "ts", "@timestamp")
+TIMES: Final = frozenset((*TIME_KEYS, *DATE_KEYS))
 # The year 5138. Larger numbers are milliseconds since 1970, or micro- or nanoseconds.
 EPOCH_BOUND_S: Final = 1e11
 EPOCH_MIN_S: Final = 1e9  # A larger time counts from 1970, not from the start.
@@ -44,6 +45,25 @@ def time_of(record: Mapping[str, Any]) -> float | None:
         if isinstance(value, str):
             return date_seconds(value)
     return None
+
+
+def timed(record: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The record with its time as `t`, if it has one under these names, which may lead into an object."""
+    for name in names:
+        value = value_at(record, name)
+        if value is not None:
+            return {"t": value} | {key: other for key, other in record.items() if key not in TIMES}
+    return record
+
+
+def value_at(record: Mapping[str, Any], name: str) -> Any:
+    """The value under a name, or where "train.ce" leads: into {"train": {"ce": 2.0}}. None: there is none."""
+    if name in record:
+        return record[name]
+    value: Any = record
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
 
 
 def seconds_of(time: object) -> float | None:
@@ -243,6 +263,7 @@ ELAPSED: Final = SAMPLED + "elapsed_time_ms_"
 # milliseconds, and so do DeepSpeed's timers. A bare "tokens" counts one step, as on our own wire; totals have their own
 # names. Names with a slash, a dash or a bracket are tags of TensorBoard and W&B.
 DEFAULT_FIELDS: Mapping[str, Sequence[str]] = {
+    "t": (),  # Its usual names are TIME_KEYS and DATE_KEYS. One that is named here may be a number or a date.
     "step": (
         "step", "global_step", "global_steps", "iteration", "iter", "train/step", "train/global_step",
         "trainer/global_step", "_step",

@@ -25,6 +25,7 @@ from governor.wire.jsonl import (
     Samples,
     clock_keys,
     parse_line,
+    timed,
     written_at,
 )
 from governor.wire.log_tokens import LogTokens
@@ -87,6 +88,7 @@ class _Shape:
     is_sampled: bool  # Its step counts samples.
     clocks: tuple[str, ...]
     epoch: str | None
+    fields: frozenset[str]  # All of them that the record has a key for.
 
     @property
     def is_empty(self) -> bool:
@@ -101,6 +103,8 @@ class RecordReader:
         self._fields = fields
         # Names with dots may lead into objects within a record. Only users give such names.
         self._nested = tuple(name for names in fields.values() for name in names if "." in name)
+        self._times = fields["t"]
+        self.fields_seen: set[str] = set()  # For which a record of this log had a key.
         self._shapes: dict[tuple[str, ...], _Shape] = {}
         self.tokens = LogTokens(named=fields["tokens"] is not DEFAULT_FIELDS["tokens"])
         # A rate alone gives tokens if the user has named it. Under a usual name it may be of one GPU.
@@ -141,12 +145,15 @@ class RecordReader:
     def _read(self, record: dict[str, Any], at: MonoNs) -> Events | Faults:
         if "v" in record and is_frame(record):
             return _own(record, at, self.run)
+        if self._times:
+            record = timed(record, self._times)
         if self._nested:
             record = _unfolded(record, self._nested)
         keys = tuple(record)
         shape = self._shapes.get(keys)
         if shape is None:
             shape = _shape(record, self._fields)
+            self.fields_seen |= shape.fields
             if len(self._shapes) < SHAPES_MAX and len(keys) <= KEYS_MAX:
                 self._shapes[keys] = shape
         step = record[shape.step] if shape.step is not None else None
@@ -266,11 +273,14 @@ def _own(frame: dict[str, Any], at: MonoNs, run: str) -> Events | Faults:
 def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _Shape:
     found: dict[str, str] = {}
     for field, names in fields.items():
+        if field == "t":
+            continue  # It is the record's, not the step's.
         name = next((name for name in names if name in record), None)
         if name is not None:
             found[field] = name
     if found.get("tokens") == found.get("tokens_total"):
         found.pop("tokens", None)  # The user says that it is the total.
+    held = frozenset(found)
     step, phase, gpu = (found.pop(name, None) for name in ("step", "phase", "gpu_util"))
     asides = tuple(name for name in record if is_aside(name))
     aside = "loss" not in found and bool(asides)
@@ -283,8 +293,9 @@ def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _S
     clocks, epoch = clock_keys(record), next((name for name in EPOCH_KEYS if name in record), None)
     is_bare = found.get("tokens") == "tokens"
     return _Shape(
-        step, figures, counts, phase, gpu, aside, asides, is_bare, is_plain, is_involved, sampled, clocks, epoch
-    )
+        step, figures, counts, phase, gpu, aside, asides, is_bare, is_plain, is_involved, sampled, clocks, epoch,
+        held,
+    )  # fmt: skip
 
 
 def is_aside(name: str) -> bool:

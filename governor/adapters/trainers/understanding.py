@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from governor.core.events.inputs import PhaseChange, Step
 from governor.text.table import plain
 from governor.wire.jsonl import parse_line
-from governor.wire.records import is_aside
+from governor.wire.likely_names import leaves, likely
 
 # A log may begin with its configuration and a header.
 HEADERS_MAX: Final = 2
 KEYS_MAX: Final = 12
 KEY_CHARS_MAX: Final = 40
 LINE_CHARS_MAX: Final = 80
-_LOSSES: Final = ("loss", "ce", "nll", "cross_entropy", "xent")
 
 
 @dataclass(slots=True)
@@ -44,7 +43,7 @@ class Understanding:
         if not isinstance(record, dict):
             self.not_json += 1
             return
-        for name, value in _leaves(record):
+        for name, value in leaves(record):
             if len(self.keys) < KEYS_MAX:
                 self.keys.setdefault(plain(name[:KEY_CHARS_MAX]), type(value))
 
@@ -64,19 +63,6 @@ class Understanding:
         """What to write in costgov.toml."""
         if not self.keys:
             return "a stream has one JSON object a line, with a step and a loss: have the trainer write such a file"
-        step = next((name for name, kind in self.keys.items() if kind is int), "NAME")
-        losses = [name for name, kind in self.keys.items() if kind is not int and _is_loss(name)]
-        return f'map its names: fields = {{ step = "{step}", loss = "{losses[0] if losses else "NAME"}" }}'
-
-
-def _is_loss(name: str) -> bool:
-    return not is_aside(name) and any(word in name.lower() for word in _LOSSES)
-
-
-def _leaves(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Keys with their values, and those of objects within, as `fields` names them."""
-    for name, value in record.items():
-        if isinstance(value, dict):
-            yield from ((f"{name}.{inner}", leaf) for inner, leaf in value.items())
-        else:
-            yield name, value
+        names = likely(self.keys, ("step", "loss"))
+        step, loss = (names.get(field, "NAME") for field in ("step", "loss"))
+        return f'map its names: fields = {{ step = "{step}", loss = "{loss}" }}'

@@ -188,7 +188,9 @@ def _lacks(played: Replay, run_on: DurationNs) -> str | None:
     """What a valid log lacks for this replay. None when it lacks nothing."""
     if not played.records:
         return "holds no record"
-    return "its records have no time, so no clock can run on" if run_on and not played.clock.is_timed else None
+    if not played.clock.is_timed:
+        return "its records have no time, so no clock can run on" if run_on else played.lacks()
+    return played.lacks()
 
 
 def _complain(problem: str) -> None:

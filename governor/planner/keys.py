@@ -38,7 +38,7 @@ KEYS: Final[Mapping[str, tuple[str, str]]] = {
     "gpus": ("N", "How many. Default: one node's."),
     "tp": ("N", "Tensor-parallel ranks. Default: 1; Megatron: what is fastest."),
     "pp": ("N", "Pipeline stages. Default: 1; Megatron: what is fastest."),
-    "vp": ("N", "Model chunks of a pipeline stage (interleaving). Default: Megatron: what is fastest and fits; else 1."),
+    "vp": ("N", "Model chunks of a pipeline stage (interleaving). Default: 1; Megatron: what is fastest."),
     "cp": ("N", "Context-parallel ranks. Default: 1."),
     "ep": ("N", "Expert-parallel ranks. Default: 1; with experts Megatron's are one node's, DeepSpeed's up to 8."),
     "zero": ("0..3", "ZeRO stage. Default: DeepSpeed: what is fastest and fits; FSDP 3, Megatron 1, DDP 0."),

@@ -247,10 +247,14 @@ class Replay:
         """Why this log says nothing about a policy. None: it says something."""
         if not self.records:
             return None
-        is_judged = self._mute < self.records
         if not self._is_stream:
-            return None if is_judged else NOT_JUDGED
-        return self.sight.fault(self._reader.fields_seen, is_judged=is_judged, is_timed=self.clock.is_timed)
+            return None if self.is_judged else NOT_JUDGED
+        return self.sight.fault(self._reader.fields_seen, is_judged=self.is_judged, is_timed=self.clock.is_timed)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether any record says something about training."""
+        return self._mute < self.records
 
     def lacks(self) -> str | None:
         """What an understood log cannot be judged for, in one line."""

@@ -294,6 +294,8 @@ def play(
     mute = replay.not_understood()
     if problem is None and mute is not None:
         problem = f"{path}: {mute}"
+    elif mute is not None and replay.is_judged:
+        problem = f"{problem}; {mute}"
     end_ns = replay.length_ns
     replay.end(run_on)
     if replay.records and mute is None:  # An unreadable log says nothing about a policy.

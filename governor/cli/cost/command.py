@@ -120,7 +120,7 @@ def _show(
     *, as_json: bool, as_csv: bool,
 ) -> None:  # fmt: skip
     if as_json:
-        print_json({**_document(groups, by, scope, unread.count), "runs_of_name": several})
+        print_json({**_document(groups, by, scope, unread.count), "runs_of_name": several or None})
     elif as_csv:
         _print_csv(groups, by)
     elif groups:

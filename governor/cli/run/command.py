@@ -217,7 +217,7 @@ def run(
     if is_own_command(command):
         return ExitCode.NOT_FOUND
     chosen, is_named = _name_for(name, again, command)
-    settings = settings_from(config, {"observe": True} if observe else {}, run=chosen)
+    settings = _settings_of(config, chosen, observe=observe, again=again)
     with without_rich():
         from governor.adapters.command.init_process import leave_place
         from governor.cli.run.limits import Limits
@@ -231,6 +231,13 @@ def run(
         )  # fmt: skip
         exit_code_stands()
     return code
+
+
+def _settings_of(config: Path | None, name: str, *, observe: bool, again: str | None) -> Settings:
+    settings = settings_from(config, {"observe": True} if observe else {}, run=name)
+    if again is not None and not settings.paths.state_dir.is_dir():
+        remark(f"--again {again}: there is no journal of that name; a run of it begins now, with a budget of its own")
+    return settings
 
 
 def _name_for(name: str | None, again: str | None, command: Sequence[str]) -> tuple[str, bool]:

@@ -57,11 +57,12 @@ def note_unheard(node: Node, tick: Tick, *, is_first: bool) -> None:
     away_ns = node.away_ns + tick.boot - node.began if is_first and node.away_ns else 0
     for managed in node.runs.values():
         run, unheard, meter = managed.run, managed.history.unheard, managed.history.meter
-        if not run.alive:
-            continue
         if meter is not None and meter.metered_to is not None:
             unheard.hear(BootNs(meter.metered_to), run.step_at if run.jsonl_only else None)
-        unheard.tick(tick.boot, tick.at, away_ns, is_unbroken=tick.unbroken)
+        if unheard.until is not None:
+            unheard.give_up(tick.at, run.attempt, run.step_at)
+        attempt = run.attempt if run.alive and meter is not None else None
+        unheard.tick(tick.boot, tick.at, away_ns, attempt, is_unbroken=tick.unbroken)
 
 
 def charge_until(node: Node, at: MonoNs) -> None:

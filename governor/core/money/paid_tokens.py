@@ -19,6 +19,7 @@ from governor.core.money.token_windows import TokenMeter, Window
 UNHEARD_MIN_NS: Final = 5 * NS_PER_S
 # So long at most a log that was written meanwhile is read, a megabyte with each tick.
 READ_LATE_MAX_NS: Final = NS_PER_MINUTE
+TOLD_WITHIN_NS: Final = NS_PER_MINUTE  # A rank finds us again within seconds.
 
 
 @dataclass(slots=True)
@@ -31,15 +32,21 @@ class Unheard:
 
     until: BootNs | None = None  # None: there is none, or what came behind it was heard.
     lasted_ns: DurationNs = DurationNs(0)
+    attempt: str = ""  # Of then.
+    since: MonoNs = MonoNs(0)  # When somebody listened again.
     ticked_to: BootNs | None = None  # By the last tick.
     ticked_at: MonoNs = MonoNs(0)
 
-    def tick(self, boot: BootNs, at: MonoNs, away_ns: int, *, is_unbroken: bool) -> None:
-        """`away_ns`: at a governor's first tick, for how long there was none. `is_unbroken`: see Tick."""
+    def tick(self, boot: BootNs, at: MonoNs, away_ns: int, attempt: str | None, *, is_unbroken: bool) -> None:
+        """`away_ns`: at a governor's first tick, for how long there was none. `is_unbroken`: see Tick.
+
+        `attempt`: who may have trained meanwhile, with tokens that are told. None: nobody.
+        """
         passed_ns = 0 if self.ticked_to is None or is_unbroken else boot - self.ticked_to
-        if away_ns or passed_ns >= UNHEARD_MIN_NS:
+        if attempt is not None and (away_ns or passed_ns >= UNHEARD_MIN_NS):
             longest_ns = self.lasted_ns if self.until is not None else 0
             self.until, self.lasted_ns = boot, DurationNs(max(longest_ns, away_ns, passed_ns))
+            self.attempt, self.since = attempt, at
         self.ticked_to, self.ticked_at = boot, at
 
     def hear(self, counted_to: BootNs, log_read_at: MonoNs | None) -> None:
@@ -50,6 +57,17 @@ class Unheard:
         if self.until is None or counted_to <= self.until:
             return
         if log_read_at is None or log_read_at <= self.ticked_at or counted_to - self.until > READ_LATE_MAX_NS:
+            self.until = None
+
+    def give_up(self, at: MonoNs, attempt: str, step_at: MonoNs | None) -> None:
+        """The attempt of then tells no step: it trained none, or hangs. Its price is what it is.
+
+        A rank that finds us again tells at once what it has kept, and what it could not keep with its next step. That
+        is one of before, so it takes no longer than the time that it was away for, or no step is missing. Of what an
+        attempt trained that has ended since, the first step of the next one tells.
+        """
+        waited_ns = at - max(self.since, step_at or self.since)
+        if attempt == self.attempt and waited_ns > TOLD_WITHIN_NS + self.lasted_ns:
             self.until = None
 
 

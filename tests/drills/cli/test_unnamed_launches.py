@@ -124,3 +124,9 @@ def test_the_trainer_learns_whether_somebody_has_named_its_run(
     name, unnamed = outer.split(" ")
     assert unnamed == ("" if is_named else name)
     assert within == "inner "
+
+
+@pytest.mark.parametrize(("words", "said"), [(("--again", "gone"), "no journal"), (("--name", "r"), "")])
+def test_a_run_to_go_on_with_that_no_journal_knows_is_said(costgov: Costgov, words: tuple[str, ...], said: str) -> None:
+    done = costgov("run", "--price", "22", *words, "--", "true")
+    assert (done.returncode, "no journal" in done.stderr) == (0, bool(said)), done.stderr

@@ -163,14 +163,14 @@ def test_cost_and_status_say_how_many_runs_have_the_name(tmp_path: Path) -> None
     for words in (("--run", RUN), (), ("--by", "day", "--run", RUN)):
         assert json.loads(called(env, "cost", *words, "--json"))["runs_of_name"] == {RUN: 3}
         assert f"\n{RUN}: 3 runs of this name" in called(env, "cost", *words)
-    assert json.loads(called(env, "cost", "--by", "stage", "--json"))["runs_of_name"] == {}
+    assert json.loads(called(env, "cost", "--by", "stage", "--json"))["runs_of_name"] is None
     env |= {"COSTGOV_CONTROL": f"{tmp_path}/none"}
     assert json.loads(called(env, "status", RUN, "--json"))["runs_of_name"] == {RUN: 3}
 
 
 def test_where_a_run_goes_on_in_another_journal_there_is_one_of_its_name(tmp_path: Path) -> None:
     env = write(tmp_path, [Launch(60_000, 20_000, 6 * MTOK), Launch(40_000, 10_000, 2_400_000, began=6 * MTOK)])
-    assert json.loads(called(env, "cost", "--run", RUN, "--json"))["runs_of_name"] == {}
+    assert json.loads(called(env, "cost", "--run", RUN, "--json"))["runs_of_name"] is None
     env |= {"COSTGOV_CONTROL": f"{tmp_path}/none"}
     assert "runs_of_name" not in json.loads(called(env, "status", RUN, "--json"))
 

@@ -26,6 +26,9 @@ class Expression(Trigger):
     Needs an extra, `pip install 'costgov[cel]'`; without it such a policy is refused. UNKNOWN while a variable in it is
     unknown or not a number (`nonfinite` covers NaN), while it cannot be computed (a division by zero, an index beyond
     the end of a list), and while no rank is connected. It stores no history.
+
+    The prices of the last window, all-in and useful are unknown behind time in which no governor listened, while tokens
+    of its money may still be told: until a step is counted, or for that time and a minute more.
     """
 
     KIND: ClassVar[str] = "expression"

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from governor.core.base.policy import Budget, Expected
-from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, UsdMicros
+from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Alarm, Effect
-from governor.core.events.inputs import Step
+from governor.core.events.inputs import Step, Tick
 from governor.core.events.streams import StreamOpened
 from governor.core.views.status import run_status
 from tests.unit.core.engine.test_metering import World
-from tests.unit.core.engine.test_step import make_node, rule
-from tests.unit.core.money.test_waste import steps, until
+from tests.unit.core.engine.test_step import make_node, peer, rule
+from tests.unit.core.money.test_waste import end, steps, until
 
 PRICED: dict[str, Any] = {"cloud": "none", "price_usd_micros_per_hour": UsdMicros(3_600_000)}
 DEAR = {"times": 1.5, "window": DurationNs(600 * NS_PER_S), "warmup_time": DurationNs(0)}
@@ -221,3 +221,64 @@ def test_a_launch_that_the_journal_knows_has_begun_nothing_anew() -> None:
     steps(world, range(76, 78), began=world.mono // NS_PER_S + 1, first=76)
     until(world, world.mono / NS_PER_S + 2)
     assert "begun_anew" not in told
+
+
+# --- what waits for no step ----------------------------------------------------------------------------------------
+
+
+def in_life(world: World) -> World:
+    """Its ticks come each 250 ms, as a daemon's: what they leave out is a gap."""
+
+    def tick() -> None:
+        at = world.boot
+        world.play(Tick(MonoNs(world.mono), BootNs(at), WallNs(at + world.wall_offset), unbroken=False))
+
+    world.tick = tick  # type: ignore[method-assign]
+    return world
+
+
+def comes_back(world: World, how: str, **said: Any) -> None:
+    """The next attempt, or the same one behind a gap of a minute."""
+    if how == "relaunch":
+        end(world)
+        until(world, world.mono / NS_PER_S + 30)
+        world.hear(attempt="a2", peer=peer(200), **said)
+    elif how != "none":
+        world.pass_time("suspend" if how == "suspend" else "run", 60 * NS_PER_S)
+        if how == "restart":
+            world.restart()
+        world.tick()
+        if how == "restart":
+            world.hear(**said)
+
+
+COMING_BACK = pytest.mark.parametrize("how", ["none", "stopped", "suspend", "restart", "relaunch"])
+
+
+@COMING_BACK
+def test_a_run_that_tells_no_tokens_is_asked_at_the_gate_as_before(how: str) -> None:
+    """It was never asked: no token could be heard that its price waited for."""
+    said: dict[str, Any] = {"total_steps": 2_000, "tokens_per_step": None}
+    budget = Budget(ceiling_usd_micros=UsdMicros(1_000_000))
+    world = in_life(judged(budget, trigger="gate", params={"steps": 20, "tokens": 0}))
+    world.tick()
+    world.hear(**said)
+    steps(world, range(1, 11), began=2, tokens=None, tokens_total=None)
+    comes_back(world, how, **said)
+    first = 1 if how == "relaunch" else 11
+    began = -(-world.mono // NS_PER_S) + 1
+    for number in range(60):
+        if world.node.runs["llama"].incident is None:
+            steps(world, [first + number], began=began + number, first=first + number, tokens=None, tokens_total=None)
+    assert world.node.runs["llama"].incident is not None
+
+
+@COMING_BACK
+def test_a_run_that_hangs_behind_it_has_a_price_again(how: str) -> None:
+    world = in_life(judged(**over("usd_per_mtok_all_in")))
+    world.tick()
+    world.hear()
+    steps(world, range(1, 901), began=2)
+    comes_back(world, how)
+    until(world, world.mono / NS_PER_S + 600)
+    assert world.node.runs["llama"].incident is not None

@@ -206,6 +206,19 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _logs(cls, given: Any) -> Any:
+        """Take `[[log]]` for `[[jsonl]]`. The `[log]` of costgov's own lines is `[logging]` then."""
+        if not isinstance(given, Mapping):
+            return given
+        found = dict(given)
+        if isinstance(found.get("log"), list | tuple):
+            found["jsonl"] = [*found.get("jsonl", ()), *found.pop("log")]
+        if "logging" in found and "log" not in found:
+            found["log"] = found.pop("logging")
+        return found
+
     # Decide and record but change nothing, whatever the policies say.
     observe: bool = False
     node: Node = Field(default_factory=Node)

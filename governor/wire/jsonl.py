@@ -56,13 +56,13 @@ def timed(record: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return record
 
 
-def value_at(record: Mapping[str, Any], name: str) -> Any:
-    """The value under a name, or where "train.ce" leads: into {"train": {"ce": 2.0}}. None: there is none."""
+def value_at(record: Mapping[str, Any], name: str, otherwise: object = None) -> Any:
+    """The value under a name, or where "train.ce" leads: into {"train": {"ce": 2.0}}."""
     if name in record:
         return record[name]
     value: Any = record
     for part in name.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
+        value = value.get(part, otherwise) if isinstance(value, dict) else otherwise
     return value
 
 

@@ -15,6 +15,8 @@ from typing import Any, Final
 from governor.core.base.units import COUNT_MAX, TOKENS_OF_A_STEP_MAX, MonoNs, read_float
 from governor.core.events.inputs import Event, PhaseChange, Step
 from governor.core.events.machine import GpuSample, SourceTrouble
+from governor.wire.formats.line import text_of
+from governor.wire.formats.text_log import LineFormat
 from governor.wire.jsonl import (
     DEFAULT_FIELDS,
     ELAPSED,
@@ -26,6 +28,7 @@ from governor.wire.jsonl import (
     clock_keys,
     parse_line,
     timed,
+    value_at,
     written_at,
 )
 from governor.wire.log_tokens import LogTokens
@@ -98,8 +101,11 @@ class _Shape:
 class RecordReader:
     """Reads the records of one log, in their order."""
 
-    def __init__(self, run: str, fields: Mapping[str, Sequence[str]] = DEFAULT_FIELDS) -> None:
+    def __init__(
+        self, run: str, fields: Mapping[str, Sequence[str]] = DEFAULT_FIELDS, text: LineFormat | None = None
+    ) -> None:
         self.run = run
+        self._text = text  # Makes records of a console's lines. None: each is a JSON object.
         self._fields = fields
         # Names with dots may lead into objects within a record. Only users give such names.
         self._nested = tuple(name for names in fields.values() for name in names if "." in name)
@@ -121,6 +127,8 @@ class RecordReader:
         """The next record is of another process."""
         if self._clock is not None:
             self._clock.new_launch()
+        if self._text is not None:
+            self._text.new_launch()
 
     def end(self, at: MonoNs) -> Events:
         """The log goes on no further: what is still held of its tokens, by the best reading there is."""
@@ -129,8 +137,8 @@ class RecordReader:
         return told if settled is None else (settled, *told)
 
     def read_line(self, line: bytes, at: MonoNs) -> Events | Faults:
-        """Read one line's bytes; see `read`. A blank line holds no events."""
-        record = parse_line(line)
+        """Read one line's bytes; see `read`. A blank line holds no events, nor does one of a console that is none."""
+        record = parse_line(line) if self._text is None else self._text.record(text_of(line))
         if record is None:
             return ()
         return record if isinstance(record, list) else self.read(record, at)
@@ -246,9 +254,7 @@ def _unfolded(record: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """The record with the values that these names lead to, such as "train.ce" to {"train": {"ce": 2.0}}."""
     found = dict(record)
     for name in names:
-        value: Any = record
-        for part in name.split("."):
-            value = value.get(part, _ABSENT) if isinstance(value, dict) else _ABSENT
+        value = value_at(record, name, _ABSENT)
         if value is not _ABSENT:
             found.setdefault(name, value)
     return found

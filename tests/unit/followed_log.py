@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from governor.adapters.trainers.stream_files import Asked, Seen, StreamFiles
 from governor.adapters.trainers.streams import SavedStream, Stream
@@ -44,15 +45,15 @@ class AtOnce:
 class Watch:
     """A log, the process that writes it, and one governor after the other that follows it."""
 
-    def __init__(self, directory: Path, *, pidfile: bool = True) -> None:
+    def __init__(self, directory: Path, *, pidfile: bool = True, **keys: Any) -> None:
         self.path = directory / "m.jsonl"
         self.path.write_text("")
         self.pidfile = directory / "pid"
-        self.keys = {"pidfile": self.pidfile} if pidfile else {}
+        self.keys = keys | ({"pidfile": self.pidfile} if pidfile else {})
         self.processes = FakeProcesses("boot-1")
         self.launch(4321)
         self.node = make_node()
-        entry = Jsonl(path=self.path, run="log", **self.keys)  # type: ignore[arg-type]
+        entry = Jsonl(path=self.path, run="log", **self.keys)
         self.stream = Stream(entry, self.processes, begin=AtOnce)
         self.poll(0)
 
@@ -78,7 +79,7 @@ class Watch:
         restore_runs(self.node, [json.loads(kept)], BootNs(at(when)), at(when))
         managed = self.node.runs["log"]
         left_at = SavedStream(managed.stream_position, managed.launch.remembered, managed.run.stream.has_record)
-        entry = Jsonl(path=self.path, run="log", **self.keys)  # type: ignore[arg-type]
+        entry = Jsonl(path=self.path, run="log", **self.keys)
         self.stream = Stream(entry, self.processes, left_at, begin=AtOnce)
         return self.poll(when)
 

@@ -70,7 +70,9 @@ class StreamCheck:
             os.close(fd)
 
     def _understood(self, path: str, fd: int) -> Iterator[Fault]:
-        reader, understanding = RecordReader(self.entry.run, field_map(self.entry.fields)), Understanding()
+        text = self.entry.text_log()
+        reader = RecordReader(self.entry.run, field_map(self.entry.fields), text)
+        understanding = Understanding(format=None if text is None else text.name)
         size = os.fstat(fd).st_size
         begins = (0,) if size <= PART_BYTES else (0, max(PART_BYTES, size - PART_BYTES))
         for begin in begins:

@@ -61,9 +61,12 @@ class Stream:
         """`wake`: called from the thread when there is news for `take`. `begin`: how the thread is made."""
         self._entry = entry
         self._processes = processes
-        self._files = StreamFiles(str(entry.path), str(entry.pidfile) if entry.pidfile is not None else None)
+        self._text = entry.text_log()
+        pidfile = str(entry.pidfile) if entry.pidfile is not None else None
+        self._files = StreamFiles(str(entry.path), pidfile, is_console=self._text is not None)
         self._thread = begin(f"stream {entry.run}", self._files, wake)
-        self._lines = RecordReader(entry.run, field_map(entry.fields) if entry.fields else DEFAULT_FIELDS)
+        fields = field_map(entry.fields) if entry.fields else DEFAULT_FIELDS
+        self._lines = RecordReader(entry.run, fields, self._text)
         self._named: tuple[ProcessId, ...] | None = None  # None until the first look.
         self._managers: Set[ProcessId] = frozenset()
         self._uids: Mapping[ProcessId, int] = {}  # Of the named, as they were when they were named.
@@ -74,8 +77,8 @@ class Stream:
         self._was_read = saved is not None
         self._problem: str | None = None
         self._distrust: str | None = None
-        self._understanding = Understanding(has_record=self._saved_stream.has_record)
-        self._is_foreign = False
+        self._understanding = Understanding(self._saved_stream.has_record, self._format)
+        self._is_foreign = self._is_lack_told = False
         self._position_reported: Position | None = None
         self._untold: list[Event] = []
         self._is_late = False  # The present question has been reported to be unanswered.
@@ -84,6 +87,10 @@ class Stream:
         self._was_over = False  # They had when the present question was asked: its answer has all that they wrote.
         self._opened_s = time.time()
         self._is_left = False  # A pidfile of this time names nobody any more, and what that one wrote may be unread.
+
+    @property
+    def _format(self) -> str | None:
+        return None if self._text is None else self._text.name
 
     def begin(self, at: MonoNs) -> None:
         """Ask for the first look, which ends history. `wait` for it before anything is launched that may write."""
@@ -147,7 +154,7 @@ class Stream:
         return [*self.end(at), TrainerExited(at, self._entry.run, None)]
 
     def _new_launch(self) -> None:
-        self._understanding = Understanding()  # The next launch may write another log.
+        self._understanding = Understanding(format=self._format)  # The next launch may write another log.
         self._lines.new_launch()
 
     def close(self) -> None:
@@ -197,6 +204,7 @@ class Stream:
                 faulty += 1
             else:
                 events += found
+        events += self._lacks(at)
         if faulty:
             events.append(FramesLost(at, None, faulty, f"{self._entry.path}: lines that could not be read"))
         if chunk.position is not None and chunk.position != self._position_reported:
@@ -206,8 +214,18 @@ class Stream:
                 row["epochs"] = epochs
             if tokens := self._lines.tokens.state():
                 row["tokens"] = tokens
+            if self._text is not None:
+                row["text"] = self._text.state()
             events.append(StreamRead(at, self._entry.run, row))
         return events
+
+    def _lacks(self, at: MonoNs) -> list[Event]:
+        """Tell once what a text log does not say of its tokens, and what to write."""
+        lacks = self._text.missing() if self._text is not None and not self._is_lack_told else None
+        if lacks is None or not self._understanding.has_record:
+            return []
+        self._is_lack_told = True
+        return [SourceTrouble(at, self._entry.run, "tokens_read", f"{self._entry.path}: {lacks}")]
 
     def _state(self, at: MonoNs, chunk: Chunk) -> list[Event]:
         """Report when the file becomes unreadable and when it is back. Without a process, a new file is awaited."""
@@ -324,6 +342,8 @@ class Stream:
         if saved is not None and set(self._saved_stream.processes) & set(self._named or ()):
             self._files.tail.go_on(saved)
             self._lines.epochs.resume(row.get("epochs"))
+            if self._text is not None and isinstance(told := row.get("text"), Mapping):
+                self._text.resume(told)
             return []
         return self.end(at)
 

@@ -8,11 +8,15 @@ from typing import Final
 
 from governor.core.events.inputs import PhaseChange, Step
 from governor.text.table import plain
+from governor.wire.formats import NAMES, recognise, text_of
 from governor.wire.jsonl import parse_line
 from governor.wire.likely_names import leaves, likely
 
 # A log may begin with its configuration and a header.
 HEADERS_MAX: Final = 2
+# What comes before the first step of a console: the configuration, NCCL's lines, warnings of each rank.
+TEXTS_MAX: Final = 5_000
+TEXT_BYTES_MAX: Final = 1_024
 KEYS_MAX: Final = 12
 KEY_CHARS_MAX: Final = 40
 LINE_CHARS_MAX: Final = 80
@@ -23,10 +27,12 @@ class Understanding:
     """Counts the lines of one launch until one of them is a step or a phase."""
 
     has_record: bool = False
+    format: str | None = None  # Of a text log: what it is said to be. None: JSONL.
     lines: int = 0
     not_json: int = 0
     first: str = ""  # Neutralised, as the keys are.
     keys: dict[str, type] = field(default_factory=dict)  # With the type of their value.
+    texts: list[str] = field(default_factory=list)
 
     def see(self, line: bytes, found: Sequence[object]) -> None:
         """Note a line, and what a RecordReader made of it."""
@@ -36,8 +42,10 @@ class Understanding:
             self.has_record = True
             return
         self.lines += 1
+        if self.format is not None and len(self.texts) < TEXTS_MAX:
+            self.texts.append(text_of(line[:TEXT_BYTES_MAX]))
         self.first = self.first or plain(line[:LINE_CHARS_MAX].decode("utf-8", "replace"))
-        if len(self.keys) >= KEYS_MAX:
+        if len(self.keys) >= KEYS_MAX or self.format is not None:
             return
         record = parse_line(line)
         if not isinstance(record, dict):
@@ -50,17 +58,24 @@ class Understanding:
     @property
     def is_foreign(self) -> bool:
         """Whether lines have come, and it is no header alone that is not understood."""
+        if self.format is not None:
+            return not self.has_record and self.lines >= TEXTS_MAX
         return not self.has_record and (self.not_json > 0 or self.lines > HEADERS_MAX)
 
     def problem(self, path: str) -> str:
         """One line: what was seen."""
         count = "1 line" if self.lines == 1 else f"{self.lines} lines"
+        if self.format is not None:
+            return f'{path}: no record of {self.format} in {count}, such as "{self.first}"'
         if self.not_json and not self.keys:
             return f'{path}: not JSON, nothing understood in {count} such as "{self.first}"'
         return f"{path}: no step understood in {count} with the keys {', '.join(self.keys) or '(none)'}"
 
     def advice(self) -> str:
         """What to write in costgov.toml."""
+        if self.format is not None:
+            other = recognise(self.texts)
+            return f'write format = "{other}"' if other is not None else f"say what it is: {', '.join(NAMES)}"
         if not self.keys:
             return "a stream has one JSON object a line, with a step and a loss: have the trainer write such a file"
         names = likely(self.keys, ("step", "loss"))

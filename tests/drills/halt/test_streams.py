@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.drills.halt.conftest import BIN, SAFETY_S, Service
+from tests.unit.wire.formats.written import BATCH, GPUS, LENGTH, WRITERS, run
 
 Make = Callable[..., Service]
 
@@ -59,6 +60,29 @@ def _watched(service: Make, plain: Plain, *, pidfile: bool = True) -> Service:
     governor.start()
     governor.until(lambda: _run(governor) is not None, "the run is known")
     return governor
+
+
+@pytest.mark.parametrize("name", ["megatron", "torchtitan", "hf"])
+def test_a_console_log_is_followed_and_halted_with_its_nan(service: Make, plain: Plain, name: str) -> None:
+    """As the framework prints it, rotated amid the run."""
+    governor = service()
+    with governor.config.open("a") as config:
+        config.write(f'[[log]]\npath = "{plain.log}"\nrun = "plain"\npidfile = "{plain.pidfile}"\n')
+        config.write(f'format = "{name}"\nsequence_length = {LENGTH}\ngpus = {GPUS}\n')
+    governor.start()
+    governor.until(lambda: _run(governor) is not None, "the run is known")
+    lines = [*WRITERS[name](run(60, broken_from=50))]
+    first = len(lines) - 60
+    plain.write("".join(f"{line}\n" for line in lines[: first + 25]))
+    governor.until(lambda: (_run(governor)["step"] or 0) >= 24, "the lines are read")
+    plain.log.rename(plain.log.with_suffix(".1"))
+    plain.write("".join(f"{line}\n" for line in lines[first + 25 : first + 45]))
+    governor.until(lambda: (_run(governor)["step"] or 0) >= 44, "the new file is read")
+    if name == "megatron":
+        assert _run(governor)["tokens_total"] == 45 * BATCH * LENGTH
+    plain.write("".join(f"{line}\n" for line in lines[first + 45 :]))
+    plain.process.wait(SAFETY_S)
+    assert governor.until_stage("HALTED")["reason"] in ("loss_nan", "grad_norm_nan", "loss_nonfinite")
 
 
 def _run(governor: Service) -> Any:

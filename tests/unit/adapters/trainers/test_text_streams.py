@@ -1,0 +1,130 @@
+"""Console logs of trainers, followed as JSONL is: each as its framework prints it, through what befalls a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from governor.core.events.effects import Alarm
+from tests.unit.followed_log import Watch
+from tests.unit.wire.formats.written import BATCH, GPUS, LENGTH, WRITERS, Did, run
+
+FORMATS = pytest.mark.parametrize("name", list(WRITERS))
+# What their lines tell no tokens of: nobody is to be told more than that.
+WITHOUT_TOKENS = ("deepspeed", "lightning", "hf", "modded-nanogpt", "torchtune")
+
+
+class Console:
+    """A log of that format, and the governor that follows it."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.name = name
+        self.watch = Watch(directory, format=name, sequence_length=LENGTH, gpus=GPUS)
+        self.now = 1.0
+
+    def write(self, did: Sequence[Did], *, mode: str = "a") -> None:
+        """In three pieces, torn anywhere, with a look at the file after each."""
+        text = "".join(f"{line}\n" for line in WRITERS[self.name](did)).encode()
+        for part in (text[: len(text) // 3], text[len(text) // 3 : -7], text[-7:]):
+            with self.watch.path.open(f"{mode}b") as file:
+                file.write(part)
+            mode = "a"
+            self.look()
+
+    def look(self) -> list[str]:
+        told: list[str] = []
+        for _ in range(2):
+            self.now += 1
+            told += [one.name for one in self.watch.poll(self.now) if isinstance(one, Alarm)]
+        return told
+
+    @property
+    def step(self) -> int | None:
+        return self.watch.node.runs["log"].run.step
+
+    @property
+    def loss(self) -> float | None:
+        return self.watch.node.runs["log"].run.last_loss
+
+
+@pytest.fixture
+def console(tmp_path: Path, name: str) -> Console:
+    return Console(tmp_path, name)
+
+
+@FORMATS
+def test_steps_are_the_writers_own(console: Console) -> None:
+    did = run(40)
+    console.write(did)
+    assert console.step in (did[-1].step, did[-1].step - 1)
+
+
+@FORMATS
+def test_a_log_that_is_rotated_and_emptied_goes_on(console: Console) -> None:
+    did = run(60)
+    console.write(did[:20])
+    os.replace(console.watch.path, console.watch.path.with_suffix(".1"))
+    console.write(did[20:40], mode="w")
+    console.look()
+    console.write(did[40:], mode="w")
+    assert console.step in (did[-1].step, did[-1].step - 1)
+
+
+@FORMATS
+def test_a_nan_is_halted_with_its_line(console: Console) -> None:
+    did = run(60, broken_from=41)
+    console.write(did[:40])
+    assert console.watch.node.runs["log"].incident is None
+    console.write(did[40:50])
+    incident = console.watch.node.runs["log"].incident
+    assert incident is not None
+    assert incident.reason.startswith(("loss_", "grad")), incident.reason
+
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if name not in WITHOUT_TOKENS])
+def test_tokens_are_the_batch_times_the_length(console: Console) -> None:
+    did = run(40)
+    console.write(did[:20])
+    before = console.watch.tokens
+    console.write(did[20:])
+    after = console.watch.tokens
+    assert before is not None
+    assert after is not None
+    assert after - before == pytest.approx(20 * BATCH * LENGTH, rel=0.06), "the first lines may be uncounted, not these"
+
+
+@pytest.mark.parametrize("name", ["megatron"])
+def test_a_restarted_governor_knows_what_the_first_lines_said(console: Console) -> None:
+    """The length of a sequence stands in the configuration alone."""
+    watch = console.watch
+    watch.keys = {name: value for name, value in watch.keys.items() if name != "sequence_length"}
+    did = run(40)
+    console.write(did[:20])
+    kept = watch.kept(console.now)
+    watch.restart(kept, console.now)
+    with watch.path.open("a") as file:
+        file.writelines(f"{line}\n" for line in list(WRITERS["megatron"](did[20:]))[4:])
+    console.look()
+    assert watch.tokens == did[-1].samples * LENGTH
+
+
+def test_what_its_tokens_need_is_told_once(tmp_path: Path) -> None:
+    console = Console(tmp_path, "nemo")
+    console.watch = Watch(tmp_path, format="nemo")
+    with console.watch.path.open("a") as file:
+        file.writelines(f"{line}\n" for line in WRITERS["nemo"](run(40)))
+    told = console.look() + console.look()
+    assert told.count("tokens_read") == 1
+
+
+def test_a_log_of_another_format_is_unwatched_and_told_what_to_write(tmp_path: Path) -> None:
+    console = Console(tmp_path, "megatron")
+    with console.watch.path.open("a") as file:
+        file.writelines(f"{line}\n" for line in WRITERS["torchtitan"](run(6_000)))
+    for _ in range(200):
+        console.look()
+    problem = console.watch.node.runs["log"].run.stream.problem or ""
+    assert 'format = "torchtitan"' in problem

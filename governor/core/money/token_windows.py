@@ -13,12 +13,11 @@ from typing import Any, Final
 
 from governor.core.base.units import COUNT_MAX, MTOK, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros
 from governor.core.money.token_price import per_mtok
-from governor.core.money.trainings import Trainings
+from governor.core.money.trainings import NONE, Trainings
+from governor.core.money.unheard import Unheard
 
 # What was trained unheard may have been so much cheaper than the steps before: batches and lengths vary.
 CHEAPER_MAX: Final = 2
-# Of what is trained by turns so many reaches are kept: the journal's row is not to grow.
-REACHES_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,42 +80,6 @@ class Window:
     def steady_per_mtok(self) -> Fraction | None:
         """The same of the tokens trained in it, again or for the first time, without the start of an attempt."""
         return None if self.is_unpriced else per_mtok(self.steady_usd_micros, self.steady_tokens)
-
-
-@dataclass(slots=True)
-class Unheard:
-    """How far an attempt may have trained unheard with what was paid for, by what it goes on from, in its own totals.
-
-    A launch that goes on with something else leaves that as it is.
-    """
-
-    of: str = ""  # What the attempt goes on from, whose steps were counted last.
-    offset: int = 0  # What that tells less what the meter counts.
-    reaches: dict[str, int] = field(default_factory=dict)  # Up to which total it may have trained unheard.
-
-    def leave(self, last_total: int, bought: int) -> None:
-        """Steps of the attempt are counted no more. Behind its last total it may have trained so many tokens."""
-        if not self.of or bought <= 0:
-            return
-        told = max(last_total + self.offset + bought, self.reaches.pop(self.of, 0))
-        self.reaches[self.of] = told
-        while len(self.reaches) > REACHES_MAX:
-            del self.reaches[next(iter(self.reaches))]
-
-    def take(self, of: str, offset: int) -> None:
-        """An attempt's first step is counted."""
-        self.of, self.offset = of, offset
-
-    def may_reach(self, total: int) -> bool:
-        """Whether the attempt's own strand may have trained to here unheard."""
-        return total + self.offset <= self.reaches.get(self.of, -1)
-
-    @classmethod
-    def read(cls, row: Mapping[str, Any] | None) -> Unheard:
-        """Read what asdict() made. KeyError, TypeError or ValueError when it is none. An older journal has none."""
-        if row is None:
-            return cls()
-        return cls(str(row["of"]), int(row["offset"]), {str(of): int(told) for of, told in row["reaches"].items()})
 
 
 @dataclass(slots=True)
@@ -294,7 +257,9 @@ class TokenMeter:
 
     def take(self, strand: str, offset: int) -> None:
         """An attempt's first step is counted: of what it goes on from, and what that tells less its own total."""
-        self.unheard.take(f"{self.earlier_tokens}:{strand}", offset - self.earlier_tokens)
+        training = self.trainings.now
+        known = str(training) if training != NONE else f"behind {self.earlier_tokens}"
+        self.unheard.take(f"{known}:{strand}", offset - self.earlier_tokens)
 
     def go_on(self, tokens_total: int, paid_usd_micros: int, strand: str = "", offset: int = 0) -> int:
         """An attempt goes on from this total. Returns how many tokens before it are no window's. `strand`: see take().
@@ -337,6 +302,7 @@ class TokenMeter:
             is_launch=not trains_again, is_anew=is_anew,
         )  # fmt: skip
         if earlier is not None and has_begun:
+            self.unheard.end_at(self.last_total)
             self.earlier_tokens = earlier
             self.last_total = earlier if is_anew else self.progress_tokens
 

@@ -185,6 +185,53 @@ def test_what_is_left_to_the_token_budget_is_of_the_present_training_as_the_rule
     assert node.runs["llama"].incident is None
 
 
+# --- what was trained unheard, where another training came first ----------------------------------------------
+
+
+@pytest.mark.parametrize(("sft", "dpo"), [(SFT, DPO), (None, None)])
+@pytest.mark.parametrize("journal", [True, False])
+@pytest.mark.parametrize(
+    ("length", "again", "priced", "twice"),
+    [
+        (100, range(1, 101), 100 + 20 + 60 + 100 + 10, 100),
+        (100, range(99, 101), 100 + 20 + 60 + 2 + 10, 2),
+        (100, range(101, 106), 100 + 20 + 60 + 5 + 10, 0),
+        (10, range(11, 16), 10 + 20 + 60 + 5 + 10, 0),
+    ],
+)
+def test_what_the_second_had_trained_unheard_was_paid_for_whatever_the_relaunch_trains_before_it(
+    sft: str | None, dpo: str | None, journal: bool, length: int, again: range, priced: int, twice: int
+) -> None:
+    """The first again or further, then the second from where it had come to."""
+    world = a_world()
+    trains(world, "a1", range(1, length + 1), 200, checkpoint_dir=sft)
+    bye(world)
+    trains(world, "a1+1", range(1, 21), 200, checkpoint_dir=dpo)
+    world.pass_time("run", 60 * NS_PER_S)
+    world.tick()
+    end(world)
+    trains(world, "a2", again, 300, checkpoint_dir=sft)
+    bye(world)
+    restarts(world, is_there=journal)
+    trains(world, "a2+1", range(81, 91), 300, checkpoint_dir=dpo)
+    assert (trained(world), total(world)) == ((priced, twice), max(length, again[-1]) + 90)
+
+
+def test_what_one_training_had_trained_unheard_is_no_other_ones() -> None:
+    """Both had come to step 10 when the second trained on unheard. The first one's steps to 60 are of elsewhere."""
+    world = a_world()
+    trains(world, "a1", range(1, 11), 200, checkpoint_dir=SFT)
+    bye(world)
+    trains(world, "a1+1", range(1, 11), 200, checkpoint_dir=DPO)
+    world.pass_time("run", 60 * NS_PER_S)
+    world.tick()
+    end(world)
+    trains(world, "a2", range(1, 3), 300, checkpoint_dir=SFT)
+    end(world)
+    trains(world, "a3", range(61, 66), 400, checkpoint_dir=SFT)
+    assert (trained(world), total(world)) == ((10 + 10 + 2 + 5, 2), 65 + 10)
+
+
 # --- a random player against the hand -------------------------------------------------------------------------
 
 

@@ -215,6 +215,9 @@ class TokenMeter:
         self.last_total = tokens_total
         if tokens_total <= self.progress_tokens:
             return None
+        grown = tokens_total - self.progress_tokens
+        # Where the attempt has gone on from further than was heard, its first step has the tokens up to there.
+        self.unheard.hear(min(grown, step_tokens) if has_gone_on else grown)
         self.progress_tokens = tokens_total
         lent = self.lent_tokens - self.lent_before
         if tokens_total - self.from_tokens - lent < self.window_tokens or self.spent_ns == 0:

@@ -40,6 +40,11 @@ class Unheard:
         """An attempt's first step is counted."""
         self.of, self.offset = of, offset
 
+    def hear(self, tokens: int) -> None:
+        """So many were trained for the first time, and heard: of the attempt before they are none."""
+        if self.of in self.reaches:
+            self.reaches[self.of] -= tokens
+
     def may_reach(self, total: int) -> bool:
         """Whether the attempt's own strand may have trained to here unheard."""
         return total + self.offset <= self.reaches.get(self.of, -1)

@@ -122,6 +122,28 @@ def test_what_an_attempt_may_have_trained_unheard_is_nothing_of_another_runs() -
     assert (trainer.counted, trainer.paid) == ((150, 0), 120)
 
 
+@pytest.mark.parametrize(
+    ("hung", "heard_since", "first", "lent"), [(60, 2, 81, 0), (600, 500, 1_001, 480), (600, 500, 701, 0)]
+)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_time_unheard_has_bought_less_by_what_its_strand_has_trained_since(
+    hung: int, heard_since: int, first: int, lent: int, *, restarts: bool
+) -> None:
+    """Ten minutes may have bought 1,200 steps behind step 20. A launch goes on from there with 500 that are heard."""
+    trainer = Trainer()
+    trainer.launch(origin=OWN)
+    trainer.train(*range(1, 21))
+    trainer.wait(hung)
+    trainer.launch(origin=OWN)
+    trainer.train(*range(21, 21 + heard_since))
+    play(trainer.node, said_bye(step=20 + heard_since))
+    if restarts:
+        trainer.restart()
+    trainer.launch(origin=OWN)
+    trainer.train(*range(first, first + 10))
+    assert (trainer.counted, trainer.paid) == ((first + 9, 0), first + 9 - lent)
+
+
 @pytest.mark.parametrize("totals", [False, True])
 @pytest.mark.parametrize(("lost", "first", "lent"), [(30, 126, 0), (3, 104, 0), (0, 131, 30), (30, 1_001, 900)])
 def test_what_a_process_trained_unheard_before_a_load_was_paid_for(

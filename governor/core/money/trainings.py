@@ -29,6 +29,7 @@ class Training:
     reached: int = 0  # Its highest total, when another followed it.
     is_whole: bool = False  # It has said that it was trained to its end.
     is_taken: bool = False  # This launch has trained it, or has found it done.
+    is_named: bool = False  # This launch has said its directory.
 
 
 @dataclass(slots=True)
@@ -42,7 +43,7 @@ class Trainings:
     counted: str = ""  # The attempt whose steps were counted last.
     now: int = NONE  # Which of `known` that is. NONE: it is not among them.
     restarts: int = 0  # Attempts of this launch that went on with a training of its own. They have a number each, too.
-    by_place: bool = False  # A directory of this launch is that of a known training.
+    is_shifted: bool = False  # This launch has said the directory of a training with another number than its own.
     known: list[Training] = field(default_factory=list)
 
     def hear(self, attempt: str, directory: str | None, *, is_launch: bool) -> None:
@@ -55,15 +56,20 @@ class Trainings:
             self._end_unstepped()
             number = training_of(attempt)[1]
             if is_launch:
-                self.by_place, self.restarts = False, 0
+                self.is_shifted, self.restarts = False, 0
                 for one in self.known:
-                    one.is_taken = False
+                    one.is_taken = one.is_named = False
             after = 0 if is_launch else self.number + 1
             self.number = after if number is None else max(0, number - self.restarts)
             self.attempt, self.is_launch = attempt, is_launch
         if attempt != self.counted:
             self.place = place
-            self.by_place |= any(place and one.place == place for one in self.known)
+            self._name([one for one in self.known if place and one.place == place])
+
+    def _name(self, there: list[Training]) -> None:
+        for one in there:
+            one.is_named = True
+        self.is_shifted |= bool(there) and all(one.number != self.number for one in there)
 
     def _end_unstepped(self) -> None:
         """The next one is heard. A training that only attached is known by its directory: it has come to nothing yet.
@@ -133,12 +139,16 @@ class Trainings:
         there = [at for at in possible if self.place and self.known[at].place == self.place]
         if there:
             return self._of_several(there)
-        if self.place and self.by_place:
-            return NONE
         found = next((at for at in possible if self.known[at].number == self.number), NONE)
-        if found != NONE and is_anew and self.place and self.known[found].place and self.known[found].is_whole:
-            return NONE  # That one is done, and this one saves elsewhere.
+        if found != NONE and self.place and self._is_elsewhere(self.known[found], is_anew=is_anew):
+            return NONE
         return found
+
+    def _is_elsewhere(self, numbered: Training, *, is_anew: bool) -> bool:
+        """Whether an attempt that saves where no known training does is another than that of its number."""
+        if any(one.is_named for one in self.known):  # So this launch's directories are those of launches before.
+            return self.is_shifted or numbered.is_named or numbered.is_whole
+        return is_anew and bool(numbered.place) and numbered.is_whole  # That one is done.
 
     def _of_several(self, there: list[int]) -> int:
         """Of those of one directory that of its number; else the present one; else a later one: some are skipped."""
@@ -154,8 +164,13 @@ class Trainings:
             return cls()
         known = [
             Training(
-                int(one["number"]), str(one["place"]), int(one["reached"]), bool(one["is_whole"]), bool(one["is_taken"])
-            )
+                int(one["number"]),
+                str(one["place"]),
+                int(one["reached"]),
+                bool(one["is_whole"]),
+                bool(one["is_taken"]),
+                bool(one.get("is_named")),
+            )  # fmt: skip
             for one in row["known"]
         ]
         now = int(row["now"])
@@ -163,7 +178,7 @@ class Trainings:
             raise ValueError(f"training {now} of {len(known)}")
         return cls(
             str(row["attempt"]), int(row["number"]), str(row["place"]), bool(row["is_launch"]), str(row["counted"]),
-            now, int(row["restarts"]), bool(row["by_place"]), known,
+            now, int(row["restarts"]), bool(row.get("is_shifted")), known,
         )  # fmt: skip
 
 

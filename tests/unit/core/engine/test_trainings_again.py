@@ -121,6 +121,46 @@ def test_of_several_trainings_of_one_directory_the_relaunch_is_in_that_of_its_nu
     assert trained(world) == (28, 6)
 
 
+@pytest.mark.parametrize("again", [0, 2])
+@pytest.mark.parametrize("sft", [SFT, None, "/out/{}/sft"])
+def test_a_training_in_a_directory_of_each_launchs_own_is_known_by_its_number(sft: str | None, again: int) -> None:
+    """The one before it saves where it did before."""
+    world = a_world()
+    for launch, first, last in ((1, 1, 7), (2, 11 - again, 12), (3, 11, 15)):
+        directory = sft.format(launch) if sft else None
+        trains(world, name(launch, 0), range(first, 11), 100 * launch, checkpoint_dir=directory)
+        bye(world)
+        trains(world, name(launch, 1), range(1, last + 1), 100 * launch, checkpoint_dir=f"/out/{launch}/dpo")
+        end(world)
+    assert (trained(world), total(world)) == ((10 + 7 + again + 12 + 15, 7 + again + 12), 25)
+
+
+@pytest.mark.parametrize(
+    ("second", "is_done", "progress"),
+    [("/ck/new", True, 32), ("/ck/new", False, 22), ("/ck/1", False, 22), ("/ck/1", True, 22)],
+)
+def test_behind_a_known_one_the_second_is_another_where_that_is_done(second: str, is_done: bool, progress: int) -> None:
+    world = a_world()
+    trains(world, "a1", range(1, 11), 100, checkpoint_dir=SFT)
+    trains(world, "a1+1", range(1, 11), 100, checkpoint_dir="/ck/1")
+    bye(world, completed=is_done)
+    end(world)
+    trains(world, "a2", range(0), 200, checkpoint_dir=SFT)
+    trains(world, "a2+1", range(1, 13), 200, checkpoint_dir=second)
+    assert total(world) == progress
+
+
+def test_behind_skipped_ones_the_numbers_of_a_launch_say_nothing() -> None:
+    """SFT and DPO are skipped. The last one is known by its directory, and what follows it has not been before."""
+    world = a_world()
+    for number, directory in enumerate((SFT, DPO, REWARD)):
+        trains(world, name(1, number), range(1, 11), 100, checkpoint_dir=directory)
+    end(world)
+    trains(world, "a2", range(11, 13), 200, checkpoint_dir=REWARD)
+    trains(world, "a2+1", range(1, 11), 200, checkpoint_dir=POLICY)
+    assert (trained(world), total(world)) == ((42, 0), 42)
+
+
 # --- trainings in turn ----------------------------------------------------------------------------------------
 
 

@@ -27,7 +27,7 @@ from governor.core.engine.metering import close_gap, hand_over, take_back
 from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, owner_of
 from governor.core.engine.node_journal import persist
 from governor.core.engine.spent.marks import line_ended
-from governor.core.engine.spent.tokens import end_stage, meter_tokens
+from governor.core.engine.spent.tokens import begin_training, end_stage, meter_tokens
 from governor.core.events.effects import Alarm, Confirm, Effect, RecallRun, Record
 from governor.core.events.ends import RankFailed
 from governor.core.events.inputs import (
@@ -219,6 +219,8 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     if event.connection is None and (managed.awaits_line or not run.alive):
         on_sources.on_line(node, managed, event.at)
     intake.note_frame_wall(run, event.at + node.wall_offset_ns)
+    if rank is not None and managed.money.metered[0] != run.attempt_at:
+        begin_training(managed, rank, event)
     is_dated = rank is None and event.written is not None
     counted = intake.apply_step(run, rank, event, line_ended(node, managed, event) if is_dated else None)
     if counted is not None and run.tokens_total is not None:

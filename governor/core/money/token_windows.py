@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any
 
 from governor.core.base.units import COUNT_MAX, MTOK, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros
 from governor.core.money.token_price import per_mtok
 from governor.core.money.trainings import NONE, Trainings
-from governor.core.money.unheard import Unheard
-
-# What was trained unheard may have been so much cheaper than the steps before: batches and lengths vary.
-CHEAPER_MAX: Final = 2
+from governor.core.money.unheard import Unheard, may_have_bought
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +272,7 @@ class TokenMeter:
         tokens, usd_micros = self.pace_tokens, self.pace_usd_micros
         if usd_micros <= 0:  # Of one step, or of an older journal: as all of it has cost.
             tokens, usd_micros = self.trained_tokens, self.step_usd_micros
-        bought = CHEAPER_MAX * paid_usd_micros * tokens // usd_micros if usd_micros > 0 else 0
+        bought = may_have_bought(paid_usd_micros, tokens, usd_micros)
         self.unheard.leave(self.last_total, min(bought, COUNT_MAX))
         self.take(strand, offset)
         tokens_total += self.earlier_tokens
@@ -297,17 +294,22 @@ class TokenMeter:
         else:
             self.lent_tokens += grown
 
-    def begin_attempt(self, attempt: str, directory: str | None, *, trains_again: bool, is_anew: bool) -> None:
-        """An attempt's first step comes: see Trainings. Where it is of another training, its totals are that one's."""
+    def begin_attempt(self, attempt: str, directory: str | None, *, trains_again: bool, is_anew: bool) -> bool:
+        """An attempt's first step comes: see Trainings. Whether it is in another one: then its totals are that one's.
+
+        Known again at once: each later call for the attempt changes nothing.
+        """
         has_begun = bool(self.trainings.counted)
         earlier = self.trainings.begin(
             attempt, directory, self.earlier_tokens, self.progress_tokens,
             is_launch=not trains_again, is_anew=is_anew,
         )  # fmt: skip
-        if earlier is not None and has_begun:
-            self.unheard.end_at(self.last_total)
-            self.earlier_tokens = earlier
-            self.last_total = earlier if is_anew else self.progress_tokens
+        if earlier is None or not has_begun:
+            return False
+        self.unheard.end_at(self.last_total)
+        self.earlier_tokens = earlier
+        self.last_total = earlier if is_anew else self.progress_tokens
+        return True
 
     def begin_earlier(self, tokens: int) -> None:
         """Count tokens before the first step's end: it had them itself. Of the first window only, with its start."""

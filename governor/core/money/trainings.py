@@ -170,7 +170,7 @@ class Trainings:
                 bool(one["is_whole"]),
                 bool(one["is_taken"]),
                 bool(one.get("is_named")),
-            )  # fmt: skip
+            )
             for one in row["known"]
         ]
         now = int(row["now"])

@@ -6,8 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+# What was trained unheard may have been so much cheaper than the steps before: batches and lengths vary.
+CHEAPER_MAX: Final = 2
 # Of what is trained by turns so many reaches are kept: the journal's row is not to grow.
 REACHES_MAX: Final = 8
+
+
+def may_have_bought(paid_usd_micros: int, tokens: int, usd_micros: int) -> int:
+    """How many tokens this may have paid for unheard. So many tokens have cost so much, when they were heard."""
+    return CHEAPER_MAX * paid_usd_micros * tokens // usd_micros if usd_micros > 0 else 0
 
 
 @dataclass(slots=True)

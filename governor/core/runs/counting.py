@@ -52,6 +52,14 @@ def count_step(run: Run, rank: Rank | None, step: Step, *, leads: bool, is_first
     return _count_together(run, shares.settle(step.step, told, size))
 
 
+def take_training(run: Run, left: int, now: int, *, has_trained: bool) -> None:
+    """The attempt's first step comes, in another training than the last one's. See TrainedCount.take_training()."""
+    last = (run.counted_step, run.tokens_total, run.furthest) if run.counted_step is not None else None
+    taken = run.trained_count.take_training(left, now, last, has_trained=has_trained)
+    if taken is not None:
+        (run.counted_step, run.tokens_total, run.furthest), run.counted_from = taken, None
+
+
 def count_settled(run: Run, settled: TokensSettled) -> Step:
     """Count the tokens of a log that has ended by its best reading. Returns the step that they count with."""
     if settled.counts is None:
@@ -108,8 +116,6 @@ def _weigh(run: Run, step: Step, told: Told, *, may_fall: bool) -> Believed | No
     own = (told.tokens if told.tokens is not None else run.belief.largest) * own_steps
     begun_at, begun = step.step - own_steps, told.total - own
     is_anew = run.trains_again and step.attempt_step == step.step
-    if is_anew:
-        count.begin_training()
     is_known = is_apart = count.is_of_new_origin
     if not is_apart:
         count.go_to(begun_at, begun)
@@ -126,7 +132,7 @@ def _weigh(run: Run, step: Step, told: Told, *, may_fall: bool) -> Believed | No
         # An origin that says more than is told by now is not believed in that.
         if is_known and origin is not None and origin.tokens_total is not None and origin.tokens_total <= told.total:
             apart = origin.step, origin.tokens_total
-        _go_on_apart(run, *apart, is_anew=is_anew)
+        _go_on_apart(run, *apart)
     # Of tokens that are not told the largest step is no measure of what was trained again.
     knows = told.tokens is not None or is_far or begun - count.offset > (run.tokens_total or 0)
     if step.connection is not None and begun >= 0 and knows:
@@ -165,7 +171,7 @@ def _lost_at_most(run: Run) -> int:
     return max(STEPS_AHEAD_MIN, counted - since[1])
 
 
-def _go_on_apart(run: Run, step: int, total: int, *, is_anew: bool = False) -> None:
+def _go_on_apart(run: Run, step: int, total: int) -> None:
     """What the attempt trains begins with this step and total, of which nothing was trained here."""
     known, furthest, count = run.tokens_total, run.furthest, run.trained_count
     last = None if known is None else (run.counted_step or 0, known + count.offset)
@@ -174,7 +180,7 @@ def _go_on_apart(run: Run, step: int, total: int, *, is_anew: bool = False) -> N
     trained = max(known or 0, count.trained if count.strands else furthest[1] if furthest is not None else 0)
     if count.origin is not None and count.origin.run:
         run.belief.begin_elsewhere(count.origin.run, step, total, count.origin.tokens_total)
-    count.go_on_apart(step, total, last, 0 if is_anew else trained)
+    count.go_on_apart(step, total, last, trained)
 
 
 def _take_total(run: Run, told: Told, believed: Believed) -> bool:

@@ -10,12 +10,13 @@ distance from what was trained here must tell.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from governor.core.base.units import COUNT_MAX, MonoNs
 from governor.core.events.checkpoints import Origin
+from governor.core.runs.strands import KeptCount, Strand, origin_of, origin_row, strand_of, strand_row
 
 # Whoever tells ever other counts is not to make the journal's row grow. The oldest are dropped, never the run's own.
 # What goes on from a dropped one is weighed anew, or counts anew where its origin is known.
@@ -23,19 +24,6 @@ STRANDS_MAX: Final = 8
 BENDS_MAX: Final = 8
 # A rank keeps no more frames than half of these for us. A load that is further ahead of its steps is none.
 STEPS_QUEUED_MAX: Final = 8_192
-
-
-@dataclass(slots=True)
-class Strand:
-    """Launches that go on from each other's checkpoints."""
-
-    from_told: int  # Its totals begin here.
-    offset: int  # What it tells less what was trained.
-    step: int  # The step of the highest total, and that.
-    told: int
-    left_at: int = 0  # What the run had trained when a launch went on with another strand.
-    line: int = 0  # Strands of one line are one training, whose count has jumped. 0: of none.
-    origin: Origin | None = None  # None: nobody knows.
 
 
 @dataclass(slots=True)
@@ -57,6 +45,8 @@ class TrainedCount:
     strands: list[Strand] = field(default_factory=list)  # The present one last. Empty: all launches are of one.
     # Where the count of this attempt has jumped: the total from which on it did, and the offset before that.
     bends: list[tuple[int, int]] = field(default_factory=list)
+    # Of several trainings of its processes, how far those had come that the present attempt is not in.
+    kept: dict[int, KeptCount] = field(default_factory=dict)
 
     def begin_attempt(self, last: tuple[int, int] | None) -> None:
         """`last`: the last step, and all that the run has trained. None: not known."""
@@ -146,10 +136,25 @@ class TrainedCount:
         self.strands.remove(strand)
         self.strands.append(strand)
 
-    def begin_training(self) -> None:
-        """The attempt is another training of the same processes, whose totals begin at nothing."""
-        self.strands.clear()
-        self.offset = 0
+    def take_training(
+        self, left: int, now: int, last: tuple[int, int | None, tuple[int, int] | None] | None, *, has_trained: bool
+    ) -> tuple[int, int, tuple[int, int]] | None:
+        """The attempt is in another training than the last one: its totals are that one's.
+
+        `left`, `now`: the places of both in their list; negative: not in it. `last`: of the one that is left, the last
+        step, its total, and both of the highest step. `has_trained`: the present one was begun before. Returns the same
+        three of that. None: they stay, an older journal does not say them.
+        """
+        if left >= 0 and last is not None and last[1] is not None:
+            step, total, furthest = last[0], last[1], last[2]
+            self.kept[left] = KeptCount(step, total, furthest or (step, total), self.trained, self.strands)
+        kept = self.kept.pop(now, None)
+        if kept is None and has_trained:
+            return None
+        kept = kept or KeptCount()
+        self.trained, self.strands = kept.trained, kept.strands
+        self.offset = self.strands[-1].offset if self.strands else 0
+        return kept.step, kept.total, kept.furthest
 
     def begin_counting(self) -> None:
         """The attempt goes on with the present strand."""
@@ -287,17 +292,18 @@ class TrainedCount:
         """Plain JSON. None: of this attempt no hello was heard, and nothing that it tells was trained elsewhere."""
         if not self.is_told and self == TrainedCount():
             return None
-        strands = [[*astuple(one)[:-1], _origin_row(one.origin)] for one in self.strands]
+        strands = [strand_row(one) for one in self.strands]
         return {
             "offset": self.offset,
             "is_new": self.is_new,
-            "origin": _origin_row(self.origin),
+            "origin": origin_row(self.origin),
             "loaded_at": self.loaded_at,
-            "next_origin": [_origin_row(self.next_origin[0]), self.next_origin[1]] if self.next_origin else None,
+            "next_origin": [origin_row(self.next_origin[0]), self.next_origin[1]] if self.next_origin else None,
             "has_said_bye": self.has_said_bye,
             "trained": self.trained,
             "strands": strands,
             "bends": [list(bend) for bend in self.bends],
+            **({"kept": {str(at): one.row() for at, one in self.kept.items()}} if self.kept else {}),
         }
 
     @classmethod
@@ -306,29 +312,13 @@ class TrainedCount:
         if row is None:
             return cls()
         count = cls(int(row["offset"]), bool(row["is_new"]))
-        count.origin = _origin_of(row.get("origin"))  # An older journal has none.
+        count.origin = origin_of(row.get("origin"))  # An older journal has none.
         count.loaded_at, count.is_told = int(row.get("loaded_at", 0)), "origin" in row
         if row.get("next_origin") is not None:
             origin, loaded_at = row["next_origin"]
-            count.next_origin = _origin_of(origin), int(loaded_at)
-        count.trained, count.strands = int(row["trained"]), [_strand_of(one) for one in row["strands"]]
+            count.next_origin = origin_of(origin), int(loaded_at)
+        count.trained, count.strands = int(row["trained"]), [strand_of(one) for one in row["strands"]]
         count.has_said_bye = bool(row.get("has_said_bye"))
         count.bends = [(int(told), int(offset)) for told, offset in row["bends"]]
+        count.kept = {int(at): KeptCount.of(one) for at, one in row.get("kept", {}).items()}
         return count
-
-
-def _strand_of(row: Sequence[Any]) -> Strand:
-    """An older journal has no origin, and one before that no line."""
-    from_told, offset, step, told, left_at, line = (int(value) for value in [*row, 0][:6])
-    return Strand(from_told, offset, step, told, left_at, line, _origin_of(row[6] if len(row) > 6 else None))
-
-
-def _origin_row(origin: Origin | None) -> list[Any] | None:
-    return None if origin is None else [origin.run, origin.step, origin.tokens_total]
-
-
-def _origin_of(row: Any) -> Origin | None:
-    if row is None:
-        return None
-    run, step, total = row
-    return Origin(str(run), int(step), None if total is None else int(total))

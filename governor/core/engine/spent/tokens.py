@@ -9,6 +9,20 @@ from governor.core.engine.node_journal import keep_window
 from governor.core.engine.spent.marks import worth_at
 from governor.core.events.inputs import Step
 from governor.core.money.token_windows import TokenMeter
+from governor.core.runs import intake
+from governor.core.runs.counting import take_training
+from governor.core.runs.state import Rank
+
+
+def begin_training(managed: ManagedRun, rank: Rank, step: Step) -> None:
+    """An attempt's first step comes. In another training than the last one it is counted by that one's own totals."""
+    run, meter = managed.run, managed.history.meter
+    if meter is None or step.attempt_step is None or not intake.is_lead(run, rank):
+        return
+    left, is_anew = meter.trainings.now, step.attempt_step == step.step
+    if meter.begin_attempt(run.attempt, run.saves_in, trains_again=run.trains_again, is_anew=is_anew):
+        has_trained = meter.progress_tokens > meter.earlier_tokens
+        take_training(run, left, meter.trainings.now, has_trained=has_trained)
 
 
 def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> None:
@@ -21,9 +35,6 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step, ended: MonoNs) -> 
         # A process that attaches anew counts its attempt's steps from one again. Its absolute step goes on.
         if began == run.attempt_at and step.attempt_step <= counted and step.step <= newest:
             return  # Reported twice or late: counted already.
-        if began != run.attempt_at and (known := managed.history.meter) is not None:
-            is_anew = step.attempt_step == step.step
-            known.begin_attempt(run.attempt, run.saves_in, trains_again=run.trains_again, is_anew=is_anew)
         managed.money.note_metered(run.attempt_at, step.attempt_step, step.step)
     meter, first_line = managed.history.meter, managed.money.first_line
     begins = meter is None

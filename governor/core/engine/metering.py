@@ -56,13 +56,13 @@ def note_unheard(node: Node, tick: Tick, *, is_first: bool) -> None:
     """Note what was charged at once for time in which nobody listened, and whose steps behind it were heard."""
     away_ns = node.away_ns + tick.boot - node.began if is_first and node.away_ns else 0
     for managed in node.runs.values():
-        run, unheard, meter = managed.run, managed.history.unheard, managed.history.meter
+        run, awaited, meter = managed.run, managed.history.awaited, managed.history.meter
         if meter is not None and meter.metered_to is not None:
-            unheard.hear(BootNs(meter.metered_to), run.step_at if run.jsonl_only else None)
-        if unheard.until is not None:
-            unheard.give_up(tick.at, run.attempt, run.step_at)
+            awaited.hear(BootNs(meter.metered_to), run.step_at if run.jsonl_only else None)
+        if awaited.until is not None:
+            awaited.give_up(tick.at, run.attempt, run.step_at)
         attempt = run.attempt if run.alive and meter is not None else None
-        unheard.tick(tick.boot, tick.at, away_ns, attempt, is_unbroken=tick.unbroken)
+        awaited.tick(tick.boot, tick.at, away_ns, attempt, is_unbroken=tick.unbroken)
 
 
 def charge_until(node: Node, at: MonoNs) -> None:

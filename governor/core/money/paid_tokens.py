@@ -23,7 +23,7 @@ TOLD_WITHIN_NS: Final = NS_PER_MINUTE  # A rank finds us again within seconds.
 
 
 @dataclass(slots=True)
-class Unheard:
+class Awaited:
     """Time that was charged at once. What was trained in it is told later, if at all.
 
     Until a step is counted that ended behind it, the run's money has tokens that nobody knows of, and its price is too
@@ -80,7 +80,7 @@ class Bought:
     meter: TokenMeter | None = None  # From the first step whose tokens are known.
     # The steady price as the journal has it. It stands until a window closes: those that it is of are not kept.
     steady_before: int | None = None
-    unheard: Unheard = field(default_factory=Unheard)
+    awaited: Awaited = field(default_factory=Awaited)
 
     def spent_before(self, usd_micros: UsdMicros) -> None:
         """So much was spent that buys none of the tokens that come."""
@@ -176,8 +176,8 @@ class PaidTokens:
 
         Prices that have this money are unknown to rules then. None: nothing is awaited.
         """
-        unheard = self.bought.unheard
-        return None if unheard.until is None else unheard.lasted_ns
+        awaited = self.bought.awaited
+        return None if awaited.until is None else awaited.lasted_ns
 
     @property
     def paid_before(self) -> UsdMicros:

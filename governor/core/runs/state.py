@@ -298,7 +298,7 @@ class Run:
 
     @property
     def unheard_ns(self) -> int | None:
-        """While it lives, for how long nobody listened, if tokens of that time may come: see Unheard. None: not so."""
+        """While it lives, for how long nobody listened, if tokens of that time may come: see Awaited. None: not so."""
         return self.paid_tokens.unheard_ns if self.alive else None
 
     def known_ranks(self) -> frozenset[int]:

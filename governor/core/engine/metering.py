@@ -60,7 +60,7 @@ def note_unheard(node: Node, tick: Tick, *, is_first: bool) -> None:
         if meter is not None and meter.metered_to is not None:
             awaited.hear(BootNs(meter.metered_to), run.step_at if run.jsonl_only else None)
         if awaited.until is not None:
-            awaited.give_up(tick.at, run.attempt, run.step_at)
+            awaited.give_up(tick.at, run.attempt, run.attempt_at, run.step_at)
         attempt = run.attempt if run.alive and meter is not None else None
         awaited.tick(tick.boot, tick.at, away_ns, attempt, is_unbroken=tick.unbroken)
 

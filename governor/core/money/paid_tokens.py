@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
 
-from governor.core.base.units import NS_PER_MINUTE, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros
+from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros
 from governor.core.money.steady import steady_per_mtok
 from governor.core.money.token_price import TokenPrices, per_mtok, whole_micros
 from governor.core.money.token_windows import TokenMeter, Window
@@ -20,6 +20,8 @@ UNHEARD_MIN_NS: Final = 5 * NS_PER_S
 # So long at most a log that was written meanwhile is read, a megabyte with each tick.
 READ_LATE_MAX_NS: Final = NS_PER_MINUTE
 TOLD_WITHIN_NS: Final = NS_PER_MINUTE  # A rank finds us again within seconds.
+# Of 1,346 healthy runs of language models one in a hundred took 45 minutes to its first step.
+START_WITHIN_NS: Final = NS_PER_HOUR
 
 
 @dataclass(slots=True)
@@ -59,15 +61,19 @@ class Awaited:
         if log_read_at is None or log_read_at <= self.ticked_at or counted_to - self.until > READ_LATE_MAX_NS:
             self.until = None
 
-    def give_up(self, at: MonoNs, attempt: str, step_at: MonoNs | None) -> None:
-        """The attempt of then tells no step: it trained none, or hangs. Its price is what it is.
+    def give_up(self, at: MonoNs, attempt: str, attempt_at: MonoNs, step_at: MonoNs | None) -> None:
+        """No step is told: none was trained, or it hangs. The price is what it is.
 
         A rank that finds us again tells at once what it has kept, and what it could not keep with its next step. That
         is one of before, so it takes no longer than the time that it was away for, or no step is missing. Of what an
-        attempt trained that has ended since, the first step of the next one tells.
+        attempt trained that has ended since, the first step of the next one tells, whose start may take long.
         """
         waited_ns = at - max(self.since, step_at or self.since)
-        if attempt == self.attempt and waited_ns > TOLD_WITHIN_NS + self.lasted_ns:
+        if attempt == self.attempt:
+            is_over = waited_ns > TOLD_WITHIN_NS + self.lasted_ns
+        else:
+            is_over = at - max(attempt_at, step_at or attempt_at) > START_WITHIN_NS
+        if is_over:
             self.until = None
 
 

@@ -6,7 +6,7 @@ that a run trains again after it went back are waste: they are paid for but are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -294,7 +294,9 @@ class TokenMeter:
         else:
             self.lent_tokens += grown
 
-    def begin_attempt(self, attempt: str, directory: str | None, *, trains_again: bool, is_anew: bool) -> bool:
+    def begin_attempt(
+        self, attempt: str, directory: str | None, *, trains_again: bool, is_anew: bool, barred: Collection[int] = ()
+    ) -> bool:
         """An attempt's first step comes: see Trainings. Whether it is in another one: then its totals are that one's.
 
         Known again at once: each later call for the attempt changes nothing.
@@ -302,7 +304,7 @@ class TokenMeter:
         has_begun = bool(self.trainings.counted)
         earlier = self.trainings.begin(
             attempt, directory, self.earlier_tokens, self.progress_tokens,
-            is_launch=not trains_again, is_anew=is_anew,
+            is_launch=not trains_again, is_anew=is_anew, barred=barred,
         )  # fmt: skip
         if earlier is None or not has_begun:
             return False

@@ -11,7 +11,7 @@ it trains up to there was trained before, by whatever came between.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -83,12 +83,12 @@ class Trainings:
 
     def begin(
         self, attempt: str, directory: str | None, earlier_tokens: int, progress_tokens: int,
-        *, is_launch: bool, is_anew: bool,
+        *, is_launch: bool, is_anew: bool, barred: Collection[int] = (),
     ) -> int | None:  # fmt: skip
         """The attempt's first step has come. Returns the run's progress less what its training had reached.
 
         None: it goes on with the training that was counted last. `earlier_tokens`: what was returned for that.
-        `is_anew`: its totals begin at nothing.
+        `is_anew`: its totals begin at nothing. `barred`: trainings with whose checkpoints it does not go on.
         """
         self.hear(attempt, directory, is_launch=is_launch)
         is_first, is_new = not self.counted, attempt != self.counted
@@ -98,7 +98,7 @@ class Trainings:
         if not self.known:
             self._take(self._keep(Training(self.number, self.place, progress_tokens)))
             return 0
-        found = self._found(is_anew=is_anew)
+        found = self._found(is_anew=is_anew, barred=barred)
         if not (is_anew or is_launch) and (
             found == NONE or self.known[found].is_taken
         ):  # A restart within the process.
@@ -133,13 +133,19 @@ class Trainings:
         self.known.append(training)
         return len(self.known) - 1
 
-    def _found(self, *, is_anew: bool) -> int:
-        """Which training the attempt goes on with. None of its own launch's begins at nothing once more."""
+    def _found(self, *, is_anew: bool, barred: Collection[int] = ()) -> int:
+        """Which training the attempt goes on with. None of its own launch's begins at nothing once more.
+
+        A launch may skip trainings that are done: where its number alone tells and that is barred, it is a later one.
+        """
         possible = [at for at, one in enumerate(self.known) if not (is_anew and one.is_taken)]
         there = [at for at in possible if self.place and self.known[at].place == self.place]
         if there:
             return self._of_several(there)
         found = next((at for at in possible if self.known[at].number == self.number), NONE)
+        if found in barred:
+            later = (at for at in possible if at not in barred and self.known[at].number > self.number)
+            found = next(later, NONE)
         if found != NONE and self.place and self._is_elsewhere(self.known[found], is_anew=is_anew):
             return NONE
         return found

@@ -156,6 +156,15 @@ class TrainedCount:
         self.offset = self.strands[-1].offset if self.strands else 0
         return kept.step, kept.total, kept.furthest
 
+    def of_other_origins(self) -> list[int]:
+        """The kept trainings that the attempt does not go on with: none of their checkpoints is of its origin."""
+        if self.origin is None:
+            return []
+        return [
+            at for at, one in self.kept.items()
+            if one.strands and all(strand.origin not in (None, self.origin) for strand in one.strands)
+        ]  # fmt: skip
+
     def begin_counting(self) -> None:
         """The attempt goes on with the present strand."""
         self.is_new = False

@@ -20,7 +20,8 @@ def begin_training(managed: ManagedRun, rank: Rank, step: Step) -> None:
     if meter is None or step.attempt_step is None or not intake.is_lead(run, rank):
         return
     left, is_anew = meter.trainings.now, step.attempt_step == step.step
-    if meter.begin_attempt(run.attempt, run.saves_in, trains_again=run.trains_again, is_anew=is_anew):
+    again, barred = run.trains_again, run.trained_count.of_other_origins()
+    if meter.begin_attempt(run.attempt, run.saves_in, trains_again=again, is_anew=is_anew, barred=barred):
         has_trained = meter.progress_tokens > meter.earlier_tokens
         take_training(run, left, meter.trainings.now, has_trained=has_trained)
 

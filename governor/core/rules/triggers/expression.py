@@ -28,7 +28,8 @@ class Expression(Trigger):
     the end of a list), and while no rank is connected. It stores no history.
 
     The prices of the last window, all-in and useful are unknown behind time in which no governor listened, while tokens
-    of its money may still be told: until a step is counted, or for that time and a minute more.
+    of its money may still be told: until a step is counted, or for that time and a minute more, or for the first hour
+    of a launch behind it.
     """
 
     KIND: ClassVar[str] = "expression"

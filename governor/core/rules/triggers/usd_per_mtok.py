@@ -95,7 +95,8 @@ class UsdPerMtok(Trigger):
 
     UNKNOWN without an expectation or a price, while tokens are not reported, until the window is full, and when no
     token was trained in it (`hang` covers that), or only ones that were trained before. After time in which no governor
-    listened it is UNKNOWN until a step is counted, or for that time and a minute more, and the window begins anew.
+    listened it is UNKNOWN until a step is counted, or for that time and a minute more (for the first hour of a launch
+    behind it), and the window begins anew.
     Resets at each attempt.
     """
 

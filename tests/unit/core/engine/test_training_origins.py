@@ -81,3 +81,21 @@ def test_a_goal_is_not_met_by_what_another_training_has_trained(sft: str | None)
     assert (managed.run.tokens_total, managed.incident) == (14 * S, None)
     trains(world, "a2+2", range(15, 17), 200, checkpoint_dir=DPO if sft else None)
     assert managed.incident is not None, "a restart within the process takes it to the goal"
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+@pytest.mark.parametrize(("first", "twice"), [(5, 3), (1, 7)])
+def test_a_relaunch_that_skips_the_first_training_is_told_by_its_origin(*, fresh: bool, first: int, twice: int) -> None:
+    """By its number it would be the first one: its tokens were new, and the goal came at DPO's tenth step."""
+    budget = Budget(window_tokens=2 * S, tokens=20 * S, ceiling_usd_micros=UsdMicros(10**9))
+    world = World(
+        make_node(rule("budget"), budget=budget, cloud="none", price_usd_micros_per_hour=UsdMicros(3_600_000))
+    )
+    world.tick()
+    trains(world, "a1", range(83, 93), 100, checkpoint_dir="/d/0/1" if fresh else None, origin=OTHER)
+    trains(world, "a1+1", range(1, 8), 100, checkpoint_dir="/d/1/1" if fresh else None)
+    end(world)
+    trains(world, "a2", range(first, 20), 200, checkpoint_dir="/d/1/2" if fresh else None, origin=OWN)
+    managed = world.node.runs["llama"]
+    assert (managed.run.tokens_total, managed.trained_tokens, managed.incident) == (19 * S, 29 * S, None)
+    assert trained(world)[1] == twice

@@ -282,3 +282,19 @@ def test_a_run_that_hangs_behind_it_has_a_price_again(how: str) -> None:
     comes_back(world, how)
     until(world, world.mono / NS_PER_S + 600)
     assert world.node.runs["llama"].incident is not None
+
+
+@pytest.mark.parametrize("how", ["stopped", "restart"])
+def test_a_launch_behind_it_that_hangs_before_its_first_step_has_a_price_within_an_hour(how: str) -> None:
+    """What the one before has trained unheard, its first step would tell."""
+    world = in_life(judged(**over("usd_per_mtok_all_in")))
+    world.tick()
+    world.hear()
+    steps(world, range(1, 901), began=2)
+    comes_back(world, how)
+    end(world)
+    world.hear(attempt="a2", peer=peer(200))
+    until(world, world.mono / NS_PER_S + 3_500)
+    assert world.node.runs["llama"].incident is None
+    until(world, world.mono / NS_PER_S + 200)
+    assert world.node.runs["llama"].incident is not None

@@ -29,6 +29,8 @@ _DIALECTS: Final[Mapping[str, Callable[[], Dialect]]] = {
     "mllog": Mllog,
 }
 NAMES: Final = tuple(_DIALECTS)
+LENGTH_MAX: Final = 2**30  # No model reads longer sequences, and no run has more GPUs.
+GPUS_MAX: Final = 2**20
 # So many steps of one format, and what the log is needs no more lines.
 CERTAIN_AFTER: Final = 32
 
@@ -63,4 +65,4 @@ def recognise(lines: Iterable[str]) -> str | None:
     return name if found[name][1] and found[name][1] >= objects else None
 
 
-__all__ = ["NAMES", "LineFormat", "TextLog", "named", "recognise", "text_of"]
+__all__ = ["GPUS_MAX", "LENGTH_MAX", "NAMES", "LineFormat", "TextLog", "named", "recognise", "text_of"]

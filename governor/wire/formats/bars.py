@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from governor.wire.formats.line import count, figure
-from governor.wire.formats.text_log import BATCH, GPU_RATE, SAMPLES_TOTAL, Facts
+from governor.wire.formats.text_log import BATCH, GPU_RATE, SAMPLES_TOTAL, Dialect
 
 NEMO_LOSS: Final = "reduced_train_loss"
 TIMING: Final = "train_step_timing in s"
@@ -42,16 +42,8 @@ def bar_of(text: str) -> Bar | None:
     return Bar(found["about"].strip(), int(found["at"]), of, since_s, found["figures"] or "")
 
 
-class _Progress:
+class _Progress(Dialect):
     """A bar of an epoch: `Epoch 0:  10%|█ | 10/100 [00:05<00:45, 2.0it/s, v_num=0, train_loss=2.3]`."""
-
-    def __init__(self) -> None:
-        self.facts = Facts()
-
-    def new_launch(self) -> None: ...
-
-    def lacks(self) -> str | None:
-        return None
 
     def _epoch_bar(self, text: str) -> tuple[dict[str, Any], dict[str, str]] | None:
         """The step, epoch and clock of a training bar, and its figures by name."""

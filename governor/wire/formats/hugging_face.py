@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from governor.wire.formats.bars import bar_of
 from governor.wire.formats.line import count, figure
-from governor.wire.formats.text_log import GPU_RATE, Facts
+from governor.wire.formats.text_log import GPU_RATE, Dialect
 
 DICT_CHARS_MAX: Final = 8_000
 _ITEM: Final = re.compile(
@@ -28,11 +28,11 @@ _SUMMARY: Final = "train_runtime"
 LACKS_STEP: Final = "its lines have no step and no progress bar: a step is a line (logging_steps)"
 
 
-class HuggingFace:
+class HuggingFace(Dialect):
     """A step is that of the bar before its line, where that has moved on, else one stride after the last."""
 
     def __init__(self) -> None:
-        self.facts = Facts()
+        super().__init__()
         self._bar: tuple[int, int] | None = None  # The last bar of training: at, of how many.
         self._since_s: int | None = None
         self._seen: tuple[int, int, int] | None = None  # Any other bar before a line: at, of, since.

@@ -6,12 +6,12 @@ import re
 from typing import Any, Final
 
 from governor.wire.formats.line import count, figure
-from governor.wire.formats.text_log import BATCH, GPU_RATE, Facts
+from governor.wire.formats.text_log import BATCH, GPU_RATE, Dialect
 
 GIB: Final = 2**30
 
 
-class Torchtitan:
+class Torchtitan(Dialect):
     """`step: 10  loss: 7.0218  grad_norm: 1.2  memory: 42.1GiB(53.2%)  tps: 7,234  tflops: 419.4  mfu: 42.4%`.
 
     Versions of 2024 say wps for tps. Both are of one GPU. The loss is 0-dimensional and printed whatever it is.
@@ -20,14 +20,6 @@ class Torchtitan:
     _STEP: Final = re.compile(r"(validate )?step: {0,8}([0-9]{1,15}) +loss: {0,8}([-+0-9A-Za-z.]{1,40}) +(.*)")
     _FIGURE: Final = re.compile(r"\b([a-z_]{1,20}): {0,8}([-+0-9A-Za-z.,]{1,40})")
     _BATCH: Final = re.compile(r"global batch size ([0-9]{1,12})\b.{0,80}? sequence length ([0-9]{1,12})\b")
-
-    def __init__(self) -> None:
-        self.facts = Facts()
-
-    def new_launch(self) -> None: ...
-
-    def lacks(self) -> str | None:
-        return None
 
     def read(self, text: str) -> dict[str, Any] | None:
         if text.startswith("Train"):
@@ -54,19 +46,11 @@ class Torchtitan:
         return record
 
 
-class Torchtune:
+class Torchtune(Dialect):
     """`Step 12 | loss:1.2345 lr:2e-05 tokens_per_second_per_gpu:1234.5 `, of its file and its console alike."""
 
     _STEP: Final = re.compile(r"Step ([0-9]{1,15}) \| (.*)")
     _FIGURE: Final = re.compile(r"([A-Za-z_][\w/]{0,60}):([-+0-9A-Za-z.]{1,40})(?: |$)")
-
-    def __init__(self) -> None:
-        self.facts = Facts()
-
-    def new_launch(self) -> None: ...
-
-    def lacks(self) -> str | None:
-        return None
 
     def read(self, text: str) -> dict[str, Any] | None:
         found = self._STEP.match(text)
@@ -87,7 +71,7 @@ class Torchtune:
         return record
 
 
-class DeepSpeed:
+class DeepSpeed(Dialect):
     """Two kinds of lines, of which a log has one or both.
 
     The pipeline engine prints `steps: 10 loss: 3.2 iter time (s): 0.5 samples/sec: 16.0`, every engine
@@ -103,15 +87,12 @@ class DeepSpeed:
     )
 
     def __init__(self) -> None:
-        self.facts = Facts()
+        super().__init__()
         self._tells_loss = False
         self._beside: dict[str, Any] = {}  # What the line before said of the same step.
 
     def new_launch(self) -> None:
         self._beside = {}
-
-    def lacks(self) -> str | None:
-        return None
 
     def read(self, text: str) -> dict[str, Any] | None:
         if (found := self._STEP.match(text)) is not None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from governor.wire.formats.line import count, figure
-from governor.wire.formats.text_log import BATCH, GPU_RATE, SAMPLES_TOTAL, Facts
+from governor.wire.formats.text_log import BATCH, GPU_RATE, SAMPLES_TOTAL, Dialect
 
 _STEP: Final = re.compile(
     r"(?:samples/sec: [^|]{1,40}\| |episode [0-9]{1,15} \| )?"
@@ -36,7 +36,7 @@ _RATES: Final = (
 )  # fmt: skip
 
 
-class Megatron:
+class Megatron(Dialect):
     """A loss that is not above 0 is left out of its line, so also NaN, and its count of NaN iterations stays 0.
 
     That count is of updates alone that fp16 skipped. So a line that lacks the loss of an update that was applied has
@@ -44,16 +44,13 @@ class Megatron:
     """
 
     def __init__(self) -> None:
-        self.facts = Facts()
+        super().__init__()
         self._loss: str | None = None  # The name of the last loss.
         self._step: int | None = None
         self._skipped = 0
 
     def new_launch(self) -> None:
         self._step = None
-
-    def lacks(self) -> str | None:
-        return None
 
     def read(self, text: str) -> dict[str, Any] | None:
         if "iteration" not in text and "validation" not in text:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.wire.formats.text_log import SAMPLES_TOTAL, Facts
+from governor.wire.formats.text_log import SAMPLES_TOTAL, Dialect
 from governor.wire.jsonl import Samples
 
 MARK: Final = ":::MLLOG "
@@ -20,19 +20,14 @@ _RESULTS: Final = ("eval_accuracy", "eval_error", "eval_loss", "eval_mean_loss")
 _PHASES: Final = ("init_start", "init_stop", "run_start", "run_stop", "eval_start", "eval_stop")
 
 
-class Mllog:
+class Mllog(Dialect):
     """Steps are samples divided by the global batch size where the log says that, else the counts that it has had."""
 
     def __init__(self) -> None:
-        self.facts = Facts()
+        super().__init__()
         self._batch: int | None = None
         self._samples = Samples()
         self._has_loss = False
-
-    def new_launch(self) -> None: ...
-
-    def lacks(self) -> str | None:
-        return None
 
     def read(self, text: str) -> dict[str, Any] | list[str] | None:
         begins = text.find(MARK, 0, 400)

@@ -6,12 +6,12 @@ import re
 from typing import Any, Final
 
 from governor.wire.formats.line import figure
-from governor.wire.formats.text_log import Facts
+from governor.wire.formats.text_log import Dialect
 
 _NUMBER: Final = r"([-+0-9A-Za-z.]{1,40})"
 
 
-class NanoGpt:
+class NanoGpt(Dialect):
     """`iter 10: loss 3.1234, time 123.45ms, mfu 12.34%`; `step 250: train loss 4.1, val loss 4.2` is an evaluation."""
 
     _STEP: Final = re.compile(r"iter ([0-9]{1,15}): loss " + _NUMBER + r",? (.*)")
@@ -19,14 +19,6 @@ class NanoGpt:
     _OTHER: Final = re.compile(r"\b(lr|gradnorm|grad_norm|grad norm|norm):? " + _NUMBER)
     _EVALUATION: Final = re.compile(r"step ([0-9]{1,15}): train loss [-+0-9A-Za-z.]{1,40}, val loss " + _NUMBER)
     _BATCH: Final = re.compile(r"[Tt]okens per iteration will be: ([0-9,]{1,20})$")
-
-    def __init__(self) -> None:
-        self.facts = Facts()
-
-    def new_launch(self) -> None: ...
-
-    def lacks(self) -> str | None:
-        return None
 
     def read(self, text: str) -> dict[str, Any] | None:
         if (found := self._BATCH.match(text)) is not None:
@@ -51,7 +43,7 @@ class NanoGpt:
         return record
 
 
-class LlmC:
+class LlmC(Dialect):
     """`step    1/21479 | loss 11.007906 (+nanz)| norm 16.3235 (+nanz)| lr 2.86e-06 | 2734.72 ms | 39.7% bf16 MFU | …`.
 
     The figures in brackets are z-scores: +nanz until there are enough of them.
@@ -64,14 +56,11 @@ class LlmC:
     _BATCH: Final = re.compile(r".{0,200}?total[ _]batch[ _]size *[=|] *([0-9]{1,15})\b")
 
     def __init__(self) -> None:
-        self.facts = Facts()
+        super().__init__()
         self._step: int | None = None
 
     def new_launch(self) -> None:
         self._step = None
-
-    def lacks(self) -> str | None:
-        return None
 
     def read(self, text: str) -> dict[str, Any] | None:
         if "batch" in text and (found := self._BATCH.match(text)) is not None:
@@ -107,7 +96,7 @@ class LlmC:
             record[field] = value
 
 
-class ModdedNanoGpt:
+class ModdedNanoGpt(Dialect):
     """`step:10/1750 train_loss:4.2 train_time:1234ms step_avg:123.4ms`; newer ones print no loss but `val_loss:`.
 
     The time is of training alone, since the start: it is the log's clock.
@@ -118,14 +107,11 @@ class ModdedNanoGpt:
     _TIME: Final = re.compile(r"([0-9.]{1,40})(ms|s)")
 
     def __init__(self) -> None:
-        self.facts = Facts()
+        super().__init__()
         self._last: tuple[int, float] | None = None  # Step, and seconds of training.
 
     def new_launch(self) -> None:
         self._last = None
-
-    def lacks(self) -> str | None:
-        return None
 
     def read(self, text: str) -> dict[str, Any] | None:
         found = self._STEP.match(text)

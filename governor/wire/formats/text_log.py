@@ -7,6 +7,7 @@ a job print of the same step, and how samples and rates of one GPU become tokens
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
@@ -54,20 +55,22 @@ class LineFormat(Protocol):
         ...
 
 
-class Dialect(Protocol):
+class Dialect(ABC):
     """What one framework prints. `facts` is the log's: whatever a line says of all steps is put there."""
 
-    facts: Facts
+    def __init__(self) -> None:
+        self.facts = Facts()
 
+    @abstractmethod
     def read(self, text: str) -> dict[str, Any] | list[str] | None:
         """The record of a line without prefixes, its faults, or None."""
-        ...
 
-    def new_launch(self) -> None: ...
+    def new_launch(self) -> None:  # noqa: B027 - most remember nothing of the process before.
+        """What comes next is another process's."""
 
     def lacks(self) -> str | None:
         """What its records lack, in words. None mostly."""
-        ...
+        return None
 
 
 class TextLog:

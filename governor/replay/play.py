@@ -170,7 +170,8 @@ class Replay:
 
     def __post_init__(self) -> None:
         self.clock = LogClock()
-        self._reader = RecordReader(RUN, self.fields)
+        # The clock needs a record's time before the reader does: _of_stream() puts it in its place.
+        self._reader = RecordReader(RUN, {**self.fields, "t": ()})
         self._ranks: RecordedRanks | None = None
         self._judges: list[_Judge] = []
         self._tick_at = MonoNs(0)

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from governor.settings.values import AbsolutePath, Table, Text
-from governor.wire.formats import NAMES, TextLog, named
+from governor.wire.formats import GPUS_MAX, LENGTH_MAX, NAMES
 from governor.wire.jsonl import DEFAULT_FIELDS
 from trainer_shim.wire import LABELS_MAX
 
@@ -17,7 +17,6 @@ ALERT_RECEIVERS_MAX: Final = 8
 # One per run on the node. Each costs a descriptor and a read per tick.
 JSONL_STREAMS_MAX: Final = 64
 JSONL: Final = "jsonl"
-FACTOR_MAX: Final = 2**31  # Of tokens. No sequence is longer, and no job has more GPUs.
 JSONL_FIELDS: Final = tuple(sorted(DEFAULT_FIELDS))
 
 
@@ -28,8 +27,8 @@ class Jsonl(Table):
     run: Text
     format: Text = JSONL
     # Of a text log, where it does not say so itself.
-    sequence_length: int | None = Field(default=None, ge=1, le=FACTOR_MAX)
-    gpus: int | None = Field(default=None, ge=1, le=FACTOR_MAX)
+    sequence_length: int | None = Field(default=None, ge=1, le=LENGTH_MAX)
+    gpus: int | None = Field(default=None, ge=1, le=GPUS_MAX)
     stage: Text | None = None
     labels: dict[Text, Text] = Field(default_factory=dict, max_length=LABELS_MAX)
     fields: dict[str, Text] = Field(default_factory=dict)  # Our name -> the name in the file.
@@ -59,12 +58,6 @@ class Jsonl(Table):
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} both name the processes; keep one")
         return self
-
-    def text_log(self) -> TextLog | None:
-        """A new reader of its lines. None for JSONL."""
-        if self.format == JSONL:
-            return None
-        return named(self.format, sequence_length=self.sequence_length, gpus=self.gpus)
 
     @property
     def ended_by(self) -> tuple[str, str] | None:

@@ -62,7 +62,7 @@ class JsonlTail:
     def __init__(self, path: str, *, from_start: bool = False, is_console: bool = False) -> None:
         """`is_console`: a progress bar ends its lines with a carriage return alone."""
         self.path = path
-        self._is_console = is_console
+        self._ends = (b"\n", b"\r") if is_console else (b"\n",)
         self.deciders: Deciders = {}  # Of the file that is read; of its directories while there is none.
         self._faulty_total = 0
         self._problem: str | None = None
@@ -190,8 +190,7 @@ class JsonlTail:
     def _begin(self, fd: int, offset: int) -> None:
         head = os.pread(fd, HEAD_BYTES, 0)
         # Reading begins inside a line, whose first half is history.
-        ends = b"\r\n" if self._is_console else b"\n"
-        oversized = offset > 0 and os.pread(fd, 1, offset - 1) not in (ends[:1], ends[-1:])
+        oversized = offset > 0 and os.pread(fd, 1, offset - 1) not in self._ends
         self._offset, self._head, self._partial, self._oversized = offset, head, b"", oversized
 
     def _has_more(self) -> bool:
@@ -212,7 +211,9 @@ class JsonlTail:
 
     def _split(self, chunk: bytes) -> list[bytes]:
         text = self._partial + chunk
-        *lines, partial = (text.replace(b"\r", b"\n") if self._is_console else text).split(b"\n")
+        for end in self._ends[1:]:
+            text = text.replace(end, b"\n")
+        *lines, partial = text.split(b"\n")
         if lines and self._oversized:
             lines.pop(0)  # The end of the line that is being skipped.
             self._oversized = False

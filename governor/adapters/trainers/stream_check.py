@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from governor.adapters.trainers.deciders import NotRegularError, Walk, read_pidfile
-from governor.adapters.trainers.streams import distrust, named_by_pidfile
+from governor.adapters.trainers.streams import distrust, named_by_pidfile, text_log
 from governor.adapters.trainers.understanding import Understanding
 from governor.core.base.units import MonoNs
 from governor.ports import Processes
@@ -70,7 +70,7 @@ class StreamCheck:
             os.close(fd)
 
     def _understood(self, path: str, fd: int) -> Iterator[Fault]:
-        text = self.entry.text_log()
+        text = text_log(self.entry)
         reader = RecordReader(self.entry.run, field_map(self.entry.fields), text)
         understanding = Understanding(format=None if text is None else text.name)
         size = os.fstat(fd).st_size

@@ -20,7 +20,8 @@ from governor.core.events.machine import SourceTrouble
 from governor.core.events.streams import StreamOpened, StreamRead, StreamState, WriterGone
 from governor.core.halt.kill_set import managers
 from governor.ports import Processes
-from governor.settings.streams import Jsonl
+from governor.settings.streams import JSONL, Jsonl
+from governor.wire import formats
 from governor.wire.jsonl import DEFAULT_FIELDS, field_map
 from governor.wire.records import RecordReader
 
@@ -61,7 +62,7 @@ class Stream:
         """`wake`: called from the thread when there is news for `take`. `begin`: how the thread is made."""
         self._entry = entry
         self._processes = processes
-        self._text = entry.text_log()
+        self._text = text_log(entry)
         pidfile = str(entry.pidfile) if entry.pidfile is not None else None
         self._files = StreamFiles(str(entry.path), pidfile, is_console=self._text is not None)
         self._thread = begin(f"stream {entry.run}", self._files, wake)
@@ -346,6 +347,13 @@ class Stream:
                 self._text.resume(told)
             return []
         return self.end(at)
+
+
+def text_log(entry: Jsonl) -> formats.TextLog | None:
+    """A new reader of the log's lines. None: they are JSON."""
+    if entry.format == JSONL:
+        return None
+    return formats.named(entry.format, sequence_length=entry.sequence_length, gpus=entry.gpus)
 
 
 def named_by_pidfile(read: PidfileRead | None, processes: Processes) -> Sequence[ProcessFacts]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,6 +17,8 @@ from governor.wire.likely_names import leaves, likely
 HEADERS_MAX: Final = 2
 # What comes before the first step of a console: the configuration, NCCL's lines, warnings of each rank.
 TEXTS_MAX: Final = 5_000
+# By which another format is recognised: a quarter of a megabyte for each of 64 logs.
+TEXTS_KEPT: Final = 256
 TEXT_BYTES_MAX: Final = 1_024
 KEYS_MAX: Final = 12
 KEY_CHARS_MAX: Final = 40
@@ -32,7 +35,7 @@ class Understanding:
     not_json: int = 0
     first: str = ""  # Neutralised, as the keys are.
     keys: dict[str, type] = field(default_factory=dict)  # With the type of their value.
-    texts: list[str] = field(default_factory=list)
+    texts: deque[str] = field(default_factory=lambda: deque(maxlen=TEXTS_KEPT))  # The last ones.
 
     def see(self, line: bytes, found: Sequence[object]) -> None:
         """Note a line, and what a RecordReader made of it."""
@@ -40,9 +43,10 @@ class Understanding:
             return
         if any(isinstance(event, Step | PhaseChange) for event in found):
             self.has_record = True
+            self.texts.clear()
             return
         self.lines += 1
-        if self.format is not None and len(self.texts) < TEXTS_MAX:
+        if self.format is not None:
             self.texts.append(text_of(line[:TEXT_BYTES_MAX]))
         self.first = self.first or plain(line[:LINE_CHARS_MAX].decode("utf-8", "replace"))
         if len(self.keys) >= KEYS_MAX or self.format is not None:

@@ -37,8 +37,6 @@ Fields = Mapping[str, Sequence[str]]  # The names that a log may use for each fi
 
 RUN_ON_MAX_NS: Final = 30 * 24 * 3600 * NS_PER_S  # The longest pause that a replay accepts.
 TEXT_CHARS_MAX: Final = 300
-LENGTH_MAX: Final = 2**30  # No model reads longer sequences, and no run has more GPUs.
-GPUS_MAX: Final = 2**20
 # 100 KB each. More make a page that no browser handles, and pictures that nobody views.
 PLOTTED_MAX: Final = 100
 PAGES: Final = (".html", ".htm")
@@ -110,11 +108,11 @@ map_option = click.option(
     help=f"Whose text the logs are: {', '.join(formats.NAMES)}. Default: what their first steps tell.",
 )  # fmt: skip
 @click.option(
-    "--sequence-length", type=click.IntRange(1, LENGTH_MAX), metavar="TOKENS",
+    "--sequence-length", type=click.IntRange(1, formats.LENGTH_MAX), metavar="TOKENS",
     help="Tokens in a sample, for text logs that count samples. Default: what the log says.",
 )  # fmt: skip
 @click.option(
-    "--gpus", type=click.IntRange(1, GPUS_MAX), metavar="N",
+    "--gpus", type=click.IntRange(1, formats.GPUS_MAX), metavar="N",
     help="GPUs of the run, for text logs with the tokens a second of one GPU.",
 )  # fmt: skip
 @json_option
@@ -188,8 +186,8 @@ def _lacks(played: Replay, run_on: DurationNs) -> str | None:
     """What a valid log lacks for this replay. None when it lacks nothing."""
     if not played.records:
         return "holds no record"
-    if not played.clock.is_timed:
-        return "its records have no time, so no clock can run on" if run_on else played.lacks()
+    if run_on and not played.clock.is_timed:
+        return "its records have no time, so no clock can run on"
     return played.lacks()
 
 

@@ -275,10 +275,7 @@ def test_a_run_that_tells_no_tokens_is_asked_at_the_gate_as_before(how: str) -> 
 
 @COMING_BACK
 def test_a_run_that_hangs_behind_it_has_a_price_again(how: str) -> None:
-    world = in_life(judged(**over("usd_per_mtok_all_in")))
-    world.tick()
-    world.hear()
-    steps(world, range(1, 901), began=2)
+    world = trained(in_life(judged(**over("usd_per_mtok_all_in"))))
     comes_back(world, how)
     until(world, world.mono / NS_PER_S + 600)
     assert world.node.runs["llama"].incident is not None
@@ -287,10 +284,7 @@ def test_a_run_that_hangs_behind_it_has_a_price_again(how: str) -> None:
 @pytest.mark.parametrize("how", ["stopped", "restart"])
 def test_a_launch_behind_it_that_hangs_before_its_first_step_has_a_price_within_an_hour(how: str) -> None:
     """What the one before has trained unheard, its first step would tell."""
-    world = in_life(judged(**over("usd_per_mtok_all_in")))
-    world.tick()
-    world.hear()
-    steps(world, range(1, 901), began=2)
+    world = trained(in_life(judged(**over("usd_per_mtok_all_in"))))
     comes_back(world, how)
     end(world)
     world.hear(attempt="a2", peer=peer(200))

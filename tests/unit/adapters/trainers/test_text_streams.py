@@ -73,6 +73,14 @@ def test_a_log_that_is_rotated_and_emptied_goes_on(console: Console) -> None:
     assert console.step in (did[-1].step, did[-1].step - 1)
 
 
+def test_a_bar_that_ends_no_line_is_read_as_it_is_drawn(tmp_path: Path) -> None:
+    console = Console(tmp_path, "lightning")
+    with console.watch.path.open("ab") as file:
+        file.writelines(f"\r{line}".encode() for line in WRITERS["lightning"](run(40)))
+    console.look()
+    assert console.step == 39, "the last one may go on"
+
+
 @FORMATS
 def test_a_nan_is_halted_with_its_line(console: Console) -> None:
     did = run(60, broken_from=41)

@@ -2,7 +2,7 @@
 
 `python -m benchmarks.bench_replay`. A log of twenty steps a second with loss, gradient norm and step time: records that
 are parsed already (beside bare json.loads of the same lines), the same log from gzip (beside gunzip and json.loads
-alone), and how much a long log adds to the memory.
+alone), many logs at once, and how much a long log adds to the memory.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ from governor.core.base.policy import Policy
 from governor.policies.files import PACKAGED_POLICY
 from governor.policies.parse import load_policies
 from governor.replay.logs import records
+from governor.replay.one_log import Terms
 from governor.replay.play import Replay
+from governor.replay.workers import Workers, cores
 
 RECORDS = 50_000
 REPEATS = 5
+LOGS = 16
+MANY_RECORDS = 10_000
 LONG_RECORDS = 1_000_000
 WARM_RECORDS = 100_000  # Windows are full, and the interpreter has its memory.
 
@@ -63,6 +67,21 @@ def parsed_rates() -> list[float]:
     return per_second(RECORDS, lambda: play(iter(parsed)))
 
 
+def many_rates(lines: list[bytes], directory: Path, jobs: int) -> list[float]:
+    """Records a second by the clock on the wall, of as many logs as two batches of a few cores."""
+    logs = [directory / f"{n}.jsonl" for n in range(LOGS)]
+    for path in logs:
+        path.write_bytes(b"".join(lines[:MANY_RECORDS]))
+    rates = []
+    for _ in range(REPEATS):
+        begun_s = time.perf_counter()
+        with Workers(Terms(policies()), jobs) as workers:
+            played = sum(one.records for one in workers.play(logs))
+        assert played == LOGS * MANY_RECORDS
+        rates.append(played / (time.perf_counter() - begun_s))
+    return rates
+
+
 def rss_kib() -> int:
     """The most that was resident so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -91,11 +110,15 @@ def measure() -> list[Row]:
         of_json = per_second(RECORDS, lambda: [json.loads(line) for line in lines])
         of_gzip = per_second(RECORDS, lambda: play(record for _, record in records(packed) if isinstance(record, dict)))
         alone = per_second(RECORDS, lambda: [json.loads(line) for line in gzip.open(packed)])  # noqa: SIM115
+        of_cores = many_rates(lines, Path(directory), cores())
+        of_one = many_rates(lines, Path(directory), 1)
     return [
         row("records replayed, parsed", "1/s", of_records, more_is_better=True, aim="> 200,000",
             note=rules, peer="json.loads alone", peer_samples=of_json),
         row("records replayed, from gzip", "1/s", of_gzip, more_is_better=True, aim="> 50,000", note=rules,
             peer="gunzip and json.loads alone", peer_samples=alone),
+        row("records replayed, many logs", "1/s", of_cores, more_is_better=True, aim="> 300,000",
+            note=f"{LOGS} logs, {cores()} cores, by the clock", peer="on one core", peer_samples=of_one),
         row("memory of a long log", "MiB", [grown], aim="< 1", note=f"{LONG_RECORDS:,} steps, after {WARM_RECORDS:,}"),
     ]  # fmt: skip
 

@@ -28,7 +28,7 @@ All of them are in [cli.md](cli.md). Each takes `--json`, except the schema, whi
 
 ## Limits from your own logs
 
-`costgov policy tune LOG…` replays logs of runs that went well under the rules of a policy (`--policy FILE`). It moves one limit
+`costgov policy tune LOG…` replays logs of runs that went well under the rules of a policy (`--policy FILE`). It moves one limit, or the rule's `for`,
 at a time until the rule would have reported a log. That value is the worst healthy case. It is found to 6 %, with the rule's own `for` and
 the detector itself. `--margin` (default 2) is how many times a limit should be away from the worst healthy case.
 

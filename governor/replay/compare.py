@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Final
 
@@ -14,9 +15,14 @@ from governor.wire.jsonl import EPOCH_MIN_S, seconds_of
 RUN_HOURS: Final = 1_000  # The unit of the false-halt rate: a month and a half of one run.
 
 
-def halts(replay: Replay, policy: str) -> list[ReplayVerdict]:
+def halts(verdicts: Iterable[ReplayVerdict], policy: str) -> list[ReplayVerdict]:
     """The halts of one policy in order, including those that it would only have recorded."""
-    return [one for one in replay.verdicts if one.response == "halt" and one.policy == policy]
+    return [one for one in verdicts if one.response == "halt" and one.policy == policy]
+
+
+_COUNTS: Final = (
+    "logs", "halted", "halted_enforced", "healthy", "healthy_ns", "false_halts", "troubled", "caught", "early",
+)  # fmt: skip
 
 
 @dataclass
@@ -41,7 +47,7 @@ class LabelTally:
 
     def add(self, replay: Replay, end_ns: int) -> None:
         """Count one log of length `end_ns`. Time that its clock ran on after that does not count."""
-        found = halts(replay, self.policy)
+        found = halts(replay.verdicts, self.policy)
         first = found[0] if found else None
         end_s = replay.clock.own_s(MonoNs(replay.clock.began + end_ns))
         self.logs += 1
@@ -74,6 +80,14 @@ class LabelTally:
         self.caught += 1
         self.delays_s.append(max(0.0, first.t - onset_s))
         self.saved_ns = _plus(self.saved_ns, _left_ns(first, end_s))
+
+    def plus(self, more: LabelTally) -> LabelTally:
+        """Both together, of the same policy at the same price."""
+        sums = {name: getattr(self, name) + getattr(more, name) for name in _COUNTS}
+        return replace(
+            self, **sums, delays_s=self.delays_s + more.delays_s,
+            saved_ns=_plus(self.saved_ns, more.saved_ns), cut_ns=_plus(self.cut_ns, more.cut_ns),
+        )  # fmt: skip
 
     @property
     def false_per_run_hours(self) -> float | None:

@@ -15,20 +15,29 @@ from itertools import pairwise
 from typing import Final
 
 from governor.core.base.findings import Response
-from governor.core.base.policy import Mode, Policy, Rule
+from governor.core.base.policy import Mode, Persistence, PersistenceKind, Policy, Rule
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_MS, NS_PER_S, DurationNs
 from governor.core.rules.trigger import Key, defaults
 from governor.core.rules.triggers import load
 from governor.policies.words import format_span
-from governor.replay.play import Replay
+from governor.replay.play import ReplayVerdict
 
-Play = Callable[[str, Policy], Replay]
+# Plays these logs in their order under a policy.
+Play = Callable[[Sequence[str], Policy], Iterable[tuple[str, Sequence[ReplayVerdict]]]]
 Value = int | float
 
 # How far to look either way, and how fine: 1/16 .. 16 in steps of 4, then 6 values in the gap, then 4: 6 %.
 FACTORS: Final = (1 / 16, 1 / 4, 4.0, 16.0)
 REFINED: Final = (5, 3)
 FAR: Final = 16
+BATCH: Final = 32  # Logs that are played under the same variants. Those that have fired are not tried on the next ones.
+FOR: Final = "for"
+_FOR: Final = {
+    PersistenceKind.DURATION: Key(FOR, "duration", "1s", "How long it must hold."),
+    PersistenceKind.STEPS: Key(FOR, "count", 1, "In how many steps it must hold."),
+    PersistenceKind.TOKENS: Key(FOR, "count", 1, "For how many tokens it must hold."),
+}
+_UNIT_OF_FOR: Final = {_FOR[PersistenceKind.STEPS]: "steps", _FOR[PersistenceKind.TOKENS]: "tokens"}
 ONCE_NS: Final = DurationNs(100 * 365 * 24 * NS_PER_HOUR)  # Longer than any log.
 
 
@@ -110,8 +119,8 @@ class _Search:
 def tune(policy: Policy, logs: Sequence[str], play: Play, margin: float) -> list[Tuned]:
     """Find the worst case of every tunable limit in the policy's rules, and the value that keeps the margin from it.
 
-    `play` replays a log under a policy. Rules with several triggers are left out, because the deciding limit is
-    unknown. The logs are replayed three times.
+    `play` replays logs under a policy. Of rules with several triggers only the `for` is tuned, because it is unknown
+    which of their limits decides. The logs are replayed three times.
     """
     searches = list(_searches(policy))
     plain = {search.rule.name: search for search in searches}  # One search of each rule replays the unchanged rule.
@@ -127,13 +136,14 @@ def tune(policy: Policy, logs: Sequence[str], play: Play, margin: float) -> list
 
 def _searches(policy: Policy) -> Iterator[_Search]:
     for rule in policy.rules:
-        if rule.members:
-            continue
-        trigger = load()[rule.trigger]
-        params = {**defaults(trigger.KEYS), **rule.params}
-        for key in trigger.KEYS:
-            if key.name in vars(trigger).get("LIMITS", ()) and params[key.name]:
-                yield _Search(rule, key, params[key.name])
+        if not rule.members:
+            trigger = load()[rule.trigger]
+            params = {**defaults(trigger.KEYS), **rule.params}
+            for key in trigger.KEYS:
+                if key.name in vars(trigger).get("LIMITS", ()) and params[key.name]:
+                    yield _Search(rule, key, params[key.name])
+        if rule.persistence.need:
+            yield _Search(rule, _FOR[rule.persistence.kind], rule.persistence.need)
 
 
 def _try(logs: Sequence[str], play: Play, policy: Policy, variants: Sequence[tuple[_Search, Value]]) -> None:
@@ -141,14 +151,15 @@ def _try(logs: Sequence[str], play: Play, policy: Policy, variants: Sequence[tup
     named = {f"variant-{number}": variant for number, variant in enumerate(variants)}
     for search, value in variants:
         search.fired[value] = None
-    for log in logs:
+    for batch in (logs[at : at + BATCH] for at in range(0, len(logs), BATCH)):
         rules = tuple(_variant(name, *variant) for name, variant in named.items() if not _has_fired(*variant))
         if not rules:
             return
-        for verdict in play(log, replace(policy, rules=rules)).verdicts:
-            if verdict.rule in named and not _has_fired(*named[verdict.rule]):
-                search, value = named[verdict.rule]
-                search.fired[value] = NearestVerdict(log, verdict.t)
+        for log, verdicts in play(batch, replace(policy, rules=rules)):
+            for verdict in verdicts:
+                if verdict.rule in named and not _has_fired(*named[verdict.rule]):
+                    search, value = named[verdict.rule]
+                    search.fired[value] = NearestVerdict(log, verdict.t)
 
 
 def _has_fired(search: _Search, value: Value) -> bool:
@@ -176,9 +187,12 @@ def cure(limits: Iterable[Tuned]) -> Tuned | None:
 
 def _variant(name: str, search: _Search, value: Value) -> Rule:
     """The rule with one limit moved. It only watches and fires once per log, because only the first time matters."""
-    params = {**search.rule.params, search.key.name: value}
-    quiet = replace(search.rule, response=Response.WATCH, mode=Mode.OBSERVE, cooldown_ns=ONCE_NS)
-    return replace(quiet, name=name, params=params)
+    quiet = replace(search.rule, name=name, response=Response.WATCH, mode=Mode.OBSERVE, cooldown_ns=ONCE_NS)
+    if search.key.name == FOR:
+        hold = search.rule.persistence
+        of = max(int(value), hold.of if hold.of > hold.need else 0) if hold.kind is PersistenceKind.STEPS else 0
+        return replace(quiet, persistence=Persistence(hold.kind, int(value), of))
+    return replace(quiet, params={**search.rule.params, search.key.name: value})
 
 
 def _tuned(search: _Search, margin: float) -> Tuned:
@@ -243,6 +257,8 @@ def in_toml(key: Key, value: Value) -> str | Value:
     if key.kind == "duration":
         unit = NS_PER_S if value >= 10 * NS_PER_S else NS_PER_MS
         return format_span(round(value / unit) * unit)
+    if (unit_of_for := _UNIT_OF_FOR.get(key)) is not None:
+        return f"{value} {unit_of_for if value != 1 else unit_of_for.removesuffix('s')}"
     return value if key.kind == "count" else float(f"{value:.3g}")
 
 

@@ -6,7 +6,6 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,23 +19,21 @@ from governor.policies import files
 from governor.policies.files import PolicyUnreadable
 from governor.policies.parse import load_policies
 from governor.replay.compare import LabelTally, halts
-from governor.replay.logs import logs, records
+from governor.replay.logs import logs
+from governor.replay.one_log import Fields, Played, Terms
 from governor.replay.output import picture
-from governor.replay.output.page import page, section
-from governor.replay.play import Replay
-from governor.replay.readers.lines import LogUnreadable
-from governor.replay.readers.text import ANY, TextOptions
-from governor.replay.trace import Trace
+from governor.replay.output.page import page
+from governor.replay.readers.text import TextOptions
+from governor.replay.workers import JOBS_MAX, WorkerEnded, Workers, cores
 from governor.text.screen import Screen, Styled, screen_of, shown_lines
 from governor.text.table import Head, plain, render_rows
 from governor.wire import formats
-from governor.wire.jsonl import DEFAULT_FIELDS, field_map
+from governor.wire.jsonl import field_map
 from trainer_shim.wire import worded
-
-Fields = Mapping[str, Sequence[str]]  # The names that a log may use for each field of a step.
 
 RUN_ON_MAX_NS: Final = 30 * 24 * 3600 * NS_PER_S  # The longest pause that a replay accepts.
 TEXT_CHARS_MAX: Final = 300
+TOLD_FROM: Final = 16  # Fewer logs are played before anybody asks how far they are.
 # 100 KB each. More make a page that no browser handles, and pictures that nobody views.
 PLOTTED_MAX: Final = 100
 PAGES: Final = (".html", ".htm")
@@ -87,6 +84,32 @@ map_option = click.option(
 )  # fmt: skip
 
 
+def log_options(command: Any) -> Any:
+    """What logs are, and how many are played at once."""
+    options = (
+        map_option,
+        click.option(
+            "--format", "text_format", type=click.Choice(formats.NAMES), metavar="NAME",
+            help=f"Whose text the logs are: {', '.join(formats.NAMES)}. Default: what their first steps tell.",
+        ),
+        click.option(
+            "--sequence-length", type=click.IntRange(1, formats.LENGTH_MAX), metavar="TOKENS",
+            help="Tokens in a sample, for text logs that count samples. Default: what the log says.",
+        ),
+        click.option(
+            "--gpus", type=click.IntRange(1, formats.GPUS_MAX), metavar="N",
+            help="GPUs of the run, for text logs with the tokens a second of one GPU.",
+        ),
+        click.option(
+            "--jobs", type=click.IntRange(1, JOBS_MAX), metavar="N",
+            help="Play so many logs at once. Default: one on each core. What comes out is the same.",
+        ),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @click.command(short_help="What policies would have done on recorded logs.", epilog=exits())
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="LOG...")
 @click.option(
@@ -102,24 +125,12 @@ map_option = click.option(
     "--plot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.html|FILE.png",
     help=f"Draw the logs with their findings, at most {PLOTTED_MAX}: one page that fetches nothing, or a PNG of each.",
 )  # fmt: skip
-@map_option
-@click.option(
-    "--format", "text_format", type=click.Choice(formats.NAMES), metavar="NAME",
-    help=f"Whose text the logs are: {', '.join(formats.NAMES)}. Default: what their first steps tell.",
-)  # fmt: skip
-@click.option(
-    "--sequence-length", type=click.IntRange(1, formats.LENGTH_MAX), metavar="TOKENS",
-    help="Tokens in a sample, for text logs that count samples. Default: what the log says.",
-)  # fmt: skip
-@click.option(
-    "--gpus", type=click.IntRange(1, formats.GPUS_MAX), metavar="N",
-    help="GPUs of the run, for text logs with the tokens a second of one GPU.",
-)  # fmt: skip
+@log_options
 @json_option
 def replay(
     paths: tuple[Path, ...], policies: tuple[Path, ...], run_on: DurationNs, price: UsdMicros | None,
     plot: Path | None, fields: Fields, text_format: str | None, sequence_length: int | None, gpus: int | None,
-    as_json: bool,
+    jobs: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Play recorded logs through the decisions of the daemon, on a clock that the logs drive, and tell what would halt.
 
@@ -142,28 +153,21 @@ def replay(
     for line in closed:
         _complain(line)
     drawings = _Drawings(plot, found)
-    is_bad = bool(closed)
+    text = TextOptions(text_format, sequence_length, gpus)
+    terms = Terms(loaded, price, run_on, fields, text, is_drawn=plot is not None)
     tallies = [LabelTally(policy.name, price) for policy in loaded]
-    text = TextOptions(text_format, sequence_length, gpus, _complain)
+    is_bad = bool(closed)
     records_total = 0
     screen = screen_of(sys.stdout)
-    for path in found:
-        trace = Trace() if plot is not None else None
-        played, problem = play(path, loaded, price, run_on, tallies, trace, fields, text)
-        if trace is not None:
-            drawings.add(path, played, trace)
+    progress = _Progress(len(found))
+    for played in _each(found, terms, drawings, jobs):
+        progress.clear()
+        drawings.add(played)
         records_total += played.records
-        if problem is not None:
-            is_bad = True
-            _complain(problem)
-        elif (lacks := _lacks(played, run_on)) is not None:
-            _complain(f"{path}: {lacks}")
-        if as_json:
-            for line in _json_lines(path, played, loaded):
-                click.echo(line)
-        else:
-            for verdict in _text_lines(path, played, loaded):
-                click.echo("\n".join(shown_lines(verdict, screen)))
+        tallies = [tally.plus(more) for tally, more in zip(tallies, played.tallies, strict=True)]
+        is_bad = _tell(played, loaded, screen, as_json=as_json) or is_bad
+        progress.step()
+    progress.clear()
     if not as_json:
         click.echo(f"{len(found)} {'log' if len(found) == 1 else 'logs'}, {records_total:,} records")
         click.echo(table([tally.row() for tally in tallies], screen), nl=False)
@@ -175,20 +179,53 @@ def replay(
         raise click.exceptions.Exit(ExitCode.FAILED)
 
 
+class _Progress:
+    """How many logs are played, on one line of a terminal that goes again. Nothing elsewhere."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total if total >= TOLD_FROM and sys.stderr.isatty() else 0
+        self._done = 0
+
+    def clear(self) -> None:
+        if self._total and self._done:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+    def step(self) -> None:
+        self._done += 1
+        if self._total and self._done < self._total:
+            click.echo(f"{self._done:,} of {self._total:,} logs", nl=False, err=True)
+
+
+def _each(found: Sequence[Path], terms: Terms, drawings: _Drawings, jobs: int | None) -> Iterator[Played]:
+    with Workers(terms, cores() if jobs is None else jobs) as workers:
+        try:
+            yield from workers.play(found, drawings.pictures)
+        except WorkerEnded as error:
+            raise Failed(str(error)) from error
+
+
+def _tell(played: Played, policies: Sequence[Policy], screen: Screen, *, as_json: bool) -> bool:
+    """Say what became of a log. Returns whether something of it could not be read."""
+    for line in played.said:
+        _complain(line)
+    if played.problem is not None:
+        _complain(played.problem)
+    elif played.lacks is not None:
+        _complain(f"{played.path}: {played.lacks}")
+    if as_json:
+        for line in _json_lines(played, policies):
+            click.echo(line)
+    else:
+        for verdict in _text_lines(played, policies):
+            click.echo("\n".join(shown_lines(verdict, screen)))
+    return played.problem is not None
+
+
 def _note_unreachable_ceilings(policies: tuple[Policy, ...], price: UsdMicros | None) -> tuple[Policy, ...]:
     for policy in policies:
         if price is None and policy.budget.ceiling_usd_micros is not None:
             _complain(f"policy {policy.name} has a ceiling, which no log can reach at an unknown price: give --price")
     return policies
-
-
-def _lacks(played: Replay, run_on: DurationNs) -> str | None:
-    """What a valid log lacks for this replay. None when it lacks nothing."""
-    if not played.records:
-        return "holds no record"
-    if run_on and not played.clock.is_timed:
-        return "its records have no time, so no clock can run on"
-    return played.lacks()
 
 
 def _complain(problem: str) -> None:
@@ -201,7 +238,7 @@ class _Drawings:
     def __init__(self, plot: Path | None, found: Sequence[Path]) -> None:
         self._plot = plot
         self._sections: list[str] = []
-        self._names: dict[Path, Path] = {}
+        self.pictures: dict[Path, Path] = {}  # Of each log its file.
         if plot is None:
             return
         if len(found) > PLOTTED_MAX:
@@ -209,21 +246,23 @@ class _Drawings:
         if plot.suffix == PICTURE:
             if not picture.is_there():
                 raise Failed(f"--plot: {picture.EXTRA}")
-            self._names = _pictures(plot, found)
+            self.pictures = _pictures(plot, found)
         elif plot.suffix not in PAGES:
             raise Failed(f"--plot: {plot}: name FILE.html or FILE.png")
 
-    def add(self, path: Path, played: Replay, trace: Trace) -> None:
-        if not self._names:
-            self._sections.append(section(str(path), played, trace))
-            return
-        with _written(self._names[path]):
-            picture.draw(self._names[path], str(path), played, trace)
+    def add(self, played: Played) -> None:
+        if played.undrawn is not None:
+            raise Failed(f"--plot: {played.undrawn}")
+        if played.section is not None:
+            self._sections.append(played.section)
 
     def end(self) -> None:
-        if self._plot is not None and not self._names:
-            with _written(self._plot):
-                self._plot.write_text(page(self._sections), encoding="utf-8")
+        if self._plot is None or self.pictures:
+            return
+        try:
+            self._plot.write_text(page(self._sections), encoding="utf-8")
+        except OSError as error:
+            raise Failed(f"--plot: {self._plot}: {error.strerror}; name a file that can be written") from error
 
 
 def _pictures(plot: Path, found: Sequence[Path]) -> dict[Path, Path]:
@@ -240,14 +279,6 @@ def _pictures(plot: Path, found: Sequence[Path]) -> dict[Path, Path]:
             number += 1
         names[log] = name
     return names
-
-
-@contextmanager
-def _written(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise Failed(f"--plot: {path}: {error.strerror}; name a file that can be written") from error
 
 
 def load_each(paths: Sequence[Path]) -> tuple[Policy, ...]:
@@ -270,71 +301,40 @@ def load_each(paths: Sequence[Path]) -> tuple[Policy, ...]:
     return tuple(loaded)
 
 
-def play(
-    path: Path, policies: Sequence[Policy], price: UsdMicros | None, run_on: DurationNs,
-    tallies: Sequence[LabelTally] = (), trace: Trace | None = None, fields: Fields = DEFAULT_FIELDS,
-    text: TextOptions = ANY,
-) -> tuple[Replay, str | None]:  # fmt: skip
-    """Replay one log and count it in `tallies`. The returned problem is one line about the first unreadable place."""
-    replay = Replay(policies, price, trace, fields)
-    problem: str | None = None
-    faulty = 0
-    try:
-        for number, record in records(path, fields, text):
-            fault = "; ".join(record) if isinstance(record, list) else replay.read(record)
-            if fault is not None:
-                faulty += 1
-                problem = problem or f"{path}:{number}: {fault}; skipped"
-    except LogUnreadable as error:
-        problem = problem or str(error)
-    if faulty > 1:
-        problem = f"{problem}, as {'was' if faulty == 2 else 'were'} {faulty - 1} more"
-    mute = replay.not_understood()
-    if problem is None and mute is not None:
-        problem = f"{path}: {mute}"
-    elif mute is not None and replay.is_judged:
-        problem = f"{problem}; {mute}"
-    end_ns = replay.length_ns
-    replay.end(run_on)
-    if replay.records and mute is None:  # An unreadable log says nothing about a policy.
-        for tally in tallies:
-            tally.add(replay, end_ns)
-    return replay, problem
-
-
 def _json(row: dict[str, Any]) -> str:
     return json.dumps(worded(row), allow_nan=False)
 
 
-def _json_lines(path: Path, replay: Replay, policies: Sequence[Policy]) -> Iterator[str]:
+def _json_lines(played: Played, policies: Sequence[Policy]) -> Iterator[str]:
     several = len(policies) > 1
-    for verdict in replay.verdicts:
+    for verdict in played.verdicts:
         named = {"policy": verdict.policy} if several else {}
         row = {name: getattr(verdict, name) for name in _VERDICT_KEYS}
-        yield _json({"log": str(path), **named, **row, "evidence": dict(verdict.evidence)})
+        yield _json({"log": str(played.path), **named, **row, "evidence": dict(verdict.evidence)})
     for policy in policies:
-        found = halts(replay, policy.name)
+        found = halts(played.verdicts, policy.name)
         row = {
-            "log": str(path),
+            "log": str(played.path),
             **({"policy": policy.name} if several else {}),
             "halts": len(found),
             "halts_enforced": sum(verdict.mode == "enforce" for verdict in found),
             "first_halt_step": found[0].step if found else None,
             "first_halt_t": found[0].t if found else None,
-            "records": replay.records,
+            "records": played.records,
         }
         yield _json(row)
 
 
-def _text_lines(path: Path, replay: Replay, policies: Sequence[Policy]) -> Iterator[str]:
-    for verdict in replay.verdicts:
+def _text_lines(played: Played, policies: Sequence[Policy]) -> Iterator[str]:
+    for verdict in played.verdicts:
         whose = f"{plain(verdict.policy)}, " if len(policies) > 1 else ""
         response = verdict.response if verdict.mode == "enforce" else f"would {verdict.response} (observe mode)"
         at = "no time" if verdict.t is None else format_duration(math.floor(verdict.t * NS_PER_S))
         what = plain(verdict.text)[:TEXT_CHARS_MAX]
         style = _STYLES.get(verdict.response, "yellow") if verdict.mode == "enforce" else ""
         yield Styled(
-            f"{plain(str(path))}: step {verdict.step}, {at}: {whose}{plain(verdict.rule)}: {response}: {what}", style
+            f"{plain(str(played.path))}: step {verdict.step}, {at}: {whose}{plain(verdict.rule)}: {response}: {what}",
+            style,
         )
 
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from governor.cli.common import ExitCode, Failed, complain, exits, json_option, print_json, show_line
-from governor.cli.policy.replay import Fields, load_each, map_option, play
-from governor.core.base.units import NS_PER_HOUR, NS_PER_S, DurationNs, format_duration
+from governor.cli.policy.replay import load_each, log_options
+from governor.core.base.units import NS_PER_HOUR, NS_PER_S, format_duration
 from governor.replay.logs import STDIN, logs
+from governor.replay.one_log import Fields, Terms
+from governor.replay.readers.text import TextOptions
+from governor.replay.workers import WorkerEnded, Workers, cores
 from governor.text.screen import Screen, screen_of
 from governor.text.table import Head, plain, render_rows
 
 if TYPE_CHECKING:
     from governor.core.base.policy import Policy
-    from governor.replay.play import Replay
+    from governor.replay.play import ReplayVerdict
     from governor.replay.tune import Tuned
 
 
@@ -30,19 +33,20 @@ _HEADS: Final = (
 class _Played:
     """Replays logs, and records once what each log contained and what could not be read."""
 
-    def __init__(self, fields: Fields) -> None:
-        self._fields = fields
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
         self.records: dict[str, int] = {}
         self.ns: dict[str, int] = {}
         self.problems: dict[str, str] = {}
 
-    def play(self, log: str, policy: Policy) -> Replay:
-        played, problem = play(Path(log), [policy], None, DurationNs(0), fields=self._fields)
-        if problem is not None:
-            self.problems.setdefault(log, problem)
-        self.records[log] = played.records
-        self.ns[log] = int(played.t * NS_PER_S) if played.t is not None else 0
-        return played
+    def play(self, logs: Sequence[str], policy: Policy) -> Iterator[tuple[str, Sequence[ReplayVerdict]]]:
+        for played in self._workers.play([Path(log) for log in logs], policies=(policy,)):
+            log = str(played.path)
+            if played.problem is not None:
+                self.problems.setdefault(log, played.problem)
+            self.records[log] = played.records
+            self.ns[log] = int(played.t * NS_PER_S) if played.t is not None else 0
+            yield log, played.verdicts
 
 
 @click.command(short_help="Suggest limits from your own healthy logs.", epilog=exits())
@@ -51,15 +55,19 @@ class _Played:
               help="Policy whose rules are tuned. Default: the packaged default policy.")  # fmt: skip
 @click.option("--margin", type=click.FloatRange(1.0, 16.0), default=2.0, show_default=True, metavar="TIMES",
               help="How many times the worst healthy case a limit should be away from it.")  # fmt: skip
-@map_option
+@log_options
 @json_option
-def tune(paths: tuple[Path, ...], file: Path | None, margin: float, fields: Fields, as_json: bool) -> None:
+def tune(
+    paths: tuple[Path, ...], file: Path | None, margin: float, fields: Fields, text_format: str | None,
+    sequence_length: int | None, gpus: int | None, jobs: int | None, as_json: bool,
+) -> None:  # fmt: skip
     """Say how near the worst of your healthy logs came to each limit, and suggest limits that keep a margin from it.
 
-    Give logs of runs that went well, as `policy replay` takes them. Each limit of each rule is moved until a log would
-    have been told of: that value is the worst healthy case. Limits with less than the margin come as TOML that can be
-    put over the policy (NAME.d/tuned.toml); tighter ones that would keep it too come as comments: few logs show few of
-    the things that healthy runs do. Exit code 1 when a log could not be read, or where no margin can be had.
+    Give logs of runs that went well, as `policy replay` takes them. Each limit of each rule, and its `for`, is moved
+    until a log would have been told of: that value is the worst healthy case. Limits with less than the margin come as
+    TOML that can be put over the policy (NAME.d/tuned.toml); tighter ones that would keep it too come as comments: few
+    logs show few of the things that healthy runs do. Exit code 1 when a log could not be read, or where no margin can
+    be had.
     """
     from governor.replay.tune import lacking, tune
 
@@ -70,8 +78,13 @@ def tune(paths: tuple[Path, ...], file: Path | None, margin: float, fields: Fiel
         raise Failed("-: tune reads each log many times, standard input can be read once; name a file")
     below, closed = logs(paths)
     found = sorted(map(str, dict.fromkeys(below)))
-    played = _Played(fields)
-    tuned = tune(loaded[0], found, played.play, margin)
+    terms = Terms(loaded, fields=fields, text=TextOptions(text_format, sequence_length, gpus))
+    with Workers(terms, cores() if jobs is None else jobs) as workers:
+        played = _Played(workers)
+        try:
+            tuned = tune(loaded[0], found, played.play, margin)
+        except WorkerEnded as error:
+            raise Failed(str(error)) from error
     problems = [*closed, *played.problems.values()]
     for problem in problems:
         complain(plain(problem))
@@ -87,7 +100,7 @@ def tune(paths: tuple[Path, ...], file: Path | None, margin: float, fields: Fiel
         counted = "1 healthy log" if len(found) == 1 else f"{len(found)} healthy logs"
         basis = f"{counted}, {hours}, {sum(played.records.values()):,} records; margin {margin:g} x"
         composed = ", ".join(rule.name for rule in loaded[0].rules if rule.members)
-        note = [f"Left out, because several triggers must fire together: {composed}."] if composed else []
+        note = [f"Several triggers must fire together, so their limits are left out: {composed}."] if composed else []
         none = f"No rule of policy {plain(loaded[0].name)} has a limit that could be moved."
         if tuned:
             click.echo(_table(tuned, screen_of(sys.stdout)), nl=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -36,3 +38,23 @@ def test_a_standard_input_that_is_closed_is_one_line() -> None:
     done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=BOUND_S)
     assert done.stderr == "costgov: -: standard input is closed; name a log that can be read\n"
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_who_ends_a_replay_of_many_logs_leaves_no_process(number: int, tmp_path: Path) -> None:
+    line = json.dumps({"t": 1.0, "step": 1, "loss": 2.0})
+    logs = [tmp_path / f"{n}.jsonl" for n in range(5)]
+    for log in logs:
+        log.write_text("\n".join([line] * (400_000 if log is not logs[0] else 1)))
+    words = [COSTGOV, "policy", "replay", "--json", "--jobs", "2", *map(str, logs)]
+    out, err = subprocess.PIPE, subprocess.PIPE
+    with subprocess.Popen(words, stdout=out, stderr=err, start_new_session=True, text=True) as replay:
+        assert replay.stdout is not None
+        assert json.loads(replay.stdout.readline())["log"] == str(logs[0]), "a worker has played it, and plays on"
+        if number == signal.SIGINT:
+            os.killpg(replay.pid, number)  # As a terminal does.
+        else:
+            os.kill(replay.pid, number)
+        _, said = replay.communicate(timeout=BOUND_S)  # Each of them has these pipes.
+    assert "Traceback" not in said
+    assert replay.returncode in (-number, 130, 143)

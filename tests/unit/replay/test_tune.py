@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from governor.cli.policy.tune import tune as command
 from governor.core.base.policy import Policy
 from governor.core.base.units import NS_PER_S
 from governor.policies.parse import load_policies
-from governor.replay.play import Replay
-from governor.replay.tune import State, Tuned, tune
+from governor.replay.play import Replay, ReplayVerdict
+from governor.replay.tune import State, Tuned, in_toml, tune
 
 Records = list[dict[str, Any]]
 
@@ -38,15 +39,16 @@ def steps(count: int, *, every_s: float = 1.0, after: Records | None = None, **f
 def tuned(rule: str, *logs: Records, margin: float = 2.0) -> dict[str, Tuned]:
     """Every limit of the rule, by key."""
 
-    def play(name: str, policy: Policy) -> Replay:
-        replay = Replay([policy])
-        for record in logs[int(name)]:
-            replay.read(dict(record))
-        replay.end()
-        assert len({told.rule for told in replay.verdicts}) == len(replay.verdicts), (
-            "each variant tells once: logs are long"
-        )
-        return replay
+    def play(names: Sequence[str], policy: Policy) -> Iterator[tuple[str, list[ReplayVerdict]]]:
+        for name in names:
+            replay = Replay([policy])
+            for record in logs[int(name)]:
+                replay.read(dict(record))
+            replay.end()
+            assert len({told.rule for told in replay.verdicts}) == len(replay.verdicts), (
+                "each variant tells once: logs are long"
+            )
+            yield name, replay.verdicts
 
     return {one.key.name: one for one in tune(policy_of(rule), [str(n) for n in range(len(logs))], play, margin)}
 
@@ -107,6 +109,33 @@ def test_a_long_log_tells_of_a_value_once() -> None:
     assert tuned('trigger = "hang"\nbetween_limit = "90s"', often)["between_limit"].state is State.FIRES
 
 
+def test_how_long_it_must_hold_is_tuned_as_well() -> None:
+    slow = steps(120, every_s=4.0, after=steps(400, tokens=1000), tokens=1000)  # For eight minutes, a quarter.
+    well = steps(400, after=slow, tokens=1000)
+    found = tuned('trigger = "throughput_collapse"\nfor = "5m"', well)["for"]
+    assert found.state is State.FIRES
+    assert found.worst is not None
+    assert 440 <= found.worst / NS_PER_S <= 520, "the pause of eight minutes, but for what its window smooths"
+    assert found.suggested is not None
+    assert found.suggested / found.worst >= 2.0
+
+
+def test_steps_that_it_must_hold_for_stay_whole() -> None:
+    spiking = steps(200, after=steps(7, after=steps(200), loss=60.0))
+    found = tuned('trigger = "loss_spike"\nfor = "3 steps"\nfactor = 10.0', spiking)["for"]
+    assert (found.state, found.worst) == (State.FIRES, 8)
+    assert found.suggested is not None
+    assert found.suggested >= 16
+    assert in_toml(found.key, found.suggested) == f"{found.suggested} steps"
+
+
+def test_a_rule_of_several_triggers_has_its_for_tuned() -> None:
+    both = 'all = [{ trigger = "hang", between_limit = "30s" }, { trigger = "runtime", run = "1s" }]\nfor = "10s"'
+    found = tuned(both, PAUSED)
+    assert [*found] == ["for"]
+    assert found["for"].state is State.FIRES
+
+
 def written(path: Path, records: Records) -> str:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return str(path)
@@ -162,5 +191,5 @@ def test_a_rule_of_several_triggers_is_named_and_left_out(tmp_path: Path) -> Non
     assert told.exit_code == ExitCode.OK
     assert told.output.splitlines() == [
         "No rule of policy p has a limit that could be moved.",
-        "Left out, because several triggers must fire together: both.",
+        "Several triggers must fire together, so their limits are left out: both.",
     ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import lzma
 import os
 import signal
 import subprocess
@@ -13,6 +15,8 @@ import pytest
 from tests.drills.cli.installed import BOUND_S, COSTGOV
 
 LINE_BYTES = 1024**3
+PACKED_MIB = 512  # More than the memory that there is.
+MANY = 3_000
 MEMORY_KIB = 400_000  # Address space, the interpreter's own included: a third of the line.
 
 
@@ -31,6 +35,30 @@ def test_a_line_of_a_gigabyte_is_skipped_in_bounded_memory(is_piped: bool, tmp_p
     assert done.returncode == 1
     summary = json.loads(done.stdout.splitlines()[-1])
     assert (summary["records"], summary["first_halt_step"]) == (2, 2)
+
+
+@pytest.mark.parametrize("packed", [gzip.GzipFile, lzma.LZMAFile], ids=[".gz", ".xz"])
+def test_a_packed_bomb_is_one_line_in_bounded_memory(
+    packed: type[gzip.GzipFile] | type[lzma.LZMAFile], tmp_path: Path
+) -> None:
+    log = tmp_path / f"bomb.jsonl{'.gz' if packed is gzip.GzipFile else '.xz'}"
+    with packed(log, "wb") as file:
+        for _ in range(PACKED_MIB):
+            file.write(bytes(1024 * 1024))
+    words = f"ulimit -v {MEMORY_KIB}; exec {COSTGOV} policy replay {log}"
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=BOUND_S)
+    assert done.stderr == f"costgov: {log}:1: longer than 1048576 bytes; skipped\n"
+    assert done.returncode == 1
+
+
+def test_thousands_of_logs_are_played_in_bounded_memory(tmp_path: Path) -> None:
+    record = json.dumps({"t": 1.0, "step": 1, "loss": 2.0})
+    for n in range(MANY):
+        (tmp_path / f"{n}.jsonl").write_text(record if n % 100 else "{")
+    words = f"ulimit -v {MEMORY_KIB} -n 64; exec {COSTGOV} policy replay {tmp_path}"
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=BOUND_S)
+    assert len(done.stderr.splitlines()) == MANY // 100, "a line for each that cannot be read"
+    assert done.stdout.splitlines()[0] == f"{MANY} logs, {MANY - MANY // 100:,} records"
 
 
 def test_a_standard_input_that_is_closed_is_one_line() -> None:

@@ -296,7 +296,7 @@ def _note(run: Run, step: Step, tokens: int | None) -> None:
         run.furthest = step.step, run.tokens_total or 0
     run.trained_count.note(step.step, run.tokens_total or 0)
     run.step_tokens = tokens
-    run.tokens_per_s = run.pace.count(step.step, tokens)
+    run.tokens_per_s = run.pace.count(step, tokens, run.tokens_total)
 
 
 def _told_by_steps(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:

@@ -50,6 +50,7 @@ class Pace:
     _tokens: deque[int] = field(default_factory=lambda: deque(maxlen=RATE_STEPS))
     _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=RATE_STEPS))
     _uncounted: dict[int, float] = field(default_factory=dict)  # Seconds of steps whose tokens are not counted yet.
+    _total: tuple[int, int] | None = None  # The last step, and the run's tokens behind it.
     _moment: _Moment | None = None  # None: the lines of the present one have no time.
     _expected: int = 1  # As many lines as the last moment of the log's own clock had.
     _written: WallNs | None = None
@@ -69,12 +70,17 @@ class Pace:
         if own_s > 0:
             self._add(step.step, own_s)
 
-    def count(self, step: int, tokens: int | None) -> float | None:
-        """Enter the step's tokens. Return tokens a second over the last steps; None while they are not known."""
-        took_s = self._uncounted.pop(step, None)
+    def count(self, step: Step, tokens: int | None, total: int | None) -> float | None:
+        """Enter the step's tokens, or where only the run's `total` is known, what it rose by.
+
+        Return tokens a second over the last steps; None while they are not known.
+        """
+        took_s = self._uncounted.pop(step.step, None)
         if self._uncounted:
-            for sooner in [one for one in self._uncounted if one < step]:
+            for sooner in [one for one in self._uncounted if one < step.step]:
                 del self._uncounted[sooner]
+        risen = self._risen(step, total)
+        tokens = risen if tokens is None else tokens
         if tokens is None:
             return None
         if took_s is not None:
@@ -86,6 +92,14 @@ class Pace:
         rate = sum(self._tokens, 0.0) / seconds if seconds > 0 else math.inf
         # Step times may be as small as a float can be.
         return min(rate, COUNT_MAX) if math.isfinite(rate) else None
+
+    def _risen(self, step: Step, total: int | None) -> int | None:
+        """The tokens of the time that the step tells, by the totals alone. A log may have a line for many steps."""
+        last, self._total = self._total, None if total is None else (step.step, total)
+        if last is None or total is None or step.step <= last[0] or total <= last[1]:
+            return None
+        rise = total - last[1]
+        return rise // (step.step - last[0]) if step.step_s is not None else rise
 
     def _add(self, step: int, seconds: float) -> None:
         self.times.add(seconds)

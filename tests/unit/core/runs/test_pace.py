@@ -144,3 +144,19 @@ def test_a_pause_takes_neither_its_time_nor_its_tokens_into_the_speed() -> None:
     intake.apply_phase(log.run, None, PhaseChange(MonoNs(10 * NS_PER_S), None, "log", 0, "eval"))
     log.line(500.0, tokens=10_000_000)
     assert log.run.tokens_per_s == 30_000
+
+
+@pytest.mark.parametrize(("stride", "is_timed"), [(1, False), (1, True), (10, False), (10, True)])
+def test_a_log_of_totals_alone_has_a_speed(stride: int, is_timed: bool) -> None:
+    """MLPerf's logs count samples of the run, and say no step's own."""
+    run = Run("log", 1000, MonoNs(0), jsonl_only=True)
+    for step in range(stride, 60 * stride, stride):
+        at = MonoNs(round(0.5 * step * NS_PER_S))
+        told = 0.5 if is_timed else None
+        intake.apply_step(run, None, Step(at, None, "log", 0, step, tokens_total=step * 1000, step_s=told))
+    assert run.tokens_per_s == pytest.approx(2000)
+    again = run.step or 0
+    for step in range(again - 5 * stride, again, stride):  # From a checkpoint: nothing rises that was counted.
+        at = MonoNs(round(0.5 * (step + 6 * stride) * NS_PER_S))
+        intake.apply_step(run, None, Step(at, None, "log", 0, step, tokens_total=step * 1000, step_s=told))
+    assert run.tokens_per_s == pytest.approx(2000, rel=0.01)

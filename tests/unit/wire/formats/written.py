@@ -24,6 +24,7 @@ class Did:
     norm: float
     took_s: float
     ended_s: float
+    began_s: float = BEGAN_S  # The run, by the wall clock.
 
     @property
     def samples(self) -> int:
@@ -35,7 +36,7 @@ class Did:
         return BATCH * LENGTH / GPUS / self.took_s
 
     def date(self, form: str = "%Y-%m-%d %H:%M:%S.%f") -> str:
-        return datetime.fromtimestamp(BEGAN_S + self.ended_s, UTC).strftime(form)
+        return datetime.fromtimestamp(self.began_s + self.ended_s, UTC).strftime(form)
 
 
 Writer = Callable[[Sequence[Did]], Iterator[str]]
@@ -171,8 +172,8 @@ def lightning(did: Sequence[Did]) -> Iterator[str]:
 def mllog(did: Sequence[Did]) -> Iterator[str]:
     def said(ended_s: float, key: str, value: object, **metadata: object) -> str:
         event = {
-            "namespace": "", "time_ms": round((BEGAN_S + ended_s) * 1000), "event_type": "POINT_IN_TIME", "key": key,
-            "value": value, "metadata": {"file": "train.py", "lineno": 1, **metadata},
+            "namespace": "", "time_ms": round((did[0].began_s + ended_s) * 1000), "event_type": "POINT_IN_TIME",
+            "key": key, "value": value, "metadata": {"file": "train.py", "lineno": 1, **metadata},
         }  # fmt: skip
         return f"0: :::MLLOG {json.dumps(event)}"
 

@@ -45,15 +45,18 @@ class LabelTally:
     saved_ns: int | None = 0
     cut_ns: int | None = 0  # The same of healthy runs: training to repeat, or lost.
 
-    def add(self, replay: Replay, end_ns: int) -> None:
-        """Count one log of length `end_ns`. Time that its clock ran on after that does not count."""
+    def add(self, replay: Replay, end_ns: int, role: str | None = None) -> None:
+        """Count one log of length `end_ns`. Time that its clock ran on after that does not count.
+
+        `role`: "healthy" or "troubled". Default: what the log's own meta line says.
+        """
         found = halts(replay.verdicts, self.policy)
         first = found[0] if found else None
         end_s = replay.clock.own_s(MonoNs(replay.clock.began + end_ns))
         self.logs += 1
         self.halted += first is not None
         self.halted_enforced += any(one.mode == "enforce" for one in found)
-        role = replay.meta.get("role")
+        role = role or replay.meta.get("role")
         if role == "healthy":
             self.healthy += 1
             self.healthy_ns += end_ns

@@ -137,7 +137,7 @@ def records(
     if path == STDIN:
         yield from _lines(path, options)
     elif _is_recording(path):
-        yield from _recording(path)
+        yield from recording(path, RecordedClock())
     elif os.path.isdir(path) or is_event_file(path.name):
         yield from tensorboard.records(path, fields)
     elif path.name.endswith(wandb.SUFFIX):
@@ -205,13 +205,12 @@ def _cell(text: str) -> float | bool | str:
         return _FLAGS.get(text.lower(), text)
 
 
-def _recording(path: Path) -> Iterator[Read]:
-    """A segment or a directory of segments, as one log. A torn end, as after a power cut, is no error."""
+def recording(path: Path, clock: RecordedClock) -> Iterator[Read]:
+    """A segment or a directory of segments, as one log on this clock. A torn end, as after a power cut, is no error."""
     try:
         parts = segments(path) if os.path.isdir(path) else [path]
     except OSError as error:
         raise LogUnreadable(f"{path}: {error.strerror}; name a log that can be read") from error
-    clock = RecordedClock()
     damage: LogUnreadable | None = None
     for part in parts:
         try:

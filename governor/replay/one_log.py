@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -10,7 +10,7 @@ from typing import Final
 from governor.core.base.policy import Policy
 from governor.core.base.units import DurationNs, UsdMicros
 from governor.replay.compare import LabelTally
-from governor.replay.logs import records
+from governor.replay.logs import Read, records
 from governor.replay.output import picture
 from governor.replay.output.page import section
 from governor.replay.play import Replay, ReplayVerdict
@@ -86,10 +86,18 @@ def play(
 ) -> tuple[Replay, str | None]:
     """Replay one log and count it in `tallies`. The returned problem is one line about the first unreadable place."""
     replay = Replay(terms.policies, terms.price, trace, terms.fields)
+    return replay, judge(path, replay, records(path, terms.fields, terms.text), terms.run_on, tallies)
+
+
+def judge(
+    path: Path, replay: Replay, read: Iterable[Read], run_on: DurationNs = DurationNs(0),
+    tallies: Sequence[LabelTally] = (),
+) -> str | None:  # fmt: skip
+    """`play` with a replay and records of the caller's. Returns the problem."""
     problem: str | None = None
     faulty = 0
     try:
-        for number, record in records(path, terms.fields, terms.text):
+        for number, record in read:
             fault = "; ".join(record) if isinstance(record, list) else replay.read(record)
             if fault is not None:
                 faulty += 1
@@ -104,11 +112,11 @@ def play(
     elif mute is not None and replay.is_judged:
         problem = f"{problem}; {mute}"
     end_ns = replay.length_ns
-    replay.end(terms.run_on)
+    replay.end(run_on)
     if replay.records and mute is None:  # An unreadable log says nothing about a policy.
         for tally in tallies:
             tally.add(replay, end_ns)
-    return replay, problem
+    return problem
 
 
 def _lacks(replay: Replay, run_on: DurationNs) -> str | None:

@@ -20,6 +20,7 @@ from trainer_shim.wire import FRAMES, WIRE_VERSION, faults
 
 # No run pauses longer than this, so one of the wall clocks was wrong.
 PAUSE_MAX_NS: Final = 30 * 24 * 3600 * NS_PER_S
+TIME_NS_BOUND: Final = 2**63  # As the kernel's clocks.
 # Every time that a line may hold. All are of one clock.
 _TIMES: Final = ("at_ns", "mono_ns", "started_mono_ns", "phase_since_ns", "last_hook_ns")
 _TIMES_WITHIN: Final = (("last_good", "mono_ns"), ("checkpoint", "mono_ns"), ("collective", "entered_ns"))
@@ -30,8 +31,9 @@ class RecordedClock:
 
     def __init__(self) -> None:
         self.last_ns = 0
+        self.wall_ahead_ns = 0  # The wall clock minus this one, as the segment in hand says.
         self._boot: Any = None
-        self._wall_ahead_ns = 0  # The wall clock minus the first boot's monotonic clock.
+        self._first_ahead_ns = 0  # The wall clock minus the first boot's monotonic clock.
         self._shift_ns = 0
 
     def begin(self, meta: Mapping[str, Any]) -> str | None:
@@ -41,13 +43,16 @@ class RecordedClock:
             return f"recording format {meta.get('recording')!r:.20}: this costgov knows {FORMAT}"
         if type(mono_ns) is not int or type(wall_ns) is not int:
             return "its first line has no times"
+        if not (0 <= mono_ns < TIME_NS_BOUND and 0 <= wall_ns < TIME_NS_BOUND):
+            return "the times of its first line are beyond any clock"
         if self._boot is None:
-            self._wall_ahead_ns = wall_ns - mono_ns
+            self._first_ahead_ns = wall_ns - mono_ns
         elif boot != self._boot:
-            self._shift_ns = wall_ns - mono_ns - self._wall_ahead_ns
+            self._shift_ns = wall_ns - mono_ns - self._first_ahead_ns
             if not 0 <= mono_ns + self._shift_ns - self.last_ns <= PAUSE_MAX_NS:
                 self._shift_ns = self.last_ns - mono_ns
         self._boot = boot
+        self.wall_ahead_ns = wall_ns - mono_ns - self._shift_ns
         return None
 
     def put(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -100,6 +105,11 @@ def is_note(record: dict[str, Any]) -> bool:
 def is_halt(record: dict[str, Any]) -> bool:
     """Whether the run's halt was decided at this time."""
     return record.get("note") == "halted" and is_note(record)
+
+
+def is_exit(record: dict[str, Any]) -> bool:
+    """Whether the run's ranks were seen to be gone at this time."""
+    return record.get("note") == "exited" and is_note(record)
 
 
 def is_gap(record: dict[str, Any]) -> bool:

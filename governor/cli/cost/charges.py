@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from governor.cli.common import ExitCode, Failed, settings_from
-from governor.core.base.units import parse_utc, utc_text
+from governor.core.base.units import parse_duration, parse_utc, utc_text
 from governor.core.money.charges import UNALLOCATED, Charge
 from governor.core.money.expected import WindowRow
 from governor.core.money.reports.cost import Sum, clip
@@ -33,6 +34,15 @@ def _utc(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int
         return None if value is None else parse_utc(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def _since(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """A date, or how long ago."""
+    try:
+        ago = None if value is None else parse_duration(value)
+    except ValueError:
+        return _utc(ctx, param, value)
+    return None if ago is None else time.time_ns() - ago
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +71,19 @@ def scope_options(command: Command) -> Command:
     return command
 
 
+since_option: Final = click.option(
+    "--since", callback=_since, metavar="DATE|AGO",
+    help="From this UTC date or time on: 2026-11-01. Or how long ago: 30d, 12h.",
+)  # fmt: skip
+
+
 def time_options(command: Command) -> Command:
     """Adds --since and --until as wall time in nanoseconds."""
     for option in (
         click.option(
             "--until", callback=_utc, metavar="DATE", help="Up to this UTC date or time, itself not included."
         ),
-        click.option("--since", callback=_utc, metavar="DATE", help="From this UTC date or time on: 2026-11-01."),
+        since_option,
     ):
         command = option(command)
     return command
@@ -125,7 +141,7 @@ def charges_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[Charge
     from governor.adapters.journal.reader import read_charges
 
     for path in journals_in(state_dir):
-        with _noting_unreadable(unread, path):
+        with noting_unreadable(unread, path):
             for charge in read_charges(path, scope.since, scope.until, unread.row):
                 if not scope.runs or charge.payer.run in scope.runs:
                     yield _in_scope(charge, scope)
@@ -141,7 +157,7 @@ def sums_of(path: str, scope: Scope, by: str, unread: Unread) -> list[Sum]:
     from governor.adapters.journal.sums import read_sums
 
     sums: list[Sum] = []
-    with _noting_unreadable(unread, path):  # What was read before an error stays.
+    with noting_unreadable(unread, path):  # What was read before an error stays.
         sums.extend(read_sums(path, by, scope.runs, scope.since, scope.until, unread.row))
     return sums
 
@@ -180,7 +196,7 @@ def tell_unknown(state_dir: Path, scope: Scope, unread: Unread) -> None:
 
     known = {one.charge.payer.run for one in sums_in(state_dir, Scope(None, None, scope.runs), "run", unread)}
     for path in journals_in(state_dir):
-        with _noting_unreadable(unread, path):
+        with noting_unreadable(unread, path):
             known.update(one.run for one in read_open(path, scope.runs, None, unread.row))
     missing = [run for run in scope.runs if run not in known]
     if missing and not unread.count:
@@ -191,7 +207,7 @@ def windows_of(path: str, scope: Scope, unread: Unread) -> Iterator[tuple[str, W
     """Yield (run, window) of a journal for each window that closed in the scope, in order within each run."""
     from governor.adapters.journal.reader import read_windows
 
-    with _noting_unreadable(unread, path):
+    with noting_unreadable(unread, path):
         yield from read_windows(path, scope.runs, scope.since, scope.until, unread.row)
 
 
@@ -199,7 +215,7 @@ def open_windows_of(path: str, scope: Scope, unread: Unread) -> Iterator[Open]:
     """Yield each run's open window and what it has bought, from the journal's last word on it."""
     from governor.adapters.journal.reader import read_open
 
-    with _noting_unreadable(unread, path):
+    with noting_unreadable(unread, path):
         for one in read_open(path, scope.runs, scope.since, unread.row):
             if any(known is not None for known in (one.meter, one.split, one.plan)):
                 yield one
@@ -216,7 +232,7 @@ def journals_in(state_dir: Path) -> list[str]:
 
 
 @contextmanager
-def _noting_unreadable(unread: Unread, path: str) -> Iterator[None]:
+def noting_unreadable(unread: Unread, path: str) -> Iterator[None]:
     # A journal may stay torn for good, when no `costgov run` uses its name again.
     from governor.adapters.journal.reader import ChargesUnreadable
 

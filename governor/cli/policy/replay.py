@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from governor.cli.common import ExitCode, Failed, UsdPerHour, complain, exits, json_option
+from governor.cli.common import ExitCode, Failed, UsdPerHour, exits, json_option
+from governor.cli.policy.played import complain_plainly, load_each, note_unreachable_ceilings, table
+from governor.cli.policy.recorded import or_recorded
 from governor.core.base.policy import Policy
-from governor.core.base.units import NS_PER_S, DurationNs, UsdMicros, format_duration, format_usd, parse_duration
-from governor.policies import files
-from governor.policies.files import PolicyUnreadable
-from governor.policies.parse import load_policies
+from governor.core.base.units import NS_PER_S, DurationNs, UsdMicros, format_duration, parse_duration
 from governor.replay.compare import LabelTally, halts
 from governor.replay.logs import logs
 from governor.replay.one_log import Fields, Played, Terms
@@ -26,7 +24,7 @@ from governor.replay.output.page import page
 from governor.replay.readers.text import TextOptions
 from governor.replay.workers import JOBS_MAX, WorkerEnded, Workers, cores
 from governor.text.screen import Screen, Styled, screen_of, shown_lines
-from governor.text.table import Head, plain, render_rows
+from governor.text.table import plain
 from governor.wire import formats
 from governor.wire.jsonl import field_map
 from trainer_shim.wire import worded
@@ -38,12 +36,7 @@ TOLD_FROM: Final = 16  # Fewer logs are played before anybody asks how far they 
 PLOTTED_MAX: Final = 100
 PAGES: Final = (".html", ".htm")
 PICTURE: Final = ".png"
-UNKNOWN: Final = "-"
 _STYLES: Final = {"halt": "bold red"}  # For verdicts of enforcing rules.
-COLUMNS: Final = (
-    "POLICY", "HALTED", "ENFORCED", "FALSE", "PER 1000 H", "CAUGHT", "DELAY MEDIAN", "DELAY MAX",
-    "SAVED", "WRONGLY CUT",
-)  # fmt: skip
 _VERDICT_KEYS: Final = ("rule", "trigger", "response", "mode", "step", "t", "reason", "text")
 
 
@@ -111,7 +104,7 @@ def log_options(command: Any) -> Any:
 
 
 @click.command(short_help="What policies would have done on recorded logs.", epilog=exits())
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="LOG...")
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path, readable=False), metavar="LOG...")
 @click.option(
     "--policy", "policies", multiple=True, type=click.Path(path_type=Path, readable=False), metavar="FILE",
     help="Policy to replay; several are compared. Default: the packaged default policy.",
@@ -127,6 +120,7 @@ def log_options(command: Any) -> Any:
 )  # fmt: skip
 @log_options
 @json_option
+@or_recorded
 def replay(
     paths: tuple[Path, ...], policies: tuple[Path, ...], run_on: DurationNs, price: UsdMicros | None,
     plot: Path | None, fields: Fields, text_format: str | None, sequence_length: int | None, gpus: int | None,
@@ -145,13 +139,16 @@ def replay(
     tells false halts and how late trouble was caught; with --price also dollars: SAVED from the halt to the log's end,
     WRONGLY CUT likewise of healthy runs. Exit code 1 when a log or a line of one could not be read; the other logs are
     replayed all the same.
+
+    With --recorded no LOG is named: what this machine recorded is played, and joined with the ledger. It tells how each
+    run ended, its dollars, and those after the first halt of each policy.
     """
-    loaded = _note_unreachable_ceilings(load_each(policies), price)
+    loaded = note_unreachable_ceilings(load_each(policies), price)
     found, closed = logs(paths)
     # A log may also be below a directory that is given. It counts once.
     found = [*dict.fromkeys(found)]
     for line in closed:
-        _complain(line)
+        complain_plainly(line)
     drawings = _Drawings(plot, found)
     text = TextOptions(text_format, sequence_length, gpus)
     terms = Terms(loaded, price, run_on, fields, text, is_drawn=plot is not None)
@@ -207,11 +204,11 @@ def _each(found: Sequence[Path], terms: Terms, drawings: _Drawings, jobs: int | 
 def _tell(played: Played, policies: Sequence[Policy], screen: Screen, *, as_json: bool) -> bool:
     """Say what became of a log. Returns whether something of it could not be read."""
     for line in played.said:
-        _complain(line)
+        complain_plainly(line)
     if played.problem is not None:
-        _complain(played.problem)
+        complain_plainly(played.problem)
     elif played.lacks is not None:
-        _complain(f"{played.path}: {played.lacks}")
+        complain_plainly(f"{played.path}: {played.lacks}")
     if as_json:
         for line in _json_lines(played, policies):
             click.echo(line)
@@ -219,17 +216,6 @@ def _tell(played: Played, policies: Sequence[Policy], screen: Screen, *, as_json
         for verdict in _text_lines(played, policies):
             click.echo("\n".join(shown_lines(verdict, screen)))
     return played.problem is not None
-
-
-def _note_unreachable_ceilings(policies: tuple[Policy, ...], price: UsdMicros | None) -> tuple[Policy, ...]:
-    for policy in policies:
-        if price is None and policy.budget.ceiling_usd_micros is not None:
-            _complain(f"policy {policy.name} has a ceiling, which no log can reach at an unknown price: give --price")
-    return policies
-
-
-def _complain(problem: str) -> None:
-    complain(plain(problem))
 
 
 class _Drawings:
@@ -281,26 +267,6 @@ def _pictures(plot: Path, found: Sequence[Path]) -> dict[Path, Path]:
     return names
 
 
-def load_each(paths: Sequence[Path]) -> tuple[Policy, ...]:
-    """The policies of these files, each loaded alone: two of them may be for the same runs."""
-    loaded: list[Policy] = []
-    for path in paths or (files.PACKAGED_POLICY,):
-        try:
-            texts = files.policy_texts([path])
-        except PolicyUnreadable as error:
-            raise Failed(str(error)) from error
-        for text in texts:
-            policies, problems = load_policies([text])
-            if policies is None:
-                raise Failed("\n".join(str(problem) for problem in problems))
-            for policy in policies.policies:
-                known = any(policy.name == other.name for other in loaded)
-                loaded.append(replace(policy, name=f"{policy.name} ({text[0]})") if known else policy)
-    if not loaded:
-        raise Failed(f"{paths[0]}: holds no *.toml; name a policy file")
-    return tuple(loaded)
-
-
 def _json(row: dict[str, Any]) -> str:
     return json.dumps(worded(row), allow_nan=False)
 
@@ -336,30 +302,3 @@ def _text_lines(played: Played, policies: Sequence[Policy]) -> Iterator[str]:
             f"{plain(str(played.path))}: step {verdict.step}, {at}: {whose}{plain(verdict.rule)}: {response}: {what}",
             style,
         )
-
-
-def table(rows: Sequence[Mapping[str, Any]], screen: Screen) -> str:
-    """The policies side by side: one line each, with the results on the logs' labels."""
-    cells = []
-    for row in rows:
-        per = row["false_halts_per_1000_run_hours"]
-        cells.append([
-            plain(row["policy"]),
-            f"{row['halted']}/{row['logs']}",
-            str(row["halted_enforced"]),
-            f"{row['false_halts']}/{row['healthy']}",
-            UNKNOWN if per is None else f"{per:.2f}",
-            f"{row['caught']}/{row['troubled']}",
-            *(_seconds(row[name]) for name in ("delay_median_s", "delay_max_s")),
-            *(_usd(row[name]) for name in ("saved_usd_micros", "wrongly_cut_usd_micros")),
-        ])  # fmt: skip
-    heads = [Head(title, may_wrap=title == COLUMNS[0]) for title in COLUMNS]
-    return render_rows(heads, cells, total=False, screen=screen)
-
-
-def _seconds(seconds: float | None) -> str:
-    return UNKNOWN if seconds is None else format_duration(round(seconds * NS_PER_S))
-
-
-def _usd(micros: int | None) -> str:
-    return UNKNOWN if micros is None else format_usd(micros)

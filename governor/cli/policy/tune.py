@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from governor.cli.common import ExitCode, Failed, complain, exits, json_option, print_json, show_line
-from governor.cli.policy.replay import load_each, log_options
+from governor.cli.policy.played import load_each
+from governor.cli.policy.replay import log_options
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, format_duration
 from governor.replay.logs import STDIN, logs
 from governor.replay.one_log import Fields, Terms

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from governor.cli.common import ExitCode
+from governor.core.base.units import NS_PER_HOUR, utc_text
 from governor.core.money.charges import Payer
 from tests.golden.cost.conftest import AsAgreed, Call
 from tests.unit.cost.ledger_file import a_month, charge, write_ledger
@@ -78,6 +80,16 @@ def test_adjoining_windows_add_up(ledger: Path, costgov: Call) -> None:
         for since, until in pairwise(days)
     ]
     assert sum(map(Decimal, parts)) == SPENT
+
+
+def test_a_time_may_be_said_as_how_long_ago(state_dir: Path, costgov: Call) -> None:
+    """Two charges of a dollar, of which one is an hour old and the other half a year."""
+    now = time.time_ns()
+    ages = (NS_PER_HOUR, 4_400 * NS_PER_HOUR)
+    each = [charge(utc_text(now - age), 0.5, usd_micros=10**6) for age in ages]
+    write_ledger(state_dir / "costgov.db", each)
+    assert json.loads(costgov("--since", "30d", "--json").out)["total"]["usd"] == "1.000000"
+    assert json.loads(costgov("--since", "365d", "--json").out)["total"]["usd"] == "2.000000"
 
 
 def test_one_run(ledger: Path, costgov: Call) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from governor.cli.policy.replay import load_each
+from governor.cli.policy.played import load_each
 from governor.replay.one_log import Terms
 from governor.replay.workers import AHEAD, WorkerEnded, Workers
 from governor.wire.jsonl import DEFAULT_FIELDS, field_map

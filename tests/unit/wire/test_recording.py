@@ -197,5 +197,24 @@ def test_a_wall_clock_that_was_wrong_makes_no_time(wall_s: int) -> None:
     assert clock.put(beat(10))["at_ns"] == 1_005 * NS_PER_S
 
 
+def test_the_wall_clock_is_told_by_the_segment_in_hand() -> None:
+    clock = RecordedClock()
+    clock.begin(segment("one", 1_000, 50_000))
+    assert clock.wall_ahead_ns == 49_000 * NS_PER_S
+    clock.put(beat(1_005))
+    clock.begin(segment("one", 2_000, 49_000))  # It was set back by 2,000 s.
+    assert clock.wall_ahead_ns == 47_000 * NS_PER_S
+    clock.put(beat(2_000))
+    clock.begin(segment("two", 10, 55_000))
+    assert clock.put(beat(11))["at_ns"] + clock.wall_ahead_ns == 55_001 * NS_PER_S
+
+
+@pytest.mark.parametrize("beyond", [-1, 2**63])
+def test_a_time_beyond_any_clock_is_damage(beyond: int) -> None:
+    meta = segment("one", 1_000, 50_000)
+    for name in ("mono_ns", "wall_ns"):
+        assert RecordedClock().begin(meta | {name: beyond}) == "the times of its first line are beyond any clock"
+
+
 def test_a_format_to_come_is_named() -> None:
     assert RecordedClock().begin({"recording": 2}) == "recording format 2: this costgov knows 1"

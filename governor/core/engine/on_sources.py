@@ -127,6 +127,15 @@ def on_trouble(_node: Node, event: SourceTrouble) -> list[Effect]:
     return [Alarm(event.alarm, event.run, event.text)]
 
 
+def run_of_log(node: Node, run: str) -> ManagedRun | None:
+    """The run that a record of its log is about. None: there is none, or its ranks speak for it.
+
+    They tell the same steps. A step that both count would be trained twice.
+    """
+    managed = node.runs.get(run)
+    return None if managed is None or managed.run.ranks else managed
+
+
 # --- a run's log: that it is written, by which processes, and whether it can be read ---------------------------
 
 

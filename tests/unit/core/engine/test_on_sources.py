@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from governor.core.base.findings import Reading
@@ -15,7 +16,7 @@ from governor.core.events.inputs import Bye, Disconnected, PhaseChange, Step
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.core.events.streams import StreamOpened
 from governor.core.views.status import machine_status
-from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, rule, tick
+from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, rule, tick, training
 
 GIB = 1 << 30
 IDLE, BUSY = 0.01, 0.97
@@ -176,3 +177,15 @@ def test_the_status_tells_which_gpus_are_taken_for_the_runs_and_nothing_that_is_
         "taken_back": "stop",
     }
     assert set(machine_status(run, at(69.25)).values()) == {None}
+
+
+def test_a_log_of_a_run_whose_ranks_speak_counts_nothing_and_judges_nothing() -> None:
+    """The command's own output (--log-format) tells the steps that its ranks tell."""
+    node = make_node(rule())
+    play(node, StreamOpened(at(0), "llama", 1000))
+    training(node)
+    run = node.runs["llama"].run
+    before = run.step, run.tokens_total, node.frames_total, run.stream.phase
+    beside = a_step(31, connection=None, when=31, loss=math.nan, tokens=10**6)
+    assert play(node, beside, PhaseChange(at(31), None, "llama", None, "eval")) == []
+    assert (run.step, run.tokens_total, node.frames_total, run.stream.phase) == before

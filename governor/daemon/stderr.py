@@ -1,5 +1,6 @@
-"""Standard error of a governor. Nobody who writes there waits for who reads it: a terminal is stopped (Ctrl-S), a
-pipe's reader hangs, an ssh is gone. One thread writes, and it alone waits.
+"""Standard error of a governor, and its standard output where a command's is copied there. Nobody who writes there
+waits for who reads it: a terminal is stopped (Ctrl-S), a pipe's reader hangs, an ssh is gone. One thread writes, and it
+alone waits.
 
 O_NONBLOCK would be no way: it belongs to the open file, which the command has inherited.
 """
@@ -15,6 +16,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Final, TextIO
 
 # What waits for its reader: some 5,000 lines. Then the oldest go, since the last ones say how it ended and goes on.
@@ -32,8 +34,9 @@ class QueuedStream(io.TextIOBase):
     """
 
     def __init__(
-        self, fd: int, lost_line: Callable[[int], str], encoding: str = "utf-8", bytes_max: int = BYTES_MAX
-    ) -> None:
+        self, fd: int, lost_line: Callable[[int], str], encoding: str = "utf-8", bytes_max: int = BYTES_MAX,
+        name: str = "stderr",
+    ) -> None:  # fmt: skip
         self._fd = fd
         self._bytes_max = bytes_max
         self._lost_line = lost_line
@@ -41,13 +44,13 @@ class QueuedStream(io.TextIOBase):
         # Reentrant: a signal's handler may write while its thread is in here.
         self._changed = threading.Condition(threading.RLock())
         self._begun = ""
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[tuple[bytes, bool]] = deque()  # With whether the next redrawn line may stand for it.
         self._queued_bytes = 0
         self._lost_lines = 0
         self._is_writing = False
         self._is_at_line_start = True
         # Raises RuntimeError where no thread can be had.
-        threading.Thread(target=self._write_on, name="stderr", daemon=True).start()
+        threading.Thread(target=self._write_on, name=name, daemon=True).start()
 
     # --- of a text stream
 
@@ -80,15 +83,36 @@ class QueuedStream(io.TextIOBase):
             data, self._begun = self._begun.encode(self._encoding, self.errors), ""
             if not data:
                 return
-            if data.startswith(REDRAWN) and self._queue and self._queue[-1].startswith(REDRAWN):
-                self._queued_bytes -= _size(self._queue.pop())
-            self._queue.append(data)
-            self._queued_bytes += _size(data)
-            while self._queued_bytes > self._bytes_max and len(self._queue) > 1:
-                oldest = self._queue.popleft()
-                self._queued_bytes -= _size(oldest)
-                self._lost_lines += oldest.count(b"\n")
-            self._changed.notify_all()
+            is_redrawn = data.startswith(REDRAWN)
+            if is_redrawn and self._queue and self._queue[-1][1]:
+                self._queued_bytes -= _size(self._queue.pop()[0])
+            self._append(data, is_redrawn=is_redrawn)
+
+    # --- of what is copied here
+
+    def alone(self) -> AbstractContextManager[object]:
+        """Within it no other thread writes: for who writes by what was written last."""
+        return self._changed
+
+    def copy(self, data: bytes) -> None:
+        """Write bytes of somebody else's as they are, behind what was written so far."""
+        with self._changed:
+            self.flush()
+            self._append(data, is_redrawn=False)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much waits to be written."""
+        return self._queued_bytes
+
+    def _append(self, data: bytes, *, is_redrawn: bool) -> None:
+        self._queue.append((data, is_redrawn))
+        self._queued_bytes += _size(data)
+        while self._queued_bytes > self._bytes_max and len(self._queue) > 1:
+            oldest, _ = self._queue.popleft()
+            self._queued_bytes -= _size(oldest)
+            self._lost_lines += oldest.count(b"\n")
+        self._changed.notify_all()
 
     # --- its end
 
@@ -110,7 +134,7 @@ class QueuedStream(io.TextIOBase):
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._queue)
                 self._is_writing = True
-                data = self._queue.popleft()
+                data, _ = self._queue.popleft()
                 self._queued_bytes -= _size(data)
                 lost, self._lost_lines = self._lost_lines, 0
             told = lost == 0 or self._put(self._told(lost))

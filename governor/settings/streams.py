@@ -17,6 +17,7 @@ ALERT_RECEIVERS_MAX: Final = 8
 # One per run on the node. Each costs a descriptor and a read per tick.
 JSONL_STREAMS_MAX: Final = 64
 JSONL: Final = "jsonl"
+FORMATS: Final = (JSONL, *NAMES)  # What a log may be said to be.
 JSONL_FIELDS: Final = tuple(sorted(DEFAULT_FIELDS))
 
 
@@ -40,8 +41,8 @@ class Jsonl(Table):
     @field_validator("format")
     @classmethod
     def _is_known(cls, value: str) -> str:
-        if value not in (JSONL, *NAMES):
-            raise ValueError(f'"{value}" is no format; known: {", ".join((JSONL, *NAMES))}')
+        if value not in FORMATS:
+            raise ValueError(f'"{value}" is no format; known: {", ".join(FORMATS)}')
         return value
 
     @field_validator("fields")

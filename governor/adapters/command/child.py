@@ -34,6 +34,7 @@ from trainer_shim.mark import MARK_BITS
 # The longest that `deepspeed` and `torchrun` take to end their ranks.
 TERM_GRACE_S: Final = 30.0
 INSIDE: Final = "COSTGOV_INSIDE"  # Set in the command's environment: the run name of its governor.
+UNBUFFERED: Final = "PYTHONUNBUFFERED"
 UNNAMED: Final = "COSTGOV_UNNAMED_RUN"  # The same where no person has given that name: the next launch has another.
 # A scan of /proc takes milliseconds. Only processes that outlive the command wait for it.
 LOOK_PERIOD_NS: Final = NS_PER_S
@@ -241,9 +242,13 @@ def _tell_nobody(_pid: int, _mark: int, _group: OwnGroup | None) -> None:
     pass
 
 
-def _environ(trainer_socket: str, name: str, state_dir: Path | None, is_named: bool) -> dict[str, str]:
+def _environ(
+    trainer_socket: str, name: str, state_dir: Path | None, *, is_named: bool, is_read: bool
+) -> dict[str, str]:  # fmt: skip
     lock = launch_lock.told(state_dir) if state_dir is not None else {}
-    environ = {**os.environ, "COSTGOV_SOCKET": trainer_socket, "COSTGOV_RUN": name, INSIDE: name, **lock}
+    # Into a file Python prints 8 KiB at a time, and a NaN would be read when the next hundred lines are there.
+    unbuffered = {UNBUFFERED: "1"} if is_read and not os.environ.get(UNBUFFERED) else {}
+    environ = {**os.environ, **unbuffered, "COSTGOV_SOCKET": trainer_socket, "COSTGOV_RUN": name, INSIDE: name, **lock}
     environ.pop(UNNAMED, None)  # Of a run around this one.
     return environ if is_named else {**environ, UNNAMED: name}
 
@@ -251,13 +256,15 @@ def _environ(trainer_socket: str, name: str, state_dir: Path | None, is_named: b
 def start_command(
     argv: Sequence[str], trainer_socket: str, name: str, sink: IO[bytes] | None, as_found: AbstractContextManager[None],
     before: BeforeChildren, state_dir: Path | None = None, tell: Tell = _tell_nobody, *, is_named: bool = True,
+    is_read: bool = False,
 ) -> Command:  # fmt: skip
     """Start it. Within `as_found`, what is started ignores no signal for our sake. CANNOT_RUN: it cannot be run.
 
     `state_dir`: where what it starts holds the lock of its launch. `tell`: gets its pid, its mark and its group before
-    its first instruction, which waits for that. `is_named`: a person has given the run its name.
+    its first instruction, which waits for that. `is_named`: a person has given the run its name. `is_read`: its
+    output is followed in `sink`, line by line.
     """
-    environ = _environ(trainer_socket, name, state_dir, is_named)
+    environ = _environ(trainer_socket, name, state_dir, is_named=is_named, is_read=is_read)
     require_program(argv[0], environ)
     group = make_group(name)
     evidence = Evidence(output_files((1, 2) if sink is None else (sink.fileno(),)), OomWatch.begin())

@@ -18,6 +18,7 @@ from governor.adapters.journal.runtime_files import FALLBACK_NAME, MIRROR_NAME
 from governor.adapters.machine import lock_file
 
 RUNS_DIR: Final = "runs"  # As in settings.model.default_paths.
+OUTPUT_NAME: Final = "output.log"  # Of the command: see adapters.command.output.
 # `cost` and `incident` read no more journals, the service's own included. About 50 MB.
 RUNS_KEPT_MAX: Final = JOURNALS_MAX - 1
 # The operator waits for no more at the end of a run. The next end continues.
@@ -29,7 +30,7 @@ _SOCKETS: Final = ("control.sock", "trainer.sock")
 # The files that a governor writes into its state directory. SQLite leaves `-journal` when it is killed before the WAL
 # is on.
 _STATE_FILE: Final = re.compile(
-    rf"(trainer|control)\.sock(\.lock)?|launch\.lock(\.new)?|{re.escape(MIRROR_NAME)}(\.new)?|{re.escape(JOURNAL_NAME)}(\.lock|(\.new|\.(corrupt|replaced)-[0-9]{{8}}T[0-9]{{6}}\.[0-9]{{6}}Z)?(-wal|-shm|-journal)?)"
+    rf"(trainer|control)\.sock(\.lock)?|launch\.lock(\.new)?|{re.escape(OUTPUT_NAME)}(\.1)?|{re.escape(MIRROR_NAME)}(\.new)?|{re.escape(JOURNAL_NAME)}(\.lock|(\.new|\.(corrupt|replaced)-[0-9]{{8}}T[0-9]{{6}}\.[0-9]{{6}}Z)?(-wal|-shm|-journal)?)"
 )
 _REPORTS_DIR: Final = "incidents"  # As in app.wiring.
 _REPORT_FILE: Final = re.compile(r"(?s).+\..+\.[0-9]+\.(json|md)(\.new)?")  # RUN.NODE.NUMBER, and the draft of one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 import os
 import re
@@ -16,6 +17,7 @@ import click
 
 from governor.cli.common import ExitCode, Usd, UsdPerHour, config_option, exits, find_config, remark, settings_from
 from governor.cli.interrupts import exit_code_stands
+from governor.cli.run.own_log import WATCHED_BY_A_LOG, LogOptions, log_options, with_log
 from governor.core.base.secrets import command_text
 from governor.core.base.units import UsdMicros, is_whole, parse_count
 from governor.daemon import signals
@@ -154,6 +156,7 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
 @click.option(
     "--log", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Send the command's output there."
 )
+@log_options
 @click.option(
     "--progress",
     type=Period(),
@@ -174,7 +177,7 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
 def run(
     policies: tuple[Path, ...], ceiling: UsdMicros | None, price: UsdMicros | None, max_rate: UsdMicros | None,
     gate: WarmUp | None, name: str | None, again: str | None, observe: bool, log: Path | None, progress: float | None,
-    as_json: bool, config: Path | None, fault_mark: Path | None, command: tuple[str, ...],
+    as_json: bool, config: Path | None, fault_mark: Path | None, asked: LogOptions, command: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run COMMAND under a governor of its own. Needs no root, no service, no configuration.
 
@@ -217,7 +220,7 @@ def run(
     if is_own_command(command):
         return ExitCode.NOT_FOUND
     chosen, is_named = _name_for(name, again, command)
-    settings = _settings_of(config, chosen, observe=observe, again=again)
+    settings, own_log = with_log(_settings_of(config, chosen, observe=observe, again=again), chosen, asked, log)
     with without_rich():
         from governor.adapters.command.init_process import leave_place
         from governor.cli.run.limits import Limits
@@ -226,11 +229,14 @@ def run(
     signals.COPIES.expect(leave_place())  # Before any thread: the console has one.
     with _console(progress, as_json=as_json) as console:
         code = run_command(
-            settings, _policy_paths(policies, ceiling, settings), command, name=chosen, is_named=is_named,
-            limits=Limits(ceiling, price, max_rate, gate), log_path=log, fault_mark=fault_mark, console=console,
+            settings, _policy_paths(policies, ceiling, settings), command, name=chosen, is_named=is_named, log_path=log,
+            limits=Limits(ceiling, price, max_rate, gate), fault_mark=fault_mark, console=console, own_log=own_log,
         )  # fmt: skip
         exit_code_stands()
     return code
+
+
+run.help = f"{inspect.cleandoc(run.help or '')}\n\n{WATCHED_BY_A_LOG}"
 
 
 def _settings_of(config: Path | None, name: str, *, observe: bool, again: str | None) -> Settings:

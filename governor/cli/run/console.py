@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -26,6 +28,7 @@ LIVE_PERIOD_TTY_NS: Final = NS_PER_S  # Redrawn in place.
 LIVE_PERIOD_LOG_NS: Final = 10 * NS_PER_S  # Each is a new line. A log should stay readable.
 SETTLES_S: Final = 0.25  # The command starts so much later where nobody takes the lines before it.
 CRASHED: Final = "crashed"
+_CLEARED: Final = "\r\x1b[2K"  # The present line of a terminal.
 
 
 @dataclass(slots=True)
@@ -43,6 +46,8 @@ class Console:
     _checkpoints: Any = None
     _shown_lines: list[str] = field(default_factory=list)  # Of the halt's timeline.
     _drawn: bool = False
+    _is_amid: bool = False  # The last copied line has no end yet.
+    _is_bar: bool = False  # That line is redrawn by who prints it.
 
     def tick(self, node: Node, at: MonoNs) -> None:
         screen = screen_of(self.stream)
@@ -65,8 +70,7 @@ class Console:
             return
         self._shown_at = at
         if is_drawn:
-            self._write(f"\r\x1b[2K{live_line(run_status(shown[0], at), columns)}")
-            self._drawn = True
+            self._draw(live_line(run_status(shown[0], at), columns))
             return
         for managed in shown:
             name = "" if is_one else f"{plain(managed.run.run)}{whose(node, managed.run.run)}  "
@@ -130,10 +134,36 @@ class Console:
             return None
 
     def print_line(self, line: str) -> None:
-        if self._drawn:
-            self._drawn = False
+        with self._alone():
+            self._end_line()
+            self._write(f"{line}\n")
+
+    def copy(self, data: bytes) -> None:
+        """Show what the command has printed, on any thread. The live line makes room for it."""
+        assert isinstance(self.stream, QueuedStream), "nothing else takes bytes without waiting"
+        with self._alone():
+            if self._drawn:
+                self._drawn = False
+                self._write(_CLEARED)
+            self.stream.copy(data)
+            self._is_amid = not data.endswith(b"\n")
+            self._is_bar = self._is_amid and b"\r" in data[data.rfind(b"\n") + 1 :]
+
+    def _draw(self, line: str) -> None:
+        """Show it in place of the live line before, or of a progress bar, which comes again."""
+        with self._alone():
+            if self._is_amid and not self._is_bar:
+                self._end_line()
+            self._write(f"{_CLEARED}{line}")
+            self._drawn, self._is_amid = True, False
+
+    def _end_line(self) -> None:
+        if self._drawn or self._is_amid:
+            self._drawn = self._is_amid = False
             self._write("\n")
-        self._write(f"{line}\n")
+
+    def _alone(self) -> AbstractContextManager[object]:
+        return self.stream.alone() if isinstance(self.stream, QueuedStream) else contextlib.nullcontext()
 
     def settle(self) -> None:
         """Have all of it shown, where somebody takes it: what the command itself prints comes behind it."""
@@ -187,7 +217,9 @@ class JsonConsole(Console):
         return _as_object("said", {"text": Console.lost_line(lines)})
 
     def _object(self, kind: str, document: Mapping[str, Any]) -> None:
-        self._write(f"{_as_object(kind, document)}\n")
+        with self._alone():
+            self._end_line()
+            self._write(f"{_as_object(kind, document)}\n")
 
 
 def _as_object(kind: str, document: Mapping[str, Any]) -> str:

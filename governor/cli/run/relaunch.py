@@ -103,9 +103,11 @@ def launched_before(governor: Governor, name: str) -> str | None:
     """Why the command is not started: an earlier launch of this name trains on, and writes the same checkpoints.
 
     The journal has its processes, and by what others are known that the command has started, while it was not seen to
-    end. Those of a followed log are the log's own. An open halt that ends them goes on now.
+    end. Those of a followed log are the log's own, if it is not the command's (--log-format). An open halt that ends
+    them goes on now.
     """
-    node, logs = governor.node, {stream.run for stream in governor.settings.jsonl}
+    node = governor.node
+    logs = {stream.run for stream in governor.settings.jsonl if stream.run != name or stream.ended_by is not None}
     runs = [t for t in watched(node) if t.run.alive and t.run.run not in logs]
     known = [process for managed in runs for process in managed.processes()]
     known += node.previous_command.processes if node.previous_command is not None else ()

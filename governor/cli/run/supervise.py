@@ -23,6 +23,7 @@ from governor.cli.run.console import Console
 from governor.cli.run.left import Left, left_behind, left_unwatched, look_at_left, ranks_of, was_announced
 from governor.cli.run.limits import Limits, refused
 from governor.cli.run.outcome import Outcome
+from governor.cli.run.own_log import OwnLog, not_made
 from governor.cli.run.own_runs import of_command, watched
 from governor.cli.run.relaunch import (
     cannot_run,
@@ -47,6 +48,7 @@ from governor.core.views.status import run_status
 from governor.daemon import signals
 from governor.daemon.launches import NO_COMMAND, SupervisedCommand
 from governor.daemon.logs import configure
+from governor.ports import Processes
 from governor.reports.terminal import closing_line
 from governor.settings.model import Settings
 from trainer_shim.wire import HALT_EXIT_CODE
@@ -64,7 +66,7 @@ NAMED_NS: Final = 10 * NS_PER_S
 def run_command(
     settings: Settings, policy_paths: Sequence[Path], argv: Sequence[str], *, name: str,
     is_named: bool = True, limits: Limits = Limits(), log_path: Path | None = None, fault_mark: Path | None = None,
-    console: Console | None = None,
+    console: Console | None = None, own_log: OwnLog | None = None,
 ) -> int:  # fmt: skip
     """Run `argv` under its own governor. Returns the command's exit code, or 86 when it was halted.
 
@@ -83,7 +85,7 @@ def run_command(
     with sink or contextlib.nullcontext(), contextlib.ExitStack() as at_end:
         code = _run_governed(
             settings, policy_paths, argv, sink, at_end, before, name=name, is_named=is_named, limits=limits,
-            fault_mark=fault_mark, console=console or Console(),
+            fault_mark=fault_mark, console=console or Console(), own_log=own_log or OwnLog(),
         )  # fmt: skip
     prune(*made_for(name, settings.paths))
     return code
@@ -92,7 +94,7 @@ def run_command(
 def _run_governed(
     settings: Settings, policy_paths: Sequence[Path], argv: Sequence[str], sink: IO[bytes] | None,
     at_end: contextlib.ExitStack, before: BeforeChildren, *, name: str, is_named: bool,
-    limits: Limits, fault_mark: Path | None, console: Console,
+    limits: Limits, fault_mark: Path | None, console: Console, own_log: OwnLog,
 ) -> int:  # fmt: skip
     outcome = Outcome(name)
     console.fault_mark = fault_mark or console.fault_mark
@@ -117,13 +119,18 @@ def _run_governed(
                 _introduce(governor, name, console)
                 outcome.began_at = governor.clock.mono()
                 try:
+                    sink = at_end.enter_context(made) if (made := own_log.make()) is not None else sink
+                except OSError as error:
+                    return not_made(own_log, error)
+                try:
                     command = start_command(
                         argv, str(governor.trainer_socket), name, sink, signals.as_found(), before,
                         settings.paths.state_dir, partial(note_launch, governor, name, argv, say=console.print_line),
-                        is_named=is_named,
+                        is_named=is_named, is_read=own_log.is_output,
                     )  # fmt: skip
                 except CANNOT_RUN as error:
                     return cannot_run(governor, argv[0], error)
+                own_log.begin(console)
                 answers = SignalAnswers(command, console.print_line)
                 for line in without_lock(command, name, settings.paths):
                     console.print_line(f"costgov: {line}")
@@ -133,20 +140,28 @@ def _run_governed(
             else:
                 note_launch(governor, name, argv, command.process.pid, command.mark, command.group)
             outcome.processes = outcome.processes or command.identity(governor.processes)
-            if _watch(governor, command, name, argv, answers):
+            if _watch(governor, command, name, argv, answers, own_log):
+                own_log.finish(console)
                 return _close(governor, command, name, argv, outcome, console)
         console.print_line("costgov: the governor failed, by a fault of its own (above); it resumes from its journal")
     assert command is not None
-    pid = command.process.pid
-    if outcome.is_unfinished:
-        console.print_line(f"costgov: the governor cannot go on: ending pid {pid}, whose halt was decided")
-        end_command(command, governor.processes)
-    else:
-        console.print_line(f"costgov: the governor cannot go on: pid {pid} goes on UNWATCHED, nothing ends it")
-        wait_unwatched(command)
+    _go_on_alone(command, governor.processes, outcome, console)
+    own_log.finish(console)
+    if not outcome.is_unfinished:
         for line in how_to_resume(governor, command, name, argv, is_halted=bool(outcome.stages)):
             console.print_line(line)
     return _exit_code(command, outcome)
+
+
+def _go_on_alone(command: Command, processes: Processes, outcome: Outcome, console: Console) -> None:
+    """No governor comes up any more: end a command whose halt was decided, else wait for its end."""
+    pid = command.process.pid
+    if outcome.is_unfinished:
+        console.print_line(f"costgov: the governor cannot go on: ending pid {pid}, whose halt was decided")
+        end_command(command, processes)
+    else:
+        console.print_line(f"costgov: the governor cannot go on: pid {pid} goes on UNWATCHED, nothing ends it")
+        wait_unwatched(command)
 
 
 def _lives(command: Command) -> bool:
@@ -191,7 +206,9 @@ def _close(
     return _exit_code(command, outcome)
 
 
-def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str], answers: SignalAnswers) -> bool:
+def _watch(
+    governor: Governor, command: Command, name: str, argv: Sequence[str], answers: SignalAnswers, own_log: OwnLog
+) -> bool:
     """Serve until the command has ended and no halt is under way. Returns False when the governor itself failed."""
     supervised = SupervisedCommand(
         run=name,
@@ -212,7 +229,8 @@ def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str],
         name, lambda: command.exit_code if supervised.is_read() else None, command, governor.processes
     )  # fmt: skip
     reaper = Reaper(pid, command.mark, command.group)
-    governor.daemon.supervise(supervised, ended, reaper, command.evidence.oom)
+    own_log.attend(governor.node)
+    governor.daemon.supervise(supervised, own_log, ended, reaper, command.evidence.oom)
     return governor.daemon.run(governor.begin)
 
 

@@ -3,11 +3,13 @@
     python failing_governor.py TIMES CONFIG POLICY WHERE COMMAND...
 
 Fails TIMES times: each time once the run has trained a step, and while a halt is under way. WHERE is `engine`, where it
-decides and acts, or `console`, which only watches.
+decides and acts, or `console`, which only watches. With LOG_FORMAT in the environment the command is watched by what
+it prints.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 
 from governor.app.settings_file import load_settings
 from governor.cli.run.console import Console
+from governor.cli.run.own_log import LogOptions, with_log
 from governor.cli.run.supervise import run_command
 from governor.core.base.units import MonoNs
 from governor.core.engine import step as engine
@@ -79,4 +82,6 @@ if __name__ == "__main__":
     console = FailingConsole(fault) if sys.argv[4] == "console" else None
     settings, problems = load_settings(config)
     assert settings is not None, problems
-    sys.exit(run_command(settings, [policy], sys.argv[5:], name="drill", console=console))
+    printed = os.environ.get("LOG_FORMAT")
+    settings, own_log = with_log(settings, "drill", LogOptions(((printed, "-"),) if printed else ()), None)
+    sys.exit(run_command(settings, [policy], sys.argv[5:], name="drill", console=console, own_log=own_log))

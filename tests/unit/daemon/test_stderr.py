@@ -169,3 +169,21 @@ def test_a_stream_without_a_descriptor_stays() -> None:
     with contextlib.redirect_stderr(memory), stderr_that_never_waits(lost_line):
         sys.stderr.write("seen")
     assert memory.getvalue() == "seen"
+
+
+def test_what_is_copied_is_never_taken_for_a_line_that_is_redrawn(pipe: tuple[int, int]) -> None:
+    reading, writing = pipe
+    filled = fill(writing)
+    stream = QueuedStream(writing, lost_line)
+    stream.write("first\n")  # It waits for its reader, and the others behind it.
+    for text in ("\rlive 1", "\rlive 2"):
+        stream.write(text)
+        stream.flush()
+    stream.copy(b"\r 10%\nan epoch\n")
+    stream.copy(b"\r 20%\n")
+    stream.write("\rlive 3")
+    stream.flush()
+    seen = read_until(reading, b"live 3")[filled:]
+    assert seen == b"first\n\rlive 2\r 10%\nan epoch\n\r 20%\n\rlive 3"
+    assert stream.drain(SAFETY_S)
+    assert stream.waiting_bytes == 0

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from governor.adapters.command.output import make_output
 from governor.adapters.exporters.report_files import ReportFiles
 from governor.adapters.journal.ended_runs import REMOVED_AT_ONCE_MAX, RUNS_KEPT_MAX, RUNTIME_IDLE_S, prune
 from governor.adapters.journal.reader import JOURNALS_MAX
@@ -87,6 +88,8 @@ def test_all_that_a_governor_writes_goes_with_its_journal(tmp_path: Path) -> Non
     (ended / "incidents" / ".run7.gpu-17.2.md.new").touch()  # A draft of a governor that was killed.
     for suffix in ("-wal", "-shm", ".lock"):
         (ended / f"costgov.db{suffix}").touch()
+    for _ in range(2):  # Of two launches under --log-format NAME -.
+        make_output(ended / "output.log").close()
     os.utime(ended / "costgov.db", (1, 1))
     a_journal(tmp_path, "ours", 0)
     prune(tmp_path / "runs" / "ours", None, kept_max=1)

@@ -2,8 +2,8 @@
 
     python prints_steps.py WORK STEPS WAITS_S NAN_FROM [jsonl|megatron] [FILE]
 
-NAN_FROM 0: never. Lines go to FILE, or to standard output. Behind its steps it touches WORK/printed, and lives on until
-WORK/go_on is there.
+NAN_FROM 0: never; WORK/nan_at has the monotonic time at which the first one is printed as Megatron does. Lines go to
+FILE, or to standard output. Behind its steps it touches WORK/printed, and lives on until WORK/go_on is there.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ if __name__ == "__main__":
         lines = WRITERS["megatron"](did)
     with open(sys.argv[6], "w", buffering=1) if len(sys.argv) > 6 else sys.stdout as out:
         for line in lines:
+            if "nan |" in line.lower() and not (work / "nan_at").exists():
+                (work / "nan_at").write_text(str(time.monotonic_ns()))
             print(line, file=out)
             time.sleep(waits_s)
         out.flush()

@@ -18,6 +18,7 @@ import pytest
 
 from governor.adapters.journal.db import JournalReader
 from governor.cli.common import ExitCode
+from governor.core.base.units import NS_PER_S
 from tests.drills.halt.conftest import BIN, HERE, POLICY, SAFETY_S, configuration, is_alive
 from tests.unit.wire.formats.written import LENGTH, WRITERS, run
 from trainer_shim.wire import HALT_EXIT_CODE
@@ -94,6 +95,7 @@ def test_a_nan_that_it_prints_ends_it_and_what_it_has_printed_is_shown(launch: L
     assert (incident["run"], incident["reason"], incident["halt_stage"]) == ("drill", "loss_nan", "HALTED")
     assert not is_alive(launch.trainer())
     assert incident["step"] == 40
+    assert incident["opened_mono_ns"] - int((launch.work / "nan_at").read_text()) < 2 * NS_PER_S
     assert printed(60, 40).startswith(done.stdout), "whole lines, each once, in order"
     assert " iteration       40/" in done.stdout
     assert f"--name drill {OUTPUT} -- " in incident["resume"]
@@ -182,3 +184,40 @@ def test_a_signal_ends_it_as_ever(launch: Launch, signum: signal.Signals) -> Non
     shown, _ = costgov.communicate(timeout=SAFETY_S)
     assert costgov.returncode == 128 + signum
     assert shown.decode().startswith(printed(10))
+
+
+def test_ranks_that_attach_are_the_run_whatever_they_print(launch: Launch) -> None:
+    """Their output is shown. That it is of another format than was said is no trouble of theirs."""
+    argv = launch.argv(OUTPUT)
+    argv[-2:] = [str(HERE / "trainee.py"), "polite", str(launch.work)]
+    done = subprocess.run(argv, env=ENVIRON, capture_output=True, text=True, timeout=SAFETY_S, check=False)
+    assert done.returncode == HALT_EXIT_CODE, done.stderr
+    incident = launch.incident()
+    assert (incident["run"], incident["reason"]) == ("drill", "loss_nan")
+    assert incident["checkpoint"] is not None, "a rank was asked for it"
+    assert "unwatched" not in done.stderr
+
+
+def on_a_terminal(launch: Launch, *trainer: object) -> str:
+    """What a person sees of it."""
+    ours, theirs = pty.openpty()
+    costgov = launch.begin(OUTPUT, *trainer, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    while select.select([ours], [], [], SAFETY_S)[0]:
+        try:
+            seen += os.read(ours, 65536)
+        except OSError:  # So ends a terminal.
+            break
+    os.close(ours)
+    costgov.wait(SAFETY_S)
+    return seen.decode().replace("\r\n", "\n")
+
+
+def test_on_a_terminal_no_line_stands_inside_another(launch: Launch) -> None:
+    (launch.work / "go_on").touch()
+    seen = on_a_terminal(launch, 60, 0.1, NEVER)
+    last = [line.rpartition("\r\x1b[2K")[2] for line in seen.split("\n")]
+    lines = printed(60).splitlines()
+    assert [line for line in last if line in lines] == lines, "each once, whole, in order"
+    assert seen.count("\r\x1b[2K") > 6, "the live line is drawn between them"

@@ -23,7 +23,7 @@ KEPT_BYTES: Final = 1 << 20
 HEAD_BYTES: Final = 64 * 1024
 # What waits for its reader or its follower. Beyond it the oldest is freed all the same: a terminal that is stopped over
 # a weekend must not fill the disk.
-BACKLOG_BYTES_MAX: Final = 64 << 20
+BACKLOG_BYTES_MAX: Final = 32 << 20
 FREED_AT_ONCE_BYTES: Final = 1 << 20
 READ_BYTES: Final = 64 * 1024
 WAITING_BYTES_MAX: Final = 256 * 1024  # Less than a queue takes before it drops what is oldest.

@@ -18,7 +18,7 @@ from governor.core.events.effects import Alarm
 from governor.core.events.ends import RankFailed
 from governor.core.events.inputs import Ack, Event, Hello
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
-from governor.core.rules.triggers.hang import BLIND_AFTER_NS
+from governor.core.rules.log_rhythm import BLIND_AFTER_NS
 from governor.ports import Packet
 from governor.wire import recording
 from governor.wire.recording import ReceivedFrame

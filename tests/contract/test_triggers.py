@@ -30,7 +30,7 @@ SEEDS = range(8)
 DAY_NS = 24 * NS_PER_HOUR
 ACROSS_ATTEMPTS = ("budget", "gate", "restart_loop", "runtime")  # What they are about does not end with an attempt.
 # Since when the governor itself has looked: anew after a restart, and on over attempts.
-OF_THE_GOVERNOR = {"hang": {"self._tick_at", "self._watching_since"}}
+OF_THE_GOVERNOR = {"hang": {"self._watch"}, "log_stalled": {"self._watch"}}
 HOLES = [None, float("nan"), float("inf"), float("-inf"), 0.0, -1.0, 1e308, 5e-324]
 
 

@@ -5,6 +5,8 @@ Rules in observe mode count as if they enforced. `COSTGOV_REAL_RUNS` names the a
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
 
 from tests.real_runs.corpus import ARCHIVE, Outcome, replay_all, unpack
@@ -15,6 +17,8 @@ SEQ_HALTS_MAX = 1  # Of 98 healthy translation and speech runs.
 SLOW_S, STARVED_S = 600.0, 600.0  # Of log time after the onset.
 VANISHED_RECORDS = 3
 CAUGHT_FRAC_MIN = 0.99
+# From the last line before a cut to the verdict. A replay's ticks in a silence are exact to 1 %.
+CUT_MEDIAN_S = 600.0 * 1.01
 MS = 0.001  # To which logs round their times, and labels do not.
 # Caught by nothing yet, each for its reason. One that is caught has to leave this list.
 MISSED: dict[str, str] = {}
@@ -87,3 +91,10 @@ def test_runs_that_fall_silent_are_caught(outcomes: list[Outcome]) -> None:
     assert len(cut) > 300
     assert len(caught) >= CAUGHT_FRAC_MIN * len(cut), [one.log for one in cut if one not in caught]
     assert not [one.log for one in cut if any(halt.t < one.cut_at for halt in one.cut_halts)]
+
+
+def test_half_of_the_runs_that_fall_silent_are_caught_within_ten_minutes(outcomes: list[Outcome]) -> None:
+    """The others have shown too little of their rhythm, have long pauses, or say that they evaluate."""
+    cut = [one for one in of(outcomes, "healthy", "lm") if one.cut_at is not None]
+    delays = [min(halt.t for halt in one.cut_halts) - one.cut_at for one in cut if one.cut_halts]
+    assert statistics.median(delays) <= CUT_MEDIAN_S, statistics.quantiles(delays, n=10)

@@ -16,7 +16,7 @@ from governor.core.engine.node import NodeFacts, new_node
 from governor.core.events.inputs import Disconnected, Event, GpuSample, HostMemory, OperatorHalt, Tick, TrainerExited
 from governor.core.events.machine import SpotNotice
 from governor.core.halt.state import HaltState
-from governor.core.rules.triggers.hang import BLIND_AFTER_NS
+from governor.core.rules.log_rhythm import BLIND_AFTER_NS
 from governor.daemon.recorder import STOPPED, Recorder
 from governor.policies.parse import load_policies
 from governor.ports import Packet

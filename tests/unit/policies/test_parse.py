@@ -249,6 +249,7 @@ def test_the_default_enforces_what_is_certain_and_observes_what_is_statistical()
         "loss_vanished": Mode.OBSERVE,
         "overflow_storm": Mode.OBSERVE,
         "hang": Mode.ENFORCE,
+        "log_stalled": Mode.OBSERVE,
         "budget": Mode.ENFORCE,
         "throughput_collapse": Mode.OBSERVE,
         "data_starvation": Mode.OBSERVE,

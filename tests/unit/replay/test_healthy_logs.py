@@ -97,7 +97,7 @@ def test_one_loss_tells_no_rhythm_of_losses() -> None:
 
 
 def test_a_buffer_that_is_never_written_again_is_a_hang() -> None:
-    (first,) = halts(out_of_a_buffer_of_eighty_records(), run_on_s=8 * 3600)
+    (first,) = halts(out_of_a_buffer_of_eighty_records(), run_on_s=5 * 3600)
     assert first.reason == "overdue_step"
 
 

@@ -46,6 +46,17 @@ ABOUT: Final = {
         "stand {s}s in_step fetch",
         "stand {s}s 0: in_step 1: in_step fetch",
     ),
+    "log_stalled": (
+        "steps 12 every 1s",
+        "steps 12 every 7s",
+        "quiet 5m",
+        "quiet 9m",
+        "blind 4s",
+        "blind {s}s",
+        "phase checkpoint",
+        "phase train",
+        "restart",
+    ),
     "memory_pressure": (
         "memory 1 of 64",
         "memory 60 of 64",

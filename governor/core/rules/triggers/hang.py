@@ -4,32 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import NS_PER_S, MonoNs, format_duration
 from governor.core.events.inputs import Beat, Event, PhaseChange, Step, Tick
-from governor.core.rules import stillness
+from governor.core.rules import log_rhythm, stillness
 from governor.core.rules.trigger import FOREVER, STEP_S_MAX, Key, Trigger
-from governor.core.rules.trigger_state import ADDED, UNKEPT
 from governor.core.runs.state import RANKS_MAX, Rank, Run
 
-# Ticks come every 250 ms. After a longer gap than this the governor itself did not run (suspend, frozen cgroup, swapped
-# out). Frames may still wait unread, so silence in that gap is no evidence.
-BLIND_AFTER_NS: Final = 5 * NS_PER_S
 # The number of intervals between a log's records that are kept: an hour of records at one a minute.
 LOG_GAPS_KEPT = 64
 
 # What follows these phases compiles again, so the next step is slower than the others.
 _RESTARTERS = frozenset({"init", "eval"})
-_LIMIT_OF_MARK: Final = {
-    "init": "start_limit_without_beats",
-    "compile": "start_limit_without_beats",
-    "eval": "eval_limit",
-    "checkpoint": "checkpoint_limit",
-    "agree": "checkpoint_limit",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +33,11 @@ class _Limit:
 
 
 @dataclass(slots=True)
-class _State:
+class _State(log_rhythm.LogPauses):
     """Ticks and stillness are not stored: silence while the governor is down is no evidence."""
 
     restarted: set[int] = field(default_factory=set)  # Ranks whose next step is their first since evaluation.
     log_gaps_s: Reservoir = field(default_factory=lambda: Reservoir(LOG_GAPS_KEPT))
-    log_pause_ns: int = field(default=0, metadata=ADDED)  # The longest of all gaps.
-    log_at: MonoNs | None = field(default=None, metadata=UNKEPT)
 
 
 class Hang(Trigger):
@@ -182,8 +169,7 @@ class Hang(Trigger):
         self._armed_after: int = params["armed_after"]
         # Lower than every limit: if a rank moved since then, the other ranks need no check.
         self._limit_min = min(ns for name, ns in self._ns.items() if name not in ("worth_max", "beat_fresh"))
-        self._tick_at: MonoNs | None = None
-        self._watching_since = MonoNs(0)
+        self._watch = log_rhythm.Watch()
         self._state: _State = self._fresh()
 
     def _fresh(self) -> _State:
@@ -195,31 +181,16 @@ class Hang(Trigger):
             if restarted:
                 restarted.discard(event.rank)
             if event.connection is None:
-                self._see_record(event.at, run)
+                gap_ns = self._state.see_record(event.at, run)
+                if gap_ns is not None:
+                    self._state.log_gaps_s.add(gap_ns / NS_PER_S)
             return False  # Stillness is counted at ticks.
         if isinstance(event, Beat | PhaseChange):
             if event.phase in _RESTARTERS and len(self._state.restarted) < RANKS_MAX:
                 self._state.restarted.add(event.rank)
-        elif isinstance(event, Tick):
-            since_ns = event.at - self._tick_at if self._tick_at is not None else BLIND_AFTER_NS
-            if since_ns >= BLIND_AFTER_NS and not event.unbroken:
-                self._watching_since = event.at
-                self._state.log_at = None  # Nor is the gap part of the rhythm.
-            self._tick_at = event.at
+        elif isinstance(event, Tick) and self._watch.see(event):
+            self._state.log_at = None  # The gap is no part of the log's rhythm.
         return None
-
-    def _see_record(self, at: MonoNs, run: Run) -> None:
-        """Count records that arrive together, from a writer's buffer, as one arrival."""
-        state = self._state
-        last = state.log_at
-        if last == at:
-            return
-        if last is not None and last >= run.stream.back_at:
-            gap_ns = at - last
-            state.log_gaps_s.add(gap_ns / NS_PER_S)
-            if gap_ns > state.log_pause_ns:
-                state.log_pause_ns = gap_ns
-        state.log_at = at
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
         if not run.alive:
@@ -241,7 +212,7 @@ class Hang(Trigger):
     def _judge_ranks(self, at: MonoNs, run: Run, ranks: list[Rank]) -> Finding:
         moved_at = max(rank.progress_at for rank in ranks)
         limit, tight_ns = self._limit_of(ranks, moved_at, at, run)
-        still_ns = at - max(moved_at, self._watching_since, limit.since)
+        still_ns = at - max(moved_at, self._watch.since, limit.since)
         if still_ns >= limit.ns:
             return self._finding(at, run, ranks, limit, still_ns, tight_ns)
         if any(not rank.connected and not rank.said_bye for rank in run.ranks.values()):
@@ -317,7 +288,7 @@ class Hang(Trigger):
         """Judge a log: it shows only that records come, so their absence is held against the log's own rhythm."""
         if run.stream.lost_at is not None:
             return unknown("log_unreadable")
-        still_ns = at - self._log_still_since(run)
+        still_ns = at - log_rhythm.silent_since(run, self._watch.since)
         # The usual case: the rhythm need not be sorted.
         if still_ns < self._limit_min or (run.step_at is not None and still_ns < self._marked_ns(run)):
             return QUIET
@@ -326,21 +297,13 @@ class Hang(Trigger):
             return QUIET
         return self._finding(at, run, [], limit, still_ns, None)
 
-    def _log_still_since(self, run: Run) -> MonoNs:
-        since = run.step_at if run.step_at is not None else run.attempt_at
-        return max(since, run.stream.phase_at, self._watching_since, run.stream.back_at)
-
     def _marked_ns(self, run: Run) -> int:
-        """A mark may lengthen the limit but never shorten it: only the log says what it began, and whether that ended.
-
-        The limit is this at least.
-        """
-        return max(self._ns["between_limit"], self._ns[_LIMIT_OF_MARK.get(run.stream.phase, "between_limit")])
+        return max(self._ns["between_limit"], log_rhythm.mark_limit_ns(run, self._ns))
 
     def _log_limit(self, run: Run) -> _Limit:
         if run.step_at is None:
             return _Limit(self._ns["start_limit_without_beats"], "overdue_init", None)
-        what = run.stream.phase if run.stream.phase in _LIMIT_OF_MARK else "step"
+        what = run.stream.phase if run.stream.phase in log_rhythm.LIMIT_OF_MARK else "step"
         return _Limit(max(self._rhythm_ns(), self._marked_ns(run)), f"overdue_{what}", None)
 
     def steady_until(self, at: MonoNs, run: Run) -> MonoNs:
@@ -350,7 +313,7 @@ class Hang(Trigger):
         if run.jsonl_only:
             if run.stream.lost_at is not None:
                 return FOREVER
-            overdue_at = MonoNs(self._log_still_since(run) + self._log_limit(run).ns)
+            overdue_at = MonoNs(log_rhythm.silent_since(run, self._watch.since) + self._log_limit(run).ns)
             return overdue_at if at < overdue_at else FOREVER
         ranks = [rank for rank in run.ranks.values() if rank.connected and not rank.said_bye]
         if not ranks:
@@ -360,7 +323,7 @@ class Hang(Trigger):
             return MonoNs(moved_at + self._limit_min)
         limit, _ = self._limit_of(ranks, moved_at, at, run)
         changes = [rank.beat_at + self._ns["beat_fresh"] for rank in ranks if rank.beat_at is not None]
-        changes.append(max(moved_at, self._watching_since, limit.since) + limit.ns)
+        changes.append(max(moved_at, self._watch.since, limit.since) + limit.ns)
         return MonoNs(min((change for change in changes if at < change), default=FOREVER))
 
     def _rhythm_ns(self) -> int:

@@ -59,7 +59,8 @@ KEYS = {
     "expression": "",
     "gpu_starvation": "has_stepped are_own windows",
     "grad_norm": "rank step level",
-    "hang": "restarted log_gaps_s log_pause_ns",
+    "hang": "log_pause_ns restarted log_gaps_s",
+    "log_stalled": "log_pause_ns records",
     "loss_divergence": "rank step losses lowest lowest_step scale wobble above above_step peak recovered "
     "recovered_peak blocks",
     "loss_frozen": "rank step last equal changes longest size",

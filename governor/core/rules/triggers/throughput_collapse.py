@@ -46,6 +46,12 @@ class ThroughputCollapse(Trigger):
     ones). The lead rank is measured, without the time for saving or agreeing and without the steps around evaluation
     and compilation. A log without step times is timed by its arrival. UNKNOWN until the baseline is complete and while
     no rank is connected. Resets at each attempt.
+
+    What it does not see: a run that was slow from its first step has a slow baseline (`slower_than_planned` holds it
+    against the plan). A run that slows down before its baseline is complete has a baseline of both speeds, or the slow
+    one: with the default keys these are 80 records, which take 80 minutes at one a minute. The packaged policies have a
+    second rule, whose baseline is complete after 40 records and which fires below an eighth. A loss of speed of 10 to
+    25 %, sudden or slow, is no collapse at any packaged limit.
     """
 
     KIND: ClassVar[str] = "throughput_collapse"
@@ -57,6 +63,8 @@ class ThroughputCollapse(Trigger):
         Key("warmup_time", "duration", "60s", "Time left out before the baseline; both must have passed."),
         Key("baseline_steps", "count", 50, "Steps whose median is the baseline.", 1),
     )
+    REASON: ClassVar[str] = "throughput_collapsed"
+    WHOSE: ClassVar[str] = "this run's own"
     STEPPED: ClassVar[bool] = True
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Beat, PhaseChange})
     LIMITS: ClassVar[tuple[str, ...]] = ("floor_frac", "floor_frac_steps")
@@ -126,7 +134,7 @@ class ThroughputCollapse(Trigger):
         if state.unit == STEPS_PER_S:
             speed = 1 / step_s
         else:
-            tokens = _tokens(event, last, run)
+            tokens = tokens_of(event, last, run)
             if tokens is None:
                 return False
             speed = tokens / step_s
@@ -135,10 +143,9 @@ class ThroughputCollapse(Trigger):
     def _measure(self, event: Step, last: Step | None, step_s: float, run: Run) -> None:
         """Add a step to the baseline, once the warm-up is over."""
         state = self._state
-        assert state.first_at is not None
-        if state.steps_seen <= self._warmup_steps or event.at - state.first_at < self._warmup_ns:
+        if self._is_warming_up(event):
             return
-        tokens = _tokens(event, last, run)
+        tokens = tokens_of(event, last, run)
         if tokens is None:
             if state.unit == TOKENS_PER_S:
                 return
@@ -151,6 +158,11 @@ class ThroughputCollapse(Trigger):
         state.early.add(speed)
         if len(state.early) == self._baseline_steps:
             self._stand(state.early.median())
+
+    def _is_warming_up(self, event: Step) -> bool:
+        state = self._state
+        assert state.first_at is not None
+        return state.steps_seen <= self._warmup_steps or event.at - state.first_at < self._warmup_ns
 
     def _stand(self, baseline: float | None) -> None:
         state = self._state
@@ -169,9 +181,9 @@ class ThroughputCollapse(Trigger):
         if recent >= floor:
             return QUIET
         return firing(
-            "throughput_collapsed",
+            self.REASON,
             f"{_round(recent)} {state.unit} over the last {state.recent.size} steps, "
-            f"{recent / state.baseline:.0%} of this run's own {_round(state.baseline)}",
+            f"{recent / state.baseline:.0%} of {self.WHOSE} {_round(state.baseline)}",
             {
                 "recent": recent,
                 "baseline": state.baseline,
@@ -187,7 +199,7 @@ def _round(speed: float) -> str:
     return f"{speed:,.0f}" if speed >= 100 else f"{speed:.3g}"
 
 
-def _tokens(event: Step, last: Step | None, run: Run) -> float | None:
+def tokens_of(event: Step, last: Step | None, run: Run) -> float | None:
     """Tokens per step, of the global batch."""
     if event.tokens is not None and event.tokens > 0:
         return event.tokens

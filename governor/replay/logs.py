@@ -20,11 +20,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
-from governor.core.base.units import read_float
 from governor.replay.readers import tensorboard, text, wandb
 from governor.replay.readers.lines import LINE_BYTES_MAX, LogTorn, LogUnreadable, bounded_lines, console_lines
 from governor.replay.readers.tensorboard import is_event_file
 from governor.wire.csv_table import RowLines, RowTooLongError
+from governor.wire.files.rows import value_of
 from governor.wire.jsonl import DEFAULT_FIELDS, parse_line
 from governor.wire.recorded import RecordedClock, break_note
 from governor.wire.recording import number_of, segments
@@ -44,7 +44,6 @@ STATES: Final = tuple(f"trainer_state{suffix}" for suffix in DOCUMENTS)
 # A key of the record at the end of a training. The train_loss there is the mean of all steps.
 SUMMARY: Final = "train_runtime"
 _CHECKPOINT: Final = re.compile(r"checkpoint-([0-9]{1,18})")
-_FLAGS: Final = {"true": True, "false": False}
 _READ_BYTES: Final = 256 * 1024
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 
@@ -183,7 +182,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | list[str]]]:
             elif len(cells) > len(header):
                 yield reader.line_num, [f"{len(cells)} cells under {len(header)} names"]
             elif cells:
-                yield reader.line_num, {name: _cell(cell) for name, cell in zip(header, cells, strict=False) if cell}
+                yield reader.line_num, {name: value_of(cell) for name, cell in zip(header, cells, strict=False) if cell}
     except (csv.Error, RowTooLongError, UnicodeDecodeError) as error:
         place = reader.line_num + (1 if isinstance(error, UnicodeDecodeError) else 0)
         raise LogUnreadable(f"{path}:{place}: no CSV: {error}") from error
@@ -196,13 +195,6 @@ def _texts(path: Path) -> Iterator[str]:
         if line is None:
             raise LogUnreadable(f"{path}:{number}: longer than {LINE_BYTES_MAX} bytes")
         yield line.decode("utf-8-sig")
-
-
-def _cell(text: str) -> float | bool | str:
-    try:
-        return read_float(text)
-    except ValueError:
-        return _FLAGS.get(text.lower(), text)
 
 
 def recording(path: Path, clock: RecordedClock) -> Iterator[Read]:

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from governor.settings.values import AbsolutePath, Table, Text
+from governor.wire import files
 from governor.wire.formats import GPUS_MAX, LENGTH_MAX, NAMES
 from governor.wire.jsonl import DEFAULT_FIELDS
 from trainer_shim.wire import LABELS_MAX
@@ -17,7 +18,7 @@ ALERT_RECEIVERS_MAX: Final = 8
 # One per run on the node. Each costs a descriptor and a read per tick.
 JSONL_STREAMS_MAX: Final = 64
 JSONL: Final = "jsonl"
-FORMATS: Final = (JSONL, *NAMES)  # What a log may be said to be.
+FORMATS: Final = (JSONL, *files.NAMES, *NAMES)  # What a log may be said to be.
 JSONL_FIELDS: Final = tuple(sorted(DEFAULT_FIELDS))
 
 

@@ -1,4 +1,4 @@
-"""A log of JSON lines, followed as its file grows.
+"""A log, followed as its file grows: lines of JSON, a console, or one of wire.files' formats.
 
 Another process writes it, so torn last lines, rotation, truncation and replacement are normal. Whatever is done here
 may wait for a file server, so it runs on the stream's own thread.
@@ -7,18 +7,23 @@ may wait for a file server, so it runs on the stream's own thread.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from governor.adapters.trainers.deciders import Deciders, NotRegularError, Walk
+from governor.adapters.trainers.log_place import LogPlace
+from governor.wire.files.cutter import HEAD_BYTES, Cutter
+from governor.wire.files.lines import Lines
 
-LINE_BYTES_MAX = 256 * 1024  # The longest real metrics line we know is 40 kB (a histogram).
 # Four polls a second make 4 MB/s, so no file can hold up the loop.
-READ_BYTES_PER_POLL = 1024 * 1024
-# The first bytes reveal a file that was emptied and grew past our offset between two polls.
-HEAD_BYTES = 64
+READ_BYTES_PER_POLL: Final = 1024 * 1024
+# History is passed without a look into it, at 64 MB/s.
+READS_OF_HISTORY: Final = 16
+# Behind a damaged place: the little that is looked at again each time.
+DAMAGED_BYTES: Final = 4 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +31,32 @@ class Position:
     """How far a file has been read. Inode and first bytes distinguish it from a successor of the same name."""
 
     inode: int
-    head: bytes
+    head: bytes  # The first `head_bytes`, or their digest.
     offset: int
+    head_bytes: int = -1  # -1: as many as `head` has.
+    state: Mapping[str, Any] = field(default_factory=dict)  # What the begin of the file has said.
 
     def row(self) -> dict[str, Any]:
-        return {"inode": self.inode, "head": self.head.hex(), "offset": self.offset}
+        row: dict[str, Any] = {"inode": self.inode, "head": self.head.hex(), "offset": self.offset}
+        if self.head_bytes >= 0:
+            row["head_bytes"] = self.head_bytes
+        return row | ({"cut": dict(self.state)} if self.state else {})
 
     @staticmethod
     def of(row: Mapping[str, Any] | None) -> Position | None:
         """The position in a journal row, or None if the row does not hold one."""
         try:
-            found = None if row is None else Position(int(row["inode"]), bytes.fromhex(row["head"]), int(row["offset"]))
+            found = None if row is None else Position(
+                int(row["inode"]), bytes.fromhex(row["head"]), int(row["offset"]), int(row.get("head_bytes", -1)),
+                dict(row.get("cut", {})),
+            )  # fmt: skip
         except (KeyError, TypeError, ValueError):
             return None
         return found if found is not None and found.offset >= 0 else None
+
+
+def _mark(head: bytes) -> bytes:
+    return head if len(head) <= HEAD_BYTES else hashlib.blake2b(head, digest_size=16).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,35 +76,54 @@ class JsonlTail:
     position of an earlier reader. Files that appear or replace it later are read whole.
     """
 
-    def __init__(self, path: str, *, from_start: bool = False, is_console: bool = False) -> None:
-        """`is_console`: a progress bar ends its lines with a carriage return alone."""
+    def __init__(
+        self, path: str, *, from_start: bool = False, cutter: Cutter | None = None, place: LogPlace | None = None
+    ) -> None:
+        """`cutter`: of another format than JSONL. `place`: where the file is, if the path may be a directory."""
         self.path = path
-        self._ends = (b"\n", b"\r") if is_console else (b"\n",)
+        self._place = place
+        self._cutter = Lines() if cutter is None else cutter
         self.deciders: Deciders = {}  # Of the file that is read; of its directories while there is none.
-        self._faulty_total = 0
+        self._faulty_before = 0
         self._problem: str | None = None
         self._skip_history = not from_start
         self._fd = -1
         self._inode: tuple[int, int] = (0, 0)
         self._offset = 0
         self._head = b""
-        self._partial = b""
         self._resume: Position | None = None  # Where to resume a file that we had to close.
-        self._oversized = False  # Inside a line that is too long: skip to its end.
 
     def read(self) -> Chunk:
         """Read what was appended since the last look, at most READ_BYTES_PER_POLL. Never waits for the writer."""
-        faulty_before = self._faulty_total
         lines: list[bytes] = []
         self._problem = None
         try:
-            self._read_new(lines)
+            if self._find():
+                self._read_new(lines)
         # A network file system may go away under us, or the file may be forbidden to us.
         except OSError as error:
             self._problem = f"{self.path}: {error.strerror}"
             self._resume = self.position
             self.close()
-        return Chunk(tuple(lines), self._faulty_total - faulty_before, self._problem, self.position)
+        faulty = self._cutter.faulty - self._faulty_before
+        self._faulty_before += faulty
+        if self._problem is None and self._cutter.problem is not None and self._fd >= 0:
+            self._problem = f"{self.path}: {self._cutter.problem}"
+        return Chunk(tuple(lines), faulty, self._problem, self.position)
+
+    def _find(self) -> bool:
+        """Where the path is a directory: the file of it that is read now, or the next one. False: there is none."""
+        if self._place is None:
+            return True
+        is_open = self._fd >= 0
+        inode = self._inode[1] if is_open else self._resume.inode if self._resume is not None else None
+        found = self._place.find(inode, is_open=is_open)
+        if found is not None:
+            self.path = found
+        elif not is_open:
+            self.path, self._problem = self._place.path, self._place.lacks
+            self._skip_history = False  # Any file that appears there from now on is new.
+        return found is not None or is_open
 
     @property
     def owner(self) -> int | None:
@@ -100,7 +136,7 @@ class JsonlTail:
     def begin(self) -> None:
         """Note where history ends, before the first read: what is written from now on is news."""
         with contextlib.suppress(OSError):
-            if self._fd < 0 and self._named() is not None:
+            if self._find() and self._fd < 0 and self._named() is not None:
                 self._open()
 
     def trace(self) -> None:
@@ -137,7 +173,7 @@ class JsonlTail:
         lines += self._drain()
         if named is not None and (named.st_dev, named.st_ino) != self._inode and not self._has_more():
             # The file was rotated, and the old one is read to its end. Its torn last line will never be completed.
-            self._faulty_total += bool(self._partial)
+            lines += self._cutter.rest()
             self.close()
             self._skip_history = False
             if self._open():
@@ -164,8 +200,7 @@ class JsonlTail:
         facts = os.fstat(fd)
         try:
             saved = self._resume
-            goes_on = saved is not None and self._goes_on(fd, saved)
-            self._begin(fd, saved.offset if saved and goes_on else facts.st_size if self._skip_history else 0)
+            self._begin(fd, facts.st_size, saved if saved is not None and self._goes_on(fd, saved) else None)
         except OSError:
             os.close(fd)
             raise
@@ -178,50 +213,77 @@ class JsonlTail:
         """Where the first incomplete line begins. While no file is open: the last known position."""
         if self._fd < 0:
             return self._resume
-        return Position(self._inode[1], self._head, self._offset - len(self._partial))
+        offset, state = self._offset - self._cutter.behind, self._cutter.state() or {}
+        if len(self._head) <= HEAD_BYTES:
+            return Position(self._inode[1], self._head, offset, state=state)
+        return Position(self._inode[1], _mark(self._head), offset, len(self._head), state)
 
     def _goes_on(self, fd: int, saved: Position) -> bool:
         """Whether this is the file that we left, possibly grown. Then nothing of it is read twice."""
         facts = os.fstat(fd)
         if facts.st_ino != saved.inode or facts.st_size < saved.offset:
             return False
-        return os.pread(fd, len(saved.head), 0) == saved.head
+        size = len(saved.head) if saved.head_bytes < 0 else min(saved.head_bytes, self._cutter.head_bytes)
+        return _mark(os.pread(fd, size, 0)) == saved.head
 
-    def _begin(self, fd: int, offset: int) -> None:
-        head = os.pread(fd, HEAD_BYTES, 0)
-        # Reading begins inside a line, whose first half is history.
-        oversized = offset > 0 and os.pread(fd, 1, offset - 1) not in self._ends
-        self._offset, self._head, self._partial, self._oversized = offset, head, b"", oversized
+    def _begin(self, fd: int, size: int, saved: Position | None) -> None:
+        """Begin where we stopped, or behind history, or at the file's first byte."""
+
+        def read(count: int, offset: int) -> bytes:
+            return os.pread(fd, count, offset)
+
+        self._head = read(self._cutter.head_bytes, 0)
+        if saved is not None:
+            self._offset = saved.offset
+            self._cutter.go_on(saved.offset, saved.state, read)
+        elif self._skip_history and size:
+            self._offset = self._cutter.begin(size, read)
+        else:
+            self._offset = 0
+            self._cutter.anew()
 
     def _has_more(self) -> bool:
-        return os.fstat(self._fd).st_size > self._offset
+        """Behind a damaged place nothing can be read."""
+        return self._cutter.problem is None and os.fstat(self._fd).st_size > self._offset
 
     def _drain(self) -> list[bytes]:
-        size = os.fstat(self._fd).st_size
-        if size < self._offset or os.pread(self._fd, len(self._head), 0) != self._head:
-            self._faulty_total += bool(self._partial)  # Truncated, or rewritten in place.
-            self._begin(self._fd, 0)
-        chunk = os.pread(self._fd, READ_BYTES_PER_POLL, self._offset)
-        offset = self._offset + len(chunk)
-        if len(self._head) < HEAD_BYTES:
-            self._head = os.pread(self._fd, HEAD_BYTES, 0)[:offset]
-        # Set after the last read that can fail: bytes that were not split are read again.
-        self._offset = offset
-        return self._split(chunk)
+        lines: list[bytes] = []
+        grew = False
+        for _ in range(READS_OF_HISTORY):
+            size, chunk = self._chunk(lines)
+            # Set after the last read that can fail: bytes that were not cut are read again.
+            self._offset += len(chunk)
+            grew = grew or bool(chunk)
+            lines += self._cutter.give(chunk)
+            if self._cutter.problem is not None:
+                self._offset -= self._cutter.drop()
+                return lines
+            if self._offset >= size or not (self._cutter.is_past or self._cutter.ahead):
+                break
+        if self._offset >= size:
+            lines += self._cutter.at_end(grew=grew)
+        return lines
 
-    def _split(self, chunk: bytes) -> list[bytes]:
-        text = self._partial + chunk
-        for end in self._ends[1:]:
-            text = text.replace(end, b"\n")
-        *lines, partial = text.split(b"\n")
-        if lines and self._oversized:
-            lines.pop(0)  # The end of the line that is being skipped.
-            self._oversized = False
-        if self._oversized or len(partial) > LINE_BYTES_MAX:
-            if not self._oversized:
-                self._faulty_total += 1
-            self._oversized = True
-            partial = b""
-        self._partial = partial
-        self._faulty_total += sum(len(line) > LINE_BYTES_MAX for line in lines)
-        return [line for line in lines if len(line) <= LINE_BYTES_MAX]
+    def _chunk(self, lines: list[bytes]) -> tuple[int, bytes]:
+        """The file's size and its next bytes. A file that was emptied or written again is read from its begin."""
+        size = os.fstat(self._fd).st_size
+        chunk = self._next(size)
+        # Looked at behind the read, so nothing of a file that was written again is taken for more of what was.
+        head = os.pread(self._fd, self._cutter.head_bytes, 0)
+        if size < self._offset or head[: len(self._head)] != self._head or self._cutter.wants_begin:
+            lines += self._cutter.rest()  # Truncated, or rewritten in place.
+            self._cutter.anew()
+            self._offset, self._head = 0, b""
+            chunk = self._next(size)
+            head = os.pread(self._fd, self._cutter.head_bytes, 0)
+        if len(self._head) < self._cutter.head_bytes:
+            self._head = head[: self._offset + len(chunk)]
+        return size, chunk
+
+    def _next(self, size: int) -> bytes:
+        beyond = min(self._cutter.ahead, max(0, size - self._offset))
+        self._offset += beyond
+        self._cutter.leave_out(beyond)
+        if self._cutter.ahead:
+            return b""  # It has not been written yet.
+        return os.pread(self._fd, READ_BYTES_PER_POLL if self._cutter.problem is None else DAMAGED_BYTES, self._offset)

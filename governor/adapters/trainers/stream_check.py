@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from governor.adapters.trainers.deciders import NotRegularError, Walk, read_pidfile
-from governor.adapters.trainers.streams import distrust, named_by_pidfile, text_log
+from governor.adapters.trainers.log_readers import cutter_of, place_of, text_log
+from governor.adapters.trainers.streams import distrust, named_by_pidfile
 from governor.adapters.trainers.understanding import Understanding
 from governor.core.base.units import MonoNs
 from governor.ports import Processes
-from governor.settings.streams import Jsonl
+from governor.settings.streams import JSONL, Jsonl
+from governor.wire import files
 from governor.wire.jsonl import field_map
 from governor.wire.records import RecordReader
 
@@ -21,6 +23,9 @@ from governor.wire.records import RecordReader
 ANSWER_S: Final = 3.0
 # The begin shows what a log is, its end what is written now.
 PART_BYTES: Final = 64 * 1024
+# Of formats that are read from their begin, which may have pictures and configurations before the first step.
+CUT_BYTES: Final = 256 * 1024
+CUT_READS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,14 @@ class StreamCheck:
 
     def _log_faults(self) -> Iterator[Fault]:
         path = self._busy_with = str(self.entry.path)
+        place = place_of(self.entry)
+        try:
+            path = path if place is None else place.find(None, is_open=False) or ""
+        except OSError as error:
+            yield Fault(f"{path}: {error.strerror}", _READ)
+            return
+        if not path:
+            return  # The trainer's first file is waited for.
         fd = _opened(path, Walk(), "", "name the file that the trainer writes")
         if not isinstance(fd, int):
             yield from fd
@@ -72,8 +85,11 @@ class StreamCheck:
     def _understood(self, path: str, fd: int) -> Iterator[Fault]:
         text = text_log(self.entry)
         reader = RecordReader(self.entry.run, field_map(self.entry.fields), text)
-        understanding = Understanding(format=None if text is None else text.name)
+        understanding = Understanding(format=None if self.entry.format == JSONL else self.entry.format)
         size = os.fstat(fd).st_size
+        if self.entry.format in files.NAMES:
+            yield from self._cut(path, fd, reader, understanding)
+            return
         begins = (0,) if size <= PART_BYTES else (0, max(PART_BYTES, size - PART_BYTES))
         for begin in begins:
             lines = os.pread(fd, PART_BYTES, begin).split(b"\n")
@@ -81,6 +97,26 @@ class StreamCheck:
             for line in whole:
                 understanding.see(line, reader.read_line(line, MonoNs(0)))
         if understanding.is_foreign:
+            yield Fault(understanding.problem(path), understanding.advice())
+
+    def _cut(self, path: str, fd: int, reader: RecordReader, understanding: Understanding) -> Iterator[Fault]:
+        """Of a format that is read from its begin."""
+        cutter = cutter_of(self.entry)
+        cutter.anew()
+        at, told = 0, list[bytes]()
+        for _ in range(CUT_READS):
+            data = os.pread(fd, CUT_BYTES, at)
+            told += cutter.give(data)
+            at += len(data) + cutter.ahead
+            cutter.leave_out(cutter.ahead)
+            if not data or cutter.problem is not None:
+                break
+        problem = cutter.problem
+        for line in (*told, *cutter.rest()):
+            understanding.see(line, reader.read_line(line, MonoNs(0)))
+        if problem is not None:
+            yield Fault(f"{path}: {problem}", "name a log of that format, or write another format")
+        elif understanding.is_foreign:
             yield Fault(understanding.problem(path), understanding.advice())
 
     def _pidfile_faults(self) -> Iterator[Fault]:

@@ -50,9 +50,9 @@ class StreamFiles:
     A pidfile that was written since the last question is read with this one. Its process may not live long.
     """
 
-    def __init__(self, path: str, pidfile: str | None, *, is_console: bool = False) -> None:
-        self.tail = JsonlTail(path, is_console=is_console)
-        self.busy_with = path  # Read by the loop, to tell what does not answer.
+    def __init__(self, tail: JsonlTail, pidfile: str | None) -> None:
+        self.tail = tail
+        self.busy_with = tail.path  # Read by the loop, to tell what does not answer.
         self._pidfile = pidfile
         self._problem: str | None = None
         self._mark: _Mark = None  # Of the pidfile, as it was read last.

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from governor.adapters.trainers.deciders import Deciders, PidfileRead, stranger
 from governor.adapters.trainers.jsonl_tail import Chunk, Position
+from governor.adapters.trainers.log_readers import tail_of, text_log
 from governor.adapters.trainers.named_groups import NamedProcesses
 from governor.adapters.trainers.stream_files import Answerer, Asked, Seen, StreamFiles, StreamThread
 from governor.adapters.trainers.understanding import Understanding
@@ -21,7 +22,6 @@ from governor.core.events.streams import StreamOpened, StreamRead, StreamState, 
 from governor.core.halt.kill_set import managers
 from governor.ports import Processes
 from governor.settings.streams import JSONL, Jsonl
-from governor.wire import formats
 from governor.wire.jsonl import DEFAULT_FIELDS, field_map
 from governor.wire.records import RecordReader
 
@@ -64,7 +64,7 @@ class Stream:
         self._processes = processes
         self._text = text_log(entry)
         pidfile = str(entry.pidfile) if entry.pidfile is not None else None
-        self._files = StreamFiles(str(entry.path), pidfile, is_console=self._text is not None)
+        self._files = StreamFiles(tail_of(entry), pidfile)
         self._thread = begin(f"stream {entry.run}", self._files, wake)
         fields = field_map(entry.fields) if entry.fields else DEFAULT_FIELDS
         self._lines = RecordReader(entry.run, fields, self._text)
@@ -91,7 +91,7 @@ class Stream:
 
     @property
     def _format(self) -> str | None:
-        return None if self._text is None else self._text.name
+        return None if self._entry.format == JSONL else self._entry.format
 
     def begin(self, at: MonoNs) -> None:
         """Ask for the first look, which ends history. `wait` for it before anything is launched that may write."""
@@ -347,13 +347,6 @@ class Stream:
                 self._text.resume(told)
             return []
         return self.end(at)
-
-
-def text_log(entry: Jsonl) -> formats.TextLog | None:
-    """A new reader of the log's lines. None: they are JSON."""
-    if entry.format == JSONL:
-        return None
-    return formats.named(entry.format, sequence_length=entry.sequence_length, gpus=entry.gpus)
 
 
 def named_by_pidfile(read: PidfileRead | None, processes: Processes) -> Sequence[ProcessFacts]:

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from governor.adapters.trainers.jsonl_tail import LINE_BYTES_MAX, Chunk, JsonlTail
+from governor.adapters.trainers.jsonl_tail import Chunk, JsonlTail
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import PhaseChange, Step
+from governor.wire.files.lines import LINE_BYTES_MAX
 from governor.wire.jsonl import DEFAULT_FIELDS, field_map
 from governor.wire.records import RecordReader
 from trainer_shim.wire import encode, head

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from governor.adapters.trainers.deciders import ANYONE, read_pidfile, stranger
+from governor.adapters.trainers.jsonl_tail import JsonlTail
 from governor.adapters.trainers.stream_files import Asked, Seen, StreamFiles, StreamThread
 from governor.adapters.trainers.streams import Stream
 from governor.core.events.effects import Alarm, Effect
@@ -114,7 +115,7 @@ def test_a_thread_that_is_held_up_holds_up_nobody_and_is_not_replaced() -> None:
             return super().answer(asked)
 
     woken = threading.Event()
-    thread = StreamThread("stream log", Slow("/nowhere/log", None), woken.set)
+    thread = StreamThread("stream log", Slow(JsonlTail("/nowhere/log"), None), woken.set)
     thread.ask(Asked(is_look=True, is_read=False))
     assert entered.wait(60)
     before = threading.active_count()

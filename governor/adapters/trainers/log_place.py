@@ -1,0 +1,92 @@
+"""Which file of a directory is a run's log: each launch of its trainer writes one of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from governor.wire.files import TENSORBOARD, WANDB
+from governor.wire.records import is_aside
+
+# A run's directory has a file for each launch. One with more entries than this is something else.
+ENTRIES_MAX: Final = 10_000
+# Part of every writer's file name: events.out.tfevents.<seconds>.<host>.<pid>.<number>.
+_EVENTS: Final = re.compile(r"tfevents\.([0-9]{1,18})\b(.*)")
+_PROFILE: Final = "profile-empty"  # TensorFlow's profiler leaves such a file.
+_RUN_FILE: Final = ".wandb"
+# wandb/run-20260101_120000-ID/run-ID.wandb, and offline-run-… beside it.
+_RUN: Final = re.compile(r"run-([0-9]{8})_([0-9]{6})-")
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """A path that may be a file, a directory of files, or one with a directory for each launch.
+
+    Files of a launch that is over are read to their end before the next one. Directories below are looked into where
+    the path itself has no log, and not those of validation.
+    """
+
+    path: str
+    format: str
+
+    def find(self, inode: int | None, *, is_open: bool) -> str | None:
+        """The file to read now: the path itself, unless it is a directory. None: that has no log yet. OSError.
+
+        `inode`: of the file that is read (`is_open`), or that was. Behind one that is read comes the next one.
+        """
+        try:
+            found = sorted(self._logs())
+        except (NotADirectoryError, FileNotFoundError):
+            return self.path
+        if not found:
+            return None
+        at = next((place for place, (*_, number) in enumerate(found) if number == inode), None)
+        if at is None:
+            return found[-1][1]
+        return found[min(at + is_open, len(found) - 1)][1]
+
+    @property
+    def lacks(self) -> str:
+        """One line, of a directory without a log."""
+        what = "event file of TensorBoard" if self.format == TENSORBOARD else "run-*.wandb"
+        return f"{self.path}: a directory without any {what}"
+
+    def _logs(self) -> Iterator[tuple[tuple[int, ...], str, int]]:
+        """Their order, paths and inodes."""
+        found, folders = [], []
+        with os.scandir(self.path) as entries:
+            for entry in islice(entries, ENTRIES_MAX):
+                if (order := self._order(entry.name, "")) is not None:
+                    found.append((order, entry.path, entry.inode()))
+                elif not is_aside(entry.name) and entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+        yield from found
+        if found:
+            return
+        left = ENTRIES_MAX
+        for folder in folders:
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in islice(entries, left):
+                        left -= 1
+                        if (order := self._order(entry.name, os.path.basename(folder))) is not None:
+                            yield order, entry.path, entry.inode()
+            except OSError:
+                continue  # Gone since, or somebody else's.
+
+    def _order(self, name: str, folder: str) -> tuple[int, ...] | None:
+        """By when a file was begun, as its name or its directory's says it. None for another file."""
+        if self.format == WANDB:
+            if not name.endswith(_RUN_FILE):
+                return None
+            began = _RUN.search(folder)
+            return (int(began[1]), int(began[2])) if began is not None else ()
+        event = _EVENTS.search(name)
+        if event is None or name.endswith(_PROFILE):
+            return None
+        return (int(event[1]), *map(int, _NUMBER.findall(event[2])))

@@ -1,0 +1,187 @@
+"""A table of metrics in CSV: a header, and rows that are appended below it.
+
+Lightning's CSVLogger writes the whole file again, under more columns, when a metric is new; others write it again at
+each epoch. So of a file that begins anew only those rows are news that come after the last one that was told.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from governor.core.base.units import read_float
+from governor.wire.files.cutter import Read, line_of
+from governor.wire.files.lines import LINE_BYTES_MAX, Lines
+from governor.wire.jsonl import DEFAULT_FIELDS
+
+COLUMNS_MAX: Final = 4_096
+# Lines of one row: a quoted cell may have several. Behind as many, the first is torn.
+ROW_LINES_MAX: Final = 16
+# The header that goes into the journal. A longer one is read from the file again.
+HEADER_KEPT_CHARS: Final = 16 * 1024
+# Looks, a quarter of a second apart, at the end of a file that was written again, without the last row that was told.
+# Whoever writes it again is done by then, so it is another table.
+LOOKS_FOR_LAST_ROW: Final = 4
+_LAST_BYTES: Final = 64 * 1024
+_FLAGS: Final = {"true": True, "false": False}
+_NAMES: Final = frozenset(name for names in DEFAULT_FIELDS.values() for name in names)
+
+
+class Rows:
+    """`Cutter` of a CSV file."""
+
+    head_bytes = 16 * 1024  # A metric that is new may come behind many others.
+    ahead = 0
+    is_past = False
+    problem: str | None = None
+
+    def __init__(self) -> None:
+        self._lines = Lines()
+        self._faulty = 0
+        self._header: list[str] = []
+        self._open: list[bytes] = []  # Lines of a row whose quoted cell goes on.
+        self._first = self._last = ""  # Digests of the file's first row, and of the last one that was told.
+        self._is_first = True  # The next row is the file's first.
+        self._seeks = False  # Rows up to the last one that was told are no news.
+        self._looks = 0
+        self.wants_begin = False
+
+    @property
+    def faulty(self) -> int:
+        return self._faulty + self._lines.faulty
+
+    @property
+    def behind(self) -> int:
+        return self._lines.behind + sum(len(line) + 1 for line in self._open)
+
+    def begin(self, end: int, read: Read) -> int:
+        self._read_begin(read, end)
+        last = read(min(end, _LAST_BYTES), max(0, end - _LAST_BYTES)).split(b"\n")[:-1]
+        if len(last) > 1:
+            self._last = self._digest_of(last[-1])
+        self._is_first = not self._header
+        return self._lines.begin(end, read)
+
+    def _read_begin(self, read: Read, end: int) -> None:
+        """The header and the first row, if the first `end` bytes have them whole."""
+        whole = read(min(end, LINE_BYTES_MAX), 0).split(b"\n")[:-1]
+        if whole:
+            self._header = _cells([whole[0]]) or []
+        self._first = self._digest_of(whole[1]) if len(whole) > 1 else ""
+
+    def anew(self) -> None:
+        """Of a table of which a row was told, seek that row; the second time, tell them all."""
+        self._lines.anew()
+        self._seeks = bool(self._last) and not self.wants_begin
+        if not self._seeks:
+            self._first = self._last = ""
+        self._header, self._open, self._looks = [], [], 0
+        self._is_first, self.wants_begin = True, False
+
+    def give(self, data: bytes) -> list[bytes]:
+        return [told for line in self._lines.give(data) for cells in self._rows(line) for told in self._see(cells)]
+
+    def _rows(self, line: bytes) -> Iterator[list[str]]:
+        """The cells of the rows that end with this line. A row that is torn, or is none, is left out by its lines."""
+        waiting = [line]
+        while waiting:
+            self._open.append(waiting.pop(0))
+            cells = _cells(self._open)
+            if cells is None and len(self._open) < ROW_LINES_MAX:
+                continue  # A quoted cell goes on.
+            if cells:
+                self._open = []
+                yield cells
+                continue
+            first, *after = self._open
+            self._faulty += bool(first.strip())
+            self._open, waiting = [], after + waiting
+
+    def _see(self, cells: list[str]) -> list[bytes]:
+        names = [cell.strip() for cell in cells[:COLUMNS_MAX]]
+        # A trainer that was launched again may write its header below what was there.
+        if not self._header or names == self._header or is_header(names):
+            self._header = names
+            return []
+        if len(cells) > len(self._header):
+            # Said as it is, so that a file of other things is seen to be none of rows.
+            return [b"row: " + ",".join(cells).encode("utf-8", "replace")]
+        row = {name: cell for name, cell in zip(self._header, cells, strict=False) if cell}
+        digest = _digest(row)
+        if self._is_first:
+            self._is_first = False
+            if self._seeks and self._first and digest != self._first:
+                self._seeks = False  # Another table.
+            self._first = digest
+        if self._seeks:
+            self._seeks = digest != self._last
+            return []
+        self._last = digest
+        return [line_of({name: value_of(cell) for name, cell in row.items()})] if row else []
+
+    def _digest_of(self, line: bytes) -> str:
+        cells = _cells([line]) or []
+        return _digest({name: cell for name, cell in zip(self._header, cells, strict=False) if cell})
+
+    def leave_out(self, count: int) -> None:
+        assert count == 0
+
+    def drop(self) -> int:
+        return 0
+
+    def at_end(self, *, grew: bool) -> list[bytes]:
+        if self._seeks:
+            self._looks += 1
+            self.wants_begin = self._looks >= LOOKS_FOR_LAST_ROW
+        return []
+
+    def rest(self) -> list[bytes]:
+        self._faulty += bool(self._open)
+        self._open = []
+        return self._lines.rest()
+
+    def state(self) -> dict[str, Any] | None:
+        header = self._header if sum(map(len, self._header)) <= HEADER_KEPT_CHARS else None
+        return {"header": header, "first": self._first, "last": self._last, "seeks": self._seeks}
+
+    def go_on(self, offset: int, state: Mapping[str, Any], read: Read) -> None:
+        self._open, self._looks, self.wants_begin = [], 0, False
+        self._read_begin(read, offset)
+        header = state.get("header")
+        if isinstance(header, list) and header and all(isinstance(name, str) for name in header):
+            self._header = header[:COLUMNS_MAX]
+        first, last = state.get("first"), state.get("last")
+        self._first = first if isinstance(first, str) else self._first
+        self._last = last if isinstance(last, str) else ""
+        self._is_first, self._seeks = not self._first, state.get("seeks") is True
+        self._lines.begin(offset, read)
+
+
+def is_header(names: Sequence[str]) -> bool:
+    """Whether these are names alone, and one of them is usual in a log of training."""
+    return all(names) and not any(type(value_of(name)) is not str for name in names) and not _NAMES.isdisjoint(names)
+
+
+def _cells(lines: Sequence[bytes]) -> list[str] | None:
+    """The cells of a row. None for one whose quoted cell goes on, [] for what is no row."""
+    texts = (line.decode("utf-8-sig", "replace") + "\n" for line in lines)
+    try:
+        return next(csv.reader(texts, strict=True), [])
+    except csv.Error as error:
+        return None if "unexpected end" in str(error) else []
+
+
+def _digest(row: Mapping[str, str]) -> str:
+    """Of what a row says, under whatever columns it stands. "" for nothing."""
+    told = "\0".join(sorted(f"{name}={cell}" for name, cell in row.items()))
+    return hashlib.blake2b(told.encode("utf-8", "replace"), digest_size=12).hexdigest() if row else ""
+
+
+def value_of(cell: str) -> float | bool | str:
+    """What a cell of a log says: a number, a flag, or the text that it is."""
+    try:
+        return read_float(cell)
+    except ValueError:
+        return _FLAGS.get(cell.lower(), cell)

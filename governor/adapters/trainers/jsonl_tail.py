@@ -67,6 +67,7 @@ class Chunk:
     faulty: int = 0  # Torn or oversized lines: counted, never guessed.
     problem: str | None = None  # One line while the file cannot be read, so data is missing.
     position: Position | None = None
+    holds: bool = False  # More of what was read is told in a moment, also if nothing else is written.
 
 
 class JsonlTail:
@@ -109,7 +110,8 @@ class JsonlTail:
         self._faulty_before += faulty
         if self._problem is None and self._cutter.problem is not None and self._fd >= 0:
             self._problem = f"{self.path}: {self._cutter.problem}"
-        return Chunk(tuple(lines), faulty, self._problem, self.position)
+        holds = self._fd >= 0 and self._cutter.holds
+        return Chunk(tuple(lines), faulty, self._problem, self.position, holds)
 
     def _find(self) -> bool:
         """Where the path is a directory: the file of it that is read now, or the next one. False: there is none."""

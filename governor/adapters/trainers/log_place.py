@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import nlargest
 from itertools import islice
 from typing import Final
 
@@ -14,6 +15,8 @@ from governor.wire.records import is_aside
 
 # A run's directory has a file for each launch. One with more entries than this is something else.
 ENTRIES_MAX: Final = 10_000
+# Directories below that are looked into at each look: those in which a file was made last.
+FOLDERS_MAX: Final = 50
 # Part of every writer's file name: events.out.tfevents.<seconds>.<host>.<pid>.<number>.
 _EVENTS: Final = re.compile(r"tfevents\.([0-9]{1,18})\b(.*)")
 _PROFILE: Final = "profile-empty"  # TensorFlow's profiler leaves such a file.
@@ -64,16 +67,14 @@ class LogPlace:
                 if (order := self._order(entry.name, "")) is not None:
                     found.append((order, entry.path, entry.inode()))
                 elif not is_aside(entry.name) and entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
+                    folders.append((_changed_ns(entry), entry.path))
         yield from found
         if found:
             return
-        left = ENTRIES_MAX
-        for folder in folders:
+        for _, folder in nlargest(FOLDERS_MAX, folders):
             try:
                 with os.scandir(folder) as entries:
-                    for entry in islice(entries, left):
-                        left -= 1
+                    for entry in islice(entries, ENTRIES_MAX // FOLDERS_MAX):
                         if (order := self._order(entry.name, os.path.basename(folder))) is not None:
                             yield order, entry.path, entry.inode()
             except OSError:
@@ -90,3 +91,10 @@ class LogPlace:
         if event is None or name.endswith(_PROFILE):
             return None
         return (int(event[1]), *map(int, _NUMBER.findall(event[2])))
+
+
+def _changed_ns(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_mtime_ns
+    except OSError:
+        return 0  # Gone since.

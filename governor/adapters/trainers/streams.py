@@ -117,7 +117,9 @@ class Stream:
         if seen is None:
             return self._unanswered(at)
         self._is_late = False
-        if seen.is_read:
+        if seen.chunk.holds:
+            self._was_over = False  # It has not all that they wrote.
+        elif seen.is_read:
             self._read_at = self._asked_at
         was_left = self._is_left
         looked = self._look(at, seen) if seen.is_look else []
@@ -131,7 +133,7 @@ class Stream:
         # A run opens before its lines, and ends behind them.
         events = [*self._told(at), *looked, *dropped]
         read = [*self._read(at, seen.chunk), *self._ended(at)]
-        if was_left and self._is_left and not seen.chunk.lines:
+        if was_left and self._is_left and not seen.chunk.lines and not seen.chunk.holds:
             self._is_left = False
             read.append(WriterGone(at, self._entry.run))
         return [*events, *self._state(at, seen.chunk), *read]

@@ -51,6 +51,11 @@ class Cutter(Protocol):
         ...
 
     @property
+    def holds(self) -> bool:
+        """Whether something is told in a moment even if nothing else comes: what was given is not all told yet."""
+        ...
+
+    @property
     def wants_begin(self) -> bool:
         """Whether the file must be given from its begin: call `anew` again."""
         ...

@@ -52,6 +52,10 @@ class Events:
         return end - self._joined_at if self._joined else len(self._buffer)
 
     @property
+    def holds(self) -> bool:
+        return bool(self._joined)
+
+    @property
     def is_past(self) -> bool:
         return self._at < self._until
 

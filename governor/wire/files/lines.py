@@ -15,7 +15,7 @@ class Lines:
 
     head_bytes = HEAD_BYTES
     ahead = 0
-    is_past = wants_begin = False
+    is_past = wants_begin = holds = False
     problem: str | None = None
 
     def __init__(self, *, is_console: bool = False) -> None:

@@ -53,6 +53,10 @@ class Rows:
         return self._faulty + self._lines.faulty
 
     @property
+    def holds(self) -> bool:
+        return self._seeks
+
+    @property
     def behind(self) -> int:
         return self._lines.behind + sum(len(line) + 1 for line in self._open)
 

@@ -40,7 +40,7 @@ class Runs:
 
     head_bytes = HEAD_BYTES
     ahead = 0
-    is_past = wants_begin = False
+    is_past = wants_begin = holds = False
 
     def __init__(self, known: Known) -> None:
         self.faulty = 0

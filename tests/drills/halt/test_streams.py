@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.drills.halt.conftest import BIN, SAFETY_S, Service
+from tests.unit.wire.files.written import RunFile, begin, scalar
 from tests.unit.wire.formats.written import BATCH, GPUS, LENGTH, WRITERS, run
 
 Make = Callable[..., Service]
@@ -83,6 +85,66 @@ def test_a_console_log_is_followed_and_halted_with_its_nan(service: Make, plain:
     plain.write("".join(f"{line}\n" for line in lines[first + 45 :]))
     plain.process.wait(SAFETY_S)
     assert governor.until_stage("HALTED")["reason"] in ("loss_nan", "grad_norm_nan", "loss_nonfinite")
+
+
+@pytest.mark.parametrize("name", ["csv", "tensorboard", "wandb"])
+def test_a_log_that_is_no_lines_is_followed_and_halted_with_its_nan(service: Make, plain: Plain, name: str) -> None:
+    """A table, event files of two launches in a directory, and a run of W&B. A NaN is found within 2 s of its bytes."""
+    governor = service()
+    first, then, broken = _files(plain, name)
+    with governor.config.open("a") as config:
+        config.write(f'[[log]]\npath = "{plain.log}"\nrun = "plain"\npidfile = "{plain.pidfile}"\nformat = "{name}"\n')
+    governor.start()
+    governor.until(lambda: _run(governor) is not None, "the run is known")
+    first()
+    _until_step(governor, 25)
+    then()
+    _until_step(governor, 50)
+    assert _run(governor)["loss"] == 2.0
+    assert _run(governor)["tokens_total"] == 50_000
+    assert governor.incidents() == []
+    begun = time.monotonic()
+    broken()
+    governor.until(lambda: bool(governor.incidents()), "the NaN is found")
+    assert time.monotonic() - begun < 2.0
+    plain.process.wait(SAFETY_S)
+    assert governor.until_stage("HALTED")["reason"] == "loss_nan"
+
+
+def _files(plain: Plain, name: str) -> tuple[Callable[[], None], ...]:
+    """What writes steps 1 to 25, then to 50 as after a launch or under more columns, then a NaN."""
+    log = plain.log
+    if name == "csv":
+        head, rows = "step,loss,tokens\n", [f"{n},2.0,1000\n" for n in range(1, 51)]
+        wider = "grad_norm," + head + "".join(f",{row}" for row in rows)
+        return (
+            lambda: plain.write(head + "".join(rows[:25])),
+            lambda: (log.write_text(wider), None)[1],
+            lambda: plain.write("1.0,51,nan,1000\n"),
+        )
+    if name == "wandb":
+        run_file, at = RunFile(), [0]
+
+        def put(first: int, last: int, loss: float = 2.0) -> None:
+            for n in range(first, last + 1):
+                run_file.row(n, {"loss": loss, "tokens_per_step": 1000})
+            with log.open("ab") as file:
+                file.write(bytes(run_file.data[at[0] :]))
+            at[0] = len(run_file.data)
+
+        return lambda: put(1, 25), lambda: put(26, 50), lambda: put(51, 51, math.nan)
+    log.unlink()
+    log.mkdir()
+
+    def launch(number: int, first: int) -> None:
+        data = b"".join(scalar(n, "loss", 2.0) + scalar(n, "tokens_per_step", 1000) for n in range(first, first + 25))
+        (log / f"events.out.tfevents.180000000{number}.node.7.0").write_bytes(begin() + data)
+
+    def nan() -> None:
+        with (log / "events.out.tfevents.1800000001.node.7.0").open("ab") as file:
+            file.write(scalar(51, "loss", math.nan))
+
+    return lambda: launch(0, 1), lambda: launch(1, 26), nan
 
 
 def _run(governor: Service) -> Any:

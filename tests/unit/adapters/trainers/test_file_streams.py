@@ -14,9 +14,10 @@ import pytest
 from governor.adapters.trainers.stream_check import StreamCheck
 from governor.adapters.trainers.streams import Stream
 from governor.core.events.effects import Alarm
+from governor.core.events.inputs import Event, Step, TrainerExited
 from governor.settings.streams import Jsonl
 from tests.contract.fakes import FakeProcesses
-from tests.unit.core.engine.test_step import play, tick
+from tests.unit.core.engine.test_step import at, play, tick
 from tests.unit.followed_log import AtOnce, Watch
 from tests.unit.wire.files.written import BEGAN_S, RunFile, begin, events, frame, scalar
 
@@ -180,6 +181,27 @@ def test_a_log_of_unknown_names_is_unwatched_and_they_are_said(followed: Followe
     assert "objective/ce" in told[0].text
     assert "fields = { loss =" in told[0].text
     assert followed.run.step is None
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "csv"])
+def test_the_last_record_comes_before_the_end_of_its_process(followed: Followed) -> None:
+    """An event file's last step is told a moment later, and so is a table that begins as the one before it did."""
+    data = WRITERS[followed.name](range(1, 40))
+    followed.write(data)
+    followed.look()
+    if followed.name == "csv":
+        followed.write(WRITERS[followed.name]([1]) + b"2,nan,1000\n", mode="wb")
+    else:
+        followed.write(scalar(40, "loss", math.nan))
+    followed.watch.processes.end(4321)
+    events: list[Event] = []
+    for _ in range(12):
+        followed.now += 0.25
+        events += followed.watch.stream.poll(at(followed.now))
+    kinds = [type(one) for one in events if isinstance(one, Step | TrainerExited)]
+    assert kinds[-1] is TrainerExited
+    assert kinds.count(TrainerExited) == 1
+    assert math.isnan([one for one in events if isinstance(one, Step)][-1].loss or 0)
 
 
 # --- directories ----------------------------------------------------------------------------------------------

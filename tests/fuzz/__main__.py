@@ -20,6 +20,7 @@ import structlog
 from tests.fuzz.checkpoints import Indexes, Manifests, Pidfiles, Readers, Weights
 from tests.fuzz.files import Policies, PolicyTests, SettingsFile, Tables
 from tests.fuzz.frames import Control, Frames
+from tests.fuzz.log_files import LogFiles
 from tests.fuzz.logs import Lines, Replayed
 from tests.fuzz.providers import Providers
 from tests.fuzz.runner import Figures, Target, run, table
@@ -27,7 +28,7 @@ from tests.fuzz.runner import Figures, Target, run, table
 TARGETS = {
     kind.name: kind
     for kind in (
-        Frames, Lines, Control, Manifests, Pidfiles, Weights, Indexes, Providers, Tables, Policies, Replayed,
+        Frames, Lines, LogFiles, Control, Manifests, Pidfiles, Weights, Indexes, Providers, Tables, Policies, Replayed,
         SettingsFile, PolicyTests, Readers,
     )
 }  # fmt: skip

@@ -27,6 +27,7 @@ INPUTS = {
     "providers": 30,
     "frames": 300,
     "lines": 300,
+    "logfiles": 300,
 }
 
 NESTED = b"[" * 20_000

@@ -42,7 +42,9 @@ class Rows:
         self._faulty = 0
         self._header: list[str] = []
         self._open: list[bytes] = []  # Lines of a row whose quoted cell goes on.
-        self._first = self._last = ""  # Digests of the file's first row, and of the last one that was told.
+        self._first = ""  # Digest of the file's first row.
+        self._last_digest = ""  # Of the last one that was told, or was told before this reader came.
+        self._last_row: dict[str, str] | None = None
         self._is_first = True  # The next row is the file's first.
         self._seeks = False  # Rows up to the last one that was told are no news.
         self._looks = 0
@@ -64,7 +66,7 @@ class Rows:
         self._read_begin(read, end)
         last = read(min(end, _LAST_BYTES), max(0, end - _LAST_BYTES)).split(b"\n")[:-1]
         if len(last) > 1:
-            self._last = self._digest_of(last[-1])
+            self._know(self._digest_of(last[-1]))
         self._is_first = not self._header
         return self._lines.begin(end, read)
 
@@ -79,8 +81,9 @@ class Rows:
         """Of a table of which a row was told, seek that row; the second time, tell them all."""
         self._lines.anew()
         self._seeks = bool(self._last) and not self.wants_begin
+        self._know(self._last if self._seeks else "")
         if not self._seeks:
-            self._first = self._last = ""
+            self._first = ""
         self._header, self._open, self._looks = [], [], 0
         self._is_first, self.wants_begin = True, False
 
@@ -104,26 +107,32 @@ class Rows:
             self._open, waiting = [], after + waiting
 
     def _see(self, cells: list[str]) -> list[bytes]:
-        names = [cell.strip() for cell in cells[:COLUMNS_MAX]]
         # A trainer that was launched again may write its header below what was there.
-        if not self._header or names == self._header or is_header(names):
-            self._header = names
+        if not self._header or cells == self._header or is_header(cells):
+            self._header = [cell.strip() for cell in cells[:COLUMNS_MAX]]
             return []
         if len(cells) > len(self._header):
             # Said as it is, so that a file of other things is seen to be none of rows.
             return [b"row: " + ",".join(cells).encode("utf-8", "replace")]
         row = {name: cell for name, cell in zip(self._header, cells, strict=False) if cell}
-        digest = _digest(row)
         if self._is_first:
-            self._is_first = False
+            self._is_first, digest = False, _digest(row)
             if self._seeks and self._first and digest != self._first:
                 self._seeks = False  # Another table.
             self._first = digest
         if self._seeks:
-            self._seeks = digest != self._last
+            self._seeks = _digest(row) != self._last
             return []
-        self._last = digest
+        self._last_row = row
         return [line_of({name: value_of(cell) for name, cell in row.items()})] if row else []
+
+    @property
+    def _last(self) -> str:
+        """The digest of the last row that was told."""
+        return self._last_digest if self._last_row is None else _digest(self._last_row)
+
+    def _know(self, last: str) -> None:
+        self._last_digest, self._last_row = last, None
 
     def _digest_of(self, line: bytes) -> str:
         cells = _cells([line]) or []
@@ -158,14 +167,16 @@ class Rows:
             self._header = header[:COLUMNS_MAX]
         first, last = state.get("first"), state.get("last")
         self._first = first if isinstance(first, str) else self._first
-        self._last = last if isinstance(last, str) else ""
+        self._know(last if isinstance(last, str) else "")
         self._is_first, self._seeks = not self._first, state.get("seeks") is True
         self._lines.begin(offset, read)
 
 
-def is_header(names: Sequence[str]) -> bool:
+def is_header(cells: Sequence[str]) -> bool:
     """Whether these are names alone, and one of them is usual in a log of training."""
-    return all(names) and not any(type(value_of(name)) is not str for name in names) and not _NAMES.isdisjoint(names)
+    if any(not cell or type(value_of(cell)) is not str for cell in cells):
+        return False
+    return not _NAMES.isdisjoint(cell.strip() for cell in cells)
 
 
 def _cells(lines: Sequence[bytes]) -> list[str] | None:

@@ -75,6 +75,11 @@ def test_a_header_that_comes_again_is_the_header_of_what_follows() -> None:
     assert told(found)[-1] == {"loss": 1.5, "step": 3.0}
 
 
+def test_a_header_of_names_that_we_do_not_know_comes_again_as_it_was() -> None:
+    found = cutter().give(b"it,ce\n1,2.0\nit,ce\n1,2.0\n")
+    assert told(found) == [{"it": 1.0, "ce": 2.0}] * 2
+
+
 def test_a_table_that_is_written_again_under_more_columns_goes_on() -> None:
     made = cutter()
     found = made.give((HEADER + rows(range(1, 50))).encode())

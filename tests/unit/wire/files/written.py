@@ -36,6 +36,11 @@ def begin() -> bytes:
 
 
 def scalar(step: int, tag: str, value: float, at: float | None = None, *, tensor: str | None = None) -> bytes:
+    """A frame with an event."""
+    return frame(event(step, tag, value, at, tensor=tensor))
+
+
+def event(step: int, tag: str, value: float, at: float | None = None, *, tensor: str | None = None) -> bytes:
     """An event with a scalar as PyTorch writes it, or with a tensor of that type as TensorFlow 2 does."""
     one = Summary.Value(tag=tag)
     if tensor is None:
@@ -44,8 +49,8 @@ def scalar(step: int, tag: str, value: float, at: float | None = None, *, tensor
         import numpy as np
 
         one.tensor.CopyFrom(make_tensor_proto(np.array(value, dtype=tensor)))
-    event = Event(wall_time=BEGAN_S + (step if at is None else at), step=step, summary=Summary(value=[one]))
-    return frame(event.SerializeToString())
+    made = Event(wall_time=BEGAN_S + (step if at is None else at), step=step, summary=Summary(value=[one]))
+    return bytes(made.SerializeToString())
 
 
 def events(steps: Iterable[int], loss: float = 2.0) -> bytes:

@@ -108,7 +108,7 @@ class Rows:
 
     def _see(self, cells: list[str]) -> list[bytes]:
         # A trainer that was launched again may write its header below what was there.
-        if not self._header or cells == self._header or is_header(cells):
+        if not self._header or self._is_again(cells) or is_header(cells):
             self._header = [cell.strip() for cell in cells[:COLUMNS_MAX]]
             return []
         if len(cells) > len(self._header):
@@ -125,6 +125,9 @@ class Rows:
             return []
         self._last_row = row
         return [line_of({name: value_of(cell) for name, cell in row.items()})] if row else []
+
+    def _is_again(self, cells: list[str]) -> bool:
+        return cells[0].strip() == self._header[0] and [cell.strip() for cell in cells] == self._header
 
     @property
     def _last(self) -> str:

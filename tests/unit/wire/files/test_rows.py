@@ -76,7 +76,7 @@ def test_a_header_that_comes_again_is_the_header_of_what_follows() -> None:
 
 
 def test_a_header_of_names_that_we_do_not_know_comes_again_as_it_was() -> None:
-    found = cutter().give(b"it,ce\n1,2.0\nit,ce\n1,2.0\n")
+    found = cutter().give(b"it, ce\n1,2.0\nit, ce\n1,2.0\n")
     assert told(found) == [{"it": 1.0, "ce": 2.0}] * 2
 
 

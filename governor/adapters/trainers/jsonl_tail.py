@@ -236,8 +236,7 @@ class JsonlTail:
 
         self._head = read(self._cutter.head_bytes, 0)
         if saved is not None:
-            self._offset = saved.offset
-            self._cutter.go_on(saved.offset, saved.state, read)
+            self._offset = self._cutter.go_on(saved.offset, saved.state, read)
         elif self._skip_history and size:
             self._offset = self._cutter.begin(size, read)
         else:

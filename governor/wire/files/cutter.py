@@ -90,8 +90,11 @@ class Cutter(Protocol):
         """What the begin of the file has said, as plain JSON, for who goes on `behind` bytes before here."""
         ...
 
-    def go_on(self, offset: int, state: Mapping[str, Any], read: Read) -> None:
-        """What is given next begins at `offset`, where a reader with this `state` stopped. It may hold anything."""
+    def go_on(self, offset: int, state: Mapping[str, Any], read: Read) -> int:
+        """A reader with this `state`, which may hold anything, has stopped at `offset`. Returns from where to give.
+
+        Where it was one of another format, what stands before that is history.
+        """
         ...
 
 

@@ -133,12 +133,15 @@ class Events:
         return told
 
     def state(self) -> dict[str, Any] | None:
-        return {"until": self._until} if self.is_past else None
+        return {"until": self._until}
 
-    def go_on(self, offset: int, state: Mapping[str, Any], read: Read) -> None:
-        self.anew()
+    def go_on(self, offset: int, state: Mapping[str, Any], read: Read) -> int:
         until = state.get("until")
-        self._at, self._until = offset, until if type(until) is int else 0
+        if type(until) is not int:
+            return self.begin(offset, read)
+        self.anew()
+        self._at, self._until = offset, until
+        return offset
 
     def _see(self, at: int, event: bytes) -> list[bytes]:
         try:

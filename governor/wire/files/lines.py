@@ -71,5 +71,5 @@ class Lines:
     def state(self) -> None:
         return None
 
-    def go_on(self, offset: int, state: Mapping[str, Any], read: Read) -> None:
-        self.begin(offset, read)
+    def go_on(self, offset: int, state: Mapping[str, Any], read: Read) -> int:
+        return self.begin(offset, read)

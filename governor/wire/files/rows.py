@@ -162,7 +162,9 @@ class Rows:
         header = self._header if sum(map(len, self._header)) <= HEADER_KEPT_CHARS else None
         return {"header": header, "first": self._first, "last": self._last, "seeks": self._seeks}
 
-    def go_on(self, offset: int, state: Mapping[str, Any], read: Read) -> None:
+    def go_on(self, offset: int, state: Mapping[str, Any], read: Read) -> int:
+        if "last" not in state:
+            return self.begin(offset, read)
         self._open, self._looks, self.wants_begin = [], 0, False
         self._read_begin(read, offset)
         header = state.get("header")
@@ -172,7 +174,7 @@ class Rows:
         self._first = first if isinstance(first, str) else self._first
         self._know(last if isinstance(last, str) else "")
         self._is_first, self._seeks = not self._first, state.get("seeks") is True
-        self._lines.begin(offset, read)
+        return self._lines.begin(offset, read)
 
 
 def is_header(cells: Sequence[str]) -> bool:

@@ -148,12 +148,15 @@ class Runs:
         self.anew()
         return []
 
-    def state(self) -> None:
-        return None
+    def state(self) -> dict[str, Any]:
+        return {"is_run": True}
 
-    def go_on(self, offset: int, state: Mapping[str, Any], read: Read) -> None:
+    def go_on(self, offset: int, state: Mapping[str, Any], read: Read) -> int:
+        if state.get("is_run") is not True:
+            return self.begin(offset, read)
         self.anew()
         self._at = offset
+        return offset
 
     def _see(self, place: int, kind: int, piece: bytes) -> list[bytes]:
         if kind in (_WHOLE, _FIRST):

@@ -183,6 +183,21 @@ def test_a_log_of_unknown_names_is_unwatched_and_they_are_said(followed: Followe
     assert followed.run.step is None
 
 
+@FORMATS
+def test_a_format_that_is_set_right_is_read_from_where_the_other_one_stopped(followed: Followed) -> None:
+    whole = WRITERS[followed.name](range(1, 60))
+    followed.watch.keys["format"] = "jsonl"
+    followed.watch.restart(followed.watch.kept(followed.now), followed.now)
+    followed.write(whole[: len(whole) // 2])
+    followed.look()
+    followed.watch.keys["format"] = followed.name
+    followed.watch.restart(followed.watch.kept(followed.now), followed.now)
+    followed.look()
+    followed.write(whole[len(whole) // 2 :])
+    followed.look()
+    assert followed.run.step == 59
+
+
 @pytest.mark.parametrize("name", ["tensorboard", "csv"])
 def test_the_last_record_comes_before_the_end_of_its_process(followed: Followed) -> None:
     """An event file's last step is told a moment later, and so is a table that begins as the one before it did."""

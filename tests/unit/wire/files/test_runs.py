@@ -110,7 +110,7 @@ def test_who_goes_on_begins_at_the_record_that_is_not_complete() -> None:
         first = steps(made.give(data[:cut]))
         at = cut - made.behind
         if at:
-            again.go_on(at, {}, lambda count, offset: data[offset : offset + count])
+            again.go_on(at, made.state() or {}, lambda count, offset: data[offset : offset + count])
         assert first + steps(again.give(data[at:])) == list(range(700))
 
 

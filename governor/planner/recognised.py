@@ -113,7 +113,7 @@ def is_unfused_attention(row: Row) -> bool:
     text = (row.get("attention", "") + " " + row.get("notes", "")).lower()
     name = row.get("source", "")
     is_own = is_megatron_test(row) and "mcore_tp" in name and "_te_" not in name and "fp8" not in name
-    return "unfused" in text or is_own
+    return "unfused" in text or row.get("attention", "").strip().lower() == "eager" or is_own
 
 
 def is_uniform_routing(row: Row) -> bool:

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from governor.core.base.units import NS_PER_S, is_whole, parse_count, parse_duration, read_amount, read_float
 from governor.planner.catalog import CHEAPEST, GPU_HOUR_USD_MAX, GpuPrice, gpu_named, listed_price
+from governor.planner.kernels import attention_named
 from governor.planner.keys import PlanUnreadableError, resolved
 from governor.planner.model.candidates import (
     DEEPSPEED,
@@ -21,7 +22,7 @@ from governor.planner.model.candidates import (
     Space,
     candidates,
 )
-from governor.planner.model.setup import Attention, Checkpointing, Framework, Gpu, Offload, Precision, Setup
+from governor.planner.model.setup import Checkpointing, Framework, Gpu, Offload, Precision, Setup
 from governor.planner.model.shape import Shape, divisors_near
 from governor.planner.model.training_stages import stage_named
 from governor.planner.sellers import cheapest_price
@@ -279,7 +280,7 @@ def _space(
         return among if value is None else (value,)
 
     fixed: dict[str, object] = {
-        "attention": reader.word("attention", Attention) or Attention.FLASH,
+        **dict(zip(("attention", "kernel"), attention_named(reader.values.get("attention", "")), strict=True)),
         "offload": offload,
         "shard_ranks": reader.integer("shard-ranks"),
         "node_gbps": reader.number("network", 100_000),

@@ -83,16 +83,20 @@ def attention_of(row: Row) -> Attention:
 
 
 _FLASH_2: Final = re.compile(r"\bfa2\b|flash[-_ ]?attention[-_ ]?2|\bflash[-_ ]?2\b")
-# Kernels that use a Hopper's units, or a Blackwell's.
-_LATER: Final = re.compile(r"\bfa[34]\b|flash[-_ ]?attention[-_ ]?[34]|\bflash[-_ ]?[34]\b|cudnn")
+_KERNELS: Final = (
+    (Kernel.FLASH_4, re.compile(r"\bfa4\b|flash[-_ ]?attention[-_ ]?4|\bflash[-_ ]?4\b")),
+    (Kernel.FLASH_3, re.compile(r"\bfa3\b|flash[-_ ]?attention[-_ ]?3|\bflash[-_ ]?3\b")),
+    (Kernel.CUDNN, re.compile(r"cudnn")),
+    (Kernel.FLASH_2, _FLASH_2),
+    (Kernel.FLEX, re.compile(r"\bflex[-_ ]?attention\b|\bflex\b")),
+)
 
 
-def kernel_of(row: Row) -> Kernel:
-    """The attention kernel that the row names, else the framework's usual one."""
+def kernel_of(row: Row, gpu: Gpu) -> Kernel:
+    """The attention kernel that the row names; else, and where the GPU has none such, the framework's usual one."""
     text = (row.get("attention", "") + " " + row.get("notes", "")).lower()
-    if _LATER.search(text):
-        return Kernel.FLASH_3
-    return Kernel.FLASH_2 if _FLASH_2.search(text) else Kernel.USUAL
+    named = next((kernel for kernel, words in _KERNELS if words.search(text)), Kernel.USUAL)
+    return named if gpu.runs(named) else Kernel.USUAL
 
 
 _FUSED_LOSS: Final = re.compile(

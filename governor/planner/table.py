@@ -100,7 +100,7 @@ def read(row: Row) -> Read:
         checkpointing=checkpointing,
         precision=precision_of(row, gpu, assumed),
         attention=attention_of(row),
-        kernel=kernel_of(row),
+        kernel=kernel_of(row, gpu),
         fused_loss=has_fused_loss(row, framework),
         framework=framework,
         offload=offload_of(row),

@@ -11,7 +11,7 @@ from governor.planner.catalog import catalogue_gpus
 from governor.planner.estimate import Estimate
 from governor.planner.model.candidates import DEEPSPEED, MARGIN
 from governor.planner.model.memory import memory_frac, memory_of
-from governor.planner.model.setup import Checkpointing, Framework, Gpu, ImpossibleSetupError, Offload, Setup
+from governor.planner.model.setup import Attention, Checkpointing, Framework, Gpu, ImpossibleSetupError, Offload, Setup
 from governor.planner.words import gigabytes, share
 
 AND: Final = " and "
@@ -53,6 +53,13 @@ def _changes(setup: Setup, larger: Sequence[Gpu]) -> Iterator[Fit]:
     First on the same GPUs, from no loss of time to much, then more GPUs, other GPUs, the host's memory, and at last
     more of other GPUs.
     """
+    if setup.attention is Attention.UNFUSED:
+        # The scores are never whole, and it is faster too: every other change is tried with it.
+        flash = Fit(setup.but(attention=Attention.FLASH), "attention flash")
+        yield flash
+        for fit in _changes(flash.setup, larger):
+            yield from _made(fit.setup, fit.change, flash)
+        return
     fused, variants = _with_fused_loss(setup), list(_on_the_same_gpus(setup))
     fused_variants = [] if fused is None else [fused, *_on_the_same_gpus(fused.setup, fused.change)]
     yield from fused_variants[:1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from governor.core.base.units import MICROS_PER_USD, format_usd
 from governor.planner.model.run_cost import Spread
-from governor.planner.model.setup import Checkpointing, Framework, Setup
+from governor.planner.model.setup import Checkpointing, Framework, Kernel, Setup
 
 GB = 1e9
 UNKNOWN = "unknown"
@@ -78,6 +78,8 @@ def ways(setup: Setup) -> str:
     words.append(f"micro-batch {setup.micro_batch} x {setup.grad_accum}")
     if setup.checkpointing is not Checkpointing.NONE:
         words.append(f"{setup.checkpointing} checkpointing")
+    if setup.kernel is not Kernel.USUAL:
+        words.append(f"attention {setup.kernel}")
     if setup.offload.moves_optimizer:
         words.append(f"offload {setup.offload}")
     if setup.precision != "bf16":

@@ -60,6 +60,10 @@ class Constants:
         "250 of a B200's 1,745 TFLOP/s: an H100's instructions (fitted: 230) on a faster chip",
     )  # fmt: skip
     attention_amd: float = _share(0.153, "the same in FlashAttention 2's port on AMD's GPUs")
+    attention_flex: float = _known(
+        0.86, "1", "of FlashAttention 2's rate, what FlexAttention reaches forward and backward",
+        "PyTorch's blog, 2024-08-07: 0.90 forward, 0.85 backward",
+    )  # fmt: skip
     attention_cudnn: float = _share(0.728, "the same under cuDNN or FlashAttention 3 on Hopper and later")
     attention_unfused: float = _fitted(
         16.5, "passes", "over the scores in memory, without a fused kernel, forward and backward"
@@ -251,8 +255,11 @@ def attention_tflops(setup: Setup, c: Constants) -> float:
     if setup.vintage < FLASH_ATTENTION_2 and setup.kernel is Kernel.USUAL:
         early = c.attention_early if gpu.arch == "Ampere" else c.attention_early_hopper
         return min(reached * early, flash2)
-    has_it = setup.framework in (Framework.MEGATRON, Framework.XLA) and setup.kernel is not Kernel.FLASH_2
-    if (has_it or setup.kernel is Kernel.FLASH_3) and gpu.arch != "Ampere":
+    if setup.kernel is Kernel.FLEX:
+        return flash2 * c.attention_flex
+    has_it = setup.framework in (Framework.MEGATRON, Framework.XLA) and setup.kernel is Kernel.USUAL
+    is_stated = setup.kernel in (Kernel.FLASH_3, Kernel.FLASH_4, Kernel.CUDNN)
+    if (has_it or is_stated) and gpu.arch != "Ampere":
         return max(reached * c.attention_cudnn, flash2)
     return flash2
 

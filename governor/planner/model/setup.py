@@ -43,6 +43,19 @@ class Gpu:
     scale_up_domain: int  # GPUs that reach one another at `link_gbps`
     has_nvlink: bool
 
+    def runs(self, kernel: Kernel) -> bool:
+        """Whether the attention kernel is made for it: flash-attention's READMEs, cuDNN's support matrix."""
+        match kernel:
+            case Kernel.FLASH_2:
+                return self.arch != "Volta"
+            case Kernel.FLASH_3:
+                return self.arch == "Hopper"
+            case Kernel.FLASH_4:
+                return self.arch in ("Hopper", "Blackwell", "Blackwell Ultra")
+            case Kernel.CUDNN:
+                return self.arch != "Volta" and not self.arch.startswith("CDNA")
+        return True
+
     def supports(self, precision: Precision) -> bool:
         match precision:
             case Precision.FP8:
@@ -80,8 +93,12 @@ class Kernel(StrEnum):
     """The fused kernel of flash attention."""
 
     USUAL = "usual"  # of the framework, on the GPU
-    FLASH_2 = "flash2"
-    FLASH_3 = "flash3"  # FlashAttention 3 or 4, cuDNN: they use a Hopper's and a Blackwell's own units
+    FLASH_2 = "fa2"
+    # These use a Hopper's and a Blackwell's own units.
+    FLASH_3 = "fa3"
+    FLASH_4 = "fa4"
+    CUDNN = "cudnn"
+    FLEX = "flex"  # FlexAttention, compiled by Triton
 
 
 class Framework(StrEnum):
@@ -228,6 +245,9 @@ def _check(setup: Setup) -> None:
         raise ImpossibleSetupError(f"ZeRO stage {setup.zero_stage}: there are 0, 1, 2 and 3")
     if setup.zero_stage >= 2 and setup.pp > 1 and setup.framework is Framework.DEEPSPEED:
         raise ImpossibleSetupError(f"DeepSpeed's pipeline takes ZeRO 0 or 1, not {setup.zero_stage}; or pp 1")
+    if not setup.gpu.runs(setup.kernel):
+        instead = ", ".join(one for one in Kernel if setup.gpu.runs(one) and one is not Kernel.USUAL)
+        raise ImpossibleSetupError(f"attention {setup.kernel}: {setup.gpu.name} has no such kernel; it runs {instead}")
     if not setup.gpu.supports(setup.precision):
         raise ImpossibleSetupError(f"{setup.gpu.name} has no {setup.precision} matmuls, only {_supported(setup.gpu)}")
 

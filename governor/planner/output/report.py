@@ -64,7 +64,7 @@ def setup_document(setup: Setup) -> dict[str, Any]:
         *("gpus", "seq_len", "micro_batch", "grad_accum", "dp", "tp", "pp", "virtual_stages", "cp", "ep"),
         *("zero_stage", "shard_ranks", "tokens_per_step", "node_gbps", "vintage"),
     )
-    words = ("framework", "checkpointing", "precision", "attention", "offload")
+    words = ("framework", "checkpointing", "precision", "attention", "kernel", "offload")
     return {
         "gpu": setup.gpu.name,
         **{name: getattr(setup, name) for name in names},

@@ -32,10 +32,10 @@ from governor.planner.model.memory import memory_frac
 from governor.planner.model.predict import band_of
 from governor.planner.model.run_cost import MTOK, Spread, calendar_sigma, calendar_usual
 from governor.planner.model.scaling_law import CHINCHILLA, FLOPS_PER_PARAM_TOKEN, usual_shape
-from governor.planner.model.setup import Framework, Gpu, Setup
+from governor.planner.model.setup import Framework, Gpu, ImpossibleSetupError, Setup
 from governor.planner.model.shape import Shape
 from governor.planner.model.step_time import tokens_per_gpu_s
-from governor.planner.request import Asked, Reader, asked, usual_batch_tokens, with_stage
+from governor.planner.request import Asked, Reader, asked, settle, usual_batch_tokens, with_stage
 from governor.planner.sellers import machines_text, with_machines
 from governor.planner.shape import stated_shape
 from governor.planner.what_fits import would_fit
@@ -225,9 +225,22 @@ def searched(want: Wanted, tokens: float | None) -> Searched:
         nearest = min(tried, key=memory_frac)
         where = would_fit(f"{choice.reasons[0]}; on {nearest.gpus}, {nearest.shape.name}", nearest)
         choice = replace(choice, reasons=(where,))
+    if not tried:
+        choice = replace(choice, reasons=(_refused(want),))
     within = promised(found, want.limits)
     of_best = 0.0 if choice.primary is None else choice.primary.tokens
     return Searched(tokens or of_best, len(tried), found, within, pareto(within), choice, is_open)
+
+
+def _refused(want: Wanted) -> str:
+    """Why nothing could be tried: what a plan on the fewest GPUs is told."""
+    (gpu, *_), one, space = want.spaces[0]
+    fewest = replace(one, gpu=gpu, gpus=min(space.gpus), space=space)
+    try:
+        settle(fewest, memory_frac, tokens_per_gpu_s)
+    except (ImpossibleSetupError, PlanUnreadableError) as error:
+        return str(error)
+    return "no framework runs any of these combinations: state fewer of them"
 
 
 def _speed(one: Asked) -> Callable[[Setup], float]:

@@ -59,6 +59,18 @@ def test_a_search_tries_the_gpus_that_have_the_kernel() -> None:
     assert {(one.setup.gpu.arch, one.setup.kernel) for one in found} == {("Hopper", Kernel.FLASH_3)}
 
 
+@pytest.mark.parametrize(
+    ("key", "word", "why"),
+    [
+        ("attention", "fa3", "attention fa3: A100-SXM-80GB has no such kernel; it runs fa2, cudnn, flex"),
+        ("precision", "fp8", "A100-SXM-80GB has no fp8 matmuls, only bf16, fp16"),
+    ],
+)
+def test_a_search_that_can_try_nothing_says_why_and_not_that_nothing_fits(key: str, word: str, why: str) -> None:
+    result = searched(wanted({"model": "llama3-8b", "gpu": "a100", key: word}, Limits()), 1e9)
+    assert (result.tried, result.choice.reasons) == (0, (why,))
+
+
 def test_scores_that_do_not_fit_have_a_fused_kernel_in_their_hint() -> None:
     eager = planned("eager", framework="deepspeed", **{"micro-batch": "1"}).setup
     offered = would_fit("it", eager).partition("; it fits with ")[2]

@@ -311,9 +311,21 @@ def _recompute(setup: Setup, c: Constants, matmul: float, attention: float, pass
             waits = setup.framework is Framework.MEGATRON_DEEPSPEED
             sync = c.layer_sync_ms * 1e-3 * setup.shape.layers if waits else 0.0
             return matmul / matmul_times(setup) + attention / (1 + FLASH_BACKWARD) + passes / 3 + sync
+        case Checkpointing.SELECTIVE if setup.recomputes_modules:
+            # No matmul but MLA's up-projections.
+            return _up_projected(setup) * matmul / matmul_times(setup) + passes / 3
         case Checkpointing.SELECTIVE:
             return c.selective * (matmul / matmul_times(setup) + attention / (1 + FLASH_BACKWARD) + passes / 3)
     return 0.0
+
+
+def _up_projected(setup: Setup) -> float:
+    """Of the forward pass's matmuls, MLA's projections out of its latents."""
+    shape = setup.shape
+    if (latent := shape.latent) is None:
+        return 0.0
+    up = latent.q_rank * shape.qk_dim + latent.kv_rank * (latent.nope_dim + latent.value_dim)
+    return shape.attention_layers * shape.heads * up / shape.matmul_params
 
 
 def _launch(setup: Setup, c: Constants) -> float:

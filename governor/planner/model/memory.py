@@ -53,6 +53,8 @@ def in_flight(setup: Setup, index: int) -> float:
     pp, chunks, micro_batches = setup.pp, setup.virtual_stages, setup.grad_accum
     if pp == 1:
         return 1.0
+    if setup.is_dual_pipe:
+        return (pp + 1) / 2  # of each of the two stages that a rank has (arXiv 2412.19437, table 2)
     if chunks == 1:
         return float(min(pp - index, micro_batches))
     warm_up = 2 * (pp - index - 1) + (chunks - 1) * pp
@@ -86,6 +88,8 @@ def _mixer_bytes(setup: Setup) -> float:
     if (latent := shape.latent) is not None:
         up = 2 * shape.heads * (latent.nope_dim + latent.value_dim) + 2 * queries  # as projected, and joined with RoPE
         core = (2 * queries + up + 2 * values) / tp + 4 * (latent.q_rank + latent.kv_rank) + 2 * latent.rope_dim
+        if setup.recomputes_modules:
+            core = 2 * values / tp + 4 * (latent.q_rank + latent.kv_rank) + 2 * latent.rope_dim
     core += _selection_bytes(setup)
     if setup.framework in EAGER:
         core += 2 * values / tp
@@ -110,7 +114,7 @@ def _norm_bytes(setup: Setup) -> float:
     Without sequence parallelism, each rank of tp keeps them whole. Eager code normalises in fp32 and keeps that too.
     """
     hidden = setup.shape.hidden
-    wide = 8 if setup.framework in EAGER else 4
+    wide = 8 if setup.framework in EAGER else 2 if setup.recomputes_modules else 4
     return (wide + setup.dropout) * hidden / (setup.tp if setup.sequence_parallel else 1)
 
 
@@ -134,6 +138,9 @@ def _mlp_bytes(setup: Setup) -> float:
 def _ffn_bytes(setup: Setup, width: int) -> float:
     """Bytes before and after the activation. Eager code keeps the activated gate too."""
     before = 4 if setup.shape.gated else 2
+    if setup.recomputes_modules:
+        # In fp8, as DeepSeek-V3 keeps them (arXiv 2412.19437 §3.3.3), and Megatron's --activation-func-fp8-input-store.
+        return (before / 2 if _is_quantised(setup) else before) * width
     eager = 2 if setup.shape.gated and setup.framework in EAGER else 0
     after = 1 if _is_quantised(setup) else 2
     return (before + after + eager) * width
@@ -146,7 +153,9 @@ def _moe_bytes(setup: Setup, c: MemoryConstants) -> float:
         return 0.0
     # Sequence parallelism spreads tokens over tp. Experts split along tp gather them again.
     whole = 1 if setup.expert_tp > 1 or not setup.sequence_parallel else setup.tp
-    routed = experts.topk * (4 * shape.expert_width / whole + _ffn_bytes(setup, experts.ffn) / setup.tp)
+    # Dispatched tokens are kept as the experts' matmuls read them. Their results are, unless weighted before.
+    moved = (1 if _is_quantised(setup) else 2) + (0 if setup.recomputes_modules else 2)
+    routed = experts.topk * (moved * shape.expert_width / whole + _ffn_bytes(setup, experts.ffn) / setup.tp)
     if not setup.uniform_routing:
         routed *= c.imbalance
     shared = _ffn_bytes(setup, experts.shared_ffn) / setup.tp
@@ -213,14 +222,14 @@ class Memory:
 def memory_of(setup: Setup, c: MemoryConstants = USUAL_CONSTANTS) -> Memory:
     """The memory of the fullest pipeline stage.
 
-    Only an outer stage can be the fullest: the first holds the most micro-batches, the last the logits.
+    It is one of three: the first holds the most micro-batches, the second may have a layer more, the last the logits.
     """
     last = _on_stage(setup, setup.pp - 1, c)
     fullest, stage = last, setup.pp - 1
-    if setup.pp > 1:
-        first = _on_stage(setup, 0, c)
-        if first.allocated > last.allocated:
-            fullest, stage = first, 0
+    for index in range(min(2, setup.pp - 1)):
+        one = _on_stage(setup, index, c)
+        if one.allocated > fullest.allocated:
+            fullest, stage = one, index
     context = c.context + c.nccl_group * _groups(setup)
     is_stepping = fullest.step > fullest.forward
     return Memory(
@@ -280,6 +289,12 @@ def _on_stage(setup: Setup, index: int, c: MemoryConstants) -> _OnPipelineStage:
     gathered = gathered_of(setup, params, c)
     tokens = setup.tokens_per_micro_batch / setup.cp
     kept, working = kept_of(setup, stage, index, tokens, c)
+    if setup.is_dual_pipe:
+        # A rank has the stage at the other end as well. The two ranks that have both share its optimizer.
+        opposite = setup.pp - 1 - index
+        other = pipeline_stage_of(setup, opposite)
+        kept += kept_of(setup, other, opposite, tokens, c)[0]
+        states = states_of(setup, params.with_those_of(params_of(setup, other)), c).with_optimizer_halved()
     logits = logits_of(setup, stage, tokens, c)
     workspace = c.workspace_ampere if setup.gpu.arch == "Ampere" else c.workspace
     if stage.moe_layers and setup.framework is Framework.MEGATRON:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from governor.planner.model.setup import Framework, Precision, Setup
 
@@ -129,6 +129,11 @@ class Params:
     def total(self) -> float:
         return self.dense + self.experts
 
+    def with_those_of(self, other: Params) -> Params:
+        """Of a rank that has both stages."""
+        largest = max(self.largest_layer, other.largest_layer)
+        return Params(self.dense + other.dense, self.experts + other.experts, largest, self.root + other.root)
+
 
 @dataclass(frozen=True, slots=True)
 class States:
@@ -140,16 +145,36 @@ class States:
     step: float
     host: float
 
+    def with_optimizer_halved(self) -> States:
+        return replace(self, optimizer=self.optimizer / 2, step=self.step / 2)
+
 
 def pipeline_stage_of(setup: Setup, index: int) -> PipelineStage:
-    """Layers are spread evenly. When they do not divide, an outer stage is one of those with more."""
+    """The layers that Megatron and DeepSpeed put on it."""
     shape, pp = setup.shape, setup.pp
-    layers = math.ceil(shape.layers / pp)
+    layers = layers_of_stage(setup, index)
     moe = 0.0
     if shape.experts is not None:
         share = layers / shape.layers
         moe = shape.moe_layers * share if shape.hybrid else max(layers - _first_dense(setup, index, layers), 0)
     return PipelineStage(layers, moe, embeds=index == 0, scores=index == pp - 1)
+
+
+def layers_of_stage(setup: Setup, index: int) -> int:
+    """Layers are spread evenly. When they do not divide, an outer stage is one of those with more, but for two cases.
+
+    Where they divide with the embedding and the head as a layer each, both outer stages have one fewer: Llama 3
+    (arXiv 2407.21783 §3.3.2), BLOOM (2211.05100 §3.3), Megatron's --account-for-embedding-in-pipeline-split. The last
+    stage of another mixture has what is left, as in Megatron-Bridge's layouts of DeepSeek-V3 and Kimi-K2.
+    """
+    layers, pp = setup.shape.layers, setup.pp
+    most = math.ceil(layers / pp)
+    if layers % pp and (layers + 2) % pp == 0:
+        return most - (index in (0, pp - 1))
+    left = layers - most * (pp - 1)
+    if index == pp - 1 and left >= 1 and setup.shape.is_moe and setup.framework is Framework.MEGATRON:
+        return left
+    return most
 
 
 def _first_dense(setup: Setup, index: int, layers: int) -> float:
@@ -158,7 +183,8 @@ def _first_dense(setup: Setup, index: int, layers: int) -> float:
     dense = setup.shape.experts.first_dense
     if dense > setup.shape.layers // 4:
         return dense * layers / setup.shape.layers
-    return dense if index == 0 else max(dense - (setup.pp - 1) * layers, 0)
+    before = sum(layers_of_stage(setup, stage) for stage in range(index))
+    return max(dense - before, 0)
 
 
 def params_of(setup: Setup, stage: PipelineStage) -> Params:
@@ -196,6 +222,7 @@ def states_of(setup: Setup, params: Params, c: MemoryConstants) -> States:
             dense + params.experts * each
             for dense, each in zip((weights, gradients, optimizer, host), of_experts, strict=True)
         )
+    weights -= params.root * _copies_of_root(setup)
     shard = params.dense / shards + params.experts / expert_shards if setup.zero_stage else params.total
     return States(weights, gradients, optimizer, _step_bytes(setup, shard, c), host)
 
@@ -239,7 +266,7 @@ def _bytes_per_param(setup: Setup, shards: int) -> tuple[float, float, float, fl
         weights, gradients, optimizer = _fp32_kept(zero, shards)
     else:
         weights, gradients, optimizer = _mixed(setup, shards)
-    if setup.precision not in (Precision.BF16, Precision.FP16) and setup.framework is Framework.MEGATRON:
+    if _has_copies(setup):
         weights = _low_precision_weights(setup, weights)
     if not setup.offload.moves_optimizer:
         return weights, gradients, optimizer, 0.0
@@ -273,6 +300,17 @@ def _mixed(setup: Setup, shards: int) -> tuple[float, float, float]:
     if setup.framework is Framework.MEGATRON and not wide:
         optimizer += 4.0 / (shards if zero else 1)  # a second copy of the shard's gradients, in fp32
     return 2.0 / (shards if zero >= 3 else 1), gradients / (shards if zero >= 2 else 1), optimizer
+
+
+def _copies_of_root(setup: Setup) -> float:
+    """Bytes per parameter of the low-precision copies that embedding and head do not have: they stay as they are."""
+    if not _has_copies(setup) or setup.zero_stage >= 3:
+        return 0.0
+    return 0.0 if setup.offload.moves_params else max(_low_precision_weights(setup, 2.0) - 2.0, 0.0)
+
+
+def _has_copies(setup: Setup) -> bool:
+    return setup.precision not in (Precision.BF16, Precision.FP16) and setup.framework is Framework.MEGATRON
 
 
 def _low_precision_weights(setup: Setup, weights: float) -> float:

@@ -193,6 +193,25 @@ class Setup:
         return min(self.shard_ranks or self.dp * self.cp, self.dp * self.cp)
 
     @property
+    def is_dual_pipe(self) -> bool:
+        """DeepSeek's DualPipe (arXiv 2412.19437 §3.2.1), whose halves of the micro-batches enter at both ends.
+
+        Megatron overlaps all-to-all in an interleaved pipeline alone. Without chunks, the overlap is DualPipe's.
+        """
+        is_overlapped = self.overlapped_experts and self.shape.is_moe and self.virtual_stages == 1
+        return is_overlapped and self.pp > 1 and self.pp % 2 == 0 and self.grad_accum >= 2 * self.pp
+
+    @property
+    def recomputes_modules(self) -> bool:
+        """Megatron's selective checkpointing of a mixture: norms, activations and MLA's up-projections.
+
+        Those are DeepSeek-V3's (arXiv 2412.19437 §3.2.3), and --recompute-modules of Megatron's recipes. A fused kernel
+        leaves no scores to recompute.
+        """
+        is_fused = self.framework is Framework.MEGATRON and self.attention is not Attention.UNFUSED
+        return self.checkpointing is Checkpointing.SELECTIVE and is_fused and self.shape.is_moe
+
+    @property
     def is_sharding_params(self) -> bool:
         return self.zero_stage >= 3
 

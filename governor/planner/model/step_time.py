@@ -186,7 +186,7 @@ def step_time_of(setup: Setup, c: Constants = USUAL) -> StepTime:
     compute = work.total
     exposed = _exposed(setup, compute, traffic, c)
     one = compute + exposed
-    bubble = c.bubble * (setup.pp - 1) / (setup.virtual_stages * m) * one * m if setup.pp > 1 else 0.0
+    bubble = c.bubble * _idle_micro_batches(setup) * one
     # The same compute does not hide two transfers at once.
     reduce = _left_over(traffic.reduce, min(c.reduce_overlap * compute, compute - _hidden(setup, compute, traffic, c)))
     optimizer = _optimizer(setup, c)
@@ -211,6 +211,16 @@ def step_time_of(setup: Setup, c: Constants = USUAL) -> StepTime:
         tokens_per_gpu_s=per_gpu,
         mfu=per_gpu * flops / (setup.gpu.peak_bf16 * 1e12),
     )
+
+
+def _idle_micro_batches(setup: Setup) -> float:
+    """How many micro-batches' time a stage of the pipeline waits in a step, ideally.
+
+    DualPipe waits (pp/2 - 1) (F&B + B - 3W): forward F, backward B of two such and W of one (arXiv 2412.19437, table 2).
+    """
+    if setup.is_dual_pipe:
+        return (setup.pp / 2 - 1) * 2 / 3
+    return (setup.pp - 1) / setup.virtual_stages
 
 
 def tokens_per_gpu_s(setup: Setup) -> float:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from governor.planner.model.setup import Kernel, Setup
+
 ENVIRONMENT = "COSTGOV_PLANNER_DATA"
 Row = Mapping[str, str]
 Model = TypeVar("Model")
@@ -97,6 +99,51 @@ def table(columns: Mapping[str, Sequence[Predicted]]) -> str:
         cells = "".join(_cells(summed_up(group)) if group else " " * 33 for group in groups)
         lines.append(f"{source or 'all rows':{width}} {len(groups[0]):>5}{cells}")
     return "\n".join(lines)
+
+
+ROWS_MIN = 20  # A class of fewer rows says little about its interval.
+WITHIN = (0.70, 0.90)  # what an interval of 80 % may hold of a class that says something
+
+
+def class_table(classes: Mapping[str, Sequence[Predicted]]) -> str:
+    """A line a class of rows (what they run, what was guessed), with whether its interval holds four of five."""
+    width = max(len("all rows"), *map(len, classes))
+    lines = [f"{'':{width}} {'rows':>5} {'sources':>7}  median    p90    bias in band"]
+    for name, group in sorted(classes.items()):
+        verdict = "few rows" if len(group) < ROWS_MIN else "" if _is_four_of_five(group) else "NOT 80 %"
+        line = f"{name:{width}} {len(group):>5} {len(by_source(group)):>7}{_cells(summed_up(group))}  {verdict}"
+        lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def missed_classes(classes: Mapping[str, Sequence[Predicted]]) -> list[str]:
+    """Those with enough rows whose intervals hold too few of them, or too many."""
+    return sorted(name for name, group in classes.items() if len(group) >= ROWS_MIN and not _is_four_of_five(group))
+
+
+def _is_four_of_five(group: Sequence[Predicted]) -> bool:
+    within = summed_up(group).within
+    return within is not None and WITHIN[0] <= within <= WITHIN[1]
+
+
+def classes_of(setup: Setup, assumed: Sequence[str]) -> list[str]:
+    """What a row runs, and what it leaves to guess."""
+    guessed = [f"guessed: {name}" for name in sorted({one.split()[0] for one in assumed})] or ["nothing guessed"]
+    shape = "mixture" if setup.shape.is_moe else "dense"
+    kernel = "not named" if setup.kernel is Kernel.USUAL else setup.kernel.value
+    return [
+        f"{setup.framework}, {shape}", f"precision: {setup.precision.bits} bits", f"attention kernel: {kernel}",
+        f"checkpointing: {setup.checkpointing}", *guessed,
+    ]  # fmt: skip
+
+
+def grouped(found: Iterable[tuple[Predicted, Sequence[str]]]) -> dict[str, list[Predicted]]:
+    """The rows of each class; one row is of several."""
+    groups: dict[str, list[Predicted]] = {}
+    for one, names in found:
+        for name in names:
+            groups.setdefault(name, []).append(one)
+    return groups
 
 
 def _cells(one: Summary) -> str:

@@ -63,17 +63,16 @@ class Rows:
         )  # fmt: skip
 
     def held(self, blind: Sequence[Predicted]) -> str:
-        """What the headroom and the intervals hold of rows whose source was left out, by what had to be guessed."""
-        by_guess: dict[str, list[bool]] = {}
-        is_kept = []
-        for one in blind:
-            made = self._read[one.row_id]
-            is_kept.append(one.measured <= memory_of(made.setup).headroom * one.predicted)
-            for name in {word.split()[0] for word in made.assumed} or {"nothing"}:
-                by_guess.setdefault(name, []).append(one.is_within)
-        words = (f"{name} {sum(held) / len(held):.0%} of {len(held)}" for name, held in sorted(by_guess.items()))
+        """What the headroom and the intervals hold of rows whose source was left out, by what they run and guess."""
+        is_kept = [one.measured <= USUAL_CONSTANTS.headroom * one.predicted for one in blind]
         kept = f"the headroom of `fits` holds {sum(is_kept) / len(is_kept):.0%} of left-out rows"
-        return f"{kept}\n80 % intervals, sources left out, by what was guessed: {', '.join(words)}"
+        classes = self.classes(blind)
+        missed = f"intervals that are not of 80 %: {', '.join(accuracy.missed_classes(classes)) or 'none'}"
+        return f"{kept}\n\nby what a row runs and leaves to guess\n{accuracy.class_table(classes)}\n{missed}"
+
+    def classes(self, found: Sequence[Predicted]) -> dict[str, list[Predicted]]:
+        made = ((one, self._read[one.row_id]) for one in found)
+        return accuracy.grouped((one, accuracy.classes_of(read.setup, read.assumed)) for one, read in made)
 
     def fit(self, rows: Sequence[Row]) -> MemoryConstants:
         """Each source counts alike. A search along one constant after the other: four of them, smooth, nearly apart."""

@@ -15,11 +15,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.planner import peer_speeds
+from benchmarks.planner import accuracy, peer_speeds
+from benchmarks.planner.accuracy import Predicted
 from benchmarks.planner.measured_speeds import TABLE, Measured, measured
 from benchmarks.planner.speed_fit import errors, fit
 from governor.planner.model.compute import Constants
-from governor.planner.model.predict import Z80, spread_of
+from governor.planner.model.predict import Z80, band_of, spread_of
 
 LEFT_OUT_ROUNDS = 3  # from the constants of all rows: the fit without one source is near
 GUESSED = 0.5  # the share of peak that llm-analysis is told
@@ -64,7 +65,9 @@ def _print_left_out(rows: Sequence[Measured], seen: Sequence[float]) -> None:
     inside = {row.row_id: _is_inside(row, unseen[row.row_id]) for row in rows}
     print(f"each source left out of the fit: {_summary(unseen.values())}")
     print(f"80 % intervals hold {statistics.mean(inside.values()):.0%} of the left-out rows")
-    _print_held(rows, inside)
+    classes = accuracy.grouped((_predicted(row, unseen[row.row_id]), _classes(row)) for row in rows)
+    print(f"\nby what a row runs and leaves to guess, each source left out of the fit\n{accuracy.class_table(classes)}")
+    print(f"intervals that are not of 80 %: {', '.join(accuracy.missed_classes(classes)) or 'none'}")
     print(f"\n{'source':<36} {'rows':>5} {'median':>7} {'p90':>6}   {'left out':>8} {'p90':>6} {'bias':>6} {'held':>5}")
     by_source: dict[str, list[tuple[float, float, bool]]] = defaultdict(list)
     for row, error in zip(rows, seen, strict=True):
@@ -79,22 +82,14 @@ def _print_left_out(rows: Sequence[Measured], seen: Sequence[float]) -> None:
     print(f"{'mean of the sources':<36} {'':>5} {'':>7} {'':>6}   {statistics.mean(medians):>8.1%}")
 
 
-def _print_held(rows: Sequence[Measured], inside: dict[str, bool]) -> None:
-    """By the kind of run, and by what its row left to guess."""
-    by_class: dict[str, list[bool]] = defaultdict(list)
-    for row in rows:
-        for name in _classes(row):
-            by_class[name].append(inside[row.row_id])
-    print(f"\n{'80 % intervals, sources left out':<36} {'rows':>5} {'held':>5}")
-    for name, held in sorted(by_class.items()):
-        print(f"{name:<36} {len(held):>5} {statistics.mean(held):>5.0%}")
-
-
 def _classes(row: Measured) -> list[str]:
-    setup = row.setup
-    guessed = [f"guessed: {one.split()[0]}" for one in row.assumed] or ["nothing guessed"]
-    shape = "mixture" if setup.shape.is_moe else "dense"
-    return [f"{setup.framework}, {shape}", f"{setup.precision.bits} bits", *guessed]
+    return accuracy.classes_of(row.setup, row.assumed)
+
+
+def _predicted(row: Measured, error: float) -> Predicted:
+    mid = (1 + error) * row.tokens_per_gpu_s
+    band = band_of(mid, row.setup, row.assumed)
+    return Predicted(row.row_id, row.source, row.tokens_per_gpu_s, mid, band.low, band.high)
 
 
 def _is_inside(row: Measured, error: float) -> bool:

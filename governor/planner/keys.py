@@ -47,7 +47,7 @@ KEYS: Final[Mapping[str, tuple[str, str]]] = {
     "offload": ("WHERE", "none, optimizer_cpu, param+optimizer_cpu, optimizer_nvme, param+optimizer_nvme."),
     "checkpointing": ("KIND", "Activation checkpointing: none, selective, full. Default: what is fastest and fits."),
     "precision": ("KIND", "bf16, fp16, fp8, mxfp8, nvfp4. Default: bf16."),
-    "attention": ("KIND", "flash, fa2, fa3, fa4, cudnn, flex, sdpa, eager, dsa, nsa. Default: flash, as the framework has it."),
+    "attention": ("KIND", "flash, fa2, fa3, fa4, cudnn, flex, sdpa, eager, dsa, nsa. Default: flash."),
     "framework": ("NAME", "deepspeed, deepspeed-compiled, fsdp, fsdp2, megatron, xla, ddp. Default: deepspeed."),
     "etp": ("N", "Ranks over which one expert is cut. Default: 1."),
     "lora": ("0|1", "Adapters are trained and the weights are not. Default: 0."),

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from governor.core.base.units import NS_PER_S, is_whole, parse_count, parse_duration, read_amount, read_float
-from governor.planner.catalog import CHEAPEST, GPU_HOUR_USD_MAX, GpuPrice, gpu_named, listed_price
+from governor.planner.catalog import CHEAPEST, GPU_HOUR_USD_MAX, GpuPrice, gpu_named
 from governor.planner.kernels import attention_named
 from governor.planner.keys import PlanUnreadableError, resolved
 from governor.planner.model.candidates import (
@@ -25,7 +25,7 @@ from governor.planner.model.candidates import (
 from governor.planner.model.setup import Checkpointing, Framework, Gpu, Offload, Precision, Setup
 from governor.planner.model.shape import Shape, divisors_near
 from governor.planner.model.training_stages import stage_named
-from governor.planner.sellers import cheapest_price
+from governor.planner.sellers import cheapest_price, provider_price
 from governor.planner.shape import stated_shape
 from governor.planner.words import count as count_text
 from governor.text.table import plain
@@ -352,7 +352,7 @@ def _price(reader: Reader, gpu: Gpu, gpus: int) -> GpuPrice | None:
         # Whole machines are paid for.
         return GpuPrice(of_node * math.ceil(gpus / gpu.gpus_per_node) / gpus, "stated", is_spot)
     if provider := reader.values.get("provider"):
-        return cheapest_price(gpu, gpus, kind) if provider == CHEAPEST else listed_price(gpu, gpus, provider, kind)
+        return cheapest_price(gpu, gpus, kind) if provider == CHEAPEST else provider_price(gpu, gpus, provider, kind)
     return None
 
 

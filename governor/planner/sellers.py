@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from governor.core.money.prices import PriceKind
-from governor.planner.catalog import GpuPrice, NoPriceError, offers, offers_text, price_kind
+from governor.planner.catalog import GpuPrice, NoPriceError, listed_price, offers, offers_text, price_kind
 from governor.planner.model.candidates import Offer
 from governor.planner.model.setup import Gpu
 from governor.wire.price_table import built_in
@@ -41,6 +41,22 @@ def cheapest_price(gpu: Gpu, gpus: int, kind: str) -> GpuPrice:
     best = min(able, key=lambda one: one.gpu_hour_usd)
     source = f"{best.seller}, the cheapest listed with {machines_text(best)}"
     return GpuPrice(best.gpu_hour_usd, source, wanted is PriceKind.SPOT)
+
+
+def provider_price(gpu: Gpu, gpus: int, provider: str, kind: str) -> GpuPrice:
+    """The listed price of a named seller that can give so many. Raises NoPriceError.
+
+    A seller of single GPUs gives no more of them on one network than its largest machine has.
+    """
+    wanted = price_kind(kind)
+    sold = with_machines(offers((gpu,), wanted), wanted)
+    own = next((one for one in sold if one.seller.lower() == provider.strip().lower()), None)
+    if own is not None and own.machines and gpus > own.machines[-1] and not own.gives(gpus):
+        raise NoPriceError(
+            f"{own.seller} lists {gpu.name} in {machines_text(own)}: {gpus} of them on one network it does not list; "
+            "state a price, or other gpus"
+        )
+    return listed_price(gpu, gpus, provider, kind)
 
 
 def machines_text(offer: Offer) -> str:

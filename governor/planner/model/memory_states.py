@@ -27,7 +27,7 @@ class MemoryConstants:
         1.03, "1", "the same with expandable segments, torchtitan's setting", "PyTorch's notes on the allocator"
     )
     headroom: float = _constant(
-        1.14,
+        1.20,
         "1",
         "of what is predicted to be reserved, what nine of ten runs keep to",
         "left-out rows",

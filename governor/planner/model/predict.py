@@ -7,8 +7,8 @@ the constants had not seen (`make bench-planner`). The interval is for a new mac
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from governor.planner.model.memory import Memory, memory_of
@@ -27,15 +27,28 @@ class Band(NamedTuple):
     high: float
 
 
+# What a framework adds to the doubt of all, where its left-out rows say other than the usual: the least with which
+# four of five of them lie within.
+OF_FRAMEWORK: Final[Mapping[Framework, float]] = {
+    Framework.MEGATRON: 0.0,
+    Framework.XLA: 0.0,  # three recipes of one publisher, as near as Megatron's
+    Framework.MEGATRON_DEEPSPEED: 0.15,  # BLOOM's prototypes, and Azure's
+    Framework.DEEPSPEED_COMPILED: 0.25,  # charts of one paper
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Doubts:
     """Standard deviations of log(measured / predicted)."""
 
     always: float = 0.12  # machines, clocks and networks of one name differ
-    # outside the Megatron class: fewer sources, and more ways to configure one name
+    # fewer sources, and more ways to configure one name
     framework: float = 0.28
+    of_framework: Mapping[Framework, float] = field(default_factory=lambda: OF_FRAMEWORK)
     mixture: float = 0.30  # experts: releases of one framework differ by up to a factor of 2
     fp4: float = 0.15  # one publisher
+    # AMD's: four rows of one GPU; other reports of an MI350X were 46 and 59 % off, one of an MI355X four times as fast
+    amd: float = 0.40
     assumed: float = 1.0  # times the doubt of each value that the row does not state (GUESSED_SPEED)
     offload: float = 0.5  # the host: threads, memory channels, its other GPUs
     sparse: float = 0.3  # attention that no published table has
@@ -50,16 +63,23 @@ GUESSED_SPEED: Final = {
 }  # fmt: skip
 # Of every other column: less.
 GUESSED_OTHER: Final = 0.03
+# Of a micro-batch whose step is stated: full kernels take as long for two halves. Eager DeepSpeed pays for each.
+MICRO_OF_STEP: Final = 0.04
+MICRO_OF_STEP_EAGER: Final = 0.40
 
 
 def spread_of(setup: Setup, assumed: Sequence[str] = (), doubts: Doubts = USUAL) -> float:
     """Standard deviation of the logarithm of the speed."""
-    guessed = [GUESSED_SPEED.get(one.split()[0], GUESSED_OTHER) for one in assumed]
-    parts = [doubts.always, *(doubts.assumed * doubt for doubt in guessed)]
-    if setup.framework is not Framework.MEGATRON:
-        parts.append(doubts.framework)
+    guessed = {one.split()[0]: GUESSED_SPEED.get(one.split()[0], GUESSED_OTHER) for one in assumed}
+    if "micro_bs" in guessed and "grad_accum" not in guessed:
+        is_eager = setup.framework in (Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED)
+        guessed["micro_bs"] = MICRO_OF_STEP_EAGER if is_eager else MICRO_OF_STEP
+    parts = [doubts.always, *(doubts.assumed * doubt for doubt in guessed.values())]
+    parts.append(doubts.of_framework.get(setup.framework, doubts.framework))
     if setup.shape.is_moe:
         parts.append(doubts.mixture)
+    if setup.gpu.arch.startswith("CDNA"):
+        parts.append(doubts.amd)
     if setup.precision.bits < 8:
         parts.append(doubts.fp4)
     if setup.offload is not Offload.NONE:
@@ -81,7 +101,8 @@ def band_of(mid: float, setup: Setup, assumed: Sequence[str] = (), doubts: Doubt
 # Half-widths, as logarithms (0.1: 10 % up and down). Doubts are independent, so their squares add up.
 # A dense model with everything stated: software versions, and what a source measures.
 KNOWN: Final = 0.12
-MIXTURE: Final = 0.12  # The tokens of each expert, and the tensors that a release keeps.
+KNOWN_MEGATRON: Final = 0.10  # Its tests print their memory every night, and its buffers are read in its code.
+MIXTURE: Final = 0.14  # The tokens of each expert, and the tensors that a release keeps.
 # What a compiler keeps: Llama-3-8B under one recipe took 48, 39 and 34 GiB (torchao's tables).
 COMPILED: Final = 0.20
 # 24 to 48 copies of the hidden state per layer, depending on the model's code.
@@ -105,7 +126,7 @@ class MemoryBand:
 
 def memory_band(setup: Setup, assumed: Sequence[str] = ()) -> MemoryBand:
     """`assumed`: the values that had to be guessed, each beginning with the name of its column."""
-    doubts = [KNOWN]
+    doubts = [KNOWN_MEGATRON if setup.framework is Framework.MEGATRON else KNOWN]
     if setup.shape.is_moe:
         doubts.append(MIXTURE)
     if setup.framework in (Framework.FSDP2, Framework.DEEPSPEED_COMPILED, Framework.XLA):

@@ -216,7 +216,7 @@ def step_time_of(setup: Setup, c: Constants = USUAL) -> StepTime:
 def _idle_micro_batches(setup: Setup) -> float:
     """How many micro-batches' time a stage of the pipeline waits in a step, ideally.
 
-    DualPipe waits (pp/2 - 1) (F&B + B - 3W): forward F, backward B of two such and W of one (arXiv 2412.19437, table 2).
+    DualPipe waits (pp/2 - 1) (F&B + B - 3W), where B is two forwards F and W one (arXiv 2412.19437, table 2).
     """
     if setup.is_dual_pipe:
         return (setup.pp / 2 - 1) * 2 / 3

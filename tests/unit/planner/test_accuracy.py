@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.planner import accuracy
 from benchmarks.planner.accuracy import Predicted, Row
+from governor.planner.table import read
 
 ROWS: list[Row] = [
     {"row_id": str(i), "source": f"{source} page {i}", "value": str(value)}
@@ -38,6 +39,30 @@ def test_a_table_has_a_line_for_each_source_and_one_for_all() -> None:
     found = [_predict(20, row) for row in ROWS]
     lines = accuracy.table({"fitted": found, "of a alone": found[:2]}).splitlines()[2:]
     assert [line.split()[:2] for line in lines] == [["a", "2"], ["b", "2"], ["c", "1"], ["all", "rows"]]
+
+
+def _rows(inside: int, outside: int) -> list[Predicted]:
+    return [Predicted(str(i), "a", 100, 110, 90, 120 if i < inside else 95) for i in range(inside + outside)]
+
+
+def test_a_class_says_whether_its_intervals_are_of_80_percent_where_it_has_enough_rows() -> None:
+    classes = {"fine": _rows(16, 4), "narrow": _rows(13, 7), "wide": _rows(20, 0), "small": _rows(3, 0)}
+    lines = {line.split()[0]: line for line in accuracy.class_table(classes).splitlines()[1:]}
+    assert lines["fine"].split()[1:] == ["20", "1", "10.0%", "10.0%", "+10.0%", "80%"]
+    assert lines["narrow"].endswith("65%  NOT 80 %")
+    assert lines["wide"].endswith("100%  NOT 80 %")
+    assert lines["small"].endswith("few rows")
+    assert accuracy.missed_classes(classes) == ["narrow", "wide"]
+
+
+def test_a_row_is_of_the_classes_of_what_it_runs_and_of_what_it_leaves_to_guess() -> None:
+    row = {"model": "Llama3-8B", "gpu": "H100-SXM-80GB", "gpus": "8", "framework": "torchtitan (FSDP2)"}
+    found = read(row | {"attention": "FA3", "seq_len": "8192", "micro_bs": "1", "grad_accum": "1", "zero_stage": "3"})
+    assert accuracy.classes_of(found.setup, found.assumed) == [
+        "fsdp2, dense", "precision: 16 bits", "attention kernel: fa3", "checkpointing: none",
+        "guessed: act_ckpt", "guessed: precision",
+    ]  # fmt: skip
+    assert accuracy.classes_of(found.setup, ())[-1] == "nothing guessed"
 
 
 def test_an_absent_table_is_one_line(

@@ -30,6 +30,23 @@ def test_doubts_add_in_squares() -> None:
     assert spread_of(MEGATRON, guessed, DOUBTS) == pytest.approx(math.hypot(*parts))
 
 
+def test_a_framework_adds_the_doubt_that_its_left_out_rows_have() -> None:
+    def width(framework: Framework, zero: int = 3) -> float:
+        return spread_of(MEGATRON.but(framework=framework, zero_stage=zero))
+
+    assert spread_of(MEGATRON) == width(Framework.XLA) < width(Framework.MEGATRON_DEEPSPEED, 1)
+    assert width(Framework.MEGATRON_DEEPSPEED, 1) < width(Framework.DEEPSPEED_COMPILED) < width(Framework.FSDP2)
+    # Of AMD's GPUs hardly anything is published.
+    assert spread_of(MEGATRON.but(gpu=gpu_named("mi355x"))) > 3 * spread_of(MEGATRON)
+
+
+def test_a_guessed_micro_batch_says_little_where_its_step_is_stated_and_kernels_are_full() -> None:
+    eager = MEGATRON.but(framework=Framework.DEEPSPEED)
+    assert spread_of(MEGATRON, ["micro_bs 1"]) < 1.1 * spread_of(MEGATRON)
+    assert spread_of(MEGATRON, ["micro_bs 1", "grad_accum 8"]) > 3 * spread_of(MEGATRON)
+    assert spread_of(eager, ["micro_bs 1"]) > 1.5 * spread_of(eager)
+
+
 def test_a_guess_widens_the_interval_by_what_it_decides() -> None:
     def factor(*guessed: str) -> float:
         band = band_of(1000.0, MEGATRON, guessed)

@@ -1,4 +1,4 @@
-"""How long `costgov plan`, `plan batch` and `plan search` think: CPU time of one core, without Python's start and imports.
+"""How long `costgov plan`, `plan batch` and `plan search` think: CPU time of one core, without Python's start.
 
 `python -m benchmarks.bench_plan`. The search is over parallelism, ZeRO stage, micro-batch, checkpointing, GPUs and
 three frameworks for Llama-3-8B, with Pareto front, primary and fallback; its time is given per 10,000 candidates.

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.planner.measured_speeds import OWN, TABLE, publisher
-from governor.planner.model.predict import GUESSED_SPEED, Z80
+from governor.planner.model.candidates import DEEPSPEED
+from governor.planner.model.predict import GUESSED_SPEED, MICRO_OF_STEP, MICRO_OF_STEP_EAGER, Z80
 from governor.planner.model.step_time import tokens_per_gpu_s
 from governor.planner.table import UnreadableRowError, read
 
@@ -59,6 +60,16 @@ def without(row: dict[str, str], column: str) -> float | None:
         return None  # Refused: no figure.
 
 
+def without_micro(row: dict[str, str]) -> float | None:
+    """The same of the micro-batch alone, where the tokens of the step are stated."""
+    stated = read(row)
+    if not row.get("micro_bs", "").strip() or {"micro_bs", "grad_accum"} & {one.split()[0] for one in stated.assumed}:
+        return None
+    step = {"micro_bs": "", "grad_accum": "", "global_batch_tokens": f"{stated.setup.tokens_per_step}"}
+    guessed = read(row | step)
+    return math.log(tokens_per_gpu_s(guessed.setup) / tokens_per_gpu_s(stated.setup))
+
+
 def doubt(errors: Sequence[tuple[str, float]]) -> float:
     crowd = Counter(source for source, _ in errors)
     weighed = sorted((abs(error), crowd[source] ** -0.5) for source, error in errors)
@@ -97,6 +108,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{column:<12} {len(errors):>5} {len({source for source, _ in errors}):>7} {sizes[len(sizes) // 2]:>7.2f} "
             f"{sizes[int(0.9 * len(sizes))]:>6.2f} {doubt(errors):>6.2f} {GUESSED_SPEED.get(column, 0.0):>12.2f}"
         )
+    for name, is_eager, known in (("of a step", False, MICRO_OF_STEP), ("and eager", True, MICRO_OF_STEP_EAGER)):
+        some = [row for row in rows if (read(row).setup.framework in DEEPSPEED) is is_eager]
+        made = ((publisher(row["source"]), without_micro(row)) for row in some)
+        errors = [(source, error) for source, error in made if error is not None]
+        if errors:
+            print(f"micro_bs {name}: {len(errors)} rows, doubt {doubt(errors):.2f}, in the model {known}")
     return 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from governor.core.base.printable import printable
+from governor.planner.model.setup import Attention, Kernel
 from governor.wire.named_file import read_whole
 from governor.wire.toml_file import NotTomlError, parse
 
@@ -72,6 +73,34 @@ Values = Mapping[str, str]
 
 class PlanUnreadableError(ValueError):
     """A plan that is not stated in the right form. One line: the place, the error, and the remedy."""
+
+
+# What `--attention` takes, and what it means to the model.
+
+
+# `sdpa` is torch's scaled_dot_product_attention, which takes FlashAttention 2 where nobody tells it otherwise;
+# `eager` is Hugging Face's attn_implementation of that name, which keeps the scores.
+ATTENTION: Final[Mapping[str, tuple[Attention, Kernel]]] = {
+    "flash": (Attention.FLASH, Kernel.USUAL),
+    "fa2": (Attention.FLASH, Kernel.FLASH_2),
+    "fa3": (Attention.FLASH, Kernel.FLASH_3),
+    "fa4": (Attention.FLASH, Kernel.FLASH_4),
+    "cudnn": (Attention.FLASH, Kernel.CUDNN),
+    "flex": (Attention.FLASH, Kernel.FLEX),
+    "sdpa": (Attention.FLASH, Kernel.FLASH_2),
+    "eager": (Attention.UNFUSED, Kernel.USUAL),
+    "unfused": (Attention.UNFUSED, Kernel.USUAL),
+    "dsa": (Attention.SPARSE, Kernel.USUAL),
+    "nsa": (Attention.NATIVE_SPARSE, Kernel.USUAL),
+}
+
+
+def attention_named(text: str) -> tuple[Attention, Kernel]:
+    """Blank is `flash`. Raises PlanUnreadableError, one line, for a word that is none of `ATTENTION`."""
+    word = text.strip().lower() or "flash"
+    if word not in ATTENTION:
+        raise PlanUnreadableError(f"attention {text!r}: there are {', '.join(ATTENTION)}")
+    return ATTENTION[word]
 
 
 def checked(values: Mapping[str, object], where: str) -> dict[str, str]:

@@ -10,8 +10,7 @@ from typing import Final, TypeVar
 
 from governor.core.base.units import NS_PER_S, is_whole, parse_count, parse_duration, read_amount, read_float
 from governor.planner.catalog import CHEAPEST, GPU_HOUR_USD_MAX, GpuPrice, gpu_named
-from governor.planner.kernels import attention_named
-from governor.planner.keys import PlanUnreadableError, resolved
+from governor.planner.keys import PlanUnreadableError, attention_named, resolved
 from governor.planner.model.candidates import (
     DEEPSPEED,
     EXPERT_RANKS,

@@ -32,6 +32,7 @@ class Band(NamedTuple):
 OF_FRAMEWORK: Final[Mapping[Framework, float]] = {
     Framework.MEGATRON: 0.0,
     Framework.XLA: 0.0,  # three recipes of one publisher, as near as Megatron's
+    Framework.FSDP2: 0.22,  # AMD's apart, which have a doubt of their own
     Framework.MEGATRON_DEEPSPEED: 0.15,  # BLOOM's prototypes, and Azure's
     Framework.DEEPSPEED_COMPILED: 0.25,  # charts of one paper
 }
@@ -64,8 +65,8 @@ GUESSED_SPEED: Final = {
 # Of every other column: less.
 GUESSED_OTHER: Final = 0.03
 # Of a micro-batch whose step is stated: full kernels take as long for two halves. Eager DeepSpeed pays for each.
-MICRO_OF_STEP: Final = 0.04
-MICRO_OF_STEP_EAGER: Final = 0.40
+MICRO_OF_STEP: Final = 0.03
+MICRO_OF_STEP_EAGER: Final = 0.43
 
 
 def spread_of(setup: Setup, assumed: Sequence[str] = (), doubts: Doubts = USUAL) -> float:

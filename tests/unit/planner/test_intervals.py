@@ -22,7 +22,7 @@ DOUBTS = Doubts(always=0.3, framework=0.4, offload=1.2)
 
 def test_doubts_add_in_squares() -> None:
     assert spread_of(MEGATRON, (), DOUBTS) == pytest.approx(0.3)
-    elsewhere = MEGATRON.but(framework=Framework.FSDP2, zero_stage=3)
+    elsewhere = MEGATRON.but(framework=Framework.FSDP, zero_stage=3)
     assert spread_of(elsewhere, (), DOUBTS) == pytest.approx(0.5)
     assert spread_of(elsewhere.but(offload=Offload.OPTIMIZER_CPU), (), DOUBTS) == pytest.approx(1.3)
     guessed = ["gpu A100-SXM-80GB", "seq_len 2048", "zero_stage 1"]
@@ -35,7 +35,7 @@ def test_a_framework_adds_the_doubt_that_its_left_out_rows_have() -> None:
         return spread_of(MEGATRON.but(framework=framework, zero_stage=zero))
 
     assert spread_of(MEGATRON) == width(Framework.XLA) < width(Framework.MEGATRON_DEEPSPEED, 1)
-    assert width(Framework.MEGATRON_DEEPSPEED, 1) < width(Framework.DEEPSPEED_COMPILED) < width(Framework.FSDP2)
+    assert width(Framework.MEGATRON_DEEPSPEED, 1) < width(Framework.FSDP2) < width(Framework.FSDP)
     # Of AMD's GPUs hardly anything is published.
     assert spread_of(MEGATRON.but(gpu=gpu_named("mi355x"))) > 3 * spread_of(MEGATRON)
 

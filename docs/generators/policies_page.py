@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 
-from governor.timeline import cases, series
-from governor.timeline.player import ACTS
+from governor.timeline import cases, halt_words, series
+from governor.timeline.entries import ACTS, KINDS
 
 _HEAD = """# Policies: reading, writing, testing
 
@@ -66,8 +66,8 @@ its ceiling.
 ## Tests
 
 A test is a series of a few lines that stands for a run, with what is expected of the rules. Time is simulated. Rules,
-triggers and bookkeeping are the daemon's own, with its limit of halts a day and its holds. An hour of training takes about a second. What
-a halt does then (asking, killing, stopping) is not played: `costgov doctor` checks that. Keep tests beside the
+triggers and bookkeeping are the daemon's own, with its limit of halts a day and its holds. An hour of training takes about a second.
+[A halt is played to its end](#the-halt) where a case expects something of it. Keep tests beside the
 policies, not in the directory that the daemon reads: whatever ends in `.toml` there is a policy. The tests of the shipped policies are
 in [policies/tests](../../policies/tests/shipped.toml).
 
@@ -92,6 +92,7 @@ _KEYS = """```
 | `quiet` | false | No verdict at all. |
 | `findings` | none | "AT RULE quiet\\|firing\\|unknown [REASON]": what a rule's trigger says at a time. |
 | `readings` | none | The same at the end of the series, by rule. |
+| `halt` | not looked at | The timeline of the case's [halts](#the-halt), to their end: "AT WHAT [WORD]". "..." stands for any number of entries. |
 
 ### The language of a series
 
@@ -99,9 +100,53 @@ _KEYS = """```
 """
 
 
+_HALT = """
+### The halt
+
+A case that has `halt`, or a line about the world that a halt acts on, is played on until the halt is closed. The engine
+decides as in the daemon: what is asked for, when SIGTERM and SIGKILL are sent, whether the machine is stopped, by which means,
+and when a person is called. So a test answers whether `grace` covers a save of twelve minutes, or what `destroy` does.
+
+`halt` has every entry, in order, each at its time. "..." stands for any number of entries, none included. What stands behind a # is for
+people. `-v` prints the timeline in this form, to be copied. `halt = []`: no halt. The entries are those of `costgov incident show --json`,
+but for the verdict, which `verdicts` has:
+
+| entry | word | meaning |
+|---|---|---|
+{ENTRIES}
+
+These lines of a series say how the world answers. Without them the ranks are asked and save in 10 s, the processes end 1 s after SIGTERM,
+and the run has a machine of its own at a provider, which accepts the stop and bills for 30 s more:
+
+```text
+{WORDS}
+```
+
+{NOTE}
+
+- A checkpoint's grace is as in the daemon: `grace`, and no longer than the work is worth that is not saved. A run that has trained for a
+  minute is not waited for longer.
+- From a halt on, as in the daemon, steps are judged and join it, and time alone makes no verdict. Ranks that save take no steps. What the
+  lines say of processes that have ended is not played: time passes. `attempt` launches the run again.
+- The money of the halt itself, a look at the saved checkpoint, launchers that start ranks again, and checkpoints for which a rule
+  asks without a halt are not played. `costgov doctor` checks whether this machine's own provider and rights allow the halt.
+"""
+
+
+def _entries() -> str:
+    rows = []
+    for what, kind in KINDS.items():
+        words = ", ".join(f"`{word}`" for word in kind.words)
+        rows.append(f"| `{what}` | {words} | {kind.means} |")
+    return "\n".join(rows)
+
+
 def render() -> str:
     form = inspect.cleandoc(cases.__doc__ or "").partition("\n\n")[2].rpartition("\n\n")[0]
     language = inspect.cleandoc(series.__doc__ or "").partition("\n\n")[2]
     lines, _, note = language.rpartition("\n\n")
     keys = _KEYS.replace("{ACTS}", ", ".join(ACTS))
-    return _HEAD + inspect.cleandoc(form) + "\n" + keys + inspect.cleandoc(lines) + f"\n```\n\n{note}\n"
+    answers, _, answers_note = inspect.cleandoc(halt_words.__doc__ or "").partition("\n\n")[2].rpartition("\n\n")
+    halt = _HALT.replace("{ENTRIES}", _entries()).replace("{WORDS}", inspect.cleandoc(answers))
+    halt = halt.replace("{NOTE}", answers_note)
+    return _HEAD + inspect.cleandoc(form) + "\n" + keys + inspect.cleandoc(lines) + f"\n```\n\n{note}\n" + halt

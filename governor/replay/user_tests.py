@@ -19,7 +19,9 @@ from governor.policies.files import PolicyUnreadable, policy_texts
 from governor.policies.keys import PolicyError, did_you_mean
 from governor.policies.parse import load_policies
 from governor.timeline.cases import Case, Expected, Rules, read_cases
-from governor.timeline.player import Decided, Player, clock
+from governor.timeline.entries import Decided, Entry, clock, difference
+from governor.timeline.halt_player import HaltPlayer
+from governor.timeline.player import Player
 from governor.timeline.series import SeriesError, play
 from governor.wire.toml_file import read_bounded
 
@@ -36,6 +38,7 @@ class Outcome:
     name: str
     problems: tuple[str, ...]
     verdicts: tuple[str, ...]
+    halt: tuple[str, ...] = ()  # The timeline of its halts, where they were played.
 
     @property
     def ok(self) -> bool:
@@ -81,25 +84,37 @@ def run_case(case: Case, policies: PolicySet) -> Outcome:
     unknown = _unknown_rules(case, policy)
     if unknown:
         return _outcome(case, unknown, ())
-    recorded = {expected.rule for expected in case.findings}
-    player = Player(
-        policy, case.ranks, case.world_size, log=case.log, stage=case.stage, labels=case.labels, recorded=recorded
-    )
+    player = _player(case, policy)
     for line in case.series:
         try:
             play(player, line.text)
         except SeriesError as error:
             return _outcome(case, [f"{case.file}:{line.number}: {line.text.strip()}: {error}"], player.verdicts)
+    series_end = player.now
+    if isinstance(player, HaltPlayer):
+        player.finish()
+    halt = player.halt_entries() if isinstance(player, HaltPlayer) else []
     problems = [
         *_verdicts_differ(case, player),
-        *(text for expected in case.findings if (text := _finding_differs(expected, player))),
+        *(text for expected in case.findings if (text := _finding_differs(expected, player, series_end))),
         *_readings_differ(case, player),
+        *_halt_differs(case, halt),
     ]
-    return _outcome(case, problems, player.verdicts)
+    return _outcome(case, problems, player.verdicts, halt)
 
 
-def _outcome(case: Case, problems: Sequence[str], verdicts: Sequence[Decided]) -> Outcome:
-    return Outcome(case.file, case.line, case.name, tuple(problems), tuple(map(str, verdicts)))
+def _player(case: Case, policy: Policy) -> Player:
+    return (HaltPlayer if case.plays_halts else Player)(
+        policy, case.ranks, case.world_size, log=case.log, stage=case.stage, labels=case.labels,
+        recorded={expected.rule for expected in case.findings},
+    )  # fmt: skip
+
+
+def _outcome(
+    case: Case, problems: Sequence[str], verdicts: Sequence[Decided], halt: Sequence[Entry] = ()
+) -> Outcome:  # fmt: skip
+    told, entries = tuple(map(str, verdicts)), tuple(map(str, halt))
+    return Outcome(case.file, case.line, case.name, tuple(problems), told, entries)
 
 
 def _policy(case: Case, policies: PolicySet) -> Policy:
@@ -138,10 +153,15 @@ def _completed(expected: Decided, came: Sequence[Decided]) -> Decided:
     return next((one for one in came if one[:3] == expected[:3]), expected)
 
 
-def _finding_differs(expected: Expected, player: Player) -> str | None:
+def _halt_differs(case: Case, came: Sequence[Entry]) -> list[str]:
+    lines = difference(case.halt, came) if case.halt is not None else []
+    return ["halt (- expected, + came):", *(f"  {line}" for line in lines)] if lines else []
+
+
+def _finding_differs(expected: Expected, player: Player, series_end: int) -> str | None:
     at = clock(expected.at_ns)
-    if expected.at_ns > player.now:
-        return f"findings: the series ends at {clock(player.now)}, before {at}"
+    if expected.at_ns > series_end:
+        return f"findings: the series ends at {clock(series_end)}, before {at}"
     before = [finding for since, finding in player.history[expected.rule] if since <= expected.at_ns]
     finding = before[-1] if before else NOT_JUDGED
     if finding.reading is expected.reading and expected.reason in ("", finding.reason):

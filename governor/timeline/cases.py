@@ -5,6 +5,7 @@
     name = "the first NaN halts"
     series = ["hello", "steps 30 every 2s loss=2.0", "steps 1 every 2s loss=nan"]
     verdicts = ["1m2s nonfinite loss_nan halt"]         # all that come, in order; quiet = true: none
+    halt = ["62s asked suspect", "...", "72s saved", "72s term", "...", "117s halted"]     # the halt, to its end
     findings = ["10s hang quiet", "62s nonfinite firing loss_nan"]     # triggers' findings at a time
     readings = { hang = "quiet" }                       # … and at the end
 
@@ -21,16 +22,17 @@ from governor.core.base.findings import Reading
 from governor.core.base.units import parse_duration
 from governor.policies.keys import PolicyError, did_you_mean
 from governor.policies.reader import Reader, alone
-from governor.timeline.player import Decided
+from governor.timeline import halt_words
+from governor.timeline.entries import Decided, Entry
 from governor.wire.toml_file import KeyPath
 
 RANKS_MAX: Final = 64  # In a test: every rank beats every second, and each beat is an event.
 FILE_KEYS: Final = ("policy", "rules", "case")
 CASE_KEYS: Final = (
     "name", "policy", "rules", "ranks", "world_size", "log", "stage", "labels",
-    "series", "verdicts", "findings", "readings", "quiet",
+    "series", "verdicts", "findings", "readings", "halt", "quiet",
 )  # fmt: skip
-EXPECTATIONS: Final = ("verdicts", "findings", "readings", "quiet")
+EXPECTATIONS: Final = ("verdicts", "findings", "readings", "halt", "quiet")
 
 
 class Line(NamedTuple):
@@ -60,7 +62,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One test. `verdicts` None: not checked."""
+    """One test. `verdicts`, `halt` None: not checked. In `halt`, None: any number of entries."""
 
     file: str
     line: int
@@ -75,6 +77,13 @@ class Case:
     verdicts: tuple[Decided, ...] | None
     findings: tuple[Expected, ...]
     readings: Mapping[str, str]
+    halt: tuple[Entry | None, ...] | None
+
+    @property
+    def plays_halts(self) -> bool:
+        """Whether its halts are played to their end: it expects something of them, or says how the world answers."""
+        begins = (line.text.split("#")[0].split()[:1] for line in self.series)
+        return self.halt is not None or any(word in halt_words.WORDS for words in begins for word in words)
 
 
 def read_cases(file: str, text: str) -> tuple[list[Case], list[PolicyError]]:
@@ -127,6 +136,7 @@ def _case(
         verdicts=_verdicts(reader, path, table),
         findings=tuple(_findings(reader, path, table)),
         readings=_readings(reader, path, table),
+        halt=_halt(reader, path, table),
     )
     return None if reader.errors else case
 
@@ -177,6 +187,18 @@ def _verdicts(reader: Reader, path: KeyPath, table: Mapping[str, Any]) -> tuple[
     if quiet and decided:
         reader.fail((*path, "quiet"), "contradicts verdicts")
     return tuple(decided)
+
+
+def _halt(reader: Reader, path: KeyPath, table: Mapping[str, Any]) -> tuple[Entry | None, ...] | None:
+    if "halt" not in table:
+        return None
+    entries = []
+    for text in _lines(reader, path, table, "halt"):
+        try:
+            entries.append(Entry.read(text))
+        except ValueError as error:
+            reader.fail((*path, "halt"), str(error))
+    return tuple(entries)
 
 
 def _findings(reader: Reader, path: KeyPath, table: Mapping[str, Any]) -> Iterator[Expected]:

@@ -9,14 +9,13 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from heapq import merge
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import Finding, Response
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.policy import Policy, PolicySet
 from governor.core.base.units import (
     NS_PER_HOUR,
-    NS_PER_MINUTE,
     NS_PER_S,
     TICK_NS,
     BootNs,
@@ -37,41 +36,18 @@ from governor.core.money.budgets import Cap
 from governor.core.rules.evaluate import Rules
 from governor.core.runs import intake
 from governor.core.runs.state import Run
+from governor.timeline.entries import OBSERVES, OBSTACLES, Decided
 
 BEAT_NS: Final = NS_PER_S
 GPU_BYTES: Final = 80 * 2**30
 GPU_LOOK_NS: Final = 2 * NS_PER_S  # The daemon's own period.
-# What follows a verdict: the rule's response, observation only, or what prevents a halt.
-OBSERVES: Final = "observe"
-OBSTACLES: Final = {"halt_held": "held", "breaker_open": "breaker"}  # The engine's name -> a test's name.
-ACTS: Final = (*(response.value for response in Response), OBSERVES, *OBSTACLES.values())
 Settings = Mapping[str, str]
-
-
-class Decided(NamedTuple):
-    """A verdict: its time, rule, reason and consequence. `acts` "": any consequence."""
-
-    at_ns: int
-    rule: str
-    reason: str
-    acts: str = ""
-
-    def __str__(self) -> str:
-        return f"{clock(self.at_ns)} {self.rule} {self.reason} {self.acts}".rstrip()
-
-    @classmethod
-    def read(cls, text: str) -> Decided:
-        """Read "AT RULE REASON [ACTS]". The ValueError states what is accepted."""
-        words = text.split()
-        if not 3 <= len(words) <= 4:
-            raise ValueError(f'"{text}" is no verdict; write "AT RULE REASON", for example "12s nonfinite loss_nan"')
-        if words[3:] and words[3] not in ACTS:
-            raise ValueError(f'"{words[3]}" is not what follows a verdict: {", ".join(ACTS)}')
-        return cls(parse_duration(words[0]), words[1], words[2], "".join(words[3:]))
 
 
 class Player:
     """Plays a run of some ranks, or a log (`log`: no connections, no beats). `verdicts` fills as time passes."""
+
+    facts: ClassVar[NodeFacts] = NodeFacts("test", "boot")
 
     def __init__(
         self,
@@ -97,8 +73,8 @@ class Player:
             world_size=world_size, stage=stage, labels=dict(labels or {}),
         )  # fmt: skip
         self.rules = Rules(policy, self.run)
-        # A verdict's consequence is decided as in the daemon. Halts are opened here and go no further.
-        self._node = new_node(NodeFacts("test", "boot"), PolicySet((policy,), ""), BootNs(0), WallNs(0))
+        # A verdict's consequence is decided as in the daemon. Halts are opened here. Only HaltPlayer plays them.
+        self._node = new_node(self.facts, PolicySet((policy,), ""), BootNs(0), WallNs(0))
         self._managed = ManagedRun(self.run, policy, self.rules)
         self.verdicts: list[Decided] = []
         self.accrues = False  # The ledger charges the run at its rate with each tick.
@@ -116,7 +92,10 @@ class Player:
         for rank in self.ranks:
             peer = Peer(ProcessId(1000 + rank, 1, "boot"), 1000)
             at = MonoNs(self.now)
-            hello = Hello(at, connection_of(rank), peer, 1, "run", str(self._attempt), rank, rank, self.world_size)
+            hello = Hello(
+                at, connection_of(rank), peer, 1, "run", str(self._attempt), rank, rank, self.world_size,
+                capabilities=frozenset({"ask"}),
+            )  # fmt: skip
             if self.run.attempt != hello.attempt:
                 intake.begin_attempt(self.run, hello.attempt, hello.at)
             intake.apply_hello(self.run, hello)
@@ -265,13 +244,18 @@ class Player:
         Return where the grid goes on.
         """
         while tick_at < before:
-            self._tick(tick_at)
-            tick_at += TICK_NS
-            if tick_at < before:
-                steady_until = min(before, self._steady_until())
-                if steady_until > tick_at:
-                    tick_at = -(-steady_until // TICK_NS) * TICK_NS
-                    self._left_out_ticks = True
+            tick_at = self._one_tick(tick_at, before)
+        return tick_at
+
+    def _one_tick(self, tick_at: int, before: int) -> int:
+        """Tick once. Return the next tick that may change something, or the first one that is not before `before`."""
+        self._tick(tick_at)
+        tick_at += TICK_NS
+        if tick_at < before:
+            steady_until = min(before, self._steady_until())
+            if steady_until > tick_at:
+                tick_at = -(-steady_until // TICK_NS) * TICK_NS
+                self._left_out_ticks = True
         return tick_at
 
     def _steady_until(self) -> int:
@@ -305,28 +289,35 @@ class Player:
 
     def _tick(self, at: int) -> None:
         self.now = at
+        self._accrue()
+        self._observe_tick(at)
+        self.judge()
+        self._retry()
+
+    def _accrue(self) -> None:
         run = self.run
         if self.accrues and run.spend_rate_usd_micros_per_hour is not None:
             charged = run.spend_rate_usd_micros_per_hour * TICK_NS // NS_PER_HOUR
             spent = UsdMicros(run.spend_usd_micros + charged)
             run.set_money(spent, run.spend_rate_usd_micros_per_hour, run.reserve_usd_micros)
-        self._observe_tick(at)
-        self.judge()
-        self._retry()
 
     def _observe_tick(self, at: int) -> None:
         self.rules.observe(Tick(MonoNs(at), BootNs(at), WallNs(at), unbroken=self._left_out_ticks))
         self._left_out_ticks = False
 
     def judge(self, event: Step | None = None) -> None:
-        for effect in verdicts.judge(self._node, self._managed, MonoNs(self.now), event):
-            self._note(effect)
+        self._perform(verdicts.judge(self._node, self._managed, MonoNs(self.now), event))
         if self.history:
             findings = self.rules.findings
             for rule, changes in self.history.items():
                 finding = findings.get(rule)
                 if finding is not None and (not changes or not _alike(changes[-1][1], finding)):
                     changes.append((self.now, finding))
+
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        """Only what tells of verdicts matters here. governor.timeline.halt_player does the rest too."""
+        for effect in effects:
+            self._note(effect)
 
     def _note(self, effect: Effect) -> None:
         if isinstance(effect, Record) and effect.kind == "verdict":
@@ -339,7 +330,7 @@ class Player:
     def _retry(self) -> None:
         """Open a halt that was held back and still applies. It comes without another verdict."""
         before = self._managed.incident
-        verdicts.retry_held_back(self._node, self._managed, MonoNs(self.now))
+        self._perform(verdicts.retry_held_back(self._node, self._managed, MonoNs(self.now)))
         incident = self._managed.incident
         if incident is not None and incident is not before:
             self.verdicts.append(Decided(self.now, incident.rule, incident.reason, Response.HALT.value))
@@ -376,18 +367,3 @@ def _fetch(settings: Settings, since: int) -> Fetch | None:
 
 def connection_of(rank: int) -> ConnectionId:
     return ConnectionId(100 + rank)
-
-
-def clock(at_ns: int) -> str:
-    """A time as written in a test, exactly: "79.25s", and from ten minutes on "16m45s", "2h0.5s"."""
-    if at_ns < 10 * NS_PER_MINUTE:
-        return f"{_decimal(at_ns)}s"
-    hours, rest_ns = divmod(at_ns, NS_PER_HOUR)
-    minutes, rest_ns = divmod(rest_ns, NS_PER_MINUTE)
-    parts = ((hours, "h"), (minutes, "m"), (_decimal(rest_ns), "s"))
-    return "".join(f"{count}{unit}" for count, unit in parts if count not in (0, "0"))
-
-
-def _decimal(duration_ns: int) -> str:
-    whole, part = divmod(duration_ns, NS_PER_S)
-    return f"{whole}.{part:09}".rstrip("0").rstrip(".")

@@ -32,12 +32,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import fields
+from functools import partial
 from typing import Any, Final
 
 from governor.core.base.units import DurationNs, MonoNs, UsdMicros, is_whole, parse_duration, read_float, usd
 from governor.core.events.inputs import Step
 from governor.core.events.machine import HostMemory, SpotNotice
 from governor.core.money.budgets import Cap
+from governor.timeline import halt_words
+from governor.timeline.halt_player import HaltPlayer
 from governor.timeline.player import Player
 from trainer_shim.wire import PHASES
 
@@ -228,6 +231,12 @@ def _spot(player: Player, words: Sequence[str]) -> None:
     player.apply(SpotNotice(MonoNs(player.now), None if words[0] == "none" else words[0], left_ns))
 
 
+def _answers(word: str, player: Player, words: Sequence[str]) -> None:
+    if not isinstance(player, HaltPlayer):
+        raise SeriesError(f"{word}: halts are not played here")
+    halt_words.say(player, word, words)
+
+
 WORDS: Final[Mapping[str, Callable[[Player, Sequence[str]], None]]] = {
     "hello": _hello,
     "steps": _steps,
@@ -248,6 +257,7 @@ WORDS: Final[Mapping[str, Callable[[Player, Sequence[str]], None]]] = {
     "gpus": _gpus,
     "memory": _memory,
     "spot": _spot,
+    **{word: partial(_answers, word) for word in halt_words.WORDS},
 }
 
 

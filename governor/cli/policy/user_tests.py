@@ -44,6 +44,8 @@ def test(files: tuple[Path, ...], only: str, verbose: bool, junit: Path | None, 
       # AT RULE quiet|firing|unknown [REASON]
       findings = ["60s nonfinite quiet"]
       readings = { hang = "quiet" }     # at the end
+      # AT WHAT [WORD]: the halt's timeline to its end; "...": any number of entries
+      halt = ["62s asked suspect", "...", "72s saved", "72s term", "...", "117s halted"]
 
     Time is simulated: an hour of training takes a second or so. The words of a series, and the whole format:
     docs/reference/policies.md. Exit code 1 when a case fails or a file is wrong; every error names file and line.
@@ -84,6 +86,10 @@ def _show(outcomes: Sequence[Outcome], errors: Sequence[str], verbose: bool) -> 
             click.echo(f"{styled('ok', 'green', screen)}    {where}")
             for verdict in outcome.verdicts:
                 click.echo(f"      {verdict}")
+            if outcome.halt:
+                click.echo("      halt:")
+            for entry in outcome.halt:
+                click.echo(f"        {plain(entry)}")
     failed = sum(not outcome.ok for outcome in outcomes)
     wrong = f", {len(errors)} {'error' if len(errors) == 1 else 'errors'}" if errors else ""
     style = "bold red" if failed or errors else "green"

@@ -122,7 +122,7 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
     effects.extend(budgeting.apply(node, tick.at))
     for managed in node.runs.values():
         if managed.incident is not None and not managed.incident.is_closed:
-            effects.extend(_deadlines(node, managed, tick.at))
+            effects.extend(pass_deadline(node, managed, tick.at))
         elif managed.run.alive:
             managed.rules.observe(tick)
             effects.extend(verdicts.judge(node, managed, tick.at, None))
@@ -154,7 +154,8 @@ def _meter(node: Node, managed: ManagedRun, holders: dict[str, int], at: MonoNs)
         marks.note_money(node, managed, at)
 
 
-def _deadlines(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
+def pass_deadline(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
+    """All that a tick does to an open halt. The rules see no tick until it is closed."""
     incident = managed.incident
     assert incident is not None
     if incident.halt.deadline is None or at < incident.halt.deadline:

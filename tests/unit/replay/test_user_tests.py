@@ -18,6 +18,7 @@ from governor.core.events.inputs import Step
 from governor.policies.parse import load_policies
 from governor.replay.user_tests import Outcome, run_file
 from governor.timeline import cases
+from governor.timeline.halt_player import HaltPlayer
 from governor.timeline.player import Player
 from governor.timeline.series import FLAG_FIELDS, STEP_FIELDS, WHOLE_FIELDS, WORDS, SeriesError, play
 from tests.paths import ROOT
@@ -80,6 +81,80 @@ def test_what_follows_a_verdict_can_be_expected_too(tmp_path: Path) -> None:
     assert problems(tmp_path, f'{rules}{SERIES}\nverdicts = ["62s nan loss_nan observe"]') == ()
 
 
+def test_what_differs_in_a_halt_is_shown_beside_what_came(tmp_path: Path) -> None:
+    halt = '["62s asked", "...", "70s saved good", "72s term", "...", "120s halted"]'
+    assert problems(tmp_path, f"{SERIES}\nhalt = {halt}") == (
+        "halt (- expected, + came):",
+        "    62s asked good",
+        "    62s received",
+        "    62s agreed",
+        "    62s saving",
+        "  - 70s saved good",
+        "  + 72s saved good",
+        "    72s term",
+        "    73s exited",
+        "    73s stop_requested stop",
+        "    73s stop_accepted",
+        "    75s billing  # running; 4 times, the last at 102s",
+        "    117s verified  # stopped",
+        "  - 120s halted",
+        "  + 117s halted",
+    )
+
+
+@pytest.mark.parametrize(
+    ("halt", "is_met"),
+    [
+        ('["..."]', True),
+        ('["...", "72s saved", "..."]', True),
+        ('["62s asked", "62s received", "...", "117s halted"]', True),
+        ('["...", "72s term", "...", "72s saved", "..."]', False),
+        ('["62s asked", "...", "62s asked", "..."]', False),
+        ('["...", "117s verified"]', False),
+        ('["62s received", "..."]', False),
+        ('["62s asked", "117s halted"]', False),
+        ("[]", False),
+    ],
+)
+def test_three_dots_are_any_number_of_entries_and_order_counts(tmp_path: Path, halt: str, is_met: bool) -> None:
+    assert (problems(tmp_path, f"{SERIES}\nhalt = {halt}") == ()) is is_met
+
+
+def test_a_halt_without_dots_is_the_whole_timeline_and_can_be_pasted_from_verbose(tmp_path: Path) -> None:
+    told = played(tmp_path, f'{SERIES}\nhalt = ["..."]')[0][0].halt
+    assert told[0] == "62s asked good"
+    assert told[-1] == "117s halted"
+    assert problems(tmp_path, f"{SERIES}\nhalt = {json.dumps(told)}") == ()
+    assert problems(tmp_path, f"{SERIES}\nhalt = {json.dumps(told[:-1])}")[-1] == "  + 117s halted"
+
+
+def test_a_halt_that_did_not_come_is_told_as_missing(tmp_path: Path) -> None:
+    assert problems(tmp_path, 'series = ["hello", "quiet 1s"]\nhalt = ["1s term"]') == (
+        "halt (- expected, + came):",
+        "  - 1s term",
+    )
+
+
+def test_an_answer_of_the_world_alone_has_the_halt_played(tmp_path: Path) -> None:
+    line = SERIES.replace('"hello"', '"hello", "cloud none"')
+    assert played(tmp_path, f"{line}\nverdicts = ['62s nan loss_nan halt']")[0][0].halt[-1] == "73s halted"
+    assert played(tmp_path, f"{SERIES}\nverdicts = ['62s nan loss_nan halt']")[0][0].halt == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("attempt", 'attempt: the halt is still open; let it end first, for example by "quiet 5m"'),
+        ("hello", 'hello: the halt has ended its processes; write "attempt" to launch it again'),
+    ],
+)
+def test_a_run_is_not_launched_into_its_own_halt(tmp_path: Path, line: str, error: str) -> None:
+    wait = '"quiet 5m", ' if line == "hello" else ""
+    series = SERIES.replace("]", f', {wait}"{line}"]')
+    (said,) = problems(tmp_path, f'{series}\nhalt = ["..."]')
+    assert said.endswith(error)
+
+
 def test_quiet_fails_at_any_verdict(tmp_path: Path) -> None:
     assert problems(tmp_path, f"{SERIES}\nquiet = true")[1:] == ("  + 62s nan loss_nan halt",)
 
@@ -111,7 +186,23 @@ def test_of_several_policies_the_one_for_the_run_is_played(tmp_path: Path) -> No
     ("case", "error"),
     [
         (f"{SERIES}\nquiett = true", 'tests.toml:5: case[1].quiett: unknown key; did you mean "quiet"?'),
-        (SERIES, "tests.toml:2: case[1]: expects nothing; write one of verdicts, findings, readings, quiet"),
+        (SERIES, "tests.toml:2: case[1]: expects nothing; write one of verdicts, findings, readings, halt, quiet"),
+        (f"{SERIES}\nhalt = 3", "tests.toml:5: case[1].halt: is not a list of texts"),
+        (f'{SERIES}\nhalt = ["saved"]', 'tests.toml:5: case[1].halt: "saved" is no entry of a halt; write "AT WHAT"'),
+        (f'{SERIES}\nhalt = ["72 saved"]', 'tests.toml:5: case[1].halt: "72" is not a duration'),
+        (
+            f'{SERIES}\nhalt = ["...", "72s savd"]',
+            'tests.toml:5: case[1].halt: "savd" is no entry of a halt; did you mean "saved"?; known: asked',
+        ),
+        (
+            f'{SERIES}\nhalt = ["72s stop_requested soft"]',
+            'tests.toml:5: case[1].halt: "stop_requested soft" is no entry of a halt: stop_requested may be followed '
+            "by stop, force, destroy",
+        ),
+        (
+            f'{SERIES}\nhalt = ["72s exited well"]',
+            'tests.toml:5: case[1].halt: "exited well" is no entry of a halt: exited stands alone',
+        ),
         ("quiet = true", "tests.toml:2: case[1].series: is missing; write"),
         ("series = 3\nquiet = true", "tests.toml:4: case[1].series: is not a list of lines"),
         ('quiet = true\n[[case]]\nverdicts = ["1s nan x loud"]', 'tests.toml:6: case[2].verdicts: "loud" is not what'),
@@ -154,6 +245,14 @@ def test_a_mistake_in_the_file_is_named_with_its_line_and_key(tmp_path: Path, ca
         ("lose 2", 'lose: "2" is not a rank; there are 0 to 1'),
         ("quiet 40d", '"40d" is longer than 7d'),
         ("money reserve=1", "money: spend=… is missing"),
+        ("saves", 'saves: write "in 40s", "never" or "fail in 5s" behind it'),
+        ("saves in 40", 'saves: "40" is not a duration'),
+        ("saves in 8d", 'saves: "8d" is longer than 7d'),
+        ("ends on term", 'ends: write "in 5s", "on kill" or "never" behind it'),
+        ("cloud refuses all", 'cloud: write "ends in 5m"'),
+        ("cloud ends on fire", 'cloud: write "ends in 5m"'),
+        ("deaf 1", 'deaf: takes nothing more, and here is "1"'),
+        ("named", "named: a rank says its process itself; write it in a case with log = true"),
     ],
 )
 def test_a_mistake_in_a_series_is_named_with_its_own_line(tmp_path: Path, line: str, error: str) -> None:
@@ -171,7 +270,8 @@ GOOD = (
     "hello", "steps 3 every 2s loss=2.0 tokens=1000", "stand 2s in_step", "work 2s phase=eval", "phase eval 0:",
     "quiet 2s", "blind 2s", "lose 1", "bye 0", "restart", "attempt", "money spend=1 reserve=1 rate=20", "saved",
     "cap scope=day spend=9 reserve=1 ceiling=10", "memory 4 of 64", "spot terminate 110s", "gpus 0.5 0.9", "rewind 1",
-    "hold 2h",
+    "hold 2h", "saves in 40s", "saves fail in 5s", "deaf", "ends in 5s", "ends on kill", "named", "cloud ends in 5m",
+    "cloud ends on force", "cloud refuses stop force", "cloud none", "steps 1 every 2s loss=nan",
 )  # fmt: skip
 THROWN = (
     "0",
@@ -200,7 +300,8 @@ def test_no_line_of_a_series_ends_in_anything_but_its_own_error() -> None:
     assert policies is not None
     played, refused = 0, []
     for number in range(300):
-        player = Player(policies.policies[0], 2, 2, log=number % 3 == 0)
+        plays = HaltPlayer if number % 2 else Player
+        player = plays(policies.policies[0], 2, 2, log=number % 3 == 0)
         for line in ["hello", *(_thrown(rng) for _ in range(8))]:
             try:
                 play(player, line)
@@ -246,6 +347,14 @@ def test_the_command_says_how_it_went_to_people_programs_and_ci(tmp_path: Path) 
     ]
     assert CliRunner().invoke(command, [file, "--only", "other"]).exit_code == ExitCode.OK
     assert CliRunner().invoke(command, [file, "--only", "nothing"]).exit_code == ExitCode.FAILED
+    played(tmp_path, f'{SERIES}\nhalt = ["62s asked", "...", "73s halted"]\n{other}')
+    halted = CliRunner().invoke(command, [file, "--json", "--junit", str(junit)])
+    assert json.loads(halted.output)["cases"][0]["halt"][0] == "62s asked good"
+    assert "+ 117s halted" in (ElementTree.parse(junit).getroot().findtext("testcase/failure") or "")
+    played(tmp_path, f'{SERIES}\nhalt = ["...", "117s halted"]')
+    told = CliRunner().invoke(command, [file, "-v"])
+    assert told.output.splitlines()[1:4] == ["      62s nan loss_nan halt", "      halt:", "        62s asked good"]
+    played(tmp_path, f"{SERIES}\nquiet = true\n{other}")
     document = json.loads(CliRunner().invoke(command, [file, "--json", "--junit", str(junit)]).output)
     assert (document["ok"], [case["ok"] for case in document["cases"]]) == (False, [False, True])
     assert document["cases"][0]["verdicts"] == ["62s nan loss_nan halt"]

@@ -107,6 +107,14 @@ A case that has `halt`, or a line about the world that a halt acts on, is played
 decides as in the daemon: what is asked for, when SIGTERM and SIGKILL are sent, whether the machine is stopped, by which means,
 and when a person is called. So a test answers whether `grace` covers a save of twelve minutes, or what `destroy` does.
 
+```toml
+[[case]]
+name = "a save of 12 minutes is cut off by the grace of 10"
+policy = "default.toml"
+series = ["hello", "steps 900 every 1s loss=2.0", "saves in 12m", "steps 1 every 1s loss=nan"]
+halt = ["15m1s asked suspect", "...", "15m1s saving", "25m1s term", "25m2s exited", "...", "25m46s halted"]
+```
+
 `halt` has every entry, in order, each at its time. "..." stands for any number of entries, none included. What stands behind a # is for
 people. `-v` prints the timeline in this form, to be copied. `halt = []`: no halt. The entries are those of `costgov incident show --json`,
 but for the verdict, which `verdicts` has:

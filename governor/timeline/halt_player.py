@@ -72,7 +72,9 @@ class HaltPlayer(Player):
         self._node = replace(self._node, facts=facts)
 
     def name_processes(self) -> None:
-        """The log's owner names its processes: a signal reaches them, and their end is seen."""
+        """The log's owner names its processes: a signal reaches them, and their end is seen. ValueError in a halt."""
+        if self._open is not None:
+            raise ValueError("a halt is open; write it before that")
         self._managed = replace(self._managed, launch=Launch(named=(ProcessId(999, 1, "boot"),)))
         recall(self._node, self._managed)
 

@@ -155,6 +155,12 @@ def test_a_run_is_not_launched_into_its_own_halt(tmp_path: Path, line: str, erro
     assert said.endswith(error)
 
 
+def test_a_log_names_its_processes_before_its_halt(tmp_path: Path) -> None:
+    series = 'log = true\nseries = ["steps 30 every 2s loss=2.0", "steps 1 every 2s loss=nan", "named"]'
+    (said,) = problems(tmp_path, f'{series}\nhalt = ["..."]')
+    assert said.endswith("named: a halt is open; write it before that")
+
+
 def test_quiet_fails_at_any_verdict(tmp_path: Path) -> None:
     assert problems(tmp_path, f"{SERIES}\nquiet = true")[1:] == ("  + 62s nan loss_nan halt",)
 

@@ -115,7 +115,7 @@ class StreamCheck:
         for line in (*told, *cutter.rest()):
             understanding.see(line, reader.read_line(line, MonoNs(0)))
         if problem is not None:
-            yield Fault(f"{path}: {problem}", "name a log of that format, or write another format")
+            yield Fault(f"{path}: {problem}", "name a log of that format, or say in format what this one is")
         elif understanding.is_foreign:
             yield Fault(understanding.problem(path), understanding.advice())
 

@@ -27,6 +27,7 @@ from governor.adapters.trainers.listener import SOCKET_PATH_BYTES_MAX, SocketUna
 from governor.adapters.trainers.segments import MB, kept_bytes
 from governor.adapters.trainers.stream_check import StreamCheck
 from governor.app import pricing
+from governor.app.mark_requests import with_marks
 from governor.app.node_facts import CannotStart, load_price_source, today
 from governor.app.settings_file import Settings, load_settings
 from governor.core.alerts.outbox import Delivery, Took
@@ -34,6 +35,7 @@ from governor.core.base.policy import PolicySet
 from governor.core.base.units import NS_PER_S, BootNs, WallNs
 from governor.core.engine.idle.limit import promises
 from governor.core.engine.node import NodeFacts, new_node
+from governor.core.engine.verdicts import REVERSE
 from governor.core.money.prices import Chosen, RemarkKind
 from governor.policies import files
 from governor.policies.loading import policy_loader
@@ -232,6 +234,9 @@ def _price_and_policies(settings: Settings, preflight: Preflight | None) -> Iter
         observing = " (observe: nothing will be touched)" if settings.observe else ""
         packaged = f", packaged with costgov; {directory} does not exist" if paths != [directory] else ""
         yield Check(OK, "policies", f"{names}{observing}{packaged}")
+        marked, told = with_marks(settings.paths.state_dir, policies)
+        yield from (Check(WARN, "halt marks", text) for text in told)
+        yield from (Check(WARN, "fallen back", one.text, REVERSE) for one in marked.fallen())
         yield from _node_stop(settings, preflight, policies)
 
 

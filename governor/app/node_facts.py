@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from governor.adapters import clouds
@@ -44,6 +45,16 @@ def needs_room() -> Iterator[None]:
         if "start new thread" not in str(error):
             raise
         raise NoRoom(NO_ROOM) from error
+
+
+def make_directory(path: Path, problem: str | None = None) -> None:
+    """Make a directory of ours. Raises CannotStart, also with the `problem` of a directory above it."""
+    if problem is not None:
+        raise CannotStart(problem)
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o755)
+    except OSError as error:
+        raise CannotStart(f"{path}: cannot be made: {error.strerror}; set [paths] in costgov.toml") from error
 
 
 def raise_descriptor_limit() -> None:

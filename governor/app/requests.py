@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from governor import __version__
-from governor.app import budget_requests
+from governor.app import budget_requests, mark_requests
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, DurationNs
 from governor.core.engine import names
 from governor.core.engine.idle_state import NODE
@@ -70,6 +70,7 @@ def status(daemon: Daemon) -> Answer:
         "mode": "observe" if facts.observe else "enforce",
         "policies": [policy.name for policy in node.policies.policies],
         "policy_digest": node.policies.digest,
+        "fallen_back": [one.row() for one in node.policies.fallen()],
         "last_reload_ok": health.last_reload_ok,
         "reload_error": health.reload_error,
         "price_usd_per_hour": price / MICROS_PER_USD if price is not None else None,
@@ -191,7 +192,8 @@ def _incidents(daemon: Daemon, request: ControlRequest) -> Answer | None:
     def tell(line: bytes) -> None:
         daemon.soon(lambda: daemon.reply(request.conn, line))
 
-    if daemon.incident_queries.ask(daemon.performer.journal, last, wanted, tell):
+    brief = request.body.get("brief") is True
+    if daemon.incident_queries.ask(daemon.performer.journal, last, wanted, tell, brief=brief):
         return None
     return _no("unavailable", "too many questions about past halts are open; try again in a moment")
 
@@ -223,5 +225,8 @@ _COMMANDS: Final[Mapping[str, Callable[[Daemon, ControlRequest], Answer | None]]
     "budget_clear": _budget(budget_requests.clear_budget),
     "forget": _forget,
     "incidents": _incidents,
+    "incident_mark": mark_requests.mark,
+    "rule_rearm": mark_requests.rearm,
+    "halt_marks": mark_requests.list_marks,
     "reload": _reload,
 }

@@ -31,12 +31,13 @@ from governor.adapters.trainers.listener import SocketUnavailable
 from governor.adapters.trainers.recordings import RecordingFiles
 from governor.adapters.trainers.segments import limits_of
 from governor.adapters.trainers.streams import SavedStream, Stream
-from governor.app import pricing, requests
+from governor.app import mark_requests, pricing, requests
 from governor.app.earlier_launch import take_up
 from governor.app.node_facts import (
     CannotStart,
     load_cloud,
     load_price_source,
+    make_directory,
     needs_room,
     node_facts,
     raise_descriptor_limit,
@@ -50,6 +51,7 @@ from governor.core.engine.halt_plan import machine_of
 from governor.core.engine.idle import limit
 from governor.core.engine.node import Node, new_node
 from governor.core.engine.node_journal import begins_at, own_start
+from governor.core.engine.verdicts import tell_fall_backs
 from governor.core.events.effects import Alarm
 from governor.core.money.charges import UNALLOCATED
 from governor.core.views.metrics import GovernorHealth
@@ -95,8 +97,8 @@ class Governor:
             raise CannotStart(f"{error.filename}: cannot be read: {error.strerror}; {proc_advice(error)}") from error
         self._closers: list[Callable[[], object]] = []
         paths = settings.paths
-        _make_directory(paths.state_dir)
-        _make_directory(paths.runtime_dir, problem_above(str(paths.runtime_dir), os.geteuid()))
+        make_directory(paths.state_dir)
+        make_directory(paths.runtime_dir, problem_above(str(paths.runtime_dir), os.geteuid()))
         self.cloud, self.preflight = load_cloud(settings)
         price_source = load_price_source(settings)
         self.journal, self.journal_problem = self._open_journal()
@@ -120,13 +122,15 @@ class Governor:
         if policies is None:
             self.close()
             raise CannotStart("\n".join(problems))
+        self.halt_marks, policies, unread = mark_requests.begin(paths.state_dir, policies)
         now, wall = self.clock.boot(), self.clock.wall()
         began = self._began(now, *entered) if entered is not None else now
         self.node: Node = new_node(facts, policies, began, WallNs(wall - (now - began)), budgets)
         # A resumed halt acts first; alarms about the price follow.
         reports = paths.state_dir / "incidents"
         taken, self.elsewhere = take_up(self.node, self.journal, self.processes, self.clock, reports)
-        self.begin = [*taken, *(Alarm(one.kind.value, None, one.line) for one in self.price.alarms)]
+        said = [*tell_fall_backs(self.node, ()), *unread]
+        self.begin = [*taken, *(Alarm(one.kind.value, None, one.line) for one in self.price.alarms), *said]
         # The service watches every user's trainers, `costgov run` only its own user's.
         self.selftest = run_selftest(self.processes, other_uids=not exclusive)
         self.gpus = NvmlSampler()
@@ -182,7 +186,8 @@ class Governor:
         notices, uids = NoticeWatch(self.cloud, self.clock), UidRangeWatch()
         own_files = [OwnFileWatch("socket_gone", inbox.restore), OwnFileWatch("socket_gone", server.restore)]
         own_files.append(OwnFileWatch("journal_gone", self.journal.take_loss))
-        self._closers += [memory.close, oom_kills.close, notices.close, uids.close, *(own.close for own in own_files)]
+        self._closers += [memory.close, oom_kills.close, notices.close, uids.close, self.halt_marks.close]
+        self._closers += [*(own.close for own in own_files)]
         performer = Performer(
             node=self.node,
             clock=self.clock,
@@ -203,6 +208,7 @@ class Governor:
             control=server,
             answer=requests.answer,
             recorder=Recorder(self.node, self.recordings) if self.recordings is not None else None,
+            halt_marks=self.halt_marks.file,
             control_is_private=settings.control.mode & 0o006 == 0,
             extra=self._extra,
             sources=[
@@ -218,6 +224,7 @@ class Governor:
                 GovernorWatch(self.processes, ("run", "daemon") if facts.exclusive else ("run",), os.getpid()),
                 self.prices,
                 uids,
+                self.halt_marks,
             ],
         )
         daemon.health.loaded(self.clock.wall())
@@ -373,15 +380,6 @@ class Governor:
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
-
-
-def _make_directory(path: Path, problem: str | None = None) -> None:
-    if problem is not None:
-        raise CannotStart(problem)
-    try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o755)
-    except OSError as error:
-        raise CannotStart(f"{path}: cannot be made: {error.strerror}; set [paths] in costgov.toml") from error
 
 
 def run_daemon(settings: Settings, policy_paths: Sequence[Path] | None = None) -> int:

@@ -30,7 +30,7 @@ _COMMANDS: Final = {
     "forget": "governor.cli.act:forget",
     "halt": "governor.cli.act:halt",
     "hold": "governor.cli.act:hold",
-    "incident": "governor.cli.incident:incident",
+    "incident": "governor.cli.incident.command:incident",
     "plan": "governor.cli.plan.command:plan",
     "policy": "governor.cli.policy.command:policy",
     "prices": "governor.cli.prices:prices",

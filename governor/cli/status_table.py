@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
+from governor.core.base.policy import FallBack
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd, per_mtok_text
 from governor.reports.terminal import (
     command_ceiling_text,
@@ -76,6 +77,10 @@ def _head(governor: Mapping[str, Any]) -> list[str]:
     return [*parts, f"policies: {', '.join(plain(name) for name in names) or 'none'}"]
 
 
+def _fallen(row: Mapping[str, Any]) -> FallBack:
+    return FallBack(row["policy"], row["rule"], row.get("owner_uid"), tuple(row["incidents"]), row["wrong_max"])
+
+
 def _warnings(governor: Mapping[str, Any]) -> list[Styled]:
     cloud = governor.get("cloud") or {}
     lines = []
@@ -91,6 +96,9 @@ def _warnings(governor: Mapping[str, Any]) -> list[Styled]:
     ]
     remarks = (governor.get("price") or {}).get("remarks", [])
     lines += [Styled(f"price: {plain(remark['text'])}", "bold yellow") for remark in remarks if remark["alarm"]]
+    lines += [
+        Styled(f"fallen back: {plain(_fallen(one).text)}", "bold yellow") for one in governor.get("fallen_back") or []
+    ]
     if not governor.get("last_reload_ok", True):
         lines.append(Styled(f"the last reload was refused: {plain(governor.get('reload_error') or '?')}", "bold red"))
     lines += [

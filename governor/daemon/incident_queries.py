@@ -25,28 +25,35 @@ class IncidentQueries:
     _asked: int = 0
     _lock: Any = field(default_factory=threading.Lock)
 
-    def ask(self, journal: Journal, last: int, wanted: str | None, reply: Reply) -> bool:
+    def ask(
+        self, journal: Journal, last: int, wanted: str | None, reply: Reply, *, brief: bool = False
+    ) -> bool:  # fmt: skip
         """Call `reply` with the answer's line, on another thread. False when too many queries are open.
 
         The answer has the newest `last` incidents, oldest first. `wanted` selects among them: the incident of that id,
-        else all whose ids begin so, or the newest for "last".
+        else all whose ids begin so, or the newest for "last". `brief`: only what is counted of each.
+        """
+        return self.begin(lambda: answer_line(journal, last, wanted, brief=brief), reply)
+
+    def begin(self, work: Callable[[], bytes], reply: Reply) -> bool:
+        """Have `work` make the answer's line on another thread, and call `reply` with it there.
+
+        False when too many are open.
         """
         with self._lock:
             if self._asked >= QUESTIONS_AT_ONCE_MAX:
                 return False
             self._asked += 1
         try:
-            threading.Thread(
-                target=self._work, args=(journal, last, wanted, reply), name="archive", daemon=True
-            ).start()
+            threading.Thread(target=self._work, args=(work, reply), name="archive", daemon=True).start()
         except RuntimeError:  # No thread is available (RLIMIT_NPROC, TasksMax).
             self._answered()
             return False
         return True
 
-    def _work(self, journal: Journal, last: int, wanted: str | None, reply: Reply) -> None:
+    def _work(self, work: Callable[[], bytes], reply: Reply) -> None:
         try:
-            line = answer_line(journal, last, wanted)
+            line = work()
         finally:
             self._answered()
         reply(line)
@@ -56,10 +63,20 @@ class IncidentQueries:
             self._asked -= 1
 
 
-def answer_line(journal: Journal, last: int, wanted: str | None) -> bytes:
+# What lists, tables and marks count of an incident.
+BRIEF: Final = (
+    *("incident_id", "run", "uid", "policy", "rule", "trigger", "reason", "wrong_max", "halt_stage", "checkpoint"),
+    *("opened_wall_ns", "closed_wall_ns", "opened_mono_ns", "last_good", "spend_usd_micros"),
+    *("spend_at_verdict_usd_micros", "spend_rate_usd_micros_per_hour"),
+)
+
+
+def answer_line(journal: Journal, last: int, wanted: str | None, *, brief: bool = False) -> bytes:
     """The line for the control socket. Snapshots are encoded one by one: one large encoding would block the loop."""
     found = journal.incidents(last)
     if wanted is not None:
         found = matching(found, wanted)
+    if brief:
+        found = [{key: snapshot[key] for key in BRIEF if key in snapshot} for snapshot in found]
     texts = [json.dumps(worded(snapshot), separators=(",", ":"), allow_nan=False, default=str) for snapshot in found]
     return b'{"ok":true,"data":[' + ",".join(texts).encode() + b"]}\n"

@@ -56,6 +56,7 @@ class Daemon:
     answer: Callable[[Daemon, ControlRequest], dict[str, Any] | None] | None = None
     # Past halts, which the loop itself never reads.
     incident_queries: IncidentQueries = field(default_factory=IncidentQueries)
+    halt_marks: Any = None  # The file of what people say of halts, which the loop itself never touches.
     control_is_private: bool = False  # The control socket's mode admits only its owner and group.
     extra: Callable[[], dict[str, Any]] = dict  # Further parts of `status`: cloud, self-test, GPU sampler.
     supervised: SupervisedCommand | None = None  # `costgov run`.

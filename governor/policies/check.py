@@ -28,7 +28,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "expected": {},
     "halt": {
         "checkpoint": "good", "grace": "10m", "term_grace": "10s", "kill_grace": "10s", "stop": "auto",
-        "destroy": False, "per_day_max": 3,
+        "destroy": False, "per_day_max": 3, "wrong_max": 2,
     },
     "run": {"on_finish": "keep"},
     "node": {"idle_stop": "off"},

@@ -111,7 +111,9 @@ INCLUDE: Final = "include"
 POLICY_KEYS: Final = ("name", "mode", "match")
 BUDGET_KEYS: Final = ("ceiling_usd", "tokens", "alert_at", "window")
 EXPECTED_KEYS: Final = ("usd_per_mtok", "tokens_per_s", "usd_per_mtok_all_in")
-HALT_KEYS: Final = ("checkpoint", "grace", "term_grace", "kill_grace", "stop", "destroy", "per_day_max")
+HALT_KEYS: Final = (
+    *("checkpoint", "grace", "term_grace", "kill_grace", "stop", "destroy", "per_day_max", "wrong_max"),
+)
 RUN_KEYS: Final = ("on_finish",)
 NODE_KEYS: Final = ("idle_stop",)
 RULE_KEYS: Final = (

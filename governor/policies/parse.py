@@ -6,7 +6,17 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from governor.core.base.policy import HALTS_PER_DAY_MAX, Budget, Expected, HaltSettings, Mode, Policy, PolicySet, Rule
+from governor.core.base.policy import (
+    HALTS_PER_DAY_MAX,
+    WRONG_MAX,
+    Budget,
+    Expected,
+    HaltSettings,
+    Mode,
+    Policy,
+    PolicySet,
+    Rule,
+)
 from governor.core.base.units import AMOUNT_CHARS_MAX, MTOK, DurationNs, UsdMicros, format_usd, usd, why_no_amount
 from governor.core.rules.trigger import Key
 from governor.policies.keys import (
@@ -34,6 +44,7 @@ from governor.wire.toml_file import KeyPath
 # second, each about one step. Above the maximum, a run of 20B tokens would show its price fewer than twenty times.
 WINDOW_TOKENS_MIN: Final = 100_000
 WINDOW_TOKENS_MAX: Final = 1_000_000_000
+WRONG_MOST: Final = 1_000  # As many halts as a journal keeps.
 TOKENS_PER_S: Final = Key("", "number", 1.0, "")
 
 
@@ -201,7 +212,7 @@ def _policy(reader: Reader) -> Policy | None:
     match = reader.labels(("policy", "match"), head.get("match", {}))
     budget = read_budget(reader)
     expected = read_expected(reader)
-    halt, per_day_max = _halt(reader)
+    halt, per_day_max, wrong_max = _halt(reader)
     run = reader.table("run", RUN_KEYS)
     on_finish = reader.choice(("run", "on_finish"), run.get("on_finish", "keep"), ["keep", "stop"])
     node = reader.table("node", NODE_KEYS)
@@ -220,12 +231,13 @@ def _policy(reader: Reader) -> Policy | None:
         node_idle_stop_ns=_idle_stop(reader, node.get("idle_stop", "off")),
         rules=(*rules, *alert_rules(budget, rules, reader.source(("budget", "alert_at")))),
         halts_per_day_max=per_day_max,
+        wrong_max=wrong_max,
         source=reader.file,
     )
     return None if reader.errors else policy
 
 
-def _halt(reader: Reader) -> tuple[HaltSettings, int]:
+def _halt(reader: Reader) -> tuple[HaltSettings, int, int]:
     table = reader.table("halt", HALT_KEYS)
     plain = HaltSettings()
     checkpoint = reader.choice(("halt", "checkpoint"), table.get("checkpoint", plain.checkpoint), CHECKPOINTS)
@@ -248,6 +260,9 @@ def _halt(reader: Reader) -> tuple[HaltSettings, int]:
     per_day_max = reader.value(("halt", "per_day_max"), COUNT, table.get("per_day_max", HALTS_PER_DAY_MAX))
     if per_day_max == 0:
         reader.fail(("halt", "per_day_max"), 'forbids every halt; write mode = "observe" in [policy] for that')
+    wrong_max: int = reader.value(("halt", "wrong_max"), COUNT, table.get("wrong_max", WRONG_MAX))
+    if isinstance(wrong_max, int) and wrong_max > WRONG_MOST:
+        reader.fail(("halt", "wrong_max"), f"{wrong_max:,} is more than {WRONG_MOST:,}; 0 lets no rule fall back")
     settings = HaltSettings(
         checkpoint=checkpoint,
         grace_ns=durations["grace"],
@@ -256,7 +271,7 @@ def _halt(reader: Reader) -> tuple[HaltSettings, int]:
         stop=stop,
         destroy=destroy is True,
     )
-    return settings, per_day_max
+    return settings, per_day_max, wrong_max
 
 
 def _idle_stop(reader: Reader, value: object) -> DurationNs | None:

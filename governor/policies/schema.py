@@ -131,6 +131,7 @@ _HALT: Final[Mapping[str, Schema]] = {
     "stop": _one_of("What ends after the processes.", STOPS, "auto"),
     "destroy": {"type": "boolean", "default": False, "description": "Destroy the instance when stopping it fails."},
     "per_day_max": _count("The breaker: a person looks before another one.", 1),
+    "wrong_max": _count("So many halts of a rule marked false, and it only observes. 0: never. Default: 2.", 0, 1000),
 }
 _RUN: Final[Mapping[str, Schema]] = {
     "on_finish": _one_of("The node, when the run ends well.", ("keep", "stop"), "keep"),

@@ -159,8 +159,14 @@ def _halt(policy: Policy) -> str:
     return (
         f"  on halt: ask for a checkpoint (up to {format_span(halt.grace_ns)}), SIGTERM "
         f"({format_span(halt.term_grace_ns)}), SIGKILL ({format_span(halt.kill_grace_ns)}), {stop}{last}; "
-        f"at most {policy.halts_per_day_max} a day"
+        f"at most {policy.halts_per_day_max} a day{_falls_back(policy)}"
     )
+
+
+def _falls_back(policy: Policy) -> str:
+    if not any(map(policy.may_fall_back, policy.rules)):
+        return ""
+    return f"; a rule only observes after {policy.wrong_max} of its halts that people mark false"
 
 
 # What `costgov policy explain FILES` prints: each rule of a policy in whole sentences, from its trigger's own words.

@@ -87,6 +87,7 @@ _GOVERNOR: Final = {
     "price_usd_per_hour?": _NUMBER,
     "lines?": [{"usd_per_hour?": _NUMBER}],
     "policies?": [str],
+    "fallen_back?": [{"policy": str, "rule": str, "owner_uid?": _NUMBER, "incidents": [str], "wrong_max": _NUMBER}],
     "cloud?": {"stays_billed?": [str], "problems?": [str]},
     "alerts?": {"problems?": [str]},
     "selftest?": [{"ok": bool, "line": str}],

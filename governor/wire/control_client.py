@@ -35,6 +35,7 @@ _TIMEVAL: Final = struct.Struct("@ll")
 # Requests that act, and the command that shows whether one was taken.
 _SHOWN_BY: Final = {
     "halt": "status", "hold": "status", "forget": "status", "budget_set": "budget list", "budget_clear": "budget list",
+    "incident_mark": "incident marks", "rule_rearm": "incident marks",
 }  # fmt: skip
 # Which of several refusals is told: the higher one. Any other code is 1.
 _RANK: Final = {"stranger": -1, "no_such_run": 0, "unsure": 2}

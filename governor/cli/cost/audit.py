@@ -81,7 +81,7 @@ def audit(
 
 def _halts(config: Path | None, resources: tuple[str, ...]) -> list[Halted]:
     """The incidents that are known, of the resources that are asked for. One that cannot be read is told."""
-    from governor.cli.incident import known_incidents
+    from governor.cli.incident.known import known_incidents
     from governor.core.money.reports.audit import halted_of
     from governor.wire.control_client import INCIDENTS_MAX
 

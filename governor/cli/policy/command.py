@@ -12,6 +12,7 @@ from governor.cli.common import (
     ExitCode,
     Failed,
     LazyGroup,
+    complain,
     config_option,
     exits,
     json_option,
@@ -19,6 +20,7 @@ from governor.cli.common import (
     settings_from,
     show_line,
 )
+from governor.core.base.policy import FallBack, PolicySet
 from governor.core.base.printable import printable
 from governor.policies import files as policy_files
 from governor.policies.files import PolicyUnreadable
@@ -98,26 +100,34 @@ def explain(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None
     """Say each rule of a policy in whole sentences: when it fires, with its values, for how long, and what follows.
 
     Where `check` gives a line to a rule, this says what the line means. Without FILES: the policies that the governor
-    on this node would load. Exit code 1 when one of them is wrong; `check` says everything that is.
+    on this node would load, and which of its rules have fallen back to observe mode (`costgov incident mark`). Exit
+    code 1 when one of them is wrong; `check` says everything that is.
     """
     from governor.policies.parse import load_policies
     from governor.policies.words import explain as explain_policy
     from governor.policies.words import explain_rules
 
-    if not files:
-        files = tuple(policy_files.of_node(settings_from(config).paths.policies_dir))
+    paths = settings_from(config).paths if not files else None
+    if paths is not None:
+        files = tuple(policy_files.of_node(paths.policies_dir))
     policies, errors = load_policies(_read(files))
     if policies is None:
         raise Failed("\n".join(printable(str(error), " ") for error in errors))
+    fallen = _fallen(paths.state_dir, policies) if paths is not None else []
     if as_json:
         print_json([
-            {"policy": one.name, "source": one.source, "rules": [asdict(rule) for rule in explain_rules(one)]}
+            {
+                "policy": one.name, "source": one.source, "rules": [asdict(rule) for rule in explain_rules(one)],
+                "fallen_back": [back.row() for back in fallen if back.policy == one.name],
+            }
             for one in policies.policies
         ])  # fmt: skip
         return
     for number, one in enumerate(policies.policies):
         for line in ["", *explain_policy(one)] if number else explain_policy(one):
             show_line(printable(line, " "))
+        for back in (back for back in fallen if back.policy == one.name):
+            show_line(printable(f"  now: {back.text}", " "))
 
 
 @policy.command(short_help="Print the JSON Schema of a policy file.", epilog=exits())
@@ -131,6 +141,15 @@ def schema(drop_in: bool) -> None:
     from governor.policies.schema import schema as drawn
 
     print_json(drawn(drop_in=drop_in))
+
+
+def _fallen(state_dir: Path, policies: PolicySet) -> list[FallBack]:
+    from governor.app.mark_requests import with_marks
+
+    marked, problems = with_marks(state_dir, policies)
+    for problem in problems:
+        complain(problem)
+    return marked.fallen()
 
 
 def _read(paths: tuple[Path, ...]) -> list[PolicyText]:

@@ -55,6 +55,11 @@ class WarmUp:
 # The breaker: with more halts of a run than this per day, costgov is at fault until a person has looked.
 HALTS_PER_DAY_MAX = 3
 AT_ONCE = Persistence(PersistenceKind.DURATION, 0)
+# So many halts of a rule that people call false, and it falls back to observe mode.
+WRONG_MAX = 2
+INCIDENTS_SHOWN = 4  # An alarm names so many. `costgov incident marks` has all.
+# A ceiling and a gate are promises: their halts never fall back, and the breaker never holds them back.
+PROMISES = ("budget", "gate")
 COMMAND_LINE = "command line"  # Source of rules from the command line.
 ALL = "all"  # The trigger's name in a rule with several triggers.
 
@@ -148,6 +153,53 @@ def labels_match(match: Mapping[str, tuple[str, ...]], labels: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
+class WrongHalt:
+    """A halt that a person has called false. `owner`: for whose runs it counts; None: for all."""
+
+    incident_id: str
+    owner: int | None = None
+
+
+# By policy and rule: the false halts since the rule was last re-armed, oldest mark first.
+Wrong = Mapping[tuple[str, str], tuple[WrongHalt, ...]]
+
+
+def _count_for(halts: tuple[WrongHalt, ...], uid: int | None) -> int:
+    return sum(one.owner is None or one.owner == uid for one in halts)
+
+
+@dataclass(frozen=True, slots=True)
+class FallBack:
+    """A rule that only observes because its halts were wrong. `owner`: for whose runs; None: for all."""
+
+    policy: str
+    rule: str
+    owner: int | None
+    incidents: tuple[str, ...]
+    wrong_max: int
+
+    @property
+    def whose(self) -> str:
+        return "" if self.owner is None else f" for the runs of uid {self.owner}"
+
+    @property
+    def text(self) -> str:
+        """One clause for a person, with the newest of its incidents."""
+        shown = self.incidents[-INCIDENTS_SHOWN:]
+        more = f", and {len(self.incidents) - len(shown)} before" if len(self.incidents) > len(shown) else ""
+        return (
+            f'rule "{self.rule}" of policy "{self.policy}" no longer enforces{self.whose}, it only observes: '
+            f"{len(self.incidents)} of its halts are marked false ({', '.join(shown)}{more})"
+        )
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "policy": self.policy, "rule": self.rule, "owner_uid": self.owner, "incidents": list(self.incidents),
+            "wrong_max": self.wrong_max,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """All decisions made in advance about a kind of run."""
 
@@ -161,6 +213,7 @@ class Policy:
     node_idle_stop_ns: DurationNs | None = None
     rules: tuple[Rule, ...] = ()
     halts_per_day_max: int = HALTS_PER_DAY_MAX
+    wrong_max: int = WRONG_MAX  # So many false halts and a rule only observes. 0: never.
     source: str = ""
 
     def matches(self, labels: Mapping[str, str], stage: str | None) -> bool:
@@ -170,6 +223,23 @@ class Policy:
     def ceiling_is_typed(self) -> bool:
         """Whether its ceiling comes from the command line, which outranks every file."""
         return any(rule.trigger == "budget" and rule.source == COMMAND_LINE for rule in self.rules)
+
+    def may_fall_back(self, rule: Rule) -> bool:
+        """Whether false halts take the rule's force: it halts, and it is no promise."""
+        is_halt = rule.response is Response.HALT and rule.mode is Mode.ENFORCE
+        return self.wrong_max > 0 and is_halt and rule.trigger not in PROMISES
+
+    def fallen_back(self, wrong: Wrong, uid: int) -> Policy:
+        """The policy for a run of `uid`: rules with too many false halts only observe."""
+        if not any((self.name, rule.name) in wrong for rule in self.rules):
+            return self
+        rules = tuple(
+            replace(rule, mode=Mode.OBSERVE)
+            if self.may_fall_back(rule) and _count_for(wrong.get((self.name, rule.name), ()), uid) >= self.wrong_max
+            else rule
+            for rule in self.rules
+        )
+        return replace(self, rules=rules)
 
     def observing(self) -> Policy:
         """The same policy in observe mode (`costgov daemon --observe`)."""
@@ -183,18 +253,40 @@ NO_POLICY = Policy(name="none", mode=Mode.OBSERVE)
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """All loaded policies. `digest` (SHA-256 of the texts) identifies exactly what was in force."""
+    """All loaded policies. `digest` (SHA-256 of the texts) identifies exactly what was in force.
+
+    `wrong`: what people have said of the halts of their rules. It is no part of the texts.
+    """
 
     policies: tuple[Policy, ...]
     digest: str
+    wrong: Wrong = field(default_factory=dict)
 
-    def for_run(self, labels: Mapping[str, str], stage: str | None) -> Policy:
+    def for_run(self, labels: Mapping[str, str], stage: str | None, uid: int | None = None) -> Policy:
         """Return the matching policy with the most `match` keys; ties go to the first name in order.
 
-        A policy without `match` matches every run and so comes last. NO_POLICY when nothing matches.
+        A policy without `match` matches every run and so comes last. NO_POLICY when nothing matches. With the run's
+        `uid`, rules that have fallen back only observe.
         """
         matching = [policy for policy in self.policies if policy.matches(labels, stage)]
-        return min(matching, key=lambda policy: (-len(policy.match), policy.name), default=NO_POLICY)
+        found = min(matching, key=lambda policy: (-len(policy.match), policy.name), default=NO_POLICY)
+        return found if uid is None or not self.wrong else found.fallen_back(self.wrong, uid)
+
+    def fallen(self) -> list[FallBack]:
+        """Every rule that has fallen back: for all runs, else for those of single users."""
+        found = []
+        for policy in self.policies if self.wrong else ():
+            for rule in filter(policy.may_fall_back, policy.rules):
+                halts = self.wrong.get((policy.name, rule.name), ())
+                enough = [
+                    owner
+                    for owner in (None, *sorted({one.owner for one in halts if one.owner is not None}))
+                    if _count_for(halts, owner) >= policy.wrong_max
+                ]
+                for owner in enough[:1] if None in enough else enough:
+                    ids = tuple(one.incident_id for one in halts if one.owner is None or one.owner == owner)
+                    found.append(FallBack(policy.name, rule.name, owner, ids, policy.wrong_max))
+        return found
 
     @property
     def typed_ceiling_usd_micros(self) -> UsdMicros | None:

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from enum import Enum
 from typing import Any
 
+from governor.core.base.policy import PROMISES
 from governor.core.base.units import MonoNs, WallNs
 from governor.core.engine.halt_plan import machine_of
 from governor.core.engine.node import Node
@@ -87,6 +88,7 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
         **({"named_uids": list(incident.named_uids)} if incident.named_uids else {}),
         **({"paid_by": incident.paid_by} if incident.paid_by is not None else {}),
         **({"strangers": True} if _is_strangers(node, incident) else {}),
+        **_wrong_max(node, incident),
     }
 
 
@@ -103,6 +105,15 @@ def _launch(node: Node, incident: Incident) -> LeftLaunch | None:
 def _is_strangers(node: Node, incident: Incident) -> bool:
     managed = node.of_incident(incident.incident_id)
     return managed is not None and managed.is_strangers
+
+
+def _wrong_max(node: Node, incident: Incident) -> dict[str, int]:
+    """For whoever marks the halt: with how many false ones its rule falls back. 0: never."""
+    managed = node.of_incident(incident.incident_id)
+    if managed is None or managed.policy.name != incident.policy:
+        return {}
+    falls = incident.trigger not in PROMISES and any(rule.name == incident.rule for rule in managed.policy.rules)
+    return {"wrong_max": managed.policy.wrong_max if falls and incident.operator_uid is None else 0}
 
 
 def stays_billed(node: Node, incident: Incident) -> list[str]:

@@ -276,7 +276,7 @@ class Node:
 
         A run that is watched as NAME@UID, because another uid has the name, is held to a budget of NAME too.
         """
-        policy = self.policies.for_run(labels, stage)
+        policy = self.policies.for_run(labels, stage, uid)
         has_own = self.budgets.of(Scope(ScopeKind.RUN, run)) is not None
         announced = None if has_own else announced_as(run, uid, self.budgets.runs())
         held = self.budgets.over(policy, announced or run, stage, labels, of_command=self.facts.exclusive)

@@ -6,6 +6,7 @@ Pure: the time comes with the event. The state is the Node, which is mutable and
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from governor.core.base.findings import Finding, Reading
@@ -67,6 +68,7 @@ from governor.core.events.machine import (
     GovernorsSeen,
     GpuProcessesSeen,
     GpuSample,
+    HaltMarksRead,
     HostMemory,
     PriceRead,
     RunRecalled,
@@ -92,11 +94,14 @@ def step(node: Node, event: Event) -> list[Effect]:
 
 def reload(node: Node, policies: PolicySet) -> list[Effect]:
     """Put new policies in force. An open halt keeps the plan of its verdict; rules keep their windows."""
+    before, policies = node.policies, replace(policies, wrong=node.policies.wrong)
     node.policies = policies.observing() if node.facts.observe else policies
     node.idle.warned_at = None  # The time in the warning may have changed.
     for managed in node.runs.values():
         budgeting.refit(node, managed)
-    return [Record("policy", None, None, {"digest": policies.digest, "names": [p.name for p in policies.policies]})]
+    names = [policy.name for policy in policies.policies]
+    loaded = Record("policy", None, None, {"digest": policies.digest, "names": names})
+    return [loaded, *verdicts.tell_fall_backs(node, before.fallen())]
 
 
 def _boot_offset(before: int | None, tick: Tick) -> int:
@@ -308,4 +313,5 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     StreamRead: on_sources.on_stream_read,
     TokensSettled: on_sources.on_tokens_settled,
     SourceTrouble: on_sources.on_trouble,
+    HaltMarksRead: verdicts.on_halt_marks,
 }

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Final
 
 from governor.core.base.findings import Finding, Response, Verdict
+from governor.core.base.policy import PROMISES, FallBack
 from governor.core.base.units import MonoNs
-from governor.core.engine import incidents
+from governor.core.engine import budgeting, incidents
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Ask, Effect, Record
 from governor.core.events.inputs import Ack, Step
+from governor.core.events.machine import HaltMarksRead
 
 _DIGITS: Final = re.compile(r"[0-9]+")
 
@@ -80,10 +84,7 @@ def _is_on_hold(managed: ManagedRun, at: MonoNs) -> bool:
 
 def _is_breaker_open(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> bool:
     """The breaker never holds back a ceiling's halt, nor a gate's: people launch until the run is cheap enough."""
-    return (
-        verdict.trigger not in ("budget", "gate")
-        and _halts_today(node, managed, at) >= managed.policy.halts_per_day_max
-    )
+    return verdict.trigger not in PROMISES and _halts_today(node, managed, at) >= managed.policy.halts_per_day_max
 
 
 def _halts_today(node: Node, managed: ManagedRun, at: MonoNs) -> int:
@@ -128,6 +129,55 @@ def verdict_by_hand(managed: ManagedRun, finding: Finding, rule: str, checkpoint
         step=managed.run.step,
         checkpoint=checkpoint,
     )
+
+
+# --- rules that were wrong too often ----------------------------------------------------------------------------
+
+
+def on_halt_marks(node: Node, read: HaltMarksRead) -> list[Effect]:
+    """People have said more of halts. Rules fall back or enforce again for what is decided from now on.
+
+    A halt under way goes on. A rule that enforces again and still fires decides anew.
+    """
+    if read.wrong == node.policies.wrong:
+        return []
+    before = node.policies
+    node.policies = replace(before, wrong=read.wrong)
+    for managed in node.runs.values():
+        budgeting.refit(node, managed)
+    return tell_fall_backs(node, before.fallen())
+
+
+def tell_fall_backs(node: Node, before: Collection[FallBack]) -> list[Effect]:
+    """Tell each rule that has fallen back since `before`, and each that enforces again."""
+    now = node.policies.fallen()
+    ids = {_fallen_key(one) for one in before}
+    effects: list[Effect] = []
+    for one in now:
+        if _fallen_key(one) not in ids:
+            effects += [_fall_back_row("fell_back", one), Alarm("fell_back", None, f"{one.text}; {REVERSE}")]
+    gone = {_fallen_key(one) for one in now}
+    for one in before:
+        if _fallen_key(one) not in gone and _enforces(node, one):
+            text = f'rule "{one.rule}" of policy "{one.policy}" enforces again{one.whose}'
+            effects += [_fall_back_row("enforces_again", one), Alarm("enforces_again", None, text)]
+    return effects
+
+
+REVERSE: Final = "to reverse it: `costgov incident mark ID --right`, or --clear, or `costgov incident rearm RULE`"
+
+
+def _fallen_key(one: FallBack) -> tuple[str, str, int | None]:
+    return one.policy, one.rule, one.owner
+
+
+def _enforces(node: Node, one: FallBack) -> bool:
+    of_name = (policy for policy in node.policies.policies if policy.name == one.policy)
+    return any(rule.name == one.rule and policy.may_fall_back(rule) for policy in of_name for rule in policy.rules)
+
+
+def _fall_back_row(kind: str, one: FallBack) -> Record:
+    return Record(kind, None, None, one.row(), durable=True)
 
 
 # --- checkpoints that a rule asks for while the run trains on --------------------------------------------------

@@ -18,6 +18,7 @@ from governor.core.events.machine import (
     GovernorsSeen,
     GpuProcessesSeen,
     GpuSample,
+    HaltMarksRead,
     HostMemory,
     PriceRead,
     RunRecalled,
@@ -389,4 +390,5 @@ Event = (
     | SpotNotice
     | SourceTrouble
     | RunRecalled
+    | HaltMarksRead
 )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from governor.core.base.policy import Wrong
 from governor.core.base.shares import UidRange
 from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 
@@ -91,6 +92,14 @@ class UidRangesSeen:
 
     at: MonoNs
     ranges: tuple[UidRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HaltMarksRead:
+    """What people have said of halts so far, as the rules count it. It replaces what was read before."""
+
+    at: MonoNs
+    wrong: Wrong
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,26 @@ def test_one_is_halted_and_the_other_trains_on_untouched(start: Start) -> None:
     assert len(governor.incidents()) == 1
 
 
+def test_nobody_marks_the_halt_of_another_user(start: Start) -> None:
+    governor, nobody, other = start("0666")
+    first = nobody.train("first")
+    assert nobody.ask(cmd="halt", run="first", reason="my data is wrong")["ok"]
+    first.wait(SAFETY_S)
+    (incident,) = (governor.until_stage("HALTED"),)
+    one = {"incident_id": incident["incident_id"], "opened_wall_ns": incident["opened_wall_ns"]}
+
+    denied = other.ask(cmd="incident_mark", **one, said="false")
+    assert (denied["code"], other.ask(cmd="halt_marks")["data"]["entries"]) == ("denied", [])
+    assert nobody.ask(cmd="incident_mark", **one, said="false", note="mine")["ok"]
+    assert other.ask(cmd="rule_rearm", policy="drill", rule="operator")["code"] == "denied"
+    assert governor.ask({"cmd": "incident_mark", **one, "said": "right"}) is not None
+    assert nobody.ask(cmd="incident_mark", **one, said="false")["code"] == "denied", "root has spoken for all"
+    entries = other.ask(cmd="halt_marks")["data"]["entries"]
+    said = [(entry["uid"], entry["said"], entry["for_all"]) for entry in entries]
+    assert said == [(NOBODY, "false", False), (0, "right", True)]
+    assert governor.ask({"cmd": "status"})["governor"]["fallen_back"] == []
+
+
 def test_nobody_halts_holds_or_speaks_for_the_run_of_another_user(start: Start) -> None:
     governor, nobody, other = start("0666")  # Everybody may talk to it: what they may do is decided by who they are.
     processes = nobody.train("first"), other.train("second")

@@ -50,6 +50,7 @@ kill_grace = "2s"
 stop = "instance"
 destroy = true
 per_day_max = 7
+wrong_max = 3
 [run]
 on_finish = "stop"
 [node]
@@ -74,11 +75,12 @@ response = "halt"
     assert (policy.halt.checkpoint, policy.halt.stop, policy.halt.destroy) == ("none", "instance", True)
     assert (policy.halt.grace_ns, policy.halt.term_grace_ns, policy.halt.kill_grace_ns) == (0, NS_PER_S, 2 * NS_PER_S)
     assert (policy.run_on_finish, policy.node_idle_stop_ns, policy.halts_per_day_max) == ("stop", 900 * NS_PER_S, 7)
+    assert policy.wrong_max == 3
     first, second, *alerts = policy.rules
     assert first.persistence == Persistence(PersistenceKind.STEPS, 3, 5)
     assert (first.response, first.mode, first.checkpoint) == (Response.CHECKPOINT, Mode.OBSERVE, "suspect")
     assert (first.params["skipped_streak"], first.params["vanished_records"]) == (9, 3)
-    assert first.source == "p.toml:27"
+    assert first.source == "p.toml:28"
     assert (second.persistence, second.checkpoint) == (AT_ONCE, "none")
     assert [(rule.name, rule.response) for rule in alerts] == [
         ("budget-50pct", Response.WARN),
@@ -151,6 +153,8 @@ def test_impossible_holds(text: object) -> None:
         (HEAD + '[halt]\ngrace = "0s"', "p.toml:4: halt.grace: leaves no time for checkpoint"),
         (HEAD + '[halt]\nstop = "processes"\ndestroy = true', "p.toml:5: halt.destroy: contradicts stop"),
         (HEAD + "[halt]\nper_day_max = 0", "p.toml:4: halt.per_day_max: forbids every halt"),
+        (HEAD + "[halt]\nwrong_max = 1001", "p.toml:4: halt.wrong_max: 1,001 is more than 1,000"),
+        (HEAD + "[halt]\nwrong_max = -1", "p.toml:4: halt.wrong_max: "),
         (HEAD + '[node]\nidle_stop = "0s"', "p.toml:4: node.idle_stop: would stop the node at once"),
         (HEAD + RULE.replace("nonfinite", "nofinite"), 'did you mean "nonfinite"?'),
         (HEAD + RULE.replace('response = "halt"\n', ""), "p.toml:3: rule[1].response: is missing"),

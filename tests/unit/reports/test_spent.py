@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from governor.cli.incident import row as listed
+from governor.cli.incident.command import row as listed
 from governor.reports.incident import incident_document, incident_markdown, timeline_lines
 from governor.text.incident_money import spent_text
 from tests.golden.report_cases import hang_deaf, nan_halt

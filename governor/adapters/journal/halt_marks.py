@@ -1,0 +1,227 @@
+"""The file of halt marks in a state directory: one JSON object a line, only ever appended to, synced at each.
+
+All governors of the state directory read it: the service, and every `costgov run` below it. It is the audit of who
+said what of which halt. A last line without an end is of a crash before anybody was answered, and does not count.
+Any other damage takes the force of all marks: the rules then do what their policies say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from governor.adapters.machine.host_watch import Poller
+from governor.core.base.halt_marks import Entry, HaltMark, HaltMarks, Rearm, entry_of, row_of
+from governor.core.base.units import MonoNs
+from governor.core.events.inputs import Event
+from governor.core.events.machine import FilesLost, HaltMarksRead
+
+FILE_NAME: Final = "halt_marks.jsonl"
+RUNS_DIR: Final = "runs"
+LINE_BYTES_MAX: Final = 32 * 1024  # A note of 512 characters and five names of 256, all escaped.
+FILE_BYTES_MAX: Final = 4 * 1024 * 1024  # Ten thousand marks.
+# Of a user who marks own halts alone: one user fills no file that all share.
+OF_ONE_UID_MAX: Final = 500
+# Somebody else writes a line meanwhile, which takes a sync.
+LOCK_TRIES_MAX: Final = 40
+LOCK_PERIOD_S: Final = 0.05
+LOOK_PERIOD_S: Final = 1.0
+UNREADABLE: Final = "halt_marks_unreadable"
+
+
+class HaltMarksUnusable(Exception):  # noqa: N818 - the condition is the name.
+    """The file cannot be read or written. The message is one line: what is wrong and what to do."""
+
+
+def path_for(state_dir: Path) -> Path:
+    """The one file for a state directory, also for that of a run below it (runs/NAME)."""
+    is_below = state_dir.parent.name == RUNS_DIR
+    return (state_dir.parent.parent if is_below else state_dir) / FILE_NAME
+
+
+@dataclass(frozen=True, slots=True)
+class HaltMarkFile:
+    path: Path
+
+    def read(self) -> HaltMarks:
+        """What the file has; nothing where there is none. Raises HaltMarksUnusable."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return HaltMarks()
+        except OSError as error:
+            raise self._unusable(error) from error
+        try:
+            return HaltMarks.of(self._entries(self._lines(fd)))
+        except OSError as error:
+            raise self._unusable(error) from error
+        finally:
+            os.close(fd)
+
+    def append(self, entry: Entry) -> HaltMarks:
+        """Add a line and return what the file has then. It is on disk when this returns. Raises HaltMarksUnusable.
+
+        A mark that says again what the last one of its halt says adds nothing.
+        """
+        try:
+            fd = self._locked()
+        except OSError as error:
+            raise self._unusable(error) from error
+        try:
+            lines = self._lines(fd)
+            marks = HaltMarks.of(self._entries(lines))
+            if not _is_news(marks, entry):
+                return marks
+            self._check_room(marks, entry, size := sum(map(len, lines)))
+            self._write(fd, size, entry)
+        except OSError as error:
+            raise self._unusable(error) from error
+        finally:
+            os.close(fd)
+        marks.add(entry)
+        return marks
+
+    def signature(self) -> tuple[int, ...] | None:
+        """It changes when the file does. None: there is none."""
+        try:
+            seen = os.lstat(self.path)
+        except OSError:
+            return None
+        return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_mode, seen.st_uid
+
+    def _lines(self, fd: int) -> list[bytes]:
+        """Its whole lines, each with its end."""
+        seen = os.fstat(fd)
+        if not stat.S_ISREG(seen.st_mode):
+            raise HaltMarksUnusable(f"{self.path}: is no file; {_ADVICE}")
+        if seen.st_size > FILE_BYTES_MAX + LINE_BYTES_MAX:
+            raise HaltMarksUnusable(f"{self.path}: {seen.st_size:,} bytes are more than we write; {_ADVICE}")
+        data = os.pread(fd, FILE_BYTES_MAX + LINE_BYTES_MAX, 0)
+        return data[: data.rfind(b"\n") + 1].splitlines(keepends=True) if data else []
+
+    def _entries(self, lines: list[bytes]) -> list[Entry]:
+        entries = []
+        for number, line in enumerate(lines, 1):
+            try:
+                entries.append(entry_of(json.loads(line)))
+            except (ValueError, RecursionError) as error:
+                raise HaltMarksUnusable(f"{self.path}: line {number} is none of ours; {_ADVICE}") from error
+        return entries
+
+    def _locked(self) -> int:
+        """A descriptor of the file under this name, locked."""
+        for _ in range(LOCK_TRIES_MAX):
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            fd = os.open(self.path, flags, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(fd), os.lstat(self.path)):
+                    self._give_to_directory(fd)
+                    return fd
+            except (BlockingIOError, FileNotFoundError):
+                pass
+            except OSError:
+                os.close(fd)
+                raise
+            os.close(fd)
+            time.sleep(LOCK_PERIOD_S)
+        raise HaltMarksUnusable(f"{self.path}: somebody else has held it for seconds; try again")
+
+    def _give_to_directory(self, fd: int) -> None:
+        """Root may be the first to mark, in a user's or the service's state directory: these must read it."""
+        owner = os.stat(self.path.parent)
+        if os.geteuid() == 0 and os.fstat(fd).st_uid != owner.st_uid and os.fstat(fd).st_size == 0:
+            os.fchown(fd, owner.st_uid, owner.st_gid)
+
+    def _check_room(self, marks: HaltMarks, entry: Entry, size: int) -> None:
+        if size + LINE_BYTES_MAX > FILE_BYTES_MAX:
+            text = f"{self.path}: is full with {len(marks.entries):,} lines; move it aside to begin anew: rules that"
+            raise HaltMarksUnusable(f"{text} have fallen back then enforce again")
+        of_uid = sum(one.uid == entry.uid and not one.for_all for one in marks.entries)
+        if not entry.for_all and of_uid >= OF_ONE_UID_MAX:
+            raise HaltMarksUnusable(f"uid {entry.uid} has made {of_uid} marks here, which is the most; ask root")
+
+    def _write(self, fd: int, size: int, entry: Entry) -> None:
+        line = line_of(entry).encode()
+        assert len(line) <= LINE_BYTES_MAX, "every text of an entry is bounded"
+        try:
+            os.ftruncate(fd, size)  # What a crash has left of a line.
+            if os.pwrite(fd, line, size) < len(line):
+                raise OSError("no room for a whole line")
+            os.fsync(fd)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, size)
+            raise
+        if not size:
+            self._sync_directory()
+
+    def _sync_directory(self) -> None:
+        fd = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _unusable(self, error: OSError) -> HaltMarksUnusable:
+        return HaltMarksUnusable(f"{self.path}: {error.strerror or error}; {_ADVICE}")
+
+
+_ADVICE: Final = "repair it or move it aside: until then no rule falls back, and nothing is marked"
+
+
+def line_of(entry: Entry) -> str:
+    return json.dumps(row_of(entry), separators=(",", ":")) + "\n"
+
+
+def _is_news(marks: HaltMarks, entry: Entry) -> bool:
+    if isinstance(entry, Rearm):
+        return bool(marks.counted(entry.rule_key))
+    before: HaltMark | None = marks.marks.get(entry.key)
+    told = (entry.said, entry.note, entry.uid, entry.for_all)
+    return before is None or (before.said, before.note, before.uid, before.for_all) != told
+
+
+@dataclass(slots=True)
+class HaltMarkWatch:
+    """A source of the loop. A separate thread looks, so a disk that hangs holds up nobody."""
+
+    file: HaltMarkFile
+    _seen: tuple[int, ...] | None = None
+    _poller: Poller[tuple[HaltMarks, str]] = field(init=False)
+    close: Callable[[], None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._poller = Poller("halt marks", LOOK_PERIOD_S, self.look)
+        self.close = self._poller.close
+
+    def first(self) -> tuple[HaltMarks, str]:
+        """As of now, for the start: the marks, and what is wrong with the file ("": nothing)."""
+        return self.look() or (HaltMarks(), "")
+
+    def poll(self, at: MonoNs) -> list[Event]:
+        found = self._poller.take()
+        if found is None:
+            return []
+        marks, problem = found
+        told: list[Event] = [FilesLost(at, UNREADABLE, problem)] if problem else []
+        return [HaltMarksRead(at, marks.wrong()), *told]
+
+    def look(self) -> tuple[HaltMarks, str] | None:
+        """What the file has, if it has changed. None: it has not."""
+        seen = self.file.signature()
+        if seen == self._seen:
+            return None
+        self._seen = seen
+        try:
+            return self.file.read(), ""
+        except HaltMarksUnusable as unusable:
+            return HaltMarks(), str(unusable)

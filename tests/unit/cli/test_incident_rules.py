@@ -1,0 +1,100 @@
+"""`costgov incident rules`, `mark`, `rearm` and `marks`, on the journals of governors that have ended."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from governor.adapters.journal.writer import open_journal
+from governor.cli.common import ExitCode, Failed
+from governor.cli.incident.rules import month_of, week_of
+from governor.cli.main import cli
+from governor.core.base.units import parse_utc
+from tests.golden.report_cases import nan_halt
+
+
+class Node:
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.environ = {
+            "COSTGOV_PATHS__STATE_DIR": f"{work}/state", "COSTGOV_PATHS__RUNTIME_DIR": f"{work}/run",
+            "COSTGOV_CONTROL": f"{work}/run/control.sock", "COLUMNS": "200",
+        }  # fmt: skip
+
+    def halted(self, name: str, number: int = 1, **changes: Any) -> str:
+        """One launch of `costgov run` that was halted and has ended."""
+        incident_id = f"{name}.gpu-17.{number}"
+        opened = nan_halt()["opened_wall_ns"] + number
+        told = {"incident_id": incident_id, "run": name, "opened_wall_ns": opened, "wrong_max": 2, **changes}
+        journal, _ = open_journal(f"{self.work}/state/runs/{name}/costgov.db", f"{self.work}/run")
+        try:
+            assert journal.close_incident(incident_id, nan_halt() | told)
+        finally:
+            journal.close()
+        return incident_id
+
+    def __call__(self, *words: str) -> Result:
+        return CliRunner().invoke(cli, ["incident", *words], env=self.environ)
+
+    def json(self, *words: str) -> Any:
+        done = self(*words, "--json")
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_two_false_halts_of_two_launches_make_the_rule_observe(node: Node) -> None:
+    ids = [node.halted("one"), node.halted("two")]
+    assert node.json("mark", ids[0], "--false", "--note", "new data")["entry"]["note"] == "new data"
+    assert [row["incident_id"] for row in node.json("mark", ids[1], "--false")["counted"]] == ids
+    (row,) = node.json("rules")
+    assert (row["halts"], row["false"], row["precision_frac"], row["incidents"]["false"]) == (2, 2, 0.0, ids)
+    assert row["fallen_back"][0]["incidents"] == ids
+    assert node("rearm", "nan").exit_code == 0
+    assert node.json("rules")[0]["fallen_back"] == []
+    acts = [one["act"] for one in node.json("marks")]
+    assert acts == ["mark", "mark", "fell_back", "rearm", "enforces_again"]
+    for words in (("rules",), ("rules", "--by", "month"), ("rules", "--by", "week", "--since", "9000d"), ("marks",)):
+        assert node(*words).exit_code == 0, node(*words).output
+
+
+def test_a_halt_by_a_ceiling_or_by_hand_is_counted_only(node: Node) -> None:
+    for number in (1, 2, 3):
+        node.json("mark", node.halted("one", number, rule="budget", trigger="budget", wrong_max=0), "--false")
+    (row,) = node.json("rules")
+    assert (row["false"], row["fallen_back"]) == (3, [])
+
+
+def test_an_unknown_halt_or_rule_is_one_line_and_code_5(node: Node) -> None:
+    node.halted("one")
+    for words in (("mark", "two", "--false"), ("rearm", "nan"), ("rearm", "nan", "--policy", "x\x1b[2J")):
+        error = CliRunner().invoke(cli, ["incident", *words], env=node.environ, standalone_mode=False).exception
+        assert isinstance(error, Failed)
+        assert (error.code, error.message.isprintable()) == (ExitCode.UNKNOWN, True)
+    assert node("mark", "one").exit_code == ExitCode.USAGE
+    assert node("mark", "one", "--false", "--note", "x" * 513).exit_code == ExitCode.USAGE
+
+
+def test_a_hostile_note_steers_no_terminal(node: Node) -> None:
+    node.json("mark", node.halted("one"), "--false", "--note", "a\x1b[2J\nb")
+    assert "\x1b" not in node("marks").stdout
+    assert node.json("marks")[0]["note"] == "a\x1b[2J\nb"
+
+
+def test_a_snapshot_that_is_not_whole_hides_no_other(node: Node) -> None:
+    node.halted("one")
+    node.halted("two", policy=None)
+    assert [row["halts"] for row in node.json("rules")] == [1]
+
+
+def test_periods_are_utc_months_and_weeks_from_monday() -> None:
+    wall = parse_utc("2026-11-29T23:59:59Z")  # A Sunday.
+    assert (month_of(wall), week_of(wall), week_of(wall + 10**9)) == ("2026-11", "2026-11-23", "2026-11-30")

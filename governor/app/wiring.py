@@ -45,6 +45,7 @@ from governor.app.node_facts import (
 )
 from governor.app.pricing import PriceWatch
 from governor.app.settings_file import places_told, second_place
+from governor.core.base.identity import ProcessId
 from governor.core.base.policy import WarmUp
 from governor.core.base.units import MICROS_PER_USD, TICK_NS, BootNs, UsdMicros, WallNs, format_usd
 from governor.core.engine.halt_plan import machine_of
@@ -52,7 +53,7 @@ from governor.core.engine.idle import limit
 from governor.core.engine.node import Node, new_node
 from governor.core.engine.node_journal import begins_at, own_start
 from governor.core.engine.verdicts import tell_fall_backs
-from governor.core.events.effects import Alarm
+from governor.core.events.effects import Alarm, Effect
 from governor.core.money.charges import UNALLOCATED
 from governor.core.views.metrics import GovernorHealth
 from governor.daemon.logs import configure
@@ -102,7 +103,6 @@ class Governor:
         self.cloud, self.preflight = load_cloud(settings)
         price_source = load_price_source(settings)
         self.journal, self.journal_problem = self._open_journal()
-        self._closers.append(self.journal.close)
         # An open halt resumes whatever the price is now, and waits no longer for it than this.
         resumes = bool(self.journal.open_incidents())
         answer = pricing.ask(price_source, RESUMED_PRICE_S if resumes else None)
@@ -129,8 +129,7 @@ class Governor:
         # A resumed halt acts first; alarms about the price follow.
         reports = paths.state_dir / "incidents"
         taken, self.elsewhere = take_up(self.node, self.journal, self.processes, self.clock, reports)
-        said = [*tell_fall_backs(self.node, ()), *unread]
-        self.begin = [*taken, *(Alarm(one.kind.value, None, one.line) for one in self.price.alarms), *said]
+        self.begin = [*taken, *self._alarms(), *unread]
         # The service watches every user's trainers, `costgov run` only its own user's.
         self.selftest = run_selftest(self.processes, other_uids=not exclusive)
         self.gpus = NvmlSampler()
@@ -139,17 +138,25 @@ class Governor:
         self.checkpoints = DiskCheckpoints()
         # One stands ready: a small halt is over sooner than an interpreter starts.
         self.checkpoints.prepare()
-        self._closers += [self.gpus.close, self.checkpoints.close]
+        self._closers += [self.gpus.close, self.checkpoints.close, self.halt_marks.close]
         self.recordings = self._recordings()
         self.daemon = self._build(watchers)
         self._begin_streams()
 
+    def _alarms(self) -> list[Effect]:
+        return [*(Alarm(one.kind.value, None, one.line) for one in self.price.alarms), *tell_fall_backs(self.node, ())]
+
+    def _attended(self) -> tuple[ProcessId, ...]:
+        return self.daemon.supervised.processes if self.daemon.supervised is not None else ()
+
     def _open_journal(self) -> Any:
         paths = self.settings.paths
         try:
-            return open_journal(str(paths.state_dir / "costgov.db"), str(paths.runtime_dir))
+            journal, problem = open_journal(str(paths.state_dir / "costgov.db"), str(paths.runtime_dir))
         except JournalLocked as error:
             raise CannotStart(str(error)) from error
+        self._closers.append(journal.close)
+        return journal, problem
 
     def _recordings(self) -> RecordingFiles | None:
         """Built before the sockets, so that it is closed after them and takes their last lines."""
@@ -186,8 +193,7 @@ class Governor:
         notices, uids = NoticeWatch(self.cloud, self.clock), UidRangeWatch()
         own_files = [OwnFileWatch("socket_gone", inbox.restore), OwnFileWatch("socket_gone", server.restore)]
         own_files.append(OwnFileWatch("journal_gone", self.journal.take_loss))
-        self._closers += [memory.close, oom_kills.close, notices.close, uids.close, self.halt_marks.close]
-        self._closers += [*(own.close for own in own_files)]
+        self._closers += [memory.close, oom_kills.close, notices.close, uids.close, *(own.close for own in own_files)]
         performer = Performer(
             node=self.node,
             clock=self.clock,
@@ -213,11 +219,7 @@ class Governor:
             extra=self._extra,
             sources=[
                 *self.streams,
-                GpuWatch(
-                    self.gpus,
-                    self.processes,
-                    lambda: self.daemon.supervised.processes if self.daemon.supervised is not None else (),
-                ),
+                GpuWatch(self.gpus, self.processes, self._attended),
                 *((memory,) if facts.exclusive else (memory, oom_kills)),  # `costgov run` counts for its command.
                 notices,
                 *own_files,

@@ -6,13 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from governor.cli.common import ExitCode
-from tests.drills.halt.conftest import BIN, SAFETY_S
+from tests.drills.halt.conftest import BIN, SAFETY_S, Service
 
 POLICY = """
 [policy]
@@ -122,3 +123,24 @@ def test_a_damaged_file_takes_no_rules_force_and_loses_no_mark(launches: Launche
     assert "halt_marks.jsonl: line 1" in refused.stderr
     assert launches("three").returncode == ExitCode.HALTED
     assert file.read_bytes() == before
+
+
+def test_the_service_takes_marks_while_it_runs(service: Callable[..., Service]) -> None:
+    governor = service()
+    governor.start()
+    for number in (1, 2):
+        governor.trainee("polite").wait(SAFETY_S)
+        governor.until(lambda number=number: len(governor.incidents()) == number, "it is halted")
+        governor.until(lambda: all(one["halt_stage"] == "HALTED" for one in governor.incidents()), "seen to its end")
+    for one in governor.incidents():
+        named = {"incident_id": one["incident_id"], "opened_wall_ns": one["opened_wall_ns"]}
+        assert governor.ask({"cmd": "incident_mark", **named, "said": "false"})["entry"]["uid"] == os.getuid()
+    governor.until(lambda: governor.ask({"cmd": "status"})["governor"]["fallen_back"], "the rule falls back")
+
+    trainee = governor.trainee("polite")
+    governor.until_said("(observe mode: would halt)")
+    assert (trainee.poll(), len(governor.incidents())) == (None, 2)
+    assert governor.ask({"cmd": "rule_rearm", "policy": "drill", "rule": "nonfinite"})["counted"] == []
+    trainee.wait(SAFETY_S)  # It still fires.
+    governor.until(lambda: len(governor.incidents()) == 3, "it is halted again")
+    assert governor.log.read_text().count("no longer enforces") == 1

@@ -61,6 +61,6 @@ def test_our_own_number_is_not_believed_where_others_have_it_too(tmp_path: Path,
 
 def test_every_request_that_acts_says_by_what_it_is_seen_to_have_acted() -> None:
     """Else who asks is told of a governor that does not answer in time that nothing was done, and asks again."""
-    reads = {"ping", "status", "incidents"}
+    reads = {"ping", "status", "incidents", "halt_marks"}
     asked_again = {"reload"}  # It does the same twice.
     assert set(requests._COMMANDS) - reads - asked_again == set(control_client._SHOWN_BY)

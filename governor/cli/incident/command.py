@@ -50,7 +50,7 @@ def incident() -> None:
 
     \b
     costgov incident show last                 what happened, in order
-    costgov incident mark last --false         it was wrong: say so, and the rule is held to it
+    costgov incident mark last --false         it was wrong: say so
     costgov incident rules                     how often each rule was right
     """
 

@@ -164,7 +164,7 @@ def rearm(rule: str, policy: str | None, note: str, config: Path | None, control
 
     \b
     costgov incident rearm nan
-    costgov incident rearm nan --policy stage1-1b-dense --note "for = 3 steps now"
+    costgov incident rearm nan --policy stage1 --note "for = 3 steps now"
 
     If it fires at this moment in a run that is watched, that run is halted. Allowed to whoever may mark (see
     `costgov incident mark --help`).

@@ -26,8 +26,9 @@ def lost_usd_micros(snapshot: Snapshot) -> int | None:
     unsaved_ns = _unsaved_ns(snapshot)
     if rate is None or unsaved_ns is None:
         return None
-    halt = max(0, spent - int(snapshot.get("spend_at_verdict_usd_micros", spent)))
-    return int(rate) * unsaved_ns // NS_PER_HOUR + halt
+    at_verdict = int(snapshot.get("spend_at_verdict_usd_micros", spent))
+    # The rate may have risen since. No more is lost than was spent.
+    return min(int(rate) * unsaved_ns // NS_PER_HOUR, at_verdict) + max(0, spent - at_verdict)
 
 
 def _unsaved_ns(snapshot: Snapshot) -> int | None:

@@ -27,7 +27,9 @@ def test_a_false_halt_threw_away_the_work_since_the_checkpoint_and_its_own_cost(
     opened = nan_halt()["opened_mono_ns"]
     good = {"step": 30, "path": "/x", "mono_ns": opened - 3_600 * NS_PER_S}
     own = 1_234_567 - 1_189_000
-    assert lost_usd_micros(halt(1, last_good=good)) == 22_000_000 + own
+    spent = {"spend_usd_micros": 90_000_000 + own, "spend_at_verdict_usd_micros": 90_000_000}
+    assert lost_usd_micros(halt(1, last_good=good, **spent)) == 22_000_000 + own
+    assert lost_usd_micros(halt(1, last_good=good)) == 1_234_567, "no more than it had spent"
     assert lost_usd_micros(halt(1, last_good=good, checkpoint=nan_halt()["checkpoint"])) == own
 
 

@@ -19,7 +19,8 @@ from tests.unit.wire.formats.written import GPUS, LENGTH, WRITERS
 
 MINUTE_S = 60.0
 HALTED_WITHIN_S = 2.0
-NAMES = ("jsonl", *WRITERS)
+FILES = ("csv", "tensorboard", "wandb")
+NAMES = ("jsonl", *WRITERS, *FILES)
 NO_TOKENS = frozenset({"hf", "modded-nanogpt", "torchtune", "lightning"})  # As docs/howto/replay.md has it.
 
 FROM_0 = frozenset({"nemo"})  # Its first step is 0.
@@ -30,7 +31,7 @@ def writers(tmp_path: Path) -> Iterator[dict[str, subprocess.Popen[str]]]:
     made: dict[str, subprocess.Popen[str]] = {}
     for name in NAMES:
         log, pidfile = tmp_path / f"{name}.log", tmp_path / f"{name}.pid"
-        log.touch()
+        log.mkdir() if name in ("tensorboard", "wandb") else log.touch()
         words = [sys.executable, "-m", "tests.drills.halt.format_writer", name, str(log), str(pidfile), str(MINUTE_S)]
         made[name] = subprocess.Popen(
             words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -49,7 +50,7 @@ def test_a_minute_of_each_format_is_known_as_its_writer_knows_it(
         for name in NAMES:
             config.write(
                 f'[[log]]\npath = "{tmp_path}/{name}.log"\nrun = "{name}"\npidfile = "{tmp_path}/{name}.pid"\n'
-                f'format = "{name}"\n' + ("" if name == "jsonl" else f"sequence_length = {LENGTH}\ngpus = {GPUS}\n")
+                f'format = "{name}"\n' + ("" if name not in WRITERS else f"sequence_length = {LENGTH}\ngpus = {GPUS}\n")
             )
     governor.start()
     said = {name: json.loads(line_of(writer)) for name, writer in writers.items()}

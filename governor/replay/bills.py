@@ -24,8 +24,8 @@ UNSEEN_NS: Final = 60 * NS_PER_S
 HEALTHY: Final = "healthy"
 TROUBLED: Final = "troubled"
 
-# By incident: whether a person called its halt right.
-Marks = Mapping[str, bool]
+# By incident, and when it opened: whether a person called its halt right.
+Marks = Mapping[tuple[str, int], bool]
 NO_MARKS: Final[Marks] = {}
 
 
@@ -47,8 +47,8 @@ def ending_of(run: RunRow | None, halted: Sequence[HaltRow], now: int, marks: Ma
     """
     last = halted[-1] if halted else None
     role = None
-    if last is not None and last.incident_id in marks:
-        role = TROUBLED if marks[last.incident_id] else HEALTHY
+    if last is not None and (is_right := marks.get((last.incident_id, last.opened_wall))) is not None:
+        role = TROUBLED if is_right else HEALTHY
     if run is None:
         return Ending("unknown", role)
     went_on = last is not None and max(run.began_wall, run.ended_wall) > (last.closed_wall or last.opened_wall)

@@ -20,7 +20,17 @@ from governor.cli.policy.played import complain_plainly, load_each, note_unreach
 from governor.core.base.identity import RUN_NAME
 from governor.core.base.units import UsdMicros, utc_text
 from governor.core.money.charges import UNALLOCATED
-from governor.replay.bills import Bill, Ending, RecordingFacts, RunBill, cut_off, ending_of, policy_halts
+from governor.replay.bills import (
+    NO_MARKS,
+    Bill,
+    Ending,
+    Marks,
+    RecordingFacts,
+    RunBill,
+    cut_off,
+    ending_of,
+    policy_halts,
+)
 from governor.replay.compare import LabelTally
 from governor.replay.logs import Read, recording
 from governor.replay.one_log import judge
@@ -97,7 +107,7 @@ def gather(
     paths = settings_from(config).paths
     ends = _ends_in(paths.state_dir, unread)
     tallies = [LabelTally(policy.name, None) for policy in policies]
-    played = _Recordings(ends, policies, price, since, time.time_ns())
+    played = _Recordings(ends, policies, price, since, time.time_ns(), _marks_in(paths.state_dir))
     for directory in _recordings(paths.recordings_dir, since):
         played.add(directory, tallies)
     runs = _joined(played, paths.state_dir, Scope(since, None, ()), unread)
@@ -112,6 +122,19 @@ def _ends_in(state_dir: Path, unread: Unread) -> RunEnds:
         with noting_unreadable(unread, path):
             ends.read(path, unread.row)
     return ends
+
+
+def _marks_in(state_dir: Path) -> Marks:
+    """Which halts people have marked right, and which false. Nobody's word counts where the file is damaged."""
+    from governor.adapters.journal.halt_marks import HaltMarkFile, HaltMarksUnusable, path_for
+    from governor.core.base.halt_marks import Said
+
+    try:
+        marks = HaltMarkFile(path_for(state_dir)).read().marks
+    except HaltMarksUnusable as error:
+        complain_plainly(str(error))
+        return NO_MARKS
+    return {key: mark.said is Said.RIGHT for key, mark in marks.items() if mark.said is not Said.CLEARED}
 
 
 def _recordings(root: Path, since: int | None) -> list[Path]:
@@ -149,6 +172,7 @@ class _Recordings:
     price: UsdMicros | None
     since: int | None
     now: int  # Wall time.
+    marks: Marks
     is_bad: bool = False
     spans: dict[str, list[Span]] = field(default_factory=dict)
     facts: dict[str, RecordingFacts] = field(default_factory=dict)
@@ -178,7 +202,7 @@ class _Recordings:
     def ending(self, run: str) -> Ending:
         spans = self.spans.get(run)
         begun = max(self.since or 0, spans[0].since if spans else 0)
-        return ending_of(self.ends.runs.get(run), self.ends.halts_of(run, begun), self.now)
+        return ending_of(self.ends.runs.get(run), self.ends.halts_of(run, begun), self.now, self.marks)
 
 
 def _seen(directory: Path, replay: Replay, stretches: Stretches) -> Iterator[Read]:

@@ -117,3 +117,21 @@ def test_a_healthy_run_that_is_halted_is_wrongly_cut(work: Path, bill: Bill) -> 
     [judged] = [one for one in well["policies"] if one["policy"] == "always"]
     assert (row["healthy"], row["false_halts"]) == (1, 1)
     assert row["wrongly_cut_usd_micros"] == Decimal(judged["after_usd"]) * 10**6 > 0
+
+
+def test_marks_say_what_a_halted_run_was(work: Path, bill: Bill) -> None:
+    """The halts of two runs, one right and one false: what each run was is known from then on."""
+    config = str(work / "costgov.toml")
+    for run, said in (("sick", "--right"), ("stuck", "--false")):
+        [marked] = [one for one in incidents(config) if one["run"] == run]
+        done = costgov("incident", "mark", marked["incident_id"], said, "--config", config)
+        assert done.returncode == 0, done.stderr
+    roles = {row["run"]: row["role"] for row in bill() if row.get("run")}
+    assert (roles["sick"], roles["stuck"]) == ("troubled", "healthy")
+    [comparison] = [row["comparison"] for row in bill() if "comparison" in row]
+    assert (comparison["troubled"], comparison["healthy"]) == (1, 2)
+
+
+def incidents(config: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(costgov("incident", "list", "--json", "--config", config).stdout)
+    return found

@@ -110,7 +110,11 @@ def test_how_a_run_ended_is_its_label(run: RunRow | None, halts: list[HaltRow], 
     assert (ending.text, ending.role) == (text, role)
 
 
+def test_a_mark_of_another_journals_halt_says_nothing() -> None:
+    assert ending_of(row(), [HALT], NOW, {("i-1", HALT.opened_wall + 1): True}).role is None
+
+
 def test_a_marked_halt_says_what_the_run_was() -> None:
-    assert ending_of(row(), [HALT], NOW, {"i-1": True}).role == TROUBLED
-    assert ending_of(row(), [HALT], NOW, {"i-1": False}).role == HEALTHY
-    assert ending_of(row(has_completed=True), [HALT], NOW, {"i-1": False}).role == HEALTHY
+    assert ending_of(row(), [HALT], NOW, {("i-1", HALT.opened_wall): True}).role == TROUBLED
+    assert ending_of(row(), [HALT], NOW, {("i-1", HALT.opened_wall): False}).role == HEALTHY
+    assert ending_of(row(has_completed=True), [HALT], NOW, {("i-1", HALT.opened_wall): False}).role == HEALTHY

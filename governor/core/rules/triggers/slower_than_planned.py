@@ -9,14 +9,14 @@ from governor.core.base.findings import Finding, unknown
 from governor.core.base.policy import Expected
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Step
+from governor.core.rules.run_speed import TOKENS_PER_S, RunSpeed, tokens_of
 from governor.core.rules.trigger import Key
-from governor.core.rules.triggers.throughput_collapse import TOKENS_PER_S, ThroughputCollapse, tokens_of
 from governor.core.runs.state import Run
 
 _NOTHING_EXPECTED: Final = unknown("nothing_expected")
 
 
-class SlowerThanPlanned(ThroughputCollapse):
+class SlowerThanPlanned(RunSpeed):
     """The median speed of the last `window_steps` steps is below a part of the policy's `[expected] tokens_per_s`.
 
     `throughput_collapse` holds a run against itself, so it cannot see one that was slow from its first step: its

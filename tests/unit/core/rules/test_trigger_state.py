@@ -76,6 +76,7 @@ KEYS = {
     "silence": "",
     "spot_notice": "",
     "straggler": "ranks",
+    "slower_than_planned": "unit baseline steps_seen first_at recent early",
     "throughput_collapse": "unit baseline steps_seen first_at recent early",
     "unsaved_work": "",
     "usd_per_mtok": "samples progress_tokens trained_tokens last_total last_paid ends",

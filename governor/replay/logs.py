@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import csv
 import errno
 import gzip
 import io
@@ -23,8 +22,7 @@ from typing import IO, Any, Final
 from governor.replay.readers import tensorboard, text, wandb
 from governor.replay.readers.lines import LINE_BYTES_MAX, LogTorn, LogUnreadable, bounded_lines, console_lines
 from governor.replay.readers.tensorboard import is_event_file
-from governor.wire.csv_table import RowLines, RowTooLongError
-from governor.wire.files.rows import value_of
+from governor.wire.files.rows import TOO_WIDE, Rows
 from governor.wire.jsonl import DEFAULT_FIELDS, parse_line
 from governor.wire.recorded import RecordedClock, break_note
 from governor.wire.recording import number_of, segments
@@ -47,9 +45,42 @@ _CHECKPOINT: Final = re.compile(r"checkpoint-([0-9]{1,18})")
 _READ_BYTES: Final = 256 * 1024
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 
+# The highest preset of xz takes 65 MiB.
+XZ_BYTES_MAX: Final = 96 * 1024 * 1024
+
+
+class _Xz:
+    """An .xz file in bounded memory: its header says how much unpacking takes, and may say anything."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._stream = self._new()
+        self._rest = b""
+
+    @staticmethod
+    def _new() -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(memlimit=XZ_BYTES_MAX)
+
+    def read1(self, size: int) -> bytes:
+        """b"" at the end. lzma.LZMAError where it is damaged, EOFError where it ends too early."""
+        while True:
+            if self._stream.eof:
+                self._rest = self._stream.unused_data or self._file.read(_READ_BYTES)
+                if not self._rest.strip(b"\0"):
+                    return b""
+                self._stream = self._new()
+            elif self._stream.needs_input:
+                self._rest = self._file.read(_READ_BYTES)
+                if not self._rest:
+                    raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+            data, self._rest = self._stream.decompress(self._rest, size), b""
+            if data:
+                return data
+
+
 _UNPACK: Final[dict[str, Callable[[IO[bytes]], Any]]] = {
     ".gz": lambda file: gzip.GzipFile(fileobj=file),
-    ".xz": lzma.LZMAFile,
+    ".xz": _Xz,
 }
 
 
@@ -169,32 +200,27 @@ def _jsonl(said: Iterable[tuple[int, bytes | None]]) -> Iterator[Read]:
             yield number, record
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | list[str]]]:
-    """The rows of a CSV export, keyed by its header. An empty cell was not logged in that row."""
-    lines_of_row = RowLines(_texts(path))
-    reader = csv.reader(lines_of_row, strict=True)
-    header: list[str] | None = None
-    try:
-        for cells in reader:
-            lines_of_row.begin_row()
-            if header is None:
-                header = cells
-            elif len(cells) > len(header):
-                yield reader.line_num, [f"{len(cells)} cells under {len(header)} names"]
-            elif cells:
-                yield reader.line_num, {name: value_of(cell) for name, cell in zip(header, cells, strict=False) if cell}
-    except (csv.Error, RowTooLongError, UnicodeDecodeError) as error:
-        place = reader.line_num + (1 if isinstance(error, UnicodeDecodeError) else 0)
-        raise LogUnreadable(f"{path}:{place}: no CSV: {error}") from error
-    if header is None:
-        raise LogUnreadable(f"{path}: empty")
-
-
-def _texts(path: Path) -> Iterator[str]:
+def _rows(path: Path) -> Iterator[Read]:
+    """The rows of a table, read as the daemon reads one that grows."""
+    table, number = Rows(), 0
     for number, line in lines(path):
         if line is None:
-            raise LogUnreadable(f"{path}:{number}: longer than {LINE_BYTES_MAX} bytes")
-        yield line.decode("utf-8-sig")
+            yield number, [f"longer than {LINE_BYTES_MAX} bytes"]
+            continue
+        faulty = table.faulty
+        yield from ((number, record) for record in map(_row, table.give(line)) if record is not None)
+        if table.faulty > faulty:
+            yield number, ["no row of a table"]
+    if not number:
+        raise LogUnreadable(f"{path}: empty")
+    faulty = table.faulty
+    yield from ((number, record) for record in map(_row, table.rest()) if record is not None)
+    if table.faulty > faulty:
+        yield number, ["a quoted cell has no end"]
+
+
+def _row(told: bytes) -> dict[str, Any] | list[str] | None:
+    return ["more cells than names"] if told.startswith(TOO_WIDE) else parse_line(told)
 
 
 def recording(path: Path, clock: RecordedClock) -> Iterator[Read]:
@@ -281,7 +307,7 @@ def lines(
 class _AsItComes(io.RawIOBase):
     """Decompressed bytes as they become available, so that a damaged place does not lose what comes before it."""
 
-    def __init__(self, file: gzip.GzipFile | lzma.LZMAFile) -> None:
+    def __init__(self, file: gzip.GzipFile | _Xz) -> None:
         self._file = file
 
     def readable(self) -> bool:

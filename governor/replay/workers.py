@@ -100,7 +100,10 @@ class Workers:
 
 
 def _ended(path: Path) -> WorkerEnded:
-    return WorkerEnded(f"{path}: a process that plays logs was ended, perhaps for want of memory; try --jobs 1")
+    return WorkerEnded(
+        f"a process that plays logs was ended, perhaps for want of memory, at {path} or one of the logs behind it; "
+        "--jobs 1 tells at which"
+    )
 
 
 _terms: Terms | None = None  # Of this worker.

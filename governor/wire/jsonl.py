@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -255,6 +256,8 @@ def _epoch_number(value: object) -> int | None:
 # --- one line -> a record; which names fields have ------------------------------------------------------
 
 
+# A text, which is left as it is, or a number that is none. A text without an end goes to the line's: one pass.
+_PRINTED: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|([-+]?)\b(nan|inf|infinity)\b', re.IGNORECASE)
 # DeepSpeed's monitor: records with these keys count samples, not steps.
 SAMPLED: Final = "Train/Samples/"
 ELAPSED: Final = SAMPLED + "elapsed_time_ms_"
@@ -321,13 +324,33 @@ def field_map(overrides: Mapping[str, str | Sequence[str]]) -> Mapping[str, Sequ
     return merged
 
 
+def _with_printed(line: bytes) -> Any:
+    """A line whose numbers were printed, as Python and C do it: nan, -nan, inf. None if it is no JSON even so."""
+    told = _PRINTED.sub(_named, line)
+    if told == line:
+        return None
+    try:
+        return json.loads(told.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _named(found: re.Match[bytes]) -> bytes:
+    sign, word = found[1], (found[2] or b"").lower()
+    if not word:
+        return found[0]
+    return b"NaN" if word == b"nan" else (b"-Infinity" if sign == b"-" else b"Infinity")
+
+
 def parse_line(line: bytes) -> dict[str, Any] | list[str] | None:
     """Return the line's record, a list of its faults, or None for a blank line."""
     if not line.strip():
         return None
     try:
-        # The stdlib reads bare NaN and Infinity, which trainers write.
+        # The stdlib reads bare NaN and Infinity, which Python's json writes.
         record = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        return [f"not JSON: {type(error).__name__}"]
+        record = _with_printed(line)
+        if record is None:
+            return [f"not JSON: {type(error).__name__}"]
     return record if isinstance(record, dict) else ["not an object"]

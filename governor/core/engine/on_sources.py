@@ -127,13 +127,20 @@ def on_trouble(_node: Node, event: SourceTrouble) -> list[Effect]:
     return [Alarm(event.alarm, event.run, event.text)]
 
 
-def run_of_log(node: Node, run: str) -> ManagedRun | None:
+def run_of_log(node: Node, run: str, step: int | None) -> ManagedRun | None:
     """The run that a record of its log is about. None: there is none, or its ranks speak for it.
 
-    They tell the same steps. A step that both count would be trained twice.
+    They tell the same steps. A step that both count would be trained twice. A rank that tells no step speaks for
+    nobody, nor does one that has gone: its last lines may come after it, and what they tell is known.
     """
     managed = node.runs.get(run)
-    return None if managed is None or managed.run.ranks else managed
+    if managed is None or not managed.run.ranks:
+        return managed
+    ranks = managed.run.ranks.values()
+    if any(rank.connected and rank.step is not None for rank in ranks):
+        return None
+    told = max((rank.step for rank in ranks if rank.step is not None), default=None)
+    return managed if told is None or (step is not None and step > told) else None
 
 
 # --- a run's log: that it is written, by which processes, and whether it can be read ---------------------------

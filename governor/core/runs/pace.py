@@ -33,6 +33,7 @@ class _Moment:
 
     took_s: float  # Since the moment before.
     expected: int  # At least so many lines.
+    steps: int = 1  # Of each line.
     lines: int = 0
     divided: int = 0  # The lines among which it was divided last.
     counted: int = 0  # Of its lines those that have told tokens.
@@ -51,6 +52,7 @@ class Pace:
     _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=RATE_STEPS))
     _uncounted: dict[int, float] = field(default_factory=dict)  # Seconds of steps whose tokens are not counted yet.
     _total: tuple[int, int] | None = None  # The last step, and the run's tokens behind it.
+    _seen: int | None = None  # The last step whose time was entered.
     _moment: _Moment | None = None  # None: the lines of the present one have no time.
     _expected: int = 1  # As many lines as the last moment of the log's own clock had.
     _written: WallNs | None = None
@@ -58,8 +60,10 @@ class Pace:
 
     def see(self, step: Step, before_at: MonoNs | None, *, trains: bool) -> None:
         """Enter a step's time. `before_at`: the arrival of the step before. `trains`: its time shows its speed."""
+        steps = 1 if self._seen is None else max(1, step.step - self._seen)
+        self._seen = step.step
         if step.step_s is None:
-            self._see_line(step, before_at, trains=trains)
+            self._see_line(step, before_at, steps, trains=trains)
             return
         self._end_moment()
         self._written = step.written
@@ -79,8 +83,8 @@ class Pace:
         if self._uncounted:
             for sooner in [one for one in self._uncounted if one < step.step]:
                 del self._uncounted[sooner]
-        risen = self._risen(step, total)
-        tokens = risen if tokens is None else tokens
+        last, self._total = self._total, None if total is None else (step.step, total)
+        tokens = self._of_told_time(step, tokens, total, last)
         if tokens is None:
             return None
         if took_s is not None:
@@ -93,28 +97,36 @@ class Pace:
         # Step times may be as small as a float can be.
         return min(rate, COUNT_MAX) if math.isfinite(rate) else None
 
-    def _risen(self, step: Step, total: int | None) -> int | None:
-        """The tokens of the time that the step tells, by the totals alone. A log may have a line for many steps."""
-        last, self._total = self._total, None if total is None else (step.step, total)
-        if last is None or total is None or step.step <= last[0] or total <= last[1]:
-            return None
-        rise = total - last[1]
-        return rise // (step.step - last[0]) if step.step_s is not None else rise
+    @staticmethod
+    def _of_told_time(step: Step, tokens: int | None, total: int | None, last: tuple[int, int] | None) -> int | None:
+        """The tokens of the time that the step tells: of its own, or where a log has a line for many steps, of those.
 
-    def _add(self, step: int, seconds: float) -> None:
-        self.times.add(seconds)
+        A line's tokens are of all its steps. Where it tells none, they are what the total rose by.
+        """
+        if tokens is not None and (step.connection is not None or step.step_s is None):
+            return tokens
+        if last is None or step.step <= last[0]:
+            return tokens
+        if tokens is None and (total is None or total <= last[1]):
+            return None
+        risen = tokens if tokens is not None else (total or 0) - last[1]
+        return risen // (step.step - last[0]) if step.step_s is not None else risen
+
+    def _add(self, step: int, seconds: float, steps: int = 1) -> None:
+        """Enter the time that a step tells: of so many steps, where a log has one line for them."""
+        self.times.add(seconds / steps)
         self._uncounted[step] = seconds
         if len(self._uncounted) > UNCOUNTED_MAX:
             del self._uncounted[min(self._uncounted)]
 
     # --- lines without a step time ---------------------------------------------------------------------------
 
-    def _see_line(self, step: Step, before_at: MonoNs | None, *, trains: bool) -> None:
+    def _see_line(self, step: Step, before_at: MonoNs | None, steps: int, *, trains: bool) -> None:
         took_ns, is_own = self._since_last(step, before_at)
         if took_ns != 0:
             self._end_moment()
             if trains and took_ns is not None and 0 < took_ns < DURATION_MAX_S * NS_PER_S:
-                self._moment = _Moment(took_ns / NS_PER_S, self._expected if is_own else 1)
+                self._moment = _Moment(took_ns / NS_PER_S, self._expected if is_own else 1, steps)
         moment = self._moment
         if moment is None:
             return
@@ -123,7 +135,7 @@ class Pace:
             return
         moment.lines += 1
         lines = max(moment.lines, moment.expected)
-        self._add(step.step, moment.share_s(lines))
+        self._add(step.step, moment.share_s(lines), moment.steps)
         if moment.lines == 1:
             moment.divided = lines
         if lines == moment.divided:
@@ -152,7 +164,7 @@ class Pace:
     def _divide(self, moment: _Moment, lines: int) -> None:
         """Give each line of the moment, as many as have come, the share of one in so many."""
         moment.divided, share_s = lines, moment.share_s(lines)
-        self.times.restate(moment.lines, share_s)
+        self.times.restate(moment.lines, share_s / moment.steps)
         self._divide_counted(moment, share_s)
 
     def _divide_counted(self, moment: _Moment, share_s: float) -> None:

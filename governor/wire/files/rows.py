@@ -25,6 +25,8 @@ HEADER_KEPT_CHARS: Final = 16 * 1024
 # Whoever writes it again is done by then, so it is another table.
 LOOKS_FOR_LAST_ROW: Final = 4
 _LAST_BYTES: Final = 64 * 1024
+# Such a line is of a row with more cells than there are names.
+TOO_WIDE: Final = b"row: "
 _FLAGS: Final = {"true": True, "false": False}
 _NAMES: Final = frozenset(name for names in DEFAULT_FIELDS.values() for name in names)
 
@@ -113,7 +115,7 @@ class Rows:
             return []
         if len(cells) > len(self._header):
             # Said as it is, so that a file of other things is seen to be none of rows.
-            return [b"row: " + ",".join(cells).encode("utf-8", "replace")]
+            return [TOO_WIDE + ",".join(cells).encode("utf-8", "replace")]
         row = {name: cell for name, cell in zip(self._header, cells, strict=False) if cell}
         if self._is_first:
             self._is_first, digest = False, _digest(row)

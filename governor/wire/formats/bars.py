@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from governor.wire.formats.line import count, figure
 from governor.wire.formats.text_log import BATCH, GPU_RATE, SAMPLES_TOTAL, Dialect
@@ -60,6 +60,12 @@ class _Progress(Dialect):
 class Lightning(_Progress):
     """The loss is under the name that the module has logged it with. Its progress has three digits."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._drawn: tuple[int, int] | None = None  # Epoch and count of a bar that has the figures of the one before.
+        self._figures = ""  # Of the last bar.
+        self._is_drawn_once = False
+
     LOSSES: Final = ("train_loss", "train_loss_step", "train/loss", "train/loss_step", "loss", "loss_step")
 
     def read(self, text: str) -> dict[str, Any] | None:
@@ -69,8 +75,22 @@ class Lightning(_Progress):
         if found is None or NEMO_LOSS in found[1]:
             return None
         record, figures = found
+        if self._is_ahead((record["epoch"], record["step"]), str(figures)):
+            return None
         loss = next((figure(figures[name]) for name in self.LOSSES if name in figures), None)
         return {**record, "loss": loss} if loss is not None else None
+
+    def _is_ahead(self, at: tuple[int, int], figures: str) -> bool:
+        """Whether this bar has a new count beside the figures of the one before. It is drawn again with its own ones.
+
+        A bar that is never drawn twice for a count has its own figures, whatever they are.
+        """
+        is_again = self._drawn == at
+        is_new = figures == self._figures and not is_again and not self._is_drawn_once
+        self._is_drawn_once = self._is_drawn_once or (self._drawn is not None and not is_again)
+        self._drawn = at if is_new and not self._is_drawn_once else None
+        self._figures = figures
+        return self._drawn is not None
 
 
 class Nemo(_Progress):
@@ -79,6 +99,7 @@ class Nemo(_Progress):
     A val_loss stands in every line after an evaluation, so it is none.
     """
 
+    TIMES_LAST_STEP: ClassVar[bool] = True
     _STEP: Final = re.compile(r"Training epoch ([0-9]{1,9}), iteration ([0-9]{1,15})/[0-9]{1,15} \|(.*)")
     _EVALUATION: Final = re.compile(r"Validation: iteration [0-9]{1,15}/[0-9]{1,15}$")
 

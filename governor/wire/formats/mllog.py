@@ -25,7 +25,6 @@ class Mllog(Dialect):
 
     def __init__(self) -> None:
         super().__init__()
-        self._batch: int | None = None
         self._samples = Samples()
         self._has_loss = False
 
@@ -48,7 +47,7 @@ class Mllog(Dialect):
     def _record(self, key: str, value: Any, metadata: Any) -> dict[str, Any] | None:
         about: Mapping[str, Any] = metadata if isinstance(metadata, dict) else {}
         if key == "global_batch_size":
-            self._batch = _whole(value) or self._batch
+            self.facts.batch_samples = _whole(value) or self.facts.batch_samples
         elif key in ("max_sequence_length", "seq_length", "sequence_length"):
             self.facts.sequence_length = _whole(value) or self.facts.sequence_length
         elif key == LOSS:
@@ -58,7 +57,9 @@ class Mllog(Dialect):
             return self._stats(value, about)
         elif key in _RESULTS and _number(value) is not None:
             samples = _samples_of(about, "step")
-            step = {} if samples is None or not self._batch else {"step": samples // self._batch}
+            step = (
+                {} if samples is None or not self.facts.batch_samples else {"step": samples // self.facts.batch_samples}
+            )
             return {**step, "val_loss": _number(value)}
         elif key in _PHASES:
             return {"phase": key}
@@ -73,7 +74,7 @@ class Mllog(Dialect):
         samples = _samples_of(about)
         if samples is not None:
             record[SAMPLES_TOTAL] = samples
-            step = samples // self._batch if self._batch else self._samples.step(samples)
+            step = samples // self.facts.batch_samples if self.facts.batch_samples else self._samples.step(samples)
         if step is None:
             return None
         lr = _number(about.get("lr"))

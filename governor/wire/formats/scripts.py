@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from governor.wire.formats.line import figure
 from governor.wire.formats.text_log import Dialect
@@ -14,6 +14,7 @@ _NUMBER: Final = r"([-+0-9A-Za-z.]{1,40})"
 class NanoGpt(Dialect):
     """`iter 10: loss 3.1234, time 123.45ms, mfu 12.34%`; `step 250: train loss 4.1, val loss 4.2` is an evaluation."""
 
+    TIMES_LAST_STEP: ClassVar[bool] = True
     _STEP: Final = re.compile(r"iter ([0-9]{1,15}): loss " + _NUMBER + r",? (.*)")
     _TIME: Final = re.compile(r"time:? {0,2}([0-9.]{1,40}) ?(ms|s)\b")
     _OTHER: Final = re.compile(r"\b(lr|gradnorm|grad_norm|grad norm|norm):? " + _NUMBER)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from statistics import median
+from typing import Any, ClassVar, Final, Protocol
 
 from governor.core.base.units import MonoNs
 from governor.wire.formats.line import Line, clean, parts
@@ -26,6 +28,7 @@ _BY_STEPS: Final = "steps"
 # Processes of a job may stop printing, and others go on: after so many records for each process known.
 OTHERS_FACTOR: Final = 4
 VOICES_MAX: Final = 64
+TOOK_KEPT: Final = 15
 
 
 @dataclass(slots=True)
@@ -34,6 +37,7 @@ class Facts:
 
     sequence_length: int | None = None
     batch_tokens: int | None = None  # In each step, of all GPUs.
+    batch_samples: int | None = None
     date: str | None = None  # Of the line that is read.
 
 
@@ -57,6 +61,9 @@ class LineFormat(Protocol):
 
 class Dialect(ABC):
     """What one framework prints. `facts` is the log's: whatever a line says of all steps is put there."""
+
+    # A line's time is its last step's. Else it is the mean of its steps.
+    TIMES_LAST_STEP: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.facts = Facts()
@@ -89,6 +96,7 @@ class TextLog:
         self._stride = 1
         self._clock_is: str | None = None  # What the log's first record had: the others are of the same clock.
         self._trained_s = 0.0
+        self._took: deque[float] = deque(maxlen=TOOK_KEPT)  # The last lines' step times.
         self._voice: str | None = None
         self._voices: set[str] = set()
         self._others = 0  # Records of others in a row.
@@ -122,7 +130,12 @@ class TextLog:
     def state(self) -> dict[str, Any]:
         """What its first lines have said, as plain JSON: who goes on in the middle of the log does not read them."""
         facts = self._dialect.facts
-        return {"sequence_length": facts.sequence_length, "batch_tokens": facts.batch_tokens, "stride": self._stride}
+        return {
+            "sequence_length": facts.sequence_length,
+            "batch_tokens": facts.batch_tokens,
+            "batch_samples": facts.batch_samples,
+            "stride": self._stride,
+        }
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state`. What is none changes nothing."""
@@ -130,6 +143,7 @@ class TextLog:
         facts = self._dialect.facts
         facts.sequence_length = known.get("sequence_length", facts.sequence_length)
         facts.batch_tokens = known.get("batch_tokens", facts.batch_tokens)
+        facts.batch_samples = known.get("batch_samples", facts.batch_samples)
         self._stride = known.get("stride", self._stride)
 
     def read(self, line: Line) -> dict[str, Any] | list[str] | None:
@@ -176,9 +190,16 @@ class TextLog:
         self._count(record, step)
         took = _seconds(record)
         if self._clock_is == _BY_STEPS and took is not None:
-            self._trained_s += took * (self._stride if last is not None else 1)
+            self._trained_s += self._line_s(took, self._stride if last is not None else 1)
             record["elapsed_s"] = self._trained_s
         return record
+
+    def _line_s(self, took_s: float, steps: int) -> float:
+        """What the steps of a line took. Where it has the time of its last step alone, an evaluation may be in that."""
+        if not self._dialect.TIMES_LAST_STEP:
+            return took_s * steps
+        self._took.append(took_s)
+        return took_s + (steps - 1) * min(took_s, median(self._took))
 
     def _is_told(self, now: tuple[int, int], voice: str | None) -> bool:
         """Whether that step was told before. A step that goes back is a return, unless another process lags behind."""

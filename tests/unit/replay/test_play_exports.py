@@ -57,9 +57,8 @@ def test_a_table_is_taken_only_by_name(tmp_path: Path) -> None:
     ("content", "said", "count"),
     [
         (b"", ": empty", 0),
-        (b"step,loss\n1,2\n2,3,4\n3,1\n", ":3: 3 cells under 2 names; skipped", 2),
-        (b"step,loss\n1,2\n2,\xff\n", ":3: no CSV: 'utf-8' codec can't decode", 1),
-        (b'step,loss\n1,"2\n' + b"x" * 200_000, ":3: no CSV: field larger than field limit", 0),
+        (b"step,loss\n1,2\n2,3,4\n3,1\n", ":3: more cells than names; skipped", 2),
+        (b'step,loss\n1,"2\n' + b"x" * 200_000, ":3: a quoted cell has no end; skipped", 0),
         (b"step,loss\n1,2\n2," + b"3" * (LINE_BYTES_MAX + 1), f":3: longer than {LINE_BYTES_MAX} bytes", 1),
     ],
 )
@@ -71,6 +70,21 @@ def test_what_is_no_table_is_said_in_one_line(tmp_path: Path, content: bytes, sa
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"costgov: {path}{said}")
     assert rows(result)[-1]["records"] == count
+
+
+def test_a_header_that_comes_again_names_what_is_below_it(tmp_path: Path) -> None:
+    """A relaunch wrote its own columns, of the same number: live and here a table is read by one reader."""
+    path = tmp_path / "metrics.csv"
+    before, after = "".join(f"{n},2.0,0.001\n" for n in range(80)), "".join(f"{n},0.001,nan\n" for n in range(80, 90))
+    path.write_text(f"step, loss,lr\n{before}step,lr,loss\n{after}")
+    verdict, *_, summary = rows(run(path, "--json"))
+    assert (verdict["rule"], verdict["step"], summary["records"]) == ("nonfinite", 80, 90)
+
+
+def test_a_cell_that_is_no_utf8_costs_its_cell_alone(tmp_path: Path) -> None:
+    path = tmp_path / "latin.csv"
+    path.write_bytes(b"step,loss,note\n1,2.0,caf\xe9\n2,nan,\n")
+    assert rows(run(path, "--json"))[0]["step"] == 2
 
 
 def test_an_export_that_counts_samples_has_steps(tmp_path: Path) -> None:
@@ -100,9 +114,8 @@ def test_of_the_states_of_one_trainer_the_last_is_its_log(tmp_path: Path) -> Non
 
 def test_a_row_over_many_lines_has_a_bound(tmp_path: Path) -> None:
     path = tmp_path / "long.csv"
-    path.write_text(f"{HEADER}\n" + '"x\n",' * 1_000_000)
-    with pytest.raises(LogUnreadable, match="a row of more than"):
-        [*records(path)]
+    path.write_text(f"{HEADER}\n" + '"x\n",' * 20_000)
+    assert {type(record) for _, record in records(path)} <= {list}, "and none of them is believed"
 
 
 def test_a_document_of_too_many_values_is_not_read_into_memory(tmp_path: Path) -> None:

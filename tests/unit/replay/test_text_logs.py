@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from governor.replay.logs import logs, records
 from governor.replay.readers import lines as lines_module
-from governor.replay.readers.lines import LINE_BYTES_MAX, console_lines
+from governor.replay.readers.lines import LINE_BYTES_MAX, LogUnreadable, console_lines
 from governor.replay.readers.text import TextOptions
 from governor.wire import formats
 from tests.unit import replayed
@@ -183,3 +184,23 @@ def test_console_lines_that_are_too_long() -> None:
     long = b"x" * (3 * lines_module.LINE_BYTES_MAX)
     text = io.BytesIO(b"a\n" + long + b"\nb\r" + long)
     assert list(console_lines(text)) == [(1, b"a"), (2, None), (3, b"b"), (3, None)]
+
+
+def test_a_packed_log_does_not_choose_how_much_memory_it_takes(tmp_path: Path) -> None:
+    """Its header says 4 GiB, which an unpacker takes at once."""
+    packed = bytearray(lzma.compress(b'{"t": 1, "step": 1, "loss": 2.0}\n' * 10, preset=0))
+    length = (packed[12] + 1) * 4
+    assert packed[14:16] == b"\x21\x01", "the filter LZMA2, with one byte for its dictionary"
+    packed[16] = 40
+    packed[12 + length - 4 : 12 + length] = zlib.crc32(packed[12 : 12 + length - 4]).to_bytes(4, "little")
+    path = tmp_path / "large.jsonl.xz"
+    path.write_bytes(packed)
+    with pytest.raises(LogUnreadable, match="Memory usage limit"):
+        [*records(path)]
+
+
+def test_packed_streams_one_behind_the_other_are_one_log(tmp_path: Path) -> None:
+    path = tmp_path / "appended.jsonl.xz"
+    parts = [lzma.compress(f'{{"t": {n}, "step": {n}, "loss": 2.0}}\n'.encode()) for n in range(3)]
+    path.write_bytes(b"".join(parts) + bytes(8))
+    assert [number for number, _ in records(path)] == [1, 2, 3]

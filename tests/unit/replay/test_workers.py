@@ -67,6 +67,16 @@ def test_who_leaves_early_leaves_no_process_behind(found: list[Path]) -> None:
     assert set(multiprocessing.active_children()) == before
 
 
+def test_a_log_that_is_still_played_is_not_waited_for(tmp_path: Path, found: list[Path]) -> None:
+    long = tmp_path / "long.jsonl"
+    long.write_text('{"t": 1, "step": 1, "loss": 2.0}\n' * 300_000)
+    before = set(multiprocessing.active_children())
+    with Workers(Terms(load_each([])), 2) as workers:
+        next(workers.play([found[0], long, long]))
+        children = set(multiprocessing.active_children()) - before
+    assert -signal.SIGTERM in {child.exitcode for child in children}
+
+
 def test_a_worker_that_is_killed_is_one_line(found: list[Path]) -> None:
     before = set(multiprocessing.active_children())
     with Workers(Terms(load_each([])), 2) as workers:

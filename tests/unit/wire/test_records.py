@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import pytest
 
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Event, PhaseChange, Step
 from governor.core.events.machine import GpuSample
 from governor.core.events.streams import StreamOpened
-from governor.wire.jsonl import field_map
+from governor.wire.jsonl import field_map, parse_line
 from governor.wire.records import RecordReader
 from tests.unit.core.engine.test_step import at, make_node, play, tick
 
@@ -184,3 +187,29 @@ def test_a_record_may_say_that_it_lacks_no_loss() -> None:
     """As of an update that fp16 skipped. A null says that one is due."""
     found = steps({"step": 1, "loss_expected": False}, {"step": 2, "loss": None}, {"step": 3, "loss_expected": "no"})
     assert [step.loss_expected for step in found] == [False, True, None]
+
+
+@pytest.mark.parametrize(
+    ("printed", "meant"),
+    [
+        ("nan", math.nan),
+        ("-nan", math.nan),
+        ("NAN", math.nan),
+        ("inf", math.inf),
+        ("-inf", -math.inf),
+        ("+Infinity", math.inf),
+    ],
+)
+def test_a_number_that_was_printed_and_is_none_is_read(printed: str, meant: float) -> None:
+    """As f"{loss:.4f}" and printf write it, which is no JSON."""
+    line = f'{{"step": 4, "loss": {printed}, "note": "from nan, on", "norms": [1.0, {printed}]}}'.encode()
+    record = parse_line(line)
+    assert isinstance(record, dict)
+    assert (record["step"], record["note"]) == (4, "from nan, on")
+    assert [str(one) for one in (record["loss"], record["norms"][1])] == [str(meant)] * 2
+
+
+def test_words_of_other_kinds_are_no_numbers() -> None:
+    assert parse_line(b'{"step": 4, "loss": nanny}') == ["not JSON: JSONDecodeError"]
+    assert parse_line(b'{"step": 4, "loss": none}') == ["not JSON: JSONDecodeError"]
+    assert parse_line(b"nan " * 100_000) == ["not JSON: JSONDecodeError"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
+
 from governor.core.base.findings import Reading
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import NS_PER_S, DurationNs
@@ -189,3 +191,28 @@ def test_a_log_of_a_run_whose_ranks_speak_counts_nothing_and_judges_nothing() ->
     beside = a_step(31, connection=None, when=31, loss=math.nan, tokens=10**6)
     assert play(node, beside, PhaseChange(at(31), None, "llama", None, "eval")) == []
     assert (run.step, run.tokens_total, node.frames_total, run.stream.phase) == before
+
+
+@pytest.mark.parametrize("goes", ["says nothing", "is lost", "leaves"])
+def test_a_rank_that_tells_no_step_or_has_gone_does_not_mute_the_log(goes: str) -> None:
+    node = make_node(rule())
+    play(node, StreamOpened(at(0), "llama", 1000))
+    if goes == "says nothing":
+        play(node, hello())
+    else:
+        training(node)
+    ranks = [(rank.rank, rank.connection) for rank in node.runs["llama"].run.ranks.values()]
+    step = node.runs["llama"].run.step or 0
+    for rank, connection in ranks if goes != "says nothing" else ():
+        assert connection is not None
+        if goes == "leaves":
+            play(node, Bye(at(30.5), connection, "llama", rank, 9))
+        play(node, Disconnected(at(30.6), connection))
+    tokens = node.runs["llama"].run.tokens_total
+    if goes != "says nothing":
+        play(node, a_step(step, connection=None, when=30.7, loss=1.0, tokens=10**6))
+        assert node.runs["llama"].run.tokens_total == tokens, "its last lines come late"
+    play(node, *(a_step(step + n, connection=None, when=31 + n, loss=1.0) for n in range(1, 30)))
+    assert node.runs["llama"].run.step == step + 29
+    play(node, a_step(step + 30, connection=None, when=61, loss=math.nan))
+    assert node.runs["llama"].incident is not None

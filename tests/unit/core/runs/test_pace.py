@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
+from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, MonoNs, WallNs
 from governor.core.events.inputs import PhaseChange, Step
+from governor.core.rules.run_speed import tokens_of
 from governor.core.runs import intake
 from governor.core.runs.pace import RATE_STEPS
 from governor.core.runs.state import Run
@@ -160,3 +163,24 @@ def test_a_log_of_totals_alone_has_a_speed(stride: int, is_timed: bool) -> None:
         at = MonoNs(round(0.5 * (step + 6 * stride) * NS_PER_S))
         intake.apply_step(run, None, Step(at, None, "log", 0, step, tokens_total=step * 1000, step_s=told))
     assert run.tokens_per_s == pytest.approx(2000, rel=0.01)
+
+
+@pytest.mark.parametrize("is_timed", [True, False])
+def test_a_log_with_a_line_for_many_steps_has_the_speed_of_each(is_timed: bool) -> None:
+    """Megatron prints each hundredth step: the time of one, or none, beside the tokens of all."""
+    run = Run("log", 1000, MonoNs(0), jsonl_only=True)
+    for step in range(100, 6_000, 100):
+        at = MonoNs(round(0.5 * step * NS_PER_S))
+        told = 0.5 if is_timed else None
+        intake.apply_step(run, None, Step(at, None, "log", 0, step, tokens=100_000, step_s=told))
+    assert run.tokens_per_s == pytest.approx(2000)
+    assert run.step_times.median() == pytest.approx(0.5)
+
+
+def test_what_a_line_tells_of_tokens_is_of_all_its_steps() -> None:
+    last, line = (Step(MonoNs(0), None, "log", 0, step, tokens=1000) for step in (10, 20))
+    run = Run("log", 1000, MonoNs(0), jsonl_only=True)
+    assert tokens_of(line, last, run) == 100
+    assert tokens_of(line, None, run) == 1000
+    ranks = replace(line, connection=ConnectionId(1))
+    assert tokens_of(ranks, replace(last, connection=ConnectionId(1)), run) == 1000

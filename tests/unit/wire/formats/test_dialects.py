@@ -326,3 +326,48 @@ def test_deepspeeds_loss_has_the_date_of_the_line_before() -> None:
     assert [(record["step"], record.get("loss"), record["asctime"][17:19]) for record in records] == [
         (1, None, "21"), (1, 5.5508, "21"), (2, 5.5508, "22"),
     ]  # fmt: skip
+
+
+def test_an_evaluation_in_nanogpts_last_step_takes_its_time_once() -> None:
+    """The line of each tenth step has that step's time alone, and each 50th of them evaluates for a minute."""
+    lines = [
+        f"iter {n}: loss 3.0, time {60_000 if n % 50 == 0 and n else 250}.00ms, mfu 34.1%" for n in range(0, 501, 10)
+    ]
+    last = read("nanogpt", "tokens per iteration will be: 8,192", *lines)[-1]
+    assert last["elapsed_s"] == pytest.approx(0.25 * 490 + 10 * 60.0, abs=3)
+
+
+def test_a_mean_of_many_steps_counts_for_each_of_them() -> None:
+    line = " iteration {at:8d}/    1000 | elapsed time per iteration (ms): 250.0 | lm loss: 2.0E+00 |"
+    records = read("megatron", *(line.format(at=n) for n in range(100, 1001, 100)))
+    assert records[-1]["elapsed_s"] == pytest.approx(0.25 * 901)
+
+
+def bars(*drawn: tuple[int, str]) -> list[tuple[int, float]]:
+    """The steps and losses of Lightning's bars, of a count and a loss each."""
+    bar = "\rEpoch 0:  20%|██        | {at}/100 [00:02<00:08, 9.9it/s, v_num=0, train_loss={loss}]"
+    records = read("lightning", *(bar.format(at=at, loss=loss) for at, loss in drawn))
+    return [(record["step"], record["loss"]) for record in records]
+
+
+def test_a_bar_that_is_drawn_twice_has_its_own_loss_the_second_time() -> None:
+    twice = [(10, "9.00"), (10, "10.00"), (20, "10.00"), (20, "20.00"), (30, "20.00"), (30, "nan.0")]
+    found = bars(*twice)
+    assert next(one for one in found if one[0] > 10) == (20, 20.0)
+    assert found[-1][0] == 30
+    assert math.isnan(found[-1][1])
+
+
+def test_a_bar_that_is_drawn_once_may_show_the_same_loss_for_ever() -> None:
+    assert [at for at, _ in bars(*((at, "2.00") for at in range(1, 20)))][-16:] == [*range(4, 20)]
+
+
+def test_mllogs_batch_outlives_a_restart_of_the_governor() -> None:
+    before = formats.named("mllog")
+    event = ':::MLLOG {{"time_ms": 1, "key": "{key}", "value": {value}, "metadata": {{"samples_count": {samples}}}}}'
+    before.record(event.format(key="global_batch_size", value=64, samples=0))
+    after = formats.named("mllog")
+    after.resume(before.state())
+    record = after.record(event.format(key="train_loss", value=2.0, samples=64 * 149))
+    assert isinstance(record, dict)
+    assert record["step"] == 149

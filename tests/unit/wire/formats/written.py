@@ -159,14 +159,19 @@ def deepspeed(did: Sequence[Did]) -> Iterator[str]:
 
 
 def lightning(did: Sequence[Did]) -> Iterator[str]:
+    figures = ""
     yield "Sanity Checking DataLoader 0: 100%|██████████| 2/2 [00:01<00:00,  1.50it/s]"
     for one in did:
         since = round(one.ended_s)
-        loss = f"{one.loss:.3f}"[:5] if math.isfinite(one.loss) else "nan.0"
-        yield (
-            f"\rEpoch 0: {one.step // 10:3d}%|{'█' * 4:10s}| {one.step}/1000 "
-            f"[{since // 60:02d}:{since % 60:02d}<45:00,  2.00s/it, v_num=0, train_loss={loss}]"
+        bar = (
+            f"\rEpoch 0: {one.step // 10:3d}%|{'█' * 4:10s}| {one.step}/1000 [{since // 60:02d}:{since % 60:02d}<45:00,"
         )
+        # The count is drawn with the figures of the step before, and then again with its own ones.
+        if figures:
+            yield f"{bar}  2.00s/it, {figures}]"
+        loss = f"{one.loss:.3f}"[:5] if math.isfinite(one.loss) else "nan.0"
+        figures = f"v_num=0, train_loss={loss}"
+        yield f"{bar}  2.00s/it, {figures}]"
 
 
 def mllog(did: Sequence[Did]) -> Iterator[str]:

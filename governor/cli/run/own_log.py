@@ -223,6 +223,7 @@ def _is_same(one: int, other: int) -> bool:
 def with_log(settings: Settings, run: str, asked: LogOptions, log: Path | None) -> tuple[Settings, OwnLog]:
     """The settings with the log that the command line names, as a [[log]] of the run. `log`: of --log."""
     from governor.settings.streams import JSONL_STREAMS_MAX, Jsonl
+    from governor.wire.files import IN_DIRECTORIES
 
     if not asked.logs:
         if asked.sequence_length is not None or asked.gpus is not None:
@@ -236,17 +237,22 @@ def with_log(settings: Settings, run: str, asked: LogOptions, log: Path | None) 
         raise click.UsageError(f"--log-format is one log more than the {JSONL_STREAMS_MAX} that are followed")
     ((name, given),) = asked.logs
     is_output = given == ITS_OUTPUT or (log is not None and Path(given).absolute() == log.absolute())
+    may_be_directory = name in IN_DIRECTORIES
+    if is_output and may_be_directory:
+        raise click.UsageError(f"--log-format {name}: no command prints it; name the file or directory it writes")
     own = settings.paths.state_dir / OUTPUT_NAME if is_output and log is None else None
     path = own or (log if is_output and log is not None else Path(given)).absolute()
-    if own is None and _is_no_file(path):
+    if own is None and _is_no_log(path, may_be_directory=may_be_directory):
         which = "--log" if is_output else "--log-format"
-        raise click.UsageError(f"{which} {path}: not a regular file, so it cannot be followed")
+        kind = "neither a directory nor a regular file" if may_be_directory else "not a regular file"
+        raise click.UsageError(f"{which} {path}: {kind}, so it cannot be followed")
     entry = Jsonl(path=path, run=run, format=name, sequence_length=asked.sequence_length, gpus=asked.gpus)
     return settings.model_copy(update={"jsonl": (*settings.jsonl, entry)}), OwnLog(run, own, is_output)
 
 
-def _is_no_file(path: Path) -> bool:
+def _is_no_log(path: Path, *, may_be_directory: bool) -> bool:
     try:
-        return not stat.S_ISREG(os.stat(path).st_mode)
+        mode = os.stat(path).st_mode
+        return not (stat.S_ISREG(mode) or (may_be_directory and stat.S_ISDIR(mode)))
     except OSError:  # It does not exist yet, or is told of as that of any log.
         return False

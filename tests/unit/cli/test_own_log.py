@@ -58,6 +58,23 @@ def test_another_file_is_a_log_that_the_command_writes(
     assert (own.path, own.is_output) == (None, False)
 
 
+@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+def test_a_directory_that_is_there_already_is_followed_as_one_that_comes(
+    settings: Settings, tmp_path: Path, name: str
+) -> None:
+    """A launch that is resumed finds the directory of the launch before."""
+    for given in (tmp_path, tmp_path / "comes"):
+        found, own = with_log(settings, "mine", LogOptions(((name, str(given)),)), None)
+        assert found.jsonl[0].path == given
+        assert (own.path, own.is_output) == (None, False)
+
+
+def test_the_file_of_log_is_no_file_of_a_library(settings: Settings, tmp_path: Path) -> None:
+    asked = LogOptions((("tensorboard", str(tmp_path / "train.log")),))
+    with pytest.raises(click.UsageError, match="no command prints it"):
+        with_log(settings, "mine", asked, tmp_path / "train.log")
+
+
 def test_without_it_nothing_changes(settings: Settings) -> None:
     found, own = with_log(settings, "mine", LogOptions(), None)
     assert found is settings
@@ -70,6 +87,10 @@ def test_without_it_nothing_changes(settings: Settings) -> None:
         (LogOptions((), 4096), "name it with --log-format"),
         (LogOptions((("hf", "-"), ("jsonl", "a"))), "the one log of the command"),
         (LogOptions((("hf", "/dev/null"),)), "not a regular file"),
+        (LogOptions((("hf", "/"),)), "not a regular file"),
+        (LogOptions((("tensorboard", "/dev/null"),)), "neither a directory nor a regular file"),
+        (LogOptions((("tensorboard", "-"),)), "no command prints it"),
+        (LogOptions((("wandb", "-"),)), "no command prints it"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(settings: Settings, asked: LogOptions, told: str) -> None:

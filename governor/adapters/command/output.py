@@ -106,18 +106,19 @@ class OutputCopy:
 
     def step(self, now_s: float) -> None:
         """Show what is new as far as its reader takes it, and free what is not needed any more. OSError."""
-        size = os.fstat(self._fd).st_size
-        if size < self._shown:  # Somebody has emptied it.
-            self._shown, self._freed, self._read_to = 0, HEAD_BYTES, 0
-        self._pass_over(size)
-        while self._shown < size and self._waiting() < WAITING_BYTES_MAX:
-            data = os.pread(self._fd, READ_BYTES, self._shown)
-            ready = self._ready(data, now_s)
+        while not self._is_over.is_set():
+            size = os.fstat(self._fd).st_size  # Anew each time: a burst may grow faster than it is shown.
+            if size < self._shown:  # Somebody has emptied it.
+                self._shown, self._freed, self._read_to = 0, HEAD_BYTES, 0
+            self._pass_over(size)
+            self._free_read(size)
+            if self._shown >= size or self._waiting() >= WAITING_BYTES_MAX:
+                break
+            ready = self._ready(os.pread(self._fd, READ_BYTES, self._shown), now_s)
             if not ready:
                 break
             self._show(ready)
             self._shown += len(ready)
-        self._free_read(size)
 
     def _ready(self, data: bytes, now_s: float) -> bytes:
         """The whole lines of it. An unfinished one after a while, or if it is longer than what is read at once."""

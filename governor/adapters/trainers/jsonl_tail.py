@@ -7,6 +7,7 @@ may wait for a file server, so it runs on the stream's own thread.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 from collections.abc import Mapping
@@ -20,10 +21,12 @@ from governor.wire.files.lines import Lines
 
 # Four polls a second make 4 MB/s, so no file can hold up the loop.
 READ_BYTES_PER_POLL: Final = 1024 * 1024
-# History is passed without a look into it, at 64 MB/s.
+# What is passed without a look into it, at 64 MB/s: history, and a line that is too long for any record.
 READS_OF_HISTORY: Final = 16
 # Behind a damaged place: the little that is looked at again each time.
 DAMAGED_BYTES: Final = 4 * 1024
+# So many zeros may be a hole of the file. No line of a log has them.
+_ZEROS: Final = bytes(4 * 1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,9 @@ class Chunk:
     faulty: int = 0  # Torn or oversized lines: counted, never guessed.
     problem: str | None = None  # One line while the file cannot be read, so data is missing.
     position: Position | None = None
-    holds: bool = False  # More of what was read is told in a moment, also if nothing else is written.
+    holds: bool = False  # More of what is there is told in a moment, also if nothing else is written.
+    unread: int = 0  # Bytes that were there already, and are read next.
+    gone: int = 0  # Bytes that were freed or cut off before they were read.
 
 
 class JsonlTail:
@@ -92,6 +97,8 @@ class JsonlTail:
         self._inode: tuple[int, int] = (0, 0)
         self._offset = 0
         self._head = b""
+        self._size = 0  # Of the file, as it was seen last.
+        self._gone = 0
         self._resume: Position | None = None  # Where to resume a file that we had to close.
 
     def read(self) -> Chunk:
@@ -110,8 +117,10 @@ class JsonlTail:
         self._faulty_before += faulty
         if self._problem is None and self._cutter.problem is not None and self._fd >= 0:
             self._problem = f"{self.path}: {self._cutter.problem}"
-        holds = self._fd >= 0 and self._cutter.holds
-        return Chunk(tuple(lines), faulty, self._problem, self.position, holds)
+        unread = self._size - self._offset if self._fd >= 0 and self._cutter.problem is None else 0
+        holds = self._fd >= 0 and (self._cutter.holds or unread > 0)
+        gone, self._gone = self._gone, 0
+        return Chunk(tuple(lines), faulty, self._problem, self.position, holds, max(0, unread), gone)
 
     def _find(self) -> bool:
         """Where the path is a directory: the file of it that is read now, or the next one. False: there is none."""
@@ -207,7 +216,7 @@ class JsonlTail:
             os.close(fd)
             raise
         self._fd, self._inode, self.deciders = fd, (facts.st_dev, facts.st_ino), walk.deciders
-        self._resume, self._skip_history = None, False
+        self._resume, self._skip_history, self._size = None, False, self._offset
         return True
 
     @property
@@ -267,11 +276,13 @@ class JsonlTail:
 
     def _chunk(self, lines: list[bytes]) -> tuple[int, bytes]:
         """The file's size and its next bytes. A file that was emptied or written again is read from its begin."""
-        size = os.fstat(self._fd).st_size
+        size, before = os.fstat(self._fd).st_size, self._size
         chunk = self._next(size)
         # Looked at behind the read, so nothing of a file that was written again is taken for more of what was.
         head = os.pread(self._fd, self._cutter.head_bytes, 0)
         if size < self._offset or head[: len(self._head)] != self._head or self._cutter.wants_begin:
+            if isinstance(self._cutter, Lines):  # Whoever writes a table again writes all of it.
+                self._gone += max(0, before - self._offset)
             lines += self._cutter.rest()  # Truncated, or rewritten in place.
             self._cutter.anew()
             self._offset, self._head = 0, b""
@@ -279,7 +290,36 @@ class JsonlTail:
             head = os.pread(self._fd, self._cutter.head_bytes, 0)
         if len(self._head) < self._cutter.head_bytes:
             self._head = head[: self._offset + len(chunk)]
-        return size, chunk
+        self._size = size
+        return size, self._before_hole(chunk, lines)
+
+    def _before_hole(self, chunk: bytes, lines: list[bytes]) -> bytes:
+        """What stands before a hole of a log of lines: its writer's output was freed before it was read.
+
+        At a hole: pass over it, into the middle of a line. What the file system does not know as a hole stays.
+        """
+        zeros = chunk.find(_ZEROS) if self._place is None else -1
+        if zeros < 0:
+            return chunk
+        hole = self._seek(self._offset + zeros, os.SEEK_HOLE)
+        if hole > self._offset:
+            return chunk[: hole - self._offset]
+        end = self._seek(self._offset, os.SEEK_DATA)
+        self._gone += end - self._offset + self._cutter.behind
+        lines += self._cutter.rest()
+        self._offset = self._cutter.go_on(
+            end, self._cutter.state() or {}, lambda count, offset: os.pread(self._fd, count, offset)
+        )
+        return self._next(self._size)
+
+    def _seek(self, offset: int, how: int) -> int:
+        """The begin of the next hole or of the next data, at `offset` or behind it. The file's end if there is none."""
+        try:
+            return os.lseek(self._fd, offset, how)
+        except OSError as error:
+            if error.errno not in (errno.ENXIO, errno.EINVAL):
+                raise
+            return max(offset, self._size)
 
     def _next(self, size: int) -> bytes:
         beyond = min(self._cutter.ahead, max(0, size - self._offset))

@@ -14,6 +14,7 @@ from governor.adapters.trainers.log_readers import tail_of, text_log
 from governor.adapters.trainers.named_groups import NamedProcesses
 from governor.adapters.trainers.stream_files import Answerer, Asked, Seen, StreamFiles, StreamThread
 from governor.adapters.trainers.understanding import Understanding
+from governor.adapters.trainers.unjudged import Unjudged
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs, format_duration
 from governor.core.events.inputs import Event, FramesLost, TrainerExited
@@ -74,6 +75,7 @@ class Stream:
         self._saved_stream = saved or SavedStream(None, ())
         self._look_at = MonoNs(0)
         self._asked_at = MonoNs(0)
+        self.unjudged = Unjudged(entry.run, str(entry.path))
         self._read_at = MonoNs(-1)  # When the last answered question was asked.
         self._was_read = saved is not None
         self._problem: str | None = None
@@ -136,7 +138,7 @@ class Stream:
         if was_left and self._is_left and not seen.chunk.lines and not seen.chunk.holds:
             self._is_left = False
             read.append(WriterGone(at, self._entry.run))
-        return [*events, *self._state(at, seen.chunk), *read]
+        return [*events, *self._state(at, seen.chunk), *read, *self.unjudged.see(at, seen.chunk)]
 
     def _told(self, at: MonoNs) -> list[Event]:
         """The run, once its reading has begun: a line that is written after it was seen is not history."""

@@ -61,6 +61,8 @@ HELLO_NS: Final = 60 * NS_PER_S
 READ_NS: Final = 10 * NS_PER_S
 # A halted log's processes are looked for every five seconds. Two looks find those that it names at all.
 NAMED_NS: Final = 10 * NS_PER_S
+# After the command's end its logs are read on for so long. What is left then is said to be unjudged.
+LOGS_NS: Final = 60 * NS_PER_S
 
 
 def run_command(
@@ -191,8 +193,9 @@ def _close(
     left = look_at_left(governor, command)
     outcome.leaves_training = left.trains
     governor.daemon.performer.perform(left_behind(governor, command, name, left))
+    at = governor.clock.mono()
     for stream in governor.streams:  # Before the lines that tell of its tokens.
-        for event in stream.end(governor.clock.mono()):
+        for event in (*stream.end(at), *(() if outcome.stages else stream.unjudged.end(at))):
             governor.daemon.apply(event)
     note_end(governor, command, name, outcome)
     for snapshot in leave_halts(governor):
@@ -251,13 +254,14 @@ def is_over(governor: Governor, command: Command) -> bool:
 def logs_are_read(governor: Governor, command: Command) -> bool:
     """Whether the command has ended and all that it had written into followed logs by then was read.
 
-    Until then it is not over: its last line may be its first, or hold a NaN.
+    Until then it is not over: its last line may be its first, or hold a NaN. A log that grows on is not waited for.
     """
     if command.poll() is None:
         return False
     command.note_ended(governor.clock.mono())
     assert command.ended_at is not None
-    return all(stream.has_read(command.ended_at) for stream in governor.streams)
+    is_late = governor.clock.mono() - command.ended_at >= LOGS_NS
+    return is_late or all(stream.has_read(command.ended_at) for stream in governor.streams)
 
 
 def _is_under_way(governor: Governor, incident: Incident) -> bool:
@@ -338,11 +342,12 @@ def closing_lines(governor: Governor, command: Command, outcome: Outcome) -> lis
         ended = "a halt was not seen to its end" if outcome.is_unfinished else "goes on unwatched"
     else:
         ended = ended_text(RunEnd(code, None))
+    unjudged = [line for stream in governor.streams if (line := stream.unjudged.line) is not None]
     own = of_command(governor.node)
     ours = [t for t in own if t.was_announced or t.run.run == outcome.run or t.launch.launchers]
     beside = [t for t in watched(governor.node) if t not in ours and t.run.step is not None]
     followed = [t for t in beside if t.run.run in logs or t.was_announced]
-    lines = [
+    lines = unjudged + [
         closing_line(run_status(t, at), "was watched beside the command" if t.was_announced else "its log was followed")
         for t in followed
     ]

@@ -83,6 +83,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "last_good_gone": Severity.CRITICAL,
         "left_behind": Severity.CRITICAL,
         "left_unseen": Severity.WARNING,
+        "log_unjudged": Severity.WARNING,
         "needs_human": Severity.CRITICAL,
         "no_loss": Severity.WARNING,
         "no_policy": Severity.WARNING,

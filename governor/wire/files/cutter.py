@@ -47,7 +47,7 @@ class Cutter(Protocol):
 
     @property
     def is_past(self) -> bool:
-        """Whether history is being passed: nothing of it is told, so more may be given at once."""
+        """Whether history or a unit too long is being passed: nothing of it is told, so more may be given at once."""
         ...
 
     @property

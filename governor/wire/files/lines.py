@@ -15,7 +15,7 @@ class Lines:
 
     head_bytes = HEAD_BYTES
     ahead = 0
-    is_past = wants_begin = holds = False
+    wants_begin = holds = False
     problem: str | None = None
 
     def __init__(self, *, is_console: bool = False) -> None:
@@ -28,6 +28,10 @@ class Lines:
     @property
     def behind(self) -> int:
         return len(self._partial)
+
+    @property
+    def is_past(self) -> bool:
+        return self._oversized
 
     def begin(self, end: int, read: Read) -> int:
         # Reading begins inside a line, whose first half is history.

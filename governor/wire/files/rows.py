@@ -36,7 +36,6 @@ class Rows:
 
     head_bytes = 16 * 1024  # A metric that is new may come behind many others.
     ahead = 0
-    is_past = False
     problem: str | None = None
 
     def __init__(self) -> None:
@@ -55,6 +54,10 @@ class Rows:
     @property
     def faulty(self) -> int:
         return self._faulty + self._lines.faulty
+
+    @property
+    def is_past(self) -> bool:
+        return self._lines.is_past
 
     @property
     def holds(self) -> bool:

@@ -145,6 +145,27 @@ def test_nobody_who_reads_it_fills_no_disk_and_is_told_what_he_missed(path: Path
     assert rest == LINE * (KEPT_BYTES // len(LINE) - 1), "it goes on with a whole line"
 
 
+def test_a_burst_is_freed_while_it_is_shown(path: Path) -> None:
+    """Showing 30 MiB takes a while, in which as much comes again."""
+    freed: list[int] = []
+    with make_output(path) as output:
+        size = 0
+
+        def show(_data: bytes) -> None:
+            nonlocal size
+            if size < 4 * BACKLOG_BYTES_MAX:
+                size += MIB
+                os.truncate(path, size)
+            most.append(size - (freed[-1] if freed else 0))
+
+        most: list[int] = []
+        copy = OutputCopy(path, show, lambda: 0, lambda _: None, free=lambda _fd, at, count: freed.append(at + count))
+        output.write(LINE)
+        copy.step(0.0)
+    assert size == 4 * BACKLOG_BYTES_MAX
+    assert max(most) <= BACKLOG_BYTES_MAX + 4 * MIB
+
+
 def test_one_that_was_emptied_is_copied_from_its_begin_on(path: Path, reader: Reader) -> None:
     with make_output(path) as output:
         copy = reader.copy(path)

@@ -30,6 +30,7 @@ WAITING_BYTES_MAX: Final = 256 * 1024  # Less than a queue takes before it drops
 PERIOD_S: Final = 0.1
 PARTIAL_S: Final = 1.0  # So long an unfinished line is held back: nothing is written into the middle of one.
 LOST: Final = "costgov: bytes of this output that are lost here, since nobody took them in time: {}\n"
+_MARK_BYTES: Final = 64
 _LINE_ENDS: Final = (b"\n", b"\r")  # A progress bar has the latter alone.
 _KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02  # linux/falloc.h
 
@@ -72,6 +73,8 @@ class OutputCopy:
         self.inode = os.fstat(self._fd).st_ino
         self._show, self._waiting, self._tell, self._free = show, waiting, tell, free
         self._shown = 0
+        self._size = 0  # As it was seen last.
+        self._head = b""  # It has other first bytes when it was emptied and written again.
         self._read_to = 0  # What stands before it is not read again by whoever judges the lines.
         self._freed = HEAD_BYTES
         self._may_free = True
@@ -107,9 +110,7 @@ class OutputCopy:
     def step(self, now_s: float) -> None:
         """Show what is new as far as its reader takes it, and free what is not needed any more. OSError."""
         while not self._is_over.is_set():
-            size = os.fstat(self._fd).st_size  # Anew each time: a burst may grow faster than it is shown.
-            if size < self._shown:  # Somebody has emptied it.
-                self._shown, self._freed, self._read_to = 0, HEAD_BYTES, 0
+            size = self._look()  # Anew each time: a burst may grow faster than it is shown.
             self._pass_over(size)
             self._free_read(size)
             if self._shown >= size or self._waiting() >= WAITING_BYTES_MAX:
@@ -119,6 +120,22 @@ class OutputCopy:
                 break
             self._show(ready)
             self._shown += len(ready)
+
+    def _look(self) -> int:
+        """The file's size. One that the command has emptied (`> /dev/stderr` does) is shown from its begin on."""
+        # What was shown may have come behind the look before.
+        size, before, head = (
+            os.fstat(self._fd).st_size,
+            max(self._size, self._shown),
+            os.pread(self._fd, _MARK_BYTES, 0),
+        )
+        if size < before or not head.startswith(self._head):
+            lost = before - self._shown
+            self._shown, self._freed, self._read_to, self._partial_since = 0, HEAD_BYTES, 0, None
+            if lost:
+                self._show(LOST.format(lost).encode())
+        self._size, self._head = size, head
+        return size
 
     def _ready(self, data: bytes, now_s: float) -> bytes:
         """The whole lines of it. An unfinished one after a while, or if it is longer than what is read at once."""

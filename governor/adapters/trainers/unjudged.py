@@ -10,6 +10,15 @@ from governor.core.events.machine import SourceTrouble
 ALARM = "log_unjudged"
 
 
+def emptied(at: MonoNs, run: str, path: str) -> SourceTrouble:
+    """The command has cut off its own output. How much it printed since the last look nobody knows."""
+    text = (
+        f"{path}: the command has emptied its own output, as `> /dev/stderr` does to a file: lines that it printed up "
+        "to half a second before may be lost, neither shown nor judged; write `>&2` there, or have a log file watched"
+    )
+    return SourceTrouble(at, run, ALARM, text)
+
+
 class Unjudged:
     """Of one log. Its alarm is told again when twice as much is gone: a burst is one or two lines, not thousands."""
 

@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -17,6 +17,7 @@ from click.shell_completion import CompletionItem
 
 from governor.adapters.command.output import OutputCopy, make_output
 from governor.adapters.journal.ended_runs import OUTPUT_NAME
+from governor.adapters.trainers.unjudged import emptied
 from governor.cli.common import ExitCode
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.node import Node
@@ -128,11 +129,14 @@ class OwnLog:
     run: str = ""
     path: Path | None = None  # Of the command's output, where costgov makes that file.
     is_output: bool = False  # What the command prints is followed, in that file or in the one of --log.
+    followed: Path | None = None
     _inode: int = -1
     _node: Node | None = None  # Of the governor that reads it.
     _copy: OutputCopy | None = None
     _stdout: QueuedStream | None = None
     _marks: deque[tuple[MonoNs, int]] = field(default_factory=deque)
+    _before: Mapping[str, Any] | None = None  # The position at the last poll.
+    _emptied: int = 0  # So many times.
 
     def make(self) -> IO[bytes] | None:
         """The command's output, if its file is costgov's own. OSError if it cannot be made.
@@ -174,19 +178,29 @@ class OwnLog:
 
     def attend(self, node: Node) -> None:
         """Another governor reads it now."""
-        self._node = node
+        self._node, self._before = node, None
         self._marks.clear()
 
     def poll(self, at: MonoNs) -> list[Event]:
-        """Note how far the log was read some time ago: the journal has that, so nobody reads it again."""
-        managed = self._node.runs.get(self.run) if self._node is not None and self._copy is not None else None
+        """Note how far the log was read some time ago: the journal has that, so nobody reads it again.
+
+        Tell of a command that empties its own output, the first time and when it has done so twice as often.
+        """
+        managed = self._node.runs.get(self.run) if self._node is not None and self.is_output else None
         position = managed.stream_position if managed is not None else None
-        if position is None or position.get("inode") != self._inode:
+        if position is None:
+            return []
+        before, self._before = self._before, position
+        if before is not None and _is_emptied(before, position):
+            self._marks.clear()
+            self._emptied += 1
+            if self._emptied.bit_count() == 1:
+                return [emptied(at, self.run, str(self.followed))]
+        if self._copy is None or position.get("inode") != self._inode:
             return []
         if not self._marks or at - self._marks[-1][0] >= MARK_PERIOD_NS:
             self._marks.append((at, int(position["offset"])))
         while self._marks and at - self._marks[0][0] >= KEPT_FOR_NS:
-            assert self._copy is not None, "there was one above"
             self._copy.note_read(self._marks.popleft()[1])
         return []
 
@@ -220,6 +234,16 @@ def _is_same(one: int, other: int) -> bool:
     return (a.st_dev, a.st_ino, a.st_rdev) == (b.st_dev, b.st_ino, b.st_rdev)
 
 
+def _is_emptied(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a file whose reader was at one position and is at the other was cut off between the two."""
+    if before.get("inode") != now.get("inode"):
+        return False
+    if now["offset"] < before["offset"]:
+        return True
+    # Of long first bytes a position has the digest.
+    return "head_bytes" not in now and not str(now.get("head")).startswith(str(before.get("head")))
+
+
 def with_log(settings: Settings, run: str, asked: LogOptions, log: Path | None) -> tuple[Settings, OwnLog]:
     """The settings with the log that the command line names, as a [[log]] of the run. `log`: of --log."""
     from governor.settings.streams import JSONL_STREAMS_MAX, Jsonl
@@ -247,7 +271,7 @@ def with_log(settings: Settings, run: str, asked: LogOptions, log: Path | None) 
         kind = "neither a directory nor a regular file" if may_be_directory else "not a regular file"
         raise click.UsageError(f"{which} {path}: {kind}, so it cannot be followed")
     entry = Jsonl(path=path, run=run, format=name, sequence_length=asked.sequence_length, gpus=asked.gpus)
-    return settings.model_copy(update={"jsonl": (*settings.jsonl, entry)}), OwnLog(run, own, is_output)
+    return settings.model_copy(update={"jsonl": (*settings.jsonl, entry)}), OwnLog(run, own, is_output, path)
 
 
 def _is_no_log(path: Path, *, may_be_directory: bool) -> bool:

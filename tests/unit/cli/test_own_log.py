@@ -18,6 +18,7 @@ from governor.app.settings_file import load_settings
 from governor.cli.main import cli
 from governor.cli.run.own_log import KEPT_FOR_NS, LogOptions, OwnLog, with_log
 from governor.core.base.units import NS_PER_S
+from governor.core.events.machine import SourceTrouble
 from governor.settings.model import Settings
 from governor.settings.streams import FORMATS
 from tests.unit.core.engine.test_step import at
@@ -155,3 +156,37 @@ def test_what_was_judged_may_be_freed_once_the_journal_has_it_and_not_that_of_an
     own.poll(at(2 * later_s))
     own.poll(at(4 * later_s))
     assert copy.read_to == 500
+
+
+@pytest.mark.parametrize("has_copy", [True, False])
+def test_a_command_that_empties_its_own_output_is_told_of_and_not_each_time(tmp_path: Path, *, has_copy: bool) -> None:
+    """`> /dev/stderr` does. `has_copy`: else the file is that of --log."""
+    path, copy = tmp_path / "output.log", Copy()
+    managed: Any = SimpleNamespace(stream_position={"inode": 7, "offset": 500, "head": "aa"})
+    own = OwnLog("mine", path if has_copy else None, is_output=True, followed=path)
+    if has_copy:
+        own.follow(copy, inode=7)  # type: ignore[arg-type]
+    node: Any = SimpleNamespace(runs={"mine": managed})
+    own.attend(node)
+
+    def told(offset: int, head: str = "aabb") -> bool:
+        managed.stream_position = {"inode": 7, "offset": offset, "head": head}
+        events = own.poll(at(1))
+        assert all(isinstance(event, SourceTrouble) and str(path) in event.text for event in events)
+        return bool(events)
+
+    assert not told(500, "aa")
+    assert not told(600)
+    assert told(20), "cut off"
+    assert told(700, "cc"), "cut off, and grown beyond where it was"
+    assert not told(30, "cc")
+    assert told(20, "cc")
+    own.poll(at(2 * KEPT_FOR_NS // NS_PER_S))
+    assert copy.read_to <= 20, "what was judged of the file before is none of this one"
+    managed.stream_position = {"inode": 8, "offset": 5, "head": "aa"}
+    assert own.poll(at(1)) == [], "another file"
+    managed.stream_position = {"inode": 8, "offset": 9, "head": "bb", "head_bytes": 4000}
+    assert own.poll(at(1)) == [], "a digest"
+    managed.stream_position = {"inode": 8, "offset": 5, "head": "aa"}
+    own.attend(node)
+    assert own.poll(at(1)) == [], "a governor that comes back begins where the journal says"

@@ -177,6 +177,34 @@ def test_one_that_was_emptied_is_copied_from_its_begin_on(path: Path, reader: Re
     assert reader.seen == LINE * 3 + b"anew\n"
 
 
+def test_one_that_was_emptied_and_has_grown_beyond_where_it_was_is_known_by_its_first_bytes(
+    path: Path, reader: Reader
+) -> None:
+    with make_output(path) as output:
+        copy = reader.copy(path)
+        output.write(LINE)
+        copy.step(0.0)
+        os.truncate(path, 0)
+        output.write(b"anew\n" + LINE * 3)
+        copy.step(0.1)
+    assert reader.seen == LINE + b"anew\n" + LINE * 3
+
+
+def test_what_was_not_shown_of_one_that_was_emptied_is_said(path: Path, reader: Reader) -> None:
+    with make_output(path) as output:
+        copy = reader.copy(path)
+        output.write(LINE * 3)
+        reader.waiting = WAITING_BYTES_MAX
+        copy.step(0.0)
+        os.truncate(path, 0)
+        output.write(b"anew\n")
+        reader.waiting = 0
+        copy.step(0.1)
+    lost, _, rest = reader.seen.partition(b"\n")
+    assert lost.endswith(b": %d" % (3 * len(LINE)))
+    assert rest == b"anew\n"
+
+
 def test_its_end_shows_the_unfinished_line_too_and_says_what_was_not_taken(path: Path, reader: Reader) -> None:
     with make_output(path) as output:
         copy = reader.copy(path)

@@ -123,15 +123,13 @@ class OutputCopy:
 
     def _look(self) -> int:
         """The file's size. One that the command has emptied (`> /dev/stderr` does) is shown from its begin on."""
-        # What was shown may have come behind the look before.
-        size, before, head = (
-            os.fstat(self._fd).st_size,
-            max(self._size, self._shown),
-            os.pread(self._fd, _MARK_BYTES, 0),
-        )
+        head = os.pread(self._fd, _MARK_BYTES, 0)  # Before the size: it may be emptied between the two.
+        size = os.fstat(self._fd).st_size
+        before = max(self._size, self._shown)  # What was shown may have come behind the look before.
         if size < before or not head.startswith(self._head):
             lost = before - self._shown
             self._shown, self._freed, self._read_to, self._partial_since = 0, HEAD_BYTES, 0, None
+            head = b""  # It may be of the file before, and is learnt at the next look.
             if lost:
                 self._show(LOST.format(lost).encode())
         self._size, self._head = size, head

@@ -234,7 +234,7 @@ def _price_and_policies(settings: Settings, preflight: Preflight | None) -> Iter
         observing = " (observe: nothing will be touched)" if settings.observe else ""
         packaged = f", packaged with costgov; {directory} does not exist" if paths != [directory] else ""
         yield Check(OK, "policies", f"{names}{observing}{packaged}")
-        marked, told = with_marks(settings.paths.state_dir, policies)
+        marked, told = with_marks(settings.paths.marks_dir, policies)
         yield from (Check(WARN, "halt marks", text) for text in told)
         yield from (Check(WARN, "fallen back", one.text, REVERSE) for one in marked.fallen())
         yield from _node_stop(settings, preflight, policies)

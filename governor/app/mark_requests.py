@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from governor.adapters.journal.halt_marks import (
+    FILE_NAME,
     UNREADABLE,
     HaltMarkFile,
     HaltMarksUnusable,
     HaltMarkWatch,
-    path_for,
 )
 from governor.core.base.halt_marks import NAME_CHARS_MAX, NOTE_CHARS_MAX, Entry, HaltMarks, Rearm, Said, row_of
 from governor.core.base.policy import PolicySet
@@ -41,17 +41,17 @@ class _Refused(Exception):  # noqa: N818 - the condition is the name.
         self.code = code
 
 
-def begin(state_dir: Path, policies: PolicySet) -> tuple[HaltMarkWatch, PolicySet, list[Alarm]]:
+def begin(marks_dir: Path, policies: PolicySet) -> tuple[HaltMarkWatch, PolicySet, list[Alarm]]:
     """At the start: the file's watch, the policies with what people have said so far, and what is wrong with it."""
-    watch = HaltMarkWatch(HaltMarkFile(path_for(state_dir)))
+    watch = HaltMarkWatch(HaltMarkFile(marks_dir / FILE_NAME))
     marks, problem = watch.first()
     told = [Alarm(UNREADABLE, None, problem)] if problem else []
     return watch, replace(policies, wrong=marks.wrong()), told
 
 
-def with_marks(state_dir: Path, policies: PolicySet) -> tuple[PolicySet, list[str]]:
-    """The policies as a governor of this state directory would judge by them now, and what is wrong with its marks."""
-    _, marked, told = begin(state_dir, policies)
+def with_marks(marks_dir: Path, policies: PolicySet) -> tuple[PolicySet, list[str]]:
+    """The policies as a governor with these marks would judge by them now, and what is wrong with the marks."""
+    _, marked, told = begin(marks_dir, policies)
     return marked, [alarm.text for alarm in told]
 
 

@@ -129,7 +129,7 @@ def _load(
 def paths_of_run(environ: Mapping[str, str], run: str) -> dict[str, Any]:
     """[paths] for the run `run`, with no file and no options: all of them are the run's own."""
     given = _from_environment(environ, run).get("paths", {})
-    return default_paths(given, environ, os.geteuid(), run)
+    return default_paths(given, environ, os.geteuid(), run, _above(given, run))
 
 
 def second_place(paths: Paths, socket: Path, environ: Mapping[str, str]) -> str | None:
@@ -194,6 +194,12 @@ def _from_environment(environ: Mapping[str, str], run: str | None) -> dict[str, 
     return data
 
 
+def _above(of_environment: Mapping[str, Any], run: str | None) -> str | None:
+    """The inherited state directory, below which `_from_environment` has put the run's own. None: it has put none."""
+    state_dir = of_environment.get("state_dir")
+    return state_dir.removesuffix(f"/runs/{run}") if run is not None and isinstance(state_dir, str) else None
+
+
 def _from_text(value: str) -> Any:
     if value[:1] in ("[", "{"):
         try:
@@ -205,10 +211,10 @@ def _from_text(value: str) -> Any:
 
 def _merge(layers: _Layers, environ: Mapping[str, str], run: str | None) -> Settings:
     tables = (layer.get("paths") for layer in (layers.file, layers.environment, layers.overrides))
-    given: dict[str, Any] = {}
-    for table in tables:
-        given.update(table if isinstance(table, Mapping) else {})
-    defaults: dict[str, Any] = {"paths": default_paths(given, environ, os.geteuid(), run)}
+    of_file, of_environment, of_options = (table if isinstance(table, Mapping) else {} for table in tables)
+    given: dict[str, Any] = {**of_file, **of_environment, **of_options}
+    above = None if "state_dir" in of_options else _above(of_environment, run)
+    defaults: dict[str, Any] = {"paths": default_paths(given, environ, os.geteuid(), run, above)}
     if run is not None:
         defaults["metrics"] = {"port": 0}  # The well-known port is for the node's own governor.
 

@@ -122,7 +122,7 @@ class Governor:
         if policies is None:
             self.close()
             raise CannotStart("\n".join(problems))
-        self.halt_marks, policies, unread = mark_requests.begin(paths.state_dir, policies)
+        self.halt_marks, policies, unread = mark_requests.begin(paths.marks_dir, policies)
         now, wall = self.clock.boot(), self.clock.wall()
         began = self._began(now, *entered) if entered is not None else now
         self.node: Node = new_node(facts, policies, began, WallNs(wall - (now - began)), budgets)

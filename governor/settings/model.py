@@ -64,6 +64,7 @@ class Paths(Table):
     socket: AbsolutePath
     control_socket: AbsolutePath
     recordings_dir: AbsolutePath
+    marks_dir: AbsolutePath  # Of halt_marks.jsonl, which the service and every `costgov run` below it share.
 
 
 class Trainer(Table):
@@ -238,24 +239,26 @@ class Settings(BaseSettings):
 
 
 def default_paths(
-    given: Mapping[str, Any], environ: Mapping[str, str], uid: int, run: str | None = None
+    given: Mapping[str, Any], environ: Mapping[str, str], uid: int, run: str | None = None, above: str | None = None
 ) -> dict[str, Any]:
     """Fill what [paths] leaves out: systemd's assignment, else the system's directories, else the user's.
 
     Root, and a user who may write the system's directories (the service's own), gets those. `run` names a run with
-    its own governor: its directories are below those, so that neither governor disturbs the other.
+    its own governor: its directories are below those, so that neither governor disturbs the other. `above`: the
+    directory below which a given `state_dir` was made for the run. No name of a directory says that.
     """
     paths, lasting = dict(given), lasting_directory(environ, uid)
     below = f"/runs/{run}" if run is not None else ""
     if "state_dir" not in paths:
         assigned = environ.get("STATE_DIRECTORY", "").split(":")[0]  # Set by systemd; several are joined by colons.
-        paths["state_dir"] = (assigned or _system(SYSTEM_STATE_DIR, uid) or lasting) + below
-    if "recordings_dir" not in paths:
-        # All recordings of a user share one directory, because one limit bounds them together. A wrong path is reported
-        # once.
-        state_dir = str(paths["state_dir"])
-        above = state_dir.removesuffix(below) if state_dir.startswith("/") else SYSTEM_STATE_DIR
-        paths["recordings_dir"] = f"{above}/recordings"
+        above = assigned or _system(SYSTEM_STATE_DIR, uid) or lasting
+        paths["state_dir"] = above + below
+    shared = above if above is not None else str(paths["state_dir"])
+    if not shared.startswith("/"):
+        shared = SYSTEM_STATE_DIR  # A wrong path is reported once.
+    # All recordings of a user share one directory, because one limit bounds them together.
+    paths.setdefault("recordings_dir", f"{shared}/recordings")
+    paths.setdefault("marks_dir", shared)
     vanishes = False
     if "runtime_dir" not in paths:
         assigned = environ.get("RUNTIME_DIRECTORY", "").split(":")[0]

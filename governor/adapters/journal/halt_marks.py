@@ -1,8 +1,8 @@
-"""The file of halt marks in a state directory: one JSON object a line, only ever appended to, synced at each.
+"""The file of halt marks: one JSON object a line, only ever appended to, synced at each.
 
-All governors of the state directory read it: the service, and every `costgov run` below it. It is the audit of who
-said what of which halt. A last line without an end is of a crash before anybody was answered, and does not count.
-Any other damage takes the force of all marks: the rules then do what their policies say.
+All governors with one `paths.marks_dir` read it: the service, and every `costgov run` below its state directory. It is
+the audit of who said what of which halt. A last line without an end is of a crash before anybody was answered, and does
+not count. Any other damage takes the force of all marks: the rules then do what their policies say.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from governor.core.events.inputs import Event
 from governor.core.events.machine import FilesLost, HaltMarksRead
 
 FILE_NAME: Final = "halt_marks.jsonl"
-RUNS_DIR: Final = "runs"
 LINE_BYTES_MAX: Final = 32 * 1024  # A note of 512 characters and five names of 256, all escaped.
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024  # Ten thousand marks.
 # Of a user who marks own halts alone: one user fills no file that all share.
@@ -39,12 +38,6 @@ UNREADABLE: Final = "halt_marks_unreadable"
 
 class HaltMarksUnusable(Exception):  # noqa: N818 - the condition is the name.
     """The file cannot be read or written. The message is one line: what is wrong and what to do."""
-
-
-def path_for(state_dir: Path) -> Path:
-    """The one file for a state directory, also for that of a run below it (runs/NAME)."""
-    is_below = state_dir.parent.name == RUNS_DIR
-    return (state_dir.parent.parent if is_below else state_dir) / FILE_NAME
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,10 @@ def state_dir_of(config: Path | None) -> Path:
     return settings_from(find_config(config)).paths.state_dir
 
 
+def _marks_dir_of(config: Path | None) -> Path:
+    return settings_from(find_config(config)).paths.marks_dir
+
+
 def mark_sources(config: Path | None, control: str | None) -> list[Source]:
     """Every file of marks that can be read, each once. One that cannot is a line on standard error."""
     found: dict[str, Source] = {}
@@ -53,9 +57,9 @@ def _told(data: Any, socket: str) -> Source | None:
 
 
 def _own(config: Path | None) -> Source | None:
-    from governor.adapters.journal.halt_marks import HaltMarkFile, HaltMarksUnusable, path_for
+    from governor.adapters.journal.halt_marks import FILE_NAME, HaltMarkFile, HaltMarksUnusable
 
-    file = HaltMarkFile(path_for(state_dir_of(config)))
+    file = HaltMarkFile(_marks_dir_of(config) / FILE_NAME)
     try:
         return Source(os.path.realpath(file.path), file.read())
     except HaltMarksUnusable as unusable:
@@ -64,11 +68,11 @@ def _own(config: Path | None) -> Source | None:
 
 
 def append_here(config: Path | None, entry: Entry) -> HaltMarks:
-    """Write into the state directory's own file. Fails in one line."""
-    from governor.adapters.journal.halt_marks import HaltMarkFile, HaltMarksUnusable, path_for
+    """Write into the file of governors that may have ended. Fails in one line."""
+    from governor.adapters.journal.halt_marks import FILE_NAME, HaltMarkFile, HaltMarksUnusable
 
     try:
-        return HaltMarkFile(path_for(state_dir_of(config))).append(entry)
+        return HaltMarkFile(_marks_dir_of(config) / FILE_NAME).append(entry)
     except HaltMarksUnusable as unusable:
         raise Failed(str(unusable)) from unusable
 

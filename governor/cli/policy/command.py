@@ -113,7 +113,7 @@ def explain(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None
     policies, errors = load_policies(_read(files))
     if policies is None:
         raise Failed("\n".join(printable(str(error), " ") for error in errors))
-    fallen = _fallen(paths.state_dir, policies) if paths is not None else []
+    fallen = _fallen(paths.marks_dir, policies) if paths is not None else []
     if as_json:
         print_json([
             {
@@ -143,10 +143,10 @@ def schema(drop_in: bool) -> None:
     print_json(drawn(drop_in=drop_in))
 
 
-def _fallen(state_dir: Path, policies: PolicySet) -> list[FallBack]:
+def _fallen(marks_dir: Path, policies: PolicySet) -> list[FallBack]:
     from governor.app.mark_requests import with_marks
 
-    marked, problems = with_marks(state_dir, policies)
+    marked, problems = with_marks(marks_dir, policies)
     for problem in problems:
         complain(problem)
     return marked.fallen()

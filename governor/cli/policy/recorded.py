@@ -107,7 +107,7 @@ def gather(
     paths = settings_from(config).paths
     ends = _ends_in(paths.state_dir, unread)
     tallies = [LabelTally(policy.name, None) for policy in policies]
-    played = _Recordings(ends, policies, price, since, time.time_ns(), _marks_in(paths.state_dir))
+    played = _Recordings(ends, policies, price, since, time.time_ns(), _marks_in(paths.marks_dir))
     for directory in _recordings(paths.recordings_dir, since):
         played.add(directory, tallies)
     runs = _joined(played, paths.state_dir, Scope(since, None, ()), unread)
@@ -124,13 +124,13 @@ def _ends_in(state_dir: Path, unread: Unread) -> RunEnds:
     return ends
 
 
-def _marks_in(state_dir: Path) -> Marks:
+def _marks_in(marks_dir: Path) -> Marks:
     """Which halts people have marked right, and which false. Nobody's word counts where the file is damaged."""
-    from governor.adapters.journal.halt_marks import HaltMarkFile, HaltMarksUnusable, path_for
+    from governor.adapters.journal.halt_marks import FILE_NAME, HaltMarkFile, HaltMarksUnusable
     from governor.core.base.halt_marks import Said
 
     try:
-        marks = HaltMarkFile(path_for(state_dir)).read().marks
+        marks = HaltMarkFile(marks_dir / FILE_NAME).read().marks
     except HaltMarksUnusable as error:
         complain_plainly(str(error))
         return NO_MARKS

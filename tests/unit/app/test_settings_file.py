@@ -106,8 +106,27 @@ def test_a_governor_beside_one_command_keeps_to_itself() -> None:
     assert settings is not None
     assert settings.paths.state_dir == daemon.paths.state_dir / "runs" / "train-1"
     assert settings.paths.recordings_dir == daemon.paths.state_dir / "recordings", "bounded together"
+    assert settings.paths.marks_dir == daemon.paths.marks_dir == daemon.paths.state_dir
     assert settings.paths.socket == daemon.paths.runtime_dir / "runs" / "train-1" / "trainer.sock"
     assert (settings.metrics.port, daemon.metrics.port) == (0, 9477)
+
+
+@pytest.mark.parametrize("base", ["/x/runs/job7", "/x/runs", "/x/runs/job7/runs/train-1"])
+def test_what_governors_share_is_above_what_was_made_for_a_run_whatever_directories_are_called(base: str) -> None:
+    """A directory above one's own may be another user's."""
+    inherited = {"COSTGOV_PATHS__STATE_DIR": base}
+    for run, own in ((None, base), ("train-1", f"{base}/runs/train-1")):
+        paths = load_settings(None, None, {**HOME, **inherited}, run=run)[0].paths  # type: ignore[union-attr]
+        assert (str(paths.state_dir), str(paths.marks_dir)) == (own, base)
+        assert str(paths.recordings_dir) == f"{base}/recordings"
+        typed = load_settings(None, {"paths": {"state_dir": base}}, {**HOME, **inherited}, run=run)[0]
+        assert typed is not None
+        assert (str(typed.paths.state_dir), str(typed.paths.marks_dir)) == (base, base)
+        assert str(typed.paths.recordings_dir) == f"{base}/recordings"
+
+
+def test_where_marks_are_may_be_said(tmp_path: Path) -> None:
+    assert str(good(None, COSTGOV_PATHS__MARKS_DIR="/m").paths.marks_dir) == "/m"
 
 
 @pytest.mark.parametrize("environ", [{"HOME": "/h"}, {"HOME": "/h", "XDG_RUNTIME_DIR": "/r"}, {"XDG_STATE_HOME": "/s"}])

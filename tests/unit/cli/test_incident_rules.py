@@ -10,18 +10,21 @@ import pytest
 from click.testing import CliRunner, Result
 
 from governor.adapters.journal.writer import open_journal
+from governor.app.mark_requests import begin
+from governor.app.settings_file import load_settings
 from governor.cli.common import ExitCode, Failed
 from governor.cli.incident.rules import month_of, week_of
 from governor.cli.main import cli
+from governor.core.base.policy import PolicySet
 from governor.core.base.units import parse_utc
 from tests.golden.report_cases import nan_halt
 
 
 class Node:
-    def __init__(self, work: Path) -> None:
-        self.work = work
+    def __init__(self, work: Path, state: str = "state") -> None:
+        self.work, self.state = work, state
         self.environ = {
-            "COSTGOV_PATHS__STATE_DIR": f"{work}/state", "COSTGOV_PATHS__RUNTIME_DIR": f"{work}/run",
+            "COSTGOV_PATHS__STATE_DIR": f"{work}/{state}", "COSTGOV_PATHS__RUNTIME_DIR": f"{work}/run",
             "COSTGOV_CONTROL": f"{work}/run/control.sock", "COLUMNS": "200",
         }  # fmt: skip
 
@@ -30,7 +33,7 @@ class Node:
         incident_id = f"{name}.gpu-17.{number}"
         opened = nan_halt()["opened_wall_ns"] + number
         told = {"incident_id": incident_id, "run": name, "opened_wall_ns": opened, "wrong_max": 2, **changes}
-        journal, _ = open_journal(f"{self.work}/state/runs/{name}/costgov.db", f"{self.work}/run")
+        journal, _ = open_journal(f"{self.work}/{self.state}/runs/{name}/costgov.db", f"{self.work}/run")
         try:
             assert journal.close_incident(incident_id, nan_halt() | told)
         finally:
@@ -64,6 +67,17 @@ def test_two_false_halts_of_two_launches_make_the_rule_observe(node: Node) -> No
     assert acts == ["mark", "mark", "fell_back", "rearm", "enforces_again"]
     for words in (("rules",), ("rules", "--by", "month"), ("rules", "--by", "week", "--since", "9000d"), ("marks",)):
         assert node(*words).exit_code == 0, node(*words).output
+
+
+def test_what_is_marked_is_what_the_next_launch_reads_whatever_the_directory_is_called(tmp_path: Path) -> None:
+    node = Node(tmp_path, "runs/job7")
+    for name in ("one", "two"):
+        node.json("mark", node.halted(name), "--false")
+    assert not (tmp_path / "halt_marks.jsonl").exists(), "the directory above is not ours"
+    settings, _ = load_settings(None, None, node.environ, run="three")
+    assert settings is not None
+    _, policies, told = begin(settings.paths.marks_dir, PolicySet((), "digest"))
+    assert ([*policies.wrong], told) == ([("stage1-1b-dense", "nan")], [])
 
 
 def test_a_halt_by_a_ceiling_or_by_hand_is_counted_only(node: Node) -> None:

@@ -10,15 +10,11 @@ from pathlib import Path
 import pytest
 
 from governor.adapters.journal import halt_marks
-from governor.adapters.journal.halt_marks import HaltMarkFile, HaltMarksUnusable, HaltMarkWatch, path_for
+from governor.adapters.journal.halt_marks import HaltMarkFile, HaltMarksUnusable, HaltMarkWatch
 from governor.core.base.halt_marks import Said
 from governor.core.base.units import MonoNs
 from governor.core.events.machine import FilesLost, HaltMarksRead
 from tests.unit.core.base.test_halt_marks import NAN, mark, rearm
-
-
-def test_a_run_below_a_state_directory_has_the_file_of_that() -> None:
-    assert path_for(Path("/var/lib/costgov")) == path_for(Path("/var/lib/costgov/runs/llama"))
 
 
 def test_what_is_appended_is_read_by_everybody(tmp_path: Path) -> None:

@@ -94,9 +94,10 @@ def row_of(entry: Entry) -> dict[str, Any]:
 
 def entry_of(row: object) -> Entry:
     """Read a row. ValueError when it is none of ours: a text too long, a number that is none, a key that is missing."""
-    if not isinstance(row, dict) or row.get("act") not in _ACTS:
+    act = row.get("act") if isinstance(row, dict) else None
+    if not isinstance(row, dict) or not isinstance(act, str) or act not in _ACTS:
         raise ValueError("no halt mark")
-    kind = _ACTS[row["act"]]
+    kind = _ACTS[act]
     known = {name: row[name] for name in kind.__dataclass_fields__ if name in row}
     if "said" in known:
         known["said"] = Said(known["said"])

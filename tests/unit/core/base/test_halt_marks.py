@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from governor.core.base.findings import Response
 from governor.core.base.halt_marks import HaltMark, HaltMarks, Rearm, Said, entry_of, row_of
@@ -91,12 +93,33 @@ def test_a_row_is_read_back_as_it_was() -> None:
     [
         {"act": "other"}, {"said": "maybe"}, {"said": ["false"]}, {"note": "x" * 513}, {"uid": "0"}, {"uid": True},
         {"wall": 2**80}, {"run": None}, {"rule": 1}, {"for_all": 1}, {"owner": 1.0}, {"wrong_max": "2"},
-        {"incident_id": "x" * 257},
+        {"incident_id": "x" * 257}, {"act": []}, {"act": {}},
     ],
 )  # fmt: skip
 def test_a_row_of_somebody_else_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         entry_of({**row_of(mark(1)), **change})
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
+JSON = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+)
+ROW = st.sampled_from([row_of(mark(1, lost_usd_micros=7)), row_of(rearm())])
+
+
+@given(
+    JSON
+    | st.builds(lambda row, change: row | change, ROW, st.dictionaries(st.sampled_from(sorted(row_of(mark(1)))), JSON))
+)
+def test_a_row_is_ours_or_none_of_ours_whatever_it_has(row: object) -> None:
+    try:
+        entry = entry_of(row)
+    except ValueError:
+        return
+    marks = HaltMarks.of([entry, entry])
+    assert entry_of(json.loads(json.dumps(row_of(entry)))) == entry
+    assert len(marks.wrong()) <= 1
 
 
 def test_a_row_that_lacks_a_key_is_refused() -> None:

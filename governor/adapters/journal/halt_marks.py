@@ -2,7 +2,8 @@
 
 All governors with one `paths.marks_dir` read it: the service, and every `costgov run` below its state directory. It is
 the audit of who said what of which halt. A last line without an end is of a crash before anybody was answered, and does
-not count. Any other damage takes the force of all marks: the rules then do what their policies say.
+not count. Any other damage takes the force of all marks: the rules then do what their policies say. So does a file that
+somebody else could have written: whoever writes it takes the force of rules.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from governor.core.base.halt_marks import Entry, HaltMark, HaltMarks, Rearm, ent
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Event
 from governor.core.events.machine import FilesLost, HaltMarksRead
+from governor.wire.peers import has_all_uids, is_own, overflow_uid
 
 FILE_NAME: Final = "halt_marks.jsonl"
 LINE_BYTES_MAX: Final = 32 * 1024  # A note of 512 characters and five names of 256, all escaped.
@@ -33,11 +35,21 @@ OF_ONE_UID_MAX: Final = 500
 LOCK_TRIES_MAX: Final = 40
 LOCK_PERIOD_S: Final = 0.05
 LOOK_PERIOD_S: Final = 1.0
+# A process out of descriptors, or a server of files that starts anew, is over in a second or two.
+READ_TRIES_MAX: Final = 3
+_NEVER: Final = ()  # The signature of no file.
 UNREADABLE: Final = "halt_marks_unreadable"
 
 
 class HaltMarksUnusable(Exception):  # noqa: N818 - the condition is the name.
-    """The file cannot be read or written. The message is one line: what is wrong and what to do."""
+    """The file cannot be read or written. The message is one line: what is wrong and what to do.
+
+    `may_pass`: the system refused (no descriptor free, a disk's error), and says nothing of what the file has.
+    """
+
+    def __init__(self, text: str, *, may_pass: bool = False) -> None:
+        super().__init__(text)
+        self.may_pass = may_pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +95,21 @@ class HaltMarkFile:
         return marks
 
     def signature(self) -> tuple[int, ...] | None:
-        """It changes when the file does. None: there is none."""
+        """It changes when the file does, or who may write it. None: there is none. OSError: it cannot be seen."""
         try:
             seen = os.lstat(self.path)
-        except OSError:
+        except FileNotFoundError:
             return None
-        return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_mode, seen.st_uid
+        return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
 
     def _lines(self, fd: int) -> list[bytes]:
         """Its whole lines, each with its end."""
         seen = os.fstat(fd)
         if not stat.S_ISREG(seen.st_mode):
             raise HaltMarksUnusable(f"{self.path}: is no file; {_ADVICE}")
+        doubt = _doubt(seen, os.stat(self.path.parent).st_uid)
+        if doubt:
+            raise HaltMarksUnusable(f"{self.path}: {doubt}; {_ADVICE}")
         if seen.st_size > FILE_BYTES_MAX + LINE_BYTES_MAX:
             raise HaltMarksUnusable(f"{self.path}: {seen.st_size:,} bytes are more than we write; {_ADVICE}")
         data = os.pread(fd, FILE_BYTES_MAX + LINE_BYTES_MAX, 0)
@@ -130,8 +145,9 @@ class HaltMarkFile:
 
     def _give_to_directory(self, fd: int) -> None:
         """Root may be the first to mark, in a user's or the service's state directory: these must read it."""
-        owner = os.stat(self.path.parent)
-        if os.geteuid() == 0 and os.fstat(fd).st_uid != owner.st_uid and os.fstat(fd).st_size == 0:
+        owner, seen = os.stat(self.path.parent), os.fstat(fd)
+        # One that is not root's was made by somebody else, who may hold it open.
+        if os.geteuid() == 0 == seen.st_uid != owner.st_uid and seen.st_size == 0:
             os.fchown(fd, owner.st_uid, owner.st_gid)
 
     def _check_room(self, marks: HaltMarks, entry: Entry, size: int) -> None:
@@ -165,10 +181,23 @@ class HaltMarkFile:
             os.close(fd)
 
     def _unusable(self, error: OSError) -> HaltMarksUnusable:
-        return HaltMarksUnusable(f"{self.path}: {error.strerror or error}; {_ADVICE}")
+        return HaltMarksUnusable(f"{self.path}: {error.strerror or error}; {_ADVICE}", may_pass=True)
 
 
 _ADVICE: Final = "repair it or move it aside: until then no rule falls back, and nothing is marked"
+
+
+def _doubt(seen: os.stat_result, directory_uid: int) -> str:
+    """Why others than root, the directory's owner and our own user could have written the file. "": they could not."""
+    uid = seen.st_uid
+    is_somebodys = uid == overflow_uid() and not has_all_uids()  # In a user namespace: of whoever has no number there.
+    if not is_own(uid) and (is_somebodys or uid not in (0, directory_uid)):
+        return f"belongs to uid {uid}, who is neither root nor you, nor has that directory"
+    if seen.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others may write it (mode {stat.S_IMODE(seen.st_mode):o})"
+    if seen.st_nlink > 1:
+        return f"has {seen.st_nlink} names (hard links)"
+    return ""
 
 
 def line_of(entry: Entry) -> str:
@@ -188,7 +217,8 @@ class HaltMarkWatch:
     """A source of the loop. A separate thread looks, so a disk that hangs holds up nobody."""
 
     file: HaltMarkFile
-    _seen: tuple[int, ...] | None = None
+    _seen: tuple[int, ...] | None = _NEVER
+    _failed: int = 0  # So many looks in a row could not read it.
     _poller: Poller[tuple[HaltMarks, str]] = field(init=False)
     close: Callable[[], None] = field(init=False)
 
@@ -198,6 +228,7 @@ class HaltMarkWatch:
 
     def first(self) -> tuple[HaltMarks, str]:
         """As of now, for the start: the marks, and what is wrong with the file ("": nothing)."""
+        self._failed = READ_TRIES_MAX - 1  # Nothing is known that could stand meanwhile.
         return self.look() or (HaltMarks(), "")
 
     def poll(self, at: MonoNs) -> list[Event]:
@@ -209,12 +240,23 @@ class HaltMarkWatch:
         return [HaltMarksRead(at, marks.wrong()), *told]
 
     def look(self) -> tuple[HaltMarks, str] | None:
-        """What the file has, if it has changed. None: it has not."""
-        seen = self.file.signature()
-        if seen == self._seen:
-            return None
-        self._seen = seen
+        """What the file has, if it has changed. None: it has not, or the next look tries again to read it.
+
+        What was known stands meanwhile, for `READ_TRIES_MAX` looks.
+        """
         try:
-            return self.file.read(), ""
+            seen = self.file.signature()
+            if seen == self._seen != _NEVER:
+                return None
+        except OSError:
+            seen = _NEVER
+        try:
+            marks, problem = self.file.read(), ""
         except HaltMarksUnusable as unusable:
-            return HaltMarks(), str(unusable)
+            if unusable.may_pass:
+                self._seen = _NEVER
+                self._failed += 1
+                return (HaltMarks(), str(unusable)) if self._failed == READ_TRIES_MAX else None
+            marks, problem = HaltMarks(), str(unusable)
+        self._seen, self._failed = seen, 0
+        return marks, problem

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +14,12 @@ import pytest
 
 from governor.adapters.journal import halt_marks
 from governor.adapters.journal.halt_marks import HaltMarkFile, HaltMarksUnusable, HaltMarkWatch
-from governor.core.base.halt_marks import Said
+from governor.core.base.halt_marks import HaltMarks, Said
 from governor.core.base.units import MonoNs
 from governor.core.events.machine import FilesLost, HaltMarksRead
+from governor.wire import peers
 from tests.unit.core.base.test_halt_marks import NAN, mark, rearm
+from tests.unit.wire.test_peers import in_user_namespace
 
 
 def test_what_is_appended_is_read_by_everybody(tmp_path: Path) -> None:
@@ -58,8 +63,12 @@ def test_half_a_line_of_a_crash_was_never_confirmed_and_does_not_count(tmp_path:
 
 
 @pytest.mark.parametrize(
-    "damage", [b"\0\n", b"[" * 100_000 + b"\n", b"{}\n", b"\xff\xfe\n", b"\n", b'{"act":"mark"}\n']
-)
+    "damage",
+    [
+        b"\0\n", b"[" * 100_000 + b"\n", b"{}\n", b"\xff\xfe\n", b"\n", b'{"act":"mark"}\n', b'{"act":[]}\n',
+        b'{"act":{}}\n', b"[]\n", b"null\n", b"9" * 5_000 + b"\n",
+    ],
+)  # fmt: skip
 def test_any_other_damage_takes_all_force_and_is_one_line(tmp_path: Path, damage: bytes) -> None:
     file = HaltMarkFile(tmp_path / "m")
     file.append(mark(1))
@@ -85,6 +94,132 @@ def test_what_is_no_file_of_ours_is_not_followed_nor_waited_for(tmp_path: Path) 
         with pytest.raises(HaltMarksUnusable):
             act()
     assert (tmp_path / "elsewhere").read_bytes() == b""
+
+
+def written(file: HaltMarkFile) -> HaltMarkFile:
+    file.append(mark(1))
+    file.append(mark(2))
+    return file
+
+
+def refusal_of(file: HaltMarkFile) -> str:
+    """Nothing of it is believed, and nothing is added to it."""
+    before = file.path.read_bytes()
+    told = set()
+    for act in (file.read, lambda: file.append(mark(3))):
+        with pytest.raises(HaltMarksUnusable) as refused:
+            act()
+        told.add(str(refused.value))
+    assert file.path.read_bytes() == before
+    (line,) = told
+    assert line.startswith(f"{file.path}: ")
+    return line
+
+
+def test_what_others_may_write_is_not_believed(tmp_path: Path) -> None:
+    file = written(HaltMarkFile(tmp_path / "m"))
+    watch = HaltMarkWatch(file)
+    assert list(watch.first()[0].wrong()) == [NAN]
+    for mode in (0o602, 0o620, 0o666):
+        file.path.chmod(mode)
+        assert f"others may write it (mode {mode:o})" in refusal_of(file)
+        assert watch.look() == (HaltMarks(), refusal_of(file))
+    file.path.chmod(0o644)
+    found = watch.look()
+    assert found is not None
+    assert list(found[0].wrong()) == [NAN], "who may read it is nobody's matter"
+    os.link(file.path, tmp_path / "other")
+    assert "has 2 names" in refusal_of(file)
+    assert watch.look() == (HaltMarks(), refusal_of(file))
+    watch.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away")
+def test_whose_it_may_be(tmp_path: Path) -> None:
+    stranger, service = 12_345, 12_346
+    file = written(HaltMarkFile(tmp_path / "m"))
+    os.chown(file.path, stranger, stranger)
+    assert f"belongs to uid {stranger}" in refusal_of(file)
+    os.chown(tmp_path, service, service)
+    assert f"belongs to uid {stranger}" in refusal_of(file)
+    for uid in (service, 0):
+        os.chown(file.path, uid, uid)
+        assert len(file.read().entries) == 2
+    file.path.unlink()
+    file.append(mark(1))
+    assert file.path.stat().st_uid == service, "root's first mark is for whoever has the directory"
+    file.path.write_bytes(b"")
+    os.chown(file.path, stranger, stranger)
+    assert "belongs to uid" in refusal_of(file)
+    assert file.path.stat().st_uid == stranger, "an empty file of somebody else may be held open"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_where_users_share_a_number_it_is_believed_of_nobody(tmp_path: Path, is_mapped: bool) -> None:
+    """In a user namespace: somebody else's file has the number of whoever has none there."""
+    file = written(HaltMarkFile(tmp_path / "m"))
+    for path in (file.path, tmp_path):
+        os.chown(path, 12_345, 12_345)
+    for above in (tmp_path, *list(tmp_path.parents)[:2]):
+        above.chmod(0o755)
+    file.path.chmod(0o644)
+
+    def read(_path: str, _uid: int) -> str:
+        try:
+            return f"read {len(file.read().entries)}"
+        except HaltMarksUnusable as refused:
+            return str(refused)
+
+    assert f"belongs to uid {peers.overflow_uid()}" in in_user_namespace(read, "", 12_346, is_mapped=is_mapped)
+    assert read("", 0) == "read 2"
+
+
+def test_a_failed_look_takes_no_force_and_the_next_one_tries_again(tmp_path: Path) -> None:
+    file = HaltMarkFile(tmp_path / "m")
+    file.append(mark(1))
+    watch = HaltMarkWatch(file)
+    watch.first()
+    file.append(mark(2))
+    with no_descriptors():
+        assert watch.look() is None
+    found = watch.look()
+    assert found is not None
+    assert (len(found[0].counted(NAN)), found[1], watch.look()) == (2, "", None)
+    watch.close()
+
+
+def test_looks_that_go_on_failing_are_told_once_until_one_has_read_it(tmp_path: Path) -> None:
+    file = written(HaltMarkFile(tmp_path / "m"))
+    watch = HaltMarkWatch(file)
+    with no_descriptors():
+        assert (watch.first()[0].wrong(), "Too many open files" in watch.first()[1]) == ({}, True), "at the start"
+        assert [watch.look() for _ in range(5)] == [None] * 5
+    found = watch.look()
+    assert found is not None
+    assert (list(found[0].wrong()), found[1]) == ([NAN], "")
+    file.append(mark(3))
+    with no_descriptors():
+        told = [watch.look() for _ in range(6)]
+    assert [one is not None for one in told] == [False, False, True, False, False, False]
+    assert watch.look() is not None
+    watch.close()
+
+
+def test_a_path_that_leads_nowhere_is_told_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert "symbolic links" in HaltMarkWatch(HaltMarkFile(tmp_path / "loop" / "m")).first()[1]
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """This process can open nothing."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_huge_file_is_not_read(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ Snapshot = Mapping[str, Any]
 BY_HAND: Final = "operator"
 LOST: Final = (
     "LOST: what false halts threw away: the run's price since the checkpoint that it goes on from (nothing where the "
-    "halt has saved one), and what the halts themselves cost; the starts after them are not in it; -: not known"
+    "halt has saved a good one; all where it has saved a suspect one, and no good one is known), and what the halts "
+    "themselves cost; the starts after them are not in it; -: not known"
 )
 
 
@@ -23,24 +24,47 @@ def lost_usd_micros(snapshot: Snapshot) -> int | None:
     KeyError, TypeError or ValueError when the snapshot is none of ours.
     """
     rate, spent = snapshot.get("spend_rate_usd_micros_per_hour"), int(snapshot["spend_usd_micros"])
-    unsaved_ns = _unsaved_ns(snapshot)
-    if rate is None or unsaved_ns is None:
+    if rate is None:
         return None
     at_verdict = int(snapshot.get("spend_at_verdict_usd_micros", spent))
+    if _begins_anew(snapshot):
+        return max(spent, at_verdict)
+    unsaved_ns = _unsaved_ns(snapshot)
+    if unsaved_ns is None:
+        return None
     # The rate may have risen since. No more is lost than was spent.
     return min(int(rate) * unsaved_ns // NS_PER_HOUR, at_verdict) + max(0, spent - at_verdict)
 
 
+def _has_saved_good(snapshot: Snapshot) -> bool:
+    """Whether the halt has saved what the run goes on from. Nobody goes on from a suspect one."""
+    saved = snapshot.get("checkpoint") or {}
+    is_whole = saved.get("verified_by") in ("governor", "trainer")
+    return is_whole and _kind(snapshot) == "good" and not any(saved.get(mark) for mark in _UNFIT)
+
+
+def _kind(snapshot: Snapshot) -> str | None:
+    """Of the halt's own checkpoint. It may be another than what was asked for."""
+    return (snapshot.get("checkpoint") or {}).get("kind", snapshot.get("kind"))
+
+
+def _begins_anew(snapshot: Snapshot) -> bool:
+    """A rank that saves for a halt tells of each good checkpoint that it has saved or loaded, and there was none."""
+    return _kind(snapshot) == "suspect" and bool(snapshot.get("checkpoint")) and not snapshot.get("last_good")
+
+
 def _unsaved_ns(snapshot: Snapshot) -> int | None:
     """How long before the verdict the run had saved what it goes on from."""
-    saved = snapshot.get("checkpoint") or {}
-    if saved.get("verified_by") in ("governor", "trainer"):
+    if _has_saved_good(snapshot):
         return 0
     good = snapshot.get("last_good") or {}
     at, opened = good.get("mono_ns"), snapshot.get("opened_mono_ns")
-    if type(at) is not int or type(opened) is not int or good.get("gone") is not None:
+    if type(at) is not int or type(opened) is not int or any(good.get(mark) is not None for mark in _UNFIT):
         return None
     return opened - at if 0 <= at <= opened else None
+
+
+_UNFIT: Final = ("gone", "torn", "nonfinite", "fault")  # A checkpoint that nobody goes on from.
 
 
 def spent_usd_micros(snapshot: Snapshot) -> int | None:

@@ -30,7 +30,25 @@ def test_a_false_halt_threw_away_the_work_since_the_checkpoint_and_its_own_cost(
     spent = {"spend_usd_micros": 90_000_000 + own, "spend_at_verdict_usd_micros": 90_000_000}
     assert lost_usd_micros(halt(1, last_good=good, **spent)) == 22_000_000 + own
     assert lost_usd_micros(halt(1, last_good=good)) == 1_234_567, "no more than it had spent"
-    assert lost_usd_micros(halt(1, last_good=good, checkpoint=nan_halt()["checkpoint"])) == own
+    assert lost_usd_micros(halt(1, last_good=good, checkpoint=nan_halt()["checkpoint"] | {"kind": "good"})) == own
+
+
+def test_nobody_goes_on_from_a_suspect_checkpoint() -> None:
+    """Though it is whole: the run goes on from its last good one, or begins anew."""
+    opened, own = nan_halt()["opened_mono_ns"], 1_234_567 - 1_189_000
+    spent = {"spend_usd_micros": 90_000_000 + own, "spend_at_verdict_usd_micros": 90_000_000}
+    good = {"step": 30, "path": "/x", "mono_ns": opened - 3_600 * NS_PER_S}
+    saved = nan_halt()["checkpoint"] | {"verified_by": "governor"}
+    for changes in ({"checkpoint": saved | {"kind": "suspect"}}, {"checkpoint": saved | {"kind": "good", "torn": "w"}},
+                    {"checkpoint": saved | {"kind": "suspect", "verified_by": "trainer", "nonfinite": "w"}},
+                    {"checkpoint": {key: saved[key] for key in saved if key != "kind"}, "kind": "suspect"}):  # fmt: skip
+        assert lost_usd_micros(halt(1, **spent, last_good=good, **changes)) == 22_000_000 + own, changes
+    suspect = {"checkpoint": saved | {"kind": "suspect"}, "kind": "suspect"}
+    assert lost_usd_micros(halt(1, **spent, last_good=None, **suspect)) == 90_000_000 + own
+    gone = {**good, "gone": "removed"}
+    assert lost_usd_micros(halt(1, **spent, last_good=gone, **suspect)) is None, (
+        "it goes back further, nobody knows how"
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,7 +56,8 @@ def test_a_false_halt_threw_away_the_work_since_the_checkpoint_and_its_own_cost(
     [
         {}, {"last_good": None}, {"spend_rate_usd_micros_per_hour": None, "last_good": {"mono_ns": 0}},
         {"last_good": {"mono_ns": 10**30}}, {"last_good": {"mono_ns": 0, "gone": "removed"}},
-        {"last_good": {"mono_ns": 0}, "opened_mono_ns": None},
+        {"last_good": {"mono_ns": 0}, "opened_mono_ns": None}, {"last_good": {"mono_ns": 0, "torn": "w.bin"}},
+        {"last_good": {"mono_ns": 0, "nonfinite": "w"}},
     ],
 )  # fmt: skip
 def test_what_is_not_known_is_no_zero(change: dict[str, Any]) -> None:

@@ -18,7 +18,16 @@ from governor.adapters.journal.halt_marks import (
     HaltMarksUnusable,
     HaltMarkWatch,
 )
-from governor.core.base.halt_marks import NAME_CHARS_MAX, NOTE_CHARS_MAX, Entry, HaltMarks, Rearm, Said, row_of
+from governor.core.base.halt_marks import (
+    NAME_CHARS_MAX,
+    NOTE_CHARS_MAX,
+    Entry,
+    HaltMarks,
+    Rearm,
+    Said,
+    Standing,
+    row_of,
+)
 from governor.core.base.policy import PolicySet
 from governor.core.events.effects import Alarm
 from governor.core.money.reports.halt_precision import mark_of
@@ -65,7 +74,7 @@ def mark(daemon: Daemon, request: ControlRequest) -> Answer | None:
         return _no("bad_request", f"a note has at most {NOTE_CHARS_MAX} characters")
     if body.get("said") not in [one.value for one in Said]:
         return _no("bad_request", f"said is one of {', '.join(one.value for one in Said)}")
-    said, journal = Said(body["said"]), daemon.performer.journal
+    said, journal, policies = Said(body["said"]), daemon.performer.journal, daemon.node.policies
     for_all, uid = _speaks_for_all(daemon, request), request.uid
 
     def work(file: HaltMarkFile) -> Answer:
@@ -79,7 +88,7 @@ def mark(daemon: Daemon, request: ControlRequest) -> Answer | None:
         if not for_all and before is not None and before.for_all:
             raise _Refused("denied", f"uid {before.uid} has marked this halt for every run; uid {uid} cannot change it")
         entry = mark_of(found[0], said, note, uid, wall, for_all=for_all)
-        return acted(file.append(entry), entry)
+        return acted(file.append(entry), entry, policies)
 
     return _off_loop(daemon, request, work)
 
@@ -92,7 +101,10 @@ def rearm(daemon: Daemon, request: ControlRequest) -> Answer | None:
     if not isinstance(note, str) or len(note) > NOTE_CHARS_MAX:
         return _no("bad_request", f"a note has at most {NOTE_CHARS_MAX} characters")
     for_all = _speaks_for_all(daemon, request)
-    entry = Rearm(policy, rule, request.uid, daemon.performer.clock.wall(), for_all, note)
+    entry, policies = (
+        Rearm(policy, rule, request.uid, daemon.performer.clock.wall(), for_all, note),
+        daemon.node.policies,
+    )
 
     def work(file: HaltMarkFile) -> Answer:
         counted = file.read().counted(entry.rule_key)
@@ -100,21 +112,34 @@ def rearm(daemon: Daemon, request: ControlRequest) -> Answer | None:
             raise _Refused("no_such_run", f'no halt of rule "{rule}" of policy "{policy}" counts as false here')
         if not for_all and all(one.for_all or one.owner != entry.uid for one in counted):
             raise _Refused("denied", f"uid {entry.uid} may re-arm for its own runs alone, and none of these is one")
-        return acted(file.append(entry), entry)
+        return acted(file.append(entry), entry, policies)
 
     return _off_loop(daemon, request, work)
 
 
 def list_marks(daemon: Daemon, request: ControlRequest) -> Answer | None:
+    """All that was said, and what follows from it under the policies in force."""
+    policies = daemon.node.policies
+
     def work(file: HaltMarkFile) -> Answer:
-        return {"path": str(file.path), "entries": [row_of(one) for one in file.read().entries]}
+        marks = file.read()
+        return {
+            "path": str(file.path), "entries": [row_of(one) for one in marks.entries],
+            "policies": [policy.name for policy in policies.policies],
+            "fallen_back": [one.row() for one in replace(policies, wrong=marks.wrong()).fallen()],
+        }  # fmt: skip
 
     return _off_loop(daemon, request, work)
 
 
-def acted(marks: HaltMarks, entry: Entry) -> Answer:
-    """What was said, and which false halts its rule has by now."""
-    return {"entry": row_of(entry), "counted": [row_of(one) for one in marks.counted(entry.rule_key)]}
+def acted(marks: HaltMarks, entry: Entry, policies: PolicySet) -> Answer:
+    """What was said, which false halts its rule has by now, and what follows from that."""
+    standing = Standing.of(policies, marks)
+    return {
+        "entry": row_of(entry), "counted": [row_of(one) for one in marks.counted(entry.rule_key)],
+        "wrong_max": standing.wrong_max(entry.rule_key),
+        "fallen_back": [one.row() for one in standing.fallen(entry.rule_key)],
+    }  # fmt: skip
 
 
 def _off_loop(daemon: Daemon, request: ControlRequest, work: Callable[[HaltMarkFile], Answer]) -> Answer | None:

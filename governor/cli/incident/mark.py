@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,12 +31,24 @@ from governor.cli.incident.sources import (
     Source,
     append_here,
     fallen_now,
-    fallen_of,
     mark_sources,
+    standing_of,
     state_dir_of,
-    wrong_max_of,
 )
-from governor.core.base.halt_marks import NOTE_CHARS_MAX, Entry, HaltMark, HaltMarks, Rearm, Said, entry_of, row_of
+from governor.core.base.halt_marks import (
+    NOTE_CHARS_MAX,
+    Entry,
+    HaltMark,
+    HaltMarks,
+    Rearm,
+    RuleKey,
+    Said,
+    Standing,
+    entry_of,
+    policy_of,
+    row_of,
+)
+from governor.core.base.policy import FallBack, Policy, PolicySet
 from governor.core.base.units import WallNs, utc_text
 from governor.text.screen import screen_of
 from governor.text.table import plain
@@ -95,18 +109,19 @@ def mark(
     }  # fmt: skip
     answer = control_client.ask_first(sockets(control, str(snapshot["run"])), request)
     if answer.ok:
-        entry, counted = _acted(answer.data)
+        done = _acted(answer.data)
     elif answer.code in _FINAL or control is not None:
         refuse(answer)
     else:
-        entry, counted = _mark_here(snapshot, Said(said), note, config)
+        done = _mark_here(snapshot, Said(said), note, config)
+    entry = done.entry
     if as_json:
-        print_json({"entry": row_of(entry), "counted": [row_of(one) for one in counted]})
+        print_json({"entry": row_of(entry), "counted": [row_of(one) for one in done.counted]})
         return
     assert isinstance(entry, HaltMark)
     words = {Said.CLEARED: "is not marked any more"}.get(entry.said, f"is marked {entry.said.value}")
     show_line(plain(f"{entry.incident_id} {words}"))
-    show_line(plain(_standing(entry, counted)))
+    show_line(plain(_standing(done)))
 
 
 def _check_note(note: str) -> None:
@@ -114,7 +129,17 @@ def _check_note(note: str) -> None:
         raise click.UsageError(f"--note has at most {NOTE_CHARS_MAX} characters")
 
 
-def _mark_here(snapshot: Snapshot, said: Said, note: str, config: Path | None) -> tuple[HaltMark, list[HaltMark]]:
+@dataclass(frozen=True, slots=True)
+class _Acted:
+    """What was said, which false halts the rule has by now, and what follows from that."""
+
+    entry: Entry
+    counted: list[HaltMark]
+    wrong_max: int
+    fallen: list[FallBack]
+
+
+def _mark_here(snapshot: Snapshot, said: Said, note: str, config: Path | None) -> _Acted:
     """Of a governor that has ended: whoever may write its state directory marks for every run."""
     from governor.core.money.reports.halt_precision import mark_of
 
@@ -126,28 +151,30 @@ def _mark_here(snapshot: Snapshot, said: Said, note: str, config: Path | None) -
         entry = mark_of(snapshot, said, note, os.getuid(), WallNs(time.time_ns()), for_all=True)
     except (LookupError, TypeError, ValueError) as error:
         raise Failed(f"incident {plain(key[0])} is not whole: something that a mark needs is missing") from error
-    return entry, append_here(config, entry).counted(entry.rule_key)
+    marks, key = append_here(config, entry), entry.rule_key
+    standing = standing_of(config, marks)
+    return _Acted(entry, marks.counted(key), standing.wrong_max(key), standing.fallen(key))
 
 
-def _acted(data: Any) -> tuple[Entry, list[HaltMark]]:
+def _acted(data: Any) -> _Acted:
     try:
         counted = [one for row in data["counted"] if isinstance(one := entry_of(row), HaltMark)]
-        return entry_of(data["entry"]), counted
+        fallen = [FallBack.of(row) for row in data["fallen_back"]]
+        return _Acted(entry_of(data["entry"]), counted, int(data["wrong_max"]), fallen)
     except (LookupError, TypeError, ValueError) as error:
         raise Failed("it is done, but the governor's answer is not as this version has it") from error
 
 
-def _standing(entry: HaltMark, counted: list[HaltMark]) -> str:
+def _standing(done: _Acted) -> str:
     """How far the rule is from falling back."""
+    entry, counted = done.entry, done.counted
     rule = f'rule "{entry.rule}" of policy "{entry.policy}"'
-    wrong_max = wrong_max_of(entry)
-    if not wrong_max:
+    if not done.wrong_max:
         return f"{rule}: {FALLS_BACK_NEVER}"
-    fallen = fallen_of(HaltMarks.of(counted), entry.rule_key)
-    if not fallen:
-        return f"{rule}: {len(counted)} false, and at {wrong_max} it falls back to observe mode; it enforces"
+    if not done.fallen:
+        return f"{rule}: {len(counted)} false, and at {done.wrong_max} it falls back to observe mode; it enforces"
     return (
-        f"{rule}: {len(counted)} false, so it only observes from now on{fallen[0].whose}; to reverse it: "
+        f"{rule}: {len(counted)} false, so it only observes from now on{done.fallen[0].whose}; to reverse it: "
         f"costgov incident rearm {entry.rule}"
     )
 
@@ -196,7 +223,7 @@ def _rearm_at(source: Source, policy: str, rule: str, note: str, config: Path | 
     answer = control_client.ask(source.socket, {"cmd": "rule_rearm", "policy": policy, "rule": rule, "note": note})
     if not answer.ok:
         refuse(answer)
-    return _acted(answer.data)[0]
+    return _acted(answer.data).entry
 
 
 # --- the audit
@@ -210,7 +237,8 @@ def marks(config: Path | None, control: str | None, as_json: bool) -> None:
     """List who has marked which halt and when, the rules that fell back by it, and what armed them again.
 
     It is read from halt_marks.jsonl in the state directory, to which lines are only ever added, and which every
-    governor of that directory reads. In each line stands the uid, as the kernel says.
+    governor of that directory reads. In each line stands the uid, as the kernel says. What followed is by `wrong_max`
+    as each halt had it; the last lines say what is in force now.
     """
     sources = mark_sources(config, control)
     rows = [row for source in sources for row in history(source.marks)]
@@ -226,18 +254,21 @@ def marks(config: Path | None, control: str | None, as_json: bool) -> None:
     heads = [Head("WHEN (UTC)"), Head("UID", is_number=True), Head("WHAT", may_wrap=True), Head("NOTE", may_wrap=True)]
     cells = [[utc_text(row["wall"]), str(row["uid"]), plain(row["text"]), plain(row.get("note", ""))] for row in rows]
     show_drawn(render_rows(heads, cells, total=False, screen=screen_of(sys.stdout)))
-    for one in fallen_now(sources):
+    for one in fallen_now(sources, config):
         remark(plain(one.text))
 
 
 def history(marks: HaltMarks) -> list[dict[str, Any]]:
-    """Every entry, and after it what followed: its rule fell back, or enforces again."""
+    """Every entry, and after it what followed as the policy of the halt was then: its rule fell back, or enforces."""
     told: list[dict[str, Any]] = []
     so_far = HaltMarks()
+    policies: dict[RuleKey, Policy] = {}
     for entry in marks.entries:
-        before = {one.owner: one for one in fallen_of(so_far, entry.rule_key)}
+        before = _fallen_then(so_far, policies, entry.rule_key)
         so_far.add(entry)
-        fallen = {one.owner: one for one in fallen_of(so_far, entry.rule_key)}
+        if isinstance(entry, HaltMark):
+            policies[entry.rule_key] = policy_of(entry)
+        fallen = _fallen_then(so_far, policies, entry.rule_key)
         told.append({**row_of(entry), "text": _entry_text(entry)})
         stamp = {"wall": entry.wall, "uid": entry.uid}
         told += [
@@ -251,6 +282,13 @@ def history(marks: HaltMarks) -> list[dict[str, Any]]:
             if owner not in fallen
         ]
     return told
+
+
+def _fallen_then(marks: HaltMarks, policies: Mapping[RuleKey, Policy], rule: RuleKey) -> dict[int | None, FallBack]:
+    if rule not in policies:
+        return {}
+    of_rule = PolicySet((policies[rule],), "", {rule: marks.wrong_halts(rule)})
+    return {one.owner: one for one in Standing(of_rule).fallen()}
 
 
 def _whose(owner: int | None) -> str:

@@ -20,7 +20,6 @@ from governor.cli.common import (
     json_option,
     print_json,
     show_drawn,
-    sockets,
     told_of,
 )
 from governor.cli.incident.known import known_incidents
@@ -39,7 +38,6 @@ from governor.core.money.reports.halt_precision import (
 )
 from governor.text.screen import Styled, screen_of
 from governor.text.table import plain
-from governor.wire import control_client
 from governor.wire.control_client import INCIDENTS_MAX, Snapshot
 
 _DAYS_TO_THURSDAY: Final = 3  # 1970-01-01 was a Thursday.
@@ -90,7 +88,8 @@ def rules(since: int | None, by: str | None, config: Path | None, control: str |
     PRECISION is the share of right halts among the marked ones, and of how many. SPENT is what the runs had spent at
     the verdict. LOST is what false halts threw away: the run's price since the checkpoint that it goes on from, and
     what the halts cost; the starts after them are not in it. "+ 2" means that it is not known of 2 more halts. MODE is
-    "observes" where the rule has fallen back.
+    "observes" where the rule has fallen back: as the governors that run say, else by the policies that one would load
+    here. Of a policy that is not among them (`costgov run --policy`) it is by `wrong_max` as of the last marked halt.
     """
     begin = time.time_ns() - since if since is not None else None
     sources = mark_sources(config, control)
@@ -99,7 +98,7 @@ def rules(since: int | None, by: str | None, config: Path | None, control: str |
         one for one in judged(snapshots, [source.marks for source in sources]) if begin is None or one.key[1] >= begin
     ]
     rows = rule_rows(halts, _PERIODS[by or "month"])
-    fallen = _fallen(fallen_now(sources), control)
+    fallen = _by_rule(fallen_now(sources, config))
     if as_json:
         print_json([_record(row, fallen, halts) for row in rows])
         return
@@ -119,22 +118,11 @@ def _is_whole(snapshot: Snapshot) -> bool:
         return False
 
 
-def _fallen(by_marks: Iterable[FallBack], control: str | None) -> dict[RuleKey, list[FallBack]]:
-    """By rule. Of policies that a running governor has, it says so itself: its policy may have another `wrong_max`."""
-    found: list[FallBack] = []
-    answered: set[str] = set()
-    for answer in control_client.ask_each(sockets(control), {"cmd": "status"}):
-        governor = answer.data["governor"] if answer.ok else {}
-        if "fallen_back" not in governor:
-            continue
-        answered |= set(governor.get("policies") or ())
-        for row in governor["fallen_back"] or ():
-            ids = tuple(row["incidents"])
-            found.append(FallBack(row["policy"], row["rule"], row.get("owner_uid"), ids, row["wrong_max"]))
-    by_rule: dict[RuleKey, list[FallBack]] = {}
-    for one in dict.fromkeys([*found, *(back for back in by_marks if back.policy not in answered)]):
-        by_rule.setdefault((one.policy, one.rule), []).append(one)
-    return by_rule
+def _by_rule(fallen: Iterable[FallBack]) -> dict[RuleKey, list[FallBack]]:
+    found: dict[RuleKey, list[FallBack]] = {}
+    for one in fallen:
+        found.setdefault((one.policy, one.rule), []).append(one)
+    return found
 
 
 # --- for people

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from governor.cli.common import Failed, complain, find_config, settings_from, sockets
-from governor.core.base.halt_marks import Entry, HaltMark, HaltMarks, RuleKey, entry_of
-from governor.core.base.policy import PROMISES, WRONG_MAX, FallBack
-from governor.core.money.reports.halt_precision import BY_HAND
+from governor.core.base.halt_marks import Entry, HaltMarks, Standing, entry_of
+from governor.core.base.policy import FallBack, PolicySet
 from governor.text.table import plain
 from governor.wire import control_client
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file of marks. `socket`: of the governor that keeps it; None: it is read and written directly."""
+    """One file of marks. `socket`: of the governor that keeps it; None: it is read and written directly.
+
+    `policies`: of all running governors that keep it, which say themselves which of their rules have `fallen` back.
+    """
 
     path: str
     marks: HaltMarks
     socket: str | None = None
+    policies: frozenset[str] = frozenset()
+    fallen: tuple[FallBack, ...] = ()
+
+    def joined(self, other: Source) -> Source:
+        """One file of two governors."""
+        return replace(self, policies=self.policies | other.policies, fallen=(*self.fallen, *other.fallen))
 
 
 def state_dir_of(config: Path | None) -> Path:
@@ -40,7 +48,7 @@ def mark_sources(config: Path | None, control: str | None) -> list[Source]:
         if answer.code == "refused":
             complain(answer.error)
         elif answer.ok and (source := _told(answer.data, socket)) is not None:
-            found.setdefault(source.path, source)
+            found[source.path] = found[source.path].joined(source) if source.path in found else source
     if control is None:
         own = _own(config)
         if own is not None:
@@ -50,7 +58,9 @@ def mark_sources(config: Path | None, control: str | None) -> list[Source]:
 
 def _told(data: Any, socket: str) -> Source | None:
     try:
-        return Source(os.path.realpath(str(data["path"])), HaltMarks.of(map(entry_of, data["entries"])), socket)
+        marks = HaltMarks.of(map(entry_of, data["entries"]))
+        fallen = tuple(FallBack.of(row) for row in data["fallen_back"])
+        return Source(os.path.realpath(str(data["path"])), marks, socket, frozenset(map(str, data["policies"])), fallen)
     except (LookupError, TypeError, ValueError):
         complain(plain(f"{socket}: what it says of halt marks is not as this version has it"))
         return None
@@ -77,27 +87,32 @@ def append_here(config: Path | None, entry: Entry) -> HaltMarks:
         raise Failed(str(unusable)) from unusable
 
 
-def fallen_now(sources: list[Source]) -> list[FallBack]:
-    """The rules that have fallen back, as far as the marks alone say."""
-    return [one for source in sources for rule in source.marks.rules() for one in fallen_of(source.marks, rule)]
+def standing_of(config: Path | None, marks: HaltMarks) -> Standing:
+    """By the policies that a governor of this node would load, where none that runs says it."""
+    return Standing.of(_policies_of(config), marks)
 
 
-def fallen_of(marks: HaltMarks, rule: RuleKey) -> list[FallBack]:
-    """Whether a rule has fallen back, at the `wrong_max` that its last false halt has. For all runs, else by user."""
-    counted = marks.counted(rule)
-    wrong_max = wrong_max_of(counted[-1]) if counted else 0
-    everyone = [mark for mark in counted if mark.for_all]
-    owners = sorted({mark.owner for mark in counted if not mark.for_all})
-    sets = [(None, everyone), *((uid, [m for m in counted if m.for_all or m.owner == uid]) for uid in owners)]
-    enough = [(uid, held) for uid, held in sets if wrong_max and len(held) >= wrong_max]
-    return [
-        FallBack(*rule, uid, tuple(mark.incident_id for mark in held), wrong_max)
-        for uid, held in (enough[:1] if enough and enough[0][0] is None else enough)
-    ]
+def fallen_now(sources: list[Source], config: Path | None) -> list[FallBack]:
+    """The rules that have fallen back: as running governors say of their policies, else as one would judge by now."""
+    found: list[FallBack] = [back for source in sources for back in source.fallen]
+    for source in sources:
+        by_marks = standing_of(config, source.marks).fallen() if source.marks.rules() else []
+        found += [back for back in by_marks if back.policy not in source.policies]
+    return list(dict.fromkeys(found))
 
 
-def wrong_max_of(mark: HaltMark) -> int:
-    """0: the rule never falls back. An older version's incident does not say: it is the default then."""
-    if mark.wrong_max is not None:
-        return mark.wrong_max
-    return 0 if mark.trigger in (*PROMISES, BY_HAND) else WRONG_MAX
+def _policies_of(config: Path | None) -> PolicySet:
+    from governor.policies import files
+    from governor.policies.parse import load_policies
+
+    settings = settings_from(find_config(config))
+    problem = ""
+    try:
+        policies, errors = load_policies(files.policy_texts(files.of_node(settings.paths.policies_dir)))
+        problem = str(errors[0]) if errors else ""
+    except files.PolicyUnreadable as unreadable:
+        policies, problem = None, str(unreadable)
+    if policies is None:
+        complain(plain(f"{problem}; what was marked stands by each halt's own wrong_max"))
+        return PolicySet((), "")
+    return policies.observing() if settings.observe else policies

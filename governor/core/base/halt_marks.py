@@ -7,11 +7,22 @@ runs of this user alone: nobody takes a rule's force from another user's runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
-from governor.core.base.policy import Wrong, WrongHalt
+from governor.core.base.findings import Response
+from governor.core.base.policy import (
+    AT_ONCE,
+    WRONG_MAX,
+    FallBack,
+    Mode,
+    Policy,
+    PolicySet,
+    Rule,
+    Wrong,
+    WrongHalt,
+)
 from governor.core.base.units import WallNs
 
 NOTE_CHARS_MAX: Final = 512  # As of the reasons of a hold.
@@ -161,11 +172,53 @@ class HaltMarks:
 
     def wrong(self) -> Wrong:
         """As the policies are given it."""
-        return {
-            rule: tuple(WrongHalt(mark.incident_id, _owner(mark)) for mark in self.counted(rule))
-            for rule in self.rules()
-        }
+        return {rule: self.wrong_halts(rule) for rule in self.rules()}
+
+    def wrong_halts(self, rule: RuleKey) -> tuple[WrongHalt, ...]:
+        return tuple(WrongHalt(mark.incident_id, _owner(mark)) for mark in self.counted(rule))
 
 
 def _owner(mark: HaltMark) -> int | None:
     return None if mark.for_all else mark.owner
+
+
+# --- what follows: decided by the policies' own set, as in a governor -----------------------------------------
+
+
+BY_HAND: Final = "operator"  # The trigger of a halt that a person asked for.
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far rules are from falling back, under these policies."""
+
+    policies: PolicySet
+
+    @classmethod
+    def of(cls, policies: PolicySet, marks: HaltMarks) -> Standing:
+        """Of a policy that is not among them: by what its marked halts have."""
+        known = {policy.name for policy in policies.policies}
+        latest = {mark.rule_key: mark for mark in marks.marks.values() if mark.policy not in known}
+        others = (policy_of(mark) for mark in latest.values())
+        return cls(replace(policies, policies=(*policies.policies, *others), wrong=marks.wrong()))
+
+    def fallen(self, rule: RuleKey | None = None) -> list[FallBack]:
+        """Every rule that has fallen back, or this one: for all runs, else for those of single users."""
+        return [one for one in self.policies.fallen() if rule in (None, (one.policy, one.rule))]
+
+    def wrong_max(self, rule: RuleKey) -> int:
+        """With so many false halts it falls back. 0: it does not, or no policy has it."""
+        of_name = (policy for policy in self.policies.policies if policy.name == rule[0])
+        found = (
+            policy for policy in of_name for one in policy.rules if one.name == rule[1] and policy.may_fall_back(one)
+        )
+        return max((policy.wrong_max for policy in found), default=0)
+
+
+def policy_of(mark: HaltMark) -> Policy:
+    """What is known of a halt's policy when no governor that has it is there. An older incident has no `wrong_max`."""
+    wrong_max = mark.wrong_max
+    if wrong_max is None:
+        wrong_max = 0 if mark.trigger == BY_HAND else WRONG_MAX
+    rule = Rule(mark.rule, mark.trigger, {}, AT_ONCE, Response.HALT, Mode.ENFORCE, "none")
+    return Policy(mark.policy, rules=(rule,), wrong_max=wrong_max)

@@ -192,6 +192,15 @@ class FallBack:
             f"{len(self.incidents)} of its halts are marked false ({', '.join(shown)}{more})"
         )
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> FallBack:
+        """From a row(). KeyError, TypeError or ValueError when it is none of ours."""
+        owner, ids = row.get("owner_uid"), tuple(row["incidents"])
+        texts, counts = (row["policy"], row["rule"], *ids), (row["wrong_max"], *(() if owner is None else (owner,)))
+        if not all(isinstance(one, str) for one in texts) or any(type(one) is not int for one in counts):
+            raise ValueError("no row of a rule that has fallen back")
+        return cls(row["policy"], row["rule"], owner, ids, row["wrong_max"])
+
     def row(self) -> dict[str, Any]:
         return {
             "policy": self.policy, "rule": self.rule, "owner_uid": self.owner, "incidents": list(self.incidents),

@@ -17,6 +17,8 @@ from governor.cli.incident.rules import month_of, week_of
 from governor.cli.main import cli
 from governor.core.base.policy import PolicySet
 from governor.core.base.units import parse_utc
+from governor.policies.files import policy_texts
+from governor.policies.parse import load_policies
 from tests.golden.report_cases import nan_halt
 
 
@@ -78,6 +80,39 @@ def test_what_is_marked_is_what_the_next_launch_reads_whatever_the_directory_is_
     assert settings is not None
     _, policies, told = begin(settings.paths.marks_dir, PolicySet((), "digest"))
     assert ([*policies.wrong], told) == ([("stage1-1b-dense", "nan")], [])
+
+
+@pytest.mark.parametrize(("then", "now", "falls"), [(2, 5, False), (5, 2, True), (2, 0, False)])
+def test_what_has_fallen_back_is_by_the_policy_in_force(node: Node, then: int, now: int, falls: bool) -> None:
+    """As a governor decides it. What the halts say is of the policy that they were judged by."""
+    policies = node.work / "policies"
+    policies.mkdir()
+    node.environ["COSTGOV_PATHS__POLICIES_DIR"] = str(policies)
+    (policies / "p.toml").write_text(
+        f'[policy]\nname = "stage1-1b-dense"\n[halt]\nwrong_max = {now}\n'
+        '[[rule]]\nname = "nan"\ntrigger = "nonfinite"\nresponse = "halt"\n'
+    )
+    for name in ("one", "two"):
+        said = node("mark", node.halted(name, wrong_max=then), "--false").stdout
+    assert ("only observes from now on" in said) is falls
+    assert [bool(row["fallen_back"]) for row in node.json("rules")] == [falls]
+    assert ("observes" in node("rules").stdout.splitlines()[1]) is falls
+    assert ("no longer enforces" in node("marks").stderr) is falls
+    loaded, problems = load_policies(policy_texts([policies]))
+    assert loaded is not None, problems
+    _, in_force, _ = begin(node.work / "state", loaded)
+    assert bool(in_force.fallen()) is falls
+
+
+def test_policies_that_cannot_be_read_are_told_and_what_was_marked_is_by_the_halts(node: Node) -> None:
+    policies = node.work / "policies"
+    policies.mkdir()
+    (policies / "p.toml").write_text("[policy\n")
+    node.environ["COSTGOV_PATHS__POLICIES_DIR"] = str(policies)
+    for name in ("one", "two"):
+        node.json("mark", node.halted(name), "--false")
+    done = node("rules")
+    assert (done.exit_code, "p.toml" in done.stderr, "observes" in done.stdout) == (0, True, True)
 
 
 def test_a_halt_by_a_ceiling_or_by_hand_is_counted_only(node: Node) -> None:

@@ -10,7 +10,6 @@ from governor.core.base.halt_marks import NAME_CHARS_MAX, HaltMark, HaltMarks, K
 from governor.core.base.units import NS_PER_HOUR, WallNs, is_spend_known
 
 Snapshot = Mapping[str, Any]
-BY_HAND: Final = "operator"
 LOST: Final = (
     "LOST: what false halts threw away: the run's price since the checkpoint that it goes on from (nothing where the "
     "halt has saved a good one; all where it has saved a suspect one, and no good one is known), and what the halts "

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from governor.core.base.findings import Response
-from governor.core.base.halt_marks import HaltMark, HaltMarks, Rearm, Said, entry_of, row_of
+from governor.core.base.halt_marks import HaltMark, HaltMarks, Rearm, Said, Standing, entry_of, row_of
 from governor.core.base.policy import AT_ONCE, Mode, Policy, PolicySet, Rule, WrongHalt
 from governor.core.base.units import WallNs
 
@@ -81,6 +81,43 @@ def test_a_ceiling_and_a_gate_never_fall_back_nor_any_rule_with_zero() -> None:
         assert (modes(a_set(wrong, trigger), 0), a_set(wrong, trigger).fallen()) == ([Mode.ENFORCE], [])
     assert (modes(a_set(wrong, wrong_max=0), 0), a_set(wrong, wrong_max=0).fallen()) == ([Mode.ENFORCE], [])
     assert modes(a_set(wrong, wrong_max=3), 0) == [Mode.ENFORCE]
+
+
+UIDS = st.sampled_from([1001, 1002])
+ENTRY = st.one_of(
+    st.builds(
+        lambda number, said, owner, for_all, limit: mark(
+            number, said, owner=owner, uid=owner, for_all=for_all, wrong_max=limit
+        ),
+        st.integers(1, 4), st.sampled_from(Said), UIDS, st.booleans(), st.sampled_from([None, 0, 1, 5]),
+    ),
+    st.builds(lambda uid, for_all: rearm(uid, for_all=for_all), UIDS, st.booleans()),
+)  # fmt: skip
+
+
+@given(st.lists(ENTRY, max_size=8), st.integers(0, 3), st.sampled_from(["nonfinite", "budget", "gate"]))
+def test_what_is_told_to_have_fallen_back_is_what_only_observes(
+    entries: list[HaltMark | Rearm], wrong_max: int, trigger: str
+) -> None:
+    marks = HaltMarks.of(entries)
+    standing = Standing.of(a_set({}, trigger, wrong_max=wrong_max), marks)
+    told = {one.owner for one in standing.fallen(NAN)}
+    in_force = a_set(dict(marks.wrong()), trigger, wrong_max=wrong_max)
+    for uid in (1001, 1002, 1003):
+        observes = modes(in_force, uid) == [Mode.OBSERVE]
+        assert observes is (not told.isdisjoint({None, uid}))
+        assert standing.wrong_max(NAN) or not observes
+
+
+def test_of_a_policy_that_nobody_has_the_last_marked_halt_decides() -> None:
+    marks = HaltMarks.of([mark(1, wrong_max=2), mark(2, wrong_max=5)])
+    assert Standing.of(PolicySet((), ""), marks).fallen() == []
+    marks.add(mark(1, wrong_max=2))
+    assert [one.wrong_max for one in Standing.of(PolicySet((), ""), marks).fallen()] == [2]
+    by_hand = HaltMarks.of([mark(number, trigger="operator", wrong_max=None) for number in (1, 2)])
+    assert Standing.of(PolicySet((), ""), by_hand).fallen() == []
+    assert Standing.of(a_set({}, wrong_max=3), marks).wrong_max(NAN) == 3
+    assert Standing.of(replace(a_set({}), policies=(Policy("p"),)), marks).fallen() == [], "it has no such rule"
 
 
 def test_a_row_is_read_back_as_it_was() -> None:

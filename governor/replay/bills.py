@@ -86,6 +86,10 @@ class PolicyHalts(NamedTuple):
     of_all: Sequence[FirstHalt] = ()
     enforced: Sequence[FirstHalt] = ()
 
+    def reaching(self, since: int) -> PolicyHalts:
+        """Those of attempts that train behind this time. Of the others no dollar is told."""
+        return PolicyHalts(*([one for one in group if one.after.until > since] for group in self))
+
 
 def policy_halts(replay: Replay, stretches: Stretches, policy: str) -> PolicyHalts:
     """Where a policy would have halted a recorded run: once an attempt, which would be launched again all the same."""

@@ -194,10 +194,13 @@ class _Recordings:
         self.spans[run], self.facts[run] = spans, _facts(directory, replay, stretches, problem)
         if replay.not_understood() is not None:
             return
-        self.halts[run] = {policy.name: policy_halts(replay, stretches, policy.name) for policy in self.policies}
+        begun = self.since or 0
+        self.halts[run] = {
+            policy.name: policy_halts(replay, stretches, policy.name).reaching(begun) for policy in self.policies
+        }
         role = self.ending(run).role
         for tally in tallies:
-            tally.add(replay, sum(span.until - span.since for span in spans), role)
+            tally.add(replay, sum(max(0, span.until - max(span.since, begun)) for span in spans), role)
 
     def ending(self, run: str) -> Ending:
         spans = self.spans.get(run)

@@ -10,7 +10,8 @@ from governor.adapters.journal.run_ends import HaltRow, RunRow
 from governor.core.base.units import NS_PER_S, UsdMicros, WallNs
 from governor.core.money.charges import Charge
 from governor.core.money.reports.cost import clip, sum_of, tally
-from governor.replay.bills import HEALTHY, TROUBLED, UNSEEN_NS, Bill, ending_of
+from governor.replay.bills import HEALTHY, TROUBLED, UNSEEN_NS, Bill, FirstHalt, PolicyHalts, ending_of
+from governor.replay.play import ReplayVerdict
 from governor.replay.stretches import Span, merged
 from tests.unit.cost.ledger_file import ANNA, NODE, ON_DEMAND
 
@@ -118,3 +119,9 @@ def test_a_marked_halt_says_what_the_run_was() -> None:
     assert ending_of(row(), [HALT], NOW, {("i-1", HALT.opened_wall): True}).role == TROUBLED
     assert ending_of(row(), [HALT], NOW, {("i-1", HALT.opened_wall): False}).role == HEALTHY
     assert ending_of(row(has_completed=True), [HALT], NOW, {("i-1", HALT.opened_wall): False}).role == HEALTHY
+
+
+def test_a_halt_of_an_attempt_that_ended_before_the_window_is_not_told() -> None:
+    verdict = ReplayVerdict("p", "r", "t", "halt", "enforce", 1, 1.0, "", "", {})
+    before, into = FirstHalt(verdict, Span(10, 20)), FirstHalt(verdict, Span(30, 60))
+    assert PolicyHalts([before, into], [before]).reaching(50) == PolicyHalts([into], [])

@@ -135,3 +135,15 @@ def test_the_keys_of_a_trigger_are_those_of_older_journals(kind: str) -> None:
     trigger = load()[kind]
     snapshot = trigger({**defaults(trigger.KEYS), "budget": Budget(), "expected": Expected()}).snapshot()
     assert list(snapshot) == KEYS.get(kind, " ".join(snapshot)).split()
+
+
+def test_a_stored_baseline_of_another_plan_is_not_held_against_the_present_one() -> None:
+    kind = load()["slower_than_planned"]
+
+    def made(tokens_per_s: float) -> Any:
+        return kind({**defaults(kind.KEYS), "budget": Budget(), "expected": Expected(tokens_per_s=tokens_per_s)})
+
+    before, after = made(1000.0), made(400.0)
+    saved = json.loads(json.dumps(before.snapshot())) | {"unit": "tokens/s", "baseline": 1000.0}
+    after.restore(saved)
+    assert after.snapshot()["baseline"] == 400.0

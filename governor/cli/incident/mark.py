@@ -197,7 +197,7 @@ def rearm(rule: str, policy: str | None, note: str, config: Path | None, control
     `costgov incident mark --help`).
     """
     _check_note(note)
-    sources = mark_sources(config, control)
+    sources = _readable(config, control)
     known = [(source, key) for source in sources for key in source.marks.rules() if key[1] == rule]
     known = [(source, key) for source, key in known if policy in (None, key[0])]
     names = sorted({key[0] for _, key in known})
@@ -240,7 +240,7 @@ def marks(config: Path | None, control: str | None, as_json: bool) -> None:
     governor of that directory reads. In each line stands the uid, as the kernel says. What followed is by `wrong_max`
     as each halt had it; the last lines say what is in force now.
     """
-    sources = mark_sources(config, control)
+    sources = _readable(config, control)
     rows = [row for source in sources for row in history(source.marks)]
     rows.sort(key=lambda row: int(row["wall"]))
     if as_json:
@@ -254,8 +254,25 @@ def marks(config: Path | None, control: str | None, as_json: bool) -> None:
     heads = [Head("WHEN (UTC)"), Head("UID", is_number=True), Head("WHAT", may_wrap=True), Head("NOTE", may_wrap=True)]
     cells = [[utc_text(row["wall"]), str(row["uid"]), plain(row["text"]), plain(row.get("note", ""))] for row in rows]
     show_drawn(render_rows(heads, cells, total=False, screen=screen_of(sys.stdout)))
-    for one in fallen_now(sources, config):
+    now = fallen_now(sources, config)
+    for one in now:
         remark(plain(one.text))
+    for policy, rule in sorted(_fallen_at_last(rows) - {(one.policy, one.rule) for one in now}):
+        remark(plain(f'rule "{rule}" of policy "{policy}" has not fallen back under the policy that is in force now'))
+
+
+def _fallen_at_last(rows: list[dict[str, Any]]) -> set[RuleKey]:
+    acts = [row for row in rows if row["act"] in ("fell_back", "enforces_again")]
+    last = {(row["policy"], row["rule"], row["owner_uid"]): row["act"] for row in acts}
+    return {(policy, rule) for (policy, rule, _), act in last.items() if act == "fell_back"}
+
+
+def _readable(config: Path | None, control: str | None) -> list[Source]:
+    """Where there is none, nobody may say that nothing was marked."""
+    sources = mark_sources(config, control)
+    if not sources:
+        raise Failed("no file of marks could be read")
+    return sources
 
 
 def history(marks: HaltMarks) -> list[dict[str, Any]]:

@@ -97,7 +97,8 @@ def test_what_has_fallen_back_is_by_the_policy_in_force(node: Node, then: int, n
     assert ("only observes from now on" in said) is falls
     assert [bool(row["fallen_back"]) for row in node.json("rules")] == [falls]
     assert ("observes" in node("rules").stdout.splitlines()[1]) is falls
-    assert ("no longer enforces" in node("marks").stderr) is falls
+    told = node("marks").stderr
+    assert ("no longer enforces" in told, "not fallen back under the policy" in told) == (falls, then == 2)
     loaded, problems = load_policies(policy_texts([policies]))
     assert loaded is not None, problems
     _, in_force, _ = begin(node.work / "state", loaded)
@@ -130,6 +131,16 @@ def test_an_unknown_halt_or_rule_is_one_line_and_code_5(node: Node) -> None:
         assert (error.code, error.message.isprintable()) == (ExitCode.UNKNOWN, True)
     assert node("mark", "one").exit_code == ExitCode.USAGE
     assert node("mark", "one", "--false", "--note", "x" * 513).exit_code == ExitCode.USAGE
+
+
+def test_a_file_that_cannot_be_read_is_not_told_as_an_empty_one(node: Node) -> None:
+    file = node.work / "state" / "halt_marks.jsonl"
+    node.json("mark", node.halted("one"), "--false")
+    file.chmod(0o666)
+    for words in (("marks",), ("rearm", "nan")):
+        done = node(*words)
+        assert (done.exit_code, done.stdout, "others may write it" in done.stderr) == (1, "", True)
+    assert node("rules").exit_code == 0
 
 
 def test_a_hostile_note_steers_no_terminal(node: Node) -> None:

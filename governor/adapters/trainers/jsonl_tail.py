@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from governor.adapters.trainers.deciders import Deciders, NotRegularError, Walk
-from governor.adapters.trainers.log_place import LogPlace
 from governor.wire.files.cutter import HEAD_BYTES, Cutter
 from governor.wire.files.lines import Lines
 
@@ -38,12 +37,13 @@ class Position:
     offset: int
     head_bytes: int = -1  # -1: as many as `head` has.
     state: Mapping[str, Any] = field(default_factory=dict)  # What the begin of the file has said.
+    beside: Mapping[str, int] = field(default_factory=dict)  # Inodes of others of its directory: bytes of no news.
 
     def row(self) -> dict[str, Any]:
         row: dict[str, Any] = {"inode": self.inode, "head": self.head.hex(), "offset": self.offset}
         if self.head_bytes >= 0:
             row["head_bytes"] = self.head_bytes
-        return row | ({"cut": dict(self.state)} if self.state else {})
+        return row | {key: dict(said) for key, said in (("cut", self.state), ("beside", self.beside)) if said}
 
     @staticmethod
     def of(row: Mapping[str, Any] | None) -> Position | None:
@@ -51,7 +51,7 @@ class Position:
         try:
             found = None if row is None else Position(
                 int(row["inode"]), bytes.fromhex(row["head"]), int(row["offset"]), int(row.get("head_bytes", -1)),
-                dict(row.get("cut", {})),
+                dict(row.get("cut", {})), {inode: int(size) for inode, size in dict(row.get("beside", {})).items()},
             )  # fmt: skip
         except (KeyError, TypeError, ValueError):
             return None
@@ -73,6 +73,7 @@ class Chunk:
     holds: bool = False  # More of what is there is told in a moment, also if nothing else is written.
     unread: int = 0  # Bytes that were there already, and are read next.
     gone: int = 0  # Bytes that were freed or cut off before they were read.
+    rivals: str | None = None  # One line, once: several files of one directory are written at a time.
 
 
 class JsonlTail:
@@ -82,12 +83,9 @@ class JsonlTail:
     position of an earlier reader. Files that appear or replace it later are read whole.
     """
 
-    def __init__(
-        self, path: str, *, from_start: bool = False, cutter: Cutter | None = None, place: LogPlace | None = None
-    ) -> None:
-        """`cutter`: of another format than JSONL. `place`: where the file is, if the path may be a directory."""
+    def __init__(self, path: str, *, from_start: bool = False, cutter: Cutter | None = None) -> None:
+        """`cutter`: of another format than JSONL."""
         self.path = path
-        self._place = place
         self._cutter = Lines() if cutter is None else cutter
         self.deciders: Deciders = {}  # Of the file that is read; of its directories while there is none.
         self._faulty_before = 0
@@ -106,35 +104,48 @@ class JsonlTail:
         lines: list[bytes] = []
         self._problem = None
         try:
-            if self._find():
-                self._read_new(lines)
+            self._read_new(lines)
         # A network file system may go away under us, or the file may be forbidden to us.
         except OSError as error:
             self._problem = f"{self.path}: {error.strerror}"
             self._resume = self.position
             self.close()
-        faulty = self._cutter.faulty - self._faulty_before
-        self._faulty_before += faulty
         if self._problem is None and self._cutter.problem is not None and self._fd >= 0:
             self._problem = f"{self.path}: {self._cutter.problem}"
+        return self._told(lines)
+
+    def _told(self, lines: list[bytes]) -> Chunk:
+        faulty = self._cutter.faulty - self._faulty_before
+        self._faulty_before += faulty
         unread = self._size - self._offset if self._fd >= 0 and self._cutter.problem is None else 0
         holds = self._fd >= 0 and (self._cutter.holds or unread > 0)
         gone, self._gone = self._gone, 0
         return Chunk(tuple(lines), faulty, self._problem, self.position, holds, max(0, unread), gone)
 
-    def _find(self) -> bool:
-        """Where the path is a directory: the file of it that is read now, or the next one. False: there is none."""
-        if self._place is None:
+    def leave(self) -> Chunk:
+        """Another file is read from now on: what was held of this one. Its position is behind that."""
+        self._problem = None
+        chunk = self._told(self._cutter.rest())
+        self.close()
+        return chunk
+
+    @property
+    def offset(self) -> int:
+        """How many bytes were read, or passed as history."""
+        return self._offset
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all that can be read was read. Also true of a file that could not be opened."""
+        try:
+            return self._fd < 0 or not self._has_more()
+        except OSError:
             return True
-        is_open = self._fd >= 0
-        inode = self._inode[1] if is_open else self._resume.inode if self._resume is not None else None
-        found = self._place.find(inode, is_open=is_open)
-        if found is not None:
-            self.path = found
-        elif not is_open:
-            self.path, self._problem = self._place.path, self._place.lacks
-            self._skip_history = False  # Any file that appears there from now on is new.
-        return found is not None or is_open
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether nothing behind the present place can be read."""
+        return self._fd >= 0 and self._cutter.problem is not None
 
     @property
     def owner(self) -> int | None:
@@ -147,7 +158,7 @@ class JsonlTail:
     def begin(self) -> None:
         """Note where history ends, before the first read: what is written from now on is news."""
         with contextlib.suppress(OSError):
-            if self._find() and self._fd < 0 and self._named() is not None:
+            if self._fd < 0 and self._named() is not None:
                 self._open()
 
     def trace(self) -> None:
@@ -298,7 +309,7 @@ class JsonlTail:
 
         At a hole: pass over it, into the middle of a line. What the file system does not know as a hole stays.
         """
-        zeros = chunk.find(_ZEROS) if self._place is None else -1
+        zeros = chunk.find(_ZEROS) if isinstance(self._cutter, Lines) else -1
         if zeros < 0:
             return chunk
         hole = self._seek(self._offset + zeros, os.SEEK_HOLE)

@@ -17,6 +17,8 @@ from governor.wire.records import is_aside
 ENTRIES_MAX: Final = 10_000
 # Directories below that are looked into at each look: those in which a file was made last.
 FOLDERS_MAX: Final = 50
+# Each rank of a node may have a writer of its own.
+LOGS_MAX: Final = 64
 # Part of every writer's file name: events.out.tfevents.<seconds>.<host>.<pid>.<number>.
 _EVENTS: Final = re.compile(r"tfevents\.([0-9]{1,18})\b(.*)")
 _PROFILE: Final = "profile-empty"  # TensorFlow's profiler leaves such a file.
@@ -26,32 +28,40 @@ _RUN: Final = re.compile(r"run-([0-9]{8})_([0-9]{6})-")
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class LogFile:
+    """`order`: by when it was begun."""
+
+    order: tuple[int, ...]
+    path: str
+    inode: int
+
+    @property
+    def size(self) -> int:
+        """In bytes. 0 for one that is gone."""
+        try:
+            return os.stat(self.path).st_size
+        except OSError:
+            return 0
+
+
 @dataclass(frozen=True, slots=True)
 class LogPlace:
     """A path that may be a file, a directory of files, or one with a directory for each launch.
 
-    Files of a launch that is over are read to their end before the next one. Directories below are looked into where
+    Directories below are looked into where
     the path itself has no log, and not those of validation.
     """
 
     path: str
     format: str
 
-    def find(self, inode: int | None, *, is_open: bool) -> str | None:
-        """The file to read now: the path itself, unless it is a directory. None: that has no log yet. OSError.
-
-        `inode`: of the file that is read (`is_open`), or that was. Behind one that is read comes the next one.
-        """
+    def logs(self) -> list[LogFile] | None:
+        """The newest logs of the directory, in the order in which they were begun. None: it is none. OSError."""
         try:
-            found = sorted(self._logs())
+            return sorted(self._logs())[-LOGS_MAX:]
         except (NotADirectoryError, FileNotFoundError):
-            return self.path
-        if not found:
             return None
-        at = next((place for place, (*_, number) in enumerate(found) if number == inode), None)
-        if at is None:
-            return found[-1][1]
-        return found[min(at + is_open, len(found) - 1)][1]
 
     @property
     def lacks(self) -> str:
@@ -59,13 +69,12 @@ class LogPlace:
         what = "event file of TensorBoard" if self.format == TENSORBOARD else "run-*.wandb"
         return f"{self.path}: a directory without any {what}"
 
-    def _logs(self) -> Iterator[tuple[tuple[int, ...], str, int]]:
-        """Their order, paths and inodes."""
+    def _logs(self) -> Iterator[LogFile]:
         found, folders = [], []
         with os.scandir(self.path) as entries:
             for entry in islice(entries, ENTRIES_MAX):
                 if (order := self._order(entry.name, "")) is not None:
-                    found.append((order, entry.path, entry.inode()))
+                    found.append(LogFile(order, entry.path, entry.inode()))
                 elif not is_aside(entry.name) and entry.is_dir(follow_symlinks=False):
                     folders.append((_changed_ns(entry), entry.path))
         yield from found
@@ -76,7 +85,7 @@ class LogPlace:
                 with os.scandir(folder) as entries:
                     for entry in islice(entries, ENTRIES_MAX // FOLDERS_MAX):
                         if (order := self._order(entry.name, os.path.basename(folder))) is not None:
-                            yield order, entry.path, entry.inode()
+                            yield LogFile(order, entry.path, entry.inode())
             except OSError:
                 continue  # Gone since, or somebody else's.
 

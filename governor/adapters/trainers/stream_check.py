@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from governor.adapters.trainers.deciders import NotRegularError, Walk, read_pidfile
-from governor.adapters.trainers.log_readers import cutter_of, place_of, text_log
+from governor.adapters.trainers.log_directory import rivals_text
+from governor.adapters.trainers.log_readers import cutter_of, directory_of, text_log
 from governor.adapters.trainers.streams import distrust, named_by_pidfile
 from governor.adapters.trainers.understanding import Understanding
 from governor.core.base.units import MonoNs
@@ -26,6 +28,8 @@ PART_BYTES: Final = 64 * 1024
 # Of formats that are read from their begin, which may have pictures and configurations before the first step.
 CUT_BYTES: Final = 256 * 1024
 CUT_READS: Final = 8
+# Two files of one directory that were written since then have two writers.
+AT_A_TIME_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +66,18 @@ class StreamCheck:
 
     def _log_faults(self) -> Iterator[Fault]:
         path = self._busy_with = str(self.entry.path)
-        place = place_of(self.entry)
+        directory = directory_of(self.entry)
         try:
-            path = path if place is None else place.find(None, is_open=False) or ""
+            found = directory.here(time.time() - AT_A_TIME_S) if directory is not None else (path,)
         except OSError as error:
             yield Fault(f"{path}: {error.strerror}", _READ)
             return
-        if not path:
+        if not found:
             return  # The trainer's first file is waited for.
+        if len(found) > 1:
+            told, _, advice = rivals_text(path, found).partition("; ")
+            yield Fault(told, advice)
+        path = found[0]
         fd = _opened(path, Walk(), "", "name the file that the trainer writes")
         if not isinstance(fd, int):
             yield from fd

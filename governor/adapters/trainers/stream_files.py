@@ -15,6 +15,7 @@ from typing import Protocol
 
 from governor.adapters.trainers.deciders import Deciders, PidfileRead, read_pidfile
 from governor.adapters.trainers.jsonl_tail import Chunk, JsonlTail
+from governor.adapters.trainers.log_directory import DirectoryTail
 
 # How long an idle thread may take to close its file.
 CLOSE_S = 1.0
@@ -50,7 +51,7 @@ class StreamFiles:
     A pidfile that was written since the last question is read with this one. Its process may not live long.
     """
 
-    def __init__(self, tail: JsonlTail, pidfile: str | None) -> None:
+    def __init__(self, tail: JsonlTail | DirectoryTail, pidfile: str | None) -> None:
         self.tail = tail
         self.busy_with = tail.path  # Read by the loop, to tell what does not answer.
         self._pidfile = pidfile
@@ -72,7 +73,8 @@ class StreamFiles:
             self.tail.trace()
             owner = self.tail.owner
         chunk = self.tail.read() if asked.is_read else Chunk()
-        is_news = not asked.is_read or is_written or bool(chunk.lines or chunk.faulty) or chunk.problem != self._problem
+        is_told = bool(chunk.lines or chunk.faulty or chunk.rivals) or chunk.problem != self._problem
+        is_news = not asked.is_read or is_written or is_told
         self._problem = chunk.problem
         return Seen(
             is_look, asked.is_read, found, owner, dict(self.tail.deciders), chunk, is_news,

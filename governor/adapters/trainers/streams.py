@@ -210,6 +210,8 @@ class Stream:
             else:
                 events += found
         events += self._lacks(at)
+        if chunk.rivals is not None:
+            events.append(SourceTrouble(at, self._entry.run, "stream_rivals", chunk.rivals))
         if faulty:
             events.append(FramesLost(at, None, faulty, f"{self._entry.path}: lines that could not be read"))
         if chunk.position is not None and chunk.position != self._position_reported:

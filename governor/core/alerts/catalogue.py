@@ -116,6 +116,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         STRANGERS_HALT: Severity.WARNING,
         "stranger_not_ended": Severity.WARNING,
         "stream_refused": Severity.WARNING,
+        "stream_rivals": Severity.WARNING,
         "stream_unanswered": Severity.WARNING,
         "stream_untrusted": Severity.WARNING,
         "superseded_by_reboot": Severity.WARNING,

@@ -6,9 +6,12 @@ each epoch. So of a file that begins anew only those rows are news that come aft
 
 from __future__ import annotations
 
+import codecs
 import csv
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 from governor.core.base.units import read_float
@@ -31,6 +34,38 @@ _FLAGS: Final = {"true": True, "false": False}
 _NAMES: Final = frozenset(name for names in DEFAULT_FIELDS.values() for name in names)
 
 
+# What csv.reader makes of quotes, in one pass. Each line is looked at once as the begin of a row and once as what a
+# quoted cell goes on with, however many rows in vain it is taken for.
+_INSIDE: Final = rb'(?:[^"]++|"")*+'
+_CELL: Final = rb'(?:"' + _INSIDE + rb'"|[^",\r][^,\r]*+|)'
+_OPENS: Final = re.compile(rb"(?:" + _CELL + rb',)*+"' + _INSIDE)
+_GOES_ON: Final = re.compile(_INSIDE + rb'(?:",(?:' + _CELL + rb',)*+"' + _INSIDE + rb")?")
+_CLOSES: Final = re.compile(_INSIDE + rb'"(?:,' + _CELL + rb")*+\r*+")
+
+
+class _Line:
+    """A line of a table, and what its quotes do."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+        self._bare = text.removeprefix(codecs.BOM_UTF8)
+
+    @cached_property
+    def opens(self) -> bool:
+        """Whether a row that begins with it goes on in the next line."""
+        return _OPENS.fullmatch(self._bare) is not None
+
+    @cached_property
+    def goes_on(self) -> bool:
+        """Whether a quoted cell of the line before goes on behind this one, or another one does."""
+        return _GOES_ON.fullmatch(self._bare) is not None
+
+    @cached_property
+    def closes(self) -> bool:
+        """Whether a row whose quoted cell was open ends with it."""
+        return _CLOSES.fullmatch(self._bare) is not None
+
+
 class Rows:
     """`Cutter` of a CSV file."""
 
@@ -42,7 +77,7 @@ class Rows:
         self._lines = Lines()
         self._faulty = 0
         self._header: list[str] = []
-        self._open: list[bytes] = []  # Lines of a row whose quoted cell goes on.
+        self._open: list[_Line] = []  # Lines of a row whose quoted cell goes on.
         self._first = ""  # Digest of the file's first row.
         self._last_digest = ""  # Of the last one that was told, or was told before this reader came.
         self._last_row: dict[str, str] | None = None
@@ -65,7 +100,7 @@ class Rows:
 
     @property
     def behind(self) -> int:
-        return self._lines.behind + sum(len(line) + 1 for line in self._open)
+        return self._lines.behind + sum(len(line.text) + 1 for line in self._open)
 
     def begin(self, end: int, read: Read) -> int:
         self._read_begin(read, end)
@@ -79,7 +114,7 @@ class Rows:
         """The header and the first row, if the first `end` bytes have them whole."""
         whole = read(min(end, LINE_BYTES_MAX), 0).split(b"\n")[:-1]
         if whole:
-            self._header = _cells([whole[0]]) or []
+            self._header = _cells([whole[0]])
         self._first = self._digest_of(whole[1]) if len(whole) > 1 else ""
 
     def anew(self) -> None:
@@ -97,19 +132,28 @@ class Rows:
 
     def _rows(self, line: bytes) -> Iterator[list[str]]:
         """The cells of the rows that end with this line. A row that is torn, or is none, is left out by its lines."""
-        waiting = [line]
+        if not self._open and b'"' not in line:
+            if cells := _cells([line]):
+                yield cells
+            else:
+                self._faulty += bool(line.strip())
+            return
+        waiting = [_Line(line)]
         while waiting:
-            self._open.append(waiting.pop(0))
-            cells = _cells(self._open)
-            if cells is None and len(self._open) < ROW_LINES_MAX:
+            one = waiting.pop()
+            goes_on = one.goes_on if self._open else one.opens
+            self._open.append(one)
+            if goes_on and len(self._open) < ROW_LINES_MAX:
                 continue  # A quoted cell goes on.
-            if cells:
+            is_row = not goes_on and (len(self._open) == 1 or one.closes)
+            if is_row and (cells := _cells([each.text for each in self._open])):
                 self._open = []
                 yield cells
                 continue
             first, *after = self._open
-            self._faulty += bool(first.strip())
-            self._open, waiting = [], after + waiting
+            self._faulty += bool(first.text.strip())
+            self._open = []
+            waiting += reversed(after)
 
     def _see(self, cells: list[str]) -> list[bytes]:
         # A trainer that was launched again may write its header below what was there.
@@ -143,7 +187,7 @@ class Rows:
         self._last_digest, self._last_row = last, None
 
     def _digest_of(self, line: bytes) -> str:
-        cells = _cells([line]) or []
+        cells = _cells([line])
         return _digest({name: cell for name, cell in zip(self._header, cells, strict=False) if cell})
 
     def leave_out(self, count: int) -> None:
@@ -189,13 +233,13 @@ def is_header(cells: Sequence[str]) -> bool:
     return not _NAMES.isdisjoint(cell.strip() for cell in cells)
 
 
-def _cells(lines: Sequence[bytes]) -> list[str] | None:
-    """The cells of a row. None for one whose quoted cell goes on, [] for what is no row."""
-    texts = (line.decode("utf-8-sig", "replace") + "\n" for line in lines)
+def _cells(lines: Sequence[bytes]) -> list[str]:
+    """The cells of a row. [] for what is no row, or not all of one."""
+    texts = [line.decode("utf-8-sig", "replace") + "\n" for line in lines]
     try:
         return next(csv.reader(texts, strict=True), [])
-    except csv.Error as error:
-        return None if "unexpected end" in str(error) else []
+    except csv.Error:
+        return []
 
 
 def _digest(row: Mapping[str, str]) -> str:

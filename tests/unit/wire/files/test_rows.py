@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from governor.wire.files import CSV
+from governor.wire.files import CSV, NAMES
 from governor.wire.files.choice import named
 from governor.wire.files.cutter import Cutter
 from governor.wire.files.lines import LINE_BYTES_MAX
-from governor.wire.files.rows import LOOKS_FOR_LAST_ROW
+from governor.wire.files.rows import LOOKS_FOR_LAST_ROW, ROW_LINES_MAX
 from governor.wire.jsonl import DEFAULT_FIELDS
 
 HEADER = "step,loss,lr\n"
@@ -166,3 +167,56 @@ def test_whatever_a_table_holds_is_read_or_counted(data: bytes, size: int) -> No
     made.rest()
     made.anew()
     made.give(data)
+
+
+@pytest.mark.parametrize("line", ['"a', 'a",b"c,"d', 'a","', '"', '"","', '"a""', 'x",y,"' + "z" * 500])
+def test_each_line_is_parsed_once_or_twice_whatever_its_quotes(line: str) -> None:
+    made, calls = cutter(), 0
+    made.give(HEADER.encode())
+    data = f"{line}\n".encode() * 2_000
+
+    def count(_frame: object, event: str, called: Any) -> None:
+        nonlocal calls
+        calls += event == "c_call" and called is csv.reader
+
+    sys.setprofile(count)
+    try:
+        made.give(data)
+    finally:
+        sys.setprofile(None)
+    assert calls <= 2 * 2_000
+
+
+def cells_in_vain(lines: list[bytes]) -> list[list[str]]:
+    """Rows by csv alone, which is asked anew with each line that comes to a row."""
+    found, waiting, held = list[list[str]](), [*lines], list[bytes]()
+    while waiting:
+        held.append(waiting.pop(0))
+        try:
+            cells = next(csv.reader([line.decode("utf-8-sig") + "\n" for line in held], strict=True), [])
+        except csv.Error as error:
+            if "unexpected end" in str(error) and len(held) < ROW_LINES_MAX:
+                continue
+            cells = []
+        if cells:
+            found.append(cells)
+            held = []
+        else:
+            held, waiting = [], held[1:] + waiting
+    return found
+
+
+@given(st.text('"",,a \r\n\n\ufeff', max_size=150))
+def test_quotes_mean_what_they_mean_to_csv(data: str) -> None:
+    made = cutter()
+    made.give(b"name\n")  # Rows with more cells than that are told as they are.
+    told = [line for line in made.give(f"{data}\n".encode()) if line.startswith(b"row: ")]
+    wanted = [cells for cells in cells_in_vain(data.encode().split(b"\n")) if len(cells) > 1]
+    assert told == [b"row: " + ",".join(cells).encode() for cells in wanted]
+
+
+def test_each_format_is_named_and_no_other() -> None:
+    for name in NAMES:
+        assert named(name, DEFAULT_FIELDS) is not named(name, DEFAULT_FIELDS)
+    with pytest.raises(KeyError):
+        named("parquet", DEFAULT_FIELDS)

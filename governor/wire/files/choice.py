@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from governor.wire.files import CSV, NAMES, TENSORBOARD, WANDB
 from governor.wire.files.cutter import Cutter, Known
@@ -10,17 +11,20 @@ from governor.wire.files.events import Events
 from governor.wire.files.rows import Rows, is_header
 from governor.wire.files.runs import Runs
 
+_CUTTERS: Final[Mapping[str, Callable[[Mapping[str, Sequence[str]]], Cutter]]] = {
+    CSV: lambda _fields: Rows(),
+    TENSORBOARD: lambda fields: Events(Known(fields)),
+    WANDB: lambda fields: Runs(Known(fields)),
+}
+assert set(_CUTTERS) == set(NAMES), "each format has its cutter"
+
 
 def named(name: str, fields: Mapping[str, Sequence[str]]) -> Cutter:
     """A new cutter of one log of that format. KeyError for a name that is not in NAMES.
 
     `fields`: as wire.jsonl.field_map returns them. What is under no name of them is no news of training.
     """
-    if name == CSV:
-        return Rows()
-    if name not in NAMES:
-        raise KeyError(name)
-    return Events(Known(fields)) if name == TENSORBOARD else Runs(Known(fields))
+    return _CUTTERS[name](fields)
 
 
 def recognise(first: str) -> str | None:

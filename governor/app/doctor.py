@@ -280,11 +280,11 @@ def _streams(settings: Settings) -> Iterator[Check]:
         look = StreamCheck(stream, processes)
         look.run()
         yield from (Check(FAIL, "jsonl", fault.text, fault.advice) for fault in look.faults)
+        waits = "" if look.is_there or look.faults else " (not there yet: waited for)"
         if stream.ended_by is None:
-            text = f"{stream.path}: run {stream.run} names no processes: a halt can stop only the instance"
-            yield Check(WARN, "jsonl", text, "add pidfile, unit, cgroup or job to its [[jsonl]] table")
+            text = f"{stream.path}{waits}: run {stream.run} names no processes: a halt can stop only the instance"
+            yield Check(WARN, "jsonl", text, "add pidfile, unit, cgroup or job to its [[log]] table")
         elif not look.faults:
-            waits = "" if look.is_there else " (not there yet: waited for)"
             yield Check(OK, "jsonl", f"{stream.path}: run {stream.run}, ended by {stream.ended_by[0]}{waits}")
 
 

@@ -273,7 +273,7 @@ class Governor:
         def wake() -> None:
             self.daemon.soon(lambda: self.daemon.hear(stream.take))
 
-        stream = Stream(entry, self.processes, self._saved_stream(entry.run), wake=wake)
+        stream = Stream(entry, self.processes, self._saved_stream(entry.run), wake, launches=self.node.facts.exclusive)
         return stream
 
     def _saved_stream(self, run: str) -> SavedStream | None:

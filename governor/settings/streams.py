@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -24,6 +24,8 @@ JSONL_FIELDS: Final = tuple(sorted(DEFAULT_FIELDS))
 
 class Jsonl(Table):
     """A log of a trainer without the shim, what it is, and how to end that trainer."""
+
+    by_option: ClassVar[bool] = False
 
     path: AbsolutePath
     run: Text
@@ -69,6 +71,12 @@ class Jsonl(Table):
             if value is not None:
                 return key, str(value)
         return None
+
+
+class OptionLog(Jsonl):
+    """The log of `costgov run --log-format`: advice about it speaks of options and not of its table."""
+
+    by_option: ClassVar[bool] = True
 
 
 class Alert(BaseModel):

@@ -93,7 +93,7 @@ class _Log:
         json.dumps(chunk.position.row() if chunk.position is not None else None)
         for line in chunk.lines:
             assert len(line) <= 2 * RECORD_BYTES_MAX
-            self._understanding.see(line, self._reader.read_line(line, at))
+            self._understanding.see(line, self._reader.read_line(line, at), at)
         assert self._understanding.problem("log").isprintable()
         assert self._understanding.advice().isprintable()
         if self._text is not None:

@@ -112,7 +112,7 @@ class Lines:
         for line in chunk.lines:
             for reader in self._readers:
                 found = reader.read_line(line, at)
-                self._understanding.see(line, found)
+                self._understanding.see(line, found, at)
                 for event in found:
                     if not isinstance(event, str):
                         engine.step(self._node, event)
@@ -120,6 +120,7 @@ class Lines:
             engine.step(self._node, Tick(at, BootNs(at), WallNs(10**18 + at)))
             assert self._understanding.problem("log").isprintable()
             assert self._understanding.advice().isprintable()
+            assert self._understanding.is_foreign(at) in (True, False)
 
     def end(self) -> None:
         self._tail.close()

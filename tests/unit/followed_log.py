@@ -45,16 +45,21 @@ class AtOnce:
 class Watch:
     """A log, the process that writes it, and one governor after the other that follows it."""
 
-    def __init__(self, directory: Path, *, pidfile: bool = True, **keys: Any) -> None:
+    def __init__(
+        self, directory: Path, *, pidfile: bool = True, launches: bool = False, is_there: bool = True,
+        kind: type[Jsonl] = Jsonl, **keys: Any,
+    ) -> None:  # fmt: skip
         self.path = directory / "m.jsonl"
-        self.path.write_text("")
+        if is_there:
+            self.path.write_text("")
         self.pidfile = directory / "pid"
         self.keys = keys | ({"pidfile": self.pidfile} if pidfile else {})
         self.processes = FakeProcesses("boot-1")
+        self.launches, self.kind = launches, kind
         self.launch(4321)
         self.node = make_node()
-        entry = Jsonl(path=self.path, run="log", **self.keys)
-        self.stream = Stream(entry, self.processes, begin=AtOnce)
+        entry = kind(path=self.path, run="log", **self.keys)
+        self.stream = Stream(entry, self.processes, begin=AtOnce, launches=launches)
         self.poll(0)
 
     def launch(self, pid: int) -> None:
@@ -79,8 +84,8 @@ class Watch:
         restore_runs(self.node, [json.loads(kept)], BootNs(at(when)), at(when))
         managed = self.node.runs["log"]
         left_at = SavedStream(managed.stream_position, managed.launch.remembered, managed.run.stream.has_record)
-        entry = Jsonl(path=self.path, run="log", **self.keys)
-        self.stream = Stream(entry, self.processes, left_at, begin=AtOnce)
+        entry = self.kind(path=self.path, run="log", **self.keys)
+        self.stream = Stream(entry, self.processes, left_at, begin=AtOnce, launches=self.launches)
         return self.poll(when)
 
     @property

@@ -93,7 +93,8 @@ class StreamCheck:
     def _understood(self, path: str, fd: int) -> Iterator[Fault]:
         text = text_log(self.entry)
         reader = RecordReader(self.entry.run, field_map(self.entry.fields), text)
-        understanding = Understanding(format=None if self.entry.format == JSONL else self.entry.format)
+        name = None if self.entry.format == JSONL else self.entry.format
+        understanding = Understanding(format=name, by_option=self.entry.by_option)
         size = os.fstat(fd).st_size
         if self.entry.format in files.NAMES:
             yield from self._cut(path, fd, reader, understanding)
@@ -103,8 +104,8 @@ class StreamCheck:
             lines = os.pread(fd, PART_BYTES, begin).split(b"\n")
             whole = lines[1 if begin else 0 : -1]  # A part's first and last line may be torn.
             for line in whole:
-                understanding.see(line, reader.read_line(line, MonoNs(0)))
-        if understanding.is_foreign:
+                understanding.see(line, reader.read_line(line, MonoNs(0)), MonoNs(0))
+        if understanding.is_foreign_at_a_look(is_whole=size <= 2 * PART_BYTES):
             yield Fault(understanding.problem(path), understanding.advice())
 
     def _cut(self, path: str, fd: int, reader: RecordReader, understanding: Understanding) -> Iterator[Fault]:
@@ -121,10 +122,10 @@ class StreamCheck:
                 break
         problem = cutter.problem
         for line in (*told, *cutter.rest()):
-            understanding.see(line, reader.read_line(line, MonoNs(0)))
+            understanding.see(line, reader.read_line(line, MonoNs(0)), MonoNs(0))
         if problem is not None:
             yield Fault(f"{path}: {problem}", "name a log of that format, or say in format what this one is")
-        elif understanding.is_foreign:
+        elif understanding.is_foreign_at_a_look(is_whole=True):
             yield Fault(understanding.problem(path), understanding.advice())
 
     def _pidfile_faults(self) -> Iterator[Fault]:

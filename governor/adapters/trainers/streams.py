@@ -11,9 +11,9 @@ from typing import Any, Final
 from governor.adapters.trainers.deciders import Deciders, PidfileRead, stranger
 from governor.adapters.trainers.jsonl_tail import Chunk, Position
 from governor.adapters.trainers.log_readers import tail_of, text_log
+from governor.adapters.trainers.log_state import LogState
 from governor.adapters.trainers.named_groups import NamedProcesses
 from governor.adapters.trainers.stream_files import Answerer, Asked, Seen, StreamFiles, StreamThread
-from governor.adapters.trainers.understanding import Understanding
 from governor.adapters.trainers.unjudged import Unjudged
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs, format_duration
@@ -22,7 +22,7 @@ from governor.core.events.machine import SourceTrouble
 from governor.core.events.streams import StreamOpened, StreamRead, StreamState, WriterGone
 from governor.core.halt.kill_set import managers
 from governor.ports import Processes
-from governor.settings.streams import JSONL, Jsonl
+from governor.settings.streams import Jsonl
 from governor.wire.jsonl import DEFAULT_FIELDS, field_map
 from governor.wire.records import RecordReader
 
@@ -56,11 +56,16 @@ class Stream:
     """
 
     def __init__(
-        self, entry: Jsonl, processes: Processes, saved: SavedStream | None = None, *,
-        wake: Callable[[], None] = lambda: None,
+        self, entry: Jsonl, processes: Processes, saved: SavedStream | None = None,
+        wake: Callable[[], None] = lambda: None, *,
         begin: Callable[[str, StreamFiles, Callable[[], None]], Answerer] = StreamThread,
+        launches: bool = False,
     ) -> None:  # fmt: skip
-        """`wake`: called from the thread when there is news for `take`. `begin`: how the thread is made."""
+        """`wake`: called from the thread when there is news for `take`. `begin`: how the thread is made.
+
+        `launches`: a command is launched, which writes the log where nobody else is named. Nothing of an earlier launch
+        is such a log's.
+        """
         self._entry = entry
         self._processes = processes
         self._text = text_log(entry)
@@ -77,11 +82,10 @@ class Stream:
         self._asked_at = MonoNs(0)
         self.unjudged = Unjudged(entry.run, str(entry.path))
         self._read_at = MonoNs(-1)  # When the last answered question was asked.
-        self._was_read = saved is not None
-        self._problem: str | None = None
+        is_commands = launches and entry.ended_by is None
+        had_record = self._saved_stream.has_record and not is_commands
+        self._state = LogState(entry, is_commands, had_record, was_read=saved is not None)
         self._distrust: str | None = None
-        self._understanding = Understanding(self._saved_stream.has_record, self._format)
-        self._is_foreign = self._is_lack_told = False
         self._position_reported: Position | None = None
         self._untold: list[Event] = []
         self._is_late = False  # The present question has been reported to be unanswered.
@@ -90,10 +94,6 @@ class Stream:
         self._was_over = False  # They had when the present question was asked: its answer has all that they wrote.
         self._opened_s = time.time()
         self._is_left = False  # A pidfile of this time names nobody any more, and what that one wrote may be unread.
-
-    @property
-    def _format(self) -> str | None:
-        return None if self._entry.format == JSONL else self._entry.format
 
     def begin(self, at: MonoNs) -> None:
         """Ask for the first look, which ends history. `wait` for it before anything is launched that may write."""
@@ -138,7 +138,8 @@ class Stream:
         if was_left and self._is_left and not seen.chunk.lines and not seen.chunk.holds:
             self._is_left = False
             read.append(WriterGone(at, self._entry.run))
-        return [*events, *self._state(at, seen.chunk), *read, *self.unjudged.see(at, seen.chunk)]
+        state = self._state.news(at, seen.chunk.problem, is_named=bool(self._named))
+        return [*events, *state, *read, *self.unjudged.see(at, seen.chunk)]
 
     def _told(self, at: MonoNs) -> list[Event]:
         """The run, once its reading has begun: a line that is written after it was seen is not history."""
@@ -148,6 +149,11 @@ class Stream:
     def end(self, at: MonoNs) -> list[Event]:
         """Nobody writes it any more: what it has left open of its tokens, by the best reading there is."""
         return [*self._lines.end(at)]
+
+    def shortfall(self) -> str | None:
+        """Why nothing that it has read until now was judged, in one line. None: something was."""
+        told = self._state.shortfall()
+        return None if told is None else f"{self._entry.run}: nothing of its log was judged: {told}"
 
     def _ended(self, at: MonoNs) -> list[Event]:
         """The end of its processes, once all that they wrote is read: the money of their last step is training's."""
@@ -159,7 +165,7 @@ class Stream:
         return [*self.end(at), TrainerExited(at, self._entry.run, None)]
 
     def _new_launch(self) -> None:
-        self._understanding = Understanding(format=self._format)  # The next launch may write another log.
+        self._state.new_launch()
         self._lines.new_launch()
 
     def close(self) -> None:
@@ -185,15 +191,14 @@ class Stream:
         self._is_late = True
         run, late = self._entry.run, format_duration(at - self._asked_at)
         path = self._files.busy_with
-        self._problem, self._is_foreign = f"{path} does not answer", False
+        self._state.late(path)
         ended = self._end_of_processes(at) if self._has_ended else []
         known = self._told(at) or ([] if self._is_known else [self._opened(at, os.geteuid(), ())])
         text = (
             f"{path} has not answered for {late}: run {run} is not watched until it does; look at what is mounted there"
         )
-        return [
-            *known, *ended, StreamState(at, run, self._problem), SourceTrouble(at, run, "stream_unanswered", text),
-        ]  # fmt: skip
+        state = StreamState(at, run, self._state.problem)
+        return [*known, *ended, state, SourceTrouble(at, run, "stream_unanswered", text)]
 
     def _opened(self, at: MonoNs, uid: int, processes: tuple[ProcessId, ...]) -> StreamOpened:
         self._is_known = True
@@ -202,14 +207,15 @@ class Stream:
     def _read(self, at: MonoNs, chunk: Chunk) -> list[Event]:
         events: list[Event] = []
         faulty = chunk.faulty
+        self._state.skip(faulty)  # Where among the lines they stood is not known.
         for line in chunk.lines:
             found = self._lines.read_line(line, at)
-            self._understanding.see(line, found)
+            self._state.see(line, found, at)
             if isinstance(found, list):
                 faulty += 1
             else:
                 events += found
-        events += self._lacks(at)
+        events += self._state.lacks(at, self._text)
         if chunk.rivals is not None:
             events.append(SourceTrouble(at, self._entry.run, "stream_rivals", chunk.rivals))
         if faulty:
@@ -225,28 +231,6 @@ class Stream:
                 row["text"] = self._text.state()
             events.append(StreamRead(at, self._entry.run, row))
         return events
-
-    def _lacks(self, at: MonoNs) -> list[Event]:
-        """Tell once what a text log does not say of its tokens, and what to write."""
-        lacks = self._text.missing() if self._text is not None and not self._is_lack_told else None
-        if lacks is None or not self._understanding.has_record:
-            return []
-        self._is_lack_told = True
-        return [SourceTrouble(at, self._entry.run, "tokens_read", f"{self._entry.path}: {lacks}")]
-
-    def _state(self, at: MonoNs, chunk: Chunk) -> list[Event]:
-        """Report when the file becomes unreadable and when it is back. Without a process, a new file is awaited."""
-        self._was_read = self._was_read or chunk.problem is None
-        problem = chunk.problem if self._was_read or self._named else None
-        is_foreign = problem is None and self._understanding.is_foreign
-        if is_foreign and self._is_foreign:
-            return []  # More such lines are no news.
-        if is_foreign:
-            problem = f"{self._understanding.problem(str(self._entry.path))}; {self._understanding.advice()}"
-        if problem == self._problem:
-            return []
-        self._problem, self._is_foreign = problem, is_foreign
-        return [StreamState(at, self._entry.run, problem, is_foreign)]
 
     # --- which processes a halt would end ------------------------------------------------------------------
 

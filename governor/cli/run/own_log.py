@@ -246,7 +246,7 @@ def _is_emptied(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 def with_log(settings: Settings, run: str, asked: LogOptions, log: Path | None) -> tuple[Settings, OwnLog]:
     """The settings with the log that the command line names, as a [[log]] of the run. `log`: of --log."""
-    from governor.settings.streams import JSONL_STREAMS_MAX, Jsonl
+    from governor.settings.streams import JSONL_STREAMS_MAX, OptionLog
     from governor.wire.files import IN_DIRECTORIES
 
     if not asked.logs:
@@ -270,7 +270,7 @@ def with_log(settings: Settings, run: str, asked: LogOptions, log: Path | None) 
         which = "--log" if is_output else "--log-format"
         kind = "neither a directory nor a regular file" if may_be_directory else "not a regular file"
         raise click.UsageError(f"{which} {path}: {kind}, so it cannot be followed")
-    entry = Jsonl(path=path, run=run, format=name, sequence_length=asked.sequence_length, gpus=asked.gpus)
+    entry = OptionLog(path=path, run=run, format=name, sequence_length=asked.sequence_length, gpus=asked.gpus)
     return settings.model_copy(update={"jsonl": (*settings.jsonl, entry)}), OwnLog(run, own, is_output, path)
 
 

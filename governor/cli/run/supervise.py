@@ -51,6 +51,7 @@ from governor.daemon.logs import configure
 from governor.ports import Processes
 from governor.reports.terminal import closing_line
 from governor.settings.model import Settings
+from governor.text.table import plain
 from trainer_shim.wire import HALT_EXIT_CODE
 
 # The first governor, and three that resume after a failure. A governor that fails four times does not recover.
@@ -202,7 +203,9 @@ def _close(
         console.leave(snapshot)
     if command.exit_code is not None and waits_for_none(governor, command, left):
         note_left(governor, is_seen=not leaves_halt(governor))
-    for line in (*left_unwatched(governor, command, left.below), *closing_lines(governor, command, outcome)):
+    unjudged = [plain(line) for stream in governor.streams if (line := stream.shortfall()) is not None]
+    ends = closing_lines(governor, command, outcome)
+    for line in (*left_unwatched(governor, command, left.below), *ends, *unjudged):
         console.print_line(f"costgov: {line}")
     for line in how_to_resume(governor, command, name, argv, is_halted=bool(outcome.stages)):
         console.print_line(line)

@@ -80,6 +80,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "incident_unreadable": Severity.CRITICAL,
         "joined": Severity.INFO,
         "journal_gone": Severity.CRITICAL,
+        "lines_unread": Severity.WARNING,
         "last_good_gone": Severity.CRITICAL,
         "left_behind": Severity.CRITICAL,
         "left_unseen": Severity.WARNING,

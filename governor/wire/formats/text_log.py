@@ -120,11 +120,11 @@ class TextLog:
         told = [] if lacks is None else [lacks]
         if not self._has_tokens and self._lacks:
             how = {
-                "samples": "sequence_length (its lines count samples)",
-                "rate": "gpus (its lines have the tokens a second of one GPU)",
+                "samples": "--sequence-length (sequence_length of a [[log]]), for its lines count samples",
+                "rate": "--gpus (gpus of a [[log]]), for its lines have the tokens a second of one GPU",
             }
-            ways = " or ".join(how[lack] for lack in sorted(self._lacks, reverse=True))
-            told.append(f"no tokens are counted: pass {ways}")
+            ways = ", or ".join(how[lack] for lack in sorted(self._lacks, reverse=True))
+            told.append(f"no tokens are counted: give {ways}")
         return "; ".join(told) or None
 
     def state(self) -> dict[str, Any]:

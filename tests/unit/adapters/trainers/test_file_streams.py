@@ -290,7 +290,7 @@ def test_nothing_but_regular_files_is_opened(folder: Folder) -> None:
     folder.path.parent.mkdir(exist_ok=True)
     os.mkfifo(folder.path)
     folder.look()
-    assert "not a regular file" in (folder.watch.stream._problem or "") or folder.run.step is None
+    assert "not a regular file" in (folder.watch.stream._state.problem or "") or folder.run.step is None
     folder.path.unlink()
     folder.write(WRITERS[folder.name](range(1, 5)))
     folder.look()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from governor.core.events.effects import Alarm
+from governor.settings.streams import OptionLog
+from tests.unit.core.engine.test_step import play, tick
 from tests.unit.followed_log import Watch
 from tests.unit.wire.formats.written import BATCH, GPUS, LENGTH, WRITERS, Did, run
 
@@ -128,11 +131,67 @@ def test_what_its_tokens_need_is_told_once(tmp_path: Path) -> None:
     assert told.count("tokens_read") == 1
 
 
-def test_a_log_of_another_format_is_unwatched_and_told_what_to_write(tmp_path: Path) -> None:
-    console = Console(tmp_path, "megatron")
-    with console.watch.path.open("a") as file:
-        file.writelines(f"{line}\n" for line in WRITERS["torchtitan"](run(6_000)))
-    for _ in range(200):
-        console.look()
-    problem = console.watch.node.runs["log"].run.stream.problem or ""
-    assert 'format = "torchtitan"' in problem
+def unwatched(watch: Watch, lines: Iterable[tuple[int, str]], end: int) -> list[tuple[int, str]]:
+    """Write each line at its second, look each second until `end`: when the run was told to be unwatched, and why."""
+    written: dict[int, list[str]] = {}
+    for second, line in lines:
+        written.setdefault(second, []).append(f"{line}\n")
+    told = []
+    for second in range(1, end):
+        with watch.path.open("a") as file:
+            file.writelines(written.get(second, ()))
+        effects = [*watch.poll(second), *play(watch.node, tick(second))]
+        told += [(second, one.text) for one in effects if isinstance(one, Alarm) and one.name == "unwatched"]
+    return told
+
+
+def every(seconds: int, lines: Sequence[str]) -> Iterator[tuple[int, str]]:
+    return ((1 + seconds * number, line) for number, line in enumerate(lines))
+
+
+def test_a_log_of_another_format_is_unwatched_within_a_minute_and_told_what_to_write(tmp_path: Path) -> None:
+    """Megatron's line comes every 10 s where the log is said to be hf: no number of lines may be waited for."""
+    lines = [line for line in WRITERS["megatron"](run(200)) if "iteration" in line]
+    ((second, text),) = unwatched(Watch(tmp_path, format="hf"), every(10, lines), 200)
+    assert second <= 62
+    assert 'no record of hf in 4 lines, such as "' in text
+    assert 'write format = "megatron"' in text
+
+
+def test_a_burst_of_another_format_is_not_waited_for_to_grow_old(tmp_path: Path) -> None:
+    lines = list(WRITERS["torchtitan"](run(300)))
+    ((second, text),) = unwatched(Watch(tmp_path, format="megatron"), every(0, lines), 100)
+    assert second <= 34
+    assert 'write format = "torchtitan"' in text
+
+
+def test_lines_of_no_format_are_told_after_five_minutes_and_a_long_silence_after_them_is_not(tmp_path: Path) -> None:
+    quiet, busy = Watch(tmp_path, format="hf"), tmp_path / "busy"
+    assert unwatched(quiet, every(0, ["NCCL INFO"] * 400), 500) == []
+    busy.mkdir()
+    ((second, text),) = unwatched(Watch(busy, format="hf"), every(1, ["my own words"] * 400), 400)
+    assert 330 <= second <= 333
+    assert "say what it is: megatron, nemo" in text
+
+
+def test_what_prints_beside_a_trainer_is_no_other_format_until_the_trainer_is_silent_for_long(tmp_path: Path) -> None:
+    """DeepSpeed prints every 10 steps, Megatron every 100."""
+    beside = [line for line in WRITERS["deepspeed"](run(200)) if "step" in line]
+    watch = Watch(tmp_path, format="megatron")
+    assert unwatched(watch, every(10, beside[:20]), 250) == []
+
+
+def test_json_lines_of_a_log_that_is_said_to_be_a_console_are_named(tmp_path: Path) -> None:
+    lines = [json.dumps({"step": number, "loss": 2.0}) for number in range(1, 100)]
+    ((_, text),) = unwatched(Watch(tmp_path, format="nanogpt"), every(1, lines), 100)
+    assert 'write format = "jsonl"' in text
+
+
+def test_advice_about_the_log_of_an_option_names_options(tmp_path: Path) -> None:
+    megatron = list(WRITERS["megatron"](run(200)))
+    watch = Watch(tmp_path, pidfile=False, kind=OptionLog, launches=True, format="hf")
+    ((_, text),) = unwatched(watch, every(1, megatron), 100)
+    assert "pass --log-format megatron" in text
+    told = watch.stream.shortfall()
+    assert told is not None
+    assert told.startswith(f"log: nothing of its log was judged: {watch.path}: no record of hf in ")

@@ -17,6 +17,7 @@ from governor.wire.records import RecordReader
 from tests.contract.fakes import FakeProcesses
 from tests.unit.core.engine.test_step import at, play, tick
 from tests.unit.followed_log import Watch
+from tests.unit.wire.formats.written import WRITERS, run
 
 MEGATRON = " iteration      100/     500 | consumed samples:  25600 | lm loss: 2.5E+00 | \x1b[31mgrad norm: 1.2 |\n"
 UNKNOWN = [{"it": n, "train": {"ce": 2.5}, "when": "now"} for n in range(1, 5)]
@@ -106,6 +107,60 @@ def test_keys_within_objects_are_followed_where_the_user_names_them() -> None:
     assert absent.loss is None  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("keys", [{}, {"format": "csv"}, {"format": "tensorboard"}])
+def test_a_log_of_the_command_that_never_appears_is_told_after_a_minute(tmp_path: Path, keys: dict[str, str]) -> None:
+    """A mistyped name. Without a command nobody is known to write it, and a new file is awaited."""
+    awaited = tmp_path / "awaited"
+    awaited.mkdir()
+    for launches, where in ((True, tmp_path), (False, awaited)):
+        watch = Watch(where, pidfile=False, launches=launches, is_there=False, **keys)
+        told = alarms(watch, 1, 100)
+        assert [alarm.name for alarm in told] == ["unwatched"] * launches
+        assert all(f"{watch.path}: No such file" in alarm.text for alarm in told)
+    assert alarms(watch, 100, 200) == []
+
+
+def test_a_log_of_the_command_that_appears_late_is_watched_again(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, pidfile=False, launches=True, is_there=False)
+    alarms(watch, 1, 100)
+    assert "No such file" in (watch.stream.shortfall() or "")
+    watch.write(1, 1)
+    assert [alarm.name for alarm in alarms(watch, 100, 110)] == ["watched_again"]
+    assert state(watch, 110) == "training"
+    assert watch.stream.shortfall() is None
+
+
+def test_the_next_launch_of_the_command_must_be_understood_anew(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, pidfile=False, launches=True)
+    watch.write(1, 10)
+    watch.poll(1)
+    kept = watch.kept(2)
+    watch.restart(kept, 60)
+    assert watch.stream.shortfall() == f"log: nothing of its log was judged: {watch.path}: nothing was written to it"
+
+
+@pytest.mark.parametrize("keys", [{}, {"format": "csv"}])
+def test_an_understood_log_that_no_longer_can_be_read_is_told_once(tmp_path: Path, keys: dict[str, str]) -> None:
+    watch = Watch(tmp_path, **keys)
+
+    def understood(step: int) -> str:
+        return f"{step},2.0\n" if keys else lines({"step": step, "loss": 2.0})
+
+    append(watch, "step,loss\n" * bool(keys) + understood(1) + understood(2))
+    damaged = "1,2,3,4\n" if keys else "Traceback\n"
+    for begin in (10, 200):
+        append(watch, damaged * 19)
+        assert alarms(watch, begin, begin + 20) == []
+        append(watch, damaged * 19)
+        (alarm,) = alarms(watch, begin + 20, begin + 80)
+        assert alarm.name == "lines_unread"
+        assert "the last 38 lines could not be read" in alarm.text
+        append(watch, damaged * 19)
+        assert alarms(watch, begin + 80, begin + 100) == [], "more of them are no news"
+        append(watch, understood(begin))
+        watch.poll(begin + 100)
+
+
 # --- costgov doctor -------------------------------------------------------------------------------------------
 
 
@@ -131,3 +186,19 @@ def test_doctor_says_what_it_saw(tmp_path: Path) -> None:
     os.mkfifo(pidfile)
     (text,) = faults(path, pidfile=pidfile)
     assert "not a regular file" in text
+
+
+def test_doctor_names_the_format_of_a_console(tmp_path: Path) -> None:
+    """800 lines, as nanogpt's and as JSON; and a short log, in which nothing is known, may yet begin."""
+    path = tmp_path / "log"
+    path.write_text("\n".join(WRITERS["megatron"](run(300))))
+    (text,) = faults(path, format="nanogpt")
+    assert "no record of nanogpt in " in text
+    assert text.endswith('write format = "megatron"')
+    (text,) = faults(path)
+    assert text.endswith('write format = "megatron"')
+    path.write_text("NCCL INFO\n" * 100)
+    assert faults(path, format="hf") == []
+    path.write_text("NCCL INFO\n" * 20_000)
+    (text,) = faults(path, format="hf")
+    assert "say what it is" in text

@@ -47,6 +47,7 @@ class Played:
     problem: str | None  # Its first unreadable place, in one line.
     lacks: str | None  # What a valid log lacks for this replay.
     t: float | None  # At its end, on its own clock, seconds.
+    is_evidence: bool = True  # Enough of it is understood to say something about a policy.
     section: str | None = None  # Of the page.
     undrawn: str | None = None  # Why there is no picture.
 
@@ -76,6 +77,7 @@ def play_log(path: Path, terms: Terms, picture_at: Path | None = None) -> Played
         problem,
         lacks,
         replay.t,
+        _is_evidence(replay),
         drawn,
         undrawn,
     )
@@ -113,10 +115,15 @@ def judge(
         problem = f"{problem}; {mute}"
     end_ns = replay.length_ns
     replay.end(run_on)
-    if replay.records and mute is None:  # An unreadable log says nothing about a policy.
+    if _is_evidence(replay):
         for tally in tallies:
             tally.add(replay, end_ns)
     return problem
+
+
+def _is_evidence(replay: Replay) -> bool:
+    """An unreadable log says nothing about a policy."""
+    return bool(replay.records) and replay.not_understood() is None
 
 
 def _lacks(replay: Replay, run_on: DurationNs) -> str | None:

@@ -32,7 +32,7 @@ _HEADS: Final = (
 
 
 class _Played:
-    """Replays logs, and records once what each log contained and what could not be read."""
+    """Replays logs, and records once what each log contained and what could not be read. A refused one is left out."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -45,6 +45,8 @@ class _Played:
             log = str(played.path)
             if played.problem is not None:
                 self.problems.setdefault(log, played.problem)
+            if not played.is_evidence:
+                continue  # What it shows is no healthy case.
             self.records[log] = played.records
             self.ns[log] = int(played.t * NS_PER_S) if played.t is not None else 0
             yield log, played.verdicts
@@ -89,16 +91,17 @@ def tune(
     problems = [*closed, *played.problems.values()]
     for problem in problems:
         complain(plain(problem))
-    if tuned and not any(played.records.values()):
-        raise Failed("these logs hold no record: nothing is known of any limit")
+    if tuned and not played.records:
+        lacks = "hold no record" if not problems else "could not be judged"
+        raise Failed(f"these logs {lacks}: nothing is known of any limit")
     if as_json:
         print_json({
-            "logs": len(found), "records": sum(played.records.values()), "margin": margin,
+            "logs": len(played.records), "records": sum(played.records.values()), "margin": margin,
             "hours": sum(played.ns.values()) / NS_PER_HOUR, "limits": [_row(one) for one in tuned],
         })  # fmt: skip
     else:
         hours = format_duration(sum(played.ns.values()))
-        counted = "1 healthy log" if len(found) == 1 else f"{len(found)} healthy logs"
+        counted = "1 healthy log" if len(played.records) == 1 else f"{len(played.records)} healthy logs"
         basis = f"{counted}, {hours}, {sum(played.records.values()):,} records; margin {margin:g} x"
         composed = ", ".join(rule.name for rule in loaded[0].rules if rule.members)
         note = [f"Several triggers must fire together, so their limits are left out: {composed}."] if composed else []

@@ -176,6 +176,22 @@ def test_logs_without_a_record_say_nothing_of_any_limit(tmp_path: Path) -> None:
     assert "margin" not in told.output
 
 
+def test_a_log_that_replay_refuses_is_no_healthy_one(tmp_path: Path) -> None:
+    """Nothing but its steps is known: neither it nor its pauses are a case of anything."""
+    good = written(tmp_path / "good.jsonl", steps(200))
+    odd = written(tmp_path / "odd.jsonl", [{"step": n, "my_ce": 2.0, "t": 600.0 * n} for n in range(50)])
+    alone = CliRunner().invoke(command, [good, "--json"])
+    both = CliRunner().invoke(command, [good, odd, "--json"])
+    assert both.exit_code == ExitCode.FAILED
+    assert "nothing but its steps is known" in both.stderr
+    assert json.loads(both.stdout) == json.loads(alone.stdout)
+    assert json.loads(both.stdout)["logs"] == 1
+    told = CliRunner().invoke(command, [odd])
+    assert told.exit_code == ExitCode.FAILED
+    assert "these logs could not be judged: nothing is known of any limit" in told.stderr
+    assert told.stdout == ""
+
+
 def test_standard_input_cannot_be_read_as_often_as_tune_reads() -> None:
     told = CliRunner().invoke(command, ["-"], b'{"step": 1, "loss": 2.0}\n')
     assert told.exit_code == ExitCode.FAILED

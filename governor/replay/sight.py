@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from governor.text.table import plain
 from governor.wire.jsonl import DEFAULT_FIELDS
-from governor.wire.likely_names import leaves, likely
+from governor.wire.likely_names import leaves, likely, separator
 
 RECORDS_NOTED: Final = 64  # A log has all its keys in fewer, its evaluations included.
 KEYS_MAX: Final = 64
 KEYS_SHOWN: Final = 8
 NAME_CHARS_MAX: Final = 60
+PASTED_CHARS_MAX: Final = 256  # A part of a name is nobody's.
 # Without one of these a log says that steps were done, and nothing of how.
 _OF_TRAINING: Final = frozenset(DEFAULT_FIELDS) - {"t", "step", "attempt_step", "phase"}
 _HINTED: Final = ("loss", "grad_norm", "step", "step_s", "t")
@@ -42,6 +45,9 @@ class Sight:
         for name, names in self.fields.items():
             if names is not DEFAULT_FIELDS.get(name) and name not in known:
                 asked = " or ".join(f'"{one[:NAME_CHARS_MAX]}"' for one in names[:2])
+                usual = next((one for one in DEFAULT_FIELDS.get(name, ()) if one in self.keys), None)
+                if usual is not None:
+                    return f'no record has {asked}, which is mapped to {name}; leave that out: "{usual}" needs no map'
                 return f"no record has {asked}, which is mapped to {name}{self._advice(known)}"
         if known.isdisjoint(_OF_TRAINING):
             return f"nothing but its steps is known{self._advice(known)}"
@@ -58,7 +64,20 @@ class Sight:
         """The keys, and what to pass for those that probably are a field's."""
         names = {name: found for name, found in likely(self.keys, _HINTED).items() if name not in known}
         taken = {name for held in known for name in self.fields.get(held, ())}
-        maps = " ".join(f"--map {name}={found[:NAME_CHARS_MAX]}" for name, found in names.items() if found not in taken)
+        maps = " ".join(_map(name, found) for name, found in names.items() if found not in taken and _is_pasted(found))
         shown = ", ".join(name[:NAME_CHARS_MAX] for name in [*self.keys][:KEYS_SHOWN])
         more = ", …" if len(self.keys) > KEYS_SHOWN else ""
+        apart = separator(self.keys)
+        if apart is not None:
+            return f" (keys: {shown}); its columns are separated by {apart!r}: write the table with commas"
         return f" (keys: {shown or 'none'}{more}){f'; try {maps}' if maps else ''}"
+
+
+def _map(name: str, found: str) -> str:
+    """Words for a shell."""
+    return f"--map {shlex.quote(f'{name}={found}')}"
+
+
+def _is_pasted(name: str) -> bool:
+    """Whether a line on a screen shows the name as it is."""
+    return len(name) <= PASTED_CHARS_MAX and plain(name) == name

@@ -11,6 +11,7 @@ from governor.wire.records import is_aside
 LONG_WORD: Final = 4
 _WORD: Final = re.compile("[a-z]+")
 _NUMBERS: Final = (int, float)
+_SEPARATORS: Final = (";", "\t", "|")
 # Field, words of a name that tell it, and the types of its values. The first name that fits is taken, once.
 _TOLD_BY: Final[tuple[tuple[str, Collection[str], tuple[type, ...]], ...]] = (
     ("loss", ("loss", "ce", "nll", "xent", "entropy", "lm"), (*_NUMBERS, type(None))),
@@ -45,6 +46,12 @@ def likely(keys: Mapping[str, type], fields: Collection[str]) -> dict[str, str]:
         if name is not None:
             found[field] = name
     return found
+
+
+def separator(keys: Collection[str]) -> str | None:
+    """What separates the columns of a table that has no commas: its only name holds all of them. None for another."""
+    (only,) = keys if len(keys) == 1 else ("",)
+    return next((mark for mark in _SEPARATORS if len(only.strip(mark).split(mark)) > 1), None)
 
 
 def _tells(name: str, words: Collection[str]) -> bool:

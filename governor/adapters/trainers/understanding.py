@@ -15,7 +15,7 @@ from governor.wire import files
 from governor.wire.files.choice import recognise as recognise_file
 from governor.wire.formats import NAMES, recognise, text_of
 from governor.wire.jsonl import parse_line
-from governor.wire.likely_names import leaves, likely
+from governor.wire.likely_names import leaves, likely, separator
 
 # A log may begin with its configuration and a header.
 HEADERS_MAX: Final = 2
@@ -151,6 +151,9 @@ class Understanding:
             return self._map("its loss", loss=likely(self.keys, ("loss",)).get("loss", "NAME"))
         if self.format is None and self.not_json and (file := self._recognised() or recognise_file(self.first)):
             return self._write(file)
+        apart = separator(self.keys or (self.first,)) if self.format == files.CSV else None
+        if apart is not None:
+            return f"its columns are separated by {apart!r}: write the table with commas"
         if not self.keys and self.format == files.CSV:
             return "its first line names the columns, such as step,loss: have the trainer write such a file"
         if not self.keys:

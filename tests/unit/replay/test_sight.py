@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,39 @@ def test_a_log_of_which_only_steps_are_known_is_refused_with_the_map_that_makes_
     assert maps == ["loss=train.ce", "grad_norm=optim/gnorm", "t=sec"]
     code, summary, said = compared(nested, *(word for one in maps for word in ("--map", one)))
     assert (code, summary["halts"], summary["first_halt_t"], said) == (0, 1, 20.0, "")
+
+
+def test_an_advised_map_is_one_word_of_a_shell(tmp_path: Path) -> None:
+    """Names of users have blanks, quotes and what else a shell reads."""
+    names = {"lm loss $total": 2.0, "iteration no'": 1}
+    _, _, said = compared(log(tmp_path / "a.jsonl", [names] * 5))
+    words = shlex.split(said.partition("; try ")[2])
+    assert words == ["--map", "loss=lm loss $total", "--map", "step=iteration no'"]
+
+
+def test_a_map_that_stands_in_the_way_of_a_usual_name_is_to_be_left_out(tmp_path: Path) -> None:
+    path = log(tmp_path / "a.jsonl", [{"step": n, "loss": 2.0, "t": n} for n in range(5)])
+    _, _, said = compared(path, "--map", "loss=nope")
+    assert 'no record has "nope", which is mapped to loss; leave that out: "loss" needs no map' in said
+    assert "--map" not in said
+
+
+@pytest.mark.parametrize(("mark", "shown"), [(";", "';'"), ("|", "'|'")])
+def test_a_table_without_commas_is_told_what_separates_it(tmp_path: Path, mark: str, shown: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(
+        "".join(f"{mark.join(row)}\n" for row in (("step", "loss", "t"), ("1", "2.0", "3"), ("2", "2.0", "4")))
+    )
+    _, _, said = compared(path)
+    assert f"its columns are separated by {shown}: write the table with commas" in said
+    assert "--map" not in said
+
+
+def test_blanks_around_a_table_s_names_are_no_part_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("step, loss, t\n1, 2.0, 10\n2, nan, 20\n")
+    code, summary, said = compared(path)
+    assert (code, summary["halts"], said) == (0, 1, "")
 
 
 def test_a_log_that_is_refused_counts_for_no_policy(nested: Path) -> None:

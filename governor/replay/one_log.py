@@ -132,4 +132,6 @@ def _lacks(replay: Replay, run_on: DurationNs) -> str | None:
         return "holds no record"
     if run_on and not replay.clock.is_timed:
         return "its records have no time, so no clock can run on"
-    return replay.lacks()
+    told = [] if replay.clock.is_timed else ["its records have no time: neither a hang nor a slow run can be seen"]
+    lacks = replay.lacks()
+    return "; ".join([*told, *([lacks] if lacks is not None else [])]) or None

@@ -26,7 +26,7 @@ OTHERS_LINES: Final = 200
 OTHERS_NS: Final = 30 * NS_PER_S
 # Before the first step of a console come the configuration, NCCL's lines and warnings of each rank, and no step for
 # minutes. Lines that go on for longer are of no format.
-NOBODYS_NS: Final = 5 * NS_PER_MINUTE
+UNKNOWN_NS: Final = 5 * NS_PER_MINUTE
 # They print beside what others train with them, and often sooner.
 BESIDE: Final = frozenset({"deepspeed", "mllog"})
 # By which another format is recognised: a quarter of a megabyte for each of 64 logs.
@@ -91,7 +91,7 @@ class Understanding:
             return False
         if not self._is_text:
             return self._has_no_step
-        if self._last - self._began >= NOBODYS_NS:
+        if self._last - self._began >= UNKNOWN_NS:
             return True
         is_enough = self.lines >= OTHERS_LINES or at - self._began >= OTHERS_NS
         return is_enough and self._others(at) not in (None, *BESIDE)

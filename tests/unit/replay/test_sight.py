@@ -68,6 +68,12 @@ def test_a_table_without_commas_is_told_what_separates_it(tmp_path: Path, mark: 
     assert "--map" not in said
 
 
+def test_a_log_without_times_is_said_to_show_no_hang(tmp_path: Path) -> None:
+    code, _, said = compared(log(tmp_path / "a.jsonl", [{"step": n, "loss": 2.0} for n in range(30)]))
+    assert code == 0
+    assert "a.jsonl: its records have no time: neither a hang nor a slow run can be seen" in said
+
+
 def test_blanks_around_a_table_s_names_are_no_part_of_them(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("step, loss, t\n1, 2.0, 10\n2, nan, 20\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -71,7 +73,9 @@ class LogState:
         """
         self.was_read = self.was_read or problem is None
         if not self.was_read and problem is not None:
-            problem = f"{problem}; name the file that the trainer writes" if self.is_awaited or is_named else None
+            is_absent = self.is_awaited and problem.endswith(os.strerror(errno.ENOENT))
+            advice = "; name the file that the trainer writes" if is_absent else ""
+            problem = f"{problem}{advice}" if self.is_awaited or is_named else None
         seen = self.understanding
         is_foreign = problem is None and ((self._is_foreign and not seen.has_record) or seen.is_foreign(at))
         if is_foreign and self._is_foreign:

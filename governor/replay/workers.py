@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import multiprocessing
 import os
@@ -65,7 +66,7 @@ class Workers:
         Standard input is read in this process.
         """
         terms = self._terms if policies is None else replace(self._terms, policies=policies)
-        if min(self._jobs, len(found) - (STDIN in found)) < 2:
+        if min(self._jobs, len(found) - (STDIN in found)) < 2 or not self._has_pool():
             for path in found:
                 yield play_log(path, terms, pictures.get(path))
             return
@@ -79,12 +80,18 @@ class Workers:
         while waiting:
             yield waiting.popleft()()
 
-    def _later(self, path: Path, picture_at: Path | None, policies: tuple[Policy, ...] | None) -> Callable[[], Played]:
-        """Have a worker play a log. What is returned waits for its result."""
+    def _has_pool(self) -> bool:
+        """Make it if there is none yet. False where the system has no shared memory to wait on, as some containers."""
         if self._pool is None:
             # Forked, so that they inherit the terms as they are: a field map is told from the default by identity.
             context = multiprocessing.get_context("fork")
-            self._pool = ProcessPoolExecutor(self._jobs, context, _begin, (self._terms, os.getpid()))
+            with contextlib.suppress(NotImplementedError, OSError):
+                self._pool = ProcessPoolExecutor(self._jobs, context, _begin, (self._terms, os.getpid()))
+        return self._pool is not None
+
+    def _later(self, path: Path, picture_at: Path | None, policies: tuple[Policy, ...] | None) -> Callable[[], Played]:
+        """Have a worker play a log. What is returned waits for its result."""
+        assert self._pool is not None
         try:
             future = self._pool.submit(_play, path, picture_at, policies)
         except BrokenProcessPool as error:

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,10 +33,12 @@ def make_meter() -> StepMeter:
 
 
 @pytest.fixture
-def saver(tmp_path: Path) -> TrainerSaver:
-    meter = make_meter()
+def saver(tmp_path: Path) -> Iterator[TrainerSaver]:
+    """A saver keeps no trainer alive: the script does, here for as long as the test lasts."""
     args = SimpleNamespace(output_dir=str(tmp_path))
-    return TrainerSaver(meter, SimpleNamespace(args=args, train=lambda: None, is_world_process_zero=lambda: True))
+    trainer = SimpleNamespace(args=args, train=lambda: None, is_world_process_zero=lambda: True)
+    yield TrainerSaver(make_meter(), trainer)
+    assert trainer.args is args
 
 
 def resume(saver: TrainerSaver, directory: Path) -> Resumed | None:

@@ -208,7 +208,7 @@ def _rows(path: Path) -> Iterator[Read]:
             yield number, [f"longer than {LINE_BYTES_MAX} bytes"]
             continue
         faulty = table.faulty
-        yield from ((number, record) for record in map(_row, table.give(line)) if record is not None)
+        yield from ((number, record) for record in map(_row, table.give(_ended(line))) if record is not None)
         if table.faulty > faulty:
             yield number, ["no row of a table"]
     if not number:
@@ -217,6 +217,11 @@ def _rows(path: Path) -> Iterator[Read]:
     yield from ((number, record) for record in map(_row, table.rest()) if record is not None)
     if table.faulty > faulty:
         yield number, ["a quoted cell has no end"]
+
+
+def _ended(line: bytes) -> bytes:
+    """The file's last line may have no end."""
+    return line if line.endswith(b"\n") else line + b"\n"
 
 
 def _row(told: bytes) -> dict[str, Any] | list[str] | None:

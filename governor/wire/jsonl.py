@@ -287,6 +287,7 @@ DEFAULT_FIELDS: Mapping[str, Sequence[str]] = {
     ),
     "loss_scale": ("loss_scale", "scale", "loss-scale", "loss-scale/loss-scale", SAMPLED + "loss_scale"),
     "skipped_steps": ("skipped_steps", "skipped_iterations"),
+    "line_steps": ("line_steps",),  # How many steps the tokens of a line are of.
     "tokens": ("tokens", "tokens_per_step", "step_tokens", "batch_tokens"),
     "tokens_total": ("tokens_total", "total_tokens", "tokens_seen", "consumed_tokens", "num_input_tokens_seen",
                      "train/num_input_tokens_seen"),

@@ -45,7 +45,7 @@ GPUS_MAX: Final = 64  # In one record of a log: more than any node has.
 SHAPES_MAX: Final = 256
 
 _WHOLE = frozenset((
-    "step", "attempt_step", "skipped_steps", "tokens", "tokens_total",
+    "step", "attempt_step", "line_steps", "skipped_steps", "tokens", "tokens_total",
     "mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes",
 ))  # fmt: skip
 _NUMBERS = frozenset(("loss", "grad_norm", "lr", "loss_scale", "tokens_per_second"))

@@ -290,7 +290,8 @@ class DirectoryTail:
     def _heir(self, found: list[LogFile]) -> _Beside | None:
         """Who takes the place of the present one, which is read to its end."""
         assert self._file is not None
-        is_gone = all(file.inode != self._file.inode and file.path != self._file.path for file in found)
+        is_seen = any(file.inode == self._file.inode or file.path == self._file.path for file in found)
+        is_gone = not is_seen and not os.path.exists(self._file.path)  # Of very many files it is not among the newest.
         is_over = self._is_silent or self._present.is_damaged
         for one in self._probed(is_awake=is_over):
             if not one.told.training:
@@ -317,7 +318,7 @@ class DirectoryTail:
 
     def _probe(self, one: _Beside) -> None:
         if one.tail is None:
-            if sum(other.tail is not None for other in self._beside.values()) >= PROBES_MAX:
+            if not self._has_room():
                 return
             one.tail = self._tail_of(one)
         chunk = one.tail.read()
@@ -329,6 +330,16 @@ class DirectoryTail:
         elif one.tail.is_at_end and is_whole and not one.holds:
             one.size = max(one.size, one.tail.offset)
             one.pass_all()
+
+    def _has_room(self) -> bool:
+        """Whether one more may be open. One that was read to its end, perhaps into a torn record, makes room."""
+        tails = [(one, one.tail) for one in self._beside.values() if one.tail is not None]
+        if len(tails) < PROBES_MAX:
+            return True
+        idle = next((one for one, tail in tails if tail.is_at_end), None)
+        if idle is not None:
+            idle.close()
+        return idle is not None
 
     def _tail_of(self, one: _Beside) -> JsonlTail:
         tail = JsonlTail(one.file.path, from_start=True, cutter=self._cutter())

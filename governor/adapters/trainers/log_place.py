@@ -18,7 +18,7 @@ ENTRIES_MAX: Final = 10_000
 # Directories below that are looked into at each look: those in which a file was made last.
 FOLDERS_MAX: Final = 50
 # Each rank of a node may have a writer of its own.
-LOGS_MAX: Final = 64
+LOGS_MAX: Final = 1_024
 # Part of every writer's file name: events.out.tfevents.<seconds>.<host>.<pid>.<number>.
 _EVENTS: Final = re.compile(r"tfevents\.([0-9]{1,18})\b(.*)")
 _PROFILE: Final = "profile-empty"  # TensorFlow's profiler leaves such a file.

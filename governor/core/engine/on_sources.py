@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from governor.core.base.identity import RUN_NAME
-from governor.core.base.units import MonoNs, format_duration
+from governor.core.base.units import NS_PER_S, MonoNs, format_duration
 from governor.core.engine import budgeting, charging, incidents, launched_command, names
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import close_gap, hand_over
@@ -23,6 +23,8 @@ from governor.core.runs.life import LifeFact
 
 # A driver uses some of a GPU's memory itself (below 1 GB), and a container does not see others' processes.
 HELD_BYTES_MIN: Final = 4_000_000_000
+# A log is looked at four times a second. Its writer may flush late.
+LATE_LINES_NS: Final = 10 * NS_PER_S
 
 
 def on_gpu_sample(node: Node, sample: GpuSample) -> list[Effect]:
@@ -127,11 +129,11 @@ def on_trouble(_node: Node, event: SourceTrouble) -> list[Effect]:
     return [Alarm(event.alarm, event.run, event.text)]
 
 
-def run_of_log(node: Node, run: str, step: int | None) -> ManagedRun | None:
+def run_of_log(node: Node, run: str, step: int | None, at: MonoNs) -> ManagedRun | None:
     """The run that a record of its log is about. None: there is none, or its ranks speak for it.
 
     They tell the same steps. A step that both count would be trained twice. A rank that tells no step speaks for
-    nobody, nor does one that has gone: its last lines may come after it, and what they tell is known.
+    nobody, nor does one that has gone: its last lines may come after it, for a moment, and what they tell is known.
     """
     managed = node.runs.get(run)
     if managed is None or not managed.run.ranks:
@@ -140,7 +142,8 @@ def run_of_log(node: Node, run: str, step: int | None) -> ManagedRun | None:
     if any(rank.connected and rank.step is not None for rank in ranks):
         return None
     told = max((rank.step for rank in ranks if rank.step is not None), default=None)
-    return managed if told is None or (step is not None and step > told) else None
+    is_late = any(rank.lost_at is not None and at - rank.lost_at < LATE_LINES_NS for rank in ranks)
+    return managed if told is None or not is_late or (step is not None and step > told) else None
 
 
 # --- a run's log: that it is written, by which processes, and whether it can be read ---------------------------

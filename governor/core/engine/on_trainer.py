@@ -209,7 +209,8 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     managed: ManagedRun | None
     rank: Rank | None
     if event.connection is None:
-        managed, rank = on_sources.run_of_log(node, event.run, event.step), None  # A stream has a run and no ranks.
+        managed = on_sources.run_of_log(node, event.run, event.step, event.at)
+        rank = None  # A stream has a run and no ranks.
     else:
         managed, rank = _rank_of(node, event.connection) or (None, None)
     if managed is None:
@@ -260,7 +261,7 @@ def on_phase(node: Node, event: PhaseChange) -> list[Effect]:
     managed: ManagedRun | None
     rank: Rank | None
     if event.connection is None:
-        managed, rank = on_sources.run_of_log(node, event.run, event.step), None
+        managed, rank = on_sources.run_of_log(node, event.run, event.step, event.at), None
     else:
         managed, rank = _rank_of(node, event.connection) or (None, None)
     if managed is None:

@@ -83,6 +83,7 @@ class Step:
     step: int
     attempt_step: int | None = None
     tokens: int | None = None
+    line_steps: int | None = None  # Of a line: how many steps its tokens are of, where it says so.
     tokens_total: int | None = None
     tokens_nonpad: int | None = None
     tokens_own_total: int | None = None  # This rank's own, since it attached or resumed.

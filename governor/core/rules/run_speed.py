@@ -175,8 +175,7 @@ def _round(speed: float) -> str:
 def tokens_of(event: Step, last: Step | None, run: Run) -> float | None:
     """Tokens per step, of the global batch."""
     if event.tokens is not None and event.tokens > 0:
-        is_line = event.connection is None and last is not None and event.step > last.step
-        return event.tokens / (event.step - last.step) if is_line and last is not None else event.tokens
+        return event.tokens / max(1, event.line_steps or 1)
     if event.tokens_total is not None and last is not None and last.tokens_total is not None and event.step > last.step:
         grown = event.tokens_total - last.tokens_total
         return grown / (event.step - last.step) if grown > 0 else None

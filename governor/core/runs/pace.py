@@ -99,17 +99,15 @@ class Pace:
 
     @staticmethod
     def _of_told_time(step: Step, tokens: int | None, total: int | None, last: tuple[int, int] | None) -> int | None:
-        """The tokens of the time that the step tells: of its own, or where a log has a line for many steps, of those.
+        """The tokens of the time that the step tells: its own, or of a log with a line for many steps, of those.
 
-        A line's tokens are of all its steps. Where it tells none, they are what the total rose by.
+        Where it tells no tokens, they are what the total rose by.
         """
-        if tokens is not None and (step.connection is not None or step.step_s is None):
-            return tokens
-        if last is None or step.step <= last[0]:
-            return tokens
-        if tokens is None and (total is None or total <= last[1]):
+        if tokens is not None:
+            return tokens // max(1, step.line_steps or 1) if step.step_s is not None else tokens
+        if total is None or last is None or step.step <= last[0] or total <= last[1]:
             return None
-        risen = tokens if tokens is not None else (total or 0) - last[1]
+        risen = total - last[1]
         return risen // (step.step - last[0]) if step.step_s is not None else risen
 
     def _add(self, step: int, seconds: float, steps: int = 1) -> None:

@@ -18,7 +18,7 @@ NAME_CHARS_MAX: Final = 200
 VALUES_MAX: Final = 512  # In one record. Trainers log tens.
 TEXT_CHARS_MAX: Final = 200  # Of a value that is text: a phase, a date, "NaN".
 # Fields that say nothing of training by themselves.
-_PLACES: Final = ("step", "attempt_step", "t")
+_PLACES: Final = ("step", "attempt_step", "line_steps", "t")
 
 
 class Cutter(Protocol):

@@ -62,9 +62,9 @@ class Lightning(_Progress):
 
     def __init__(self) -> None:
         super().__init__()
-        self._drawn: tuple[int, int] | None = None  # Epoch and count of a bar that has the figures of the one before.
-        self._figures = ""  # Of the last bar.
-        self._is_drawn_once = False
+        self._at: tuple[int, int] | None = None  # Epoch and count of the last bar, and its figures.
+        self._figures = ""
+        self._was_ahead = self._is_drawn_once = False
 
     LOSSES: Final = ("train_loss", "train_loss_step", "train/loss", "train/loss_step", "loss", "loss_step")
 
@@ -85,12 +85,14 @@ class Lightning(_Progress):
 
         A bar that is never drawn twice for a count has its own figures, whatever they are.
         """
-        is_again = self._drawn == at
-        is_new = figures == self._figures and not is_again and not self._is_drawn_once
-        self._is_drawn_once = self._is_drawn_once or (self._drawn is not None and not is_again)
-        self._drawn = at if is_new and not self._is_drawn_once else None
-        self._figures = figures
-        return self._drawn is not None
+        is_again, is_same = at == self._at, figures == self._figures
+        if is_again and not is_same:
+            self._is_drawn_once = False
+        elif not is_again and self._was_ahead and self._at is not None and at[0] == self._at[0]:
+            self._is_drawn_once = True
+        self._was_ahead = is_same and not is_again and not self._is_drawn_once
+        self._at, self._figures = at, figures
+        return self._was_ahead
 
 
 class Nemo(_Progress):

@@ -230,12 +230,18 @@ class TextLog:
             record.setdefault("tokens_total", samples * length)
         each = facts.batch_tokens or (batch * length if batch and length else None)
         if each:
-            record["step_tokens"] = each * self._stride
+            self._tell(record, each * self._stride)
         elif "tokens_total" not in record:
             self._count_rate(record, rate, since)
             if samples is not None or batch is not None:
                 self._lacks.add("samples")
         self._has_tokens = self._has_tokens or not _TOKENS.isdisjoint(record)
+
+    def _tell(self, record: dict[str, Any], tokens: int) -> None:
+        """The tokens of all steps since the line before."""
+        record["step_tokens"] = tokens
+        if self._stride > 1:
+            record["line_steps"] = self._stride
 
     def _count_rate(self, record: dict[str, Any], rate: float | None, since_s: float | None) -> None:
         if rate is None or not 0 < rate < math.inf:
@@ -246,7 +252,7 @@ class TextLog:
         each_s = _seconds(record)
         took_s = each_s * self._stride if each_s is not None else since_s
         if took_s is not None and (tokens := rate * self._gpus * took_s) < 2.0**53:
-            record["step_tokens"] = round(tokens)
+            self._tell(record, round(tokens))
 
 
 def _seconds(record: Mapping[str, Any]) -> float | None:

@@ -81,6 +81,13 @@ def test_a_header_that_comes_again_names_what_is_below_it(tmp_path: Path) -> Non
     assert (verdict["rule"], verdict["step"], summary["records"]) == ("nonfinite", 80, 90)
 
 
+def test_a_last_row_without_an_end_is_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "made.csv"
+    path.write_text("step,loss\n" + "".join(f"{n},2.0\n" for n in range(50)) + "50,nan")
+    verdict, *_, summary = rows(run(path, "--json"))
+    assert (verdict["step"], summary["records"]) == (50, 51)
+
+
 def test_a_cell_that_is_no_utf8_costs_its_cell_alone(tmp_path: Path) -> None:
     path = tmp_path / "latin.csv"
     path.write_bytes(b"step,loss,note\n1,2.0,caf\xe9\n2,nan,\n")

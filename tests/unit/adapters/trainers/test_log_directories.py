@@ -250,3 +250,28 @@ def test_a_file_that_is_removed_is_followed_by_another(folder: Folder) -> None:
     second.tell([10], loss=2.0)
     folder.look(6)
     assert folder.run.step == 10
+
+
+@IN_DIRECTORIES
+def test_as_many_newer_files_as_ranks_displace_nobody(folder: Folder) -> None:
+    run = Writer(folder, 0)
+    train(folder, run, range(1, 10))
+    for number in range(1, 80):
+        Writer(folder, number)
+    train(folder, run, range(10, 30))
+    train(folder, run, range(30, 34), loss=math.nan)
+    assert folder.incident.reason == "loss_nan"
+
+
+@pytest.mark.parametrize("name", ["tensorboard"])
+def test_writers_that_were_killed_amid_a_record_keep_no_launch_unread(folder: Folder) -> None:
+    run = Writer(folder, 0)
+    train(folder, run, range(1, 10))
+    for number in range(1, 13):
+        killed = Writer(folder, number)
+        with killed.path.open("ab") as file:
+            file.write(scalar(1, "loss", 2.0)[:-6])
+    folder.look(20)
+    last = Writer(folder, 20)
+    train(folder, last, range(1, 40), loss=3.0)
+    assert (folder.run.step, folder.run.loss) == (39, 3.0)

@@ -216,3 +216,18 @@ def test_a_rank_that_tells_no_step_or_has_gone_does_not_mute_the_log(goes: str) 
     assert node.runs["llama"].run.step == step + 29
     play(node, a_step(step + 30, connection=None, when=61, loss=math.nan))
     assert node.runs["llama"].incident is not None
+
+
+def test_a_process_without_ranks_that_goes_back_is_judged() -> None:
+    """Ranks have gone, and another process goes on from a checkpoint: its lines come long behind them."""
+    node = make_node(rule())
+    play(node, StreamOpened(at(0), "llama", 1000))
+    training(node)
+    run = node.runs["llama"].run
+    for rank in list(run.ranks.values()):
+        assert rank.connection is not None
+        play(node, Disconnected(at(30.6), rank.connection))
+    first = (run.step or 0) - 10
+    play(node, *(a_step(first + n, connection=None, when=60 + n, loss=1.0) for n in range(5)))
+    play(node, a_step(first + 5, connection=None, when=66, loss=math.nan))
+    assert node.runs["llama"].incident is not None

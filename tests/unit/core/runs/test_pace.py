@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, MonoNs, WallNs
 from governor.core.events.inputs import PhaseChange, Step
 from governor.core.rules.run_speed import tokens_of
@@ -172,15 +171,22 @@ def test_a_log_with_a_line_for_many_steps_has_the_speed_of_each(is_timed: bool) 
     for step in range(100, 6_000, 100):
         at = MonoNs(round(0.5 * step * NS_PER_S))
         told = 0.5 if is_timed else None
-        intake.apply_step(run, None, Step(at, None, "log", 0, step, tokens=100_000, step_s=told))
+        intake.apply_step(run, None, Step(at, None, "log", 0, step, tokens=100_000, line_steps=100, step_s=told))
     assert run.tokens_per_s == pytest.approx(2000)
     assert run.step_times.median() == pytest.approx(0.5)
 
 
-def test_what_a_line_tells_of_tokens_is_of_all_its_steps() -> None:
+def test_tokens_of_one_step_stay_those_in_a_log_of_each_tenth() -> None:
+    """A rate times a step's time, or what stands under tokens_per_step."""
+    run = Run("log", 1000, MonoNs(0), jsonl_only=True)
+    for step in range(10, 600, 10):
+        at = MonoNs(round(0.25 * step * NS_PER_S))
+        intake.apply_step(run, None, Step(at, None, "log", 0, step, tokens=8192, step_s=0.25))
+    assert run.tokens_per_s == pytest.approx(32_768)
+
+
+def test_what_a_line_tells_of_tokens_may_be_of_all_its_steps() -> None:
     last, line = (Step(MonoNs(0), None, "log", 0, step, tokens=1000) for step in (10, 20))
     run = Run("log", 1000, MonoNs(0), jsonl_only=True)
-    assert tokens_of(line, last, run) == 100
-    assert tokens_of(line, None, run) == 1000
-    ranks = replace(line, connection=ConnectionId(1))
-    assert tokens_of(ranks, replace(last, connection=ConnectionId(1)), run) == 1000
+    assert tokens_of(line, last, run) == 1000
+    assert tokens_of(replace(line, line_steps=10), last, run) == 100

@@ -358,6 +358,22 @@ def test_a_bar_that_is_drawn_twice_has_its_own_loss_the_second_time() -> None:
     assert math.isnan(found[-1][1])
 
 
+def test_lightnings_epochs_go_on_with_their_own_losses() -> None:
+    """The last bar of an epoch is drawn three times; the first one of the next has its figures."""
+    bar = "\rEpoch {epoch}:  20%|██        | {at}/100 [00:02<00:08, 9.9it/s, v_num=0, train_loss={loss}.0]"
+    drawn: list[str] = []
+    before = 10
+    for epoch in range(3):
+        for at in range(10, 101, 10):
+            own = 100 * epoch + at
+            losses = (before, own, own) if at == 100 else (before, own)
+            drawn += [bar.format(epoch=epoch, at=at, loss=loss) for loss in losses]
+            before = own
+    told = [(record["epoch"], record["step"], record["loss"]) for record in read("lightning", *drawn)]
+    assert [one for one in told if one[2] != 100 * one[0] + one[1]] == []
+    assert len(told) >= 29
+
+
 def test_a_bar_that_is_drawn_once_may_show_the_same_loss_for_ever() -> None:
     assert [at for at, _ in bars(*((at, "2.00") for at in range(1, 20)))][-16:] == [*range(4, 20)]
 

@@ -56,7 +56,7 @@ STEP_FIELDS: Final = frozenset(
 # Fields by their type. A field that is neither whole nor a flag is any number, NaN and infinities included. The sets
 # are explicit; a test compares both with the annotations of a step.
 WHOLE_FIELDS: Final = frozenset(
-    {"attempt_step", "tokens", "tokens_total", "tokens_own_total", "tokens_nonpad", "nonpad_own_total"}
+    {"attempt_step", "line_steps", "tokens", "tokens_total", "tokens_own_total", "tokens_nonpad", "nonpad_own_total"}
     | {"skipped_steps", "progress_seq"}
     | {"mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes"}
 )

@@ -83,7 +83,6 @@ class Step:
     step: int
     attempt_step: int | None = None
     tokens: int | None = None
-    line_steps: int | None = None  # Of a line: how many steps its tokens are of, where it says so.
     tokens_total: int | None = None
     tokens_nonpad: int | None = None
     tokens_own_total: int | None = None  # This rank's own, since it attached or resumed.
@@ -112,6 +111,7 @@ class Step:
     written: WallNs | None = None  # Of a line, as it says: the same, and how long a step took.
     held: Held | None = None  # Of a line: what earlier ones have trained, and this one tells.
     left_out: str | None = None  # The first figure of it that cannot be, which is absent here: "tokens 2199023255553".
+    line_steps: int | None = None  # Of a line: how many steps its tokens are of, where it says so.
 
     @property
     def reports_training(self) -> bool:

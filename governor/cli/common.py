@@ -180,6 +180,21 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
 
 
+def tokens_options(command: Command) -> Command:
+    """What a console log may not say of itself: `sequence_length` and `gpus`."""
+    from governor.wire.formats import GPUS_MAX, LENGTH_MAX
+
+    gpus = click.option(
+        "--gpus", type=click.IntRange(1, GPUS_MAX), metavar="N",
+        help="GPUs of the run, for text logs with the tokens a second of one GPU.",
+    )  # fmt: skip
+    length = click.option(
+        "--sequence-length", type=click.IntRange(1, LENGTH_MAX), metavar="TOKENS",
+        help="Tokens in a sample, for text logs that count samples. Default: what the log says.",
+    )  # fmt: skip
+    return length(gpus(command))
+
+
 def find_config(config: Path | None) -> Path | None:
     """The given file, else the system's if it exists, else None."""
     if config is not None:

@@ -9,15 +9,17 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from governor.adapters.journal.run_ends import HaltRow, RunRow
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.money.charges import Charge
 from governor.core.money.reports.cost import clip
 from governor.replay.compare import halts
 from governor.replay.play import Replay, ReplayVerdict
 from governor.replay.stretches import Span, Stretches, merged
+
+if TYPE_CHECKING:
+    from governor.adapters.journal.run_ends import HaltRow, RunRow  # They bring sqlite3, which few replays need.
 
 # A run is persisted every ten seconds. One that was not for so long has no governor any more.
 UNSEEN_NS: Final = 60 * NS_PER_S

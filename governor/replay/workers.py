@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -17,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Self
 
+from governor.adapters.machine.parent_death import end_with
 from governor.core.base.policy import Policy
 from governor.replay.logs import STDIN
 from governor.replay.one_log import Played, Terms, play_log
@@ -25,7 +25,6 @@ JOBS_MAX: Final = 256
 # Logs that are played or wait, for each worker: the order is kept, and the results of ten thousand logs are not.
 AHEAD: Final = 8
 _NO_PICTURES: Final[Mapping[Path, Path]] = MappingProxyType({})
-_PR_SET_PDEATHSIG: Final = 1
 
 
 class WorkerEnded(Exception):  # noqa: N818 - the condition is the name.
@@ -122,9 +121,7 @@ def _begin(terms: Terms, parent: int) -> None:
     _terms = terms
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
+    end_with(parent)
 
 
 def _play(path: Path, picture_at: Path | None, policies: tuple[Policy, ...] | None) -> Played:

@@ -9,19 +9,18 @@ gets on, then one line of JSON: the answer. The format of the manifest is traine
 from __future__ import annotations
 
 import codecs
-import ctypes
 import errno
 import json
 import os
 import resource
 import select
-import signal
 import stat
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from governor.adapters.machine.parent_death import end_with
 from governor.adapters.trainers.checkpoint_files import ENTRIES_MAX, Weight, list_files, weigh
 from governor.core.base.printable import storable
 from trainer_shim.saving.manifest import (
@@ -52,7 +51,6 @@ _CODECS: Final = ("cp437", "ascii", "raw_unicode_escape", "unicode_escape")
 _CHUNK_BYTES: Final = 4 << 20
 _FAULTS_TOLD: Final = 3
 _DOT_EVERY_S: Final = 1.0
-_PR_SET_PDEATHSIG: Final = 1
 
 
 class UnreadError(Exception):
@@ -121,13 +119,6 @@ def become(uid: int, gid: int) -> None:
             os.setresuid(uid, uid, uid)
         except OSError as error:
             raise UnreadError(f"the reader may not become uid {uid}: {error.strerror}") from error
-
-
-def end_with(parent: int) -> None:
-    """End when the governor ends. After become(): a change of user forgets it."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        sys.exit(1)
 
 
 # --- the manifest ---------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from governor.cli.common import ExitCode, Failed, UsdPerHour, exits, json_option
+from governor.cli.common import ExitCode, Failed, UsdPerHour, exits, json_option, tokens_options
 from governor.cli.policy.played import complain_plainly, load_each, note_unreachable_ceilings, table
 from governor.cli.policy.recorded import or_recorded
 from governor.core.base.policy import Policy
@@ -85,14 +85,7 @@ def log_options(command: Any) -> Any:
             "--format", "text_format", type=click.Choice(formats.NAMES), metavar="NAME",
             help=f"Whose text the logs are: {', '.join(formats.NAMES)}. Default: what their first steps tell.",
         ),
-        click.option(
-            "--sequence-length", type=click.IntRange(1, formats.LENGTH_MAX), metavar="TOKENS",
-            help="Tokens in a sample, for text logs that count samples. Default: what the log says.",
-        ),
-        click.option(
-            "--gpus", type=click.IntRange(1, formats.GPUS_MAX), metavar="N",
-            help="GPUs of the run, for text logs with the tokens a second of one GPU.",
-        ),
+        tokens_options,
         click.option(
             "--jobs", type=click.IntRange(1, JOBS_MAX), metavar="N",
             help="Play so many logs at once. Default: one on each core. What comes out is the same.",

@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 from governor.adapters.command.output import OutputCopy, make_output
 from governor.adapters.journal.ended_runs import OUTPUT_NAME
 from governor.adapters.trainers.unjudged import emptied
-from governor.cli.common import ExitCode
+from governor.cli.common import ExitCode, tokens_options
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import PERSIST_PERIOD_NS
@@ -98,21 +98,12 @@ def log_options(command: Callable[..., int]) -> Callable[..., int]:
     ) -> int:
         return command(asked=LogOptions(log_format, sequence_length, gpus), **others)
 
-    from governor.wire.formats import GPUS_MAX, LENGTH_MAX
-
     options: Sequence[Callable[[Any], Any]] = (
         click.option(
             "--log-format", type=(FormatName(), click.Path()), multiple=True, metavar="NAME FILE|-", cls=_LogFormat,
             shell_complete=_complete, help="Watch the command by its log FILE, or with - by what it prints (above).",
         ),
-        click.option(
-            "--sequence-length", type=click.IntRange(1, LENGTH_MAX), metavar="N",
-            help="Tokens of one sample, for a log that counts samples and does not say it.",
-        ),
-        click.option(
-            "--gpus", type=click.IntRange(1, GPUS_MAX), metavar="N",
-            help="GPUs of the whole run, for a log that has the tokens a second of one of them.",
-        ),
+        tokens_options,
     )  # fmt: skip
     for option in reversed(options):
         asked = option(asked)

@@ -374,6 +374,13 @@ def test_lightnings_epochs_go_on_with_their_own_losses() -> None:
     assert len(told) >= 29
 
 
+def test_a_bar_that_was_taken_to_be_drawn_once_is_known_by_its_second_drawing() -> None:
+    """A loss that stood still at first looks like a bar without a second drawing."""
+    alike = [(at, "2.00") for at in range(1, 6)]
+    twice = [(10, "2.00"), (10, "10.00"), (20, "10.00"), (20, "20.00"), (30, "20.00"), (30, "30.00")]
+    assert [one for one in bars(*alike, *twice) if one[0] > 10] == [(20, 20.0), (30, 30.0)]
+
+
 def test_a_bar_that_is_drawn_once_may_show_the_same_loss_for_ever() -> None:
     assert [at for at, _ in bars(*((at, "2.00") for at in range(1, 20)))][-16:] == [*range(4, 20)]
 

@@ -114,7 +114,7 @@ class Trace:
         if seconds is not None:
             self.step_s.add(at, seconds, self._piece)
             if step.tokens is not None and seconds > 0:
-                self.tokens_per_s.add(at, step.tokens / seconds, self._piece)
+                self.tokens_per_s.add(at, step.tokens / max(1, step.line_steps or 1) / seconds, self._piece)
 
     def drawn(self) -> list[tuple[str, Line]]:
         """The lines that have values, with their names."""

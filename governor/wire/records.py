@@ -33,7 +33,7 @@ from governor.wire.jsonl import (
 )
 from governor.wire.log_tokens import LogTokens
 from governor.wire.recorded import is_frame
-from governor.wire.step_values import leave_out_absurd, step_values
+from governor.wire.step_values import derive, leave_out_absurd, step_values
 from trainer_shim.wire import FRAMES, PHASES, faults, number
 
 Events = tuple[Event, ...]
@@ -65,6 +65,7 @@ _MARKS: Mapping[str, tuple[str, ...]] = {
     "run_stop": ("finish",),
 }
 _ABSENT: Final = object()
+_OF_ONE_STEP = frozenset(("tokens_per_step", "step_tokens", "batch_tokens"))  # However many a line stands for.
 _ASIDE = ("val", "eval", "test")  # Keys of records that validate and do not train.
 
 
@@ -86,6 +87,7 @@ class _Shape:
     # Validation keys beside a loss key: a table has every key in every row.
     asides: tuple[str, ...]
     is_bare: bool  # Its tokens are under that word, which may be a total. Every other name says that it is a step's.
+    is_of_one_step: bool  # Its tokens are, by their name.
     is_plain: bool  # It has a step only.
     is_involved: bool  # One of its values cannot be read alone.
     is_sampled: bool  # Its step counts samples.
@@ -222,18 +224,20 @@ class RecordReader:
             if "overflow" in values:
                 self._see_overflow(values, step)
             if "tokens" in values:
-                self._see_tokens(values, step, at, is_bare=shape.is_bare)
+                self._see_tokens(values, shape, step, at)
                 if values.get("tokens", 0) > TOKENS_OF_A_STEP_MAX:
                     leave_out_absurd(values, "tokens")
             if "tokens_per_second" in values:
-                _derive(values, self._clock.since_last(record, step, at) if self._clock is not None else None)
+                derive(values, self._clock.since_last(record, step, at) if self._clock is not None else None)
         if shape.clocks and (written := written_at(record, shape.clocks)) is not None:
             values["written"] = written
         self._step = step
         return Step(at, None, self.run, 0, step, **values)
 
-    def _see_tokens(self, values: dict[str, Any], step: int, at: MonoNs, *, is_bare: bool) -> None:
-        if is_bare and (text := self.tokens.settle(values, step)) is not None:
+    def _see_tokens(self, values: dict[str, Any], shape: _Shape, step: int, at: MonoNs) -> None:
+        if shape.is_of_one_step:
+            values.setdefault("line_steps", 1)
+        if shape.is_bare and (text := self.tokens.settle(values, step)) is not None:
             self._notice = SourceTrouble(at, self.run, "tokens_read", text)
 
     def _see_overflow(self, values: dict[str, Any], step: int) -> None:
@@ -297,10 +301,10 @@ def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _S
     is_plain = phase is None and gpu is None and not aside
     is_involved = not _INVOLVED.isdisjoint(found)
     clocks, epoch = clock_keys(record), next((name for name in EPOCH_KEYS if name in record), None)
-    is_bare = found.get("tokens") == "tokens"
+    is_bare, is_of_one_step = found.get("tokens") == "tokens", found.get("tokens") in _OF_ONE_STEP
     return _Shape(
-        step, figures, counts, phase, gpu, aside, asides, is_bare, is_plain, is_involved, sampled, clocks, epoch,
-        held,
+        step, figures, counts, phase, gpu, aside, asides, is_bare, is_of_one_step, is_plain, is_involved, sampled,
+        clocks, epoch, held,
     )  # fmt: skip
 
 
@@ -382,19 +386,3 @@ def _busy_fracs(percent: Any) -> tuple[float | None, ...]:
     values = percent[:GPUS_MAX] if isinstance(percent, list) else [percent]
     figures = [_number(value) for value in values]
     return tuple(figure / 100 if figure is not None and 0 <= figure <= 100 else None for figure in figures)
-
-
-def _derive(values: dict[str, Any], since_last_s: float | None) -> None:
-    """Derive the missing one of tokens, seconds and tokens per second. A rate alone lasts since the last record."""
-    tokens_per_second = values.pop("tokens_per_second")
-    if not 0 < tokens_per_second < math.inf:
-        return
-    if since_last_s is not None and values.keys().isdisjoint(("tokens", "tokens_total", "step_s")):
-        values["step_s"] = since_last_s
-    tokens, step_s = values.get("tokens"), values.get("step_s")
-    if tokens is None and step_s is not None:
-        product = tokens_per_second * step_s
-        if product <= TOKENS_OF_A_STEP_MAX:
-            values["tokens"] = round(product)
-    elif step_s is None and tokens is not None:
-        values["step_s"] = tokens / tokens_per_second

@@ -57,3 +57,22 @@ def leave_out_absurd(values: dict[str, Any], name: str) -> None:
     if count > (TOKENS_OF_A_STEP_MAX if name in _OF_A_STEP else COUNT_MAX):
         del values[name]
         values.setdefault("left_out", f"{name} {count}")
+
+
+def derive(values: dict[str, Any], since_last_s: float | None) -> None:
+    """Derive the missing one of tokens, seconds and tokens per second. A rate alone lasts since the last record."""
+    tokens_per_second = values.pop("tokens_per_second")
+    if not 0 < tokens_per_second < math.inf:
+        return
+    is_of_one_step = "step_s" in values
+    if since_last_s is not None and values.keys().isdisjoint(("tokens", "tokens_total", "step_s")):
+        values["step_s"] = since_last_s
+    tokens, step_s = values.get("tokens"), values.get("step_s")
+    if tokens is None and step_s is not None:
+        product = tokens_per_second * step_s
+        if product <= TOKENS_OF_A_STEP_MAX:
+            values["tokens"] = round(product)
+            if is_of_one_step:
+                values["line_steps"] = 1
+    elif step_s is None and tokens is not None:
+        values["step_s"] = tokens / tokens_per_second

@@ -10,6 +10,8 @@ import pytest
 
 from governor.core.base.findings import Response
 from governor.core.base.policy import AT_ONCE, Mode, Policy, Rule
+from governor.core.base.units import MonoNs
+from governor.core.events.inputs import Step
 from governor.core.rules.trigger import defaults
 from governor.core.rules.triggers import load
 from governor.replay.output.page import MARKS_MAX, page, section
@@ -51,6 +53,13 @@ def test_a_broken_value_is_marked_and_bends_no_line() -> None:
         line.add(float(at), value)
     assert [column.is_broken for column in line.columns] == [False, True, False, True]
     assert max(column.high for column in line.columns) == 3.0
+
+
+def test_a_line_for_many_steps_is_drawn_with_the_speed_of_each() -> None:
+    trace = Trace()
+    for step in (10, 20, 30):
+        trace.see(Step(MonoNs(0), None, "log", 0, step, tokens=10_000, line_steps=10, step_s=0.5), step / 2)
+    assert {column.high for column in trace.tokens_per_s.columns} == {2000.0}
 
 
 def test_each_log_is_drawn_with_its_findings() -> None:

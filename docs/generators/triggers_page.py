@@ -15,6 +15,7 @@ _HEAD = """# Triggers
 
 A rule names one trigger (or several, with [`all`](rules.md)), and may set the trigger's keys. A trigger answers QUIET,
 FIRING or UNKNOWN. UNKNOWN means that data is missing. It never counts towards a rule's `for`. Defaults hold where a policy says nothing.
+A key in steps counts those that are reported: a rank reports each one, and a log that prints each tenth step reports each tenth.
 
 | trigger | fires when | `for` in steps or tokens |
 |---|---|---|

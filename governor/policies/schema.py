@@ -169,11 +169,11 @@ _DEFS: Final[Mapping[str, Schema]] = {
         "additionalProperties": {"type": ["string", "array"], "minItems": 1, "items": {"type": "string"}},
     },
     "warmup": _text(
-        'No verdict before it, in each attempt: "200 steps", "10m", "5M tokens".',
+        'No verdict before it, in each attempt: "200 steps" of training, "10m", "5M tokens".',
         rf"([0-9]+\s+steps?|{_TOKENS}|{_SPAN})",
     ),
     "for": _text(
-        'How long it must fire: "3 steps", "3 of 5 steps", "90s", "2M tokens".',
+        'How long it must fire: "3 steps", "3 of 5 steps" (that are reported), "90s", "2M tokens".',
         rf"([0-9]+(\s+of\s+[0-9]+)?\s+steps?|{_TOKENS}|{_SPAN})",
     ),
     "for_time": _text('How long it must fire: "90s". It fires while no steps come.', _SPAN),

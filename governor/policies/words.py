@@ -270,9 +270,9 @@ def _persistence_text(rule: Rule) -> str:
         case PersistenceKind.STEPS if rule.persistence.need == rule.persistence.of == 1:
             return "; one step is enough"
         case PersistenceKind.STEPS if rule.persistence.need == rule.persistence.of:
-            return f", in {format_for(rule.persistence)} in a row"
+            return f", in {rule.persistence.need} reported steps in a row"
         case PersistenceKind.STEPS:
-            return f", in {format_for(rule.persistence)}"
+            return f", in {rule.persistence.need} of {rule.persistence.of} reported steps"
         case PersistenceKind.TOKENS:
             return f", while {format_for(rule.persistence)} are trained on end"
         case PersistenceKind.DURATION:

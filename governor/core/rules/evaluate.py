@@ -17,6 +17,7 @@ from governor.core.rules.condition import PersistenceTimer, carried_on, conditio
 from governor.core.rules.trigger import FOREVER, Condition, listens
 from governor.core.rules.triggers import load
 from governor.core.runs.intake import is_paused
+from governor.core.runs.line_steps import steps_of_line
 from governor.core.runs.state import Run
 
 NOT_JUDGED = unknown("not_judged_yet")
@@ -83,11 +84,11 @@ def _meaning_of(rule: Rule) -> list[Any]:
 class Attempt:
     """Steps, time and tokens of the attempt. They only grow: a log that begins again does not disarm its rules.
 
-    After a restart of the governor, time continues from the attempt's start, and tokens from their count. Steps
-    continue when frames number them within the attempt. A log without such numbers is counted anew, so it arms later.
+    A line of a log stands for every step since the line before. After a restart of the governor, time continues from
+    the attempt's start, steps and tokens from their counts.
     """
 
-    __slots__ = ("_since", "_steps", "_tokens", "_tokens_before")
+    __slots__ = ("_last", "_since", "_steps", "_tokens", "_tokens_before")
 
     def __init__(self) -> None:
         self.begin()
@@ -95,6 +96,7 @@ class Attempt:
     def begin(self) -> None:
         self._since: MonoNs | None = None  # None: the run's own `attempt_at` holds.
         self._steps = 0
+        self._last: int | None = None  # The step seen last.
         self._tokens = 0
         # The run's total when the attempt began; None: no count seen yet.
         self._tokens_before: int | None = None
@@ -103,6 +105,9 @@ class Attempt:
         """Observe an event that has already been applied to the run."""
         if not isinstance(event, Step):
             return
+        if event.attempt_step is None and run.step is not None and run.step != self._last:
+            self._steps += steps_of_line(run.step, self._last)
+            self._last = run.step
         if run.attempt_step > self._steps:
             self._steps = run.attempt_step
         total = run.tokens_total

@@ -87,7 +87,7 @@ def _phase(run: Run, _at: MonoNs) -> str | None:
 
 VARIABLES: Final[Mapping[str, Variable]] = {
     "step": Variable(INT, "Optimizer step, absolute.", lambda run, _at: run.step),
-    "attempt_step": Variable(INT, "Steps of this attempt.", lambda run, _at: run.attempt_step or None),
+    "attempt_step": Variable(INT, "Steps of this attempt; of a log, lines.", lambda run, _at: run.attempt_step or None),
     "tokens": Variable(
         INT, "Tokens trained in the whole run by its last step, each once.", lambda run, _at: run.tokens_total
     ),

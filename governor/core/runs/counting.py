@@ -9,7 +9,7 @@ from governor.core.base.units import COUNT_MAX
 from governor.core.events.inputs import Step
 from governor.core.events.streams import Held, TokensSettled
 from governor.core.runs.belief import AS_TOLD, TIMES_THE_LARGEST_MAX, Believed, Told
-from governor.core.runs.line_tokens import of_all_its_steps
+from governor.core.runs.line_steps import of_all_its_steps
 from governor.core.runs.rank_tokens import Counted
 from governor.core.runs.state import Rank, Run
 

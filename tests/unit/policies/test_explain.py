@@ -36,11 +36,12 @@ WHEN = "a rank waits for data during 40% of its step time or more, over its last
         ('response = "watch"', f"Notes it when {WHEN}. The first 20 steps of each rank are left out."),
         (
             'response = "halt"\ncheckpoint = "none"\nfor = "3 steps"',
-            f"Halts when {WHEN}, in 3 steps in a row. The first 20 steps of each rank are left out. Nothing is saved.",
+            f"Halts when {WHEN}, in 3 reported steps in a row. The first 20 steps of each rank are left out. "
+            "Nothing is saved.",
         ),
         (
             'response = "checkpoint"\ncheckpoint = "suspect"\nfor = "3 of 5 steps"',
-            f"Saves a checkpoint when {WHEN}, in 3 of 5 steps. The first 20 steps of each rank are left out. "
+            f"Saves a checkpoint when {WHEN}, in 3 of 5 reported steps. The first 20 steps of each rank are left out. "
             "A suspect checkpoint (kept beside the good ones, never their latest) is asked for, for up to 1m30s.",
         ),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from governor.core.base.findings import Finding, Reading, Response, Verdict
-from governor.core.base.policy import ALL, AT_ONCE, Member, Mode, PersistenceKind, Policy, Rule, WarmUp
+from governor.core.base.policy import ALL, AT_ONCE, Member, Mode, Persistence, PersistenceKind, Policy, Rule, WarmUp
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.engine import verdicts
 from governor.core.engine.managed_run import ManagedRun
@@ -19,6 +20,7 @@ from governor.core.events.inputs import Event, Step
 from governor.core.rules.condition import All, evidence_of
 from governor.core.rules.evaluate import ATTEMPT, Rules
 from governor.core.rules.triggers.nonfinite import Nonfinite
+from governor.core.runs import intake
 from governor.core.runs.state import Run
 from tests.unit.core.engine.test_step import make_node
 
@@ -192,6 +194,54 @@ def test_observing_touches_nothing_and_tells_everything(
     assert [record.data["rule"] for record in records] == enforced, "it decides all the same"
     assert len(alarms) == (0 if response is Response.WATCH else len(records))
     assert managed.incident is None
+
+
+def a_log_run() -> Run:
+    return Run("r", 0, MonoNs(0), jsonl_only=True)
+
+
+def a_log(book: Rules, run: Run, *numbers: int) -> list[int]:
+    """The steps at which a rule that always fires has told, for the lines of a log."""
+    told = []
+    for place, number in enumerate(numbers, 1):
+        event = Step(MonoNs(place * NS_PER_S), None, "r", 0, number, loss=float("nan"))
+        intake.apply_step(run, None, event)
+        told += [number] * len(feed(book, event))
+    return told
+
+
+@pytest.mark.parametrize(
+    ("steps", "first"),
+    [
+        (range(1, 100), 51),
+        (range(10, 2_000, 10), 60),
+        (range(5_000, 50_000, 500), 5_500),
+        ([1, 1, 1, 10, 10, 50, 50, 51], 51),
+        ([10, 20, 10, 20, 30, 40, 50], 50),
+        ([1, 20_000, 20_010, 20_060], 20_060),
+    ],
+)
+def test_a_warm_up_in_steps_is_of_steps_of_training(steps: Sequence[int], first: int) -> None:
+    """However many of them a log prints. A step far ahead is of another training."""
+    run = a_log_run()
+    book = Rules(Policy("p", rules=(replace(NAN, warmup=WarmUp(PersistenceKind.STEPS, 50)),)), run)
+    assert a_log(book, run, *steps) == [first]
+
+
+def test_a_warm_up_in_steps_goes_on_over_a_restart_in_a_log() -> None:
+    run, policy = a_log_run(), Policy("p", rules=(replace(NAN, warmup=WarmUp(PersistenceKind.STEPS, 50)),))
+    book = Rules(policy, run)
+    assert a_log(book, run, 10, 20, 30, 40) == []
+    saved, again = json.loads(json.dumps(book.snapshot())), a_log_run()
+    restarted = Rules(policy, again)
+    restarted.restore(saved)
+    assert a_log(restarted, again, 50, 60, 70) == [70], "how many steps the first line stands for is not known"
+
+
+def test_a_for_in_steps_counts_those_that_are_reported() -> None:
+    run = a_log_run()
+    book = Rules(Policy("p", rules=(replace(NAN, persistence=Persistence(PersistenceKind.STEPS, 3, 3)),)), run)
+    assert a_log(book, run, 10, 20, 30, 40) == [30]
 
 
 def test_a_warm_up_goes_on_over_a_restart_of_the_governor() -> None:

@@ -13,7 +13,7 @@ from governor.core.engine.node_journal import run_snapshot
 from governor.core.events.inputs import Step
 from governor.core.events.streams import StreamOpened
 from governor.core.runs import intake
-from governor.core.runs.line_tokens import LINE_STEPS_MAX
+from governor.core.runs.line_steps import LINE_STEPS_MAX
 from governor.core.runs.state import Run
 from governor.wire.jsonl import field_map
 from governor.wire.records import RecordReader

@@ -21,11 +21,16 @@ def of_all_its_steps(run: Run, step: Step, *, is_first: bool) -> Step:
 
     `is_first`: of its attempt. How many steps that one stands for is not known, and it counts as one.
     """
-    before = None if is_first else _line_before(run, step.step)
-    if step.tokens is None or before is None or not 1 < step.step - before <= LINE_STEPS_MAX:
+    if step.tokens is None or is_first:
         return step
-    steps = step.step - before
-    return replace(step, tokens=step.tokens * steps, line_steps=steps)
+    steps = steps_of_line(step.step, _line_before(run, step.step))
+    return step if steps == 1 else replace(step, tokens=step.tokens * steps, line_steps=steps)
+
+
+def steps_of_line(step: int, before: int | None) -> int:
+    """How many steps a line stands for, where `before` is the step of the line before. 1 where that says nothing."""
+    advanced = step - before if before is not None else 1
+    return advanced if 1 < advanced <= LINE_STEPS_MAX else 1
 
 
 def _line_before(run: Run, step: int) -> int | None:

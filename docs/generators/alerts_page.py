@@ -77,7 +77,8 @@ _EXAMPLE = Alert(
     state=State.FIRING,
     wall=WallNs(1_795_262_400 * 10**9),
     node="gpu-17",
-    text='run llama is being halted, now ASKED: rank 1 has loss nan at step 60; it was 2.785 at step 59 (rule "nan")',
+    text="run llama is being halted, now ASKED: rank 1 has loss nan at step 60; it was 2.785 at step 59 "
+    '(rule "nonfinite")',
     see="costgov incident show llama.gpu-17.1",
     run="llama",
     stage="stage1",

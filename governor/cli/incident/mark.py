@@ -190,8 +190,8 @@ def rearm(rule: str, policy: str | None, note: str, config: Path | None, control
     """Let RULE enforce again: its halts that were marked false so far stay marked, and count no more.
 
     \b
-    costgov incident rearm nan
-    costgov incident rearm nan --policy stage1 --note "for = 3 steps now"
+    costgov incident rearm nonfinite
+    costgov incident rearm nonfinite --policy stage1-1b-dense --note "limit raised"
 
     If it fires at this moment in a run that is watched, that run is halted. Allowed to whoever may mark (see
     `costgov incident mark --help`).

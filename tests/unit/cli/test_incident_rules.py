@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from governor.core.base.units import parse_utc
 from governor.policies.files import policy_texts
 from governor.policies.parse import load_policies
 from tests.golden.report_cases import nan_halt
+from tests.paths import ROOT
 
 
 class Node:
@@ -158,3 +160,14 @@ def test_a_snapshot_that_is_not_whole_hides_no_other(node: Node) -> None:
 def test_periods_are_utc_months_and_weeks_from_monday() -> None:
     wall = parse_utc("2026-11-29T23:59:59Z")  # A Sunday.
     assert (month_of(wall), week_of(wall), week_of(wall + 10**9)) == ("2026-11", "2026-11-23", "2026-11-30")
+
+
+def test_the_examples_of_rearm_name_rules_and_policies_that_we_ship() -> None:
+    told = CliRunner().invoke(cli, ["incident", "rearm", "--help"]).stdout
+    shipped = [load_policies([(path.name, path.read_text())])[0] for path in (ROOT / "policies").glob("*.toml")]
+    policies = [policy for found in shipped if found is not None for policy in found.policies]
+    examples = [shlex.split(line)[3:] for line in told.splitlines() if line.strip().startswith("costgov incident re")]
+    assert len(examples) == 2
+    assert {words[0] for words in examples} <= {rule.name for policy in policies for rule in policy.rules}
+    named = [words[words.index("--policy") + 1] for words in examples if "--policy" in words]
+    assert set(named) <= {policy.name for policy in policies}

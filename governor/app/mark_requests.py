@@ -31,6 +31,7 @@ from governor.core.base.halt_marks import (
 from governor.core.base.policy import PolicySet
 from governor.core.events.effects import Alarm
 from governor.core.money.reports.halt_precision import mark_of
+from governor.daemon.incident_queries import MarksFile
 from governor.daemon.loop import Daemon
 from governor.ports import ControlRequest
 from governor.wire.control_client import INCIDENTS_MAX
@@ -77,7 +78,7 @@ def mark(daemon: Daemon, request: ControlRequest) -> Answer | None:
     said, journal, policies = Said(body["said"]), daemon.performer.journal, daemon.node.policies
     for_all, uid = _speaks_for_all(daemon, request), request.uid
 
-    def work(file: HaltMarkFile) -> Answer:
+    def work(file: MarksFile) -> Answer:
         found = [one for one in journal.incidents(INCIDENTS_MAX) if one["incident_id"] == incident_id]
         found = [one for one in found if one["opened_wall_ns"] == opened]
         if not found:
@@ -106,7 +107,7 @@ def rearm(daemon: Daemon, request: ControlRequest) -> Answer | None:
         daemon.node.policies,
     )
 
-    def work(file: HaltMarkFile) -> Answer:
+    def work(file: MarksFile) -> Answer:
         counted = file.read().counted(entry.rule_key)
         if not counted:
             raise _Refused("no_such_run", f'no halt of rule "{rule}" of policy "{policy}" counts as false here')
@@ -121,7 +122,7 @@ def list_marks(daemon: Daemon, request: ControlRequest) -> Answer | None:
     """All that was said, and what follows from it under the policies in force."""
     policies = daemon.node.policies
 
-    def work(file: HaltMarkFile) -> Answer:
+    def work(file: MarksFile) -> Answer:
         marks = file.read()
         return {
             "path": str(file.path), "entries": [row_of(one) for one in marks.entries],
@@ -142,8 +143,8 @@ def acted(marks: HaltMarks, entry: Entry, policies: PolicySet) -> Answer:
     }  # fmt: skip
 
 
-def _off_loop(daemon: Daemon, request: ControlRequest, work: Callable[[HaltMarkFile], Answer]) -> Answer | None:
-    file: HaltMarkFile | None = daemon.halt_marks
+def _off_loop(daemon: Daemon, request: ControlRequest, work: Callable[[MarksFile], Answer]) -> Answer | None:
+    file = daemon.halt_marks
     if file is None:
         return _no("unavailable", NO_FILE)
 

@@ -6,8 +6,10 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 
+from governor.core.base.halt_marks import Entry, HaltMarks
 from governor.ports import Journal
 from governor.wire.control_client import matching
 from trainer_shim.wire import worded
@@ -16,6 +18,19 @@ from trainer_shim.wire import worded
 QUESTIONS_AT_ONCE_MAX: Final = 4
 
 Reply = Callable[[bytes], None]
+
+
+class MarksFile(Protocol):
+    """The file of what people say of halts. It blocks, so never on the loop; it raises its adapter's errors."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def read(self) -> HaltMarks:
+        """What the file has; nothing where there is none."""
+
+    def append(self, entry: Entry) -> HaltMarks:
+        """Add what somebody has said, and return all of it."""
 
 
 @dataclass(slots=True)

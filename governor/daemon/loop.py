@@ -30,7 +30,7 @@ from governor.core.events.inputs import Event, Hello, LauncherExited, LaunchersS
 from governor.core.events.machine import RunRecalled
 from governor.core.events.streams import StreamOpened
 from governor.daemon import signals
-from governor.daemon.incident_queries import IncidentQueries
+from governor.daemon.incident_queries import IncidentQueries, MarksFile
 from governor.daemon.launches import LaunchLooks, SupervisedCommand
 from governor.daemon.perform import Performer
 from governor.daemon.reception import Health, Reception
@@ -56,7 +56,7 @@ class Daemon:
     answer: Callable[[Daemon, ControlRequest], dict[str, Any] | None] | None = None
     # Past halts, which the loop itself never reads.
     incident_queries: IncidentQueries = field(default_factory=IncidentQueries)
-    halt_marks: Any = None  # The file of what people say of halts, which the loop itself never touches.
+    halt_marks: MarksFile | None = None  # The loop itself never touches it.
     control_is_private: bool = False  # The control socket's mode admits only its owner and group.
     extra: Callable[[], dict[str, Any]] = dict  # Further parts of `status`: cloud, self-test, GPU sampler.
     supervised: SupervisedCommand | None = None  # `costgov run`.

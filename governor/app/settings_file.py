@@ -22,7 +22,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from governor.adapters import clouds, prices
 from governor.adapters.alerting.tables import read as read_alert_tables
-from governor.settings.model import SYSTEM_CONFIG, Paths, Settings, default_paths
+from governor.settings.model import SYSTEM_CONFIG, Paths, Settings, default_paths, logs_by_one_name
 from governor.text.table import plain
 from governor.wire.peers import SYSTEM_DIRECTORY, problem_of, user_directories
 from governor.wire.toml_file import KeyPath, NotTomlError, key_lines, line_of, parse, read_bounded, show
@@ -38,6 +38,8 @@ ENV_PATHS: Final = {"COSTGOV_SOCKET": "socket", "COSTGOV_CONTROL": "control_sock
 _WORDS: Final = (
     ("Input should be", "must be"),
     ("String should have", "must have"),
+    ("Tuple should have", "must have"),
+    (" after validation", ""),
     ("a valid tuple", "a list of tables"),
     ("a valid dictionary", "a table"),
     ("an object", "a table"),
@@ -64,6 +66,24 @@ class _Layers:
     path: Path | None
     # COSTGOV_PATHS__SOCKET -> COSTGOV_SOCKET, if the short name was used.
     aliases: Mapping[str, str]
+
+    def as_written(self, key_path: KeyPath) -> KeyPath:
+        """The key by the name that it has where it was written: see logs_by_one_name()."""
+        name, *rest = key_path
+        layers = [(layer, logs_by_one_name(layer)) for layer in (self.overrides, self.environment, self.file)]
+        written = next((layer for layer, one in layers if _holds(one, key_path)), None)
+        written = written or next((layer for layer, one in layers if name in one), {})
+        if name == "log" and "logging" in written:
+            return ("logging", *rest)
+        if name != "jsonl" or not isinstance(written.get("log"), list | tuple):
+            return key_path
+        others = written.get("jsonl", ())
+        if not rest or not isinstance(others, list | tuple):
+            return key_path if others else ("log",)
+        number, *key = rest
+        if not isinstance(number, int) or number < len(others):
+            return key_path
+        return ("log", number - len(others), *key)
 
     def where(self, key_path: KeyPath) -> str:
         if _holds(self.overrides, key_path):
@@ -230,16 +250,17 @@ def _merge(layers: _Layers, environ: Mapping[str, str], run: str | None) -> Sett
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             # We read the environment ourselves: we can say where a key was written, and we refuse unknown ones.
             del env_settings, dotenv_settings, file_secret_settings
-            below = (layers.environment, layers.file, defaults)
+            # A layer's own name of a table, so that a level in the environment replaces no [[log]] of the file.
+            below = (logs_by_one_name(layers.environment), logs_by_one_name(layers.file), defaults)
             return (init_settings, *(InitSettingsSource(settings_cls, dict(layer)) for layer in below))
 
-    return Layered(**layers.overrides)
+    return Layered(**logs_by_one_name(layers.overrides))
 
 
 def _problem(detail: ErrorDetails, layers: _Layers) -> str:
     key_path = tuple(part for part in detail["loc"] if part != "[key]")
-    dotted = show(key_path)
-    where = layers.where(key_path)
+    written = layers.as_written(key_path)
+    dotted, where = show(written), layers.where(written)
     if detail["type"] == "extra_forbidden":
         return f"{where}: {dotted}: unknown key; {_suggestion(key_path)}"
     if detail["type"] == "missing":

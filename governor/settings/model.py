@@ -202,6 +202,18 @@ class Redact(Table):
     keys: tuple[Text, ...] = Field(default=(), max_length=64)  # Beside those of core.base.secrets.
 
 
+def logs_by_one_name(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Take `[[log]]` for `[[jsonl]]`. The `[log]` of costgov's own lines is `[logging]` then."""
+    found = dict(given)
+    if isinstance(found.get("log"), list | tuple):
+        others = found.get("jsonl", ())
+        if isinstance(others, list | tuple):  # Else that key's own check reports the fault.
+            found["jsonl"] = [*others, *found.pop("log")]
+    if "logging" in found and "log" not in found:
+        found["log"] = found.pop("logging")
+    return found
+
+
 class Settings(BaseSettings):
     """All of costgov.toml, checked. Frozen; load_settings constructs it."""
 
@@ -210,15 +222,7 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _logs(cls, given: Any) -> Any:
-        """Take `[[log]]` for `[[jsonl]]`. The `[log]` of costgov's own lines is `[logging]` then."""
-        if not isinstance(given, Mapping):
-            return given
-        found = dict(given)
-        if isinstance(found.get("log"), list | tuple):
-            found["jsonl"] = [*found.get("jsonl", ()), *found.pop("log")]
-        if "logging" in found and "log" not in found:
-            found["log"] = found.pop("logging")
-        return found
+        return logs_by_one_name(given) if isinstance(given, Mapping) else given
 
     # Decide and record but change nothing, whatever the policies say.
     observe: bool = False

@@ -84,8 +84,11 @@ def key_lines(text: str) -> dict[KeyPath, int]:
             continue
         header = _HEADER.fullmatch(line)
         if header is not None:
-            table = _enter(_parts(header.group(2)), header.group(1) == "[[", arrays)
+            is_array = header.group(1) == "[["
+            table = _enter(_parts(header.group(2)), is_array, arrays)
             lines.setdefault(table, number)
+            if is_array:  # What is wrong with all of its tables is told at the first.
+                lines.setdefault(table[:-1], number)
             continue
         path = table
         for part in _parts(line):

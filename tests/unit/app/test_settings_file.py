@@ -245,6 +245,16 @@ MISTAKES = [
         '[[jsonl]]\npath = "/a"\nrun = "r"\npidfile = "/p"\nunit = "u"\n',
         ":1: jsonl[1]: pidfile and unit both name the processes; keep one",
     ),
+    ('[[log]]\npath = "/a"\nrun = "r"\nformt = "csv"\n', ':4: log[1].formt: unknown key; did you mean "format"?'),
+    ('[node]\n[[log]]\npath = "/a"\n', ":2: log[1].run: is missing; add it"),
+    (
+        '[[log]]\npath = "/a"\nrun = "r"\n[[jsonl]]\npath = "/b"\nrun = "s"\n[[log]]\npath = "c"\nrun = "t"\n',
+        ":8: log[2].path: must be an absolute path",
+    ),
+    ('[[log]]\npath = "/a"\nrun = "r"\n[[jsonl]]\npath = "/b"\n', ":4: jsonl[1].run: is missing; add it"),
+    ('[logging]\nlevl = "info"\n', ':2: logging.levl: unknown key; did you mean "level"?'),
+    ('[logging]\nlevel = "loud"\n[[log]]\npath = "/a"\nrun = "r"\n', ":2: logging.level: must be "),
+    ("[node]\n" + '[[log]]\npath = "/a"\nrun = "r"\n' * 65, ":2: log: must have at most 64 items, not 65"),
 ]
 
 
@@ -259,9 +269,26 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     assert len(bad(config(tmp_path, "a = 1\nb = 2\n[log]\nlevel = 'loud'\n"))) == 3
 
 
+def test_a_number_for_the_tables_of_logs_is_told_beside_tables_of_the_other_name(tmp_path: Path) -> None:
+    path = config(tmp_path, 'jsonl = 3\n[[log]]\npath = "/a"\nrun = "r"\n')
+    told = bad(path)
+    assert any(problem.startswith(f"{path}:1: jsonl: must be a") for problem in told)
+
+
 def test_a_mistake_in_the_environment_names_the_variable() -> None:
     assert bad(None, COSTGOV_METRICS__PRT="1")[0].startswith("environment COSTGOV_METRICS__PRT: metrics.prt: unknown")
     assert bad(None, COSTGOV_CONTROL="relative")[0].startswith("environment COSTGOV_CONTROL: paths.control_socket: ")
+
+
+def test_a_level_from_elsewhere_leaves_the_followed_logs_of_the_file(tmp_path: Path) -> None:
+    path = config(tmp_path, '[[log]]\npath = "/a"\nrun = "r"\n')
+    for settings in (
+        good(path, COSTGOV_LOG__LEVEL="debug"), good(path, COSTGOV_LOGGING__LEVEL="debug"),
+        good(path, {"log": {"level": "debug"}}),
+    ):  # fmt: skip
+        assert ([one.run for one in settings.jsonl], settings.log.level) == (["r"], "debug")
+    told = bad(path, COSTGOV_LOG__LEVEL="loud")
+    assert told[0].startswith("environment COSTGOV_LOG__LEVEL: log.level: must be ")
 
 
 def test_a_mistake_on_the_command_line_says_so() -> None:

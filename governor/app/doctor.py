@@ -279,13 +279,13 @@ def _streams(settings: Settings) -> Iterator[Check]:
     for stream in settings.jsonl:
         look = StreamCheck(stream, processes)
         look.run()
-        yield from (Check(FAIL, "jsonl", fault.text, fault.advice) for fault in look.faults)
+        yield from (Check(FAIL, "logs", fault.text, fault.advice) for fault in look.faults)
         waits = "" if look.is_there or look.faults else " (not there yet: waited for)"
         if stream.ended_by is None:
             text = f"{stream.path}{waits}: run {stream.run} names no processes: a halt can stop only the instance"
-            yield Check(WARN, "jsonl", text, "add pidfile, unit, cgroup or job to its [[log]] table")
+            yield Check(WARN, "logs", text, "add pidfile, unit, cgroup or job to its [[log]] table")
         elif not look.faults:
-            yield Check(OK, "jsonl", f"{stream.path}: run {stream.run}, ended by {stream.ended_by[0]}{waits}")
+            yield Check(OK, "logs", f"{stream.path}: run {stream.run}, ended by {stream.ended_by[0]}{waits}")
 
 
 def _gpus() -> Check:

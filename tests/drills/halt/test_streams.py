@@ -248,7 +248,7 @@ def test_a_log_that_nobody_understands_is_never_said_to_be_trained(service: Make
     done = subprocess.run([BIN / "costgov", "doctor", "--config", str(governor.config)], capture_output=True, text=True)
     assert done.returncode != 0
     seen = 'nothing understood in 3 lines such as "iteration 100/ 500 | lm loss: 2.5E+00 |"'
-    assert f"FAIL  jsonl         {plain.log}: not JSON, {seen}" in done.stdout
+    assert f"FAIL  logs          {plain.log}: not JSON, {seen}" in done.stdout
 
 
 def test_lines_of_a_buffer_cost_what_passed_between_them(service: Make, plain: Plain) -> None:

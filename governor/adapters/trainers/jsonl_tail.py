@@ -7,7 +7,6 @@ may wait for a file server, so it runs on the stream's own thread.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from governor.adapters.trainers.deciders import Deciders, NotRegularError, Walk
+from governor.adapters.trainers.file_room import Room, seek, written_to
 from governor.wire.files.cutter import HEAD_BYTES, Cutter
 from governor.wire.files.lines import Lines
 
@@ -97,6 +97,7 @@ class JsonlTail:
         self._head = b""
         self._size = 0  # Of the file, as it was seen last.
         self._gone = 0
+        self._room = Room()
         self._resume: Position | None = None  # Where to resume a file that we had to close.
 
     def read(self) -> Chunk:
@@ -117,7 +118,8 @@ class JsonlTail:
     def _told(self, lines: list[bytes]) -> Chunk:
         faulty = self._cutter.faulty - self._faulty_before
         self._faulty_before += faulty
-        unread = self._size - self._offset if self._fd >= 0 and self._cutter.problem is None else 0
+        is_open = self._fd >= 0 and self._cutter.problem is None
+        unread = self._size - self._offset - self._room.bytes if is_open else 0
         holds = self._fd >= 0 and (self._cutter.holds or unread > 0)
         gone, self._gone = self._gone, 0
         return Chunk(tuple(lines), faulty, self._problem, self.position, holds, max(0, unread), gone)
@@ -254,7 +256,10 @@ class JsonlTail:
         def read(count: int, offset: int) -> bytes:
             return os.pread(fd, count, offset)
 
+        self._room.forget()
         self._head = read(self._cutter.head_bytes, 0)
+        if isinstance(self._cutter, Lines):
+            self._head, size = self._head.rstrip(b"\0"), written_to(fd, size) if saved is None else size
         if saved is not None:
             self._offset = self._cutter.go_on(saved.offset, saved.state, read)
         elif self._skip_history and size:
@@ -265,7 +270,7 @@ class JsonlTail:
 
     def _has_more(self) -> bool:
         """Behind a damaged place nothing can be read."""
-        return self._cutter.problem is None and os.fstat(self._fd).st_size > self._offset
+        return self._cutter.problem is None and os.fstat(self._fd).st_size > self._offset + self._room.bytes
 
     def _drain(self) -> list[bytes]:
         lines: list[bytes] = []
@@ -279,7 +284,7 @@ class JsonlTail:
             if self._cutter.problem is not None:
                 self._offset -= self._cutter.drop()
                 return lines
-            if self._offset >= size or not (self._cutter.is_past or self._cutter.ahead):
+            if self._offset + self._room.bytes >= size or not (self._cutter.is_past or self._cutter.ahead):
                 break
         if self._offset >= size:
             lines += self._cutter.at_end(grew=grew)
@@ -293,44 +298,39 @@ class JsonlTail:
         head = os.pread(self._fd, self._cutter.head_bytes, 0)
         if size < self._offset or head[: len(self._head)] != self._head or self._cutter.wants_begin:
             if isinstance(self._cutter, Lines):  # Whoever writes a table again writes all of it.
-                self._gone += max(0, before - self._offset)
+                self._gone += max(0, before - self._offset - self._room.bytes)
+            self._room.forget()
             lines += self._cutter.rest()  # Truncated, or rewritten in place.
             self._cutter.anew()
             self._offset, self._head = 0, b""
             chunk = self._next(size)
             head = os.pread(self._fd, self._cutter.head_bytes, 0)
+        self._size = size
+        chunk = self._before_hole(chunk, lines) if isinstance(self._cutter, Lines) else chunk
         if len(self._head) < self._cutter.head_bytes:
             self._head = head[: self._offset + len(chunk)]
-        self._size = size
-        return size, self._before_hole(chunk, lines)
+        return size, chunk
 
     def _before_hole(self, chunk: bytes, lines: list[bytes]) -> bytes:
         """What stands before a hole of a log of lines: its writer's output was freed before it was read.
 
-        At a hole: pass over it, into the middle of a line. What the file system does not know as a hole stays.
+        At a hole: pass over it, into the middle of a line. What the file system does not know as a hole stays. Before
+        room that is not filled yet: wait.
         """
-        zeros = chunk.find(_ZEROS) if isinstance(self._cutter, Lines) else -1
+        chunk = self._room.before(self._fd, self._size, self._offset, chunk)
+        zeros = chunk.find(_ZEROS)
         if zeros < 0:
             return chunk
-        hole = self._seek(self._offset + zeros, os.SEEK_HOLE)
+        hole = seek(self._fd, self._size, self._offset + zeros, os.SEEK_HOLE)
         if hole > self._offset:
             return chunk[: hole - self._offset]
-        end = self._seek(self._offset, os.SEEK_DATA)
+        end = seek(self._fd, self._size, self._offset, os.SEEK_DATA)
         self._gone += end - self._offset + self._cutter.behind
         lines += self._cutter.rest()
         self._offset = self._cutter.go_on(
             end, self._cutter.state() or {}, lambda count, offset: os.pread(self._fd, count, offset)
         )
-        return self._next(self._size)
-
-    def _seek(self, offset: int, how: int) -> int:
-        """The begin of the next hole or of the next data, at `offset` or behind it. The file's end if there is none."""
-        try:
-            return os.lseek(self._fd, offset, how)
-        except OSError as error:
-            if error.errno not in (errno.ENXIO, errno.EINVAL):
-                raise
-            return max(offset, self._size)
+        return self._room.before(self._fd, self._size, self._offset, self._next(self._size))
 
     def _next(self, size: int) -> bytes:
         beyond = min(self._cutter.ahead, max(0, size - self._offset))

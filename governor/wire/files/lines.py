@@ -55,6 +55,8 @@ class Lines:
             self._oversized = True
             partial = b""
         self._partial = partial
+        if b"\0" in text:  # A machine that lost power leaves zeros, and the next line behind them.
+            lines = [line.lstrip(b"\0") or line for line in lines]
         self.faulty += sum(len(line) > LINE_BYTES_MAX for line in lines)
         return [line for line in lines if len(line) <= LINE_BYTES_MAX]
 

@@ -90,6 +90,7 @@ class Stream:
         self._untold: list[Event] = []
         self._is_late = False  # The present question has been reported to be unanswered.
         self._is_known = False  # The run has been reported.
+        self._is_fresh = False  # Nothing that was written before this governor began is read.
         self._has_ended = False  # Its processes have, and the last of what they wrote is not read yet.
         self._was_over = False  # They had when the present question was asked: its answer has all that they wrote.
         self._opened_s = time.time()
@@ -202,7 +203,8 @@ class Stream:
 
     def _opened(self, at: MonoNs, uid: int, processes: tuple[ProcessId, ...]) -> StreamOpened:
         self._is_known = True
-        return StreamOpened(at, self._entry.run, uid, self._entry.stage, dict(self._entry.labels), processes)
+        entry, is_fresh = self._entry, self._is_fresh
+        return StreamOpened(at, entry.run, uid, entry.stage, dict(entry.labels), processes, is_fresh=is_fresh)
 
     def _read(self, at: MonoNs, chunk: Chunk) -> list[Event]:
         events: list[Event] = []
@@ -336,6 +338,7 @@ class Stream:
             if self._text is not None and isinstance(told := row.get("text"), Mapping):
                 self._text.resume(told)
             return []
+        self._is_fresh = True
         return self.end(at)
 
 

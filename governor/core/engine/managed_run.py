@@ -226,6 +226,7 @@ class ManagedRun:
     is_separate: bool = False
     # Its log is the launched command's, and nobody else was named as its writer: see launched_command.
     follows_command: bool = False
+    has_fresh_log: bool = False  # Of its log nothing is read that was written before this governor began.
     is_left: bool = False  # Its log's writer was gone before it was seen, and no line has come since.
     stands_in_since: MonoNs = MonoNs(0)
 

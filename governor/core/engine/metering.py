@@ -58,7 +58,8 @@ def note_unheard(node: Node, tick: Tick, *, is_first: bool) -> None:
     for managed in node.runs.values():
         run, awaited, meter = managed.run, managed.history.awaited, managed.history.meter
         if meter is not None and meter.metered_to is not None:
-            awaited.hear(BootNs(meter.metered_to), run.step_at if run.jsonl_only else None)
+            log_read_at = run.step_at if run.jsonl_only else None
+            awaited.hear(BootNs(meter.metered_to), log_read_at, is_fresh=managed.has_fresh_log)
         if awaited.until is not None:
             awaited.give_up(tick.at, run.attempt, run.attempt_at, run.step_at)
         attempt = run.attempt if run.alive and meter is not None else None

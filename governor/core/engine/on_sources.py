@@ -171,6 +171,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
         managed.launch.forget_places(is_over=not managed.run.ranks)
         intake.begin_attempt(managed.run, "stream", event.at)
         managed.rules.new_attempt()
+    managed.has_fresh_log = event.is_fresh
     launched_command.on_log(node, managed, event)
     hand_over(node, managed, event.at, begins=begins)
     if begins and not managed.awaits_line:

@@ -54,6 +54,7 @@ class StreamOpened:
     other_uids: tuple[int, ...] = ()
     is_distrusted: bool = False  # Others than the named processes' users decide what is said of them.
     of_command: bool = False
+    is_fresh: bool = False  # Nothing of it is read that was written before this governor began.
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ class Awaited:
     lasted_ns: DurationNs = DurationNs(0)
     attempt: str = ""  # Of then.
     since: MonoNs = MonoNs(0)  # When somebody listened again.
+    is_before: bool = False  # No governor ran then.
     ticked_to: BootNs | None = None  # By the last tick.
     ticked_at: MonoNs = MonoNs(0)
 
@@ -48,17 +49,18 @@ class Awaited:
         if attempt is not None and (away_ns or passed_ns >= UNHEARD_MIN_NS):
             longest_ns = self.lasted_ns if self.until is not None else 0
             self.until, self.lasted_ns = boot, DurationNs(max(longest_ns, away_ns, passed_ns))
-            self.attempt, self.since = attempt, at
+            self.attempt, self.since, self.is_before = attempt, at, bool(away_ns)
         self.ticked_to, self.ticked_at = boot, at
 
-    def hear(self, counted_to: BootNs, log_read_at: MonoNs | None) -> None:
+    def hear(self, counted_to: BootNs, log_read_at: MonoNs | None, *, is_fresh: bool = False) -> None:
         """A step was counted that ended then. Of a log, when its last line was read: more of then may follow it.
 
-        To be called before this moment's `tick`.
+        `is_fresh`: but none of before the governor began. To be called before this moment's `tick`.
         """
         if self.until is None or counted_to <= self.until:
             return
-        if log_read_at is None or log_read_at <= self.ticked_at or counted_to - self.until > READ_LATE_MAX_NS:
+        is_read = log_read_at is None or log_read_at <= self.ticked_at or (is_fresh and self.is_before)
+        if is_read or counted_to - self.until > READ_LATE_MAX_NS:
             self.until = None
 
     def give_up(self, at: MonoNs, attempt: str, attempt_at: MonoNs, step_at: MonoNs | None) -> None:

@@ -332,6 +332,21 @@ def test_without_a_named_process_nobody_knows_whose_voice_it_is_and_the_past_is_
     assert watch.node.runs["log"].run.step == 32
 
 
+@pytest.mark.parametrize(("pidfile", "is_new"), [(True, False), (True, True), (False, False)])
+def test_who_goes_on_with_no_process_reads_nothing_of_before(tmp_path: Path, *, pidfile: bool, is_new: bool) -> None:
+    watch = Watch(tmp_path, pidfile=pidfile)
+    watch.write(1, 30)
+    watch.poll(1)
+    kept = watch.kept(2)
+    watch.write(31, 40)
+    if is_new:
+        watch.processes.end(4321)
+        watch.launch(4322)
+    watch.restart(kept, 60)
+    is_fresh = is_new or not pidfile
+    assert (watch.node.runs["log"].has_fresh_log, watch.tokens) == (is_fresh, 30_000 if is_fresh else 40_000)
+
+
 def test_a_log_that_was_rotated_while_we_were_away_is_news_from_its_first_line(watch: Watch) -> None:
     watch.write(1, 10)
     watch.poll(1)

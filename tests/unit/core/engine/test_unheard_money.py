@@ -184,6 +184,45 @@ def test_the_gate_waits_until_they_are_read() -> None:
     assert managed.rules.findings["r-gate"].reason == "gate_passed"
 
 
+@pytest.mark.parametrize("is_fresh", [True, False])
+def test_of_a_log_that_is_read_from_its_end_no_line_of_before_can_follow(is_fresh: bool) -> None:
+    """The second launch of a name: its log is written faster than ticks come. The price is known at its first step."""
+    world = logged(judged(), 100)
+    world.pass_time("run", 30 * NS_PER_S)
+    world.restart()
+    world.play(StreamOpened(MonoNs(world.mono), "log", 1000, is_fresh=is_fresh))
+    world.tick()
+    assert price_of(world) is None
+    prices = []
+    for number in range(101, 400):
+        world.pass_time("run", NS_PER_S // 10)
+        line(world, number)
+        world.tick()
+        prices.append(price_of(world))
+    assert (prices[1] is not None, prices[-1] is not None) == (is_fresh, is_fresh)
+
+
+def test_a_gap_of_this_governors_own_is_read_late_also_of_a_fresh_log() -> None:
+    world = in_life(logged(judged(), 0))
+    world.play(StreamOpened(MonoNs(world.mono), "log", 1000, is_fresh=True))
+    for number in range(1, 100):
+        world.pass_time("run", NS_PER_S)
+        line(world, number)
+        world.tick()
+    world.pass_time("run", 60 * NS_PER_S)
+    world.tick()
+    for number in range(100, 110):
+        world.pass_time("run", NS_PER_S // 10)
+        line(world, number)
+        world.tick()
+    assert price_of(world) is None
+
+
+def price_of(world: World) -> int | None:
+    found: int | None = run_status(world.node.runs["log"], MonoNs(world.mono))["usd_per_mtok_all_in"]
+    return found
+
+
 # --- what is said -----------------------------------------------------------------------------------------------------
 
 

@@ -51,7 +51,7 @@ DURATION_MAX: Final = "7d"
 # What a `steps` line may set in a step, besides how it is played.
 STEP_FIELDS: Final = frozenset(
     {field.name for field in fields(Step)}
-    - {"at", "connection", "run", "rank", "step", "written", "ended", "held", "left_out"}
+    - {"at", "connection", "run", "rank", "step", "written", "ended", "held", "left_out", "stripped"}
 )
 # Fields by their type. A field that is neither whole nor a flag is any number, NaN and infinities included. The sets
 # are explicit; a test compares both with the annotations of a step.

@@ -22,6 +22,7 @@ from governor.wire.jsonl import (
     ELAPSED,
     EPOCH_KEYS,
     SAMPLED,
+    TIMES,
     Epochs,
     RecordClock,
     Samples,
@@ -65,6 +66,7 @@ _MARKS: Mapping[str, tuple[str, ...]] = {
     "run_stop": ("finish",),
 }
 _ABSENT: Final = object()
+_ALWAYS = frozenset((*TIMES, *EPOCH_KEYS, *DEFAULT_FIELDS["step"]))  # They say nothing of how it trains.
 _OF_ONE_STEP = frozenset(("tokens_per_step", "step_tokens", "batch_tokens"))  # However many a line stands for.
 _ASIDE = ("val", "eval", "test")  # Keys of records that validate and do not train.
 
@@ -121,6 +123,7 @@ class RecordReader:
         self._samples = Samples()
         self.epochs = Epochs()
         self._step: int | None = None
+        self._with_loss: Mapping[str, Any] = {}  # The last record that had one.
         # Overflows that the log counts over intervals of several steps.
         self._overflows = 0
         self._notice: SourceTrouble | None = None  # What is still to be told of its tokens.
@@ -232,7 +235,13 @@ class RecordReader:
         if shape.clocks and (written := written_at(record, shape.clocks)) is not None:
             values["written"] = written
         self._step = step
-        return Step(at, None, self.run, 0, step, **values)
+        self._with_loss = record if "loss" in values else self._with_loss
+        stripped = None if "loss" in values or self._text is not None else self._is_stripped(record)
+        return Step(at, None, self.run, 0, step, stripped=stripped, **values)
+
+    def _is_stripped(self, record: dict[str, Any]) -> bool:
+        told = self._with_loss
+        return all(value is None or told.get(name) is not None or name in _ALWAYS for name, value in record.items())
 
     def _see_tokens(self, values: dict[str, Any], shape: _Shape, step: int, at: MonoNs) -> None:
         if shape.is_of_one_step:

@@ -112,6 +112,7 @@ class Step:
     held: Held | None = None  # Of a line: what earlier ones have trained, and this one tells.
     left_out: str | None = None  # The first figure of it that cannot be, which is absent here: "tokens 2199023255553".
     line_steps: int | None = None  # Of a line: how many steps its tokens are of, where it says so.
+    stripped: bool | None = None  # Of a line without a loss: it holds nothing that those with one do not.
 
     @property
     def reports_training(self) -> bool:

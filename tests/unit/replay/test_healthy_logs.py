@@ -73,7 +73,48 @@ def a_table_filled_forward() -> Records:
         yield {"t": float(step), "step": step, "loss": 2.0 + step // 100 % 7 / 10}
 
 
+def a_table_of_lightning(broken_from: int = 9_000) -> Records:
+    """As its CSVLogger writes it: the rate, the loss, the epoch's loss and the validation each in a row of its own."""
+    for step in range(9, 3_000, 10):
+        yield {"step": step, "lr-AdamW": 1e-4}
+        yield {"step": step, "epoch": step // 500, **({"train_loss": 2.0} if step < broken_from else {})}
+        if step % 500 == 499:
+            yield {"step": step, "epoch": step // 500, "val_loss": 2.1}
+            yield {"step": step, "epoch": step // 500, "train_loss_epoch": 2.2}
+
+
+def a_table_whose_rate_is_told_between_losses() -> Records:
+    """Its rows alternate: the rate, the loss, and nothing but the step."""
+    for step in range(1, 900):
+        row: dict[str, Any] = {"t": float(step), "step": step, "loss": None, "lr": None, "grad_norm": None}
+        yield row | ({"loss": 2.0, "grad_norm": 1.0}, {"lr": 1e-4}, {})[step % 3]
+
+
+def losses_of_each_tenth_row_and_nothing_between() -> Records:
+    for step in range(1, 900):
+        is_told = step % 10 == 0
+        yield {"t": float(step), "step": step} | ({"loss": 2.0, "grad_norm": 1.0} if is_told else {})
+
+
+def results_of_twenty_benchmarks_in_a_table() -> Records:
+    """Each a step of its own, as W&B counts them, in columns that no row of training fills."""
+    for step in range(1, 900):
+        row: dict[str, Any] = {"_step": step, "t": float(step), "loss": 2.0, "grad_norm": 1.0, "arc": None}
+        yield row | ({"loss": None, "grad_norm": None, "arc": 0.4} if step % 300 > 280 else {})
+
+
+def losses_alone_and_what_nobody_knows_between() -> Records:
+    """Images, texts and measurements are logged at steps of their own."""
+    for step in range(1, 2_000):
+        yield {"t": float(step), "step": step} | ({"fid": 3.0} if step % 500 > 490 else {"loss": 2.0})
+
+
 @pytest.mark.parametrize("log", [
+    losses_alone_and_what_nobody_knows_between,
+    a_table_of_lightning,
+    a_table_whose_rate_is_told_between_losses,
+    losses_of_each_tenth_row_and_nothing_between,
+    results_of_twenty_benchmarks_in_a_table,
     each_500th_step_of_six_seconds,
     out_of_a_buffer_of_eighty_records,
     first_live_and_then_out_of_a_buffer,
@@ -89,6 +130,36 @@ def test_a_null_in_the_place_of_a_loss_that_was_always_there_is_caught_with_the_
     records = ({"t": float(step), "step": step, "loss": 2.0 if step < 5 else None} for step in range(20))
     first = halts(records)[0]
     assert (first.reason, first.step) == ("loss_vanished", 7)
+
+
+@pytest.mark.parametrize("broken", [
+    {"loss": None, "grad_norm": None},  # As orjson and JSON.stringify write NaN.
+    {},  # As pandas does: the cells are empty.
+])  # fmt: skip
+@pytest.mark.parametrize("beside", [{}, {"epoch": 1}, {"train/acc": 0.5}])
+def test_a_loss_that_goes_with_all_that_broke_beside_it_is_caught_with_the_third(
+    broken: dict[str, Any], beside: dict[str, Any]
+) -> None:
+    """What is left of the record says nothing of training, and nothing else either."""
+    whole = {"loss": 2.0, "grad_norm": 1.0}
+    log = ({"t": float(step), "step": step, **beside, **(whole if step < 200 else broken)} for step in range(400))
+    first = halts(log)[0]
+    assert (first.reason, first.step) == ("loss_vanished", 202)
+
+
+def test_a_loss_that_vanishes_from_a_table_of_lightning_is_caught_with_the_third_row_of_training() -> None:
+    first = halts(a_table_of_lightning(1_000))[0]
+    assert (first.reason, first.step) == ("loss_vanished", 1_029)
+
+
+def test_figures_that_go_with_the_loss_are_missed_by_the_log_s_own_rhythm() -> None:
+    """It has a loss in each tenth row, and told nothing between: nine rows without one are its habit."""
+    log = (
+        {"t": float(step), "step": step} | ({"loss": 2.0, "lr": 1e-4} if step % 10 == 0 and step < 600 else {})
+        for step in range(900)
+    )
+    first = halts(log)[0]
+    assert (first.reason, first.step) == ("loss_vanished", 620)
 
 
 def test_one_loss_tells_no_rhythm_of_losses() -> None:

@@ -36,6 +36,9 @@ class _Rank:
     is_log: bool = field(default=False, metadata=ADDED)
     # Its first records with a loss had another training value too.
     tells_beside_loss: bool = field(default=False, metadata=ADDED)
+    loss_step: int | None = field(default=None, metadata=ADDED)  # Of its newest record of training.
+    # Its newest record without a loss had no such value either, and nothing new.
+    is_stripped: bool = field(default=False, metadata=ADDED)
     skipped_steps: int | None = None
     skipped_streak: int = 0
     applied_streak: int = 0
@@ -60,7 +63,9 @@ class Nonfinite(Trigger):
     *Vanished*: a loss is due but missing. It is due when the trainer says so, or when a log has shown `vanished_after`
     losses (two, if it shows a null in the loss's place). It fires when `vanished_records` training records with
     advancing steps lack it (times the longest gap seen before, for logs that show a loss every k steps). A record
-    without norm, rate, time and tokens does not count if the records with a loss have them.
+    without norm, rate, time and tokens does not count if it has something that records with a loss lack, as an
+    evaluation's results. If it has nothing of its own, and they have one of these, what broke has gone with the loss:
+    it counts behind `vanished_after` losses.
 
     *Masked*: Hugging Face's Trainer shows NaN as a loss of exactly 0. `vanished_records` such losses beside a
     non-finite gradient norm fire, after any other loss.
@@ -139,20 +144,26 @@ class Nonfinite(Trigger):
             self._see_gradient(state, norm, event.loss)
             if event.grad_norm is None:
                 state.gradient = ""
-        self._see_loss(state, event, steps_advanced)
+        self._see_loss(state, event)
         says_update = event.applied is not None or event.skipped_steps is not None or event.loss_scale is not None
         if says_update or state.skipped_streak:
             self._see_update(state, event, steps_advanced)
         state.step = event.step
         return bool(state.bad_loss or state.loss_absent or state.skipped_streak or state.gradient_streak)
 
-    def _see_loss(self, state: _Rank, event: Step, steps_advanced: int) -> None:
+    def _see_loss(self, state: _Rank, event: Step) -> None:
         state.loss_expected = event.loss_expected
+        # A record of something else may come before that of training, with the same step.
+        is_other = event.loss is None and not _may_miss_loss(state, event)
+        is_new = state.loss_step is None or event.step > state.loss_step
+        if not is_other:
+            state.loss_step = event.step
         if event.loss is None:
             state.is_log = event.connection is None
             # Evaluation and summary lines repeat the step. Only records of new steps can lack a loss.
-            if steps_advanced > 0 and event.loss_expected is not False and _may_miss_loss(state, event):
+            if is_new and event.loss_expected is not False and not is_other:
                 state.loss_absent += 1
+                state.is_stripped = state.tells_beside_loss and not event.reports_training
             return
         if not state.tells_beside_loss and state.losses < self._vanished_after:
             state.tells_beside_loss = event.reports_training
@@ -242,7 +253,8 @@ class Nonfinite(Trigger):
         if state.loss_expected and not state.is_log:
             return state.losses > 0
         # A null in the loss's place says that it was due. Two losses show how many records lie between losses.
-        seen_min = min(2, self._vanished_after) if state.loss_expected else self._vanished_after
+        is_due = state.loss_expected and not state.is_stripped
+        seen_min = min(2, self._vanished_after) if is_due else self._vanished_after
         return state.losses >= seen_min and state.loss_absent >= self._vanished_records * state.loss_gap_longest
 
     def _is_searching(self, state: _Rank) -> bool:
@@ -284,8 +296,10 @@ class Nonfinite(Trigger):
 
 
 def _may_miss_loss(state: _Rank, record: Step) -> bool:
-    """Whether the record is like those that have a loss."""
-    return not state.tells_beside_loss or record.reports_training
+    """Whether the record is like those that have a loss, or what is left of such a one when its figures broke."""
+    if record.reports_training or record.stripped:
+        return True
+    return record.stripped is None and not state.tells_beside_loss
 
 
 def _before(state: _Rank) -> str:

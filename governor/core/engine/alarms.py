@@ -168,8 +168,7 @@ def no_loss_alarms(managed: ManagedRun) -> list[Effect]:
     run = managed.run
     attempt = (run.attempt, run.attempt_at)
     if run.jsonl_only:
-        # The writer of a foreign log decides what it holds, and how often.
-        return []
+        return _loss_gone_alarms(managed, attempt)
     if run.loss is not None:
         managed.reported.no_loss = None
         return []  # The last step had one.
@@ -190,6 +189,23 @@ def no_loss_alarms(managed: ManagedRun) -> list[Effect]:
     text = (
         f'no loss is seen in {run.attempt_step} steps: rule "{blind[0]}" cannot judge run {run.run}; let the model '
         "return its loss, or pass it through `shim.loss(loss)` before backward()"
+    )
+    return [Alarm("no_loss", run.run, text)]
+
+
+def _loss_gone_alarms(managed: ManagedRun, attempt: tuple[str, MonoNs]) -> list[Effect]:
+    """The writer of a foreign log decides what it holds, and how often. What it had, and has no more, is said."""
+    run = managed.run
+    gone = run.loss_rhythm.gone_for(run.attempt_step)
+    if gone is None:
+        managed.reported.no_loss = None
+        return []
+    if managed.reported.no_loss == attempt:
+        return []
+    managed.reported.no_loss = attempt
+    text = (
+        f"run {run.run}: its log has shown no loss for {gone} steps, and before it did: no rule that needs one can "
+        "judge it, and a NaN may be written as nothing; look at its last lines"
     )
     return [Alarm("no_loss", run.run, text)]
 

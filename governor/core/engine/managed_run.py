@@ -273,6 +273,13 @@ class ManagedRun:
         return self.run.alive and self.reported.no_loss == (self.run.attempt, self.run.attempt_at)
 
     @property
+    def lossless_steps(self) -> int | None:
+        """For how many steps it has shown no loss, where that was reported and still stands."""
+        if not self.shows_no_loss:
+            return None
+        return self.run.loss_rhythm.gone_for(self.run.attempt_step) or self.run.attempt_step
+
+    @property
     def is_unattached(self) -> bool:
         """Whether it stands in for a launched command for which no run speaks."""
         return self.run.life is Life.STANDS_IN

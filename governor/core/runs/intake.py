@@ -56,6 +56,7 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs, *, trains_again: bool = Fa
     run.saves.new_attempt()
     run.tokens_per_s = None
     run.loss = run.grad_norm = run.finite_step = None
+    run.loss_rhythm.begin()
     run.skipped_steps = None
     run.completed = False
     run.failures.clear()
@@ -372,6 +373,8 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
         late = step.attempt_step is not None and step.attempt_step > 1
         run.working_since = min(run.attempt_at, step.at) if late else step.at
     run.loss = step.loss
+    if step.loss is not None and step.connection is None:
+        run.loss_rhythm.see(run.attempt_step)
     run.finite_step = step.step if is_finite(step.loss) else run.finite_step
     run.grad_norm = step.grad_norm
     run.lr = step.lr if step.lr is not None else run.lr

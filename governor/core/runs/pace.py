@@ -1,4 +1,4 @@
-"""How fast a run trains: the times of its last steps, and its tokens a second.
+"""How fast a run trains: the times of its last steps, and its tokens a second. And how often its log shows a loss.
 
 A rank tells how long its step took. Lines of a log often do not, and several have one moment: they were read with one
 look at the file, or their clock tells whole seconds. Such lines share the time since the moment before.
@@ -184,3 +184,36 @@ class Pace:
         for _ in range(min(moment.counted, len(self._seconds))):
             self._tokens.pop()
             self._seconds.pop()
+
+
+# --- the rhythm of a log's losses ----------------------------------------------------------------------
+
+
+# Steps of the log. A log that leaves its loss out for a while (an evaluation, a table of results) has fewer.
+GONE_STEPS: Final = 50
+GONE_GAPS: Final = 3  # And more than so many times the longest gap that it had.
+
+
+@dataclass(slots=True)
+class LossRhythm:
+    """Of one attempt's log, counted in the steps that it has shown."""
+
+    last: int | None = None  # The step that last had one.
+    longest: int | None = None  # From one loss to the next, in steps. None: there was no next one.
+
+    def begin(self) -> None:
+        """Forget it: a launch may log in another rhythm."""
+        self.last = self.longest = None
+
+    def see(self, attempt_step: int) -> None:
+        """Note the loss of this step."""
+        if self.last is not None and attempt_step > self.last:
+            self.longest = max(self.longest or 0, attempt_step - self.last)
+        self.last = attempt_step
+
+    def gone_for(self, attempt_step: int) -> int | None:
+        """For how many steps a loss has been missing that the log had before. None: it shows one as usual."""
+        if self.last is None or self.longest is None:
+            return None
+        gone = attempt_step - self.last
+        return gone if gone >= max(GONE_STEPS, GONE_GAPS * self.longest) else None

@@ -24,7 +24,7 @@ from governor.core.money.paid_tokens import PaidTokens
 from governor.core.runs.belief import Belief
 from governor.core.runs.last_good import LastGood, after_naming
 from governor.core.runs.life import TRANSITIONS, Cell, Life, LifeFact
-from governor.core.runs.pace import Pace
+from governor.core.runs.pace import LossRhythm, Pace
 from governor.core.runs.rank_tokens import RankTokens
 from governor.core.runs.trained_count import TrainedCount
 
@@ -170,6 +170,7 @@ class Run:
     # Of a log that tells each step's tokens: some steps of all attempts in their order, and the total at each.
     log_totals: list[tuple[int, int]] = field(default_factory=list)
     loss: float | None = None
+    loss_rhythm: LossRhythm = field(default_factory=LossRhythm)  # Of a log.
     finite_step: int | None = None  # This attempt's last one whose loss was finite.
     grad_norm: float | None = None
     lr: float | None = None

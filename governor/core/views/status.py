@@ -191,7 +191,7 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "pad_frac": run.pad_frac,
         "tokens_per_s": run.tokens_per_s if stepless_ns is None else None,
         "stepless_s": stepless_ns / NS_PER_S if stepless_ns is not None else None,
-        "loss_unseen_steps": run.attempt_step if managed.shows_no_loss else None,
+        "loss_unseen_steps": managed.lossless_steps,
         "unwatched_beside": run.beside,
         "step_s": run.step_times.median(),
         "spend_usd": run.spend_usd_micros / MICROS_PER_USD,

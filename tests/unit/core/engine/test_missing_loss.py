@@ -9,6 +9,8 @@ import pytest
 from governor.core.engine.alarms import LOSS_DUE_STEPS
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm
+from governor.core.events.inputs import Step
+from governor.core.events.streams import StreamOpened
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.views.status import run_status
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, rule, tick
@@ -71,3 +73,37 @@ def test_a_policy_that_judges_no_loss_misses_none() -> None:
     node = make_node(rule("hang"))
     play(node, hello(0, world_size=1))
     assert told(node, 3 * LOSS_DUE_STEPS, LOSSLESS) == []
+
+
+# --- a log that had a loss ----------------------------------------------------------------------------------------
+
+
+def told_of_log(node: Node, *losses: float | None) -> list[Alarm]:
+    """Lines with these losses, one a second, behind those that the run has."""
+    since = (node.runs["log"].run.step or 0) + 1 if "log" in node.runs else 1
+    effects = [] if since > 1 else play(node, StreamOpened(at(0), "log", 1000))
+    for number, loss in enumerate(losses, since):
+        effects += play(node, Step(at(number), None, "log", 0, number, loss=loss, lr=1e-4), tick(number))
+    return [effect for effect in effects if isinstance(effect, Alarm) and effect.name == "no_loss"]
+
+
+def of_log(node: Node) -> int | None:
+    steps: int | None = run_status(node.runs["log"], at(3000))["loss_unseen_steps"]
+    return steps
+
+
+def test_a_log_that_had_losses_and_has_none_for_fifty_steps_is_said_to_have_none_until_one_comes() -> None:
+    node = make_node(rule("hang"))
+    assert told_of_log(node, *[2.0] * 20, *[None] * 49) == []
+    (alarm,) = told_of_log(node, *[None] * 51)
+    assert "50 steps" in alarm.text
+    assert of_log(node) == 100
+    assert told_of_log(node, 2.0) == []
+    assert of_log(node) is None
+    assert told_of_log(node, *[None] * 200) == [], "its longest gap is 101 steps"
+    assert len(told_of_log(node, *[None] * 200)) == 1
+
+
+def test_a_log_that_never_had_two_losses_or_has_them_seldom_is_its_writer_s() -> None:
+    for losses in ([None] * 200, [2.0, *[None] * 200], [2.0, *[None] * 99] * 4):
+        assert told_of_log(make_node(rule("hang")), *losses) == []

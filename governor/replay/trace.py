@@ -10,6 +10,7 @@ from typing import Final
 
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Step
+from governor.core.runs.line_steps import steps_of_line
 
 # A line whose largest value is this many times its median gets a logarithmic scale.
 WIDE_FRAC: Final = 20.0
@@ -94,6 +95,7 @@ class Trace:
     is_timed: bool = True
     _last_at: MonoNs | None = None
     _last_step: int = 0
+    _told_at: int | None = None  # The last step that told tokens.
     _piece: int = 0  # Another one begins where the step goes back: with an attempt that resumes.
 
     def see(self, step: Step, t: float | None) -> None:
@@ -114,7 +116,15 @@ class Trace:
         if seconds is not None:
             self.step_s.add(at, seconds, self._piece)
             if step.tokens is not None and seconds > 0:
-                self.tokens_per_s.add(at, step.tokens / max(1, step.line_steps or 1) / seconds, self._piece)
+                self.tokens_per_s.add(at, step.tokens / self._steps_of(step) / seconds, self._piece)
+        if step.tokens is not None:
+            self._told_at = step.step
+
+    def _steps_of(self, step: Step) -> int:
+        """How many steps its tokens are of. See core.runs.line_steps."""
+        if step.connection is not None or step.line_steps is not None:
+            return max(1, step.line_steps or 1)
+        return steps_of_line(step.step, step.held.lines[-1][0] if step.held is not None else self._told_at)
 
     def drawn(self) -> list[tuple[str, Line]]:
         """The lines that have values, with their names."""

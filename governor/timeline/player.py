@@ -35,6 +35,7 @@ from governor.core.events.machine import GpuSample, MachineEvent
 from governor.core.money.budgets import Cap
 from governor.core.rules.evaluate import Rules
 from governor.core.runs import intake
+from governor.core.runs.line_steps import of_all_its_steps
 from governor.core.runs.state import Run
 from governor.timeline.entries import OBSERVES, OBSTACLES, Decided
 
@@ -276,6 +277,7 @@ class Player:
         """Apply an event and show it to the rules. A step is judged, as a tick is."""
         run = self.run
         if isinstance(event, Step):
+            event = of_all_its_steps(run, event) if self.log else event
             intake.apply_step(run, None if self.log else run.ranks[event.rank], event)
         elif isinstance(event, Beat):
             intake.apply_beat(run, run.ranks[event.rank], event)

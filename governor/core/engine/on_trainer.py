@@ -45,6 +45,7 @@ from governor.core.halt.table import PAST_ASKING, Fact, HaltState
 from governor.core.runs import ends, intake, own_time
 from governor.core.runs.ends import cause_of
 from governor.core.runs.life import Life, LifeFact
+from governor.core.runs.line_steps import of_all_its_steps
 from governor.core.runs.state import RANKS_MAX, Rank
 
 
@@ -222,6 +223,8 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     intake.note_frame_wall(run, event.at + node.wall_offset_ns)
     if rank is not None and managed.money.metered[0] != run.attempt_at:
         begin_training(managed, rank, event)
+    if rank is None:
+        event = of_all_its_steps(run, event)
     is_dated = rank is None and event.written is not None
     counted = intake.apply_step(run, rank, event, line_ended(node, managed, event) if is_dated else None)
     if counted is not None and run.tokens_total is not None:

@@ -9,7 +9,6 @@ from governor.core.base.units import COUNT_MAX
 from governor.core.events.inputs import Step
 from governor.core.events.streams import Held, TokensSettled
 from governor.core.runs.belief import AS_TOLD, TIMES_THE_LARGEST_MAX, Believed, Told
-from governor.core.runs.line_steps import of_all_its_steps
 from governor.core.runs.rank_tokens import Counted
 from governor.core.runs.state import Rank, Run
 
@@ -212,7 +211,6 @@ def _count_together(run: Run, counted: Counted) -> Step | None:
 
 
 def _count_alone(run: Run, step: Step, *, is_first: bool) -> Step | None:
-    step = of_all_its_steps(run, step, is_first=is_first) if step.line_steps == 1 else step
     tokens = step.tokens if step.tokens is not None else run.tokens_per_step
     believed: Believed | None = AS_TOLD
     _turn(run, step)

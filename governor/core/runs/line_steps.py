@@ -1,7 +1,8 @@
-"""The tokens of a log's line that says them of one step, and stands for as many as have passed since the line before.
+"""How many steps the tokens of a log's line are of. All that is told of a line's tokens follows from this one place.
 
-`Step.line_steps` says how many steps a line's tokens are of. Where it is 1 (`tokens_per_step`, or a rate times a step's
-time), a log that prints each tenth step tells a tenth of what it trains.
+A line stands for as many steps as have passed since the line before that told tokens. `Step.line_steps` says how many
+its tokens are of. Where it is 1 (`tokens_per_step`, or a rate times a step's time), a log that prints each tenth step
+tells a tenth of what it trains. Where a line does not say it, its tokens are of all its steps.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ from governor.core.runs.state import Run
 LINE_STEPS_MAX: Final = 10_000
 
 
-def of_all_its_steps(run: Run, step: Step, *, is_first: bool) -> Step:
-    """The line, not yet entered, with the tokens of each step that it stands for.
+def of_all_its_steps(run: Run, step: Step) -> Step:
+    """The line, not yet applied to its run, with the tokens of all steps that it stands for, and how many those are.
 
-    `is_first`: of its attempt. How many steps that one stands for is not known, and it counts as one.
+    How many steps the first line of an attempt stands for is not known. It counts as one.
     """
-    if step.tokens is None or is_first:
+    told = step.line_steps
+    if step.tokens is None or run.first_step_at is None or (told is not None and told != 1):
         return step
-    steps = steps_of_line(step.step, _line_before(run, step.step))
-    return step if steps == 1 else replace(step, tokens=step.tokens * steps, line_steps=steps)
+    steps = steps_of_line(step.step, _line_before(run, step))
+    if steps == 1:
+        return step
+    return replace(step, tokens=step.tokens if told is None else step.tokens * steps, line_steps=steps)
 
 
 def steps_of_line(step: int, before: int | None) -> int:
@@ -33,8 +37,11 @@ def steps_of_line(step: int, before: int | None) -> int:
     return advanced if 1 < advanced <= LINE_STEPS_MAX else 1
 
 
-def _line_before(run: Run, step: int) -> int | None:
+def _line_before(run: Run, line: Step) -> int | None:
     """The step of the last line that told tokens. Others may have come in between, and some train a step again."""
+    step = line.step
+    if line.held is not None:  # The lines before count with this one.
+        return line.held.lines[-1][0]
     totals, held = run.log_totals, run.belief.held
     last = run.counted_step
     if totals and totals[-1][0] < step and totals[-1][1] >= (run.tokens_total or 0):

@@ -62,6 +62,14 @@ def test_a_line_for_many_steps_is_drawn_with_the_speed_of_each() -> None:
     assert {column.high for column in trace.tokens_per_s.columns} == {2000.0}
 
 
+def test_a_line_that_does_not_say_how_many_steps_it_is_for_is_drawn_with_those_since_the_line_before() -> None:
+    trace = Trace()
+    for step in range(1, 61):
+        tokens = None if step % 10 else 10_000
+        trace.see(Step(MonoNs(0), None, "log", 0, step, tokens=tokens, step_s=0.5), step / 2)
+    assert [column.high for column in trace.tokens_per_s.columns][1:] == [2000.0] * 5
+
+
 def test_each_log_is_drawn_with_its_findings() -> None:
     replay, trace = replayed(3.0, 2.5, 2.0, float("nan"))
     text = section("a.jsonl", replay, trace)

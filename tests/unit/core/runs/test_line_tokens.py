@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 import pytest
 
@@ -13,20 +13,50 @@ from governor.core.engine.node_journal import run_snapshot
 from governor.core.events.inputs import Step
 from governor.core.events.streams import StreamOpened
 from governor.core.runs import intake
-from governor.core.runs.line_steps import LINE_STEPS_MAX
+from governor.core.runs.line_steps import LINE_STEPS_MAX, of_all_its_steps
 from governor.core.runs.state import Run
-from governor.wire.jsonl import field_map
+from governor.policies.parse import load_policies
+from governor.replay.play import Replay
+from governor.wire.jsonl import DEFAULT_FIELDS, field_map
 from governor.wire.records import RecordReader
 from tests.unit.core.engine.test_step import at, make_node, play, tick
-from tests.unit.replay.test_play import play as replayed
 
 EACH, STEP_S = 8192, 0.25
 Record = dict[str, Any]
-Counted = Callable[[Iterable[Record]], Run]
+Fields = Mapping[str, Sequence[str]]
 
 
-def live(records: Iterable[Record]) -> Run:
-    node, reader = make_node(), RecordReader("log", field_map({}))
+class Counted(Protocol):
+    def __call__(self, records: Iterable[Record], fields: Fields = DEFAULT_FIELDS) -> Run: ...
+
+
+# "ntok" is a name that only the user knows.
+NAMED: Final = field_map({"tokens": ("ntok", *DEFAULT_FIELDS["tokens"])})
+SPEEDS: Final = f"""
+[policy]
+name = "p"
+[expected]
+tokens_per_s = {EACH / STEP_S}
+[[rule]]
+name = "slow"
+trigger = "slower_than_planned"
+warmup_time = "1s"
+response = "warn"
+[[rule]]
+name = "collapse"
+trigger = "throughput_collapse"
+warmup_time = "1s"
+response = "halt"
+[[rule]]
+name = "rate"
+trigger = "expression"
+when = "tokens_per_s < {EACH / STEP_S / 2} || tokens_per_s > {EACH / STEP_S * 2}"
+response = "warn"
+"""
+
+
+def live(records: Iterable[Record], fields: Fields = DEFAULT_FIELDS) -> Run:
+    node, reader = make_node(), RecordReader("log", fields)
     play(node, tick(0), StreamOpened(at(0), "log", 1000))
     for record in records:
         events = reader.read(record, at(record["t"]))
@@ -35,8 +65,19 @@ def live(records: Iterable[Record]) -> Run:
     return node.runs["log"].run
 
 
-def of_replay(records: Iterable[Record]) -> Run:
-    return replayed(records)._judges[0].node.runs["log"].run
+def of_replay(records: Iterable[Record], fields: Fields = DEFAULT_FIELDS) -> Run:
+    replay = replayed(records, fields)
+    return replay._judges[0].node.runs["log"].run
+
+
+def replayed(records: Iterable[Record], fields: Fields = DEFAULT_FIELDS) -> Replay:
+    policies, problems = load_policies([("p.toml", SPEEDS)])
+    assert policies is not None, problems
+    replay = Replay(policies.policies, fields=fields)
+    for record in records:
+        replay.read(record)
+    replay.end(0)
+    return replay
 
 
 BOTH: Final = pytest.mark.parametrize("counted", [live, of_replay])
@@ -69,6 +110,40 @@ def test_each_step_of_a_line_counts(counted: Counted, stride: int, said: Record)
 def test_tokens_of_all_steps_of_a_line_count_once(counted: Counted) -> None:
     for said in ({"tokens": 10 * EACH}, {"step_tokens": 10 * EACH, "line_steps": 10}):
         assert counted(lines(range(10, 610, 10), **said)).tokens_total == 600 * EACH
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["tokens", "ntok"])
+@pytest.mark.parametrize("said", [{}, {"step_s": STEP_S}])
+def test_a_lines_tokens_are_of_all_its_steps_for_its_speed_too(counted: Counted, said: Record, name: str) -> None:
+    steps = [*range(10, 610, 10), *range(601, 661)]
+    records = [line | {name: EACH * (10 if line["step"] <= 600 else 1)} for line in lines(steps, **said)]
+    for before in (300, 600, 605, 612, 660):
+        run = counted([line for line in records if line["step"] <= before], NAMED)
+        assert run.tokens_total == before * EACH
+        assert run.tokens_per_s == pytest.approx(EACH / STEP_S)
+
+
+@pytest.mark.parametrize("said", [{}, {"step_s": STEP_S}])
+@pytest.mark.parametrize(
+    ("name", "is_each"), [("tokens", False), ("ntok", False), ("tokens_per_step", True), ("tokens_total", None)]
+)
+def test_a_run_whose_lines_come_more_often_has_not_slowed_down(said: Record, name: str, is_each: bool | None) -> None:
+    """Whatever its lines tell of tokens, and whether they tell step times."""
+    records = lines([*range(10, 3010, 10), *range(3001, 3301), *range(3310, 6310, 10)], **said)
+    for line, stride in zip(records, [10] * 300 + [1] * 300 + [10] * 300, strict=True):
+        line[name] = line["step"] * EACH if is_each is None else EACH if is_each else EACH * stride
+    assert replayed(records, NAMED).verdicts == []
+
+
+@pytest.mark.parametrize("said", [{}, {"step_s": 10 * STEP_S}])
+@pytest.mark.parametrize("stride", [1, 10])
+def test_a_slow_run_is_told_of_whatever_its_lines_stand_for(said: Record, stride: int) -> None:
+    records = lines(range(stride, 301 * stride, stride), tokens=EACH * stride, **said)
+    for line in records:
+        line["t"] *= 10
+    verdict = next(one for one in replayed(records, NAMED).verdicts if one.rule == "slow")
+    assert verdict.evidence["recent"] == pytest.approx(EACH / STEP_S / 10)
 
 
 @BOTH
@@ -109,7 +184,7 @@ def test_a_restarted_governor_goes_on_with_the_lines() -> None:
         play(node, *events)
     snapshot = json.loads(json.dumps(run_snapshot(node, node.runs["log"], at(30))))
     run = intake.restored(snapshot, at(40), same_boot=True)
-    intake.apply_step(run, None, a_line(110))
+    intake.apply_step(run, None, of_all_its_steps(run, a_line(110)))
     assert run.tokens_total == (1 + 100) * EACH
 
 
@@ -118,5 +193,5 @@ def test_a_line_that_is_held_is_counted_with_its_own_steps() -> None:
     run = live(lines(range(10, 110, 10), tokens_per_step=EACH))
     large = 300_000 * MTOK
     for number in (110, 120):
-        intake.apply_step(run, None, a_line(number, large))
+        intake.apply_step(run, None, of_all_its_steps(run, a_line(number, large)))
     assert run.tokens_total == (1 + 90) * EACH + 20 * large

@@ -191,11 +191,16 @@ class Epochs:
 
     Steps of the whole run never go back while the epoch goes on. So a step that goes back to the begin of an epoch, in
     one that the log has not had, is a new one. Back in an epoch that it has had, the run trains again.
+
+    `are_the_epochs`: the log's steps are known to begin anew with each epoch, as those of a bar.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, are_the_epochs: bool = False) -> None:
+        self._are_the_epochs = are_the_epochs
         self._last: tuple[int, int] | None = None  # Epoch, and the step in it.
         self._stride = 1  # Between the last two lines of an epoch.
+        # The most steps between two lines: so far into its epoch the first one may be. An epoch's last is often nearer.
+        self._reach = 1
         # Each epoch, and the steps of the run before it. One alone: the log's steps are the run's.
         self._begins: list[tuple[int, int]] = []
         self.before = 0  # Steps before the present one.
@@ -210,11 +215,14 @@ class Epochs:
     def _see(self, number: int, step: int) -> None:
         last, self._last = self._last, (number, step)
         if last is None:
-            self._begins = [(number, 0)]
+            self._begins, self._reach = [(number, 0)], max(self._reach, step)
         elif number == last[0]:
             self._stride = step - last[1] if step > last[1] else self._stride
-        elif number > last[0] and step <= self._stride and (step < last[1] or self._is_anew(step, last)):
-            before = self.before + last[1] + (self._stride if step == 0 else 0)
+            self._reach = max(self._reach, self._stride)
+        elif number > last[0] and self._is_anew(step, last):
+            # Counted from 0, an epoch's last step may be its last line, out of turn.
+            since_last = self._stride if self._stride == self._reach else 1
+            before = self.before + last[1] + (since_last if step == 0 else 0)
             if before <= STEP_MAX // 2:  # Nobody trains so many.
                 self.before = before
                 self._begins = [*(one for one in self._begins if one[0] < number), (number, before)]
@@ -224,24 +232,26 @@ class Epochs:
             self.before = max((before for known, before in self._begins if known <= number), default=0)
 
     def _is_anew(self, step: int, last: tuple[int, int]) -> bool:
-        """Whether epochs of one line each go on."""
-        return len(self._begins) > 1 and step == last[1]
+        """Whether the steps of a later epoch begin anew. Epochs of one line each go on so."""
+        goes_back = step < last[1] or (len(self._begins) > 1 and step == last[1])
+        return self._are_the_epochs or (step <= self._reach and goes_back)
 
     def state(self) -> list[Any] | None:
         """As plain JSON. None while steps are the run's."""
-        return [*(self._last or ()), self._stride, self.before, *self._begins] if len(self._begins) > 1 else None
+        return [*(self._last or ()), self._reach, self.before, *self._begins] if len(self._begins) > 1 else None
 
     def resume(self, state: Any) -> None:
         """Go on from a `state`. What is none changes nothing."""
         try:
-            epoch, step, stride, before = (int(value) for value in state[:4])
+            epoch, step, reach, before = (int(value) for value in state[:4])
             begins = [(int(number), int(steps)) for number, steps in state[4:]]
         except (TypeError, ValueError, OverflowError, KeyError):
             return
         if len(begins) <= EPOCHS_MAX and all(
-            0 <= one < 2**62 for one in (epoch, step, stride, before, *sum(begins, ()))
+            0 <= one < 2**62 for one in (epoch, step, reach, before, *sum(begins, ()))
         ):
-            self._last, self._stride, self.before, self._begins = (epoch, step), stride, before, begins
+            self._last, self.before, self._begins = (epoch, step), before, begins
+            self._stride = self._reach = reach
 
 
 def _epoch_number(value: object) -> int | None:

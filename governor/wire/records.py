@@ -121,7 +121,7 @@ class RecordReader:
         is_given = fields["tokens_per_second"] is not DEFAULT_FIELDS["tokens_per_second"]
         self._clock = RecordClock() if is_given else None
         self._samples = Samples()
-        self.epochs = Epochs()
+        self.epochs = Epochs(are_the_epochs=text is not None)  # No console format tells steps of the run with an epoch.
         self._step: int | None = None
         self._with_loss: Mapping[str, Any] = {}  # The last record that had one.
         # Overflows that the log counts over intervals of several steps.

@@ -10,11 +10,15 @@ import pytest
 
 from governor.core.base.units import COUNT_MAX, MTOK, MonoNs
 from governor.core.events.inputs import PhaseChange, Step
+from governor.wire.formats import named
 from governor.wire.jsonl import EPOCHS_MAX, Epochs
 from governor.wire.records import RecordReader
 from tests.unit.core.engine.test_line_times import Log
 from tests.unit.core.money.test_waste import until
 from tests.unit.followed_log import Watch
+from tests.unit.replay.test_play import play, policy
+
+DIVERGENCE = 'name = "divergence"\ntrigger = "loss_divergence"\nresponse = "warn"'
 
 Told = tuple[object, int]  # Epoch and step, as the log has them.
 
@@ -33,6 +37,13 @@ def run_steps(*told: Told) -> list[int]:
         pytest.param([(0, 10), (0, 20), (1, 10), (1, 20), (2, 10)], [10, 20, 30, 40, 50], id="each tenth"),
         pytest.param([(0, 0), (0, 10), (1, 0), (1, 10)], [0, 10, 20, 30], id="each tenth, from 0"),
         pytest.param([("0", 1), ("0", 2), ("1", 1)], [1, 2, 3], id="as text"),
+        pytest.param([(0, 10), (0, 20), (0, 27), (1, 10), (1, 20), (1, 27), (2, 10)], [10, 20, 27, 37, 47, 54, 64],
+                     id="each tenth and the last"),
+        pytest.param([(0, 60), (0, 100), (1, 60), (1, 100), (2, 60)], [60, 100, 160, 200, 260], id="two lines each"),
+        pytest.param([(0, 10), (0, 20), (1, 3), (1, 13), (1, 23), (2, 6)], [10, 20, 23, 33, 43, 49],
+                     id="each tenth of the run"),
+        pytest.param([(0, 0), (0, 10), (0, 20), (0, 26), (1, 0), (1, 10)], [0, 10, 20, 26, 27, 37],
+                     id="each tenth and the last, from 0"),
         pytest.param([(0.5, 1), (1.0, 2), (1.5, 3), (2.0, 4)], [1, 2, 3, 4], id="steps of the whole run"),
         pytest.param([(0, 5), (0, 6), (0, 1), (0, 2)], [5, 6, 1, 2], id="back within an epoch"),
         pytest.param([(0, 700), (0, 800), (0.9, 900), (1.1, 850)], [700, 800, 900, 850], id="not to the begin"),
@@ -46,6 +57,40 @@ def run_steps(*told: Told) -> list[int]:
 )  # fmt: skip
 def test_steps_of_the_run(told: list[Told], steps: list[int]) -> None:
     assert run_steps(*told) == steps
+
+
+def bars(refresh: int, *lengths: int, begin: int = 0) -> list[tuple[int, float]]:
+    """The steps and losses of real bars of epochs of so many batches. A loss is the batch's number in the run."""
+    reader, before, drawn, figures = RecordReader("run", text=named("lightning")), 0, [], "v_num=0"
+    for epoch, length in enumerate(lengths, begin):
+        for at in [*range(refresh, length, refresh), length]:
+            last, figures = figures, f"v_num=0, train_loss={before + at}.0"
+            drawn += [f"Epoch {epoch}: 10%|# | {at}/{length} [00:05<00:45, 2.00it/s, {one}]" for one in (last, figures)]
+        drawn.append(drawn[-1])
+        before += length
+    found = [reader.read_line(line.encode(), MonoNs(7)) for line in drawn]
+    return [(event.step, event.loss or 0) for events in found for event in events if isinstance(event, Step)]
+
+
+@pytest.mark.parametrize("refresh", [1, 7, 10, 30, 60, 97, 99, 100, 1000])
+@pytest.mark.parametrize("lengths", [(97, 97, 97), (100, 100, 100, 100), (100, 45, 100)])
+def test_epochs_of_bars_go_on_whatever_their_refresh(refresh: int, lengths: tuple[int, ...]) -> None:
+    """Also where an epoch has one bar, and where the steps that a run may have at most end one."""
+    for begin in (0, 3):
+        told = bars(refresh, *lengths, begin=begin)
+        assert [step for step, _ in told] == [loss for _, loss in told]
+        assert told[-1][0] == sum(lengths)
+
+
+@pytest.mark.parametrize("length", [97, 100])
+def test_a_loss_that_rises_through_many_epochs_is_seen(length: int) -> None:
+    rows: list[dict[str, Any]] = []
+    for epoch in range(60):
+        for step in [*range(10, length, 10), length]:
+            above = min(9.0, max(0, epoch * length + step - 2000) * 0.05)
+            rows.append({"t": 60.0 * len(rows), "epoch": epoch, "step": step, "loss": 2.5 + step % 7 / 100 + above})
+    told = {one.rule: one.step or 0 for one in play(rows, policy(DIVERGENCE)).verdicts}
+    assert 2000 < told["divergence"] < 3000
 
 
 def test_without_an_epoch_a_step_that_goes_back_is_a_return() -> None:

@@ -46,12 +46,12 @@ class _Progress(Dialect):
     """A bar of an epoch: `Epoch 0:  10%|█ | 10/100 [00:05<00:45, 2.0it/s, v_num=0, train_loss=2.3]`."""
 
     def _epoch_bar(self, text: str) -> tuple[dict[str, Any], dict[str, str]] | None:
-        """The step, epoch and clock of a training bar, and its figures by name."""
+        """The step, epoch and clock of a training bar, and its figures by name. Step 0: nothing was trained by then."""
         if "[" not in text or "Epoch " not in text:
             return None
         bar = bar_of(text)
         epoch = _EPOCH.match(bar.about) if bar is not None else None
-        if bar is None or epoch is None or bar.at < 1:
+        if bar is None or epoch is None:
             return None
         pairs = (pair.split("=", 1) for pair in bar.figures.split(", ") if "=" in pair)
         return {"step": bar.at, "epoch": int(epoch[1]), "elapsed_s": bar.since_s}, dict(pairs)
@@ -77,6 +77,8 @@ class Lightning(_Progress):
         record, figures = found
         if self._is_ahead((record["epoch"], record["step"]), str(figures)):
             return None
+        if record["step"] < 1:
+            return None
         loss = next((figure(figures[name]) for name in self.LOSSES if name in figures), None)
         return {**record, "loss": loss} if loss is not None else None
 
@@ -90,7 +92,8 @@ class Lightning(_Progress):
             self._is_drawn_once = False
         elif not is_again and self._was_ahead and self._at is not None and at[0] == self._at[0]:
             self._is_drawn_once = True
-        self._was_ahead = is_same and not is_again and not self._is_drawn_once
+        # Before an epoch's first count, and before its evaluation, the bar is drawn with the figures that are known.
+        self._was_ahead = is_same and not is_again and not self._is_drawn_once and at[1] > 0
         self._at, self._figures = at, figures
         return self._was_ahead
 
@@ -117,7 +120,7 @@ class Nemo(_Progress):
         if self._EVALUATION.match(text) is not None:
             return {"phase": "eval"}
         bar = self._epoch_bar(text)
-        return self._record(*bar) if bar is not None and NEMO_LOSS in bar[1] else None
+        return self._record(*bar) if bar is not None and bar[0]["step"] > 0 and NEMO_LOSS in bar[1] else None
 
     def _record(self, record: dict[str, Any], values: Mapping[str, str]) -> dict[str, Any] | None:
         loss = figure(values.get(NEMO_LOSS))

@@ -374,6 +374,14 @@ def test_lightnings_epochs_go_on_with_their_own_losses() -> None:
     assert len(told) >= 29
 
 
+def test_a_bar_before_an_epochs_first_count_has_figures_of_before() -> None:
+    """So it is drawn in a resumed epoch, and after an evaluation."""
+    assert bars((0, "9.00"), (30, "9.00"), (30, "30.00"), (0, "75.00"), (60, "75.00"), (60, "60.00")) == [
+        (30, 30.0), (60, 60.0),
+    ]  # fmt: skip
+    assert bars((0, "9.00"), (1, "1.00"), (2, "2.00")) == [(1, 1.0), (2, 2.0)]
+
+
 def test_a_bar_that_was_taken_to_be_drawn_once_is_known_by_its_second_drawing() -> None:
     """A loss that stood still at first looks like a bar without a second drawing."""
     alike = [(at, "2.00") for at in range(1, 6)]

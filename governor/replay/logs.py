@@ -207,6 +207,9 @@ def _rows(path: Path) -> Iterator[Read]:
         if line is None:
             yield number, [f"longer than {LINE_BYTES_MAX} bytes"]
             continue
+        if not line.endswith(b"\n") and table.is_cut_off(line):
+            yield number, ["the last row is cut off: fewer cells than names"]
+            continue
         faulty = table.faulty
         yield from ((number, record) for record in map(_row, table.give(_ended(line))) if record is not None)
         if table.faulty > faulty:

@@ -130,6 +130,10 @@ class Rows:
     def give(self, data: bytes) -> list[bytes]:
         return [told for line in self._lines.give(data) for cells in self._rows(line) for told in self._see(cells)]
 
+    def is_cut_off(self, line: bytes) -> bool:
+        """Whether a line, which is not given yet, has fewer cells than names: of a line without an end it is a part."""
+        return not self._open and b'"' not in line and 0 < len(_cells([line])) < len(self._header)
+
     def _rows(self, line: bytes) -> Iterator[list[str]]:
         """The cells of the rows that end with this line. A row that is torn, or is none, is left out by its lines."""
         if not self._open and b'"' not in line:

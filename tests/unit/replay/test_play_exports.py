@@ -59,6 +59,7 @@ def test_a_table_is_taken_only_by_name(tmp_path: Path) -> None:
         (b"", ": empty", 0),
         (b"step,loss\n1,2\n2,3,4\n3,1\n", ":3: more cells than names; skipped", 2),
         (b'step,loss\n1,"2\n' + b"x" * 200_000, ":3: a quoted cell has no end; skipped", 0),
+        (b"step,loss\n1,2\n2", ":3: the last row is cut off: fewer cells than names; skipped", 1),
         (b"step,loss\n1,2\n2," + b"3" * (LINE_BYTES_MAX + 1), f":3: longer than {LINE_BYTES_MAX} bytes", 1),
     ],
 )

@@ -17,8 +17,8 @@ from typing import Any, Final
 from governor.core.base.units import COUNT_MAX, NS_PER_S, MonoNs, WallNs, read_float
 
 TIME_KEYS: Final = ("t", "elapsed_s", "_runtime", "_timestamp", "timestamp")
-# Under these names only a date is a time: a number may be how long a step took.
-DATE_KEYS: Final = ("time", "asctime", "ts", "@timestamp")
+# Under these names a date is a time, or a number since 1970: a smaller one may be how long a step took.
+DATE_KEYS: Final = ("time", "asctime", "ts", "@timestamp", "wall_time")
 TIMES: Final = frozenset((*TIME_KEYS, *DATE_KEYS))
 # The year 5138. Larger numbers are milliseconds since 1970, or micro- or nanoseconds.
 EPOCH_BOUND_S: Final = 1e11
@@ -43,8 +43,11 @@ def time_of(record: Mapping[str, Any]) -> float | None:
             return date_seconds(value) if isinstance(value, str) and ":" in value else seconds_of(value)
     for key in DATE_KEYS:
         value = record.get(key)
-        if isinstance(value, str):
+        if isinstance(value, str) and ":" in value:
             return date_seconds(value)
+        seconds = seconds_of(value)
+        if seconds is not None and EPOCH_MIN_S <= seconds < EPOCH_BOUND_S:
+            return seconds
     return None
 
 

@@ -145,10 +145,17 @@ def test_a_time_may_be_a_date_with_a_time_of_day(times: tuple[str, str]) -> None
     assert dated(times).t == pytest.approx(30.0, abs=1e-5)
 
 
-@pytest.mark.parametrize("key", ["asctime", "time", "ts", "@timestamp"])
+@pytest.mark.parametrize("key", ["asctime", "time", "ts", "@timestamp", "wall_time"])
 def test_a_date_is_a_clock_where_a_number_may_be_a_step_time(key: str) -> None:
     assert dated(["2026-11-20 03:04:05,123", "2026-11-20 03:04:07,623"], key).t == 2.5
-    assert play({key: 1.7e9 + n, "step": n, "loss": 2.0} for n in range(3)).t is None
+    assert play({key: 2.5 + n, "step": n, "loss": 2.0} for n in range(3)).t is None
+
+
+@pytest.mark.parametrize("key", ["asctime", "time", "ts", "@timestamp", "wall_time"])
+@pytest.mark.parametrize("unit_s", [1.0, 1e-3, 1e-9])
+def test_a_number_since_1970_is_a_clock_under_each_name_of_a_time(key: str, unit_s: float) -> None:
+    got = play({key: (1.7e9 + n) / unit_s, "step": n, "loss": 2.0} for n in range(3))
+    assert got.t == pytest.approx(2.0, abs=1e-5)
 
 
 @pytest.mark.parametrize(

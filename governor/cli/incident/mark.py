@@ -75,16 +75,17 @@ def _note_option(command: Any) -> Any:
 
 @click.command(short_help="Say whether a halt was right or false.", epilog=_EXITS)
 @click.argument("incident_id", metavar="ID|last", shell_complete=_complete_id)
-@click.option("--false", "said", flag_value="false", help="The halt was wrong: the run was healthy.")
-@click.option("--right", "said", flag_value="right", help="The halt was right.")
-@click.option("--clear", "said", flag_value="cleared", help="Take back what was said of it.")
+@click.option("--false", "is_false", is_flag=True, help="The halt was wrong: the run was healthy.")
+@click.option("--right", "is_right", is_flag=True, help="The halt was right.")
+@click.option("--clear", "is_cleared", is_flag=True, help="Take back what was said of it.")
 @_note_option
 @config_option
 @control_option
 @json_option
 def mark(
-    incident_id: str, said: str | None, note: str, config: Path | None, control: str | None, as_json: bool
-) -> None:
+    incident_id: str, is_false: bool, is_right: bool, is_cleared: bool, note: str, config: Path | None,
+    control: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Say whether a halt was right. The last word counts; who said what and when is kept.
 
     \b
@@ -99,13 +100,16 @@ def mark(
     Allowed to root, to the governor's own user and to members of the socket's group, for every run; to the user of the
     halted run too, which then counts for the runs of this user alone.
     """
-    if said is None:
+    asked = {Said.FALSE: is_false, Said.RIGHT: is_right, Said.CLEARED: is_cleared}
+    given = [said for said, is_given in asked.items() if is_given]
+    if len(given) != 1:  # Of two, neither may be the one that is meant.
         raise click.UsageError("say one of --false, --right, --clear")
+    (said,) = given
     _check_note(note)
     snapshot = find(incident_id, known_incidents(INCIDENTS_MAX, config, control, incident_id))
     request = {
         "cmd": "incident_mark", "incident_id": snapshot["incident_id"], "opened_wall_ns": snapshot["opened_wall_ns"],
-        "said": said, "note": note,
+        "said": said.value, "note": note,
     }  # fmt: skip
     answer = control_client.ask_first(sockets(control, str(snapshot["run"])), request)
     if answer.ok:
@@ -113,7 +117,7 @@ def mark(
     elif answer.code in _FINAL or control is not None:
         refuse(answer)
     else:
-        done = _mark_here(snapshot, Said(said), note, config)
+        done = _mark_here(snapshot, said, note, config)
     entry = done.entry
     if as_json:
         print_json({"entry": row_of(entry), "counted": [row_of(one) for one in done.counted]})
@@ -171,8 +175,9 @@ def _standing(done: _Acted) -> str:
     rule = f'rule "{entry.rule}" of policy "{entry.policy}"'
     if not done.wrong_max:
         return f"{rule}: {FALLS_BACK_NEVER}"
-    if not done.fallen:
-        return f"{rule}: {len(counted)} false, and at {done.wrong_max} it falls back to observe mode; it enforces"
+    if not done.fallen:  # Those before a rearm stay marked and do not count.
+        halts = "1 false halt counts" if len(counted) == 1 else f"{len(counted)} false halts count"
+        return f"{rule}: {halts}, and at {done.wrong_max} it falls back to observe mode; it enforces"
     return (
         f"{rule}: {len(counted)} false, so it only observes from now on{done.fallen[0].whose}; to reverse it: "
         f"costgov incident rearm {entry.rule}"

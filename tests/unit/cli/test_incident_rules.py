@@ -135,6 +135,15 @@ def test_an_unknown_halt_or_rule_is_one_line_and_code_5(node: Node) -> None:
     assert node("mark", "one", "--false", "--note", "x" * 513).exit_code == ExitCode.USAGE
 
 
+def test_words_that_contradict_each_other_mark_nothing(node: Node) -> None:
+    halted = node.halted("one")
+    for words in (("--false", "--right"), ("--false", "--clear"), ("--clear", "--right"), ()):
+        done = node("mark", halted, *words)
+        assert done.exit_code == ExitCode.USAGE, words
+        assert "say one of --false, --right, --clear" in done.stderr
+    assert node.json("marks") == []
+
+
 def test_a_file_that_cannot_be_read_is_not_told_as_an_empty_one(node: Node) -> None:
     file = node.work / "state" / "halt_marks.jsonl"
     node.json("mark", node.halted("one"), "--false")

@@ -122,8 +122,28 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
     return code
 
 
+class _BeforeACommand(click.Command):
+    """Refuses an option whose value was left out: it takes the "--" behind it, and the command begins otherwise."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        for param in self.get_params(ctx):
+            given = ctx.params.get(param.name or "")
+            if isinstance(param, click.Option) and _has_dashes(given):
+                lacks = (
+                    f'{param.opts[0]} {param.metavar or ""}: a word is missing before "--", which begins the command'
+                )
+                raise click.UsageError(lacks, ctx)
+        return rest
+
+
+def _has_dashes(given: object) -> bool:
+    return any(map(_has_dashes, given)) if isinstance(given, tuple) else str(given) == "--"
+
+
 @click.command(
     short_help="Run one command under a governor of its own.",
+    cls=_BeforeACommand,
     epilog=exits(ExitCode.HALTED, ExitCode.NEEDS_HUMAN, ExitCode.CANNOT_EXECUTE, ExitCode.NOT_FOUND),
     # Everything after the command's first word belongs to the command.
     context_settings={"allow_interspersed_args": False},

@@ -114,6 +114,15 @@ def test_an_unknown_format_is_answered_with_those_that_are_known() -> None:
     assert all(name in done.output for name in ("megatrom", *FORMATS))
 
 
+@pytest.mark.parametrize("given", [("--log-format", "jsonl"), ("--log",), ("--name",)])
+def test_a_word_that_was_left_out_before_the_command_is_missed(tmp_path: Path, given: tuple[str, ...]) -> None:
+    """It took the "--", and the command began unwatched or its output went to a file of that name."""
+    run = cli.get_command(click.Context(cli), "run")
+    assert run is not None
+    with pytest.raises(click.UsageError, match=f"{given[0]} .*missing"):
+        run.make_context("run", [*given, "--", "touch", str(tmp_path / "began")])
+
+
 def test_its_formats_are_completed_and_stand_in_the_help() -> None:
     def completed(*words: str) -> set[str]:
         made = ShellComplete(cli, {}, "costgov", "_COSTGOV_COMPLETE").get_completions(["run", *words[:-1]], words[-1])

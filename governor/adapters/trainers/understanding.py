@@ -146,7 +146,7 @@ class Understanding:
         """What to write in costgov.toml, or to pass."""
         if self._is_text:
             other = self._recognised()
-            return self._write(other) if other is not None else f"say what it is: {_EVERY}"
+            return self._write(other) if other is not None else self._say_which(_OF_LINES)
         if self.format in files.IN_DIRECTORIES:
             return self._map("its loss", loss=likely(self.keys, ("loss",)).get("loss", "NAME"))
         if self.format is None and self.not_json and (file := self._recognised() or recognise_file(self.first)):
@@ -164,6 +164,10 @@ class Understanding:
         names = likely(self.keys, ("step", "loss"))
         return self._map("its names", **{field: names.get(field, "NAME") for field in ("step", "loss")})
 
+    def _say_which(self, names: str) -> str:
+        option = "--log-format NAME" if self.by_option else 'format = "NAME"'
+        return f"say what it is: {names} ({option}); of none of these, have the trainer write {JSONL}"
+
     def _write(self, name: str) -> str:
         return f"pass --log-format {name}" if self.by_option else f'write format = "{name}"'
 
@@ -174,6 +178,8 @@ class Understanding:
         return f'map {what} in a [[log]] of --config: format = "{self.format or JSONL}", fields = {{ {fields} }}'
 
 
+# A directory's files have no lines: who has text has none of them.
+_OF_LINES: Final = ", ".join((*NAMES, *(name for name in files.NAMES if name not in files.IN_DIRECTORIES)))
 _EVERY: Final = ", ".join((*NAMES, *files.NAMES))
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from governor.adapters.trainers.stream_check import StreamCheck
+from governor.adapters.trainers.understanding import Understanding
+from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.effects import Alarm, Effect
 from governor.core.views.status import run_status
 from governor.settings.streams import Jsonl
@@ -202,3 +204,12 @@ def test_doctor_names_the_format_of_a_console(tmp_path: Path) -> None:
     path.write_text("NCCL INFO\n" * 20_000)
     (text,) = faults(path, format="hf")
     assert "say what it is" in text
+
+
+@pytest.mark.parametrize(("by_option", "way"), [(True, "--log-format NAME"), (False, 'format = "NAME"')])
+def test_a_print_of_ones_own_is_told_the_way_out_and_no_directorys_format(*, by_option: bool, way: str) -> None:
+    own = Understanding(format="nanogpt", by_option=by_option)
+    for step in range(300):
+        own.see(f"[epoch 0] step={step} loss=5.9977 lr=0.0003 tok/s=20000".encode(), (), MonoNs(step * NS_PER_S))
+    assert all(words in own.advice() for words in (way, "megatron", "have the trainer write jsonl"))
+    assert not any(name in own.advice() for name in ("tensorboard", "wandb"))

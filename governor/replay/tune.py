@@ -136,13 +136,13 @@ def tune(policy: Policy, logs: Sequence[str], play: Play, margin: float) -> list
 
 def _searches(policy: Policy) -> Iterator[_Search]:
     for rule in policy.rules:
-        if not rule.members:
-            trigger = load()[rule.trigger]
+        trigger = None if rule.members else load()[rule.trigger]
+        if trigger is not None:
             params = {**defaults(trigger.KEYS), **rule.params}
             for key in trigger.KEYS:
                 if key.name in vars(trigger).get("LIMITS", ()) and params[key.name]:
                     yield _Search(rule, key, params[key.name])
-        if rule.persistence.need:
+        if rule.persistence.need and (trigger is None or vars(trigger).get("FOR_IS_LIMIT", True)):
             yield _Search(rule, _FOR[rule.persistence.kind], rule.persistence.need)
 
 

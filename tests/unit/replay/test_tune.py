@@ -16,7 +16,7 @@ from governor.core.base.policy import Policy
 from governor.core.base.units import NS_PER_S
 from governor.policies.parse import load_policies
 from governor.replay.play import Replay, ReplayVerdict
-from governor.replay.tune import State, Tuned, in_toml, tune
+from governor.replay.tune import State, Tuned, in_toml, lacking, tune
 
 Records = list[dict[str, Any]]
 
@@ -92,6 +92,13 @@ def test_what_fires_at_any_value_is_said_to_and_not_tuned() -> None:
     found = tuned('trigger = "nonfinite"', steps(1, after=steps(30), loss=float("nan")))
     assert {one.state for one in found.values()} == {State.ALWAYS}
     assert {one.suggested for one in found.values()} == {None}
+
+
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_a_nan_is_never_healthy_however_short_the_log_that_a_halt_has_left(count: int) -> None:
+    found = tuned('trigger = "nonfinite"\nfor = "1 step"', steps(count, after=steps(300), loss=float("nan")))
+    assert {one.state for one in found.values()} == {State.ALWAYS}
+    assert lacking([*found.values()]) == {"r"}
 
 
 def test_logs_that_come_near_nothing_suggest_nothing_and_their_order_does_not_matter() -> None:

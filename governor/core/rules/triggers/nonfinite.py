@@ -106,6 +106,8 @@ class Nonfinite(Trigger):
     STEPPED: ClassVar[bool] = True
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step})
     LIMITS: ClassVar[tuple[str, ...]] = ("vanished_records", "skipped_streak", "gradient_streak", "search_streak")
+    # What may last in a healthy run has a limit of its own. No `for` should pass over a loss that is NaN.
+    FOR_IS_LIMIT: ClassVar[bool] = False
     MEANING: ClassVar[tuple[str, ...]] = (
         "the loss of a rank is NaN or infinite or has vanished ({vanished_records} records without one, after "
         "{vanished_after} that had it), {skipped_streak} updates in a row are skipped, or {gradient_streak} gradient "

@@ -196,7 +196,7 @@ def rearm(rule: str, policy: str | None, note: str, config: Path | None, control
 
     \b
     costgov incident rearm nonfinite
-    costgov incident rearm nonfinite --policy stage1-1b-dense --note "limit raised"
+    costgov incident rearm nonfinite --policy stage1-1b-dense --note "new limit"
 
     If it fires at this moment in a run that is watched, that run is halted. Allowed to whoever may mark (see
     `costgov incident mark --help`).

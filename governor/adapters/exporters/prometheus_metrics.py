@@ -8,19 +8,14 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from governor.core.base.units import MICROS_PER_USD, NS_PER_S, UsdMicros
+from governor.adapters.exporters.bounded import OTHER_RUNS, RUNS_SHOWN_MAX, clean
+from governor.core.base.units import MICROS_PER_USD, NS_PER_S
 from governor.core.halt.state import HaltState
 from governor.core.money import steady
-from governor.core.money.token_price import TokenPrices
-from governor.core.money.waste import WASTE
 from governor.core.views.metrics import AlertCounts, BudgetReading, MetricsSnapshot, RunReading
-
-RUNS_SHOWN_MAX: Final = 32  # A node holds a handful. 32 x 30 series is still a small scrape.
-LABEL_CHARS_MAX: Final = 128
-OTHER_RUNS: Final = "_other"  # Holds the sums of runs beyond RUNS_SHOWN_MAX.
 
 NODE_LABELS: Final = ("node", "cloud_instance")
 RUN_LABELS: Final = ("run", "stage", "node", "cloud_instance", "scheduler_job")
@@ -37,47 +32,6 @@ class Metric:
     labels: tuple[str, ...]
     meaning: str
     samples: Callable[[MetricsSnapshot], Iterable[Sample]]
-
-
-def shown(snapshot: MetricsSnapshot) -> MetricsSnapshot:
-    """Bound and clean the labels: few runs, short printable names, all distinct.
-
-    A scraper refuses the whole page if two samples have the same labels, so a run that would collide is summed.
-    """
-    kept: dict[str, RunReading] = {}
-    others: list[RunReading] = []
-    for run in snapshot.runs:
-        label = clean(run.run)
-        if label in kept or label == OTHER_RUNS or len(kept) == RUNS_SHOWN_MAX:
-            others.append(run)
-        else:
-            kept[label] = run
-    runs = [*kept.values(), *([_summed(others)] if others else [])]
-    return replace(snapshot, runs=tuple(runs))
-
-
-def _summed(others: list[RunReading]) -> RunReading:
-    return RunReading(
-        run=OTHER_RUNS,
-        spend_usd_micros=UsdMicros(sum(run.spend_usd_micros for run in others)),
-        tokens_total=sum(run.tokens_total or 0 for run in others),
-        tokens_nonpad=sum(run.tokens_nonpad or 0 for run in others),
-        tokens_wasted=sum(run.tokens_wasted or 0 for run in others),
-        wasted_usd_micros={
-            cause.value: sum((run.wasted_usd_micros or {}).get(cause.value, 0) for run in others) for cause in WASTE
-        },
-        prices=TokenPrices(unpriced_ns=sum(run.prices.unpriced_ns for run in others)),
-        ranks_connected=sum(run.ranks_connected for run in others),
-        world_size=sum(run.world_size for run in others),
-        incidents_total=sum(run.incidents_total for run in others),
-        alive=any(run.alive for run in others),
-        watched=all(run.watched is not False for run in others),
-    )
-
-
-def clean(label: str) -> str:
-    """Return a label value that every exposition can carry: valid UTF-8 and bounded."""
-    return label[:LABEL_CHARS_MAX].encode("utf-8", "replace").decode()
 
 
 def number(value: float) -> float:
@@ -143,6 +97,14 @@ def _wasted(snapshot: MetricsSnapshot) -> Iterable[Sample]:
     for run in snapshot.runs:
         for cause, micros in (run.wasted_usd_micros or {}).items():
             yield (*_run_labels(snapshot, run), cause), micros / MICROS_PER_USD
+
+
+def _time(index: int, scale: int) -> Callable[[MetricsSnapshot], Iterable[Sample]]:
+    def samples(snapshot: MetricsSnapshot) -> Iterable[Sample]:
+        for run in snapshot.runs:
+            yield from (((*_run_labels(snapshot, run), cause), told[index] / scale) for cause, told in run.time.items())
+
+    return samples
 
 
 def _lines(snapshot: MetricsSnapshot) -> Iterable[Sample]:
@@ -262,6 +224,10 @@ METRICS: Final = (
         "absent where nobody reports for the run.",
         _wasted,
     ),
+    Metric("costgov_run_time_seconds_total", "counter", (*RUN_LABELS, "cause"), "Time by what it went to.",
+           _time(0, NS_PER_S)),
+    Metric("costgov_run_time_usd_total", "counter", (*RUN_LABELS, "cause"), "Spend by what the time went to.",
+           _time(1, MICROS_PER_USD)),
     _run("costgov_run_unpriced_seconds", "gauge",
          "Of its time, what nothing is charged for as no price was known; its spend and its waste are at least what is "
          "told then, and its all-in price is absent.",

@@ -14,7 +14,7 @@ from governor.core.engine.managed_run import ManagedRun, SupersededRank
 from governor.core.engine.node import Node, Refusal
 from governor.core.events.effects import Alarm, CloseIncident, Effect, PersistIncident, Record, Refuse
 from governor.core.events.forwards import Forwards
-from governor.core.events.inputs import BadHello, Hello, Step
+from governor.core.events.inputs import BadHello, FramesLost, Hello, Step
 from governor.core.halt.state import GivenUp
 from governor.core.runs.life import LifeFact
 from governor.core.runs.state import Rank, is_nonfinite
@@ -304,3 +304,8 @@ def _why_stepless(forwards: Forwards) -> str:
         return f"none of the {forwards.seen} outputs that were looked at is finite, and the loop drops them"
     finite = f"{forwards.seen - forwards.nonfinite} of the {forwards.seen} outputs that were looked at are finite"
     return f"the loop drops its loss, probably because that is not finite; {finite}"
+
+
+def on_frames_lost(node: Node, event: FramesLost) -> list[Effect]:
+    node.frames_lost_total += event.count
+    return []

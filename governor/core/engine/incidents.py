@@ -54,7 +54,7 @@ def open_incident(
     """Begin the halt of a run. The caller has made sure that no halt is open and that this one is allowed."""
     run = managed.run
     in_vain = checkpoint_obstacle(managed, verdict, at)
-    charge_verdict(node, managed, at)
+    charge_verdict(node, managed, verdict.trigger, at)
     incident_id, _ = node.next_incident_id(run.run, managed.history.incidents_total)  # `number_of` reads it back.
     plan = plan_for(node, managed, verdict, at, in_vain=in_vain is not None)
     managed.history.note_halt(wall := node.wall(at))

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from governor.core.attribution.account import TimeAccount
 from governor.core.base.identity import ProcessId
 from governor.core.base.policy import Policy
 from governor.core.base.units import NS_PER_DAY, BootNs, MonoNs, UsdMicros, WallNs
@@ -48,6 +49,7 @@ class RunHistory(Bought):
     # When the run began to hold the node. Its first window begins there, with what was spent since `paid_before`.
     paid_from: BootNs = BootNs(0)
     split: SpendSplit = field(default_factory=SpendSplit)  # What the run's spend has bought.
+    time: TimeAccount = field(default_factory=TimeAccount)  # What its time went to, and that money.
     command: str | None = None  # The launched command whose time it has taken over last.
     one_offs: OneOffs = field(default_factory=OneOffs)
     is_given_back: bool = False  # What it was charged once is another's, with the windows of then.
@@ -69,6 +71,7 @@ class RunHistory(Bought):
     def give_back(self, paid_from: BootNs, spent: UsdMicros) -> None:
         """What it was charged is another run's now. It is counted anew, from what is left."""
         self.paid_from, self.paid_before, self.meter, self.split = paid_from, spent, None, SpendSplit()
+        self.time = TimeAccount()
         self.unpriced_ns, self.steady_before, self.is_given_back = 0, None, True
         if spent:
             self.split.begin_untold(spent)

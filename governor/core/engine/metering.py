@@ -12,6 +12,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, make_past, payer_of
 from governor.core.engine.node_journal import persist
 from governor.core.engine.spent.marks import note_money, take_waiting
+from governor.core.engine.spent.time import count_time, on_verdict
 from governor.core.events.effects import Effect
 from governor.core.events.inputs import Tick
 from governor.core.money.charges import UNALLOCATED
@@ -128,6 +129,7 @@ def count_split(node: Node, managed: ManagedRun, holders: Mapping[str, int] | No
             unpriced_ns=managed.history.unpriced_ns,
         )
     )
+    count_time(node, managed, holders)
 
 
 # --- a gap: time in which no governor ran --------------------------------------------------------------------
@@ -228,7 +230,7 @@ def hand_over(node: Node, managed: ManagedRun, at: MonoNs, *, begins: bool = Fal
     take_waiting(node, managed, at, unallocated)
 
 
-def charge_verdict(node: Node, managed: ManagedRun, at: MonoNs) -> None:
+def charge_verdict(node: Node, managed: ManagedRun, trigger: str, at: MonoNs) -> None:
     """Charge the run up to its verdict. What comes after that is the halt's: its waste is what it spends from here on.
 
     A stand-in that is halted before any run spoke has spent the unallocated time.
@@ -237,6 +239,7 @@ def charge_verdict(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     hand_over(node, managed, at)
     note_money(node, managed, at)
     count_split(node, managed)
+    on_verdict(managed, trigger, at)
 
 
 def take_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:

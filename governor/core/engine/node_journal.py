@@ -118,12 +118,17 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "plan": plan_row(plan_of(managed)),  # Windows have it too, but the first may be hours away.
         **_prices_row(managed),
         "tokens": managed.history.meter.snapshot() if managed.history.meter is not None else None,
-        # None: nobody has reported for the run yet. An older version's journal has no such row.
-        "spend_split": managed.history.split.snapshot() if managed.history.split.has_begun else None,
+        **_bought_row(managed.history),
         "rules": managed.rules.snapshot(),
         # Persisted together with the rules' state after these lines: a restarted governor counts no line twice.
         "stream_position": dict(managed.stream_position) if managed.stream_position is not None else None,
     }
+
+
+def _bought_row(history: RunHistory) -> Mapping[str, Any]:
+    # None: nobody has reported for the run yet. An older version's journal has neither of these rows.
+    split = history.split.snapshot() if history.split.has_begun else None
+    return {"spend_split": split, "time": history.time.snapshot()}
 
 
 def _prices_row(managed: ManagedRun) -> Mapping[str, Any]:

@@ -26,6 +26,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import close_gap, hand_over, take_back
 from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, owner_of
 from governor.core.engine.node_journal import persist
+from governor.core.engine.spent import time
 from governor.core.engine.spent.marks import line_ended
 from governor.core.engine.spent.tokens import begin_training, end_stage, meter_tokens
 from governor.core.events.effects import Alarm, Confirm, Effect, RecallRun, Record
@@ -35,7 +36,6 @@ from governor.core.events.inputs import (
     Beat,
     Bye,
     Disconnected,
-    FramesLost,
     Hello,
     LaunchersSeen,
     PhaseChange,
@@ -101,6 +101,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
         charging.charge_launch(node, managed, hello.at)
     intake.set_jsonl_only(managed.run, only=False)  # Also when a stream of this name was opened first.
     node.connections[hello.connection] = (hello.run, hello.rank)
+    time.on_hello(managed, rank, hello.at, is_new=is_new)
     managed.rules.observe(hello)
     effects.append(Confirm(hello.connection, hello.seq))
     if managed.incident is not None and not managed.incident.is_closed:
@@ -223,10 +224,10 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     intake.note_frame_wall(run, event.at + node.wall_offset_ns)
     if rank is not None and managed.money.metered[0] != run.attempt_at:
         begin_training(managed, rank, event)
-    if rank is None:
-        event = of_all_its_steps(run, event)
-    is_dated = rank is None and event.written is not None
-    counted = intake.apply_step(run, rank, event, line_ended(node, managed, event) if is_dated else None)
+    event = event if rank is not None else of_all_its_steps(run, event)
+    dated = line_ended(node, managed, event) if rank is None and event.written is not None else None
+    counted = intake.apply_step(run, rank, event, dated)
+    time.on_step(managed, rank, event, dated)
     if counted is not None and run.tokens_total is not None:
         ended = run.step_ended_at
         if counted is not event and (lead := run.ranks.get(counted.rank)) is not None:  # It has waited for other ranks.
@@ -271,6 +272,7 @@ def on_phase(node: Node, event: PhaseChange) -> list[Effect]:
         return []
     node.frames_total += 1
     intake.apply_phase(managed.run, rank, event)
+    time.on_phase(managed, rank, event)
     managed.rules.observe(event)
     return []
 
@@ -345,6 +347,7 @@ def on_bye(node: Node, event: Bye) -> list[Effect]:
     if found is not None:
         managed, rank = found
         intake.apply_bye(managed.run, rank, event.step)
+        managed.history.time.rank_ends(rank.rank, event.at)
         managed.rules.observe(event)
         if event.completed and not rank.completed:
             managed.history.complete_training(managed.run.attempt)
@@ -364,11 +367,6 @@ def on_disconnected(node: Node, event: Disconnected) -> list[Effect]:
     if managed is not None:
         intake.lose_connection(managed.run, event.connection, event.at)
         managed.rules.observe(event)
-    return []
-
-
-def on_frames_lost(node: Node, event: FramesLost) -> list[Effect]:
-    node.frames_lost_total += event.count
     return []
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from governor.core.attribution.account import TimeAccount
 from governor.core.base.run_names import names_of
 from governor.core.base.units import (
     NS_PER_HOUR,
@@ -259,6 +260,8 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
     managed.history.is_given_back = bool(snapshot.get("given_back"))
     managed.history.take_over(snapshot.get("command"), int(snapshot.get("command_turn", 0)))  # An older one has none.
     managed.history.split = _split_of(snapshot, managed.history.meter)
+    if "time" in snapshot:  # An older journal has none.
+        managed.history.time = TimeAccount.restored(snapshot["time"], same_boot=same_boot)
     if not managed.history.split.has_begun and not run.ranks_before and "spend_split" in snapshot:
         intake.forget_frames(run)  # Nobody has spoken for it: see metering.count_split().
     launched_command.restore_stranger(node, managed, is_strangers=bool(snapshot.get("strangers")))

@@ -278,7 +278,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     Ack: on_trainer.on_ack,
     Bye: on_trainer.on_bye,
     Disconnected: on_trainer.on_disconnected,
-    FramesLost: on_trainer.on_frames_lost,
+    FramesLost: alarms.on_frames_lost,
     BadHello: alarms.on_bad_hello,
     Tick: _on_tick,
     StopReplied: _on_incident_event,

@@ -102,6 +102,7 @@ class RunReading:
     ceiling_usd_micros: int | None = None
     tokens_wasted: int | None = None
     wasted_usd_micros: Mapping[str, int] | None = None  # By cause.
+    time: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # By cause: ns, micro-dollars. Closed windows.
     left: Forecast | None = None
     cost_left: Interval | None = None
     ceiling: CeilingHit | None = None
@@ -205,6 +206,7 @@ def _run_reading(managed: ManagedRun, at: MonoNs, scheduler_job: str) -> RunRead
         ceiling_usd_micros=managed.policy.budget.ceiling_usd_micros,
         tokens_wasted=managed.history.meter.wasted_tokens if managed.history.meter is not None else None,
         wasted_usd_micros=managed.history.split.wasted_usd_micros(),
+        time={cause.value: (one.ns, one.usd_micros) for cause, one in managed.history.time.by_cause.items()},
         left=ahead.left,
         cost_left=ahead.cost_left,
         ceiling=ahead.ceiling,

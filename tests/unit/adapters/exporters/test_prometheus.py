@@ -13,6 +13,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from governor.adapters.exporters.bounded import LABEL_CHARS_MAX, OTHER_RUNS, RUNS_SHOWN_MAX
 from governor.adapters.exporters.prometheus import (
     CONNECTIONS_MAX,
     REQUEST_BYTES_MAX,
@@ -20,7 +21,7 @@ from governor.adapters.exporters.prometheus import (
     PrometheusExporter,
     ScrapeServer,
 )
-from governor.adapters.exporters.prometheus_metrics import LABEL_CHARS_MAX, METRICS, OTHER_RUNS, RUNS_SHOWN_MAX
+from governor.adapters.exporters.prometheus_metrics import METRICS
 from governor.core.base.units import NS_PER_MS, NS_PER_S, DurationNs, UsdMicros, WallNs
 from governor.core.engine.run_forecast import Pace
 from governor.core.halt.state import HaltState
@@ -65,6 +66,7 @@ FULL = RunReading(
     halt_stage="verifying",
     tokens_wasted=250_000,
     wasted_usd_micros={"start_up": 1_000_000, "after_last_step": 0, "halt": 250_000, "trained_twice": 750_000},
+    time={"halt": (500_000_000, 250_000), "productive": (3_000_000_000, 1_500_000)},
     left=Forecast(1_000_000, Interval(0.5), 10),
     cost_left=Interval(27.5),
     ceiling=CeilingHit(Met(*(DurationNs(90 * NS_PER_S),) * 3)),

@@ -1,0 +1,271 @@
+"""One run's time and money by cause. Both sums are exact: each nanosecond and each micro-dollar has one cause.
+
+At each tick the time that the run has held the node and what it was charged go into a pool. Ranks tell later what that
+time was: a step tells of itself when it has ended. Every few seconds the pool is divided by what the ranks have told;
+what no rank has told yet waits in the pool. Time in which no rank lives has its cause at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from governor.core.attribution.causes import Cause, Shares, apportion
+from governor.core.attribution.rank_line import RankLine
+from governor.core.attribution.split import split
+from governor.core.base.units import NS_PER_S, BootNs, MonoNs
+from governor.core.events.inputs import Step
+
+# A window has enough steps for a straggler to show, and a price change falls into few.
+WINDOW_NS: Final = 10 * NS_PER_S
+# Ticks come four times a second. A longer pause is the governor's own absence: nobody knows what was then.
+AWAY_NS: Final = 5 * NS_PER_S
+
+
+@dataclass(slots=True)
+class Amount:
+    """Of one cause."""
+
+    ns: int = 0
+    usd_micros: int = 0
+
+    def add(self, ns: int, usd_micros: int) -> None:
+        self.ns += ns
+        self.usd_micros += usd_micros
+
+
+@dataclass(slots=True)
+class TimeAccount:
+    """Owned by the engine. `by_cause` and the pools add up to the time the run held the node, and to its spend."""
+
+    by_cause: dict[Cause, Amount] = field(default_factory=dict)
+    pool_ns: int = 0
+    pool_usd_micros: int = 0
+    # Since the last rank has gone: of a restart if another attempt begins, else of the end.
+    between: Amount = field(default_factory=Amount)
+    boot_to: int | None = None  # The node's meter up to which the time is counted.
+    spent_usd_micros: int = 0  # What the run had spent then.
+    furthest_step: int | None = None
+    lost_to: int | None = None  # Steps up to this one were trained before the present attempt.
+    is_fresh: bool = True  # Nothing was counted yet.
+    has_begun: bool = False  # A rank or a log has spoken.
+    straggler_ns: dict[int, int] = field(default_factory=dict)  # By the rank for which the others waited.
+    steps: int = 0
+    _ranks: dict[int, RankLine] = field(default_factory=dict)
+    _gone: dict[int, RankLine] = field(default_factory=dict)  # Told, and not yet divided.
+    _is_halted: bool = False
+    _closed_at: MonoNs = MonoNs(0)
+    _usual: Shares = field(default_factory=dict)  # As the last window was divided.
+
+    @property
+    def has_trained(self) -> bool:
+        return self.furthest_step is not None
+
+    # --- time and money ----------------------------------------------------------------------------------------
+
+    def tick(self, at: MonoNs, boot: BootNs, since: BootNs, spent_usd_micros: int, *, holds: bool) -> None:
+        """Count what has passed since the last call. `holds`: the run held the node meanwhile; `since`: from then."""
+        if self.is_fresh:
+            self._begin(at, boot, since, spent_usd_micros, holds=holds)
+            return
+        passed_ns = max(0, boot - self.boot_to) if holds and self.boot_to is not None else 0
+        paid = spent_usd_micros - self.spent_usd_micros
+        self.boot_to, self.spent_usd_micros = boot, spent_usd_micros
+        if passed_ns > AWAY_NS:
+            self._put(Cause.UNKNOWN, passed_ns, paid)
+        elif self._is_halted:
+            self._put(Cause.HALT, passed_ns, paid)
+        elif self._ranks:
+            self.pool_ns += passed_ns
+            self.pool_usd_micros += paid
+            if at - self._closed_at >= WINDOW_NS:
+                self._close(at)
+        elif self.has_trained:
+            self.between.add(passed_ns, paid)
+        else:
+            self._put(Cause.START_UP, passed_ns, paid)
+
+    def _begin(self, at: MonoNs, boot: BootNs, since: BootNs, spent_usd_micros: int, *, holds: bool) -> None:
+        """The first count: up to the first hello the run was launched."""
+        self.is_fresh, self.boot_to, self.spent_usd_micros = False, boot, spent_usd_micros
+        passed_ns = max(0, boot - since) if holds else 0
+        known_ns = min(passed_ns, max((at - line.told_to for line in self._ranks.values()), default=0))
+        known_usd = spent_usd_micros * known_ns // passed_ns if passed_ns else 0
+        self.pool_ns += known_ns
+        self.pool_usd_micros += known_usd
+        self._put(Cause.START_UP, passed_ns - known_ns, spent_usd_micros - known_usd)
+
+    # --- what ranks and logs tell ------------------------------------------------------------------------------
+
+    def attempt_begins(self, at: MonoNs) -> None:
+        """Another attempt begins. Ranks of the one before are gone, and what they had trained is lost if done again."""
+        for line in self._ranks.values():  # Nobody has said when they ended.
+            line.give_up(Cause.RESTART, at)
+        self._end_all(at, is_cut=True)
+        self._put(Cause.RESTART, self.between.ns, self.between.usd_micros)
+        self.between, self._is_halted, self.lost_to = Amount(), False, self.furthest_step
+
+    def rank_begins(self, rank: int, at: MonoNs, *, goes_on: bool = False) -> None:
+        """A rank has connected. `goes_on`: it was in the midst of its attempt before, and we did not listen."""
+        if rank in self._ranks or self._is_halted:
+            return
+        if not self._ranks:
+            self._closed_at = at
+        start = Cause.RESTART if self.has_trained else Cause.START_UP
+        self._ranks[rank] = RankLine(at, start, has_stepped=goes_on and self.has_trained)
+        self.has_begun = True
+
+    def step(self, rank: int, step: Step, ended: MonoNs) -> None:
+        line = self._ranks.get(rank)
+        if line is None:
+            return
+        if line.goes_back(step):  # A checkpoint was loaded in the midst of an attempt.
+            self.lost_to = self.furthest_step
+        line.step(step, ended, is_repeated=self.lost_to is not None and step.step <= self.lost_to)
+        self.steps += 1
+        self.furthest_step = max(step.step, self.furthest_step or 0)
+
+    def phase(self, rank: int, at: MonoNs, name: str) -> None:
+        if (line := self._ranks.get(rank)) is not None:
+            line.phase(at, name)
+
+    def rank_ends(self, rank: int, at: MonoNs) -> None:
+        line = self._ranks.pop(rank, None)
+        if line is None:
+            return
+        line.end(at)
+        self._gone[rank] = line
+        if not self._ranks:
+            self._close(at)
+
+    # --- halts and ends ----------------------------------------------------------------------------------------
+
+    def halt_begins(self, at: MonoNs, *, is_hang: bool) -> None:
+        """A verdict has come, and the run was charged up to it. What follows is the halt's."""
+        for line in self._ranks.values():
+            if is_hang:
+                line.give_up(Cause.HANG, at)
+        self._end_all(at, is_cut=not is_hang)
+        self._put(Cause.HANG if is_hang else Cause.SHUT_DOWN, self.between.ns, self.between.usd_micros)
+        self.between = Amount()
+        self._is_halted = True
+
+    def over(self, at: MonoNs) -> None:
+        """The run has let go of the node."""
+        self._end_all(at, is_cut=False)
+        self._put(Cause.SHUT_DOWN, self.between.ns, self.between.usd_micros)
+        self.between, self._is_halted = Amount(), False
+
+    def _end_all(self, at: MonoNs, *, is_cut: bool) -> None:
+        """`is_cut`: a step was under way. It is of what its like were."""
+        for rank, line in list(self._ranks.items()):
+            line.end(line.told_to if is_cut else at)
+            self._gone[rank] = line
+        self._ranks.clear()
+        self._close(at)
+
+    # --- dividing the pool -------------------------------------------------------------------------------------
+
+    def _close(self, at: MonoNs) -> None:
+        """Divide of the pool what the ranks have told; all of it once no rank is left."""
+        self._closed_at = at
+        lines = {**self._gone, **self._ranks}
+        told, slow = told_by(lines)
+        self._gone.clear()
+        whole = sum(told.values())
+        left = sum(max(0, at - line.told_to) + line.pending_ns for line in self._ranks.values())
+        if not whole and self._ranks:
+            return
+        told = told or self._usual
+        self._usual = told
+        ns = self.pool_ns * whole // (whole + left) if self._ranks else self.pool_ns
+        usd_micros = self.pool_usd_micros * whole // (whole + left) if self._ranks else self.pool_usd_micros
+        self.pool_ns -= ns
+        self.pool_usd_micros -= usd_micros
+        time, money = apportion(ns, told), apportion(usd_micros, told)
+        for cause in time.keys() | money.keys():
+            self._put(cause, time.get(cause, 0), money.get(cause, 0))
+        if slow is not None:
+            waited = time.get(Cause.STRAGGLER, 0)
+            self.straggler_ns[slow] = self.straggler_ns.get(slow, 0) + waited
+
+    def _put(self, cause: Cause, ns: int, usd_micros: int) -> None:
+        if ns or usd_micros:
+            self.by_cause.setdefault(cause, Amount()).add(ns, usd_micros)
+
+    # --- what is told of it ------------------------------------------------------------------------------------
+
+    def now(self, at: MonoNs) -> dict[Cause, Amount]:
+        """Every cause as of the last tick. What no rank has told yet is as its phase says, or as its last step was."""
+        found = {cause: Amount(amount.ns, amount.usd_micros) for cause, amount in self.by_cause.items()}
+        if not self.has_begun and (silent := found.pop(Cause.START_UP, None)) is not None:
+            found.setdefault(Cause.UNKNOWN, Amount()).add(silent.ns, silent.usd_micros)  # Nobody has said what it does.
+        weights: dict[Cause, int] = {}
+        for line in self._ranks.values():
+            for cause, ns in line.tail(at):
+                mine = cause if line.phases or not line.has_stepped else Cause.UNKNOWN
+                weights[mine] = weights.get(mine, 0) + ns
+        time, money = apportion(self.pool_ns, weights), apportion(self.pool_usd_micros, weights)
+        for cause in time.keys() | money.keys():
+            found.setdefault(cause, Amount()).add(time.get(cause, 0), money.get(cause, 0))
+        if self.between.ns or self.between.usd_micros:
+            found.setdefault(Cause.SHUT_DOWN, Amount()).add(self.between.ns, self.between.usd_micros)
+        return found
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain JSON. What waits in the pool is divided with what the ranks tell a restarted governor."""
+        return {
+            "by_cause": {cause.value: [amount.ns, amount.usd_micros] for cause, amount in self.by_cause.items()},
+            "pool": [self.pool_ns, self.pool_usd_micros],
+            "between": [self.between.ns, self.between.usd_micros],
+            "boot_to": self.boot_to,
+            "spent_usd_micros": self.spent_usd_micros,
+            "furthest_step": self.furthest_step,
+            "steps": self.steps,
+            "is_fresh": self.is_fresh,
+            "has_begun": self.has_begun,
+            **({"lost_to": self.lost_to} if self.lost_to is not None else {}),
+            **({"halted": True} if self._is_halted else {}),
+            **(
+                {"straggler_ns": {str(rank): ns for rank, ns in self.straggler_ns.items()}} if self.straggler_ns else {}
+            ),
+        }
+
+    @classmethod
+    def restored(cls, row: Mapping[str, Any], *, same_boot: bool) -> TimeAccount:
+        """KeyError, TypeError, ValueError or AttributeError where it is not one of ours."""
+        furthest, boot_to = row["furthest_step"], row["boot_to"]
+        return cls(
+            by_cause={Cause(name): Amount(*map(int, told)) for name, told in row["by_cause"].items()},
+            pool_ns=int(row["pool"][0]),
+            pool_usd_micros=int(row["pool"][1]),
+            between=Amount(*map(int, row["between"])),
+            boot_to=int(boot_to) if same_boot and boot_to is not None else None,
+            spent_usd_micros=int(row["spent_usd_micros"]),
+            furthest_step=int(furthest) if furthest is not None else None,
+            lost_to=int(lost) if (lost := row.get("lost_to")) is not None else None,
+            is_fresh=bool(row["is_fresh"]),
+            has_begun=bool(row["has_begun"]),
+            straggler_ns={int(rank): int(ns) for rank, ns in row.get("straggler_ns", {}).items()},
+            steps=int(row["steps"]),
+            _is_halted=bool(row.get("halted")),
+        )
+
+
+def told_by(lines: Mapping[int, RankLine]) -> tuple[Shares, int | None]:
+    """What the ranks have told since the last call, by cause, and the rank for which the others waited."""
+    sums, told = {}, dict[Cause, int]()
+    for rank, line in lines.items():
+        mine, direct = line.take()
+        if mine.steps:
+            sums[rank] = mine
+        _sum_into(told, direct.items())
+    found = split(sums)
+    _sum_into(told, found.by_cause.items())
+    return told, found.slow_rank
+
+
+def _sum_into(told: dict[Cause, int], more: Iterable[tuple[Cause, int]]) -> None:
+    for cause, ns in more:
+        told[cause] = told.get(cause, 0) + ns

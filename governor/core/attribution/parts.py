@@ -1,0 +1,68 @@
+"""Where one rank's step went, in whole nanoseconds that add up to the step, and the sums of such steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from governor.core.base.units import NS_PER_S
+from governor.core.events.inputs import Step
+
+# Indices of a list: this is added up at every step of every rank.
+DATA, LOOP, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, EVALUATION, OTHER, WHOLE = range(9)
+# WHOLE: a step that tells no parts, as a log's line does.
+PARTS: Final = 9
+
+
+def parts_of(step: Step, step_ns: int) -> list[int]:
+    """The step's parts; they add up to `step_ns`. OTHER is what no part names.
+
+    Parts by a device's events and by the host's clock may exceed the step together: then all shrink alike.
+    """
+    told = (
+        step.data_s, step.loop_s, step.forward_s, step.backward_s, step.optimizer_s,
+        (step.checkpoint_s or 0.0) + (step.hold_s or 0.0), step.eval_s,
+    )  # fmt: skip
+    parts = [0] * PARTS
+    if step.forward_s is None and step.backward_s is None and step.data_s is None:
+        parts[WHOLE] = step_ns
+    for index, seconds in enumerate(told):
+        parts[index] = whole_ns(seconds)
+    known = sum(parts[:OTHER])
+    if parts[WHOLE]:
+        parts[WHOLE] = max(0, step_ns - known)
+    if known > step_ns:
+        parts[:OTHER] = [part * step_ns // known for part in parts[:OTHER]]
+    parts[OTHER] = step_ns - sum(parts)
+    return parts
+
+
+def whole_ns(seconds: float | None) -> int:
+    """Nanoseconds of a figure that a trainer told: 0 of none, of one below zero, and of one that is no number."""
+    return int(seconds * NS_PER_S) if seconds is not None and 0 < seconds < 1e9 else 0
+
+
+@dataclass(slots=True)
+class RankSums:
+    """One rank's steps of a window."""
+
+    parts: list[int] = field(default_factory=lambda: [0] * PARTS)
+    communication_ns: int = 0  # Of which: inside the parts.
+    recompute_ns: int = 0  # Of which: inside BACKWARD.
+    tells_communication: bool = False
+    steps: int = 0
+
+    def add(self, parts: list[int], step: Step) -> None:
+        mine = self.parts
+        for index, part in enumerate(parts):
+            mine[index] += part
+        self.steps += 1
+        if step.comm_s is not None:
+            self.communication_ns += whole_ns(step.comm_s)
+            self.tells_communication = True
+        if step.recompute_s is not None:
+            self.recompute_ns += whole_ns(step.recompute_s)
+
+    @property
+    def total_ns(self) -> int:
+        return sum(self.parts)

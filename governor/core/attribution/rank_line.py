@@ -1,0 +1,148 @@
+"""One rank's time, told piece by piece: by its steps, and behind its last step by its phases."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from governor.core.attribution import parts as part
+from governor.core.attribution.causes import Cause
+from governor.core.attribution.parts import PARTS, RankSums, parts_of, whole_ns
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.inputs import Step
+
+# Behind a rank's last step come an evaluation, a save, the end: more changes than these are noise.
+PHASES_MAX: Final = 32
+# So many ordinary steps tell how much longer the first one took.
+ORDINARY_STEPS: Final = 3
+RECENT_STEPS: Final = 15
+
+# A log's next line may be a little late. So much later than usual, something else was done.
+PAUSE_TIMES: Final = 2
+PAUSE_MIN_NS: Final = NS_PER_S
+
+_OF_PHASE: Final = {
+    "init": Cause.START_UP,
+    "compile": Cause.COMPILE,
+    "eval": Cause.EVALUATION,
+    "agree": Cause.CHECKPOINT,
+    "checkpoint": Cause.CHECKPOINT,
+    "idle": Cause.IDLE,
+    "finish": Cause.SHUT_DOWN,
+}
+# What an ordinary step spends in these says nothing about the first one.
+_NOT_OF_STEP: Final = (part.CHECKPOINT, part.EVALUATION)
+
+
+@dataclass(slots=True)
+class RankLine:
+    """`told_to`: up to this moment the rank's time is attributed."""
+
+    told_to: MonoNs
+    start: Cause = Cause.START_UP  # What the time before its first step is.
+    sums: RankSums = field(default_factory=RankSums)
+    direct: dict[Cause, int] = field(default_factory=dict)  # Told without a step's parts, in nanoseconds.
+    first: tuple[list[int], Step] | None = None  # The first step, until ordinary ones tell what was too long.
+    has_stepped: bool = False
+    last_step: int | None = None
+    recent: deque[list[int]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    phases: deque[tuple[MonoNs, str]] = field(default_factory=lambda: deque(maxlen=PHASES_MAX))
+
+    @property
+    def pending_ns(self) -> int:
+        """Of the first step, which is told and not yet attributed."""
+        return sum(self.first[0]) if self.first is not None else 0
+
+    def goes_back(self, step: Step) -> bool:
+        return self.last_step is not None and step.step <= self.last_step
+
+    def step(self, step: Step, ended: MonoNs, *, is_repeated: bool) -> None:
+        """Take one step that ended then."""
+        if ended <= self.told_to:
+            return
+        began = self.told_to
+        # Without its time, as in a log's line: all since the step before.
+        length = whole_ns(step.step_s) if step.connection is not None and step.step_s is not None else ended - began
+        starts = max(began, MonoNs(ended - length))
+        self._tell(self.start if not self.has_stepped else Cause.UNKNOWN, starts - began)
+        if step.connection is None and len(self.recent) >= ORDINARY_STEPS:
+            starts = self._after_pause(starts, ended)
+        told = parts_of(step, ended - starts)
+        self.told_to = ended
+        self.phases.clear()
+        if is_repeated:
+            self._tell(Cause.LOST_STEPS, ended - starts)
+        elif not self.has_stepped:
+            self.first = told, step
+        else:
+            self.sums.add(told, step)
+            self.recent.append(told)
+            if self.first is not None and len(self.recent) >= ORDINARY_STEPS:
+                self._settle_first()
+        self.has_stepped, self.last_step = True, step.step
+
+    def phase(self, at: MonoNs, name: str) -> None:
+        self.phases.append((at, name))
+
+    def end(self, at: MonoNs) -> None:
+        """The rank is gone: what is left of its line is of its last phases, and of its end."""
+        for cause, ns in self.tail(at):
+            self._tell(cause, ns)
+        self.told_to = max(self.told_to, at)
+        self.phases.clear()
+        self._settle_first()
+
+    def tail(self, at: MonoNs) -> Iterator[tuple[Cause, int]]:
+        """The time since the last told moment, by phases, as if the rank ended at `at`."""
+        here, cause = self.told_to, Cause.SHUT_DOWN if self.has_stepped else self.start
+        for since, name in self.phases:
+            upto = min(max(since, here), at)
+            yield cause, upto - here
+            here = upto
+            cause = _OF_PHASE.get(name, Cause.UNKNOWN) if self.has_stepped or name not in ("init", "train") else cause
+        if at > here:
+            yield cause, at - here
+
+    def give_up(self, cause: Cause, at: MonoNs) -> None:
+        """What is not told up to `at` is of this cause, whatever it was."""
+        self._tell(cause, max(0, at - self.told_to))
+        self.told_to = max(self.told_to, at)
+        self.phases.clear()
+
+    def take(self) -> tuple[RankSums, dict[Cause, int]]:
+        """What was told since the last call."""
+        taken = self.sums, self.direct
+        self.sums, self.direct = RankSums(), {}
+        return taken
+
+    def _after_pause(self, began: MonoNs, ended: MonoNs) -> MonoNs:
+        """When a log's line began, if the time since the line before is far from usual: nobody says what was then."""
+        totals = sorted(sum(one) for one in self.recent)
+        usual = totals[len(totals) // 2]
+        if ended - began <= max(PAUSE_TIMES * usual, usual + PAUSE_MIN_NS):
+            return began
+        self._tell(Cause.UNKNOWN, ended - began - usual)
+        return MonoNs(ended - usual)
+
+    def _tell(self, cause: Cause, ns: int) -> None:
+        if ns > 0:
+            self.direct[cause] = self.direct.get(cause, 0) + ns
+
+    def _settle_first(self) -> None:
+        """The first step's time beyond an ordinary one: before the forward pass it is start-up, else warm-up."""
+        if self.first is None:
+            return
+        told, step = self.first
+        self.first = None
+        if self.recent:
+            usual = [sorted(one[index] for one in self.recent)[len(self.recent) // 2] for index in range(PARTS)]
+        else:  # An attempt of one step: nobody knows what was usual.
+            usual = [0 if index in (part.DATA, part.LOOP) else ns for index, ns in enumerate(told)]
+        kept = list(told)
+        for index in range(PARTS):
+            beyond = 0 if index in _NOT_OF_STEP else max(0, told[index] - usual[index])
+            kept[index] -= beyond
+            self._tell(self.start if index in (part.DATA, part.LOOP) else Cause.COMPILE, beyond)
+        self.sums.add(kept, step)

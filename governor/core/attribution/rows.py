@@ -1,0 +1,136 @@
+"""A run's time and money by cause, as every view tells it: exact sums, how sure each is, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from governor.core.attribution.account import Amount, TimeAccount
+from governor.core.attribution.causes import LOST, Cause
+from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, MonoNs
+
+
+class Advice(NamedTuple):
+    """Of one cause. `confidence` is how sure its seconds are: "high" where the trainer or the engine times them."""
+
+    confidence: str
+    evidence: str
+    next_step: str | None
+
+
+ADVICE: Final[Mapping[Cause, Advice]] = {
+    Cause.DATA: Advice(
+        "high", "the time in which ranks waited for a batch, or for a rank that did",
+        "add loader workers, or tokenise beforehand; then look at the disk and the network",
+    ),
+    Cause.LOOP: Advice(
+        "high", "the loop's own code between steps", "log less often, and move bookkeeping out of the loop"
+    ),
+    Cause.STRAGGLER: Advice(
+        "medium", "one rank computes longer in each window, and the others wait for it",
+        "look at that rank's GPU clocks, temperature and neighbours; replace its node if it stays slow",
+    ),
+    Cause.COMMUNICATION: Advice(
+        "medium", "the time in collectives beyond the wait for a late rank",
+        "overlap it with the backward pass, use larger buckets or a lower ZeRO stage; check the interconnect",
+    ),
+    Cause.RECOMPUTE: Advice(
+        "high", "activation checkpointing computes the forward pass again",
+        "recompute fewer layers if memory allows it",
+    ),
+    Cause.CHECKPOINT: Advice(
+        "high", "the time inside saves", "save less often, in the background, or to a faster disk"
+    ),
+    Cause.EVALUATION: Advice("high", "the time inside evaluations", "evaluate less often, or on fewer batches"),
+    Cause.COMPILE: Advice(
+        "medium", "what the first step of each attempt took beyond an ordinary one",
+        "keep the compiler's cache between launches",
+    ),
+    Cause.START_UP: Advice(
+        "high", "from the launch until the first step began", "cache the image, the data and the weights on the node"
+    ),
+    Cause.RESTART: Advice(
+        "high", "from the end of one attempt until the next one's first step",
+        "find why attempts end; load the checkpoint from a local disk",
+    ),
+    Cause.LOST_STEPS: Advice(
+        "high", "steps that an earlier attempt had trained already", "save more often: see `costgov checkpoint`"
+    ),
+    Cause.THROTTLING: Advice(
+        "medium", "the GPU's clock was held down", "check the cooling and the power limit of the node"
+    ),
+    Cause.HANG: Advice("high", "no progress, until the halt", "read the stacks in the incident"),
+    Cause.HALT: Advice("high", "from the verdict until the halt was closed", None),
+    Cause.SHUT_DOWN: Advice("high", "after the last step, until the run let go of the node", None),
+    Cause.IDLE: Advice("high", "the trainer says that it does nothing", None),
+    Cause.UNKNOWN: Advice("low", "no frame says what was done then", None),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """All of one run's time and money, as of one moment."""
+
+    by_cause: Mapping[Cause, Amount]
+    steps: int
+    straggler_ns: Mapping[int, int]
+
+    @property
+    def wall_ns(self) -> int:
+        return sum(amount.ns for amount in self.by_cause.values())
+
+    @property
+    def usd_micros(self) -> int:
+        return sum(amount.usd_micros for amount in self.by_cause.values())
+
+    @property
+    def productive(self) -> Amount:
+        return self.by_cause.get(Cause.PRODUCTIVE, Amount())
+
+    @property
+    def goodput(self) -> float | None:
+        """The productive share of the run's time. None: no time has passed."""
+        return self.productive.ns / self.wall_ns if self.wall_ns else None
+
+
+def whole_of(account: TimeAccount, at: MonoNs | None = None) -> Whole:
+    """`at`: now, of a run that lives; None of one whose account is read from the journal."""
+    return Whole(account.now(at or MonoNs(0)), account.steps, dict(account.straggler_ns))
+
+
+def time_row(whole: Whole) -> dict[str, Any]:
+    """Plain JSON. `productive_s` and the causes add up to `wall_s`, their dollars to `usd`; the largest cause first."""
+    hours = whole.wall_ns / NS_PER_HOUR
+    causes = sorted(LOST, key=lambda cause: (-_of(whole, cause).usd_micros, -_of(whole, cause).ns))
+    return {
+        "wall_s": whole.wall_ns / NS_PER_S,
+        "usd": whole.usd_micros / MICROS_PER_USD,
+        "productive_s": whole.productive.ns / NS_PER_S,
+        "productive_usd": whole.productive.usd_micros / MICROS_PER_USD,
+        "goodput": whole.goodput,
+        "causes": [_cause_row(whole, cause, hours) for cause in causes if cause in whole.by_cause],
+    }
+
+
+def _cause_row(whole: Whole, cause: Cause, hours: float) -> dict[str, Any]:
+    amount, advice = _of(whole, cause), ADVICE[cause]
+    evidence = advice.evidence
+    if cause is Cause.STRAGGLER and whole.straggler_ns:
+        slow = max(whole.straggler_ns, key=lambda rank: whole.straggler_ns[rank])
+        evidence = f"{evidence}: rank {slow}"
+    usd = amount.usd_micros / MICROS_PER_USD
+    return {
+        "cause": cause.value,
+        "s": amount.ns / NS_PER_S,
+        "usd": usd,
+        "share": amount.ns / whole.wall_ns if whole.wall_ns else None,
+        "usd_per_hour": usd / hours if hours else None,
+        "confidence": advice.confidence,
+        "evidence": evidence,
+        "next_step": advice.next_step,
+    }
+
+
+def _of(whole: Whole, cause: Cause) -> Amount:
+    return whole.by_cause.get(cause, Amount())

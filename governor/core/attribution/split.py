@@ -1,0 +1,125 @@
+"""What the ranks' steps of one window went to. Pure arithmetic over whole nanoseconds of all ranks.
+
+The last rank to arrive at a collective waits for nobody. What the others spend there beyond it is their wait for it,
+and of the cause that made it late: its data, its checkpoint, or its own slowness. What is left of communication is the
+wire's (`docs/adr/0026`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from governor.core.attribution import parts as part
+from governor.core.attribution.causes import Cause
+from governor.core.attribution.parts import RankSums
+
+# Ranks of a healthy run differ by 2 to 5 % net over a window (measured on busy cores). Less is no straggler.
+STRAGGLER_MIN_FRAC: Final = 0.06
+# A window of fewer steps a rank says nothing about who is slow.
+STEPS_MIN: Final = 3
+
+_NAMED: Final = {
+    part.DATA: Cause.DATA,
+    part.LOOP: Cause.LOOP,
+    part.CHECKPOINT: Cause.CHECKPOINT,
+    part.EVALUATION: Cause.EVALUATION,
+    part.OTHER: Cause.UNKNOWN,
+}
+
+
+@dataclass(slots=True)
+class Split:
+    """Rank-nanoseconds by cause. They add up to the sums of the ranks."""
+
+    by_cause: dict[Cause, int] = field(default_factory=dict)
+    slow_rank: int | None = None  # The one for which all others wait.
+
+    def add(self, cause: Cause, ns: int) -> None:
+        if ns:
+            self.by_cause[cause] = self.by_cause.get(cause, 0) + ns
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """What one rank lost to the slowest one, in nanoseconds."""
+
+    causes: Mapping[Cause, int] = field(default_factory=dict)
+    own_ns: int = 0  # Of it, what was not spent in waiting: it computes longer itself.
+
+
+def split(ranks: Mapping[int, RankSums]) -> Split:
+    """Attribute one window's steps. `ranks`: by rank number."""
+    found = Split()
+    late = _lateness(ranks)
+    for rank, sums in ranks.items():
+        _split_rank(found, sums, late.get(rank, Late()))
+    if any(Cause.STRAGGLER in one.causes for one in late.values()):
+        found.slow_rank = max(ranks, key=lambda rank: _compute_ns(ranks[rank]))
+    return found
+
+
+def _split_rank(found: Split, sums: RankSums, late: Late) -> None:
+    left = list(sums.parts)
+    for index, cause in _NAMED.items():
+        found.add(cause, left[index])
+    recompute = min(sums.recompute_ns, left[part.BACKWARD])
+    working = left[part.FORWARD] + left[part.BACKWARD] + left[part.OPTIMIZER] + left[part.WHOLE] - recompute
+    found.add(Cause.RECOMPUTE, recompute)
+    communication = min(sums.communication_ns, working)
+    waited = 0
+    for cause, ns in late.causes.items():
+        taken = min(ns, working - waited)
+        found.add(cause, taken)
+        waited += taken
+    # The wait for a late rank is spent in communication. The late rank's own slowness is not.
+    wire = max(0, communication - max(0, waited - late.own_ns)) if sums.tells_communication else 0
+    found.add(Cause.COMMUNICATION, min(wire, working - waited))
+    found.add(Cause.PRODUCTIVE, working - waited - min(wire, working - waited))
+
+
+def _compute_ns(sums: RankSums) -> int:
+    """What the rank computed by itself, as far as the frames tell it from waiting."""
+    if sums.tells_communication:
+        working = sums.parts[part.FORWARD] + sums.parts[part.BACKWARD] + sums.parts[part.OPTIMIZER]
+        return max(0, working - sums.communication_ns)
+    return sums.parts[part.FORWARD]
+
+
+def _lateness(ranks: Mapping[int, RankSums]) -> dict[int, Late]:
+    """What each rank lost to the slowest one in this window, by the cause that made it slow."""
+    if len(ranks) < 2 or any(sums.steps < STEPS_MIN or sums.parts[part.WHOLE] for sums in ranks.values()):
+        return {}
+    own = {rank: _own(sums) for rank, sums in ranks.items()}
+    last = max(own, key=lambda rank: (sum(own[rank].values()), -rank))
+    usual = sorted(causes[Cause.STRAGGLER] for causes in own.values())[(len(own) - 1) // 2]
+    slower = max(0, own[last][Cause.STRAGGLER] - usual)
+    if slower < STRAGGLER_MIN_FRAC * ranks[last].total_ns:
+        slower = 0
+    found: dict[int, Late] = {}
+    waits: dict[Cause, int]
+    for rank, causes in own.items():
+        behind = max(0, sum(own[last].values()) - sum(causes.values()))
+        ahead = {cause: max(0, own[last][cause] - causes[cause]) for cause in causes if cause is not Cause.STRAGGLER}
+        waits = {cause: min(ns, behind) for cause, ns in ahead.items() if ns}
+        total = sum(waits.values())
+        if total > behind:
+            waits = {cause: ns * behind // total for cause, ns in waits.items()}
+        if slower:
+            waits[Cause.STRAGGLER] = slower
+        if waits:
+            found[rank] = Late(waits, min(slower, max(0, causes[Cause.STRAGGLER] - usual)))
+    return found
+
+
+def _own(sums: RankSums) -> dict[Cause, int]:
+    told = sums.parts
+    own: dict[Cause, int] = {
+        Cause.DATA: told[part.DATA],
+        Cause.LOOP: told[part.LOOP],
+        Cause.CHECKPOINT: told[part.CHECKPOINT],
+        Cause.EVALUATION: told[part.EVALUATION],
+        Cause.STRAGGLER: _compute_ns(sums),
+    }
+    return own

@@ -1,0 +1,57 @@
+"""What a run's time went to: events and ticks of the engine, as its TimeAccount takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from governor.core.base.units import BootNs, MonoNs
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import Node
+from governor.core.events.inputs import PhaseChange, Step
+from governor.core.runs import own_time
+from governor.core.runs.state import Rank
+
+# A log has no ranks. Its lines are those of one.
+OF_LOG: Final = 0
+# Their halts end a silence: what came before the verdict was no training.
+OF_SILENCE: Final = frozenset({"hang", "log_stalled"})
+
+
+def count_time(node: Node, managed: ManagedRun, holders: Mapping[str, int] | None = None) -> None:
+    """Count what the run was charged since the last count. The ledger has charged all time until now."""
+    boot, account = node.ledger.charged_to, managed.history.time
+    if node.boot_offset_ns is None:
+        return
+    at = MonoNs(boot - node.boot_offset_ns)
+    holds = managed.run.run in (node.holders() if holders is None else holders)
+    since = min(managed.history.paid_from, boot)
+    account.tick(at, boot, BootNs(since), node.ledger.spend(managed.run.run), holds=holds)
+    if not managed.run.alive:
+        account.over(at)
+
+
+def on_hello(managed: ManagedRun, rank: Rank, at: MonoNs, *, is_new: bool) -> None:
+    account = managed.history.time
+    if is_new:
+        account.attempt_begins(at)
+    account.rank_begins(rank.rank, at, goes_on=not is_new)
+
+
+def on_step(managed: ManagedRun, rank: Rank | None, step: Step, dated: MonoNs | None) -> None:
+    """`dated`: when a log's line was written, where it says so."""
+    account = managed.history.time
+    if rank is None:
+        account.rank_begins(OF_LOG, step.at, goes_on=account.has_begun)
+        account.step(OF_LOG, step, step.at if dated is None else dated)
+    else:
+        account.step(rank.rank, step, own_time.of_frame(rank, step, managed.run.began_at))
+
+
+def on_phase(managed: ManagedRun, rank: Rank | None, phase: PhaseChange) -> None:
+    managed.history.time.phase(OF_LOG if rank is None else rank.rank, phase.at, phase.phase)
+
+
+def on_verdict(managed: ManagedRun, trigger: str, at: MonoNs) -> None:
+    """The run was charged up to its verdict. What comes after it is the halt's."""
+    managed.history.time.halt_begins(at, is_hang=trigger in OF_SILENCE)

@@ -1,0 +1,218 @@
+"""A run's seconds and micro-dollars by cause: by hand, and their sums under any schedule."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from governor.core.attribution.account import TimeAccount
+from governor.core.attribution.causes import Cause
+from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros
+from governor.core.engine.node_journal import persist
+from governor.core.events.inputs import Bye, OperatorHalt, PhaseChange, TrainerExited
+from governor.core.events.machine import PriceRead
+from tests.unit.core.engine.test_metering import World
+from tests.unit.core.engine.test_step import a_step, hello, peer
+from tests.unit.core.money.test_waste import A_SECOND, a_world, until
+
+
+def step(world: World, number: int, rank: int = 0, **told: Any) -> None:
+    """A step that ends now."""
+    parts = {"data_s": 0.1, "forward_s": 0.3, "backward_s": 0.5, "optimizer_s": 0.1} | told
+    world.play(a_step(number, rank, when=world.mono / NS_PER_S, ended=MonoNs(world.mono), **parts))
+
+
+def steps(world: World, numbers: range, began: float, ranks: int = 1, **told: Any) -> None:
+    """The first one ends at `began`, each other one a second later."""
+    for place, number in enumerate(numbers):
+        until(world, began + place)
+        for rank in range(ranks):
+            step(world, number, rank, **told)
+
+
+def account_of(world: World, run: str = "llama") -> TimeAccount:
+    return world.node.runs[run].history.time
+
+
+def seconds(world: World, run: str = "llama") -> dict[str, float]:
+    """Every cause of at least a hundredth of a second."""
+    told = account_of(world, run).now(MonoNs(world.mono))
+    return {cause.value: round(one.ns / NS_PER_S, 2) for cause, one in told.items() if one.ns >= NS_PER_S / 100}
+
+
+def sums_hold(world: World, run: str = "llama") -> None:
+    told = account_of(world, run).now(MonoNs(world.mono))
+    assert sum(one.usd_micros for one in told.values()) == world.node.ledger.spend(run)
+
+
+def end(world: World, run: str = "llama") -> None:
+    world.play(TrainerExited(MonoNs(world.mono), run, exit_code=0))
+
+
+def test_a_run_by_hand() -> None:
+    """Five seconds until the hello, five of data for the first step that warms up for two, 14 ordinary ones, an end."""
+    world = a_world()
+    until(world, 5)
+    world.hear()
+    until(world, 13)
+    step(world, 1, step_s=8.0, data_s=5.1, forward_s=2.3)
+    steps(world, range(2, 16), began=14)
+    until(world, 28)
+    world.play(PhaseChange(MonoNs(world.mono), a_step(1).connection, "llama", 0, "eval"))
+    until(world, 31)
+    world.play(Bye(MonoNs(world.mono), a_step(1).connection, "llama", 0, 9))
+    until(world, 32)
+    end(world)
+    assert seconds(world) == {
+        "start_up": 5.0, "compile_and_warm_up": 2.0, "data_starvation": 1.5, "productive": 13.5, "shut_down": 2.0,
+        "evaluation": 3.0,
+    }  # fmt: skip
+    sums_hold(world)
+
+
+def test_money_follows_time() -> None:
+    world = a_world()
+    world.hear()
+    steps(world, range(1, 11), began=1)
+    end(world)
+    told = account_of(world).now(MonoNs(world.mono))
+    assert told[Cause.PRODUCTIVE].usd_micros == 9 * A_SECOND
+    assert told[Cause.DATA].usd_micros == A_SECOND
+    assert sum(one.ns for one in told.values()) == 10 * NS_PER_S
+
+
+def test_a_halt_on_a_hang() -> None:
+    world = a_world()
+    world.hear()
+    steps(world, range(1, 11), began=1)
+    until(world, 20)
+    account_of(world)  # Ten seconds of silence, then the verdict.
+    world.node.runs["llama"].history.time.halt_begins(MonoNs(world.mono), is_hang=True)
+    until(world, 25)
+    assert seconds(world) == {"data_starvation": 1.0, "productive": 9.0, "hang": 10.0, "halt": 5.0}
+    sums_hold(world)
+
+
+def test_a_halt_by_hand_is_no_hang() -> None:
+    world = a_world()
+    world.hear()
+    steps(world, range(1, 11), began=1)
+    until(world, 10.5)
+    world.play(OperatorHalt(MonoNs(world.mono), "llama", "enough", uid=0))
+    until(world, 12)
+    assert seconds(world) == {"data_starvation": 1.05, "productive": 9.45, "halt": 1.5}
+
+
+def test_what_was_trained_before_is_lost() -> None:
+    """Ten steps, a crash, four seconds to begin again at step 6: five steps are trained twice."""
+    world = a_world()
+    world.hear()
+    steps(world, range(1, 11), began=1)
+    until(world, 12)
+    world.hear(attempt="a2", peer=peer(200))
+    until(world, 15)
+    steps(world, range(6, 16), began=16)
+    end(world)
+    told = seconds(world)
+    assert told["lost_steps"] == 5.0
+    assert told["productive"] == 9.0 + 4.5
+    sums_hold(world)
+
+
+def test_a_connection_that_comes_back_goes_on() -> None:
+    world = a_world()
+    world.hear()
+    steps(world, range(1, 11), began=1)
+    world.hear()
+    steps(world, range(11, 21), began=11)
+    end(world)
+    assert seconds(world) == {"data_starvation": 2.0, "productive": 18.0}
+
+
+def test_nobody_knows_what_was_while_no_governor_ran() -> None:
+    world = a_world()
+    world.hear()
+    steps(world, range(1, 11), began=1)
+    world.take([persist(world.node, MonoNs(world.mono), *world.node.runs.values())])
+    world.pass_time("run", 20 * NS_PER_S)
+    world.restart()
+    world.tick()
+    world.hear()
+    steps(world, range(31, 41), began=31)
+    end(world)
+    told = seconds(world)
+    assert told["unknown"] == 20.0
+    assert told["productive"] == 18.0
+    sums_hold(world)
+
+
+def test_a_late_rank_is_named() -> None:
+    world = a_world()
+    world.hear(world_size=2)
+    world.play(hello(1, 0, at=MonoNs(world.mono), world_size=2))
+    for number in range(1, 31):
+        until(world, number)
+        step(world, number, 0, data_s=0.1, forward_s=0.2, backward_s=0.6)
+        step(world, number, 1, data_s=0.1, forward_s=0.5, backward_s=0.3)
+    end(world)
+    told = seconds(world)
+    assert abs(told["straggler"] - 9.0) < 0.5, "0.3 s of each step"
+    assert max(account_of(world).straggler_ns) == 1
+    sums_hold(world)
+
+
+ACTS = st.one_of(
+    st.tuples(st.sampled_from(["run", "restart", "suspend"]), st.integers(0, 9 * NS_PER_S)),
+    st.tuples(st.sampled_from(["step", "rank1", "phase"]), st.integers(0, 30)),
+    st.tuples(st.sampled_from(["again", "bye", "halt", "exit", "blip"]), st.just(0)),
+    st.tuples(st.just("price"), st.integers(1, 10**9)),
+)
+
+
+@given(st.lists(ACTS, max_size=60))
+def test_every_micro_dollar_has_one_cause(acts: list[tuple[str, int]]) -> None:
+    """At each tick, over restarts of the run and of the governor, price changes and halts; time likewise."""
+    world, attempts = a_world(), 0
+    for act, amount in [("again", 0), *acts, ("exit", 0)]:
+        now, connection = MonoNs(world.mono), a_step(1).connection
+        match act:
+            case "run" | "suspend":
+                world.pass_time(act, amount)
+            case "restart":
+                world.pass_time("run", amount)
+                world.restart()
+            case "again":
+                attempts += 1
+                world.hear(attempt=f"a{attempts}", peer=peer(1000 + attempts))
+            case "blip":
+                world.hear(attempt=f"a{attempts}", peer=peer(1000 + attempts))
+            case "step":
+                step(world, amount)
+            case "rank1":
+                world.play(hello(1, 0, at=now, world_size=2, attempt=f"a{attempts}"))
+                step(world, amount, 1, forward_s=0.7)
+            case "phase":
+                name = ("eval", "checkpoint", "finish", "train", "idle")[amount % 5]
+                world.play(PhaseChange(now, connection, "llama", 0, name))
+            case "bye":
+                world.play(Bye(now, connection, "llama", 0, 9))
+            case "exit":
+                world.play(TrainerExited(now, "llama", exit_code=1))
+            case "halt":
+                world.play(OperatorHalt(now, "llama", uid=0, reason="enough"))
+            case "price":
+                boot, wall = world.node.ledger.charged_to, world.node.metered_wall
+                world.play(PriceRead(now, boot, wall, UsdMicros(amount), "x", "2026-11-01"))
+        world.tick()
+        if "llama" not in world.node.runs:
+            continue
+        sums_hold(world)
+        account = account_of(world)
+        told = account.now(MonoNs(world.mono))
+        assert all(one.ns >= 0 for one in told.values())
+        again = TimeAccount.restored(json.loads(json.dumps(account.snapshot())), same_boot=True)
+        assert again.by_cause == account.by_cause
+        assert again.snapshot() == account.snapshot()

@@ -1,0 +1,83 @@
+"""What ranks' steps of one window went to, by hand. Figures are nanoseconds of three steps."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from governor.core.attribution import parts as part
+from governor.core.attribution.causes import Cause
+from governor.core.attribution.parts import PARTS, RankSums
+from governor.core.attribution.split import Split, split
+
+
+def sums(communication: int | None = None, recompute: int = 0, steps: int = 3, **parts: int) -> RankSums:
+    told = [0] * PARTS
+    for name, ns in parts.items():
+        told[getattr(part, name.upper())] = ns
+    return RankSums(told, communication or 0, recompute, communication is not None, steps)
+
+
+def of(*ranks: RankSums) -> Split:
+    return split(dict(enumerate(ranks)))
+
+
+def test_one_rank_says_what_it_waits_for() -> None:
+    found = of(sums(data=300, forward=200, backward=400, optimizer=50, checkpoint=40, evaluation=5, loop=3, other=2))
+    assert found.by_cause == {
+        Cause.DATA: 300, Cause.CHECKPOINT: 40, Cause.EVALUATION: 5, Cause.LOOP: 3, Cause.UNKNOWN: 2,
+        Cause.PRODUCTIVE: 650,
+    }  # fmt: skip
+
+
+def test_a_slow_rank_costs_every_rank_what_it_is_slower() -> None:
+    """Rank 1 computes 300 longer. Rank 0 waits as long in its backward pass."""
+    found = of(sums(forward=200, backward=800), sums(forward=500, backward=500))
+    assert found.slow_rank == 1
+    assert found.by_cause == {Cause.STRAGGLER: 600, Cause.PRODUCTIVE: 1400}
+
+
+def test_who_waits_for_a_rank_without_data_waits_for_data() -> None:
+    found = of(sums(data=10, forward=200, backward=790), sums(data=310, forward=200, backward=490))
+    assert found.slow_rank is None
+    assert found.by_cause == {Cause.DATA: 10 + 310 + 300, Cause.PRODUCTIVE: 2000 - 620}
+
+
+def test_who_waits_for_the_one_that_saves_waits_for_the_checkpoint() -> None:
+    found = of(sums(checkpoint=100, forward=450, backward=450), sums(forward=450, backward=550))
+    assert found.by_cause == {Cause.CHECKPOINT: 200, Cause.PRODUCTIVE: 1800}
+
+
+def test_communication_beyond_the_wait_is_the_wires() -> None:
+    """Rank 1 arrives 100 later; both are 200 on the wire."""
+    found = of(sums(communication=300, forward=300, backward=700), sums(communication=200, forward=400, backward=600))
+    assert found.by_cause == {Cause.STRAGGLER: 200, Cause.COMMUNICATION: 400, Cause.PRODUCTIVE: 1400}
+
+
+def test_small_differences_are_noise() -> None:
+    found = of(sums(forward=480, backward=520), sums(forward=500, backward=500))
+    assert found.by_cause == {Cause.PRODUCTIVE: 2000}
+
+
+def test_recompute_is_of_the_backward_pass() -> None:
+    assert of(sums(forward=300, backward=700, recompute=250)).by_cause == {Cause.RECOMPUTE: 250, Cause.PRODUCTIVE: 750}
+
+
+def test_two_steps_say_nothing_of_who_is_slow() -> None:
+    assert of(sums(steps=2, forward=200, backward=800), sums(steps=2, forward=500, backward=500)).slow_rank is None
+
+
+NS = st.integers(0, 10**12)
+RANKS = st.lists(
+    st.builds(
+        RankSums, st.lists(NS, min_size=PARTS, max_size=PARTS), NS, NS, st.booleans(), st.integers(1, 9)
+    ),
+    min_size=1, max_size=5,
+)  # fmt: skip
+
+
+@given(RANKS)
+def test_whatever_ranks_tell_is_attributed_once(ranks: list[RankSums]) -> None:
+    found = of(*ranks)
+    assert sum(found.by_cause.values()) == sum(one.total_ns for one in ranks)
+    assert all(ns > 0 for ns in found.by_cause.values())

@@ -18,7 +18,7 @@ from governor.cli.common import ExitCode, Failed, LazyGroup, complain, exits
 assert interrupts.INTERRUPTED == ExitCode.INTERRUPTED, "two exit codes of Ctrl-C"
 # The output is the purpose of these commands: a closed stdout is an error, unlike `| head`. The other commands act, or
 # answer by exit code.
-_SHOWN: Final = ("status", "doctor", "incident", "prices", "cost", "plan", "alert", "audit", "completion")
+_SHOWN: Final = ("status", "doctor", "incident", "prices", "cost", "plan", "alert", "audit", "export", "completion")
 # To add a command, add a file and its row here.
 _COMMANDS: Final = {
     "alert": "governor.cli.alert:alert",
@@ -27,6 +27,7 @@ _COMMANDS: Final = {
     "cost": "governor.cli.cost.command:cost",
     "daemon": "governor.cli.run.command:daemon",
     "doctor": "governor.cli.status:doctor",
+    "export": "governor.cli.export:export",
     "forget": "governor.cli.act:forget",
     "halt": "governor.cli.act:halt",
     "hold": "governor.cli.act:hold",

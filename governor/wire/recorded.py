@@ -208,7 +208,7 @@ class RecordedRanks:
         return (event,) if event is not None else [f"note {what}: its values are not as a governor writes them"]
 
 
-def _gpus(note: Mapping[str, Any], at: MonoNs, _run: str) -> Event | None:
+def read_gpus(note: Mapping[str, Any], at: MonoNs, _run: str) -> GpuSample | None:
     """The sample as of a node with no other GPUs. The engine assigns them to the run as it did then."""
     busy = note.get("busy_frac")
     if not isinstance(busy, list) or len(busy) > GPUS_MAX:
@@ -245,7 +245,7 @@ def _spot(note: Mapping[str, Any], at: MonoNs, _run: str) -> Event | None:
 
 
 _MACHINE: Final[Mapping[str, Callable[[Mapping[str, Any], MonoNs, str], Event | None]]] = {
-    "gpus": _gpus,
+    "gpus": read_gpus,
     "memory": _memory,
     "spot": _spot,
 }

@@ -1,0 +1,70 @@
+"""JSON lines: training_metrics and performance_metrics by step, gpu_metrics by sample, and events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from governor.core.base.units import utc_text
+from governor.exports.form import Of, Written
+from governor.exports.owned import OwnFiles, own_files
+from governor.exports.series import Gpu, Happened, Item, Point
+from trainer_shim.wire import worded
+
+NAME: Final = "jsonl"
+TARGET: Final = "DIR"
+MEANING: Final = "Files training_metrics, performance_metrics, gpu_metrics and events, all .jsonl, one object a line."
+
+TRAINING, PERFORMANCE, GPUS, EVENTS = (
+    f"{name}.jsonl" for name in ("training_metrics", "performance_metrics", "gpu_metrics", "events")
+)
+# A series -> its key. Those that are not here have their own name without its group.
+KEYS: Final[Mapping[str, str]] = {
+    "speed/steps_per_s": "steps_per_second",
+    "speed/tokens_per_s": "tokens_per_second",
+    "train/lr": "learning_rate",
+}
+# training_metrics also has the pace, by which its readers reckon what remains.
+IN_TRAINING: Final = ("train/", "speed/steps_per_s", "cost/spend_usd")
+
+
+class Files:
+    """`forms.Form`."""
+
+    def __init__(self, own: OwnFiles) -> None:
+        self._own = own
+
+    def put(self, item: Item) -> None:
+        head: dict[str, Any] = {"timestamp": utc_text(item.wall), "step": item.step}
+        match item:
+            case Point():
+                of_training = {name: v for name, v in item.values.items() if name.startswith(IN_TRAINING)}
+                of_speed = {name: v for name, v in item.values.items() if not name.startswith("train/")}
+                if item.step is not None:
+                    self._line(TRAINING, head | _keyed(of_training))
+                self._line(PERFORMANCE, head | _keyed(of_speed))
+            case Gpu():
+                known = {name: getattr(item, name) for name in ("busy_frac", "memory_used_bytes", "memory_total_bytes")}
+                sample = {name: value for name, value in known.items() if value is not None}
+                self._line(GPUS, head | {"gpu": item.index, "uuid": item.uuid, **sample})
+            case Happened():
+                self._line(EVENTS, head | {"event": item.name, "text": item.text})
+
+    def _line(self, name: str, record: Mapping[str, Any]) -> None:
+        self._own.files[name].write(json.dumps(worded(record), separators=(",", ":")).encode() + b"\n")
+
+    def finish(self, summary: Mapping[str, Any]) -> Written:
+        return self._own.commit()
+
+
+def _keyed(values: Mapping[str, float]) -> dict[str, float]:
+    return {KEYS.get(name, name.partition("/")[2]): value for name, value in values.items()}
+
+
+@contextmanager
+def open(target: str, of: Of) -> Iterator[Files]:  # noqa: A001 - what every form calls it.
+    with own_files(Path(target), of.run, (TRAINING, PERFORMANCE, GPUS, EVENTS)) as own:
+        yield Files(own)

@@ -1,0 +1,144 @@
+"""The points and GPU samples of a recording. Of a node's ranks the lowest speaks for the run: it has the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.machine import GpuSample
+from governor.exports.series import (
+    OF_FRAMES,
+    OTHER_S,
+    PARTS,
+    STEP_S,
+    STEPS_PER_S,
+    TOKENS_PER_S,
+    Gpu,
+    Happened,
+    Item,
+    Point,
+)
+from governor.replay.logs import recording
+from governor.replay.readers.lines import LogUnreadable
+from governor.wire.recorded import SPEAKERS_MAX, RecordedClock, is_frame, is_gap, is_note, read_gpus
+from trainer_shim.wire import FRAMES, faults
+
+STEP_MAX: Final = 2**53  # Beyond it no tool's number holds a step exactly.
+
+
+class Recording:
+    """One pass over a run's recording in the order in which it was written."""
+
+    def __init__(self, directory: Path, run: str) -> None:
+        self.faulty = 0  # Lines that are no frames.
+        self.problem: str | None = None  # One line, where a part could not be read.
+        self._directory = directory
+        self._run = run
+        self._clock = RecordedClock()
+        self._attempt = ""
+        self._ranks: dict[int, int] = {}  # Of the present attempt: each connection's rank.
+        self._tokens_per_step: int | None = None
+        self._last: tuple[int, int] | None = None  # Attempt step and time of the point before.
+        self._step = 0
+
+    def items(self) -> Iterator[Item]:
+        try:
+            for _, record in recording(self._directory, self._clock):
+                if isinstance(record, list):
+                    self.faulty += 1
+                elif not self._is_other_runs(record):
+                    yield from self._read(record)
+        except LogUnreadable as error:
+            self.problem = str(error)
+
+    def _is_other_runs(self, record: dict[str, Any]) -> bool:
+        meta = record.get("meta")
+        if not isinstance(meta, dict):
+            return False
+        if meta.get("run") != self._run:
+            raise LogUnreadable(f"{self._directory}: is of run {str(meta.get('run'))[:60]!r}; move it away")
+        return True
+
+    def _read(self, record: dict[str, Any]) -> Iterable[Item]:
+        at = record.get("at_ns")
+        if type(at) is not int:
+            self.faulty += 1
+            return ()
+        if is_note(record):
+            return self._note(record, at)
+        if not is_frame(record) or faults(record, FRAMES):
+            self.faulty += 1
+            return ()
+        if record["kind"] == "hello":
+            self._hello(record)
+        elif record["kind"] == "step" and 0 <= record["step"] < STEP_MAX:
+            return self._step_of(record, at)
+        return ()
+
+    def _hello(self, hello: dict[str, Any]) -> None:
+        if hello["attempt"] != self._attempt:
+            self._attempt, self._last = hello["attempt"], None
+            self._ranks.clear()
+        connection = hello.get("conn")
+        if type(connection) is int and (connection in self._ranks or len(self._ranks) < SPEAKERS_MAX):
+            self._ranks[connection] = hello["rank"]
+        self._tokens_per_step = hello.get("tokens_per_step") or self._tokens_per_step
+
+    def _step_of(self, frame: dict[str, Any], at: int) -> Iterable[Point]:
+        """A point, unless another rank speaks, or the step is told again."""
+        lead = min(self._ranks.values(), default=frame["rank"])
+        if frame["rank"] != lead or (self._last is not None and frame["attempt_step"] <= self._last[0]):
+            return ()
+        values = {series: float(frame[name]) for name, series in OF_FRAMES.items() if frame.get(name) is not None}
+        self._add_speed(values, frame, at)
+        self._last, self._step = (frame["attempt_step"], at), frame["step"]
+        return (Point(self._wall(at), frame["step"], values),)
+
+    def _add_speed(self, values: dict[str, float], frame: dict[str, Any], at: int) -> None:
+        """By the step's own time, else by when the step before was told."""
+        parts = [values[OF_FRAMES[name]] for name in PARTS if OF_FRAMES[name] in values]
+        step_s, steps = values.get(STEP_S), 1
+        if step_s is not None and parts and step_s >= sum(parts):
+            values[OTHER_S] = step_s - sum(parts)
+        if step_s is None and self._last is not None:
+            step_s, steps = (at - self._last[1]) / NS_PER_S, frame["attempt_step"] - self._last[0]
+        if step_s is None or not 0 < step_s < float("inf"):
+            return
+        values[STEPS_PER_S] = steps / step_s
+        tokens = frame.get("tokens") or self._tokens_per_step
+        if tokens is not None and tokens > 0:
+            values[TOKENS_PER_S] = tokens * steps / step_s
+
+    def _note(self, note: dict[str, Any], at: int) -> Iterable[Item]:
+        what = note.get("note")
+        if what == "lost" and type(note.get("conn")) is int:
+            self._ranks.pop(note["conn"], None)
+        elif is_gap(note):
+            self._ranks.clear()
+            lines = note.get("lines")
+            text = f"{lines} lines were not stored" if lines else "nobody recorded from here on, until the next step"
+            return (Happened(self._wall(at), self._step, "recording_gap", text),)
+        elif what == "gpus":
+            sample = read_gpus(note, MonoNs(at), self._run)
+            if sample is not None:
+                return self._gpus(sample, at)
+            self.faulty += 1
+        return ()
+
+    def _gpus(self, sample: GpuSample, at: int) -> Iterator[Gpu]:
+        for index, busy in enumerate(sample.busy_frac):
+            uuid, used, total = (
+                found[index] if index < len(found) else None
+                for found in (sample.uuids, sample.memory_used_bytes, sample.memory_total_bytes)
+            )
+            known = uuid if isinstance(uuid, str) and uuid else None
+            yield Gpu(self._wall(at), self._step, index, known, busy, _whole(used), _whole(total))
+
+    def _wall(self, at: int) -> int:
+        return at + self._clock.wall_ahead_ns
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None

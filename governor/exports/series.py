@@ -1,0 +1,62 @@
+"""What is exported: points of a run's series by step, samples of its GPUs, and events. Names are `group/name`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+SPEND: Final = "cost/spend_usd"
+USD_PER_MTOK: Final = "cost/usd_per_mtok"  # Of the last window of tokens that had closed by then.
+TOKENS_PER_S: Final = "speed/tokens_per_s"
+STEPS_PER_S: Final = "speed/steps_per_s"
+STEP_S: Final = "time/step_s"
+OTHER_S: Final = "time/other_s"  # What is left of the step beside its parts.
+# A step's parts, which add up to it together with OTHER_S. `comm_s` lies within them.
+PARTS: Final = ("data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s")
+# A frame's field -> its series. All others of a step are no series.
+OF_FRAMES: Final[Mapping[str, str]] = {
+    **{name: f"train/{name}" for name in ("loss", "grad_norm", "lr", "loss_scale", "skipped_steps", "tokens_total")},
+    "step_s": STEP_S,
+    **{name: f"time/{name}" for name in (*PARTS, "comm_s")},
+    **{name: f"memory/{name}" for name in ("mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes")},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The figures of one step. `wall`: nanoseconds. Absent figures are left out. `step`: None where nobody knows it."""
+
+    wall: int
+    step: int | None
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A sample of one GPU of the run. `step`: the last one before. None is what the driver did not tell."""
+
+    wall: int
+    step: int
+    index: int
+    uuid: str | None
+    busy_frac: float | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+
+    def values(self) -> dict[str, float]:
+        named = {"busy_frac": self.busy_frac, "memory_used_bytes": self.memory_used_bytes}
+        return {f"gpu/{self.index}/{name}": value for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """A halt, an alarm, an attempt, an end. `step`: the last one before."""
+
+    wall: int
+    step: int
+    name: str
+    text: str
+
+
+Item = Point | Gpu | Happened

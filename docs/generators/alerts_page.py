@@ -35,6 +35,19 @@ min_severity = "warning"
 kind = "alertmanager"
 url = "http://127.0.0.1:9093"
 only = ["halt", "needs_human", "rule_*"]
+
+[[alert]]
+kind = "slack"
+secret_file = "/etc/costgov/slack.secret"    # The line is the webhook's URL.
+
+[[alert]]
+kind = "email"
+server = "smtp.example.org:587"
+sender = "costgov@example.org"
+to = ["oncall@example.org"]
+user = "costgov"
+password_file = "/etc/costgov/mail.password"
+min_severity = "critical"
 ```
 
 - `costgov alert test` sends one alert named "test" to each receiver and prints what each answered.
@@ -42,6 +55,7 @@ only = ["halt", "needs_human", "rule_*"]
 - `costgov status` shows a receiver that takes no alerts.
 - The tables are read at the start of the governor. Files of secrets are read anew for each attempt, by the user of the
   service: `chown root:costgov` and mode 0640, or `LoadCredential=` and a path below `/run/credentials/costgov.service`.
+- Mail and Slack are for people: of a halt they get one message for each of its states.
 
 | key of every kind | default | meaning |
 |---|---|---|

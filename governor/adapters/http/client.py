@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import logging
 import os
 import queue
 import socket
@@ -24,6 +25,10 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httpx
+
+# They log each URL, whose path may be a secret, and headers.
+for _library in ("httpx", "httpcore"):
+    logging.getLogger(_library).setLevel(logging.WARNING)
 
 
 class SecretFault(Enum):

@@ -63,12 +63,14 @@ class Post:
                 return None
         return self._client
 
-    def send(self, body: bytes, headers: Mapping[str, str]) -> Delivery:
+    def send(self, body: bytes, headers: Mapping[str, str], below: str = "") -> Delivery:
+        """`below`: a path behind the URL that is known with the alert alone, as a secret one."""
         client = self.client()
         if client is None:
             return Delivery(Took.BUSY, "ca_not_readable")
+        url = self._url.rstrip("/") + below if below else self._url
         reply = exchange(
-            client, "POST", self._url, headers={"Content-Type": "application/json", **headers}, content=body,
+            client, "POST", url, headers={"Content-Type": "application/json", **headers}, content=body,
             deadline_s=self._timeout_s, body_bytes_max=ANSWER_BYTES_MAX, places=self._places,
         )  # fmt: skip
         if isinstance(reply, HttpFailure):

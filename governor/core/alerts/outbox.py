@@ -37,6 +37,12 @@ _EXPLAINED: Final[Mapping[str, str]] = MappingProxyType(
         "secret_readable_by_everyone": "others may read the file of the secret; chmod o-r",
         "secret_malformed": "the file of the secret holds none",
         "ca_not_readable": "ca_file cannot be read, or holds no certificate",
+        "not_all_recipients": "taken for some of the addresses in `to`; the server refuses the others",
+        "no_starttls": "it offers no encryption; `insecure` sends without",
+        "no_auth": "it takes no password, or none of the kinds that we know",
+        "smtp_530": "it wants a user and a password",
+        "smtp_534": "it wants another way to log in",
+        "smtp_535": "the user or the password is not accepted",
         "http_400": "it does not take such alerts; is the URL that of another service?",
         "http_401": "the token or the signature is not accepted",
         "http_403": "the token or the signature is not accepted",
@@ -73,7 +79,8 @@ class Delivery:
         if known is None and self.reason.startswith("http_3"):
             known = "it sends us elsewhere, and we do not follow; correct the URL"
         elif known is None:
-            known = "the receiver has trouble" if self.reason.startswith("http_5") else "refused"
+            is_trouble = self.reason.startswith(("http_5", "smtp_4"))
+            known = "the receiver has trouble" if is_trouble else "refused"
         return f"{known} ({self.reason})"
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import ssl
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.contract.alerts.rigs import RIGS, Rig, Told, receiver_server
+from tests.contract.alerts.mail_server import mail_server, tls_context
+from tests.contract.alerts.rigs import HTTP_RIGS, RIGS, Rig, Told, receiver_server
 
 
 @pytest.fixture
@@ -20,10 +21,33 @@ def server() -> Iterator[Told]:
         yield told
 
 
-@pytest.fixture(params=sorted(RIGS))
+@pytest.fixture(params=sorted(HTTP_RIGS))
 def rig(request: pytest.FixtureRequest, server: Told, tmp_path: Path) -> Rig:
+    """Every kind that posts to a URL."""
+    return HTTP_RIGS[request.param](server, tmp_path)
+
+
+@pytest.fixture(params=sorted(RIGS))
+def any_rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
     """Every kind there is. A new one is added to RIGS and passes the suite unedited."""
-    return RIGS[request.param](server, tmp_path)
+    with ExitStack() as stack:
+        if request.param in HTTP_RIGS:
+            told = stack.enter_context(receiver_server())
+        else:
+            stack.enter_context(mail_server(told := Told()))
+        yield RIGS[request.param](told, tmp_path)
+
+
+@pytest.fixture
+def any_tls_url(any_rig: Rig, tls_ca: Path) -> Iterator[str]:
+    """A server of the rig's kind, with the certificate that vouches for itself."""
+    context = tls_context(tls_ca)
+    with ExitStack() as stack:
+        if any_rig.kind in HTTP_RIGS:
+            yield stack.enter_context(receiver_server(context)).url
+        else:
+            stack.enter_context(mail_server(told := Told(), context))
+            yield told.url
 
 
 @pytest.fixture(scope="session")
@@ -50,11 +74,3 @@ def tls_ca(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "key.pem").write_bytes(key.private_bytes(pem, private, serialization.NoEncryption()))
     (directory / "ca.pem").write_bytes(certificate.public_bytes(pem))
     return directory / "ca.pem"
-
-
-@pytest.fixture
-def tls_url(tls_ca: Path) -> Iterator[str]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tls_ca, tls_ca.with_name("key.pem"))
-    with receiver_server(context) as told:
-        yield told.url

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import email
+import email.policy
+import html
 import json
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,60 +22,14 @@ from governor.core.alerts.catalogue import Alert, OfIncident, Severity, State
 from governor.core.base.units import UsdMicros, WallNs
 from governor.core.money.token_price import TokenPrices
 from governor.ports import AlertReceiver
+from tests.contract.alerts.mail_server import PASSWORD, USER
+from tests.contract.alerts.told import SAFETY_S, Answer, Asked, Told
 
 TOKEN = "TOKEN0that-nobody-may-see"
 KEY = bytes(range(32))
 SECRET = "whsec_" + base64.b64encode(KEY).decode()
 PATH_SECRET = "T0KEN-in-the-path"
 WALL_NS = 1_800_000_000 * 10**9
-SAFETY_S = 30
-
-
-@dataclass
-class Asked:
-    method: str
-    path: str
-    headers: Mapping[str, str]
-    body: bytes
-
-
-@dataclass
-class Answer:
-    """What the server does with one request."""
-
-    status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
-    hangs: bool = False
-    breaks_off: bool = False  # In the middle of the answer.
-    endless: bool = False  # Talks on until it is hung up on.
-
-
-class Told:
-    """The server's script and what it has heard. After the script's end everything is taken."""
-
-    def __init__(self) -> None:
-        self.script: list[Answer] = []
-        self.asked: list[Asked] = []
-        self.url = ""
-        self.heard = threading.Condition()
-        self.released = threading.Event()
-        self.hung_up = threading.Event()
-
-    def then(self, *answers: Answer) -> None:
-        self.script.extend(answers)
-
-    def hear(self, asked: Asked) -> Answer:
-        with self.heard:
-            self.asked.append(asked)
-            self.heard.notify_all()
-            return self.script.pop(0) if self.script else Answer()
-
-    def until(self, look: Callable[[], Any]) -> Any:
-        """Look again whenever a request has come."""
-        with self.heard:
-            assert self.heard.wait_for(look, SAFETY_S), self.asked
-            return look()
 
 
 @contextmanager
@@ -127,6 +84,17 @@ class Rig:
     server: Told
     secret_file: Path
     wall_ns: int = WALL_NS
+    taken: str = "http_200"
+    fails: Answer = field(default_factory=lambda: Answer(500))  # On this alert.
+    # Contents of the secret's file that are none.
+    malformed: tuple[str, ...] = ("", "two words\n", "\xff\n", "whsec_c2hvcnQ=\nwhsec_c2hvcnQ=\n")
+
+    def elsewhere(self, url: str) -> AlertReceiver:
+        """One that sends to another server."""
+        return self.receiver(url=url)
+
+    def trusting(self, url: str, ca_file: Path) -> AlertReceiver:
+        return self.receiver(url=url, ca_file=str(ca_file))
 
     def receiver(self, **changes: Any) -> AlertReceiver:
         config = {"url": f"{self.server.url}/{PATH_SECRET}", "timeout_s": SAFETY_S, **self.config, **changes}
@@ -157,7 +125,61 @@ def alertmanager_rig(server: Told, directory: Path) -> Rig:
     )  # fmt: skip
 
 
-RIGS: dict[str, Callable[[Told, Path], Rig]] = {"alertmanager": alertmanager_rig, "webhook": webhook_rig}
+def slack_rig(server: Told, directory: Path) -> Rig:
+    file = directory / "slack.secret"
+    file.write_text("/services/T0/B0/S3CRETxyz\n")
+    file.chmod(0o600)
+
+    def section(asked: Asked) -> Any:
+        return json.loads(asked.body)["blocks"][1]
+
+    return Rig(
+        "slack", {"secret_file": str(file)},
+        lambda asked: section(asked)["block_id"], lambda asked: html.unescape(section(asked)["text"]["text"]),
+        ("S3CRETxyz",), server, file,
+    )  # fmt: skip
+
+
+@dataclass
+class MailRig(Rig):
+    """Its server is a mail server, of which `url` is host and port."""
+
+    def receiver(self, **changes: Any) -> AlertReceiver:
+        address = {"server": self.server.url, "sender": "costgov@example.org", "to": ["oncall@example.org"]}
+        config = {**address, "timeout_s": SAFETY_S, **self.config, **changes}
+        return alerts.load(self.kind, config, "alert[1]", Surroundings(environ={}, wall_ns=lambda: self.wall_ns))
+
+    def elsewhere(self, url: str) -> AlertReceiver:
+        return self.receiver(server=url.removeprefix("http://").rstrip("/"))
+
+    def trusting(self, url: str, ca_file: Path) -> AlertReceiver:
+        return self.receiver(server=url, ca_file=str(ca_file))
+
+
+def mail_rig(server: Told, directory: Path) -> Rig:
+    file = directory / "mail.password"
+    file.write_text(f"{PASSWORD}\n")
+    file.chmod(0o600)
+
+    def text_of(asked: Asked) -> str:
+        told = email.message_from_bytes(asked.body, policy=email.policy.default)
+        return str(told.get_content()).replace("\r\n", "\n").partition("\n\nnode ")[0]
+
+    return MailRig(
+        "email", {"user": USER, "password_file": str(file)},
+        lambda asked: asked.headers["Message-ID"].strip("<>").partition("@")[0], text_of,
+        (PASSWORD,), server, file, taken="smtp_250", fails=Answer(451),
+        malformed=("", "\xff\n", "one\ntwo\n", "tab\tbed\n"),
+    )  # fmt: skip
+
+
+# Those that post to a URL, and all.
+HTTP_RIGS: dict[str, Callable[[Told, Path], Rig]] = {
+    "alertmanager": alertmanager_rig,
+    "slack": slack_rig,
+    "webhook": webhook_rig,
+}
+RIGS: dict[str, Callable[[Told, Path], Rig]] = {**HTTP_RIGS, "email": mail_rig}
 
 
 def an_alert(number: int = 1, **changes: Any) -> Alert:

@@ -41,14 +41,18 @@ def test_every_kind_documents_every_key(name: str) -> None:
     assert all(key.meaning.endswith(".") for key in keys), "a key's meaning is a sentence"
 
 
-def test_what_is_taken_was_posted_once_as_json(rig: Rig) -> None:
-    delivery = rig.receiver().post(an_alert())
-    assert delivery == Delivery(Took.TAKEN, "http_200")
+def test_what_is_taken_was_sent_once(any_rig: Rig) -> None:
+    delivery = any_rig.receiver().post(an_alert())
+    assert delivery == Delivery(Took.TAKEN, any_rig.taken)
+    (asked,) = any_rig.server.asked
+    assert any_rig.id_of(asked) == an_alert().alert_id
+    assert any_rig.text_of(asked) == an_alert().text
+
+
+def test_what_is_posted_is_json(rig: Rig) -> None:
+    rig.receiver().post(an_alert())
     (asked,) = rig.server.asked
-    assert asked.method == "POST"
-    assert asked.headers["Content-Type"] == "application/json"
-    assert rig.id_of(asked) == an_alert().alert_id
-    assert rig.text_of(asked) == an_alert().text
+    assert (asked.method, asked.headers["Content-Type"]) == ("POST", "application/json")
 
 
 @pytest.mark.parametrize("status", TRIED)
@@ -57,8 +61,9 @@ def test_every_status_has_one_meaning(rig: Rig, status: int) -> None:
     assert rig.receiver().post(an_alert()) == Delivery(TOOK[status], f"http_{status}")
 
 
-def test_another_attempt_bears_the_same_id(rig: Rig) -> None:
-    rig.server.then(Answer(500), Answer(500))
+def test_another_attempt_bears_the_same_id(any_rig: Rig) -> None:
+    rig = any_rig
+    rig.server.then(rig.fails, rig.fails)
     receiver = rig.receiver()
     took = []
     for _ in range(3):
@@ -83,14 +88,14 @@ def test_a_receivers_wish_for_later_has_record(rig: Rig, status: int) -> None:
         assert rig.receiver().post(an_alert()) == Delivery(Took.BUSY, f"http_{status}", seconds)
 
 
-def test_a_receiver_that_hangs_is_left_at_the_deadline(rig: Rig) -> None:
-    rig.server.then(Answer(hangs=True))
-    assert rig.receiver(timeout_s=0.3).post(an_alert()) == Delivery(Took.BUSY, "timeout")
+def test_a_receiver_that_hangs_is_left_at_the_deadline(any_rig: Rig) -> None:
+    any_rig.server.then(Answer(hangs=True))
+    assert any_rig.receiver(timeout_s=0.3).post(an_alert()) == Delivery(Took.BUSY, "timeout")
 
 
-def test_a_connection_that_breaks_may_have_been_a_delivery_and_is_tried_again(rig: Rig) -> None:
-    rig.server.then(Answer(200, body=b"ta", breaks_off=True))
-    assert rig.receiver().post(an_alert()) == Delivery(Took.BUSY, "broken_off")
+def test_a_connection_that_breaks_may_have_been_a_delivery_and_is_tried_again(any_rig: Rig) -> None:
+    any_rig.server.then(Answer(200, body=b"ta", breaks_off=True))
+    assert any_rig.receiver().post(an_alert()) == Delivery(Took.BUSY, "broken_off")
 
 
 def test_an_answer_without_end_is_hung_up_on_and_was_an_answer(rig: Rig) -> None:
@@ -112,34 +117,38 @@ def test_a_name_that_no_resolver_takes_is_no_thread_that_dies_of_it(rig: Rig) ->
     assert rig.receiver(timeout_s=5).post(an_alert()) == Delivery(Took.BUSY, "broken_off")
 
 
-def test_nobody_there_is_busy(rig: Rig) -> None:
+def test_nobody_there_is_busy(any_rig: Rig) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    assert rig.receiver(url=f"http://127.0.0.1:{port}/").post(an_alert()) == Delivery(Took.BUSY, "connect_failed")
+    receiver = any_rig.elsewhere(f"http://127.0.0.1:{port}/")
+    assert receiver.post(an_alert()) == Delivery(Took.BUSY, "connect_failed")
 
 
-def test_a_certificate_that_nobody_vouches_for_is_no_receiver(rig: Rig, tls_url: str) -> None:
-    assert rig.receiver(url=tls_url).post(an_alert()) == Delivery(Took.BUSY, "connect_failed")
+def test_a_certificate_that_nobody_vouches_for_is_no_receiver(any_rig: Rig, any_tls_url: str) -> None:
+    assert any_rig.elsewhere(any_tls_url).post(an_alert()) == Delivery(Took.BUSY, "connect_failed")
 
 
-def test_a_certificate_of_ones_own_is_trusted_where_it_is_named(rig: Rig, tls_url: str, tls_ca: Path) -> None:
-    assert rig.receiver(url=tls_url, ca_file=str(tls_ca)).post(an_alert()) == Delivery(Took.TAKEN, "http_200")
+def test_a_certificate_of_ones_own_is_trusted_where_it_is_named(any_rig: Rig, any_tls_url: str, tls_ca: Path) -> None:
+    delivery = any_rig.trusting(any_tls_url, tls_ca).post(an_alert())
+    assert delivery == Delivery(Took.TAKEN, any_rig.taken)
 
 
-def test_a_ca_file_that_is_none_is_said(rig: Rig) -> None:
+def test_a_ca_file_that_is_none_is_said(any_rig: Rig) -> None:
+    rig = any_rig
     receiver = rig.receiver(ca_file="/nonexistent/ca.pem")
     assert receiver.problem() == "ca_not_readable"
     assert receiver.post(an_alert()) == Delivery(Took.BUSY, "ca_not_readable")
     assert rig.server.asked == []
 
 
-def test_a_secret_that_cannot_be_read_is_said_and_is_read_anew_each_time(rig: Rig) -> None:
+def test_a_secret_that_cannot_be_read_is_said_and_is_read_anew_each_time(any_rig: Rig) -> None:
+    rig = any_rig
     text, receiver = rig.secret_file.read_text(), rig.receiver()
     assert receiver.problem() is None
     rig.secret_file.unlink()
     assert receiver.problem() == "secret_not_found"
     assert receiver.post(an_alert()) == Delivery(Took.BUSY, "secret_not_found")
-    for wrong in ("", "two words\n", "\xff\n", "whsec_c2hvcnQ=\nwhsec_c2hvcnQ=\n"):
+    for wrong in rig.malformed:
         rig.secret_file.write_bytes(wrong.encode("latin-1"))
         rig.secret_file.chmod(0o600)
         assert receiver.problem() == "secret_malformed", wrong
@@ -152,7 +161,8 @@ def test_a_secret_that_cannot_be_read_is_said_and_is_read_anew_each_time(rig: Ri
     assert receiver.post(an_alert()).took is Took.TAKEN
 
 
-def test_no_secret_is_in_any_answer_or_representation(rig: Rig) -> None:
+def test_no_secret_is_in_any_answer_or_representation(any_rig: Rig) -> None:
+    rig = any_rig
     leaky = "".join(rig.secrets).encode()
     rig.server.then(*(Answer(status, {"X-Echo": leaky.decode()}, leaky) for status in (200, 302, 400, 401, 503)))
     receiver = rig.receiver()
@@ -172,9 +182,9 @@ LARGEST = an_alert(text="x" * TEXT_CHARS_MAX, labels=LABELS)
 
 
 @pytest.mark.parametrize("alert", [LARGEST, an_alert(run=None, stage=None, spend_usd_micros=None), a_halt()])
-def test_nothing_that_is_sent_is_larger_than_a_receiver_should_have_to_take(rig: Rig, alert: Any) -> None:
-    rig.receiver().post(alert)
-    assert len(rig.server.asked[0].body) < 20_000
+def test_nothing_that_is_sent_is_larger_than_a_receiver_should_have_to_take(any_rig: Rig, alert: Any) -> None:
+    any_rig.receiver().post(alert)
+    assert len(any_rig.server.asked[0].body) < 20_000
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from governor.core.events.hardware import UNTOLD, GpuFigures
+
 # Only for signatures: a command that imports a port need not load the whole core.
 if TYPE_CHECKING:
     from governor.core.alerts.catalogue import Alert
@@ -294,9 +296,9 @@ class GpuReading:
     name: str
     busy_frac: float | None  # NVML's figure, not MFU.
     memory_used_bytes: int | None
-    power_w: float | None
     pids: tuple[int, ...] | None  # The compute processes on it; None: the driver does not say.
     memory_total_bytes: int | None = None
+    figures: GpuFigures = UNTOLD
 
 
 class Gpus(Protocol):

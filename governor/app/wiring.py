@@ -18,10 +18,8 @@ from governor.adapters.exporters.prometheus import MetricsUnavailable, Prometheu
 from governor.adapters.exporters.report_files import ReportFiles
 from governor.adapters.journal.writer import JournalLocked, open_journal
 from governor.adapters.machine.clock import SystemClock, boot_of_ticks
-from governor.adapters.machine.gpu_watch import GpuWatch
-from governor.adapters.machine.host_watch import GovernorWatch, MemoryWatch, NoticeWatch, OwnFileWatch, UidRangeWatch
+from governor.adapters.machine.host_watch import OwnFileWatch
 from governor.adapters.machine.nvml import NvmlSampler
-from governor.adapters.machine.oom_kills import OomKillWatch
 from governor.adapters.machine.own_process import own_processes
 from governor.adapters.machine.processes import LinuxProcesses, proc_advice
 from governor.adapters.machine.service import SystemdNotifier, has_cap_kill, run_selftest, selftest_lines
@@ -33,6 +31,7 @@ from governor.adapters.trainers.segments import limits_of
 from governor.adapters.trainers.streams import SavedStream, Stream
 from governor.app import mark_requests, pricing, requests
 from governor.app.earlier_launch import take_up
+from governor.app.machine_watch import MachineWatch
 from governor.app.node_facts import (
     CannotStart,
     load_cloud,
@@ -189,11 +188,12 @@ class Governor:
         observers = Observers([*watchers, reports, self.alerts, *self._exporters()])
         self.streams = [self._stream(entry) for entry in settings.jsonl]
         self._closers += [stream.close for stream in self.streams]
-        memory, oom_kills = MemoryWatch(self._pids), OomKillWatch(self._pids)
-        notices, uids = NoticeWatch(self.cloud, self.clock), UidRangeWatch()
         own_files = [OwnFileWatch("socket_gone", inbox.restore), OwnFileWatch("socket_gone", server.restore)]
         own_files.append(OwnFileWatch("journal_gone", self.journal.take_loss))
-        self._closers += [memory.close, oom_kills.close, notices.close, uids.close, *(own.close for own in own_files)]
+        self.machine = MachineWatch(
+            self.node, self.gpus, self.processes, self.clock, self.cloud, self._attended, own_files
+        )
+        self._closers.append(self.machine.close)
         performer = Performer(
             node=self.node,
             clock=self.clock,
@@ -217,17 +217,7 @@ class Governor:
             halt_marks=self.halt_marks.file,
             control_is_private=settings.control.mode & 0o006 == 0,
             extra=self._extra,
-            sources=[
-                *self.streams,
-                GpuWatch(self.gpus, self.processes, self._attended),
-                *((memory,) if facts.exclusive else (memory, oom_kills)),  # `costgov run` counts for its command.
-                notices,
-                *own_files,
-                GovernorWatch(self.processes, ("run", "daemon") if facts.exclusive else ("run",), os.getpid()),
-                self.prices,
-                uids,
-                self.halt_marks,
-            ],
+            sources=[*self.streams, *self.machine.sources(), self.prices, self.halt_marks],
         )
         daemon.health.loaded(self.clock.wall())
         return daemon
@@ -255,11 +245,6 @@ class Governor:
                 if self.trainer_socket == places[-1]:
                     raise
         raise AssertionError("there is always a last place")
-
-    def _pids(self) -> dict[str, int]:
-        """One process of each live run. Its control group is the run's."""
-        live = {name: managed.processes() for name, managed in self.node.runs.items() if managed.run.alive}
-        return {name: processes[0].pid for name, processes in live.items() if processes}
 
     def _begin_streams(self) -> None:
         """Look at every log now: what is written from here on is news. One that does not answer is not waited for."""
@@ -309,6 +294,7 @@ class Governor:
             unattached_gpu_processes=len(self.unwatched()) if self.gpus.read() is not None else None,
             alerts=self.alerts.counts(),
             recording_lost_total=self.recordings.lost_total if self.recordings is not None else None,
+            machine=self.machine.metrics(),
         )
 
     def _extra(self) -> dict[str, Any]:

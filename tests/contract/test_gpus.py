@@ -20,8 +20,8 @@ from governor.ports import GpuReading, Gpus
 from tests.contract.fakes import FakeClock, FakeGpus
 
 SAFETY_S = 30
-ONE = GpuReading("GPU-1", "H100", 0.97, 60_000_000_000, 640.5, (11, 12))
-TWO = GpuReading("GPU-2", "H100", None, None, None, ())
+ONE = GpuReading("GPU-1", "H100", 0.97, 60_000_000_000, (11, 12))
+TWO = GpuReading("GPU-2", "H100", None, None, ())
 
 RELAY = """
 import sys
@@ -151,7 +151,7 @@ def test_a_command_that_does_not_exist_is_named(tmp_path: Path) -> None:
 def test_the_sampler_itself_ends_with_its_governor() -> None:
     """On a machine without a driver it says so and ends; with one it samples until its stdin ends."""
     child = subprocess.run(
-        [sys.executable, "-m", "governor.adapters.machine.nvml"], stdin=subprocess.DEVNULL, capture_output=True,
+        [sys.executable, "-m", "governor.adapters.machine.nvml_process"], stdin=subprocess.DEVNULL, capture_output=True,
         timeout=SAFETY_S, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     first = json.loads(child.stdout.splitlines()[0])

@@ -14,7 +14,8 @@ from typing import Any
 import click
 import pytest
 
-from governor.adapters.exporters.prometheus_metrics import METRICS, Metric, build_info
+from governor.adapters.exporters.metric import Metric
+from governor.adapters.exporters.prometheus_metrics import METRICS, build_info
 from governor.adapters.plugins import Kind
 from governor.cli.common import OF_THE_COMMANDS, exits
 from governor.core.rules import triggers

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from governor.adapters.exporters.metric import clean
 from governor.core.base.units import UsdMicros
 from governor.core.money.token_price import TokenPrices
 from governor.core.money.waste import WASTE
 from governor.core.views.metrics import MetricsSnapshot, RunReading
 
 RUNS_SHOWN_MAX: Final = 32  # A node holds a handful. 32 x 30 series is still a small scrape.
-LABEL_CHARS_MAX: Final = 128
 OTHER_RUNS: Final = "_other"  # Holds the sums of runs beyond RUNS_SHOWN_MAX.
 
 
@@ -55,8 +55,3 @@ def _summed(others: list[RunReading]) -> RunReading:
 def _added(others: list[RunReading], cause: str) -> tuple[int, int]:
     amounts = [run.time.get(cause, (0, 0)) for run in others]
     return sum(ns for ns, _ in amounts), sum(micros for _, micros in amounts)
-
-
-def clean(label: str) -> str:
-    """Return a label value that every exposition can carry: valid UTF-8 and bounded."""
-    return label[:LABEL_CHARS_MAX].encode("utf-8", "replace").decode()

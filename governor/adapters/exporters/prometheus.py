@@ -27,7 +27,8 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from governor.adapters.exporters.bounded import shown
-from governor.adapters.exporters.prometheus_metrics import METRICS, Metric, build_info
+from governor.adapters.exporters.metric import Metric
+from governor.adapters.exporters.prometheus_metrics import METRICS, build_info
 from governor.core.base.units import MonoNs
 from governor.core.views.metrics import (
     LAG_BOUNDS_S,

@@ -5,41 +5,19 @@ The exposition and docs/reference/metrics.md are both made from `METRICS`. An ab
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
-from governor.adapters.exporters.bounded import OTHER_RUNS, RUNS_SHOWN_MAX, clean
+from governor.adapters.exporters.bounded import OTHER_RUNS, RUNS_SHOWN_MAX
+from governor.adapters.exporters.metric import Metric, Sample, clean, number
+from governor.adapters.exporters.prometheus_machine import MACHINE_METRICS, NODE_LABELS
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S
 from governor.core.halt.state import HaltState
 from governor.core.money import steady
 from governor.core.views.metrics import AlertCounts, BudgetReading, MetricsSnapshot, RunReading
 
-NODE_LABELS: Final = ("node", "cloud_instance")
 RUN_LABELS: Final = ("run", "stage", "node", "cloud_instance", "scheduler_job")
-
-Sample = tuple[tuple[str, ...], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """`samples` yields label values in the order of `labels`. The collector makes a histogram's samples."""
-
-    name: str
-    type: str  # gauge | counter | histogram
-    labels: tuple[str, ...]
-    meaning: str
-    samples: Callable[[MetricsSnapshot], Iterable[Sample]]
-
-
-def number(value: float) -> float:
-    """Return a float, also for an integer that is too large for one."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
 
 
 def _of_runs(pick: Callable[[RunReading], float | None]) -> Callable[[MetricsSnapshot], Iterable[Sample]]:
@@ -323,6 +301,7 @@ METRICS: Final = (
               lambda snapshot: snapshot.health.config_last_reload_ok),
     _governor("costgov_config_last_reload_success_timestamp_seconds", "gauge", "Wall time of the last success.",
               lambda snapshot: _in_s(snapshot.health.config_last_reload_wall)),
+    *MACHINE_METRICS,
 )  # fmt: skip
 
 
@@ -337,7 +316,7 @@ def metrics_page() -> str:
             "# Metrics",
             "",
             "Served at `http://127.0.0.1:9477/metrics` (`[metrics]` in costgov.toml). Generated from the code: edit",
-            "`governor/adapters/exporters/prometheus_metrics.py`, then run `make docs`.",
+            "`governor/adapters/exporters/prometheus_metrics.py` or `prometheus_machine.py`, then run `make docs`.",
             "",
             f'At most {RUNS_SHOWN_MAX} runs have series of their own; the rest is summed under `run="{OTHER_RUNS}"`.',
             "Unknown is absent, never 0. The usual `process_*` metrics of the governor itself stand beside these.",

@@ -43,7 +43,7 @@ def _computes(device: Path) -> bool:
 # --- who computes on them and how busy they are, as events ----------------------------------------------
 
 # A halt relies on a view of the GPU processes that is this recent.
-LOOK_PERIOD_NS: Final = 2 * NS_PER_S
+LOOK_PERIOD_NS: Final = NS_PER_S
 COUNT_PERIOD_NS: Final = 60 * NS_PER_S  # Devices change only with a reboot, or by hand.
 UNLISTED: Final = "the kernel does not list the machine's devices"
 
@@ -106,7 +106,7 @@ class GpuWatch:
         if not command or not pids:
             return frozenset()
         try:
-            # Only their ancestors: a scan of all of /proc every two seconds would cost too much.
+            # Only their ancestors: a scan of all of /proc every second would cost too much.
             table = self._lines((*pids, *(process.pid for process in command)))
         except OSError:
             return frozenset()  # No descriptors: an unseen process is not ours.
@@ -135,6 +135,7 @@ def _sample(at: MonoNs, readings: Sequence[GpuReading]) -> GpuSample:
         tuple(reading.memory_used_bytes for reading in readings),
         tuple(reading.memory_total_bytes for reading in readings),
         tuple(None if reading.pids is None else frozenset(reading.pids) for reading in readings),
+        tuple(reading.figures for reading in readings),
     )
 
 

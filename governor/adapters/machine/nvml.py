@@ -1,7 +1,6 @@
 """GPU readings by NVML, sampled in a separate process: a wedged driver blocks in the kernel, where no thread can end.
 
-`python -m governor.adapters.machine.nvml` is that process. It writes one JSON object per line to stdout until stdin
-ends.
+`nvml_process` is that process. It writes one JSON object per line.
 """
 
 from __future__ import annotations
@@ -13,33 +12,36 @@ import select
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.own_process import OwnProcess
 from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.hardware import read_figures
 from governor.ports import Clock, GpuReading
 
-# NVML averages busy over up to a second. Half of the time is missed, but rules judge minutes.
-SAMPLE_PERIOD_S = 2.0
-# Five missed samples: older figures would pass for present ones.
+# Ten missed samples: older figures would pass for present ones.
 SILENT_AFTER_S = 10.0
+# Resets of a GPU take up to a minute. A sampler that hangs outside of the kernel ends, and a new one asks anew.
+GIVEN_UP_AFTER_S = 120.0
 # A driver being reinstalled is back in minutes. A crash loop must cost nothing.
 RESTART_PERIOD_S = 30.0
 LINE_BYTES_MAX = 256 * 1024  # 16 GPUs × 128 processes are below 64 KiB.
-PROCESSES_PER_GPU_MAX = 128
-NO_DRIVER = "no NVIDIA driver"
-_SAMPLER_MODULE = "governor.adapters.machine.nvml"
-# Distinct from a crash, after which a restart is worthwhile.
-_NO_DRIVER_EXIT_CODE = 3
+_SAMPLER_MODULE = "governor.adapters.machine.nvml_process"
+_NO_DRIVER_EXIT_CODE = 3  # nvml_process.NO_DRIVER_EXIT_CODE; that module is loaded by the sampler alone.
 
 
 class NvmlSampler:
     """`ports.Gpus`. Starts the sampler at once and after each crash; never more than one at a time."""
 
-    def __init__(self, command: Sequence[str] | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str] | None = None, clock: Clock | None = None,
+        given_up_after_s: float = GIVEN_UP_AFTER_S,
+    ) -> None:  # fmt: skip
+        self._given_up_after_s = given_up_after_s
+        self._given_up: str | None = None  # The line about a sampler that is being ended.
         self._command = tuple(command or (sys.executable, "-m", _SAMPLER_MODULE))
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
@@ -67,6 +69,8 @@ class NvmlSampler:
     def status(self) -> str:
         with self._lock:
             silence_s = self._silence_s()
+            if self._given_up is not None:
+                return f"{self._given_up}; silent for {silence_s:.0f} s"
             if self._has_driver and silence_s > SILENT_AFTER_S:
                 return f"GPU sampler silent for {silence_s:.0f} s"
             return self._word
@@ -112,12 +116,22 @@ class NvmlSampler:
                 child.kill()
             stdout = child.stdout
             assert stdout is not None
-            while line := stdout.readline(LINE_BYTES_MAX):
+            while self._speaks(child) and (line := stdout.readline(LINE_BYTES_MAX)):
                 self._read_line(line)
-            child.wait()
+            child.wait()  # One that sits in the kernel is waited for here, and by nobody else.
         if not self._closing.is_set() and child.returncode != _NO_DRIVER_EXIT_CODE:
             self._publish(f"GPU sampler ended with code {child.returncode}", None)
         return child.returncode
+
+    def _speaks(self, child: subprocess.Popen[bytes]) -> bool:
+        """Wait for its next line. False: it is given up, and killed. Only the driver can then keep it from ending."""
+        assert child.stdout is not None
+        if select.select([child.stdout], [], [], self._given_up_after_s)[0]:
+            return True
+        with self._lock:
+            self._given_up = f"the GPU driver hangs: sampler {child.pid} is abandoned"
+        child.kill()
+        return False
 
     def _read_line(self, line: bytes) -> None:
         try:
@@ -130,75 +144,16 @@ class NvmlSampler:
     def _publish(self, word: str, readings: Sequence[GpuReading] | None) -> None:
         with self._lock:
             self._word, self._readings, self._answered_at = word, readings, self._clock.mono()
+            self._given_up = None
         os.eventfd_write(self._event_fd, 1)
 
 
 def _reading(gpu: dict[str, Any]) -> GpuReading:
+    figures = read_figures(gpu.get("figures", {}))
+    if figures is None:
+        raise ValueError("figures")
     return GpuReading(
         uuid=str(gpu["uuid"]), name=str(gpu["name"]), busy_frac=gpu["busy_frac"],
-        memory_used_bytes=gpu["memory_used_bytes"], power_w=gpu["power_w"],
-        pids=None if gpu["pids"] is None else tuple(gpu["pids"]), memory_total_bytes=gpu["memory_total_bytes"],
+        memory_used_bytes=gpu["memory_used_bytes"], memory_total_bytes=gpu["memory_total_bytes"],
+        pids=None if gpu["pids"] is None else tuple(gpu["pids"]), figures=figures,
     )  # fmt: skip
-
-
-# --- the sampler process ---------------------------------------------------------------------------------
-
-
-def main(stdin: IO[bytes], stdout: IO[bytes]) -> int:
-    """Sample until stdin ends, that is, until the governor ends. Exit code 3: this machine has nothing to sample."""
-    try:
-        import pynvml
-    except ImportError:
-        return _write_status(stdout, "nvidia-ml-py is not installed", _NO_DRIVER_EXIT_CODE)
-    try:
-        pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
-        return _write_status(stdout, NO_DRIVER, _NO_DRIVER_EXIT_CODE)
-    except pynvml.NVMLError as error:
-        return _write_status(stdout, f"NVML: {error}", 1)
-    while True:
-        gpus = [_sample(pynvml, handle) for handle in handles]
-        message = {"status": f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}", "gpus": gpus}
-        stdout.write(json.dumps(message).encode() + b"\n")
-        stdout.flush()
-        if select.select([stdin], [], [], SAMPLE_PERIOD_S)[0] and not stdin.read(1):
-            return 0
-
-
-def _sample(nvml: Any, handle: Any) -> dict[str, Any]:
-    def ask(question: Callable[[Any], Any]) -> Any:
-        try:
-            return question(handle)
-        # This GPU does not support it, or is lost: its value is absent, the other GPUs' stay.
-        except nvml.NVMLError:
-            return None
-
-    busy = ask(nvml.nvmlDeviceGetUtilizationRates)
-    memory = ask(nvml.nvmlDeviceGetMemoryInfo)
-    power_mw = ask(nvml.nvmlDeviceGetPowerUsage)
-    processes = ask(nvml.nvmlDeviceGetComputeRunningProcesses)
-    return {
-        "uuid": _text(ask(nvml.nvmlDeviceGetUUID)),
-        "name": _text(ask(nvml.nvmlDeviceGetName)),
-        "busy_frac": None if busy is None else busy.gpu / 100,
-        "memory_used_bytes": None if memory is None else int(memory.used),
-        "memory_total_bytes": None if memory is None else int(memory.total),
-        "power_w": None if power_mw is None else power_mw / 1000,
-        "pids": None if processes is None else [int(process.pid) for process in processes][:PROCESSES_PER_GPU_MAX],
-    }
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "unknown")
-
-
-def _write_status(stdout: IO[bytes], status: str, exit_code: int) -> int:
-    stdout.write(json.dumps({"status": status, "gpus": None}).encode() + b"\n")
-    stdout.flush()
-    return exit_code
-
-
-if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
-        sys.exit(main(sys.stdin.buffer, sys.stdout.buffer))

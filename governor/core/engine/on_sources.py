@@ -14,7 +14,16 @@ from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
 from governor.core.engine.spent.tokens import end_stage, meter_tokens
 from governor.core.events.effects import Alarm, Effect, Record
-from governor.core.events.machine import FilesLost, GpuSample, HostMemory, MachineEvent, SourceTrouble, SpotNotice
+from governor.core.events.machine import (
+    FilesLost,
+    GpuSample,
+    HostMemory,
+    HostSample,
+    MachineEvent,
+    ProcessUse,
+    SourceTrouble,
+    SpotNotice,
+)
 from governor.core.events.streams import StreamOpened, StreamRead, StreamState, TokensSettled
 from governor.core.rules.gpu_idle_since import STALE_NS
 from governor.core.runs import intake
@@ -62,14 +71,17 @@ def own_places(
     The surest source comes first: the GPUs on which the driver shows the run's processes, then the GPUs that its ranks
     announced. The only run of the node gets all GPUs whose users the driver does not name. A neighbour's may be among
     them, so they are shown without names, like a log's: no run is judged by the idlest of them. An unused GPU belongs
-    to no run. `below`: the GPU processes below the run's command, if nothing else is known of the run.
+    to no run. A GPU that has fallen off the bus shows no process: it stays with the run that had it. `below`: the GPU
+    processes below the run's command, if nothing else is known of the run.
     """
     own = below | {process.pid for process in managed.processes()}
     places = range(len(sample.busy_frac))
     computing = [place for place in places if sample.pids and own & (sample.pids[place] or frozenset())]
-    if computing:
-        return computing, True
     announced = {uuid for rank in managed.run.ranks.values() for uuid in rank.gpu_uuids}
+    had = announced | set(managed.run.gpus.uuids if managed.run.gpus is not None else ())
+    if computing:
+        lost = [place for place in places if sample.is_lost(place) and sample.uuids[place] in had]
+        return sorted({*computing, *lost}), True
     named = [place for place in places if sample.uuids and sample.uuids[place] in announced]
     if named or not is_alone:
         return named, True
@@ -80,6 +92,8 @@ def _may_be_its_own(sample: GpuSample, place: int, *, knows_own: bool) -> bool:
     pids = sample.pids[place] if sample.pids else None
     if pids:
         return not knows_own  # Named processes, none of them the run's: somebody else's GPU.
+    if sample.is_lost(place):
+        return True  # Whose it was can no longer be seen.
     used = sample.memory_used_bytes[place] if sample.memory_used_bytes else None
     return (used or 0) >= HELD_BYTES_MIN
 
@@ -93,6 +107,7 @@ def of_places(sample: GpuSample, places: list[int], run: str) -> GpuSample:
         memory_used_bytes=tuple(sample.memory_used_bytes[place] for place in places if sample.memory_used_bytes),
         memory_total_bytes=tuple(sample.memory_total_bytes[place] for place in places if sample.memory_total_bytes),
         pids=tuple(sample.pids[place] for place in places if sample.pids),
+        figures=tuple(sample.figures[place] for place in places if sample.figures),
     )
 
 
@@ -100,6 +115,18 @@ def on_host_memory(node: Node, event: HostMemory) -> list[Effect]:
     for managed in _live(node):
         if event.run is None or event.run == managed.run.run:
             _show(managed, event)
+    return []
+
+
+def on_host_sample(node: Node, event: HostSample) -> list[Effect]:
+    for managed in _live(node):
+        if event.run is not None:  # Recorded: it has only this run's.
+            own: tuple[ProcessUse, ...] | None = event.processes if event.run == managed.run.run else None
+        else:
+            ranks = set(managed.processes())
+            own = tuple(one for one in event.processes if one.rank in ranks)
+        if own is not None:
+            _show(managed, replace(event, processes=own, run=managed.run.run))
     return []
 
 

@@ -20,6 +20,7 @@ from governor.core.events.machine import (
     GpuSample,
     HaltMarksRead,
     HostMemory,
+    HostSample,
     PriceRead,
     RunRecalled,
     SourceTrouble,
@@ -392,6 +393,7 @@ Event = (
     | UidRangesSeen
     | GpuSample
     | HostMemory
+    | HostSample
     | SpotNotice
     | SourceTrouble
     | RunRecalled

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from governor.core.base.identity import ProcessId
 from governor.core.base.policy import Wrong
 from governor.core.base.shares import UidRange
 from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
+from governor.core.events.hardware import GpuFigures
 
 
 @dataclass(slots=True)  # Not frozen, as Step: a log may have one with every record.
@@ -32,6 +34,11 @@ class GpuSample:
     memory_used_bytes: tuple[int | None, ...] = ()
     memory_total_bytes: tuple[int | None, ...] = ()
     pids: tuple[frozenset[int] | None, ...] = ()  # The processes that compute on it; None: the driver does not say.
+    figures: tuple[GpuFigures, ...] = ()
+
+    def is_lost(self, place: int) -> bool:
+        """Whether this GPU has fallen off the bus, as the driver says. It computes nothing more."""
+        return bool(self.figures) and self.figures[place].is_lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,52 @@ class SpotNotice:
     left: DurationNs | None = None  # The time left at `at`; None: the provider does not say.
 
 
-MachineEvent = GpuSample | HostMemory | SpotNotice  # What a run's rules are shown.
+@dataclass(frozen=True, slots=True)
+class NodeUse:
+    """The whole machine. Totals count since its boot; None: the kernel does not tell."""
+
+    cores: int | None = None
+    cpu_busy_s: float | None = None  # Of all cores together, without waiting for disks.
+    cpu_iowait_s: float | None = None
+    memory_available_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    disk_read_bytes: int | None = None
+    disk_written_bytes: int | None = None
+    network_received_bytes: int | None = None  # Without the loopback.
+    network_sent_bytes: int | None = None
+    # Pressure stall information: in this time at least one task waited for it (Documentation/accounting/psi.rst).
+    cpu_pressure_s: float | None = None
+    io_pressure_s: float | None = None
+    memory_pressure_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """A rank's process, or one below it: a loader's worker, a compiler. Totals count since it began."""
+
+    process: ProcessId
+    rank: ProcessId  # Itself, for a rank's.
+    name: str  # The kernel's, 15 characters: torch calls its workers pt_data_worker.
+    state: str  # R runs or waits for a core, S sleeps, D waits for a disk or a driver.
+    cpu_ns: int  # Of all its threads.
+    # Of its main thread alone, the trainer's: the time in which it could have run and had no core. None: not told.
+    core_wait_ns: int | None = None
+    # From storage; what the page cache had is not in it. None: not told, as of another user's process.
+    read_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostSample:
+    """What the machine and its runs' processes use. `run` None: of all runs; the engine shows each run its own."""
+
+    at: MonoNs
+    node: NodeUse
+    processes: tuple[ProcessUse, ...] = ()
+    run: str | None = None
+
+
+MachineEvent = GpuSample | HostMemory | HostSample | SpotNotice  # What a run's rules are shown.
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,10 @@ class GpusIdleSince:
     since: MonoNs | None = field(default=None, metadata=UNKEPT)
 
     def observe(self, sample: GpuSample) -> None:
-        fracs = [frac for frac in sample.busy_frac if frac is not None and 0 <= frac <= 1]  # NaN fails too.
-        if not fracs or len(fracs) < len(sample.busy_frac):
+        # One that has fallen off the bus computes nothing: the others tell.
+        all_fracs = [frac for place, frac in enumerate(sample.busy_frac) if not sample.is_lost(place)]
+        fracs = [frac for frac in all_fracs if frac is not None and 0 <= frac <= 1]  # NaN fails too.
+        if not fracs or len(fracs) < len(all_fracs):
             # A GPU without a value may be busy, so this sample does not cover all of them.
             self.sampled_at = self.since = None
             return

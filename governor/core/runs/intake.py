@@ -12,7 +12,7 @@ from governor.core.base.units import MonoNs
 from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.ends import RunEnd
 from governor.core.events.inputs import Beat, Hello, PhaseChange, Step
-from governor.core.events.machine import GpuSample, HostMemory, MachineEvent
+from governor.core.events.machine import GpuSample, HostMemory, HostSample, MachineEvent
 from governor.core.runs.counting import count_step
 from governor.core.runs.last_good import LastGood, is_news
 from governor.core.runs.life import LifeFact
@@ -311,6 +311,8 @@ def apply_machine(run: Run, event: MachineEvent) -> None:
     """Note a machine sample for the run. A GPU sample has only the run's own GPUs."""
     if isinstance(event, GpuSample):
         run.gpus = event
+    elif isinstance(event, HostSample):
+        run.host_use = event
     elif not isinstance(event, HostMemory):
         run.spot_notice = event
     elif event.run is None:

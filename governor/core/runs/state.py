@@ -18,7 +18,7 @@ from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.ends import Failure, RunEnd
 from governor.core.events.fetch import Fetch
 from governor.core.events.forwards import Forwards
-from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
+from governor.core.events.machine import GpuSample, HostMemory, HostSample, SpotNotice
 from governor.core.money.budgets import Cap
 from governor.core.money.paid_tokens import PaidTokens
 from governor.core.runs.belief import Belief
@@ -189,6 +189,7 @@ class Run:
     gpus: GpuSample | None = None  # Its own GPUs, as last shown.
     host_memory: HostMemory | None = None
     group_memory: HostMemory | None = None
+    host_use: HostSample | None = None  # Its own processes', as last shown.
     spot_notice: SpotNotice | None = None
     # Checkpoints.
     saves: Saves = field(default_factory=Saves)

@@ -12,6 +12,8 @@ from governor.core.engine.command import ceilings
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import Pace, outlook
+from governor.core.events.hardware import UNTOLD, GpuFigures
+from governor.core.events.machine import NodeUse
 from governor.core.money.budgets import Cap
 from governor.core.money.ceiling_forecast import CeilingHit
 from governor.core.money.expected import ExpectedCost
@@ -62,6 +64,27 @@ class AlertCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuMetrics:
+    """One GPU as the driver shows it. `index`: NVML's, as nvidia-smi numbers it."""
+
+    index: int
+    uuid: str
+    busy_frac: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    processes: int | None = None
+    figures: GpuFigures = UNTOLD
+
+
+@dataclass(frozen=True, slots=True)
+class MachineMetrics:
+    """What the samplers know of the machine now."""
+
+    gpus: tuple[GpuMetrics, ...] = ()
+    node: NodeUse | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GovernorHealth:
     """The part of the governor's health that the engine does not know; the wiring collects it."""
 
@@ -73,6 +96,7 @@ class GovernorHealth:
     unattached_gpu_processes: int | None = None  # None: unknown, without NVML.
     alerts: tuple[AlertCounts, ...] = ()
     recording_lost_total: int | None = None  # Lines; None: recording is off.
+    machine: MachineMetrics = MachineMetrics()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from governor.adapters.exporters.bounded import LABEL_CHARS_MAX, OTHER_RUNS, RUNS_SHOWN_MAX
+from governor.adapters.exporters.bounded import OTHER_RUNS, RUNS_SHOWN_MAX
+from governor.adapters.exporters.metric import LABEL_CHARS_MAX
 from governor.adapters.exporters.prometheus import (
     CONNECTIONS_MAX,
     REQUEST_BYTES_MAX,
@@ -37,6 +38,7 @@ from governor.core.views.metrics import (
     MetricsSnapshot,
     RunReading,
 )
+from tests.unit.adapters.exporters.test_prometheus_machine import MACHINE
 from tests.unit.core.engine.test_step import at, make_node, rule, training
 
 FULL = RunReading(
@@ -177,8 +179,9 @@ def test_lag_is_a_cumulative_histogram(exporter: PrometheusExporter) -> None:
 def test_every_declared_metric_appears_when_everything_is_known(exporter: PrometheusExporter) -> None:
     counts = (AlertCounts("pager", 1, 2, 3),)
     health = GovernorHealth(
-        unattached_gpu_processes=2, config_last_reload_wall=WallNs(1), alerts=counts, recording_lost_total=4
-    )
+        unattached_gpu_processes=2, config_last_reload_wall=WallNs(1), alerts=counts, recording_lost_total=4,
+        machine=MACHINE,
+    )  # fmt: skip
     full = snapshot(FULL, price=98_320_000)
     known = {"health": health, "budgets": (BudgetReading("stage:s1", 9_000_000, 4_500_000, 250_000),)}
     known |= {"idle_s": 600.0, "stops_in_s": 300.0, "stop_stage": "verifying", "unallocated_usd_micros": 2_500_000}

@@ -11,6 +11,7 @@ from governor.adapters.machine.gpu_watch import LOOK_PERIOD_NS, GpuWatch
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.policy import Budget, PolicySet
 from governor.core.base.units import MonoNs, UsdMicros
+from governor.core.events.hardware import UNTOLD, GpuFigures
 from governor.core.events.inputs import CommandLaunched
 from governor.core.events.machine import GpuProcessesSeen, GpuSample
 from governor.core.halt.table import StopTarget
@@ -39,7 +40,7 @@ def a_machine(processes: FakeProcesses | None = None) -> tuple[FakeProcesses, Pr
 
 def seen(processes: FakeProcesses, *command: ProcessId) -> GpuProcessesSeen:
     gpus = FakeGpus()
-    gpus.offer([GpuReading("GPU-1", "H100", 0.9, 1, 1.0, (WORKER, ORPHAN, STRANGER, UNSEEN))])
+    gpus.offer([GpuReading("GPU-1", "H100", 0.9, 1, (WORKER, ORPHAN, STRANGER, UNSEEN))])
     event, _ = GpuWatch(gpus, processes, lambda: command).poll(MonoNs(LOOK_PERIOD_NS))
     gpus.close()
     assert isinstance(event, GpuProcessesSeen)
@@ -88,7 +89,7 @@ def test_who_has_left_is_a_tenant_no_more_where_the_kernel_does_not_list_the_dev
     gpus, node = FakeGpus(), make_node()
     watch = GpuWatch(gpus, FakeProcesses(), accelerators=lambda: None)
     for look, pids in enumerate([(STRANGER,), ()]):
-        gpus.offer([GpuReading("GPU-1", "H100", 0.0, 1, 1.0, pids)])
+        gpus.offer([GpuReading("GPU-1", "H100", 0.0, 1, pids)])
         play(node, watch.poll(MonoNs(LOOK_PERIOD_NS * (look + 1)))[0])
         assert node.foreign_gpu_pids() == set(pids)
         assert node.idle.gpus_problem is not None
@@ -97,9 +98,12 @@ def test_who_has_left_is_a_tenant_no_more_where_the_kernel_does_not_list_the_dev
 
 def test_what_the_gpus_do_is_told_beside_who_computes_on_them() -> None:
     gpus = FakeGpus()
-    gpus.offer([GpuReading("GPU-1", "H100", 0.9, 5, 1.0, (7, 8), 80), GpuReading("GPU-2", "H100", None, 1, 1.0, None)])
+    lost = GpuFigures(is_lost=True)
+    gpus.offer(
+        [GpuReading("GPU-1", "H100", 0.9, 5, (7, 8), 80), GpuReading("GPU-2", "H100", None, 1, None, None, lost)]
+    )
     _, sample = GpuWatch(gpus, FakeProcesses(), accelerators=list).poll(MonoNs(LOOK_PERIOD_NS))
     at = MonoNs(LOOK_PERIOD_NS)
     pids = (frozenset({7, 8}), None)
-    assert sample == GpuSample(at, None, (0.9, None), ("GPU-1", "GPU-2"), (5, 1), (80, None), pids)
+    assert sample == GpuSample(at, None, (0.9, None), ("GPU-1", "GPU-2"), (5, 1), (80, None), pids, (UNTOLD, lost))
     gpus.close()

@@ -25,7 +25,7 @@ from governor.ports import GpuReading
 from tests.contract.fakes import FakeGpus, FakeProcesses
 
 AT = MonoNs(100 * NS_PER_S)
-FREE = GpuReading("GPU-1", "H100", 0.0, 600_000_000, 70.0, ())
+FREE = GpuReading("GPU-1", "H100", 0.0, 600_000_000, ())
 
 
 @pytest.mark.parametrize(

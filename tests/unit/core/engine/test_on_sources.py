@@ -14,6 +14,7 @@ from governor.core.engine import step as engine
 from governor.core.engine.node import Node
 from governor.core.engine.on_sources import own_places
 from governor.core.events.effects import Alarm
+from governor.core.events.hardware import UNTOLD, GpuFigures
 from governor.core.events.inputs import Bye, Disconnected, PhaseChange, Step
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.core.events.streams import StreamOpened
@@ -55,6 +56,32 @@ def test_or_those_that_its_ranks_announced() -> None:
     node = make_node()
     engine.step(node, hello(gpu_uuids=("GPU-a",)))
     engine.step(node, sample())
+    assert uuids(node) == ("GPU-a",)
+
+
+def test_a_gpu_that_fell_off_the_bus_stays_with_the_run_that_had_it() -> None:
+    """Its processes are seen no more, so nothing else ties it to the run whose fault it explains."""
+    node = make_node()
+    engine.step(node, hello())
+    both = frozenset({100})
+    engine.step(node, sample(pids=(both, both), figures=(UNTOLD, UNTOLD)))
+    lost = sample(
+        at=at(10), busy_frac=(BUSY, None), memory_used_bytes=(9 * GIB, None), pids=(both, None),
+        figures=(UNTOLD, GpuFigures(is_lost=True)),
+    )  # fmt: skip
+    for second in (10, 11):
+        engine.step(node, replace(lost, at=at(second)))
+        assert uuids(node) == ("GPU-a", "GPU-b")
+    gpus = node.runs["llama"].run.gpus
+    assert gpus is not None
+    assert gpus.is_lost(1)
+
+
+def test_a_strangers_gpu_that_fell_off_the_bus_is_not_the_runs() -> None:
+    node = make_node()
+    engine.step(node, hello())
+    engine.step(node, sample(pids=(frozenset({100}), frozenset({999})), figures=(UNTOLD, UNTOLD)))
+    engine.step(node, sample(pids=(frozenset({100}), None), figures=(UNTOLD, GpuFigures(is_lost=True))))
     assert uuids(node) == ("GPU-a",)
 
 

@@ -7,23 +7,26 @@ policies. So nothing more is recorded until they train again.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
 
 from governor.core.base.identity import ConnectionId
-from governor.core.base.units import MonoNs
+from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm
 from governor.core.events.ends import RankFailed
 from governor.core.events.inputs import Ack, Event, Hello
-from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
+from governor.core.events.machine import GpuSample, HostMemory, HostSample, SpotNotice
 from governor.core.rules.log_rhythm import BLIND_AFTER_NS
 from governor.ports import Packet
 from governor.wire import recording
 from governor.wire.recording import ReceivedFrame
 
 STOPPED: Final = "recording_stopped"
+# GPUs' figures and processes' use come every second. All of them would be more than all frames, and most say the same.
+# Less than the time after which a rule takes figures for old (gpu_fault, gpu_throttled).
+FIGURES_PERIOD_NS: Final = 10 * NS_PER_S
 
 
 class Recordings(Protocol):
@@ -61,6 +64,9 @@ class Recorder:
     recordings: Recordings
     _is_on: dict[str, bool] = field(default_factory=dict)  # By run; False while its halt lasts.
     _is_problem_reported: bool = False
+    _judged: dict[str, Any] = field(default_factory=dict)  # By run: what rules saw of its GPUs' figures.
+    _figures_at: dict[str, MonoNs] = field(default_factory=dict)  # By run: when they were recorded.
+    _host_at: dict[str, MonoNs] = field(default_factory=dict)
     # When the governor last ran. Ticks come every 250 ms, also without runs.
     _awake_at: MonoNs | None = None
 
@@ -105,7 +111,12 @@ class Recorder:
             for managed in self._recorded():
                 own = managed.run.gpus
                 if own is not None and own.at == event.at:
-                    self.recordings.note(managed.run.run, event.at, recording.gpus(own))
+                    self.recordings.note(managed.run.run, event.at, recording.gpus(self._thinned(own)))
+        elif isinstance(event, HostSample):
+            for managed in self._recorded():
+                used, run = managed.run.host_use, managed.run.run
+                if used is not None and used.at == event.at and self._is_due(self._host_at, run, event.at):
+                    self.recordings.note(run, event.at, recording.host(used))
         elif isinstance(event, HostMemory):
             for managed in self._recorded():
                 if event.run in (None, managed.run.run):
@@ -125,11 +136,30 @@ class Recorder:
                 self.recordings.note(run, at, recording.exited(at))
                 self.recordings.end(run)
                 del self._is_on[run]
+                for kept in (self._judged, self._figures_at, self._host_at):
+                    kept.pop(run, None)
         problem = self.recordings.problem
         was_reported, self._is_problem_reported = self._is_problem_reported, problem is not None
         if problem is None or was_reported:
             return []
         return [Alarm(STOPPED, None, f"what runs send is not recorded: {problem}; nothing else depends on it")]
+
+    def _thinned(self, sample: GpuSample) -> GpuSample:
+        """The sample with the GPUs' figures at times, and whenever a rule would see a difference."""
+        run = str(sample.run)
+        judged = [(one.is_lost, one.throttles, one.xid_total, one.ecc_uncorrected_total) for one in sample.figures]
+        changed = self._judged.get(run) != judged
+        self._judged[run] = judged
+        if self._is_due(self._figures_at, run, sample.at) or changed:
+            self._figures_at[run] = sample.at
+            return sample
+        return replace(sample, figures=())
+
+    def _is_due(self, last: dict[str, MonoNs], run: str, at: MonoNs) -> bool:
+        if run in last and 0 <= at - last[run] < FIGURES_PERIOD_NS:
+            return False
+        last[run] = at
+        return True
 
     def _wake(self, at: MonoNs) -> None:
         """Record a gap if the governor did not run: unheard time is no silence of the run. `hang` does the same."""

@@ -30,6 +30,7 @@ from governor.core.engine.node import NodeFacts, new_node
 from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Effect, Record
 from governor.core.events.fetch import Fetch
+from governor.core.events.hardware import GpuFigures
 from governor.core.events.inputs import Beat, Bye, Disconnected, Event, Hello, PhaseChange, Step, Tick
 from governor.core.events.machine import GpuSample, MachineEvent
 from governor.core.money.budgets import Cap
@@ -41,6 +42,7 @@ from governor.timeline.entries import OBSERVES, OBSTACLES, Decided
 
 BEAT_NS: Final = NS_PER_S
 GPU_BYTES: Final = 80 * 2**30
+SOUND_GPU: Final = GpuFigures(clock_reasons=0, ecc_uncorrected_total=0, xid_total=0)
 GPU_LOOK_NS: Final = 2 * NS_PER_S  # The daemon's own period.
 Settings = Mapping[str, str]
 
@@ -80,6 +82,7 @@ class Player:
         self.verdicts: list[Decided] = []
         self.accrues = False  # The ledger charges the run at its rate with each tick.
         self.gpus_busy: tuple[float | None, ...] = ()  # As the driver or the log reports from now on.
+        self.gpu_figures: dict[int, GpuFigures] = {}  # By place, of those that are not sound.
         self.history: dict[str, list[tuple[int, Finding]]] = {rule: [] for rule in recorded}
         self._left_out_ticks = False  # Since the last tick.
         self._attempt = 0
@@ -271,7 +274,9 @@ class Player:
     def _gpu_sample(self, at: MonoNs) -> GpuSample:
         """A sample of the run's GPUs. A log's list names no GPU; the driver's does, as the engine assigned them."""
         uuids = () if self.log else tuple(f"GPU-{place}" for place in range(len(self.gpus_busy)))
-        return GpuSample(at, "run", self.gpus_busy, uuids, memory_total_bytes=tuple(GPU_BYTES for _ in uuids))
+        figures = tuple(self.gpu_figures.get(place, SOUND_GPU) for place in range(len(uuids)))
+        sizes = tuple(GPU_BYTES for _ in uuids)
+        return GpuSample(at, "run", self.gpus_busy, uuids, memory_total_bytes=sizes, figures=figures)
 
     def apply(self, event: Event) -> None:
         """Apply an event and show it to the rules. A step is judged, as a tick is."""

@@ -22,6 +22,7 @@
     saved                            a good checkpoint now
     hold 2h                          an operator's hold: no rule halts for so long; `hold 0s` lifts it
     gpus 0.97 0.03                   from now on the run's two GPUs are seen every 2 s, so busy; `gpus`: no longer
+    gpu 1 lost                       and its second one has fallen off the bus; or `gpu 1 xid 79`, `gpu 1 hot`, `gpu 1 sound`
     memory 4 of 64                   GiB of the machine's main memory that are left; `memory 1 of 8 group`: of its limit
     spot terminate 110s              the provider reclaims the machine then; `spot none`: it has announced nothing
 
@@ -31,17 +32,18 @@ Values of `steps` may be cycles: loss=2.0/nan. `absent` leaves a field out. Text
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Final
 
 from governor.core.base.units import DurationNs, MonoNs, UsdMicros, is_whole, parse_duration, read_float, usd
+from governor.core.events.hardware import XIDS_KEPT, GpuFigures
 from governor.core.events.inputs import Step
 from governor.core.events.machine import HostMemory, SpotNotice
 from governor.core.money.budgets import Cap
 from governor.timeline import halt_words
 from governor.timeline.halt_player import HaltPlayer
-from governor.timeline.player import Player
+from governor.timeline.player import SOUND_GPU, Player
 from trainer_shim.wire import PHASES
 
 # In one line. A million steps are a minute of playing.
@@ -216,6 +218,24 @@ def _gpus(player: Player, words: Sequence[str]) -> None:
     player.gpus_busy = tuple(None if one == "absent" else read_float(one) for one in words)
 
 
+def _gpu(player: Player, words: Sequence[str]) -> None:
+    """What the driver tells of one GPU's hardware from now on. XIDs are counted."""
+    match words:
+        case [place, "lost"] if is_whole(place):
+            known = GpuFigures(is_lost=True)
+        case [place, "hot"] if is_whole(place):
+            known = replace(SOUND_GPU, clock_reasons=0x40)
+        case [place, "xid", xid] if is_whole(place) and is_whole(xid):
+            before = player.gpu_figures.get(int(place), SOUND_GPU)
+            xids = (*before.xids, int(xid))[-XIDS_KEPT:]
+            known = replace(before, xid_total=(before.xid_total or 0) + 1, xids=xids)
+        case [place, "sound"] if is_whole(place):
+            known = SOUND_GPU
+        case _:
+            raise SeriesError("gpu: write for example gpu 1 lost, gpu 0 xid 79, gpu 0 hot, or gpu 0 sound")
+    player.gpu_figures[int(place)] = known
+
+
 def _memory(player: Player, words: Sequence[str]) -> None:
     if len(words) not in (3, 4) or words[1] != "of" or words[3:] not in ([], ["group"]):
         raise SeriesError("memory: write for example memory 4 of 64, in GiB, or memory 1 of 8 group")
@@ -255,6 +275,7 @@ WORDS: Final[Mapping[str, Callable[[Player, Sequence[str]], None]]] = {
     "saved": _saved,
     "hold": _hold,
     "gpus": _gpus,
+    "gpu": _gpu,
     "memory": _memory,
     "spot": _spot,
     **{word: partial(_answers, word) for word in halt_words.WORDS},

@@ -6,13 +6,14 @@ Each boot of a machine restarts its monotonic clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
+from governor.core.events.hardware import read_figures
 from governor.core.events.inputs import Disconnected, Event, TrainerExited
-from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
+from governor.core.events.machine import GpuSample, HostMemory, HostSample, NodeUse, ProcessUse, SpotNotice
 from governor.core.runs.state import RANKS_MAX
 from governor.wire.frames import FAULTS_MAX, build
 from governor.wire.recording import FORMAT, NOTE
@@ -21,6 +22,9 @@ from trainer_shim.wire import FRAMES, WIRE_VERSION, faults
 # No run pauses longer than this, so one of the wall clocks was wrong.
 PAUSE_MAX_NS: Final = 30 * 24 * 3600 * NS_PER_S
 TIME_NS_BOUND: Final = 2**63  # As the kernel's clocks.
+PROCESSES_MAX: Final = 1024  # Four times what a governor looks at.
+NAME_CHARS_MAX: Final = 64  # The kernel's names have 15.
+_NODE_FIGURES: Final = frozenset(one.name for one in fields(NodeUse))
 # Every time that a line may hold. All are of one clock.
 _TIMES: Final = ("at_ns", "mono_ns", "started_mono_ns", "phase_since_ns", "last_hook_ns")
 _TIMES_WITHIN: Final = (("last_good", "mono_ns"), ("checkpoint", "mono_ns"), ("collective", "entered_ns"))
@@ -214,9 +218,13 @@ def read_gpus(note: Mapping[str, Any], at: MonoNs, _run: str) -> GpuSample | Non
     if not isinstance(busy, list) or len(busy) > GPUS_MAX:
         return None
     lists = [note.get(name) for name in ("uuids", "memory_used_bytes", "memory_total_bytes", "pids")]
+    lists.append(note.get("figures", []))  # Older recordings have none.
     if any(not isinstance(one, list) or len(one) not in (0, len(busy)) for one in lists):
         return None
-    uuids, used, total, pids = (one or [] for one in lists)
+    uuids, used, total, pids, told = (one or [] for one in lists)
+    figures = tuple(known for one in told if (known := read_figures(one)) is not None)
+    if len(figures) < len(told):
+        return None
     if not (
         all(one is None or (type(one) in (int, float) and 0 <= one <= 1) for one in busy)
         and all(isinstance(one, str) for one in uuids)
@@ -225,7 +233,44 @@ def read_gpus(note: Mapping[str, Any], at: MonoNs, _run: str) -> GpuSample | Non
     ):
         return None
     whose = tuple(None if one is None else frozenset(one) for one in pids)
-    return GpuSample(at, None, tuple(busy), tuple(uuids), tuple(used), tuple(total), whose)
+    return GpuSample(at, None, tuple(busy), tuple(uuids), tuple(used), tuple(total), whose, figures)
+
+
+def _host(note: Mapping[str, Any], at: MonoNs, run: str) -> Event | None:
+    node, rows = note.get("node"), note.get("processes")
+    if not isinstance(node, dict) or not isinstance(rows, list) or len(rows) > PROCESSES_MAX:
+        return None
+    known = {name: value for name, value in node.items() if name in _NODE_FIGURES}
+    processes = tuple(use for row in rows if (use := _process_use(row)) is not None)
+    if len(processes) < len(rows) or not all(_is_amount(value) for value in known.values()):
+        return None
+    return HostSample(at, NodeUse(**known), processes, run)
+
+
+def _process_use(row: object) -> ProcessUse | None:
+    if not isinstance(row, list) or len(row) < 7:  # A newer governor's may be longer.
+        return None
+    pid, rank, name, state, *amounts = row[:7]
+    cpu_ns, waited, read = amounts
+    counts = [pid, rank, cpu_ns, *(one for one in (waited, read) if one is not None)]
+    if not (isinstance(name, str) and isinstance(state, str) and all(type(one) is int for one in counts)):
+        return None
+    if not all(_is_amount(one) for one in counts):
+        return None
+    # Recorded without their start times: within one run's recording a pid says who it is.
+    return ProcessUse(
+        ProcessId(pid, 1, "replay"),
+        ProcessId(rank, 1, "replay"),
+        name[:NAME_CHARS_MAX],
+        state[:1],
+        cpu_ns,
+        waited,
+        read,
+    )
+
+
+def _is_amount(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value < TIME_NS_BOUND  # type: ignore[operator]
 
 
 def _memory(note: Mapping[str, Any], at: MonoNs, run: str) -> Event | None:
@@ -246,6 +291,7 @@ def _spot(note: Mapping[str, Any], at: MonoNs, _run: str) -> Event | None:
 
 _MACHINE: Final[Mapping[str, Callable[[Mapping[str, Any], MonoNs, str], Event | None]]] = {
     "gpus": read_gpus,
+    "host": _host,
     "memory": _memory,
     "spot": _spot,
 }

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import MonoNs
-from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
+from governor.core.events.machine import GpuSample, HostMemory, HostSample, SpotNotice
 from trainer_shim.wire import FRAMES, WIRE_VERSION
 
 _SEGMENT: Final = re.compile(r"frames-([0-9]{6,12})\.jsonl\.gz")
@@ -134,12 +135,23 @@ def gpus(sample: GpuSample) -> bytes:
         memory_used_bytes=sample.memory_used_bytes,
         memory_total_bytes=sample.memory_total_bytes,
         pids=[None if pids is None else sorted(pids) for pids in sample.pids],
+        **({"figures": [one.told() for one in sample.figures]} if sample.figures else {}),
     )
 
 
 def memory(event: HostMemory) -> bytes:
     of = {} if event.run is None else {"group": event.group or ""}
     return _note("memory", event.at, available_bytes=event.available_bytes, total_bytes=event.total_bytes, **of)
+
+
+def host(sample: HostSample) -> bytes:
+    """What the machine and the run's processes use. Totals: a reader takes differences, so no look must be kept."""
+    node = {name: value for name, value in asdict(sample.node).items() if value is not None}
+    rows = [
+        (one.process.pid, one.rank.pid, one.name, one.state, one.cpu_ns, one.core_wait_ns, one.read_bytes)
+        for one in sample.processes
+    ]
+    return _note("host", sample.at, node=node, processes=rows)
 
 
 def spot(notice: SpotNotice) -> bytes:

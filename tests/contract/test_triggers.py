@@ -15,6 +15,7 @@ from governor.core.base.findings import Finding, Reading
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.policy import Budget, Expected
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MS, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
+from governor.core.events.hardware import GpuFigures
 from governor.core.events.inputs import Beat, Event, Hello, PhaseChange, Step, Tick
 from governor.core.events.machine import GpuSample, HostMemory, MachineEvent, SpotNotice
 from governor.core.rules.trigger import Trigger, defaults, listens
@@ -31,6 +32,8 @@ DAY_NS = 24 * NS_PER_HOUR
 ACROSS_ATTEMPTS = ("budget", "gate", "restart_loop", "runtime")  # What they are about does not end with an attempt.
 # Since when the governor itself has looked: anew after a restart, and on over attempts.
 OF_THE_GOVERNOR = {"hang": {"self._watch"}, "log_stalled": {"self._watch"}}
+NAMES = ("GPU-a", "GPU-b", "GPU-c")
+FIGURES = (GpuFigures(), GpuFigures(clock_reasons=0x48, xid_total=2, xids=(13, 79)), GpuFigures(is_lost=True))
 HOLES = [None, float("nan"), float("inf"), float("-inf"), 0.0, -1.0, 1e308, 5e-324]
 
 
@@ -107,7 +110,10 @@ def _machine(rng: random.Random, at: MonoNs) -> MachineEvent:
     used = tuple(rng.choice([None, 0, 70 << 30]) for _ in busy)
     match rng.randrange(3):
         case 0:
-            return GpuSample(at, "r", busy, memory_used_bytes=used, memory_total_bytes=tuple(80 << 30 for _ in busy))
+            told, names = rng.choice([((), ()), ((), NAMES), (FIGURES, NAMES), (FIGURES, ())])
+            count = len(busy)
+            size = tuple(80 << 30 for _ in busy)
+            return GpuSample(at, "r", busy, names[:count], used, size, figures=told[:count])
         case 1:
             return HostMemory(at, rng.choice([0, 1 << 30]), rng.choice([0, 64 << 30]), *rng.choice([(), ("r", "/j")]))
         case _:

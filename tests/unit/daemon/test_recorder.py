@@ -13,8 +13,9 @@ from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine import step as engine
 from governor.core.engine.node import NodeFacts, new_node
+from governor.core.events.hardware import GpuFigures
 from governor.core.events.inputs import Disconnected, Event, GpuSample, HostMemory, OperatorHalt, Tick, TrainerExited
-from governor.core.events.machine import SpotNotice
+from governor.core.events.machine import HostSample, NodeUse, ProcessUse, SpotNotice
 from governor.core.halt.state import HaltState
 from governor.core.rules.log_rhythm import BLIND_AFTER_NS
 from governor.daemon.recorder import STOPPED, Recorder
@@ -182,6 +183,34 @@ def test_a_run_is_told_of_its_own_gpus_and_of_what_all_share() -> None:
     assert loop.kinds("anna") == ["hello", "gpus", "memory", "spot"]
     assert loop.kinds("ben") == ["hello", "gpus", "memory", "memory", "spot"]
     assert loop.kept.told["ben"][1]["uuids"] == ["GPU-b"]
+
+
+def test_figures_of_gpus_are_told_at_times_and_whenever_a_rule_sees_a_difference() -> None:
+    loop = Loop()
+    loop.hello("anna", 1, gpu_uuids=["GPU-a"])
+    cool, hot = GpuFigures(power_w=600, clock_reasons=4), GpuFigures(clock_reasons=0x40)
+    begun = loop.now
+    for second, figures in enumerate([cool] * 12 + [hot, hot, cool]):
+        loop.now = MonoNs(begun + second * NS_PER_S)
+        loop.happen(GpuSample(loop.now, None, (0.1,), ("GPU-a",), figures=(figures,)))
+    told = [number for number, line in enumerate(loop.kept.told["anna"][1:]) if "figures" in line]
+    assert told == [0, 10, 12, 14]
+
+
+def test_the_use_of_a_runs_processes_is_told_every_ten_seconds_and_no_others() -> None:
+    loop = Loop()
+    loop.hello("anna")
+    managed = loop.node.runs["anna"]
+    rank = managed.processes()[0]
+    strangers = ProcessId(9, 9, rank.boot_id)
+    uses = tuple(ProcessUse(one, one, "python", "R", 5) for one in (rank, strangers))
+    begun = loop.now
+    for second in range(21):
+        loop.now = MonoNs(begun + second * NS_PER_S)
+        loop.happen(HostSample(loop.now, NodeUse(cores=2), uses))
+    told = [line for line in loop.kept.told["anna"] if line.get("note") == "host"]
+    assert [line["at_ns"] - begun for line in told] == [0, 10 * NS_PER_S, 20 * NS_PER_S]
+    assert [row[0] for row in told[0]["processes"]] == [rank.pid]
 
 
 @pytest.mark.parametrize(

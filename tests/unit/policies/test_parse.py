@@ -258,6 +258,8 @@ def test_the_default_enforces_what_is_certain_and_observes_what_is_statistical()
         "throughput_collapse": Mode.OBSERVE,
         "data_starvation": Mode.OBSERVE,
         "gpu_starvation": Mode.OBSERVE,
+        "gpu_fault": Mode.OBSERVE,
+        "gpu_throttled": Mode.OBSERVE,
         "restart_loop": Mode.OBSERVE,
         "straggler": Mode.ENFORCE,  # It warns.
         "memory_pressure": Mode.ENFORCE,  # It warns.

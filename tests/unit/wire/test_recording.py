@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
+from governor.core.events.hardware import UNTOLD, GpuFigures
 from governor.core.events.inputs import Ack, Beat, Disconnected, Event, Hello, Step, TrainerExited
-from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
+from governor.core.events.machine import GpuSample, HostMemory, HostSample, NodeUse, ProcessUse, SpotNotice
 from governor.wire import recording
 from governor.wire.recorded import PAUSE_MAX_NS, RecordedClock, RecordedRanks, is_note
 from governor.wire.recording import ReceivedFrame
@@ -128,11 +130,22 @@ def test_nobody_has_record_behind_a_gap_or_a_halt(note: bytes) -> None:
 GPUS = GpuSample(AT, None, (0.5, None), ("GPU-a", "GPU-b"), (1, None), (2, 3), (frozenset((40,)), None))
 
 
+FIGURES = (GpuFigures(power_w=640.5, clock_reasons=0x40, xid_total=1, xids=(79,), is_mig=False), UNTOLD)
+USE = NodeUse(cores=2, cpu_busy_s=12.5, disk_read_bytes=7)
+RANK, WORKER = ProcessId(40, 1, "replay"), ProcessId(41, 1, "replay")
+PROCESSES = (
+    ProcessUse(RANK, RANK, "python", "S", 5_000, 7, None),
+    ProcessUse(WORKER, RANK, "pt_data_worker", "R", 9_000, None, 4096),
+)
+
+
 @pytest.mark.parametrize(
     ("line", "event"),
     [
         (recording.gpus(GPUS), GPUS),
         (recording.gpus(GpuSample(AT, "r", (0.25,))), GpuSample(AT, None, (0.25,))),
+        (recording.gpus(replace(GPUS, figures=FIGURES)), replace(GPUS, figures=FIGURES)),
+        (recording.host(HostSample(AT, USE, PROCESSES, "r")), HostSample(AT, USE, PROCESSES, "r")),
         (recording.memory(HostMemory(AT, 5, 9)), HostMemory(AT, 5, 9)),
         (recording.memory(HostMemory(AT, 5, 9, "r", "/g")), HostMemory(AT, 5, 9, "r", "/g")),
         (recording.spot(SpotNotice(AT, "stop", DurationNs(3))), SpotNotice(AT, "stop", DurationNs(3))),
@@ -154,6 +167,15 @@ NO_GPUS: dict[str, Any] = {"uuids": [], "memory_used_bytes": [], "memory_total_b
         ("gpus", {**NO_GPUS, "busy_frac": [2.0]}),
         ("gpus", {**NO_GPUS, "busy_frac": [0.5], "uuids": ["a", "b"]}),
         ("gpus", {"busy_frac": 1}),
+        ("gpus", {**NO_GPUS, "busy_frac": [0.5], "figures": [3]}),
+        ("gpus", {**NO_GPUS, "busy_frac": [0.5], "figures": [{}, {}]}),
+        ("gpus", {**NO_GPUS, "busy_frac": [0.5], "figures": [{"power_w": "hot"}]}),
+        ("host", {"node": {}, "processes": 3}),
+        ("host", {"node": {"cores": float("nan")}, "processes": []}),
+        ("host", {"node": {}, "processes": [[1, 1, "python", "S", 5]]}),
+        ("host", {"node": {}, "processes": [[1, 1, "python", "S", -5, None, None]]}),
+        ("host", {"node": {}, "processes": [[1, 1, 5, "S", 5, None, None]]}),
+        ("host", {"node": {}, "processes": [[0, 0, "", "", 0, None, None]] * 1025}),
         ("memory", {"available_bytes": -1, "total_bytes": 2}),
         ("memory", {"available_bytes": True, "total_bytes": 2}),
         ("spot", {"action": 5}),

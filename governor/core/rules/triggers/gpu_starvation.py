@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
@@ -12,6 +12,7 @@ from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.inputs import Event, Step
 from governor.core.events.machine import GpuSample
+from governor.core.rules.gpu_window import Window
 from governor.core.rules.trigger import FOREVER, Key, Trigger
 from governor.core.rules.trigger_state import UNKEPT
 from governor.core.runs.intake import PAUSES
@@ -20,57 +21,15 @@ from governor.core.runs.state import Run
 # Loggers sample every 2 to 60 s, so two samples of the slowest logger are missing.
 STALE_NS: Final = DurationNs(120 * NS_PER_S)
 GPUS_MAX: Final = 64  # Four times the widest node sold.
-# A window has 20 buckets: it moves by a twentieth, whatever the rhythm of the samples.
-BUCKETS: Final = 20
 RHYTHM_STEPS: Final = 20
 WARMING_UP: Final = unknown("warming_up")
-
-
-class _Window:
-    """How busy one GPU was over its last stretch of training, in whole nanoseconds, so that sums do not drift."""
-
-    __slots__ = ("_bucket_ns", "_buckets", "_busy_ns", "_size_ns", "_span_ns")
-    ITEM: ClassVar[Any] = tuple[int, int]
-
-    def __init__(self, size_ns: int) -> None:
-        self._size_ns = size_ns
-        self._bucket_ns = size_ns // BUCKETS
-        self._buckets: deque[tuple[int, int]] = deque()
-        self._span_ns = self._busy_ns = 0
-
-    def add(self, stretch: tuple[int, int]) -> None:
-        """Add a stretch: its length, and how much of it the GPU was busy."""
-        span_ns, busy_ns = stretch
-        self._span_ns += span_ns
-        self._busy_ns += busy_ns
-        if self._buckets and self._buckets[-1][0] < self._bucket_ns:
-            last_span_ns, last_busy_ns = self._buckets.pop()
-            span_ns, busy_ns = span_ns + last_span_ns, busy_ns + last_busy_ns
-        self._buckets.append((span_ns, busy_ns))
-        while self._span_ns - self._buckets[0][0] >= self._size_ns:
-            gone_span_ns, gone_busy_ns = self._buckets.popleft()
-            self._span_ns -= gone_span_ns
-            self._busy_ns -= gone_busy_ns
-
-    def clear(self) -> None:
-        self._buckets.clear()
-        self._span_ns = self._busy_ns = 0
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Oldest first."""
-        return iter(self._buckets)
-
-    @property
-    def busy_frac(self) -> float | None:
-        """None until the window is full."""
-        return self._busy_ns / self._span_ns if self._span_ns >= self._size_ns else None
 
 
 @dataclass(slots=True)
 class _State:
     has_stepped: bool
     are_own: bool  # The GPUs are known to be the run's, not only its node's.
-    windows: defaultdict[str, _Window]
+    windows: defaultdict[str, Window]
     sampled_at: MonoNs | None = field(default=None, metadata=UNKEPT)
     stepped_at: MonoNs | None = field(default=None, metadata=UNKEPT)
     # Intervals between steps.
@@ -128,7 +87,7 @@ class GpuStarvation(Trigger):
         self._state: _State = self._fresh()
 
     def _fresh(self) -> _State:
-        return _State(has_stepped=False, are_own=False, windows=defaultdict(lambda: _Window(self._window_ns)))
+        return _State(has_stepped=False, are_own=False, windows=defaultdict(lambda: Window(self._window_ns)))
 
     def _restored(self) -> None:
         if self._state.windows:
@@ -198,7 +157,7 @@ class GpuStarvation(Trigger):
 
     def _read(self) -> Finding:
         state = self._state
-        by_gpu = {name: window.busy_frac for name, window in state.windows.items()}
+        by_gpu = {name: window.share for name, window in state.windows.items()}
         known = {name: frac for name, frac in by_gpu.items() if frac is not None}
         if not known or len(known) < len(by_gpu):
             return WARMING_UP

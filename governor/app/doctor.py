@@ -19,7 +19,7 @@ from governor.adapters.alerting.tables import configured_receivers
 from governor.adapters.control_socket import group_id
 from governor.adapters.journal.db import JournalReader
 from governor.adapters.machine.clock import SystemClock
-from governor.adapters.machine.nvml import NvmlSampler
+from governor.adapters.machine.nvml import NvmlSampler, absent_figures
 from governor.adapters.machine.processes import LinuxProcesses, proc_advice
 from governor.adapters.machine.service import run_selftest
 from governor.adapters.plugins import ConfigError
@@ -292,11 +292,19 @@ def _gpus() -> Check:
     sampler = NvmlSampler()
     try:
         _wait_until(lambda: sampler.read() is not None or sampler.fileno() is None, SAMPLER_WAIT_S)
-        status, seen = sampler.status, sampler.read() is not None
+        # Rates are known from the second sample on.
+        first = sampler.read()
+        _wait_until(lambda: first is None or sampler.read() is not first, SAMPLER_WAIT_S)
+        status, readings = sampler.status, sampler.read()
     finally:
         sampler.close()
-    if seen:
-        return Check(OK, "gpus", status)
+    if readings is not None:
+        lost = [reading.uuid for reading in readings if reading.figures.is_lost]
+        if lost:
+            text = f"{status}; lost, fallen off the bus: {', '.join(lost)}"
+            return Check(FAIL, "gpus", text, "restart the machine; if it stays lost, it is the provider's to replace")
+        absent = absent_figures(readings)
+        return Check(OK, "gpus", f"{status}{'; not told: ' + ', '.join(absent) if absent else ''}")
     advice = "runs are judged all the same; GPU processes that nobody announced stay invisible"
     return Check(WARN, "gpus", status, advice)
 

@@ -22,7 +22,7 @@
     saved                            a good checkpoint now
     hold 2h                          an operator's hold: no rule halts for so long; `hold 0s` lifts it
     gpus 0.97 0.03                   from now on the run's two GPUs are seen every 2 s, so busy; `gpus`: no longer
-    gpu 1 lost                       and its second one has fallen off the bus; or `gpu 1 xid 79`, `gpu 1 hot`, `gpu 1 sound`
+    gpu 1 lost                       its second one has fallen off the bus; `gpu 1 xid 79`, `gpu 1 hot`, `gpu 1 sound`
     memory 4 of 64                   GiB of the machine's main memory that are left; `memory 1 of 8 group`: of its limit
     spot terminate 110s              the provider reclaims the machine then; `spot none`: it has announced nothing
 

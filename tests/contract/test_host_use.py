@@ -32,14 +32,9 @@ class Kernel:
                 read: int | None = 4096, waited: int | None = 7, children: tuple[int, ...] = ()) -> None:  # fmt: skip
         directory = self.proc / str(pid)
         (directory / "task" / str(pid)).mkdir(parents=True, exist_ok=True)
-        fields = [
-            state,
-            *["1", "1", "1", "0", "-1", "0", "0", "0", "0", "0"],
-            str((cpu_s - 1) * TICKS),
-            str(TICKS),
-            *["0", "0", "20", "0", "1", "0"],
-        ]
-        (directory / "stat").write_text(f"{pid} ({name}) {' '.join([*fields, str(start), '0', '0'])}\n")
+        before, behind = "1 1 1 0 -1 0 0 0 0 0", "0 0 20 0 1 0"
+        fields = f"{state} {before} {(cpu_s - 1) * TICKS} {TICKS} {behind} {start} 0 0"
+        (directory / "stat").write_text(f"{pid} ({name}) {fields}\n")
         if waited is not None:
             (directory / "schedstat").write_text(f"123 {waited} 9\n")
         if read is not None:

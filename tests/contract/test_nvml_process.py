@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from governor.adapters.machine.nvml import NvmlSampler
+from governor.app.doctor import _gpus
 from governor.core.events.hardware import GpuFigures
 from governor.ports import GpuReading
 from tests.nvml_stub import COMPILER, NO_COMPILER, Driver, build
@@ -180,6 +181,16 @@ def test_without_the_right_to_events_xids_are_unknown(driver: Driver) -> None:
     sampler = NvmlSampler(driver.command(PERIOD_S))
     assert figures(sampler, 0, ANY).xid_total is None
     sampler.close()
+
+
+def test_doctor_names_what_is_not_told_and_a_gpu_that_is_lost(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in driver.environ().items():
+        monkeypatch.setenv(name, value)
+    assert _gpus().text == "2 GPUs"
+    driver.tell(1, nvlink_rx_kib=None, ecc_uncorrected=None, busy=None)
+    assert _gpus().text == "2 GPUs; not told: load, NVLink traffic, ECC errors"
+    driver.tell(1, lost=1)
+    assert _gpus().text == "2 GPUs; lost, fallen off the bus: unknown"
 
 
 def test_a_wedged_driver_is_abandoned_with_one_line(driver: Driver) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.own_process import OwnProcess
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.hardware import read_figures
+from governor.core.events.hardware import NAMED, read_figures
 from governor.ports import Clock, GpuReading
 
 # Ten missed samples: older figures would pass for present ones.
@@ -146,6 +146,16 @@ class NvmlSampler:
             self._word, self._readings, self._answered_at = word, readings, self._clock.mono()
             self._given_up = None
         os.eventfd_write(self._event_fd, 1)
+
+
+def absent_figures(readings: Sequence[GpuReading]) -> list[str]:
+    """What some GPU that is not lost does not tell: of an older driver, under MIG, or by its kind."""
+    there = [reading for reading in readings if not reading.figures.is_lost]
+    absent = ["load"] if any(reading.busy_frac is None for reading in there) else []
+    absent += ["processes"] if any(reading.pids is None for reading in there) else []
+    return absent + [
+        word for name, word in NAMED.items() if any(getattr(reading.figures, name) is None for reading in there)
+    ]
 
 
 def _reading(gpu: dict[str, Any]) -> GpuReading:

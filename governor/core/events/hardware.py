@@ -76,6 +76,18 @@ class GpuFigures:
         } | ({"is_lost": True} if self.is_lost else {})
 
 
+# What people call the figures, for a list of those that are absent.
+NAMED: Final[Mapping[str, str]] = {
+    "power_w": "power",
+    "power_limit_w": "power limit",
+    "temperature_c": "temperature",
+    "sm_clock_mhz": "clocks",
+    "clock_reasons": "throttling",
+    "pcie_rx_bytes_per_s": "PCIe traffic",
+    "nvlink_rx_bytes_per_s": "NVLink traffic",
+    "ecc_uncorrected_total": "ECC errors",
+    "xid_total": "XID errors",
+}
 UNTOLD: Final = GpuFigures()
 _COUNTS: Final = frozenset({"clock_reasons", "ecc_corrected_total", "ecc_uncorrected_total", "xid_total"})
 _FLAGS: Final = frozenset({"is_mig", "is_lost"})

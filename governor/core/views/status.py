@@ -50,6 +50,7 @@ def _gpus(sample: GpuSample) -> list[dict[str, Any]]:
             "gpu": sample.uuids[place] if sample.uuids else str(place),
             "busy_frac": frac,
             "memory_used_bytes": sample.memory_used_bytes[place] if sample.memory_used_bytes else None,
+            "hardware": sample.figures[place].told() if sample.figures else None,
         }
         for place, frac in enumerate(sample.busy_frac)
     ]

@@ -200,7 +200,7 @@ def test_the_status_tells_which_gpus_are_taken_for_the_runs_and_nothing_that_is_
     engine.step(node, SpotNotice(at(9), "stop"))
     run = node.runs["llama"].run
     assert machine_status(run, at(69)) == {
-        "gpus": [{"gpu": "GPU-b", "busy_frac": IDLE, "memory_used_bytes": 9 * GIB}],
+        "gpus": [{"gpu": "GPU-b", "busy_frac": IDLE, "memory_used_bytes": 9 * GIB, "hardware": None}],
         "memory_left_frac": 0.125,
         "memory_of": "/job",
         "taken_back": "stop",

@@ -278,6 +278,7 @@ GOOD = (
     "cap scope=day spend=9 reserve=1 ceiling=10", "memory 4 of 64", "spot terminate 110s", "gpus 0.5 0.9", "rewind 1",
     "hold 2h", "saves in 40s", "saves fail in 5s", "deaf", "ends in 5s", "ends on kill", "named", "cloud ends in 5m",
     "cloud ends on force", "cloud refuses stop force", "cloud none", "steps 1 every 2s loss=nan",
+    "gpu 1 xid 79",
 )  # fmt: skip
 THROWN = (
     "0",

@@ -17,6 +17,7 @@ from governor.core.rules.trigger_state import UNKEPT
 from governor.core.runs.state import RANKS_MAX, Run
 
 _NO_OWN_TIMES: Final = unknown("no_own_times")
+_STEPS_BETWEEN_MAX: Final = 100  # Twice what the shim leaves out at most, where a step is too short to read each.
 
 
 @dataclass(slots=True)
@@ -38,16 +39,18 @@ class _Rank:
 class _State:
     ranks: defaultdict[int, _Rank]
     finding: Finding = field(default=_NO_OWN_TIMES, metadata=UNKEPT)
+    # Steps since a rank that reports its time in collectives did so. Its own time is of those steps alone.
+    without_comm: dict[int, int] = field(default_factory=dict, metadata=UNKEPT)
 
 
 class Straggler(Trigger):
     """A rank's median own time per step is `times` the median of its peers, and costs `lost_frac` of the step.
 
     Collectives make the step times of all ranks equal, so a rank is judged by its *own* time. That is the step without
-    its time in collectives, if reported (host-blocking ones), else data wait plus forward pass (device-timed ranks wait
-    for others in the backward pass). The first `warmup_steps` steps of each rank, saving and holds are left out. Causes
-    of one slow rank of many: a throttled GPU, a bad link, a neighbour on its cores, a stage with more work. Its cost is
-    the part of every rank's step by which it is slower.
+    its time in collectives, if reported (host-blocking ones; steps of such a rank that lack it are left out), else data
+    wait plus forward pass (device-timed ranks wait for others in the backward pass). The first `warmup_steps` steps of
+    each rank, saving and holds are left out. Causes of one slow rank of many: a throttled GPU, a bad link, a neighbour
+    on its cores, a stage with more work. Its cost is the part of every rank's step by which it is slower.
 
     Sees only the ranks of this node, and needs three: with two, the slow one cannot be identified. Misses a slow
     backward pass under device timing, a slow rank under ZeRO-3 (its forward pass waits for the others), and a whole
@@ -101,6 +104,8 @@ class Straggler(Trigger):
             if len(ranks) >= RANKS_MAX:
                 return False
             state = ranks[event.rank]
+        if self._is_between(event):
+            return False
         state.steps_seen += 1
         if state.steps_seen <= self._warmup_steps:
             return False
@@ -110,6 +115,18 @@ class Straggler(Trigger):
         if event.rank == max(ranks):
             self._compare()
         return self._state.finding.is_firing
+
+    def _is_between(self, step: Step) -> bool:
+        """Whether other steps of this rank report its time in collectives, and this one does not."""
+        without = self._state.without_comm
+        if step.comm_s is not None:
+            without[step.rank] = 0
+        elif step.rank in without:
+            without[step.rank] += 1
+            if without[step.rank] <= _STEPS_BETWEEN_MAX:
+                return True
+            del without[step.rank]
+        return False
 
     def _compare(self) -> None:
         ranks = self._state.ranks

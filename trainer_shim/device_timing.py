@@ -203,6 +203,7 @@ def _put_times(fields: Dict[str, Any], parts_ns: Any, step_ns: int) -> None:
     measured = {name: fields[name] for name in ("checkpoint_s", "hold_s")}
     put_seconds(fields, StepTimes(step_ns, parts_ns, 0), True, parts_ns[BACKWARD] > 0)
     fields.update(measured)
-    # The host times a collective's launch only: no figure is better than that one.
+    # The host times the launch only of a collective, or of a recomputation: no figure is better than that one.
     fields.pop("comm_s", None)
+    fields.pop("recompute_s", None)
     fields["device_timed"] = True

@@ -31,7 +31,7 @@ class StepMeter:
         self.count = count
         self.device: Optional[device_timing.DeviceTimer] = None
         self._directory_learner: Callable[[str, bool], None] = lambda *_: None  # Until there is a saver.
-        self._reports_comm = False
+        self.overlapping = timing.Overlapping()
         self.tokens_total = 0
         self.tokens_known = True  # False: a checkpoint was loaded that does not say how many tokens went before it.
         self.announces_saves = True  # Only unannounced() clears it.
@@ -69,10 +69,6 @@ class StepMeter:
     def time_loader(self) -> None:
         """The hooks time each wait for data exactly."""
         self._loader_timed = True
-
-    def time_comm(self, is_wrapped: bool) -> None:
-        """The engine's collectives are wrapped, so that their time is known."""
-        self._reports_comm = is_wrapped
 
     @contextlib.contextmanager
     def unannounced(self) -> Iterator[None]:
@@ -391,8 +387,7 @@ class StepMeter:
         fields["loss_expected"] = self._loss_ever or self._lossless > 0
         put_facts(fields, facts)
         timing.put_seconds(fields, times, self._loader_timed, self._backward_seen, self._forward_seen)
-        if self._reports_comm:
-            fields["comm_s"] = timing.seconds(times.comm_ns)
+        self.overlapping.put(fields, times)
         fields["progress_seq"] = progress.progress_seq
         if times.step_ns and self.clock.since_ns >= self._memory_due_ns:
             self._memory_due_ns = self.clock.since_ns + MEMORY_PERIOD_NS

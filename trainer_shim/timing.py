@@ -25,6 +25,8 @@ PARTS_TOTAL = 10
 
 # After a batch was fetched inside one of these, the loop is still inside it.
 FETCHES_INSIDE = frozenset((DATA, FORWARD, OPTIMIZER, CHECKPOINT, HOLD, EVAL))
+# What is waited for here has its own name already: it is no communication of the training.
+NOT_TRAINING = frozenset((CHECKPOINT, HOLD, EVAL))
 
 
 class StepTimes(NamedTuple):
@@ -57,8 +59,9 @@ class StepClock:
         return left
 
     def add_comm(self, ns: int) -> None:
-        """Communication took so long, whatever part it was in."""
-        self.comm_ns += ns
+        """Communication took so long, and has ended now. In a save, a hold or an evaluation it does not count."""
+        if self.part not in NOT_TRAINING:
+            self.comm_ns += ns
 
     def close(self) -> StepTimes:
         """End the step now, start the next one in the gap, and return the ended step's times."""
@@ -93,6 +96,28 @@ def put_seconds(
     fields["optimizer_s"] = spent[OPTIMIZER] // 1000 / 1e6
     fields["checkpoint_s"] = spent[CHECKPOINT] // 1000 / 1e6
     fields["hold_s"] = spent[HOLD] // 1000 / 1e6
+
+
+class Overlapping:
+    """What an engine adds to each step's fields beside the parts: "of which" they were spent on this or that."""
+
+    def __init__(self) -> None:
+        self._puts: List[Callable[[Dict[str, Any], StepTimes], None]] = []
+
+    def add(self, put: Callable[[Dict[str, Any], StepTimes], None]) -> Callable[[], None]:
+        """Call `put` with each step's fields and raw times; it may not raise. Returns what ends that."""
+        self._puts.append(put)
+        return lambda: self._puts.remove(put)
+
+    def put(self, fields: Dict[str, Any], times: StepTimes) -> None:
+        """Complete one step's fields."""
+        for put in self._puts:
+            put(fields, times)
+
+
+def put_comm(fields: Dict[str, Any], times: StepTimes) -> None:
+    """Put the time in collectives, where all of them are seen."""
+    fields["comm_s"] = seconds(times.comm_ns)
 
 
 def seconds(nanoseconds: int) -> float:

@@ -122,7 +122,11 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         optimizer_s=Field("num"),
         checkpoint_s=Field("num"),
         hold_s=Field("num"),  # Waiting for the agreement.
-        comm_s=Field("num"),  # "of which": overlaps the parts above.
+        # "Of which": both overlap the parts above, and never each other. Absent where nothing of the kind was seen.
+        comm_s=Field(
+            "num"
+        ),  # In collectives by the host's clock: engines/waits/torch_comm.py. Not in a save or evaluation.
+        recompute_s=Field("num"),  # Of the backward pass, in computing again what activation checkpointing left out.
         device_timed=Field("bool"),  # Parts come from device events, not the host clock.
         mem_allocated_bytes=Field("int"),
         mem_reserved_bytes=Field("int"),

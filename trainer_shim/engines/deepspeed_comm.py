@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterator, Set, Tuple
 
 from trainer_shim.guard import guarded
 from trainer_shim.meter import StepMeter
+from trainer_shim.timing import put_comm
 
 COLLECTIVES = (
     "all_reduce",
@@ -88,11 +89,13 @@ def wrap_backend(backend: Any, meter: StepMeter) -> Callable[[], None]:
     for op, original in _collectives(backend):
         setattr(backend, op, _timed(comm, op, original))
         wrapped.add(op)
-    meter.time_comm(bool(wrapped))
+    end = meter.overlapping.add(put_comm) if wrapped else None
 
     def unwrap() -> None:
         for op in wrapped:
             vars(backend).pop(op, None)
+        if end is not None:
+            end()
 
     return unwrap
 

@@ -24,6 +24,7 @@ from trainer_shim.tokens import Replicas
 from . import base, hooks, replicas
 from .deepspeed_checkpoints import hold_write_errors, load_beside_frozen, noted_at, states_in, step_in
 from .deepspeed_comm import wrap_backend
+from .waits import recompute
 
 
 class DeepSpeedKind:
@@ -188,7 +189,10 @@ def instrument_modes_and_checkpoints(engine: Any, meter: StepMeter, facts: DeepS
     hooks.replace(undo, engine, "eval", hooks.around(_eval, meter))
     hooks.replace(undo, engine, "save_checkpoint", hooks.around(_save_checkpoint, engine, meter))
     hooks.replace(undo, engine, "load_checkpoint", hooks.around(_load_checkpoint, engine, meter, facts))
-    meter.time_device(device_timing_of(engine))
+    device = device_timing_of(engine)
+    meter.time_device(device)
+    if device is None:
+        recompute.watch(meter, undo)
     import deepspeed.comm.comm as deepspeed_comm
 
     if deepspeed_comm.cdb is not None:

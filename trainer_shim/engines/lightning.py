@@ -24,7 +24,6 @@ from trainer_shim.tokens import Replicas
 
 from . import base, deepspeed_engine, hooks, plain, replicas, torch_calls
 from .background import ANNOUNCEMENTS_MAX, Announcement, Write, absolute
-from .base import Options
 from .lightning_checkpoints import (
     CHECKPOINT_FILE,
     STATE_KEY,
@@ -40,12 +39,13 @@ from .lightning_checkpoints import (
     tell_plateau,
     trained_in,
 )
+from .waits import model_times
 
 
 class LightningKind:
     """A Trainer of Lightning, before fit()."""
 
-    def __init__(self, trainer: Any, options: Options) -> None:
+    def __init__(self, trainer: Any, options: base.Options) -> None:
         if trainer.world_size > 1 and not {"RANK", "SLURM_PROCID"} & os.environ.keys():
             raise TypeError("ranks that Lightning starts itself do not know their rank at attach(): use torchrun")
         if options.save_fn is not None:
@@ -183,7 +183,7 @@ class LightningFit:
         blind = plain.BLIND_STEPS_MAX if is_required(os.environ) else 0
         # Lightning divides the loss by the micro-steps before backward(), unless the module steps by itself.
         meter.watch_gradients(gradients, blind, bool(module.automatic_optimization))
-        meter.time_device(plain.device_timer_of(module))
+        model_times.watch(module, meter, self._undo)
         self._step = int(trainer.global_step)
         hooks.replace(self._undo, trainer, "save_checkpoint", hooks.around(self._save))
         hooks.replace(self._undo, trainer.strategy, "remove_checkpoint", hooks.around(self._remove))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-from trainer_shim import device_timing
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.interfaces import Saver
 from trainer_shim.launch import is_required
@@ -22,6 +21,7 @@ from trainer_shim.tokens import Replicas
 
 from . import base, compiling, hooks, replicas, save_fn, state_file, torch_calls, trained
 from .base import Options
+from .waits import model_times
 
 STATE_FILE = "state.pt"
 TRAINED = "trained"  # Values of what the optimizers train and no state has, by place.
@@ -275,16 +275,8 @@ def instrument(
     meter.watch_gradients(gradients, BLIND_STEPS_MAX if is_required(os.environ) else 0)
     for optimizer in optimizers:
         _hook_step(torch, optimizer, meter, order, undo, [at_first_step] if at_first_step else [])
-    meter.time_device(device_timer_of(model))
+    model_times.watch(model, meter, undo)
     return undo
-
-
-def device_timer_of(model: Any) -> Optional[device_timing.DeviceTimer]:
-    """Return a device timer where the module's parameters live on a device that runs behind the host."""
-    import torch
-
-    first = next(iter(model.parameters()), None)
-    return None if first is None else device_timing.for_device(torch, first.device.type)
 
 
 def without_replicas(model: Any) -> Any:

@@ -117,6 +117,7 @@ class Step:
     recompute_s: float | None = None
     line_steps: int | None = None  # Of a line: how many steps its tokens are of, where it says so.
     stripped: bool | None = None  # Of a line without a loss: it holds nothing that those with one do not.
+    recompute_s: float | None = None  # Of the backward pass: computing again what activation checkpointing left out.
 
     @property
     def reports_training(self) -> bool:

@@ -12,6 +12,7 @@ import pytest
 import trainer_shim
 from tests.tidy.sources import ROOT, sources
 from trainer_shim.engines.deepspeed_comm import COLLECTIVES
+from trainer_shim.engines.waits import torch_comm
 from trainer_shim.saving import save_at_step
 
 README = (ROOT / "trainer_shim/README.md").read_text()
@@ -34,6 +35,7 @@ def test_every_method_that_is_replaced_is_named() -> None:
     assert literal <= NAMED, f"trainer_shim/README.md, Hooks by name, lacks {literal - NAMED}"
     assert {"makedirs", "save", "commit", "_copy_recovery_script", "_INSTRUCTION_MAP"} <= NAMED
     assert {COLLECTIVES[0], COLLECTIVES[-1]} <= NAMED
+    assert {next(iter(torch_comm.COLLECTIVES)), list(torch_comm.COLLECTIVES)[-1], torch_comm.BUFFERS} <= NAMED
 
 
 def test_every_registered_hook_thread_and_end_of_the_process_is_named() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from trainer_shim import timing
 from trainer_shim.timing import StepClock, StepTimes, put_seconds
 
@@ -48,6 +50,26 @@ def test_a_closed_step_starts_the_next_one_at_zero_in_the_gap() -> None:
     assert times.step_ns == 30
     assert times.spent[timing.GAP] == 30
     assert times.comm_ns == 0
+
+
+@pytest.mark.parametrize("part", [timing.CHECKPOINT, timing.HOLD, timing.EVAL])
+def test_a_collective_in_a_save_a_hold_or_an_evaluation_is_no_communication_of_the_training(part: int) -> None:
+    clock = StepClock(HandClock())
+    clock.switch(part)
+    clock.add_comm(7)
+    clock.switch(timing.BACKWARD)
+    clock.add_comm(5)
+    assert clock.close().comm_ns == 5
+
+
+def test_what_overlaps_the_parts_is_put_until_it_is_ended() -> None:
+    overlapping, fields = timing.Overlapping(), {}
+    end = overlapping.add(lambda fields, times: fields.update(comm_s=times.comm_ns / 1e9))
+    overlapping.put(fields, timing.StepTimes(100, [0] * timing.PARTS_TOTAL, 50))
+    assert fields == {"comm_s": 5e-8}
+    end()
+    overlapping.put(fields, timing.StepTimes(100, [0] * timing.PARTS_TOTAL, 70))
+    assert fields == {"comm_s": 5e-8}
 
 
 def test_switch_returns_the_part_that_was_left() -> None:

@@ -114,7 +114,6 @@ class Step:
     left_out: str | None = None  # The first figure of it that cannot be, which is absent here: "tokens 2199023255553".
     eval_s: float | None = None
     loop_s: float | None = None
-    recompute_s: float | None = None
     line_steps: int | None = None  # Of a line: how many steps its tokens are of, where it says so.
     stripped: bool | None = None  # Of a line without a loss: it holds nothing that those with one do not.
     recompute_s: float | None = None  # Of the backward pass: computing again what activation checkpointing left out.

@@ -11,7 +11,8 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Typ
 from weakref import ref
 
 from . import launch, tokens
-from .engines import data_loader, hooks
+from .any_loop import data_loader, own_saves
+from .engines import hooks
 from .engines.base import Kind, Options
 from .engines.replicas import HINT, is_rehearsal
 from .engines.save_fn import tell_misfits
@@ -95,9 +96,7 @@ class Shim:
 
     def finish(self, reason: str = "finished", completed: bool = True) -> None:
         """Tell the governor that training is over (`completed` = as planned). Idempotent."""
-        if self._meter.device is not None:
-            attempt(self._meter.send_arrived)
-        self._meter.watch.finish(reason, completed)
+        self._meter.finish(reason, completed)
 
     def close(self) -> None:
         """Take every hook off and say bye. Nothing of ours keeps model or optimizer alive then."""
@@ -325,6 +324,7 @@ def _start(shim: Shim, call: _Call, known: Optional[Kind]) -> None:
     undo = hooks.Undo()
     undo.add(kind.instrument(meter))
     data_loader.watch(meter, undo)
+    own_saves.watch(meter, undo)
     attempt(saver.look_at_start)
     shim._undo = undo
     make_watch = call.make_watch or functools.partial(_watcher, shim._way)

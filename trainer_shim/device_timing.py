@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
-from .timing import BACKWARD, CHECKPOINT, DATA, GAP, HOLD, PARTS_TOTAL, StepTimes, put_seconds
+from .timing import AFTER_BACKWARD, BACKWARD, CHECKPOINT, DATA, EVAL, GAP, HOLD, PARTS_TOTAL, StepTimes, put_seconds
 
 STEPS_IN_FLIGHT_MAX = 8  # DeepSpeed synchronises every step and DDP runs at most a few ahead: eight is a stuck device.
 EVENTS_PER_STEP_MAX = 1_024  # 256 micro-steps of four boundaries; beyond, host times are as good.
@@ -88,6 +88,11 @@ class DeviceTimer:
             self._overfull = True
             return
         self._marks.append((part, self._record()))
+
+    def relabel(self, part: int) -> None:
+        """What the last event began turns out to be `part`."""
+        if self._marks and not self._overfull and not self._capturing():
+            self._marks[-1] = (part, self._marks[-1][1])
 
     def close_step(self, fields: Dict[str, Any], loss: Any, norm: Any, nonpad: Any = None) -> None:
         """End the step: its `fields` come back from `arrived()` once the device has caught up."""
@@ -198,11 +203,18 @@ def _put_times(fields: Dict[str, Any], parts_ns: Any, step_ns: int) -> None:
     """Replace a step frame's times on the host by the device's; not where no forward pass divides them."""
     if "forward_s" not in fields:
         return
-    parts_ns[DATA] = felt_data_wait(parts_ns, int(fields["data_s"] * 1e9))
-    parts_ns[CHECKPOINT] = parts_ns[HOLD] = 0  # Host work, which the host's clock has measured.
-    measured = {name: fields[name] for name in ("checkpoint_s", "hold_s")}
+    # What the host does between the passes: the device has felt of it what it stood idle, and no more.
+    idle_ns = sum(parts_ns[part] for part in (GAP, DATA, AFTER_BACKWARD))
+    for part, name in ((HOLD, "hold_s"), (CHECKPOINT, "checkpoint_s"), (EVAL, "eval_s"), (DATA, "data_s")):
+        parts_ns[part] = min(int(fields.get(name, 0.0) * 1e9), idle_ns)
+        idle_ns -= parts_ns[part]
+    parts_ns[GAP], parts_ns[AFTER_BACKWARD] = idle_ns, 0
+    is_bound = fields.pop("data_bound", False)
+    fields.pop("eval_s", None)
     put_seconds(fields, StepTimes(step_ns, parts_ns, 0), True, parts_ns[BACKWARD] > 0)
-    fields.update(measured)
+    if is_bound:
+        fields["data_bound"] = True
+        del fields["loop_s"]
     # The host times the launch only of a collective, or of a recomputation: no figure is better than that one.
     fields.pop("comm_s", None)
     fields.pop("recompute_s", None)

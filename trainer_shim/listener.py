@@ -10,13 +10,14 @@ import threading
 import time
 from typing import Any, Callable, Dict, Optional
 
-from . import stack, wire
+from . import wire
 from .connection.outbox import RESEND_NS
 from .governor_socket import GovernorSocket
 from .guard import guarded
 from .progress import Progress
 from .saving.agreement_thread import AgreementThread
 from .saving.open_requests import OpenRequests, request_of
+from .sight import stack
 from .signal_wakeup import SignalWakeup
 
 _BEAT_NS = int(wire.BEAT_PERIOD_S * 1e9)

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, Optional
 
 from . import device_timing, timing, tokens
 from .guard import guarded
-from .interfaces import NoWatch, Watch
+from .pauses import Pauses
 from .progress import Progress
 from .scalars import ELSEWHERE, EngineFacts, host_number, put_facts, put_memory, put_scalars, readable
 from .sight.gradients import Gradients
@@ -21,24 +21,18 @@ _Known = Optional[float]
 MEMORY_PERIOD_NS = 5_000_000_000  # Memory moves over minutes; reading the allocator's statistics costs ~50 us.
 
 
-class StepMeter:
+class StepMeter(Pauses):
     """Times, counts and reports the steps of one rank."""
 
     def __init__(self, progress: Progress, count: tokens.TokenCount) -> None:
-        self.progress = progress
-        self.watch: Watch = NoWatch()  # Until attach() has a real one: that needs a saver, which needs this meter.
-        self.clock = timing.StepClock()
+        super().__init__(progress)
         self.count = count
-        self.device: Optional[device_timing.DeviceTimer] = None
         self._directory_learner: Callable[[str, bool], None] = lambda *_: None  # Until there is a saver.
         self.overlapping = timing.Overlapping()
         self.tokens_total = 0
         self.tokens_known = True  # False: a checkpoint was loaded that does not say how many tokens went before it.
         self.announces_saves = True  # Only unannounced() clears it.
-        self._loader_timed = False
         self.loss_is_share = False  # Micro-step losses arrive divided by their number: their sum is the mean.
-        self._cold = True  # The next step compiles, allocates and fills caches.
-        self._in_eval = False
         self._forward_seen = False
         self._backward_seen = False
         self._loss: Any = None
@@ -50,9 +44,8 @@ class StepMeter:
         self.gradients: Optional[Gradients] = None
         self._blind_steps_max = 0
         self._defers_boundary = False
+        self._reports_backward = False
         self.can_defer = True  # False: nothing shows when the next step begins.
-        self._boundary_due = False
-        self.evaluation_due = False  # What is saved now lacks the evaluation of its step.
         self._memory_due_ns = 0
 
     # -- what an engine's hooks tell once ---------------------------------------------------------------------------
@@ -66,9 +59,9 @@ class StepMeter:
         self.device = device
         self.count.may_sum = None if device is None else device.may_record
 
-    def time_loader(self) -> None:
-        """The hooks time each wait for data exactly."""
-        self._loader_timed = True
+    def expect_backward(self) -> None:
+        """Who calls enter_backward() calls exit_backward(), too."""
+        self._reports_backward = True
 
     @contextlib.contextmanager
     def unannounced(self) -> Iterator[None]:
@@ -98,7 +91,10 @@ class StepMeter:
     def enter_forward(self, training: bool, args: Any, kwargs: Any) -> None:
         """A forward pass of the whole model begins; outside training it counts as evaluation."""
         if not training:
-            self._enter_eval()
+            if not self.evaluating:
+                self._move_fetch(timing.DATA, timing.EVAL)
+                self._enter_eval()
+            self._forget_fetch()
             return
         if self._boundary_due:
             self._boundary()
@@ -134,7 +130,34 @@ class StepMeter:
     @guarded()
     def exit_backward(self) -> None:
         """The backward pass ended."""
-        self._mark("backward", timing.GAP)
+        self._mark("backward", timing.AFTER_BACKWARD)
+
+    def enter_unreported_backward(self) -> bool:
+        """As enter_backward(), where the loop tells nothing. False: who has told of it, or evaluates, tells its end.
+
+        Neither a mark nor a guard where no device is timed: nothing here fails, and each is a percent of our cost.
+        """
+        clock = self.clock
+        part = clock.part
+        if part == timing.BACKWARD:
+            return not self._reports_backward
+        if part in timing.FETCHES_INSIDE:
+            return False
+        if part == timing.AFTER_FORWARD and self.losses.is_returned:
+            self._relabel(timing.GAP)  # The loss was there already: what lies between is the loop's own.
+        self._backward_seen = True
+        if self.device is None:
+            clock.switch(timing.BACKWARD)
+        else:
+            self.enter_instruction("backward", timing.BACKWARD)
+        return True
+
+    def exit_unreported_backward(self) -> None:
+        """As exit_backward()."""
+        if self.device is None:
+            self.clock.switch(timing.AFTER_BACKWARD)
+        else:
+            self.exit_backward()
 
     def note_loss(self, loss: Any) -> None:
         """Take one micro-step's loss without waiting for any device."""
@@ -170,6 +193,8 @@ class StepMeter:
     @guarded()
     def enter_optimizer(self, optimizer: Any = None) -> None:
         """The engine's step function was called, at a boundary or not. `optimizer`: its gradients are complete."""
+        if self.clock.part == timing.AFTER_BACKWARD:
+            self._relabel(timing.OPTIMIZER)  # What the loop did since is for this step: it clips, it unscales.
         self._mark("step", timing.OPTIMIZER)
         if self.gradients is not None and optimizer is not None:
             self.gradients.before_step(optimizer)
@@ -222,16 +247,6 @@ class StepMeter:
         else:
             self._boundary()
 
-    def _boundary(self) -> None:
-        self._boundary_due = False
-        clock, progress = self.clock, self.progress
-        clock.switch(timing.HOLD)
-        self.watch.at_boundary(progress.step)
-        clock.switch(timing.GAP)
-        progress.progress_seq += 1
-        progress.last_hook = "boundary"
-        progress.last_hook_ns = clock.since_ns
-
     def send_arrived(self) -> None:
         """Send the frames whose device values are on the host by now."""
         assert self.device is not None, "only devices run late"
@@ -254,42 +269,6 @@ class StepMeter:
     # -- around the steps -----------------------------------------------------------------------------------------
 
     @guarded()
-    def set_training(self, training: bool) -> None:
-        """The engine was put into training or evaluation mode."""
-        if training and self._in_eval:
-            self._leave_eval()
-        elif not training and not self._in_eval:
-            self._enter_eval()
-
-    def expect_evaluation(self, is_due: bool) -> None:
-        self.evaluation_due = is_due
-
-    @guarded()
-    def before_evaluation(self) -> None:
-        """The step's evaluation comes next, and its boundary behind that: what cannot wait is saved here."""
-        left, self.evaluation_due = self.clock.switch(timing.HOLD), True
-        self.watch.before_evaluation(self.progress.step)
-        self.clock.switch(left)
-
-    @guarded()
-    def enter_phase(self, phase: str) -> int:
-        """Enter a nested phase; returns the part to hand to exit_phase."""
-        if phase == "eval" and self._boundary_due:
-            self.before_evaluation()
-            self.evaluation_due = False  # What is saved in it, or behind it, is the script's own.
-        self.progress.push_phase(phase)
-        self.watch.phase_changed()
-        return self.clock.switch(timing.CHECKPOINT if phase == "checkpoint" else timing.EVAL)
-
-    @guarded()
-    def exit_phase(self, part: Optional[int], cold: bool) -> None:
-        """Leave the innermost phase; `cold` = the next step is not like the others."""
-        self.progress.pop_phase()
-        self.watch.phase_changed()
-        self._cold = self._cold or cold
-        self.clock.switch(timing.GAP if part is None else part)
-
-    @guarded()
     def resumed(self, step: int, tokens_total: Optional[int]) -> None:
         """Weights of absolute step `step` were loaded."""
         self.progress.step = step
@@ -300,22 +279,6 @@ class StepMeter:
         self.count.restart()
         self.watch.hello_field("resumed_step", step)
 
-    @guarded()
-    def enter_fetch(self) -> int:
-        """A batch is asked for; returns the part to hand to exit_fetch."""
-        self._loader_timed = True
-        if self._boundary_due:
-            self.watch.step_over(self.progress.step)
-            self._boundary()
-        left = self.clock.part
-        self._mark("data", left if left in timing.FETCHES_INSIDE else timing.DATA)
-        return left
-
-    @guarded()
-    def exit_fetch(self, part: Optional[int]) -> None:
-        """The batch is here, or the epoch ended."""
-        self._mark("data", part if part in timing.FETCHES_INSIDE else timing.GAP)
-
     def _take_candidate(self) -> None:
         loss = self.losses.take()
         if loss is not None:
@@ -324,47 +287,13 @@ class StepMeter:
     def _begin_step(self) -> None:
         if self._in_eval:
             self._leave_eval()
+            self._move_fetch(timing.EVAL, timing.DATA)
         progress = self.progress
         if not progress.in_step:
             progress.in_step = True
             if self._cold:
                 progress.set_phase("compile")
                 self.watch.phase_changed()
-
-    @property
-    def evaluating(self) -> bool:
-        """True between steps, in evaluation or another phase outside training."""
-        return self.clock.part == timing.EVAL
-
-    def _enter_eval(self) -> None:
-        if not self.evaluating:  # The script's own phase("eval") is around this one already.
-            self._in_eval = True
-            self.enter_phase("eval")
-
-    def _leave_eval(self) -> None:
-        self._in_eval = False
-        self.exit_phase(timing.GAP, True)
-
-    def _mark(self, hook: str, part: int) -> int:
-        """The training thread passed `hook` and works on `part` from here on; returns the part it left."""
-        clock = self.clock
-        left = clock.switch(part)
-        progress = self.progress
-        progress.progress_seq += 1
-        progress.last_hook = hook
-        progress.last_hook_ns = clock.since_ns  # The same clock, read once.
-        if self.device is not None:
-            self._mark_device(self.device, part)
-        return left
-
-    def _mark_device(self, device: device_timing.DeviceTimer, part: int) -> None:
-        device.mark(part)
-        if device.in_flight:
-            self.send_arrived()
-        if device.captured and not self._cold:
-            self._cold = True  # A graph is being captured in this step.
-            self.progress.set_phase("compile")
-            self.watch.phase_changed()
 
     # -- the frame ------------------------------------------------------------------------------------------------
 
@@ -386,7 +315,9 @@ class StepMeter:
         self._loss_ever = self._loss_ever or (self._losses > 0 and self.losses.is_certain)
         fields["loss_expected"] = self._loss_ever or self._lossless > 0
         put_facts(fields, facts)
-        timing.put_seconds(fields, times, self._loader_timed, self._backward_seen, self._forward_seen)
+        is_timed = self._loader_timed or self._loads > 0
+        timing.put_seconds(fields, times, is_timed, self._backward_seen, self._forward_seen)
+        self._loads = 0
         self.overlapping.put(fields, times)
         fields["progress_seq"] = progress.progress_seq
         if times.step_ns and self.clock.since_ns >= self._memory_due_ns:

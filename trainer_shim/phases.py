@@ -48,7 +48,7 @@ class phase:  # noqa: N801  A context manager that reads like the statement it i
     def __exit__(self, *exc_info: Any) -> None:
         meter, self._meter = self._meter, None
         if meter is not None:
-            meter.exit_phase(self._part, self._name == "eval")
+            meter.exit_phase(self._part)
 
 
 class data:  # noqa: N801  As `phase`.

@@ -12,16 +12,17 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 # Indices rather than an Enum: attribute access on an Enum member costs as much as the whole switch.
 OTHER = 0
-GAP = 1  # Between steps or micro-steps: data wait, unless a wrapped loader tells it exactly.
+GAP = 1  # Between steps or micro-steps: the loop's own code where fetches of data are seen, else also these.
 DATA = 2
 FORWARD = 3
-AFTER_FORWARD = 4  # Backward, where nobody calls engine.backward; else the loop's own code.
+AFTER_FORWARD = 4  # Up to backward(): the loop computes its loss. Where nobody sees that call, it is the backward pass.
 BACKWARD = 5
 OPTIMIZER = 6
 CHECKPOINT = 7
 HOLD = 8  # Waiting for the ranks to agree on a step.
 EVAL = 9
-PARTS_TOTAL = 10
+AFTER_BACKWARD = 10  # Up to the optimizer it is the optimizer's (clipping); up to anything else it is the gap.
+PARTS_TOTAL = 11
 
 # After a batch was fetched inside one of these, the loop is still inside it.
 FETCHES_INSIDE = frozenset((DATA, FORWARD, OPTIMIZER, CHECKPOINT, HOLD, EVAL))
@@ -76,26 +77,40 @@ class StepClock:
 def put_seconds(
     fields: Dict[str, Any], times: StepTimes, loader_timed: bool, backward_seen: bool, forward_seen: bool = True
 ) -> None:
-    """Put a step's parts into its frame; what is left of `step_s` is `other`.
+    """Put a step's parts into its frame; what is left of `step_s` is `other`. No `eval_s`: there was no evaluation.
 
-    Without a timed loader the whole gap counts as waiting for data: an upper bound. Without a backward call, what
-    follows the forward pass is the backward pass. Where no forward pass was seen (it is part of something that the loop
-    has compiled) the gap holds all of it, and none of these is known.
+    Where no fetch of data was seen the whole gap counts as one: an upper bound, and `data_bound` says so. Without a
+    backward call, what follows the forward pass is the backward pass. Where no forward pass was seen (it is part of
+    something that the loop has compiled) the gap holds all of it, and none of these is known.
     """
-    spent = times.spent
-    data_ns = spent[DATA] if loader_timed else spent[DATA] + spent[GAP]
-    backward_ns = spent[BACKWARD] if backward_seen else spent[BACKWARD] + spent[AFTER_FORWARD]
+    # By name from a single look: one by one by index they cost as much as a clock.
+    _, gap_ns, data_ns, forward_ns, after_ns, backward_ns, optimizer_ns, checkpoint_ns, hold_ns, eval_ns, late_ns = (
+        times.spent
+    )
+    gap_ns += late_ns
+    if backward_seen:
+        forward_ns += after_ns
+    else:
+        backward_ns += after_ns
     # Whole microseconds: finer is noise, and digits cost bytes in every frame.
     fields["step_s"] = times.step_ns // 1000 / 1e6
-    if forward_seen or loader_timed:
-        fields["data_s"] = data_ns // 1000 / 1e6
     if forward_seen:
-        fields["forward_s"] = spent[FORWARD] // 1000 / 1e6
+        if loader_timed:
+            fields["loop_s"] = gap_ns // 1000 / 1e6
+        else:
+            data_ns += gap_ns
+            fields["data_bound"] = True
+        fields["data_s"] = data_ns // 1000 / 1e6
+        fields["forward_s"] = forward_ns // 1000 / 1e6
+    elif loader_timed:
+        fields["data_s"] = data_ns // 1000 / 1e6
     if forward_seen or backward_seen:
         fields["backward_s"] = backward_ns // 1000 / 1e6
-    fields["optimizer_s"] = spent[OPTIMIZER] // 1000 / 1e6
-    fields["checkpoint_s"] = spent[CHECKPOINT] // 1000 / 1e6
-    fields["hold_s"] = spent[HOLD] // 1000 / 1e6
+    fields["optimizer_s"] = optimizer_ns // 1000 / 1e6
+    fields["checkpoint_s"] = checkpoint_ns // 1000 / 1e6
+    fields["hold_s"] = hold_ns // 1000 / 1e6
+    if eval_ns:
+        fields["eval_s"] = eval_ns // 1000 / 1e6
 
 
 class Overlapping:

@@ -253,6 +253,7 @@ class Watcher:
             return
         self._said_bye = True
         self._progress.set_phase("finish")
+        self.phase_changed()
         self._save_at_step.finish()
         self._gate.finish()
         self._agreement.wake()

@@ -116,8 +116,8 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         skipped_steps=Field("int"),  # Cumulative since launch.
         applied=Field("bool"),  # The optimizer update happened.
         step_s=Field("num"),  # Wall time since the previous step's end; the parts below sum to it with `other`.
-        data_s=Field("num"),
-        forward_s=Field("num"),
+        data_s=Field("num"),  # Waiting for data; see `data_bound`.
+        forward_s=Field("num"),  # To the start of backward(), where that is seen: the loop computes its loss there.
         backward_s=Field("num"),
         optimizer_s=Field("num"),
         checkpoint_s=Field("num"),
@@ -132,6 +132,11 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         mem_reserved_bytes=Field("int"),
         rss_bytes=Field("int"),
         progress_seq=Field("int"),
+        # Two more parts of step_s: evaluation (absent: none), and the loop's own code between (micro-)steps. Where no
+        # fetch of data was seen, `data_s` has that code, too, and is an upper bound: `data_bound` stands for `loop_s`.
+        eval_s=Field("num"),
+        loop_s=Field("num"),
+        data_bound=Field("bool"),
     ),
     "phase": dict(
         _COUNTED,

@@ -8,7 +8,7 @@ from typing import Any, Final
 from governor.core.base.units import MICROS_PER_USD, UsdMicros, format_usd
 from governor.core.engine import budgeting
 from governor.core.engine.node import Node
-from governor.core.events.inputs import OperatorBudget
+from governor.core.events.operators import OperatorBudget
 from governor.core.money.budgets import (
     GROUP_ALERT_AT,
     Cap,

@@ -12,7 +12,7 @@ from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, DurationNs
 from governor.core.engine import names
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.node import owner_of
-from governor.core.events.inputs import OperatorForget, OperatorHalt, OperatorHold
+from governor.core.events.operators import OperatorForget, OperatorHalt, OperatorHold
 from governor.core.views.status import budgets_status, lines_status, node_status, runs_status
 from governor.daemon.loop import Daemon
 from governor.ports import ControlRequest

@@ -11,8 +11,9 @@ from fractions import Fraction
 
 from governor.core.base.policy import Budget, Expected, PolicySet
 from governor.core.base.units import BootNs, MonoNs, UsdMicros, WallNs
-from governor.core.events.inputs import CommandLaunched, OperatorHalt
+from governor.core.events.inputs import CommandLaunched
 from governor.core.events.machine import PriceRead
+from governor.core.events.operators import OperatorHalt
 from governor.core.money.lines import Lines
 from tests.unit.core.engine.test_launched_command import COMMAND
 from tests.unit.core.engine.test_metering import World

@@ -9,8 +9,9 @@ from governor.core.base.identity import ConnectionId
 from governor.core.base.units import BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.events.checkpoints import CheckpointWeighed, NamedCheckpoint, SavedCheckpoint
 from governor.core.events.effects import WeighCheckpoint
-from governor.core.events.inputs import Ack, LaunchersSeen, OperatorHalt, PhaseChange
+from governor.core.events.inputs import Ack, LaunchersSeen, PhaseChange
 from governor.core.events.machine import PriceRead
+from governor.core.events.operators import OperatorHalt
 from governor.core.money.charges import Line, LineKind, Unit
 from governor.core.money.lines import Lines, Metered
 from tests.hand_table import cases, count_cases, payer_cases, stage_cases, training_cases

@@ -35,18 +35,9 @@ from governor.core.events.effects import (
     StopCompute,
     Term,
 )
-from governor.core.events.inputs import (
-    Ack,
-    BillingRead,
-    Event,
-    Hello,
-    OperatorHalt,
-    ProcessesSeen,
-    StopReplied,
-    Tick,
-    TrainerExited,
-)
+from governor.core.events.inputs import Ack, BillingRead, Event, Hello, ProcessesSeen, StopReplied, Tick, TrainerExited
 from governor.core.events.inputs import Step as StepFrame
+from governor.core.events.operators import OperatorHalt
 from governor.core.halt.table import Fact, Halt, HaltPlan, HaltState, StopTarget, billing_fact, open_halt, stop_fact
 from governor.core.money.charges import UNALLOCATED, Charge
 from tests.sim.faults import INCIDENT, RUN, Schedule, draw_schedule

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from governor.core.engine.idle_state import NODE
 from governor.core.events.effects import Alarm, Effect, PersistIncident, StopCompute
-from governor.core.events.inputs import Event, Hello, OperatorHold, Tick
+from governor.core.events.inputs import Event, Hello, Tick
 from governor.core.events.machine import GpuProcessesSeen
+from governor.core.events.operators import OperatorHold
 from governor.core.halt.state import GivenUp
 from tests.sim.node_invariants import BrokenError, play
 from tests.sim.node_world import World

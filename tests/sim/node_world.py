@@ -27,13 +27,13 @@ from governor.core.events.inputs import (
     Disconnected,
     Event,
     Hello,
-    OperatorHold,
     StopAnswer,
     StopReplied,
     Tick,
     TrainerExited,
 )
 from governor.core.events.machine import GovernorsSeen, GpuProcessesSeen
+from governor.core.events.operators import OperatorHold
 
 FOR_EVER = 10**9
 HEALED_FOR = 900  # Seconds in which everything obeys, after which the node must be stopped.

@@ -19,13 +19,13 @@ from governor.core.events.inputs import (
     BillingRead,
     Bye,
     Event,
-    OperatorHold,
     StopAnswer,
     StopReplied,
     Tick,
     TrainerExited,
 )
 from governor.core.events.machine import GovernorsSeen, GpuProcessesSeen
+from governor.core.events.operators import OperatorHold
 from governor.core.halt.incident import Incident
 from tests.unit.core.engine.test_step import PRICE, at, hello
 

@@ -290,6 +290,7 @@ class AcceleratePlainKind(_OverAccelerator, plain.PlainKind):
             listed="the optimizers of prepare()",
         )
         hooks.replace(undo, self._accelerator, "backward", hooks.around(through_backward, meter, False))
+        meter.expect_backward()
         self.hook_accelerator(undo)
         if self._saver is not None:
             self._saver.hook_loads(undo)

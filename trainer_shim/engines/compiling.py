@@ -7,7 +7,7 @@ optimizer's step()), the calls of the compiled one are reported in their place.
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 from weakref import ref
 
 from trainer_shim.guard import attempt
@@ -121,13 +121,23 @@ def watch_model(torch: Any, model: Any, meter: StepMeter, undo: hooks.Undo) -> N
 
     known, known_calls = ref(model), ref(calls)  # torch.compile lives on: it keeps no model alive.
 
+    def mode() -> Optional[bool]:
+        ours = known()
+        if ours is None or not ours.training:
+            return None if ours is None else False
+        return True if torch.is_grad_enabled() else None
+
+    meter.ask_mode(mode)
+
     def seen(given: Any, made: Any) -> Any:
         ours, reported = known(), known_calls()
         if ours is None or reported is None:
             return made
         if given is ours and made is not ours and hasattr(made, "register_forward_pre_hook"):
+            meter.expect_compilation()
             handles.extend(reported.hook(made, True))
         elif getattr(given, "__self__", None) is ours and getattr(given, "__name__", "") == "_call_impl":
+            meter.expect_compilation()
             return reported.wrap(made)  # model.compile(): the module calls what it gets here.
         return made
 

@@ -167,6 +167,7 @@ class TrainerRun:
             self._tell_outside(wrapped)
             around = hooks.around(through_backward, meter, True)
             hooks.replace(self._undo, trainer.accelerator, "backward", around)
+            meter.expect_backward()
         hooks.replace(self._undo, trainer, "evaluate", hooks.around(self._evaluate))
         hooks.replace(self._undo, trainer, "_save_checkpoint", hooks.around(self._save_checkpoint))
         if hasattr(trainer, _AFTER_STEP):
@@ -359,7 +360,7 @@ class TrainerRun:
         """train() is over."""
         self.begin_step()
         completed = state.max_steps > 0 and state.global_step >= state.max_steps
-        self._meter.watch.finish("train_end", bool(completed))
+        self._meter.finish("train_end", bool(completed))
         self.unhook()
 
     def unhook(self) -> None:
@@ -390,7 +391,7 @@ def _in_phase(meter: StepMeter, phase: str, original: Callable[..., Any], *args:
     try:
         return original(*args, **kwargs)
     finally:
-        meter.exit_phase(part, phase == "eval")
+        meter.exit_phase(part)
 
 
 def _nothing() -> None:

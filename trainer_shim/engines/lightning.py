@@ -374,7 +374,7 @@ class LightningFit:
         """Validation is over."""
         if self._eval_parts:
             part = self._eval_parts.pop()
-            self._meter.exit_phase(timing.GAP if part is None else part, True)
+            self._meter.exit_phase(timing.GAP if part is None else part)
 
     @guarded()
     def end(self) -> None:
@@ -385,7 +385,7 @@ class LightningFit:
         for one in self._announcements:
             one.write.wait()  # As Lightning does, next.
         self._announce()
-        self._meter.watch.finish("train_end", True)
+        self._meter.finish("train_end", True)
         self.unhook()
 
     @guarded()

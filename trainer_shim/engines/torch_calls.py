@@ -28,13 +28,13 @@ class TorchCalls:
         self._meter = meter
         self._gradients = gradients
         self._on_skip = on_skip
-        self._thread = meter.progress.main_thread_id
-        self._depth = 0
-        self._open = True
+        self.thread = meter.progress.main_thread_id
+        self.depth = 0
+        self.is_open = True
 
     def close(self) -> None:
         """See nothing any more: somebody may have wrapped our wrappers, and these stay."""
-        self._open = False
+        self.is_open = False
 
     @property
     def losses(self) -> LossSource:
@@ -43,16 +43,21 @@ class TorchCalls:
 
     def is_ours(self) -> bool:
         """Whether the call comes from the loop, not from inside a backward pass, and somebody still looks."""
-        return self._open and not self._depth and threading.get_ident() == self._thread
+        return self.is_open and not self.depth and threading.get_ident() == self.thread
 
     def backward(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Look at what the pass starts from. Checkpointing calls backward() inside of it, for parts of a model."""
-        self._look_at_roots(args[0] if args else kwargs.get("tensors"))
-        self._depth += 1
+        """Look at what the pass starts from, and time it. Checkpointing calls backward() inside of it."""
+        meter = self._meter
+        if meter.losses.seeks:
+            self._look_at_roots(args[0] if args else kwargs.get("tensors"))
+        is_timed = meter.enter_unreported_backward()
+        self.depth += 1
         try:
             return original(*args, **kwargs)
         finally:
-            self._depth -= 1
+            self.depth -= 1
+            if is_timed:
+                meter.exit_unreported_backward()
 
     @guarded()
     def _look_at_roots(self, roots: Any) -> None:
@@ -70,7 +75,7 @@ class TorchCalls:
         """A gradient scaler steps `optimizer`, or does not, where its gradient is not finite."""
         before = self._meter.progress.attempt_step
         result = original(scaler, optimizer, *args, **kwargs)
-        if self._open and self._meter.progress.attempt_step == before:
+        if self.is_open and self._meter.progress.attempt_step == before:
             self._on_skip(optimizer)
         return result
 
@@ -106,14 +111,14 @@ def watch(torch: Any, calls: TorchCalls, undo: hooks.Undo) -> None:
 
 def _backward(calls: TorchCalls) -> _Make:
     tracing, compiler = calls.tracing, calls.compiler
-    losses = calls.losses
+    losses, get_ident, thread = calls.losses, threading.get_ident, calls.thread
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
             if tracing() or compiler._is_compiling_flag:
                 return original(*args, **kwargs)
             losses.begin_backward()
-            if not losses.seeks or not calls.is_ours():
+            if calls.depth or not calls.is_open or get_ident() != thread:  # As is_ours(), without the call.
                 return original(*args, **kwargs)
             return calls.backward(original, args, kwargs)
 

@@ -47,6 +47,11 @@ class LossSource:
         self._began = False  # A backward pass, since the last forward pass.
         self._pairs: Optional[bool] = None  # The first forward pass had one of its own. None: there was none.
 
+    @property
+    def is_returned(self) -> bool:
+        """Whether the model has returned its loss, as far as it is known: then the loop computes none."""
+        return self._named is not None
+
     def after_forward(self, output: Any) -> None:
         """Look for a loss in what the model returned."""
         if self.told:

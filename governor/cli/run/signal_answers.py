@@ -17,7 +17,7 @@ from governor.core.base.units import NS_PER_MINUTE, DurationNs, MonoNs
 from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.node import Node
-from governor.core.events.inputs import OperatorHold
+from governor.core.events.operators import OperatorHold
 from governor.core.halt.state import Fact, HaltState
 from governor.daemon import signals
 

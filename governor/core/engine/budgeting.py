@@ -26,7 +26,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, NodeFacts
 from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Alarm, Effect, Record
-from governor.core.events.inputs import OperatorBudget
+from governor.core.events.operators import OperatorBudget
 from governor.core.halt import overrun
 from governor.core.money.budgets import BUDGETS_MAX, BudgetReport, Cap, Scope, ScopedBudget, ScopeKind, scopes_of
 from governor.core.money.ledger import reserve

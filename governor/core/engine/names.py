@@ -29,8 +29,9 @@ from governor.core.engine.node import (
 from governor.core.engine.node_journal import persist
 from governor.core.engine.resume import managed_of, unreadable
 from governor.core.events.effects import Alarm, Effect, RecallRun, Record
-from governor.core.events.inputs import CommandLaunched, Hello, OperatorForget
+from governor.core.events.inputs import CommandLaunched, Hello
 from governor.core.events.machine import RunRecalled, UidRangesSeen
+from governor.core.events.operators import OperatorForget
 from governor.core.events.streams import StreamOpened
 from governor.core.money.budgets import TORN
 from governor.core.runs.state import Trained

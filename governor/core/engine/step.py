@@ -52,10 +52,6 @@ from governor.core.events.inputs import (
     Hello,
     LauncherExited,
     LaunchersSeen,
-    OperatorBudget,
-    OperatorForget,
-    OperatorHalt,
-    OperatorHold,
     PhaseChange,
     ProcessesSeen,
     Step,
@@ -77,6 +73,7 @@ from governor.core.events.machine import (
     SpotNotice,
     UidRangesSeen,
 )
+from governor.core.events.operators import OperatorBudget, OperatorForget, OperatorHalt, OperatorHold
 from governor.core.events.streams import StreamOpened, StreamRead, StreamState, TokensSettled, WriterGone
 from governor.core.halt.table import Fact
 from governor.core.money.ledger import reserve

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
-from governor.core.base.units import BootNs, DurationNs, MonoNs, WallNs
+from governor.core.base.units import BootNs, MonoNs, WallNs
 from governor.core.events.checkpoints import CheckpointEvent, NamedCheckpoint, Origin, SavedCheckpoint
 from governor.core.events.ends import EndEvent
 from governor.core.events.fetch import Fetch
@@ -27,8 +27,8 @@ from governor.core.events.machine import (
     SpotNotice,
     UidRangesSeen,
 )
+from governor.core.events.operators import OperatorBudget, OperatorForget, OperatorHalt, OperatorHold
 from governor.core.events.streams import Held, StreamOpened, StreamRead, StreamState, TokensSettled, WriterGone
-from governor.core.money.budgets import Scope, ScopedBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +112,12 @@ class Step:
     written: WallNs | None = None  # Of a line, as it says: the same, and how long a step took.
     held: Held | None = None  # Of a line: what earlier ones have trained, and this one tells.
     left_out: str | None = None  # The first figure of it that cannot be, which is absent here: "tokens 2199023255553".
-    eval_s: float | None = None
-    loop_s: float | None = None
     line_steps: int | None = None  # Of a line: how many steps its tokens are of, where it says so.
     stripped: bool | None = None  # Of a line without a loss: it holds nothing that those with one do not.
     recompute_s: float | None = None  # Of the backward pass: computing again what activation checkpointing left out.
+    eval_s: float | None = None
+    loop_s: float | None = None  # The loop's own code between steps and micro-steps.
+    data_bound: bool | None = None  # data_s has that code, too: an upper bound.
 
     @property
     def reports_training(self) -> bool:
@@ -261,43 +262,6 @@ class ProcessesSeen:
     respawned: tuple[ProcessId, ...] = ()
     # With `alive` empty: processes that live on and are perhaps of the run, each as pid and command.
     unsure: tuple[tuple[int, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorHalt:
-    at: MonoNs
-    run: str
-    reason: str
-    uid: int
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorHold:
-    at: MonoNs
-    run: str
-    duration: DurationNs  # 0 lifts the hold.
-    reason: str
-    uid: int
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorForget:
-    """Release the name of a run that is not alive."""
-
-    at: MonoNs
-    run: str
-    uid: int
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorBudget:
-    """A person sets a live ceiling, or (budget None) removes it."""
-
-    at: MonoNs
-    scope: Scope
-    budget: ScopedBudget | None
-    reason: str
-    uid: int
 
 
 @dataclass(frozen=True, slots=True)

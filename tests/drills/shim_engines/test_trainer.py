@@ -30,7 +30,7 @@ needs("transformers", "accelerate")
 
 WARM = ("torch", "transformers.trainer", "transformers.models.llama.modeling_llama")
 
-PARTS = ("data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s")
+PARTS = ("data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s", "eval_s", "loop_s")
 HELD = ["step-3", "evaluated-4", "step-7"]
 STEPS, TOKENS = 6, 4 * 16 * 2
 
@@ -50,10 +50,10 @@ def test_frames_tell_what_happened_and_change_nothing(run_ranks, tmp_path: Path,
             assert frame["tokens"] == TOKENS * ranks
             assert frame["loss_expected"]
             assert frame["lr"] >= 0
-            assert sum(frame[part] for part in PARTS) <= frame["step_s"] * 1.001
+            assert sum(frame.get(part, 0.0) for part in PARTS) <= frame["step_s"] * 1.001
             assert frame["grad_norm"] > 0
         # Of the step that was disturbed least: what the machine takes away between two parts, nothing can explain.
-        assert max(sum(frame[part] for part in PARTS) / frame["step_s"] for frame in frames[1:]) >= 0.95
+        assert max(sum(frame.get(part, 0.0) for part in PARTS) / frame["step_s"] for frame in frames[1:]) >= 0.95
         assert frames[4]["checkpoint_s"] > 0
         # Every rank saved at the same agreed step, by the Trainer's own means.
         path = tmp_path / "out" / "checkpoint-4"
@@ -211,7 +211,7 @@ def test_evaluation_is_a_phase_and_what_is_saved_then_has_it(run_ranks, tmp_path
     seen = run_ranks("trainer_loop.py", json.dumps(chosen))[0]
 
     told = [phase for phase, _ in itertools.groupby(seen["phases"])]
-    assert told == ["compile", "train", "eval", "train", "checkpoint", "train", "compile", "train", "eval", "train"]
+    assert told == ["compile", "train", "eval", "train", "checkpoint", "train", "eval", "train"]
     assert [frame["tokens"] for frame in seen["frames"]] == [TOKENS] * STEPS
     state = json.loads((tmp_path / "out" / "checkpoint-3" / "trainer_state.json").read_text())
     assert [entry["step"] for entry in state["log_history"] if "eval_loss" in entry] == [3]

@@ -13,7 +13,8 @@ from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMi
 from governor.core.engine import step as engine
 from governor.core.engine.node import new_node
 from governor.core.engine.resume import restore_incidents, restore_runs
-from governor.core.events.inputs import CommandLaunched, OperatorHold, TrainerExited
+from governor.core.events.inputs import CommandLaunched, TrainerExited
+from governor.core.events.operators import OperatorHold
 from governor.core.money.budgets import ScopedBudget, parse_scope
 from tests.unit.core.engine.test_launched_command import COMMAND
 from tests.unit.core.engine.test_metering import World

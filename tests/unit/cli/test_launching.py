@@ -21,7 +21,8 @@ from governor.cli.run.relaunch import cannot_run, note_launch
 from governor.cli.run.supervise import HELLO_NS, _close
 from governor.core.base.identity import ProcessFacts
 from governor.core.base.units import WallNs
-from governor.core.events.inputs import CommandLaunched, Event, LauncherExited, OperatorHalt
+from governor.core.events.inputs import CommandLaunched, Event, LauncherExited
+from governor.core.events.operators import OperatorHalt
 from governor.core.halt.incident import NEVER_LOOKED, LeftLaunch
 from governor.core.halt.state import GivenUp, HaltState
 from tests.contract.fakes import FakeProcesses

@@ -13,14 +13,8 @@ from governor.cli.run.supervise import _close, closing_lines
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.ends import CommandEndSeen
-from governor.core.events.inputs import (
-    CommandLaunched,
-    Disconnected,
-    Event,
-    LaunchersSeen,
-    OperatorHalt,
-    TrainerExited,
-)
+from governor.core.events.inputs import CommandLaunched, Disconnected, Event, LaunchersSeen, TrainerExited
+from governor.core.events.operators import OperatorHalt
 from governor.core.halt.incident import OTHER_USER, process_row
 from governor.core.halt.state import GivenUp
 from tests.unit.cli.test_supervise import Beside

@@ -31,10 +31,10 @@ from governor.core.events.inputs import (
     Hello,
     LauncherExited,
     LaunchersSeen,
-    OperatorHalt,
     ProcessesSeen,
     TrainerExited,
 )
+from governor.core.events.operators import OperatorHalt
 from tests.contract.fakes import FakeProcesses
 from tests.unit.cli.test_supervise import Beside
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, tick

@@ -34,7 +34,8 @@ from governor.core.engine.alarms import PIDS_NAMED_MAX
 from governor.core.engine.managed_run import PreviousCommand
 from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Alarm, Effect, PersistIncident
-from governor.core.events.inputs import CommandLaunched, Disconnected, OperatorHalt, TrainerExited
+from governor.core.events.inputs import CommandLaunched, Disconnected, TrainerExited
+from governor.core.events.operators import OperatorHalt
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.adopted import Adoption
 from governor.core.halt.elsewhere import Elsewhere

@@ -12,7 +12,8 @@ import pytest
 
 from governor.core.base.identity import ConnectionId, Peer, ProcessFacts
 from governor.core.base.units import NS_PER_MS, MonoNs
-from governor.core.events.inputs import Ack, Hello, OperatorHalt
+from governor.core.events.inputs import Ack, Hello
+from governor.core.events.operators import OperatorHalt
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.table import HaltState
 from governor.daemon.launches import LOOKS_WAITED_FOR_MAX, SPEAKERS_MAX, LaunchLooks, SupervisedCommand

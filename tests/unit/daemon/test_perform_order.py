@@ -16,7 +16,8 @@ from governor.core.base.units import NS_PER_S, DurationNs, WallNs
 from governor.core.engine.incident_json import incident_snapshot
 from governor.core.events.checkpoints import CheckpointLook, CheckpointSeen
 from governor.core.events.effects import Ask, Kill, PersistIncident, PersistRuns, Record, Term
-from governor.core.events.inputs import CommandLaunched, LaunchersSeen, OperatorHalt, OperatorHold
+from governor.core.events.inputs import CommandLaunched, LaunchersSeen
+from governor.core.events.operators import OperatorHalt, OperatorHold
 from governor.core.halt.adopted import Adoption
 from governor.core.halt.incident import OTHER_USER, process_row
 from governor.daemon.observers import Observers

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer_shim import stack
+from trainer_shim.sight import stack
 from trainer_shim.wire import LIST_ITEMS_MAX
 
 

@@ -243,3 +243,25 @@ def test_what_all_ranks_have_seen_of_their_parameters_is_told_with_the_checkpoin
     told = watch._hello_fields()["last_good"]
     assert (told["step"], told["mono_ns"]) == (40, 7), "of the moment that was saved, however long it was written"
     assert told.get("trained_finite") is (True if said.get("trained_finite") else None)
+
+
+def test_the_end_of_training_is_a_phase_and_then_a_bye(listener: socket.socket) -> None:
+    """What comes behind the last step is bounded: its evaluation and save have their phases, and then it is over."""
+    kinds: list[tuple[str, Any]] = []
+
+    def hear() -> None:
+        peer, _ = listener.accept()
+        with peer:
+            while packet := peer.recv(wire.FRAME_BYTES_MAX):
+                frame = json.loads(packet)
+                kinds.append((frame["kind"], frame.get("phase")))
+
+    governor = threading.Thread(target=hear)
+    governor.start()
+    started = watcher(listener)
+    started.start()
+    started.finish("exit", True)
+    started.close()
+    governor.join()
+    ends = [one for one in kinds if one[0] != "beat"]
+    assert ends.index(("phase", "finish")) < ends.index(("bye", None))

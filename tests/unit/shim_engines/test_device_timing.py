@@ -264,6 +264,45 @@ def test_a_frame_waits_for_its_values_and_no_step_waits_for_the_frame() -> None:
     assert sum(second[part] for part in parts) <= second["step_s"]
 
 
+def test_what_the_host_does_while_the_device_works_on_is_felt_by_nobody() -> None:
+    """Two clocks, and still a partition: a save, an evaluation and a fetch are as long as the device stood idle."""
+    device = Device()
+    meter = metered(device)
+    train_step(meter, device, 1, 1.0)
+    for phase in ("checkpoint", "eval"):
+        part = meter.enter_phase(phase)
+        meter.clock.started_ns -= 10**9  # A second by the host, in which the device had a millisecond left to do.
+        meter.clock.since_ns -= 10**9
+        meter.exit_phase(part)
+    train_step(meter, device, 2, 1.0)
+    device.catch_up()
+    meter.enter_forward(True, (), {})
+    frame = meter.watch.frames[1]
+    parts = ("data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s", "eval_s", "loop_s")
+    assert sum(frame.get(part, 0.0) for part in parts) <= frame["step_s"] == 0.036
+    assert (frame["checkpoint_s"], frame.get("eval_s"), frame["data_s"]) == (0.001, None, 0.0)
+    assert frame["data_bound"]
+    assert "loop_s" not in frame
+
+
+def test_what_turns_out_to_be_another_part_is_so_on_the_device() -> None:
+    device = Device()
+    meter = metered(device)
+    meter.enter_forward(True, (), {})
+    meter.exit_forward(None)
+    meter.enter_backward(DeviceLoss(1.0))
+    device.work(20.0)
+    meter.exit_backward()
+    device.work(3.0)  # Clipping.
+    meter.enter_optimizer()
+    device.work(5.0)
+    meter.end_step(EngineFacts(1))
+    device.catch_up()
+    meter.enter_forward(True, (), {})
+    frame = meter.watch.frames[0]
+    assert (frame["backward_s"], frame["optimizer_s"]) == (0.02, 0.008)
+
+
 def test_a_stuck_device_is_not_a_vanished_loss() -> None:
     device = Device()
     meter = metered(device)

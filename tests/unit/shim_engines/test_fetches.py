@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from trainer_shim.any_loop import data_loader
 from trainer_shim.attach import Shim
-from trainer_shim.engines import data_loader, hooks
+from trainer_shim.engines import hooks
 from trainer_shim.listener import fetch_fields
 from trainer_shim.loader import wrap_loader
 from trainer_shim.meter import StepMeter

@@ -7,6 +7,10 @@ import pytest
 from trainer_shim import timing
 from trainer_shim.timing import StepClock, StepTimes, put_seconds
 
+PARTS = (
+    "GAP", "DATA", "FORWARD", "AFTER_FORWARD", "BACKWARD", "OPTIMIZER", "CHECKPOINT", "HOLD", "EVAL", "AFTER_BACKWARD",
+)  # fmt: skip
+
 
 class HandClock:
     """A clock that moves when told."""
@@ -89,20 +93,38 @@ def told(*, loader_timed: bool = True, backward_seen: bool = True, **parts_us: i
 
 
 def test_the_gap_is_data_wait_unless_a_loader_tells_it_exactly() -> None:
-    assert told(GAP=30, DATA=12, loader_timed=False)["data_s"] == 42e-6
-    assert told(GAP=30, DATA=12, loader_timed=True)["data_s"] == 12e-6
+    bound = told(GAP=30, AFTER_BACKWARD=5, DATA=12, loader_timed=False)
+    exact = told(GAP=30, AFTER_BACKWARD=5, DATA=12, loader_timed=True)
+    assert (bound["data_s"], bound["data_bound"], bound.get("loop_s")) == (47e-6, True, None)
+    assert (exact["data_s"], exact.get("data_bound"), exact["loop_s"]) == (12e-6, None, 35e-6)
 
 
 def test_what_follows_the_forward_pass_is_backward_only_where_nobody_saw_one() -> None:
-    assert told(AFTER_FORWARD=9, BACKWARD=1, backward_seen=False)["backward_s"] == 10e-6
-    assert told(AFTER_FORWARD=9, BACKWARD=1, backward_seen=True)["backward_s"] == 1e-6
+    unseen = told(FORWARD=2, AFTER_FORWARD=9, BACKWARD=1, backward_seen=False)
+    seen = told(FORWARD=2, AFTER_FORWARD=9, BACKWARD=1, backward_seen=True)
+    assert (unseen["forward_s"], unseen["backward_s"]) == (2e-6, 10e-6)
+    assert (seen["forward_s"], seen["backward_s"]) == (11e-6, 1e-6)
 
 
-def test_evaluation_belongs_to_no_part_of_the_step() -> None:
-    fields = told(EVAL=100, OTHER=50, loader_timed=False)
+def test_evaluation_has_a_part_of_its_own() -> None:
+    fields = told(EVAL=100, OTHER=50)
 
-    assert fields.pop("step_s") == 150e-6
+    assert (fields.pop("step_s"), fields.pop("eval_s")) == (150e-6, 100e-6)
     assert set(fields.values()) == {0.0}
+    assert "eval_s" not in told(OTHER=50)
+
+
+def test_all_parts_but_other_are_in_the_frame_once() -> None:
+    for loader_timed in (True, False):
+        for backward_seen in (True, False):
+            fields = told(
+                loader_timed=loader_timed,
+                backward_seen=backward_seen,
+                **{name: 2**index for index, name in enumerate(PARTS)},
+            )
+            step_s = fields.pop("step_s")
+            fields.pop("data_bound", None)
+            assert round(sum(fields.values()) * 1e6) == round(step_s * 1e6) == 2 ** len(PARTS) - 1
 
 
 def test_seconds_are_whole_microseconds() -> None:

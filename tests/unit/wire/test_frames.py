@@ -163,6 +163,14 @@ def test_a_bad_clock_does_not_cost_the_loss_beside_it() -> None:
     assert (event.step_s, event.data_s, event.forward_s, event.tokens) == (None, None, None, None)
 
 
+def test_a_step_says_its_other_parts_and_an_older_shims_says_none() -> None:
+    event, older = decoded(step(eval_s=0.5, loop_s=0.25, data_bound=True)), decoded(step(eval_s=-1.0, loop_s="inf"))
+    assert isinstance(event, Step)
+    assert isinstance(older, Step)
+    assert (event.eval_s, event.loop_s, event.data_bound) == (0.5, 0.25, True)
+    assert (older.eval_s, older.loop_s, older.data_bound) == (None, None, None)
+
+
 def test_a_step_says_when_it_ended_by_the_clock_of_its_rank() -> None:
     event = decoded(step(mono_ns=41))
     assert isinstance(event, Step)

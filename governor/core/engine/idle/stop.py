@@ -31,7 +31,8 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Alarm, Effect, Kill, PersistIncident, Record, StopCompute, Term
-from governor.core.events.inputs import BillingRead, OperatorHold, StopAnswer, StopReplied
+from governor.core.events.inputs import BillingRead, StopAnswer, StopReplied
+from governor.core.events.operators import OperatorHold
 from governor.core.halt import table
 from governor.core.halt.incident import Incident
 from governor.core.halt.state import GivenUp

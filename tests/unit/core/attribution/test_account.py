@@ -12,8 +12,9 @@ from governor.core.attribution.account import TimeAccount
 from governor.core.attribution.causes import Cause
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros
 from governor.core.engine.node_journal import persist
-from governor.core.events.inputs import Bye, OperatorHalt, PhaseChange, TrainerExited
+from governor.core.events.inputs import Bye, PhaseChange, TrainerExited
 from governor.core.events.machine import PriceRead
+from governor.core.events.operators import OperatorHalt
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import a_step, hello, peer
 from tests.unit.core.money.test_waste import A_SECOND, a_world, until

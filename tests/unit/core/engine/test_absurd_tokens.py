@@ -13,7 +13,8 @@ from governor.core.base.units import COUNT_MAX, MTOK, NS_PER_S, MonoNs
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.events.effects import Alarm, Effect
-from governor.core.events.inputs import FramesLost, Hello, OperatorHalt, ProcessesSeen, TrainerExited
+from governor.core.events.inputs import FramesLost, Hello, ProcessesSeen, TrainerExited
+from governor.core.events.operators import OperatorHalt
 from governor.core.events.streams import StreamOpened
 from governor.core.money.expected import row_of
 from governor.core.money.token_windows import TokenMeter

@@ -19,14 +19,8 @@ from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node, new_node
 from governor.core.engine.run_forecast import binding_ceiling
 from governor.core.events.effects import Alarm, Effect, PersistRuns, Record
-from governor.core.events.inputs import (
-    BillingAnswer,
-    BillingRead,
-    OperatorBudget,
-    ProcessesSeen,
-    StopAnswer,
-    StopReplied,
-)
+from governor.core.events.inputs import BillingAnswer, BillingRead, ProcessesSeen, StopAnswer, StopReplied
+from governor.core.events.operators import OperatorBudget
 from governor.core.money.budgets import ScopedBudget, parse_scope
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.ledger import reserve

@@ -20,8 +20,9 @@ from governor.core.engine.resume import restore_runs
 from governor.core.engine.run_forecast import Binding, binding_ceiling, hit_of, outlook, tokens_goal
 from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Alarm, Effect
-from governor.core.events.inputs import OperatorHalt, TrainerExited
+from governor.core.events.inputs import TrainerExited
 from governor.core.events.machine import PriceRead
+from governor.core.events.operators import OperatorHalt
 from governor.core.money.budgets import Cap, ScopedBudget, parse_scope
 from governor.core.money.ceiling_forecast import CeilingReport, ReserveGrowth, ceiling_report_of
 from governor.core.money.forecast import forecast

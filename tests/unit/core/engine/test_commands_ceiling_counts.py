@@ -13,10 +13,8 @@ from governor.core.base.policy import Budget, PolicySet
 from governor.core.base.shares import Claim
 from governor.core.base.units import NS_PER_S, BootNs, UsdMicros, usd
 from governor.core.engine.command.ceilings import counted
-from governor.core.events.inputs import (
-    OperatorHalt,
-    ProcessesSeen,
-)
+from governor.core.events.inputs import ProcessesSeen
+from governor.core.events.operators import OperatorHalt
 from governor.core.money.charges import UNALLOCATED, UNALLOCATED_MAX
 from governor.core.money.group_totals import PAST_MAX
 from governor.core.views.status import budgets_status, run_status

@@ -13,7 +13,8 @@ from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Ask, Effect, Record
-from governor.core.events.inputs import HaltMarksRead, OperatorHalt
+from governor.core.events.inputs import HaltMarksRead
+from governor.core.events.operators import OperatorHalt
 from tests.unit.core.engine.test_step import a_step, at, make_node, play, rule, tick, training
 
 TWICE = (WrongHalt("llama.node-a.1"), WrongHalt("llama.node-a.2"))

@@ -12,7 +12,8 @@ from governor.core.engine.incident_json import incident_of
 from governor.core.engine.incidents import persist_incident
 from governor.core.engine.resume import restore_incidents
 from governor.core.events.effects import PersistIncident, PersistRuns
-from governor.core.events.inputs import OperatorHalt, ProcessesSeen, TrainerExited
+from governor.core.events.inputs import ProcessesSeen, TrainerExited
+from governor.core.events.operators import OperatorHalt
 from governor.core.halt.incident import Incident
 from governor.core.money.waste import Seen, SpendSplit, SpentOn
 from governor.reports.incident import incident_markdown

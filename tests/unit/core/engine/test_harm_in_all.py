@@ -21,7 +21,8 @@ from governor.core.events.checkpoints import (
     NamedCheckpoint,
 )
 from governor.core.events.effects import Alarm, Effect, FindLastGood
-from governor.core.events.inputs import OperatorHalt, TrainerExited
+from governor.core.events.inputs import TrainerExited
+from governor.core.events.operators import OperatorHalt
 from governor.core.runs import intake
 from governor.core.runs.last_good import UNKNOWN, LastGood, after_looks
 from governor.reports.incident import incident_markdown

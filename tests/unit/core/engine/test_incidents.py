@@ -11,7 +11,8 @@ from governor.core.base.policy import Budget, HaltSettings, PolicySet
 from governor.core.base.units import NS_PER_S, UsdMicros
 from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.events.effects import Alarm, Ask, StopCompute, Term
-from governor.core.events.inputs import OperatorHalt, PhaseChange, ProcessesSeen
+from governor.core.events.inputs import PhaseChange, ProcessesSeen
+from governor.core.events.operators import OperatorHalt
 from governor.core.halt.table import StopTarget
 from governor.reports.incident import incident_markdown, timeline_lines
 from tests.unit.core.engine.test_step import a_step, ack, at, hello, make_node, play, rule, tick, training

@@ -7,7 +7,8 @@ from governor.core.base.units import BootNs
 from governor.core.engine.managed_run import MARKS_MAX, UNSURE_MAX
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
-from governor.core.events.inputs import CommandLaunched, LaunchersSeen, OperatorHalt, ProcessesSeen
+from governor.core.events.inputs import CommandLaunched, LaunchersSeen, ProcessesSeen
+from governor.core.events.operators import OperatorHalt
 from tests.unit.core.engine.test_step import ack, at, hello, make_node, peer, play, tick, training
 
 STRAY = ProcessId(300, 3000, "boot-1")

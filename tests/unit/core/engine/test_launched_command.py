@@ -15,15 +15,8 @@ from governor.core.engine.node_journal import node_snapshot, restore_node, run_s
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Alarm, Effect, Kill, PersistRuns, Term
 from governor.core.events.ends import CommandLeft
-from governor.core.events.inputs import (
-    CommandLaunched,
-    Disconnected,
-    LauncherExited,
-    OperatorHalt,
-    OperatorHold,
-    ProcessesSeen,
-    TrainerExited,
-)
+from governor.core.events.inputs import CommandLaunched, Disconnected, LauncherExited, ProcessesSeen, TrainerExited
+from governor.core.events.operators import OperatorHalt, OperatorHold
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.incident import Below, LeftLaunch
 from governor.core.halt.table import HaltState

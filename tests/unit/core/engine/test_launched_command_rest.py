@@ -19,11 +19,10 @@ from governor.core.events.inputs import (
     Disconnected,
     LauncherExited,
     LaunchersSeen,
-    OperatorHalt,
-    OperatorHold,
     ProcessesSeen,
     TrainerExited,
 )
+from governor.core.events.operators import OperatorHalt, OperatorHold
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.table import HaltState
 from governor.core.money.charges import UNALLOCATED

@@ -14,7 +14,8 @@ from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import PersistIncident
-from governor.core.events.inputs import CommandLaunched, OperatorHalt, ProcessesSeen, TrainerExited
+from governor.core.events.inputs import CommandLaunched, ProcessesSeen, TrainerExited
+from governor.core.events.operators import OperatorHalt
 from governor.core.runs.life import TRANSITIONS, Cell, Life, LifeFact
 from governor.core.runs.state import Run
 from governor.core.views.status import run_status

@@ -17,15 +17,9 @@ from governor.core.engine.node import NUMBERS_MAX, RUNS_MAX, Node, know_incident
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Confirm, Effect, PersistIncident, PersistRuns, RecallRun, Refuse
-from governor.core.events.inputs import (
-    CommandLaunched,
-    Disconnected,
-    OperatorForget,
-    OperatorHalt,
-    OperatorHold,
-    ProcessesSeen,
-)
+from governor.core.events.inputs import CommandLaunched, Disconnected, ProcessesSeen
 from governor.core.events.machine import RunRecalled, UidRangesSeen
+from governor.core.events.operators import OperatorForget, OperatorHalt, OperatorHold
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.incident import process_row
 from governor.core.money.budgets import Scope, ScopedBudget, ScopeKind

@@ -9,7 +9,8 @@ import pytest
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Policy, PolicySet
 from governor.core.events.effects import Confirm, PersistRuns, Record
-from governor.core.events.inputs import Bye, CommandExited, CommandLaunched, OperatorHalt, TrainerExited
+from governor.core.events.inputs import Bye, CommandExited, CommandLaunched, TrainerExited
+from governor.core.events.operators import OperatorHalt
 from governor.core.halt.table import HaltState
 from governor.core.runs.life import LifeFact
 from tests.unit.core.engine.test_step import at, hello, peer

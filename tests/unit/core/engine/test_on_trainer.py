@@ -14,8 +14,9 @@ from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import RUNS_PER_UID_MAX, Node
 from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.effects import Alarm, Ask, Confirm, Effect, Kill, Refuse, Term
-from governor.core.events.inputs import Bye, Disconnected, Hello, OperatorHalt, ProcessesSeen, Tick, TrainerExited
+from governor.core.events.inputs import Bye, Disconnected, Hello, ProcessesSeen, Tick, TrainerExited
 from governor.core.events.machine import SpotNotice
+from governor.core.events.operators import OperatorHalt
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.table import HaltState
 from governor.core.runs.last_good import LastGood

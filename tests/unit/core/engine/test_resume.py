@@ -16,17 +16,9 @@ from governor.core.engine.node import RUNS_MAX, Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Alarm, Ask, PersistIncident, PersistRuns, ReadBilling, Record
-from governor.core.events.inputs import (
-    BillingAnswer,
-    BillingRead,
-    Disconnected,
-    OperatorHalt,
-    OperatorHold,
-    ProcessesSeen,
-    StopAnswer,
-    StopReplied,
-)
+from governor.core.events.inputs import BillingAnswer, BillingRead, Disconnected, ProcessesSeen, StopAnswer, StopReplied
 from governor.core.events.machine import PriceRead
+from governor.core.events.operators import OperatorHalt, OperatorHold
 from governor.core.money.charges import UNALLOCATED
 from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, play, rule, tick, training
 

@@ -36,8 +36,6 @@ from governor.core.events.inputs import (
     Disconnected,
     Event,
     Hello,
-    OperatorHalt,
-    OperatorHold,
     ProcessesSeen,
     Step,
     StopAnswer,
@@ -45,6 +43,7 @@ from governor.core.events.inputs import (
     Tick,
 )
 from governor.core.events.machine import GpuProcessesSeen
+from governor.core.events.operators import OperatorHalt, OperatorHold
 from governor.core.halt.state import GivenUp
 from governor.core.halt.table import HaltState, StopTarget
 

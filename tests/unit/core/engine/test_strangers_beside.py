@@ -23,9 +23,9 @@ from governor.core.events.inputs import (
     Disconnected,
     Hello,
     LauncherExited,
-    OperatorHalt,
     TrainerExited,
 )
+from governor.core.events.operators import OperatorHalt
 from governor.core.halt.state import StopTarget
 from tests.unit.core.engine.test_launched_command import COMMAND, PRICE, launched, pass_time, stream, terms
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, tick

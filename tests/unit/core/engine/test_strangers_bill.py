@@ -23,10 +23,10 @@ from governor.core.events.inputs import (
     Disconnected,
     Hello,
     LaunchersSeen,
-    OperatorHalt,
     ProcessesSeen,
     TrainerExited,
 )
+from governor.core.events.operators import OperatorHalt
 from governor.core.halt.table import HaltState
 from governor.core.money.budgets import by_scope
 from governor.core.money.lines import Lines

@@ -13,7 +13,8 @@ from governor.core.engine.node import RUNS_MAX, Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Alarm, CloseIncident, Effect, PersistIncident, Refuse
-from governor.core.events.inputs import CommandLaunched, LauncherExited, OperatorHalt, TrainerExited
+from governor.core.events.inputs import CommandLaunched, LauncherExited, TrainerExited
+from governor.core.events.operators import OperatorHalt
 from governor.core.halt.state import GivenUp
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.views.status import run_status

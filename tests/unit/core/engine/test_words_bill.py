@@ -17,8 +17,9 @@ from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.checkpoints import CheckpointWeighed, SavedCheckpoint
 from governor.core.events.effects import Alarm, Effect, PersistRuns, WeighCheckpoint
-from governor.core.events.inputs import Ack, Disconnected, Hello, OperatorHalt, TrainerExited
+from governor.core.events.inputs import Ack, Disconnected, Hello, TrainerExited
 from governor.core.events.machine import UidRangesSeen
+from governor.core.events.operators import OperatorHalt
 from governor.core.money.budgets import by_scope
 from governor.core.money.lines import Lines
 from tests.unit.billed import LAUNCH, UPLOAD

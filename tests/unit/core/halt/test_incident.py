@@ -12,7 +12,8 @@ from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.engine.incidents import feed
 from governor.core.engine.node import RUNS_MAX, Node
 from governor.core.events.effects import CloseIncident
-from governor.core.events.inputs import OperatorHalt, ProcessesSeen
+from governor.core.events.inputs import ProcessesSeen
+from governor.core.events.operators import OperatorHalt
 from governor.core.halt.incident import (
     PROCESSES_MAX,
     TARGETS_MAX,

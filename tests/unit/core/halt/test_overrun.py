@@ -15,12 +15,12 @@ from governor.core.events.effects import PersistIncident
 from governor.core.events.inputs import (
     BillingAnswer,
     BillingRead,
-    OperatorHalt,
     ProcessesSeen,
     StopAnswer,
     StopReplied,
     TrainerExited,
 )
+from governor.core.events.operators import OperatorHalt
 from governor.core.halt.incident import Incident
 from governor.core.halt.overrun import causes, note_overrun
 from governor.core.money.budgets import Cap

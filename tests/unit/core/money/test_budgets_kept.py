@@ -14,7 +14,7 @@ from governor.core.engine.node import RUNS_MAX, Node, new_node
 from governor.core.engine.node_journal import persist
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, PersistRuns
-from governor.core.events.inputs import OperatorBudget
+from governor.core.events.operators import OperatorBudget
 from governor.core.money.budgets import BUDGETS_MAX, ScopedBudget, parse_scope
 from tests.unit.core.engine.test_budgeting import ONE, OTHER, alarms, budget, halted, join, make, reached_at, set_live
 from tests.unit.core.engine.test_step import PRICE, at, play, tick

@@ -10,7 +10,7 @@ from governor.core.base.policy import Budget, Policy, PolicySet
 from governor.core.base.units import BootNs, WallNs
 from governor.core.engine import budgeting
 from governor.core.engine.node import Node, new_node
-from governor.core.events.inputs import OperatorBudget
+from governor.core.events.operators import OperatorBudget
 from governor.core.money.budgets import parse_scope
 from governor.core.money.group_totals import KEYS_MAX, GroupSpend
 from governor.core.runs.life import LifeFact

@@ -19,7 +19,7 @@ from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
 from governor.core.engine.run_forecast import outlook
 from governor.core.events.effects import Effect, PersistRuns
-from governor.core.events.inputs import OperatorHalt
+from governor.core.events.operators import OperatorHalt
 from governor.core.money.expected import ExpectedCost, WindowRow, burn_rate, row_of, window_row
 from governor.core.money.token_price import drift, per_mtok
 from governor.core.money.token_windows import Window

@@ -12,8 +12,8 @@ from governor.core.base.policy import Budget, Expected, PolicySet
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs, UsdMicros, WallNs
 from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.engine.run_forecast import outlook
-from governor.core.events.inputs import OperatorHalt
 from governor.core.events.machine import PriceRead
+from governor.core.events.operators import OperatorHalt
 from governor.core.rules.expression_variables import VARIABLES
 from governor.core.views.status import run_status
 from governor.reports.terminal import closing_line, live_line

@@ -17,7 +17,8 @@ from governor.core.engine.node import RUNS_MAX, Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import PersistIncident
-from governor.core.events.inputs import OperatorHalt, OperatorHold, ProcessesSeen
+from governor.core.events.inputs import ProcessesSeen
+from governor.core.events.operators import OperatorHalt, OperatorHold
 from governor.core.money.charges import Payer, Place
 from governor.core.money.group_totals import PAST_MAX
 from governor.core.money.ledger import Ledger, new_ledger

@@ -14,8 +14,9 @@ from governor.core.base.policy import Budget
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, DurationNs, MonoNs, UsdMicros
 from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.engine.node_journal import persist
-from governor.core.events.inputs import OperatorHalt, ProcessesSeen, TrainerExited
+from governor.core.events.inputs import ProcessesSeen, TrainerExited
 from governor.core.events.machine import PriceRead
+from governor.core.events.operators import OperatorHalt
 from governor.core.money.charges import Line, LineKind, Unit
 from governor.core.money.expected import ExpectedCost, WindowRow, row_of
 from governor.core.money.lines import Lines

@@ -27,7 +27,8 @@ from governor.core.engine.node import Node, new_node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Ask, Effect
-from governor.core.events.inputs import OperatorHold, PhaseChange, Step
+from governor.core.events.inputs import PhaseChange, Step
+from governor.core.events.operators import OperatorHold
 from governor.core.money.budgets import Cap
 from governor.core.money.paid_tokens import Bought, PaidTokens
 from governor.core.money.token_windows import TokenMeter

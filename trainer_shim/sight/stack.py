@@ -9,7 +9,7 @@ import sys
 from types import CodeType, FrameType
 from typing import List, NamedTuple, Optional
 
-from .wire import LIST_ITEMS_MAX
+from trainer_shim.wire import LIST_ITEMS_MAX
 
 # Calls in which the host waits for a device or for another rank.
 DEVICE_WAITS = frozenset(("item", "cpu", "tolist", "synchronize", "wait", "barrier"))

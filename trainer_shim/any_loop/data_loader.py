@@ -1,4 +1,4 @@
-"""torch's DataLoader, whoever iterates it: a beat says that the training thread is inside a fetch, and since when.
+"""torch's DataLoader, whoever iterates it: each wait for a batch is timed, and a beat says that one lasts, since when.
 
 All its iterators inherit one `__next__`, which is wrapped while somebody is attached. So it does not matter which
 framework holds the loader, nor whether the loader was made before attach(). Loaders are not touched: they are pickled
@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from typing import Any, Callable, List, Tuple
 from weakref import ref
 
+from trainer_shim.engines import hooks
 from trainer_shim.guard import guarded
 from trainer_shim.meter import StepMeter
-
-from . import hooks
 
 _DATA_SETS_MAX = 8  # Training, evaluation, and some: of more, the oldest is forgotten.
 
@@ -52,27 +50,50 @@ def watch(meter: StepMeter, undo: hooks.Undo) -> None:
     compiler = getattr(torch, "compiler", None)
     make = _make_next(meter, getattr(compiler, "is_compiling", _never))
     hooks.replace(undo, loading._BaseDataLoaderIter, "__next__", make)
+    if hasattr(loading, "DataLoader"):
+        hooks.replace(undo, loading.DataLoader, "__iter__", _make_iter(meter))  # It starts the workers.
 
 
 def _make_next(
     meter: StepMeter, is_compiling: Callable[[], bool]
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     progress, starts = meter.progress, _Starts()
-    thread, get_ident, now_ns = progress.main_thread_id, threading.get_ident, time.monotonic_ns
+    thread, get_ident, clock = progress.main_thread_id, threading.get_ident, meter.clock
     enter_fetch, leave_fetch = progress.enter_fetch, progress.leave_fetch
+    enter_load, exit_load = meter.enter_load, meter.exit_load
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def next_batch(iterator: Any) -> Any:
             # In a fetch already: wrap_loader() or data() is around it. A thread of the script may prefetch.
             if is_compiling() or progress.fetch_ns or get_ident() != thread:
                 return original(iterator)
-            enter_fetch(now_ns(), None if getattr(iterator, "_num_yielded", 0) else starts.next_of(iterator))
+            part = enter_load()
+            enter_fetch(clock.since_ns, None if getattr(iterator, "_num_yielded", 0) else starts.next_of(iterator))
             try:
                 return original(iterator)
             finally:
-                leave_fetch(now_ns())
+                exit_load(part)
+                leave_fetch(clock.since_ns)
 
         return next_batch
+
+    return make
+
+
+def _make_iter(meter: StepMeter) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    progress, thread, get_ident = meter.progress, meter.progress.main_thread_id, threading.get_ident
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def start(loader: Any) -> Any:
+            if progress.fetch_ns or get_ident() != thread:
+                return original(loader)
+            part = meter.enter_load()
+            try:
+                return original(loader)
+            finally:
+                meter.exit_load(part)
+
+        return start
 
     return make
 

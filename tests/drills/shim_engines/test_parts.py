@@ -1,0 +1,55 @@
+"""Where a loop's time went, by its own timers and by the frames: the parts are a partition, each in its own place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+WARM = ("torch", "deepspeed", "transformers", "lightning.pytorch")
+PARTS = (
+    "data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s", "eval_s", "loop_s",
+)  # fmt: skip
+KINDS = {"plain": 1, "headless": 1, "drawn": 1, "ddp": 2, "deepspeed": 2, "hf": 1, "lightning": 1}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_parts_of_a_loop_are_a_partition_with_each_in_its_place(run_ranks, kind: str) -> None:
+    for report in run_ranks("parts_loop.py", kind, ranks=KINDS[kind]):
+        frames = report["frames"]
+        assert len(frames) == 12
+        total, truth = measured(frames)
+        named_s = sum(total[part] for part in PARTS)
+        for frame in frames:
+            assert sum(frame.get(part, 0.0) for part in PARTS) <= frame["step_s"] + 1e-5
+        assert total["step_s"] == pytest.approx(frames[-1]["at"] - frames[0]["at"], rel=0.01)
+        assert named_s == pytest.approx(total["step_s"], rel=0.01), "what is left over is small"
+
+        # Within the frames, two evaluations and two saves: the third ones come behind the last step.
+        assert total["eval_s"] == pytest.approx(truth["eval"], rel=0.15)
+        assert total["checkpoint_s"] == pytest.approx(truth["save"], rel=0.15)
+        assert total["forward_s"] >= truth["loss"]
+        if kind == "drawn":
+            assert all(frame["data_bound"] and "loop_s" not in frame for frame in frames)
+            assert truth["data"] <= total["data_s"] == pytest.approx(truth["data"] + truth["loop"], rel=0.15)
+        else:
+            assert not any(frame.get("data_bound") for frame in frames)
+            assert total["data_s"] == pytest.approx(truth["data"], rel=0.1)
+            assert truth["loop"] <= total["loop_s"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_evaluation_compiles_nothing_and_the_last_one_and_the_last_save_have_an_end(run_ranks, kind: str) -> None:
+    for report in run_ranks("parts_loop.py", kind, ranks=KINDS[kind]):
+        phases = report["phases"]
+        assert phases.count("compile") == 1
+        assert (phases.count("eval"), phases.count("checkpoint")) == (3, 3)
+        assert phases[-1] == "train"
+        assert len(report["last_phase"]) == 1, "no phase is open at the end"
+
+
+def measured(frames: list[dict[str, Any]]) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds by part, and by the script's timers, between the first frame and the last one."""
+    total = {part: sum(frame.get(part, 0.0) for frame in frames[1:]) for part in (*PARTS, "step_s")}
+    first, last = frames[0]["spent"], frames[-1]["spent"]
+    return total, {part: last[part] - first[part] for part in last}

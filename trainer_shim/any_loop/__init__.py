@@ -1,0 +1,1 @@
+"""Hooks that no kind of engine owns: PyTorch's own functions, whoever calls them."""

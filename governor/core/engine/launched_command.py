@@ -32,7 +32,7 @@ from governor.core.events.inputs import CommandLaunched, Hello, LauncherExited
 from governor.core.events.streams import StreamOpened
 from governor.core.halt.incident import NEVER_LOOKED, LeftLaunch, process_of, process_row
 from governor.core.money.charges import charge_of, charge_row
-from governor.core.runs import intake
+from governor.core.runs import intake, speakers
 from governor.core.runs.life import LifeFact
 
 # A small model has done its imports and set-up by then. For a large model the alarm only comes before the hello.
@@ -132,7 +132,7 @@ def take(node: Node, managed: ManagedRun) -> None:
     assert launched is not None, "the caller looked"
     if not managed.launch.named:
         managed.launch.named = launched.processes
-        intake.set_uid(managed.run, launched.uid)
+        speakers.set_uid(managed.run, launched.uid)
     managed.launch.launchers, managed.launch.command = launched.processes, launched.command
     managed.launch.learn(launched.marks, launched.cgroups)
 
@@ -201,7 +201,7 @@ def on_rank(node: Node, managed: ManagedRun, hello: Hello, *, stood_in: bool) ->
         managed.launch.named = ()
     if not managed.is_separate:  # What was taken for a stranger's is seen to be the command's.
         for other in (other for other in node.runs.values() if other.is_strangers):
-            for connection in intake.drop_process(other.run, hello.peer.process):
+            for connection in speakers.drop_process(other.run, hello.peer.process):
                 node.connections.pop(connection, None)
 
 
@@ -254,7 +254,7 @@ def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> list[Effect]
         node.account.inherit(heir)
     managed.is_separate = False  # It is the command now, and no run beside it.
     managed.stands_in_since = at if node.account.run_stands_in(node.ledger.charged_to) else launched.at
-    intake.stand_in(managed.run, launched.uid)
+    speakers.stand_in(managed.run, launched.uid)
     managed.launch.named = managed.launch.launchers = launched.processes
     managed.launch.command = launched.command
     managed.launch.learn(launched.marks, launched.cgroups)
@@ -275,7 +275,7 @@ def _has_ended(managed: ManagedRun, launched: CommandLaunched) -> bool:
 def _go_on(managed: ManagedRun) -> None:
     """Continue the attempt with the rest of the command. What it has trained stays; its ranks are gone."""
     managed.rules.new_attempt()  # The last steps are no evidence about what follows them.
-    intake.drop_ranks(managed.run)
+    speakers.drop_ranks(managed.run)
 
 
 def _named(

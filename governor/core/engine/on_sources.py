@@ -26,7 +26,7 @@ from governor.core.events.machine import (
 )
 from governor.core.events.streams import StreamOpened, StreamRead, StreamState, TokensSettled
 from governor.core.rules.gpu_idle_since import STALE_NS
-from governor.core.runs import intake
+from governor.core.runs import intake, speakers
 from governor.core.runs.counting import count_settled
 from governor.core.runs.life import LifeFact
 
@@ -193,7 +193,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     elif begins := managed.run.move(_what_opened(managed, event), event.at).begins:
         managed.drop_latch()  # The latch was the old attempt's.
         end_stage(node, managed, event.stage)
-        intake.relabel(managed.run, event.stage, event.labels)
+        speakers.relabel(managed.run, event.stage, event.labels)
         budgeting.refit(node, managed)  # A stand-in for a command had no stage and no labels.
         managed.launch.forget_places(is_over=not managed.run.ranks)
         intake.begin_attempt(managed.run, "stream", event.at)
@@ -205,10 +205,10 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
         charging.charge_launch(node, managed, event.at)
         charging.note_shares(node, event.at)
         node.request_persist()  # From here on it holds the node.
-    intake.set_jsonl_only(managed.run, only=not managed.run.ranks)
+    speakers.set_jsonl_only(managed.run, only=not managed.run.ranks)
     if event.processes and managed.run.jsonl_only:
         # Until its processes are known, the run belongs to the file's owner.
-        intake.set_uid(managed.run, event.uid)
+        speakers.set_uid(managed.run, event.uid)
     return [*displaced, *incidents.name_at_last(node, managed, event)]
 
 

@@ -42,7 +42,7 @@ from governor.core.events.inputs import (
     Step,
 )
 from governor.core.halt.table import PAST_ASKING, Fact, HaltState
-from governor.core.runs import ends, intake, own_time
+from governor.core.runs import ends, intake, own_time, speakers
 from governor.core.runs.ends import cause_of
 from governor.core.runs.life import Life, LifeFact
 from governor.core.runs.line_steps import of_all_its_steps
@@ -69,7 +69,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
         end_stage(node, managed, hello.stage)
     stood_in = managed.is_unattached
     if stood_in:
-        intake.set_uid(managed.run, hello.peer.uid)  # The command may have become another user.
+        speakers.set_uid(managed.run, hello.peer.uid)  # The command may have become another user.
     node.superseded.pop(hello.connection, None)
     node.ignored.pop(hello.connection, None)
     held = node.connections.get(hello.connection)
@@ -99,7 +99,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     effects.extend(take_back(node, managed, hello.at))
     if begins and not managed.run.trains_again:
         charging.charge_launch(node, managed, hello.at)
-    intake.set_jsonl_only(managed.run, only=False)  # Also when a stream of this name was opened first.
+    speakers.set_jsonl_only(managed.run, only=False)  # Also when a stream of this name was opened first.
     node.connections[hello.connection] = (hello.run, hello.rank)
     time.on_hello(managed, rank, hello.at, is_new=is_new)
     managed.rules.observe(hello)

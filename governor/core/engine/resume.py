@@ -44,7 +44,7 @@ from governor.core.money.paid_tokens import bought_of
 from governor.core.money.token_windows import TokenMeter
 from governor.core.money.waste import SpendSplit
 from governor.core.rules.evaluate import Rules
-from governor.core.runs import intake
+from governor.core.runs import intake, speakers
 from governor.core.runs.life import LifeFact
 from governor.core.runs.state import Run
 
@@ -263,7 +263,7 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
     if "time" in snapshot:  # An older journal has none.
         managed.history.time = TimeAccount.restored(snapshot["time"], same_boot=same_boot)
     if not managed.history.split.has_begun and not run.ranks_before and "spend_split" in snapshot:
-        intake.forget_frames(run)  # Nobody has spoken for it: see metering.count_split().
+        speakers.forget_frames(run)  # Nobody has spoken for it: see metering.count_split().
     launched_command.restore_stranger(node, managed, is_strangers=bool(snapshot.get("strangers")))
     if "counts_to" in snapshot:  # An older journal has none.
         command, part = snapshot["counts_to"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from governor.core.base.identity import ConnectionId, ProcessId
+from governor.core.base.identity import ConnectionId
 from governor.core.base.units import MonoNs
 from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.ends import RunEnd
@@ -18,7 +18,7 @@ from governor.core.runs.last_good import LastGood, is_news
 from governor.core.runs.life import LifeFact
 from governor.core.runs.own_time import of_frame
 from governor.core.runs.pace import DURATION_MAX_S, Pace
-from governor.core.runs.rank_tokens import RankTokens
+from governor.core.runs.speakers import forget_ranks, relabel
 from governor.core.runs.state import Rank, Run, Trained, is_finite
 
 # Phases in which a rank does not train. Step times around them do not show its speed.
@@ -45,7 +45,7 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs, *, trains_again: bool = Fa
     run.trains_again, run.saves_in = trains_again, None
     if trains_again:
         run.take_last_good(None, None)
-    _forget_ranks(run)
+    forget_ranks(run)
     run.trained_count.begin_attempt(run.last_trained)
     run.attempt_step = 0
     run.first_step_at = None
@@ -65,57 +65,6 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs, *, trains_again: bool = Fa
     run.gpus = run.group_memory = None  # These are the old processes'. The machine's own figures stay.
     run.stream.phase, run.stream.phase_at, run.stream.paused = "train", at, False
     run.stream.has_record = False
-
-
-def stand_in(run: Run, uid: int) -> None:
-    """Let the run stand in for a launched command. No frames are missed, because no rank has spoken."""
-    run.uid = uid  # A halt now ends this user's processes.
-    run.jsonl_only = False
-    run.last_frame_at = None
-
-
-def forget_frames(run: Run) -> None:
-    """No rank has ever spoken for it: its silence says nothing."""
-    run.last_frame_at = None
-
-
-def drop_ranks(run: Run) -> None:
-    """Let the run go on without ranks. What the attempt has trained stays, and no rank is left that can save."""
-    run.completed = run.ended_well
-    _forget_ranks(run)
-    run.tokens_per_s = None
-    # A halt does not wait for a save, and no ceiling reserves for one.
-    run.working_since = None
-
-
-def _forget_ranks(run: Run) -> None:
-    run.ranks.clear()
-    run.rank_tokens = RankTokens()
-    run.ranks_before = frozenset()
-
-
-def drop_process(run: Run, process: ProcessId) -> list[ConnectionId]:
-    """Forget the ranks that this process was. Returns their connections: the process is of another run."""
-    its = [rank for rank in run.ranks.values() if rank.peer.process == process]
-    for rank in its:
-        del run.ranks[rank.rank]
-    return [rank.connection for rank in its if rank.connection is not None]
-
-
-def set_uid(run: Run, uid: int) -> None:
-    """Set the run's user: that of its ranks, or of the processes that a log's owner named."""
-    run.uid = uid
-
-
-def relabel(run: Run, stage: str | None, labels: Mapping[str, str]) -> None:
-    """Set stage and labels. An absent stage or empty labels keep the previous ones."""
-    run.stage = stage if stage is not None else run.stage
-    run.labels = labels or run.labels
-
-
-def set_jsonl_only(run: Run, *, only: bool) -> None:
-    """Follow the run's log. `only`: the run has a log and no ranks."""
-    run.jsonl_only = only
 
 
 def apply_log_state(run: Run, problem: str | None, at: MonoNs, *, is_foreign: bool = False) -> None:

@@ -64,15 +64,20 @@ class TimeAccount:
 
     # --- time and money ----------------------------------------------------------------------------------------
 
-    def tick(self, at: MonoNs, boot: BootNs, since: BootNs, spent_usd_micros: int, *, holds: bool) -> None:
-        """Count what has passed since the last call. `holds`: the run held the node meanwhile; `since`: from then."""
+    def tick(
+        self, at: MonoNs, boot: BootNs, since: BootNs, spent_usd_micros: int, *, holds: bool, is_unbroken: bool = False
+    ) -> None:  # fmt: skip
+        """Count what has passed since the last call. `holds`: the run held the node meanwhile; `since`: from then.
+
+        `is_unbroken`: nothing was missed since the last call, however long ago, as in a log that is read back.
+        """
         if self.is_fresh:
             self._begin(at, boot, since, spent_usd_micros, holds=holds)
             return
         passed_ns = max(0, boot - self.boot_to) if holds and self.boot_to is not None else 0
         paid = spent_usd_micros - self.spent_usd_micros
         self.boot_to, self.spent_usd_micros = boot, spent_usd_micros
-        if passed_ns > AWAY_NS:
+        if passed_ns > AWAY_NS and not is_unbroken:
             self._put(Cause.UNKNOWN, passed_ns, paid)
         elif self._is_halted:
             self._put(Cause.HALT, passed_ns, paid)

@@ -48,6 +48,7 @@ class RankLine:
     has_stepped: bool = False
     last_step: int | None = None
     recent: deque[list[int]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    lengths: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))  # Uncut: a new pace is no pause.
     phases: deque[tuple[MonoNs, str]] = field(default_factory=lambda: deque(maxlen=PHASES_MAX))
 
     @property
@@ -63,12 +64,14 @@ class RankLine:
         if ended <= self.told_to:
             return
         began = self.told_to
-        # Without its time, as in a log's line: all since the step before.
-        length = whole_ns(step.step_s) if step.connection is not None and step.step_s is not None else ended - began
+        # A log's line: all since the line before. The first one tells what of it was its step, or nobody knows.
+        is_told = step.step_s is not None and (step.connection is not None or not self.has_stepped)
+        length = whole_ns(step.step_s) if is_told else ended - began
         starts = max(began, MonoNs(ended - length))
         self._tell(self.start if not self.has_stepped else Cause.UNKNOWN, starts - began)
         if step.connection is None and len(self.recent) >= ORDINARY_STEPS:
-            starts = self._after_pause(starts, ended)
+            starts = self._after_pause(step, starts, ended)
+        self.lengths.append(ended - began)
         told = parts_of(step, ended - starts)
         self.told_to = ended
         self.phases.clear()
@@ -117,13 +120,17 @@ class RankLine:
         self.sums, self.direct = RankSums(), {}
         return taken
 
-    def _after_pause(self, began: MonoNs, ended: MonoNs) -> MonoNs:
-        """When a log's line began, if the time since the line before is far from usual: nobody says what was then."""
-        totals = sorted(sum(one) for one in self.recent)
-        usual = totals[len(totals) // 2]
+    def _after_pause(self, step: Step, began: MonoNs, ended: MonoNs) -> MonoNs:
+        """When a log's line began, if the time since the line before is far from usual.
+
+        What was then is as the log's phases say. A line that tells its step's time knows better than what is usual.
+        """
+        lengths = sorted(self.lengths)
+        usual = max(lengths[len(lengths) // 2], min(whole_ns(step.step_s), ended - began))
         if ended - began <= max(PAUSE_TIMES * usual, usual + PAUSE_MIN_NS):
             return began
-        self._tell(Cause.UNKNOWN, ended - began - usual)
+        named = [cause for _, name in self.phases if (cause := _OF_PHASE.get(name)) is not None]
+        self._tell(named[-1] if named else Cause.UNKNOWN, ended - began - usual)
         return MonoNs(ended - usual)
 
     def _tell(self, cause: Cause, ns: int) -> None:
@@ -144,5 +151,7 @@ class RankLine:
         for index in range(PARTS):
             beyond = 0 if index in _NOT_OF_STEP else max(0, told[index] - usual[index])
             kept[index] -= beyond
-            self._tell(self.start if index in (part.DATA, part.LOOP) else Cause.COMPILE, beyond)
+            # A log's first line that does not tell its step's time has all of the start in it.
+            is_start = index in (part.DATA, part.LOOP) or (index == part.WHOLE and step.step_s is None)
+            self._tell(self.start if is_start else Cause.COMPILE, beyond)
         self.sums.add(kept, step)

@@ -7,8 +7,9 @@ from typing import Final
 
 from governor.core.base.units import NS_PER_S, format_duration
 from governor.replay.play import Replay, ReplayVerdict
-from governor.replay.trace import Line, Trace
+from governor.replay.trace import Trace
 from governor.text import page as web
+from governor.text.binned import Line
 from governor.text.page import quiet, table
 from governor.text.svg import Axis, Plot
 from governor.text.table import Head

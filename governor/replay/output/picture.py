@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from governor.core.base.units import NS_PER_S, format_duration
 from governor.replay.output.page import COLOURS, MARKS_MAX, cells, place
 from governor.replay.play import Replay, ReplayVerdict
-from governor.replay.trace import Line, Trace
+from governor.replay.trace import Trace
+from governor.text.binned import Line
 from governor.text.table import plain
 
 if TYPE_CHECKING:

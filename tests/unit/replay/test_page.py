@@ -16,7 +16,8 @@ from governor.core.rules.trigger import defaults
 from governor.core.rules.triggers import load
 from governor.replay.output.page import MARKS_MAX, page, section
 from governor.replay.play import Replay
-from governor.replay.trace import COLUMNS_MAX, Line, Trace
+from governor.replay.trace import Trace
+from governor.text.binned import COLUMNS_MAX, Line
 
 
 def nan_policy(mode: Mode = Mode.ENFORCE) -> Policy:

@@ -165,15 +165,15 @@ def _run(row: Row, halt: Row | None, launched: Row | None, left: Row | None) -> 
     return {
         **{key: row.get(key) for key in ("run", "attempt", "step", "last_good", "completed")},
         "tokens_at": row.get("tokens_total"),
-        "ended": _how(row, halt, is_open=is_open),
+        "ended": how_ended(row, halt, is_open=is_open),
         "incident_id": halt["incident_id"] if halt is not None else None,
         "spend_usd": spent / MICROS_PER_USD,
-        **_money(row),
+        **money_of(row),
         "as_of": datetime.fromtimestamp(row["wall_ns"] / NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
     }
 
 
-def _money(row: Row) -> Row:
+def money_of(row: Row) -> Row:
     """As the status of a watched run has it, with the tokens it is for. An older journal has no steady price."""
     from governor.core.money.expected import plan_of_row
     from governor.core.money.paid_tokens import PaidTokens, bought_of
@@ -207,7 +207,7 @@ def _unallocated(launched: Row) -> int:
     return int(launched["nobodys_older_usd_micros"]) + sum(int(row["usd_micros"]) for row in launched["nobodys"])
 
 
-def _how(row: Row, halt: Row | None, *, is_open: bool) -> str:
+def how_ended(row: Row, halt: Row | None, *, is_open: bool) -> str:
     from governor.core.events.ends import RunEnd
     from governor.core.runs.ends import ended_text
 

@@ -18,7 +18,20 @@ from governor.cli.common import ExitCode, Failed, LazyGroup, complain, exits
 assert interrupts.INTERRUPTED == ExitCode.INTERRUPTED, "two exit codes of Ctrl-C"
 # The output is the purpose of these commands: a closed stdout is an error, unlike `| head`. The other commands act, or
 # answer by exit code.
-_SHOWN: Final = ("status", "doctor", "incident", "prices", "cost", "plan", "alert", "audit", "export", "completion")
+_SHOWN: Final = (
+    "status",
+    "doctor",
+    "incident",
+    "prices",
+    "cost",
+    "plan",
+    "alert",
+    "audit",
+    "export",
+    "completion",
+    "report",
+    "goodput",
+)
 # To add a command, add a file and its row here.
 _COMMANDS: Final = {
     "alert": "governor.cli.alert:alert",
@@ -29,12 +42,14 @@ _COMMANDS: Final = {
     "doctor": "governor.cli.status:doctor",
     "export": "governor.cli.export:export",
     "forget": "governor.cli.act:forget",
+    "goodput": "governor.cli.goodput:goodput",
     "halt": "governor.cli.act:halt",
     "hold": "governor.cli.act:hold",
     "incident": "governor.cli.incident.command:incident",
     "plan": "governor.cli.plan.command:plan",
     "policy": "governor.cli.policy.command:policy",
     "prices": "governor.cli.prices:prices",
+    "report": "governor.cli.report.command:report",
     "run": "governor.cli.run.command:run",
     "status": "governor.cli.status:status",
 }

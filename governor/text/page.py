@@ -25,11 +25,12 @@ td:first-child {{ white-space: nowrap; }}
 """
 
 
-def page(title: str, inner: str) -> str:
+def page(title: str, inner: str, style: str = "") -> str:
+    """The whole page. `style`: rules of its own, behind the common ones."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>\n<h1>{html.escape(title)}</h1>\n"
+        f"<title>{html.escape(title)}</title><style>{_STYLE}{style}</style></head><body>\n<h1>{html.escape(title)}</h1>\n"
         f"{inner}\n</body></html>\n"
     )
 

@@ -102,6 +102,14 @@ class JournalReader:
             {"i": incident_id, "k": kind, "n": last},
         )
 
+    def rows_of(self, run: str, kind: str, last: int) -> list[Entry]:
+        """The last rows of one kind that a run has, in their order."""
+        return self._select(
+            "SELECT * FROM (SELECT * FROM journal WHERE run = :run AND kind = :kind ORDER BY seq DESC LIMIT :n)"
+            " ORDER BY seq",
+            {"run": run, "kind": kind, "n": last},
+        )
+
     def incidents(self, last: int, *, only_open: bool) -> list[Entry]:
         return self._select(
             "SELECT * FROM (SELECT * FROM incidents WHERE open OR NOT :o ORDER BY first_seq DESC LIMIT :n)"

@@ -1,0 +1,168 @@
+"""`costgov goodput`: what the time of any trainer's logs went to, without a change of its code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from governor.cli.common import (
+    ExitCode,
+    UsdPerHour,
+    complain,
+    exits,
+    json_option,
+    print_json,
+    show_drawn,
+    show_line,
+    tokens_options,
+)
+from governor.cli.policy.replay import map_option
+from governor.reports.run.sections import Table, adding_up, per_hour, seconds, share, usd, words
+from governor.text.screen import screen_of
+from governor.text.table import Head, plain, render_rows
+from governor.wire import formats
+
+if TYPE_CHECKING:
+    from governor.core.attribution.rows import Whole
+    from governor.core.base.units import UsdMicros
+    from governor.replay.goodput import Fields, LogGoodput
+
+
+SAID_MAX: Final = 16  # Lines about one log.
+
+
+@click.command(short_help="What the time of any trainer's logs went to.", epilog=exits())
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="LOG...")
+@click.option("--price", type=UsdPerHour(), metavar="USD", help="What the node costs an hour. Without: seconds only.")
+@map_option
+@click.option(
+    "--format", "text_format", type=click.Choice(formats.NAMES), metavar="NAME",
+    help=f"Whose text the logs are: {', '.join(formats.NAMES)}. Default: what their first steps tell.",
+)  # fmt: skip
+@tokens_options
+@json_option
+def goodput(
+    paths: tuple[Path, ...], price: UsdMicros | None, fields: Fields, text_format: str | None,
+    sequence_length: int | None, gpus: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Tell how much of each LOG's time trained, and what the rest went to, as the daemon would have counted it.
+
+    A LOG is whatever `costgov policy replay` reads: metrics JSONL or CSV, the text that a trainer prints, recorded
+    frames, trainer_state.json (each also .gz or .xz), TensorBoard's event files, W&B's run-*.wandb, or a directory of
+    them; - is standard input. Nothing has to be installed in the trainer.
+
+    A log tells less than a trainer with costgov's two lines: where it has no parts of a step, what waits inside a step
+    counts as productive, and the output says so. Seconds of the causes and productive ones add up to the log's time.
+    Exit code 1 when a log could not be read, or has no time; the others are told all the same.
+
+    \b
+    costgov goodput train.log --price 22
+    costgov goodput runs/ --json
+    """
+    from governor.cli.report.known import Progress
+    from governor.replay.goodput import goodput_of
+    from governor.replay.logs import logs
+    from governor.replay.readers.text import TextOptions
+
+    found, closed = logs(paths)
+    for line in closed:
+        complain(plain(line))
+    told: list[LogGoodput] = []
+    progress = Progress("logs", each=1, of="logs")
+    text = TextOptions(text_format, sequence_length, gpus)
+    for number, path in enumerate(dict.fromkeys(found), start=1):
+        said: list[str] = []
+        one = goodput_of(path, price, fields, replace(text, tell=said.append))
+        progress.clear()
+        for line in (*said[:SAID_MAX], *([one.problem] if one.problem is not None else [])):
+            complain(plain(line))
+        told.append(one)
+        progress.step(number)
+    progress.clear()
+    known = [one for one in told if one.is_told]
+    if as_json:
+        print_json(_document(told))
+    elif known:
+        _show(known, is_priced=price is not None)
+    if closed or any(one.problem is not None for one in told):
+        raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+def _document(told: Sequence[LogGoodput]) -> dict[str, Any]:
+    from governor.core.attribution.rows import time_row
+
+    rows = [
+        {
+            "log": str(one.path), "steps": one.steps, **time_row(one.whole), "missing": list(one.missing),
+            "problem": one.problem,
+        }
+        for one in told
+    ]  # fmt: skip
+    return {"logs": rows, "all": time_row(_sum([one.whole for one in told]))}
+
+
+def _sum(wholes: Sequence[Whole]) -> Whole:
+    from governor.core.attribution.account import Amount
+    from governor.core.attribution.rows import Whole
+
+    by_cause: dict[Any, Amount] = {}
+    for whole in wholes:
+        for cause, amount in whole.by_cause.items():
+            by_cause.setdefault(cause, Amount()).add(amount.ns, amount.usd_micros)
+    return Whole(by_cause, sum(whole.steps for whole in wholes), {})
+
+
+def _show(known: Sequence[LogGoodput], *, is_priced: bool) -> None:
+    from governor.core.attribution.rows import time_row
+
+    screen = screen_of(sys.stdout)
+    if len(known) > 1:
+        rows = [(str(one.path), time_row(one.whole)) for one in known]
+        table = _logs_table(rows, is_priced=is_priced)
+        show_drawn(render_rows(table.heads, table.rows, total=False, screen=screen) + "\n")
+    else:
+        show_line(plain(known[0].path), "bold")
+    table = _causes_table(time_row(_sum([one.whole for one in known])), is_priced=is_priced)
+    show_drawn(render_rows(table.heads, table.rows, total=True, screen=screen))
+    missing = dict.fromkeys(line for one in known for line in one.missing)
+    for line in missing:
+        of = sum(line in one.missing for one in known)
+        show_line(f"not told: {line}" + (f" ({of} of {len(known)} logs)" if len(known) > 1 else ""), "yellow")
+
+
+def _causes_table(time: Mapping[str, Any], *, is_priced: bool) -> Table:
+    """Where time and dollars went; the rows add up to the last one. Without a price there are no dollars."""
+    causes = [one for one in time["causes"] if one["s"] > 0]
+    dollars = adding_up([time["productive_usd"], *(one["usd"] for one in causes)], time["usd"])
+    heads = [Head("CAUSE"), Head("TIME", True), Head("SHARE", True)]
+    rows = [["productive", seconds(time["productive_s"]), share(time["goodput"])]]
+    rows += [[words(one["cause"]), seconds(one["s"]), share(one["share"])] for one in causes]
+    if is_priced:
+        heads += [Head("DOLLARS", True), Head("$/HOUR", True)]
+        worth = ["", *(per_hour(one).removesuffix("/h") if one["usd"] else "" for one in causes)]
+        rows = [[*row, paid, rate] for row, paid, rate in zip(rows, dollars[:-1], worth, strict=True)]
+    heads.append(Head("NEXT STEP", may_wrap=True))
+    steps = ["", *(one["next_step"] or "" for one in causes)]
+    rows = [[*row, step] for row, step in zip(rows, steps, strict=True)]
+    total = ["all", seconds(time["wall_s"]), share(1.0)]
+    rows.append([*total, *([dollars[-1], ""] if is_priced else []), ""])
+    return Table(heads, rows, total=True)
+
+
+def _logs_table(rows: Sequence[tuple[str, Mapping[str, Any]]], *, is_priced: bool) -> Table:
+    """A line for each log: its time, how much of it trained, and what most of the rest went to."""
+    heads = [Head("LOG", may_wrap=True), Head("TIME", True), Head("GOODPUT", True)]
+    heads += [Head("DOLLARS LOST", True)] if is_priced else []
+    heads.append(Head("LARGEST LOSS"))
+    cells = []
+    for name, time in rows:
+        first = max(time["causes"], key=lambda one: one["s"], default=None)
+        largest = f"{words(first['cause'])} {share(first['share'])}" if first is not None and first["s"] > 0 else "-"
+        lost = [usd(time["usd"] - time["productive_usd"])] if is_priced else []
+        cells.append([name, seconds(time["wall_s"]), share(time["goodput"]), *lost, largest])
+    return Table(heads, cells)

@@ -1,0 +1,303 @@
+"""What is known of a run, wherever it is kept: by a governor that watches it, in its journal, and in its recording."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sqlite3
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from governor.cli.common import ExitCode, Failed, settings_from, sockets
+from governor.cli.cost.charges import journals_in
+from governor.core.attribution.account import TimeAccount
+from governor.core.attribution.rows import time_row, whole_of
+from governor.core.base.units import MICROS_PER_USD, MonoNs, UsdMicros, utc_text
+from governor.core.money.charges import UNALLOCATED
+from governor.core.money.lines import price_of
+from governor.reports.run.facts import Peak, RunFacts
+from governor.reports.run.series import RunSeries
+from governor.text.table import plain
+from governor.wire import control_client
+
+if TYPE_CHECKING:
+    pass
+
+HALTS_MAX: Final = 1_000
+FAILURES_MAX: Final = 200
+TOLD_EACH: Final = 20_000  # Records, of the progress line.
+_NOT_OURS = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+_FAILURE_KINDS: Final = ("failure", "ended", "end_cause")
+
+
+class Places(NamedTuple):
+    """Where journals and recordings are."""
+
+    state_dir: Path
+    recordings_dir: Path
+
+
+def places_of(config: Path | None, state_dir: Path | None) -> Places:
+    """`state_dir`: as the user names it; its recordings are below it. Else what the settings say."""
+    if state_dir is not None:
+        if not state_dir.is_dir():
+            raise Failed(f"{state_dir}: no directory; name the state directory of a governor")
+        return Places(state_dir, state_dir / "recordings")
+    paths = settings_from(config).paths
+    return Places(paths.state_dir, paths.recordings_dir)
+
+
+class _Kept(NamedTuple):
+    """A run's row in a journal, and what that journal says beside it."""
+
+    path: str
+    row: Mapping[str, Any]
+    node: Mapping[str, Any]
+    halts: Sequence[Mapping[str, Any]]
+    failures: Sequence[Mapping[str, Any]]
+
+
+def facts_of(run: str, places: Places, peak: Peak | None, *, is_live_asked: bool = True) -> RunFacts:
+    """All that is known of the run. Fails in one line where nothing is."""
+    unread: list[str] = []
+    kept = _kept(run, places.state_dir, unread)
+    live = _live(run) if is_live_asked else None
+    series = _series(run, places.recordings_dir, unread)
+    if kept is None and live is None and series is None:
+        where = f"{places.state_dir} and {places.recordings_dir}"
+        raise Failed(
+            "\n".join([*unread, f'there is no run "{plain(run)}" in {where}; `costgov cost` lists runs']),
+            ExitCode.UNKNOWN,
+        )
+    told: Mapping[str, Any] = live or (_told(kept.row, unread) if kept is not None else {})
+    node = kept.node if kept is not None else {}
+    wall = kept.row.get("wall_ns") if kept is not None and live is None else None
+    return RunFacts(
+        run=run,
+        told=told,
+        ended=None if live is not None else _how(kept),
+        as_of=utc_text(wall) if isinstance(wall, int) else None,
+        node=None,
+        node_usd_per_hour=_rate(live, node),
+        halts=kept.halts if kept is not None else (),
+        failures=kept.failures if kept is not None else (),
+        series=series,
+        unread=unread,
+        peak=peak,
+    )
+
+
+# --- a governor that watches it ------------------------------------------------------------------------------
+
+
+def _live(run: str) -> Mapping[str, Any] | None:
+    """Its row of the status of a governor that watches it, while it lives."""
+    for answer in control_client.ask_each(sockets(None, run), {"cmd": "status"}):
+        found = [one for one in answer.data["runs"] if one["run"] == run] if answer.ok else []
+        if found and found[0].get("end") is None and found[0].get("time") is not None:
+            row: Mapping[str, Any] = found[0]
+            return row
+    return None
+
+
+def _rate(live: Mapping[str, Any] | None, node: Mapping[str, Any]) -> float | None:
+    if live is not None:
+        rate = live.get("spend_rate_usd_per_hour")
+        return float(rate) if rate is not None else None
+    try:
+        priced = price_of(node.get("price"))
+    except _NOT_OURS:
+        return None
+    return priced.line.price_usd_micros / MICROS_PER_USD if priced is not None else None
+
+
+# --- its journal ---------------------------------------------------------------------------------------------
+
+
+def _kept(run: str, state_dir: Path, unread: list[str]) -> _Kept | None:
+    """From the journal that was written last for it."""
+    found = []
+    for path in journals_in(state_dir):
+        try:
+            one = _read(path, run)
+        except (sqlite3.Error, UnicodeDecodeError, *_NOT_OURS) as error:
+            unread.append(f"{path}: cannot be read: {plain(error)[:200]}; it is in no figure here")
+            continue
+        if one is not None:
+            found.append(one)
+    return max(found, key=lambda one: int(one.row.get("wall_ns") or 0), default=None)
+
+
+def _read(path: str, run: str) -> _Kept | None:
+    from governor.adapters.journal.db import JournalReader
+
+    with closing(JournalReader(path)) as reader:
+        rows = [json.loads(entry["snapshot"]) for entry in reader.run(run) if entry["run"] is not None]
+        if not rows:
+            return None
+        nodes = [json.loads(entry["snapshot"]) for entry in reader.run(UNALLOCATED) if entry["run"] is not None]
+        incidents = [json.loads(entry["snapshot"]) for entry in reader.incidents(HALTS_MAX, only_open=False)]
+        failures = [entry for kind in _FAILURE_KINDS for entry in reader.rows_of(run, kind, FAILURES_MAX)]
+    halts = [one for one in incidents if one.get("run") == run and type(one.get("opened_wall_ns")) is int]
+    told = [row for entry in failures if (row := _failure(entry)) is not None]
+    return _Kept(path, rows[0], nodes[0] if nodes else {}, halts, told)
+
+
+def _failure(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """None: it ended well, or says no more than another row."""
+    data, kind = json.loads(entry["data"]), entry["kind"]
+    if kind == "failure":
+        what, text = f"rank {data['rank']} raised", f"{data['name']}: {data['text']} ({data['place']})"
+    elif data.get("completed") or data.get("exit_code") in (None, 0):
+        return None
+    else:
+        why = data.get("cause") or "no cause is known"
+        what, text = "ended", f"exit code {data['exit_code']}: {why}"
+    return {"at": utc_text(entry["wall_ns"]), "what": what, "step": data.get("step"), "text": text}
+
+
+def _told(row: Mapping[str, Any], unread: list[str]) -> Mapping[str, Any]:
+    """The row as a status has it."""
+    from governor.cli.ended import money_of
+    from governor.core.money.expected import plan_of_row
+
+    told: dict[str, Any] = {"step": row.get("step")}
+    try:
+        told |= money_of(row)
+        plan = plan_of_row(row.get("plan") or {})
+        told |= {
+            "expected_usd_per_mtok": _usd(plan.usd_micros_per_mtok),
+            "expected_usd_per_mtok_all_in": _usd(plan.usd_micros_per_mtok_all_in),
+            "expected_tokens_per_s": plan.tokens_per_s,
+            "tokens_goal": plan.tokens_goal,
+        }
+    except _NOT_OURS as error:
+        unread.append(f"what its tokens cost cannot be read from its journal ({plain(error)[:100]})")
+    try:
+        if row.get("time") is not None:
+            told["time"] = time_row(whole_of(TimeAccount.restored(row["time"], same_boot=False)))
+    except _NOT_OURS as error:
+        unread.append(f"the account of its time cannot be read from its journal ({plain(error)[:100]})")
+    return told
+
+
+def _usd(micros: UsdMicros | int | None) -> float | None:
+    return None if micros is None else micros / MICROS_PER_USD
+
+
+def _how(kept: _Kept | None) -> str:
+    """How it ended, as `costgov status` says of a run whose governor has ended."""
+    if kept is None:
+        return "unknown: no journal has it"
+    from governor.cli.ended import how_ended
+
+    own = [one for one in kept.halts if one.get("attempt") == kept.row.get("attempt")]
+    try:
+        return how_ended(kept.row, own[-1] if own else None, is_open=bool(kept.row.get("alive")))
+    except _NOT_OURS:
+        return "unknown: its journal does not say"
+
+
+# --- its recording -------------------------------------------------------------------------------------------
+
+
+def _series(run: str, recordings_dir: Path, unread: list[str]) -> RunSeries | None:
+    directory = recordings_dir / run
+    if "/" in run or not os.path.isdir(directory):
+        return None
+    from governor.replay.logs import recording
+    from governor.replay.readers.lines import LogUnreadable
+    from governor.wire.recorded import RecordedClock
+
+    reader = _Reader(run, RecordedClock())
+    was_enabled = gc.isenabled()
+    gc.disable()  # A hundred thousand records have no cycles, and the search for them takes a tenth of the time.
+    try:
+        for place, record in recording(directory, reader.clock):
+            reader.read(place, record)
+    except LogUnreadable as error:
+        unread.append(str(error))
+    finally:
+        reader.progress.clear()
+        if was_enabled:
+            gc.enable()
+    if reader.faulty:
+        more = f", as were {reader.faulty - 1:,} more" if reader.faulty > 1 else ""
+        unread.append(f"{directory}: {reader.fault}; skipped{more}")
+    return reader.series if reader.records else None
+
+
+class _Reader:
+    """Feeds the series with what the recording holds."""
+
+    def __init__(self, run: str, clock: Any) -> None:
+        from governor.wire.recorded import RecordedRanks
+
+        self.clock, self.series, self.records, self.faulty, self.fault = clock, RunSeries(), 0, 0, ""
+        self.progress = Progress(run)
+        self._ranks = RecordedRanks(run)
+
+    def read(self, place: int | str, record: dict[str, Any] | list[str]) -> None:
+        if isinstance(record, list):
+            self._note_fault(place, "; ".join(record))
+            return
+        kind = record.get("kind")
+        if kind is None or kind == "beat":
+            return  # A segment's first line, and what tells of no step.
+        self.records += 1
+        self.progress.step(self.records)
+        at = record.get("at_ns", record.get("mono_ns"))
+        if type(at) is not int or not 0 <= at < 2**63:
+            self._note_fault(place, "its time is none")
+            return
+        if self.series.began is None:
+            self.series.set_clock(self.clock.wall_ahead_ns)
+        if kind == "step" and self.series.see_other(record):
+            return
+        now = MonoNs(at)
+        if kind == "note":
+            self.series.note(record, now)
+        if type(record.get("v")) is not int or not isinstance(kind, str):
+            self._note_fault(place, "no frame of ours")
+            return
+        events = self._ranks.read(record, now) if _is_known(record) else ()
+        if isinstance(events, list):
+            self._note_fault(place, "; ".join(events))
+            return
+        for event in events:
+            self.series.see(event)
+
+    def _note_fault(self, place: int | str, what: str) -> None:
+        self.faulty += 1
+        self.fault = self.fault or f"{place}: {plain(what)[:200]}"
+
+
+def _is_known(record: dict[str, Any]) -> bool:
+    from governor.wire.recorded import is_frame, is_note
+
+    return is_frame(record) or is_note(record)
+
+
+class Progress:
+    """How much was read, on one line of a terminal that goes again. Nothing elsewhere."""
+
+    def __init__(self, name: str, each: int = TOLD_EACH, of: str = "records") -> None:
+        self._name, self._each, self._of = plain(name)[:60], each, of
+        self._is_told = sys.stderr is not None and sys.stderr.isatty()
+        self._is_shown = False
+
+    def step(self, records: int) -> None:
+        if self._is_told and records % self._each == 0:
+            self._is_shown = True
+            click.echo(f"\r\x1b[Kreading {self._name}: {records:,} {self._of}", nl=False, err=True)
+
+    def clear(self) -> None:
+        if self._is_shown:
+            self._is_shown = False
+            click.echo("\r\x1b[K", nl=False, err=True)

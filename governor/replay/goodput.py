@@ -1,0 +1,195 @@
+"""What the time of one recorded log went to: the engine's own TimeAccount, on the clock that the log drives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from governor.core.attribution.account import TimeAccount
+from governor.core.attribution.rows import Whole, whole_of
+from governor.core.base.identity import ConnectionId
+from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdMicros
+from governor.core.events.inputs import Bye, Disconnected, Event, Hello, PhaseChange, Step, TrainerExited
+from governor.replay.logs import records
+from governor.replay.play import RUN, LogClock
+from governor.replay.readers.lines import LogUnreadable
+from governor.replay.readers.text import TextOptions
+from governor.wire.jsonl import DEFAULT_FIELDS, timed
+from governor.wire.recorded import RecordedRanks, is_frame, is_gap, is_halt, is_note
+from governor.wire.records import RecordReader
+
+OF_LOG: Final = 0  # A log has no ranks. Its lines are those of one.
+STEP_S_MAX: Final = 24 * 3600.0  # Of a log without times: a longer step is none.
+Fields = Mapping[str, Sequence[str]]
+
+
+@dataclass
+class LogTime:
+    """Feed the records of one log in order, then call `end`. `price`: of the node, in micro-dollars per hour."""
+
+    price: UsdMicros | None = None
+    fields: Fields = field(default_factory=lambda: DEFAULT_FIELDS)
+    account: TimeAccount = field(default_factory=TimeAccount)
+    records: int = 0
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.clock = LogClock()
+        self._reader = RecordReader(RUN, {**self.fields, "t": ()})
+        self._ranks: RecordedRanks | None = None
+        self._of: dict[ConnectionId, int] = {}  # The rank of each recorded connection.
+        self._meta: Mapping[str, Any] = {}
+        self._now = MonoNs(0)
+        self._is_gap = False
+        self._last: Step | None = None
+        self._attempt: str | None = None
+        self._told: set[str] = set()
+
+    def read(self, record: dict[str, Any]) -> str | None:
+        """Count one record. Returns what is wrong with it."""
+        if not self.records and isinstance(record.get("meta"), dict):
+            self._meta = record["meta"]
+            return None
+        self.records += 1
+        own = "v" in record and (is_frame(record) or is_note(record))
+        if not own and self.fields["t"]:
+            record = timed(record, self.fields["t"])
+        fault = self.clock.read_frame(record) if own else self.clock.read(record)
+        if self.records == 1:
+            self._open(record)
+        now = max(self._now, self.clock.now)
+        self._tick(now)
+        if own and is_halt(record):
+            self.account.halt_begins(now, is_hang=False)
+        self._is_gap = own and is_gap(record)
+        reader = self._reader if self._ranks is None or not own else self._ranks
+        events = reader.read(record, now)
+        if isinstance(events, list):
+            return "; ".join(events)
+        for event in events:
+            self._see(event)
+        return fault
+
+    def end(self) -> None:
+        """The log has ended, and with it the run's time."""
+        for event in self._reader.end(self._now):
+            self._see(event)
+        self.account.over(self._now)
+
+    @property
+    def whole(self) -> Whole:
+        return whole_of(self.account)
+
+    def missing(self) -> list[str]:
+        """What the log does not tell of its time, in sentences."""
+        told = [] if self.clock.is_timed else ["its records have no time: pauses between steps are not seen"]
+        if not self._told & {"data_s", "forward_s", "backward_s"}:
+            told.append("it tells no parts of a step: waits, saves and communication inside one count as productive")
+        elif "comm_s" not in self._told:
+            told.append("it tells no time in collectives: exposed communication counts as productive")
+        return told
+
+    def _open(self, first: Mapping[str, Any]) -> None:
+        run = first.get("run") if first.get("kind") == "hello" else self._meta.get("run")
+        self._now = self.clock.began
+        if isinstance(run, str) and (first.get("kind") == "hello" or "recording" in self._meta):
+            self._ranks = RecordedRanks(run)
+        else:
+            self.account.rank_begins(OF_LOG, self._now)
+        self.account.tick(self._now, BootNs(self._now), BootNs(self._now), 0, holds=True)
+
+    def _tick(self, now: MonoNs) -> None:
+        self._now = now
+        passed_ns = now - self.clock.began
+        spent = self.price * passed_ns // NS_PER_HOUR if self.price is not None else 0
+        begun = BootNs(self.clock.began)
+        self.account.tick(now, BootNs(now), begun, spent, holds=True, is_unbroken=not self._is_gap)
+
+    def _see(self, event: Event) -> None:
+        account = self.account
+        match event:
+            case Step():
+                self._step(event)
+            case PhaseChange():
+                account.phase(event.rank, event.at, event.phase)
+            case Hello():
+                if event.attempt != self._attempt:
+                    if self._attempt is not None:
+                        account.attempt_begins(event.at)
+                    self._attempt = event.attempt
+                self._of[event.connection] = event.rank
+                account.rank_begins(event.rank, event.at)
+            case Bye():
+                account.rank_ends(event.rank, event.at)
+            case Disconnected():
+                if (rank := self._of.pop(event.connection, None)) is not None:
+                    account.rank_ends(rank, event.at)
+            case TrainerExited():
+                account.over(event.at)
+            case _:
+                pass
+
+    def _step(self, step: Step) -> None:
+        self.steps += step.rank == OF_LOG
+        self._told.update(name for name in _TOLD if getattr(step, name) is not None)
+        if not self.clock.is_timed and self._ranks is None:
+            self._tick(MonoNs(self._now + self._length_ns(step)))
+        self._last = step
+        ended = step.ended if step.ended is not None else self._now
+        self.account.step(step.rank, step, MonoNs(min(ended, self._now)))
+
+    def _length_ns(self, step: Step) -> int:
+        """How long the steps since the last line took, of a log whose records have no time but tell of that."""
+        if step.step_s is None or not 0 < step.step_s <= STEP_S_MAX:
+            return 0
+        steps = step.step - self._last.step if self._last is not None and step.step > self._last.step else 1
+        return round(step.step_s * NS_PER_S) * steps
+
+
+_TOLD: Final = ("step_s", "data_s", "forward_s", "backward_s", "comm_s", "checkpoint_s", "eval_s", "tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class LogGoodput:
+    """What became of one log. `problem`: its first unreadable place, in one line."""
+
+    path: Path
+    whole: Whole
+    steps: int
+    missing: tuple[str, ...]
+    problem: str | None
+
+    @property
+    def is_told(self) -> bool:
+        """Whether its time is known."""
+        return self.whole.wall_ns > 0
+
+
+def goodput_of(path: Path, price: UsdMicros | None, fields: Fields, text: TextOptions) -> LogGoodput:
+    """The account of one log."""
+    log, problem, faulty = LogTime(price, fields), None, 0
+    try:
+        for place, record in records(path, fields, text):
+            fault = "; ".join(record) if isinstance(record, list) else log.read(record)
+            if fault is not None:
+                faulty += 1
+                problem = problem or f"{path}:{place}: {fault}; skipped"
+    except LogUnreadable as error:
+        problem = problem or str(error)
+    log.end()
+    if faulty > 1:
+        problem = f"{problem}, as {'was' if faulty == 2 else 'were'} {faulty - 1} more"
+    whole = log.whole
+    if problem is None and not whole.wall_ns:
+        problem = f"{path}: {_why_none(log)}"
+    return LogGoodput(path, whole, log.steps, tuple(log.missing()), problem)
+
+
+def _why_none(log: LogTime) -> str:
+    if not log.records:
+        return "holds no record"
+    if not log.steps:
+        return "no record in it is of a step; name its fields with --map FIELD=NAME"
+    return "its records have neither times nor step times; name them with --map t=NAME or --map step_s=NAME"

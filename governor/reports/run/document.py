@@ -1,0 +1,188 @@
+"""The account of one run as plain JSON: what it cost, what its time went to, how it trained, and what nobody saw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from governor.core.base.units import NS_PER_S, utc_text
+from governor.reports.run.facts import RunFacts, mfu_of
+from governor.reports.run.sections import length
+from governor.reports.run.series import RunSeries
+from governor.reports.run.unseen import EXPECTED, not_verified
+from governor.reports.run.windows import PARTS, Interval
+
+SCHEMA: Final = "costgov.report/1"
+_PRICES: Final = ("usd_per_mtok_all_in", "usd_per_mtok_useful", "usd_per_mtok_steady", "usd_per_mtok")
+# The part of a step that a cause is measured by.
+_PART_OF: Final = {
+    "data_starvation": "data", "loop_code": "loop", "checkpoint_stall": "checkpoint", "evaluation": "evaluation",
+    "exposed_communication": "communication",
+}  # fmt: skip
+
+
+def run_document(facts: RunFacts) -> dict[str, Any]:
+    """Seconds and dollars are floats. `productive_s` and the causes add up to `wall_s`, their dollars to `usd`."""
+    time, told = facts.told.get("time") or {}, facts.told
+    return {
+        "schema": SCHEMA,
+        "run": facts.run,
+        "is_live": facts.ended is None,
+        "ended": facts.ended,
+        "as_of": facts.as_of,
+        "node": facts.node,
+        "wall_s": time.get("wall_s"),
+        "usd": time.get("usd"),
+        "productive_s": time.get("productive_s"),
+        "productive_usd": time.get("productive_usd"),
+        "mfu": mfu_of(facts),
+        "goodput": time.get("goodput"),
+        "causes": [
+            {**cause, "evidence": _evidence(cause, facts)}
+            for cause in time.get("causes", ())
+            if cause["s"] or cause["usd"]
+        ],
+        "prices": {name: told.get(name) for name in _PRICES},
+        "usd_per_hour": facts.node_usd_per_hour,
+        "expected": {name: told.get(name) for name in EXPECTED},
+        "throughput": _throughput(facts),
+        "parts": _parts(facts.series),
+        "ranks": _ranks(facts.series),
+        "gpus": _gpus(facts.series),
+        "saves": {"count": facts.series.saves, "s": facts.series.save_s} if facts.series is not None else None,
+        "time_line": _time_line(facts.series),
+        "halts": [_halt(one) for one in facts.halts],
+        "failures": [dict(one) for one in facts.failures],
+        "stability": _stability(facts.series),
+        "not_verified": list(not_verified(facts)),
+    }
+
+
+def interval_row(one: Interval | None) -> dict[str, Any] | None:
+    return None if one is None else {"median": one.middle, "low": one.low, "high": one.high, "windows": one.windows}
+
+
+def _evidence(cause: Mapping[str, Any], facts: RunFacts) -> str:
+    """What the cause is known by, with this run's own numbers where there are any."""
+    numbers, series = None, facts.series
+    part = _PART_OF.get(str(cause["cause"]))
+    if series is not None and part is not None and part in series.windows.told:
+        whole = sum(one.seconds for one in series.windows.kept)
+        steps = sum(one.steps for one in series.windows.kept)
+        mine = part_total(series, part)
+        if whole > 0 and steps:
+            numbers = f"{length(mine / steps)} of a step of {length(whole / steps)} on rank {series.lead}"
+        if part == "checkpoint" and series.saves:
+            saves = "1 save" if series.saves == 1 else f"{series.saves:,} saves"
+            numbers = f"{saves} of {length(series.save_s / series.saves)} on rank {series.lead}"
+    elif cause["cause"] == "lost_steps" and facts.told.get("tokens_wasted"):
+        numbers = f"{facts.told['tokens_wasted']:,} tokens were trained again"
+    elif cause["cause"] in ("halt", "hang") and facts.halts:
+        numbers = ", ".join(str(one["incident_id"]) for one in facts.halts[:3])
+    elif cause["cause"] == "restart" and series is not None:
+        numbers = f"{series.attempts} attempts"
+    return str(cause["evidence"]) if numbers is None else f"{cause['evidence']}: {numbers}"
+
+
+def _throughput(facts: RunFacts) -> dict[str, Any]:
+    series, time = facts.series, facts.told.get("time") or {}
+    tokens, wall_s = facts.told.get("tokens_total"), time.get("wall_s")
+    speed = series.tokens_per_s if series is not None else None
+    ranks = series.world_size if series is not None and series.has_gpus else None
+    return {
+        "tokens_total": tokens,
+        "tokens_wasted": facts.told.get("tokens_wasted"),
+        "tokens_per_s": speed,
+        "tokens_per_s_per_gpu": speed / ranks if speed is not None and ranks else None,
+        # Over all time that the run held the node. Tokens of before its recording are in `tokens_total` alone.
+        "tokens_per_s_all_in": series.tokens / wall_s if series is not None and series.tokens and wall_s else None,
+        "step": facts.told.get("step"),
+        "steps_recorded": series.stability.steps if series is not None else None,
+        "step_s": series.step_times.row() if series is not None else None,
+        "step_s_windows": interval_row(series.windows.step_s()) if series is not None else None,
+        "tokens_per_s_windows": interval_row(series.windows.tokens_per_s()) if series is not None else None,
+        "parameters": series.parameters if series is not None else None,
+        "world_size": series.world_size if series is not None else None,
+        "peak_flops_per_s": facts.peak.flops_per_s if facts.peak is not None else None,
+        "gpu": facts.peak.gpu if facts.peak is not None else None,
+    }
+
+
+def _stability(series: RunSeries | None) -> dict[str, Any] | None:
+    return series.stability.row() if series is not None and series.stability.steps else None
+
+
+def part_total(series: RunSeries, name: str) -> float:
+    if name == "communication":
+        return sum(one.comm_s for one in series.windows.kept)
+    return sum(one.parts[PARTS.index(name)] for one in series.windows.kept)
+
+
+def _parts(series: RunSeries | None) -> list[dict[str, Any]]:
+    """What a step of the lead rank went to, without the first step of each attempt. Communication is "of which"."""
+    if series is None or not series.windows.kept or not series.windows.told & set(PARTS):
+        return []
+    whole = sum(one.seconds for one in series.windows.kept)
+    steps = sum(one.steps for one in series.windows.kept)
+    totals = {name: part_total(series, name) for name in PARTS if name in series.windows.told}
+    totals["other"] = max(0.0, whole - sum(totals.values()))
+    rows = [_part(name, total, whole, steps, series, of_which=False) for name, total in totals.items()]
+    if "communication" in series.windows.told:
+        rows.append(_part("communication", part_total(series, "communication"), whole, steps, series, of_which=True))
+    return rows
+
+
+def _part(name: str, total: float, whole: float, steps: int, series: RunSeries, *, of_which: bool) -> dict[str, Any]:
+    return {
+        "part": name, "s": total, "s_per_step": total / steps, "share": total / whole if whole > 0 else None,
+        "of_which": of_which, "windows": interval_row(series.windows.part_s(name) if name != "other" else None),
+    }  # fmt: skip
+
+
+def _ranks(series: RunSeries | None) -> list[dict[str, Any]]:
+    if series is None or len(series.ranks) < 2:
+        return []
+    return [
+        {
+            "rank": rank, "steps": sums.steps, "step_s": sums.seconds / sums.steps, "data_s": sums.data_s / sums.steps,
+            "own_s": sums.own_s / sums.steps,
+            "communication_s": sums.comm_s / sums.steps if sums.comm_s is not None else None,
+        }
+        for rank, sums in sorted(series.ranks.items())
+        if sums.steps
+    ]  # fmt: skip
+
+
+def _gpus(series: RunSeries | None) -> list[dict[str, Any]]:
+    found = series.gpus.items() if series is not None else ()
+    return [{"gpu": gpu, "busy_frac": busy.total / busy.samples, "samples": busy.samples} for gpu, busy in found]
+
+
+def _time_line(series: RunSeries | None) -> list[dict[str, Any]]:
+    if series is None or series.began is None:
+        return []
+    begun = series.began + series.wall_ahead_ns
+    return [
+        {
+            "at": utc_text(begun + round(mark.at_s * NS_PER_S)), "at_s": round(mark.at_s, 3), "kind": mark.kind,
+            "step": mark.step, "text": mark.text,
+        }
+        for mark in series.marks
+    ]  # fmt: skip
+
+
+def _halt(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    spent, at_verdict = snapshot.get("spend_usd_micros"), snapshot.get("spend_at_verdict_usd_micros")
+    closed, opened = snapshot.get("closed_wall_ns"), int(snapshot["opened_wall_ns"])
+    return {
+        "incident_id": snapshot["incident_id"],
+        "at": utc_text(opened),
+        "step": snapshot.get("step"),
+        "rule": snapshot.get("rule"),
+        "why": snapshot.get("text") or snapshot.get("reason"),
+        "stage": snapshot.get("halt_stage"),
+        "s": (int(closed) - opened) / NS_PER_S if closed is not None else None,
+        "usd": (spent - at_verdict) / 1e6 if type(spent) is int and type(at_verdict) is int else None,
+        "checkpoint": (snapshot.get("checkpoint") or {}).get("kind"),
+        "page": f"costgov incident show {snapshot['incident_id']}",
+    }

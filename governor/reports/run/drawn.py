@@ -1,0 +1,161 @@
+"""A report as one self-contained page: bars and curves by hand, light and dark, from a phone's width on.
+
+Each curve is drawn twice, for wide and for narrow screens: letters in one drawing would be too small on a phone.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from governor.core.base.units import NS_PER_S, format_duration
+from governor.reports.run.sections import Section, adding_up, seconds, sections, share, title_of, usd, words
+from governor.reports.run.series import Mark, RunSeries
+from governor.text import page as web
+from governor.text.binned import Column, Line
+from governor.text.page import quiet, table
+from governor.text.svg import COLOURS, Axis, Plot, figure, legend
+from governor.text.table import plain
+
+PRODUCTIVE: Final = "#2da44e"
+CURVE: Final = "#0072b2"
+MARKS: Final = {
+    "halt": "#d1242f", "gap": "#d1242f", "attempt": "#bf8700", "exit": "#bf8700", "save": "#57606a",
+    "evaluation": "#8250df",
+}  # fmt: skip
+MARKS_DRAWN_MAX: Final = 150  # More are one grey wall.
+BROKEN_MAX: Final = 50
+NARROW_COLUMNS_MAX: Final = 360  # Of a phone's pixels.
+NO_NUMBER: Final = "A triangle at the top is a value that is no number."
+_ORDER: Final = ("loss", "step time, s", "tokens per second", "gradient norm", "loss scale", "GPU busy")
+
+_STYLE: Final = """
+.bar { display: flex; height: 2rem; border-radius: 4px; overflow: hidden; margin: .5rem 0; }
+.bar i { display: block; min-width: 1px; }
+.narrow { display: none; }
+ul { padding-left: 1.2rem; } li { margin: .2rem 0; }
+p, li { overflow-wrap: anywhere; } td { overflow-wrap: break-word; }
+@media (prefers-color-scheme: dark) { body { background: #0d1117; color: #d8dee4; } }
+@media (prefers-color-scheme: light) { body { background: #ffffff; color: #1f2328; } }
+@media (max-width: 640px) {
+  body { margin: 1rem auto; padding: 0 .6rem; }
+  .wide { display: none; } .narrow { display: block; }
+  td, th { padding-right: .6rem; } table { font-size: 13px; } td:first-child { white-space: normal; }
+}
+"""
+
+
+def page(document: Mapping[str, Any], series: RunSeries | None) -> str:
+    """The whole page. What a run or a person named is escaped, and cannot steer it."""
+    drawn = {"causes": _bar(document), "time line": _curves(series)} if series is not None else {
+        "causes": _bar(document)
+    }  # fmt: skip
+    return web.page(plain(title_of(document)), _body(sections(document), drawn), _STYLE)
+
+
+def plain_page(title: str, found: Sequence[Section]) -> str:
+    """Sections without drawings."""
+    return web.page(plain(title), _body(found, {}), _STYLE)
+
+
+def _body(found: Sequence[Section], drawn: Mapping[str, str]) -> str:
+    parts = []
+    for section in found:
+        inner = "".join(f"<p>{_text(line)}</p>" for line in section.lines) + drawn.get(section.key, "")
+        if section.table is not None:
+            rows = [[plain(cell) for cell in row] for row in section.table.rows]
+            inner += table(section.table.heads, rows)
+        if section.items:
+            inner += "<ul>" + "".join(f"<li>{_text(item)}</li>" for item in section.items) + "</ul>"
+        parts.append(web.section(section.title, inner))
+    if not any(section.key == "time line" for section in found):
+        parts.append(web.section("Time line", drawn.get("time line", "")))
+    return "".join(parts)
+
+
+def _text(text: str) -> str:
+    return html.escape(plain(text))
+
+
+# --- where the time went -------------------------------------------------------------------------------------
+
+
+def _bar(document: Mapping[str, Any]) -> str:
+    """All of the run's time in one bar, with its causes as wide as they are long."""
+    whole = document["wall_s"]
+    if not whole:
+        return ""
+    causes = [one for one in document["causes"] if one["s"] > 0]
+    dollars = adding_up([document["productive_usd"], *(one["usd"] for one in causes)], document["usd"])
+    names = ["productive", *(words(one["cause"]) for one in causes)]
+    lengths = [document["productive_s"], *(one["s"] for one in causes)]
+    colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)} | {"productive": PRODUCTIVE}
+    pieces = "".join(
+        f'<i style="width:{100 * length / whole:.3f}%;background:{colours[name]}" '
+        f'title="{_text(f"{name}: {seconds(length)}, {share(length / whole)}, {paid}")}"></i>'
+        for name, length, paid in zip(names, lengths, dollars[:-1], strict=True)
+    )
+    label = f"{share(document['goodput'])} of {seconds(whole)} and of {usd(document['usd'])} was productive"
+    return f'<div class="bar" role="img" aria-label="{_text(label)}">{pieces}</div>{legend(colours)}'
+
+
+# --- curves --------------------------------------------------------------------------------------------------
+
+
+def _curves(series: RunSeries | None) -> str:
+    if series is None or not series.lines:
+        return ""
+    names = [name for name in _ORDER if name in series.lines]
+    rare = [mark for mark in series.marks if mark.kind != "save"]
+    marks = [*rare, *(mark for mark in series.marks if mark.kind == "save")][:MARKS_DRAWN_MAX]
+    kinds = {mark.kind: MARKS[mark.kind] for mark in marks if mark.kind in MARKS}
+    broken = any(column.is_broken for name in names for column in series.lines[name].columns)
+    drawn = [_curve(name, series.lines[name], series.length_s, marks) for name in names]
+    return legend(kinds) + (quiet(NO_NUMBER) if broken else "") + "".join(drawn)
+
+
+def _curve(name: str, line: Line, last: float, marks: Sequence[Mark]) -> str:
+    wide = _plot(name, line, line.columns, last, marks, is_narrow=False)
+    narrow = _plot(name, line, _fewer(line.columns), last, marks, is_narrow=True)
+    return f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
+
+
+def _plot(
+    name: str, line: Line, columns: Sequence[Column], last: float, marks: Sequence[Mark], *, is_narrow: bool
+) -> str:
+    low, high, is_log = line.scale()
+    across, up = dict.fromkeys((0.0, max(last, 1e-9))), dict.fromkeys((low, high))
+    plot = Plot(
+        Axis(0.0, max(last, 1e-9), marks=[(at, format_duration(round(at * NS_PER_S))) for at in across]),
+        Axis(low, high, is_log=is_log, marks=[(value, figure(value)) for value in up]),
+        title=f"{name}{', logarithmic' if is_log else ''}", height=190 if is_narrow else 200,
+        width=380 if is_narrow else 1000, left=60 if is_narrow else 70, right=24 if is_narrow else 40,
+        top=24, bottom=28,
+    )  # fmt: skip
+    for mark in marks:
+        if mark.kind in MARKS:
+            note = f"{mark.kind}{f' at step {mark.step}' if mark.step is not None else ''}: {plain(mark.text)}"
+            plot.upright(mark.at_s, MARKS[mark.kind], note, is_dashed=mark.kind not in ("halt", "gap"))
+    finite = [column for column in columns if column.low <= column.high]
+    for _, own in groupby(finite, key=lambda column: column.piece):
+        plot.band([(column.at, column.low, column.high) for column in own], CURVE)
+    for column in [column for column in columns if column.is_broken][:BROKEN_MAX]:
+        plot.triangle(column.at, MARKS["halt"])
+    return plot.svg()
+
+
+def _fewer(columns: Sequence[Column]) -> list[Column]:
+    """So few that a phone shows each. Extremes stay, and pieces stay apart."""
+    every = -(-len(columns) // NARROW_COLUMNS_MAX) or 1
+    found: list[Column] = []
+    for _, own in groupby(columns, key=lambda column: column.piece):
+        mine = list(own)
+        for begin in range(0, len(mine), every):
+            first, *others = mine[begin : begin + every]
+            merged = Column(first.at, first.low, first.high, first.is_broken, first.piece)
+            for other in others:
+                merged.take(other)
+            found.append(merged)
+    return found

@@ -1,0 +1,266 @@
+"""What a recording tells of a run, taken event by event. Bounded: a run of any length takes as much as a short one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.inputs import Ack, Event, Hello, PhaseChange, Step
+from governor.core.events.machine import GpuSample
+from governor.reports.run.stability import Spread, Stability
+from governor.reports.run.windows import StepFigures, Windows
+from governor.text.binned import Line
+from governor.wire.recorded import is_exit, is_gap, is_halt
+
+MARKS_MAX: Final = 200  # A reader does not read a thousand saves.
+RANKS_SHOWN_MAX: Final = 64
+SAVE_STEPS_APART: Final = 2
+_OF_RANK: Final = ("step_s", "data_s", "forward_s", "backward_s", "optimizer_s", "comm_s")
+GPUS_MAX: Final = 64
+
+
+class Mark(NamedTuple):
+    """Something on the time line. `at_s` since the recording's begin."""
+
+    at_s: float
+    kind: str  # attempt, save, evaluation, halt, exit, gap.
+    text: str
+    step: int | None = None
+
+
+@dataclass(slots=True)
+class RankSums:
+    """One rank's steps: seconds."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    data_s: float = 0.0
+    own_s: float = 0.0  # What it computes by itself, as far as it tells that from waiting.
+    comm_s: float | None = None
+
+
+@dataclass(slots=True)
+class Busy:
+    samples: int = 0
+    total: float = 0.0
+
+
+@dataclass(slots=True)
+class RunSeries:
+    """Pass each event to `see` and each of the recording's own notes to `note`, in their order.
+
+    `lead`: the rank whose steps are drawn and judged. All ranks of one step tell nearly the same.
+    """
+
+    began: MonoNs | None = None
+    ended: MonoNs | None = None
+    wall_ahead_ns: int = 0  # The wall clock minus the recording's.
+    lead: int | None = None
+    lines: dict[str, Line] = field(default_factory=dict)
+    windows: Windows = field(default_factory=Windows)
+    stability: Stability = field(default_factory=Stability)
+    step_times: Spread = field(default_factory=Spread)
+    ranks: dict[int, RankSums] = field(default_factory=dict)
+    gpus: dict[str, Busy] = field(default_factory=dict)
+    marks: list[Mark] = field(default_factory=list)
+    marks_left_out: int = 0
+    attempts: int = 0
+    gaps: int = 0
+    lost_lines: int = 0
+    saves: int = 0
+    save_s: float = 0.0
+    tokens: int = 0
+    step_s: float = 0.0  # Of the steps with tokens.
+    last_step: int | None = None
+    hello: Hello | None = None
+    world_size: int | None = None
+    parameters: int | None = None
+    has_gpus: bool = False
+    _attempt: str | None = None
+    _first_steps: set[int] = field(default_factory=set)  # Ranks that have stepped in this attempt.
+    _tokens_per_step: int | None = None
+    _piece: int = 0
+
+    def see(self, event: Event) -> None:
+        if isinstance(event, Step):
+            self._step(event)
+        elif isinstance(event, Hello):
+            self._hello(event)
+        elif isinstance(event, GpuSample):
+            self._gpus(event)
+        elif isinstance(event, PhaseChange):
+            if event.phase == "eval" and event.rank == self.lead:
+                self._mark(event.at, "evaluation", "an evaluation began", event.step)
+        elif isinstance(event, Ack) and event.what == "saved" and event.rank in (self.lead, None):
+            self._saved(event.at, event.step, "whole and durable")
+        if self.began is None:
+            self.began = event.at
+        self.ended = event.at
+
+    def note(self, record: Mapping[str, Any], at: MonoNs) -> None:
+        """A line of the recorder's own."""
+        if self.began is None:
+            self.began = at
+        told = dict(record)
+        if is_gap(told):
+            self.gaps += 1
+            lines = record.get("lines")
+            self.lost_lines += lines if type(lines) is int and 0 < lines < 2**40 else 0
+            self._mark(at, "gap", "nothing was recorded from here until the next mark")
+        elif is_halt(told):
+            self._mark(at, "halt", f"halt {record.get('incident', '')}", self.last_step)
+        elif is_exit(told):
+            self._mark(at, "exit", "the run's processes were gone", self.last_step)
+        self.ended = at
+
+    def set_clock(self, wall_ahead_ns: int) -> None:
+        """The wall clock minus the recording's, at its begin."""
+        self.wall_ahead_ns = wall_ahead_ns
+
+    @property
+    def length_s(self) -> float:
+        return (self.ended - self.began) / NS_PER_S if self.began is not None and self.ended is not None else 0.0
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """While it steps: over the time of the steps whose tokens are known."""
+        return self.tokens / self.step_s if self.tokens and self.step_s > 0 else None
+
+    def _hello(self, hello: Hello) -> None:
+        if hello.attempt != self._attempt:
+            self._attempt = hello.attempt
+            self.attempts += 1
+            self._first_steps.clear()
+            self.stability.new_attempt()
+            self._piece += 1
+            ranks = f"{hello.world_size} rank{'' if hello.world_size == 1 else 's'}"
+            self._mark(hello.at, "attempt", f"attempt {self.attempts} began, {ranks}")
+        if self.lead is None or hello.rank < self.lead:
+            self.lead = hello.rank
+        self.hello, self.world_size = hello, hello.world_size
+        self.parameters = hello.parameters or self.parameters
+        self._tokens_per_step = hello.tokens_per_step or self._tokens_per_step
+        self.has_gpus = self.has_gpus or bool(hello.gpu_uuids)
+
+    def _step(self, step: Step) -> None:
+        is_first = step.rank not in self._first_steps
+        self._first_steps.add(step.rank)
+        self._of_rank(
+            step.rank, step.step_s, step.data_s, step.forward_s, step.backward_s, step.optimizer_s, step.comm_s,
+            is_first=is_first,
+        )  # fmt: skip
+        if step.rank != self.lead:
+            return
+        at_s = (step.at - (self.began or step.at)) / NS_PER_S
+        if self.last_step is not None and step.step <= self.last_step:
+            self._piece += 1
+        self.last_step = step.step
+        self.stability.see(step)
+        tokens = step.tokens if step.tokens is not None else self._tokens_per_step
+        drawn = {"loss": step.loss, "gradient norm": step.grad_norm, "loss scale": step.loss_scale}
+        for name, value in drawn.items():
+            if value is not None:
+                self._draw(name, at_s, value)
+        if step.checkpoint_s:
+            self.saves += 1
+            self.save_s += step.checkpoint_s
+            self._saved(step.at, step.step, f"{step.checkpoint_s:.3g} s in the step")
+        if step.step_s is None:
+            return
+        self._draw("step time, s", at_s, step.step_s)
+        self.step_times.add(step.step_s)
+        if tokens is not None and step.step_s > 0:
+            self.tokens += tokens
+            self.step_s += step.step_s
+            self._draw("tokens per second", at_s, tokens / step.step_s)
+        if not is_first:
+            self.windows.add(_figures(step, step.step_s, tokens))
+
+    def see_other(self, record: Mapping[str, Any]) -> bool:
+        """A step of another rank than the lead, as it stands in the recording. False: it is of the lead, or none.
+
+        They are most of a recording, and few of their figures are told.
+        """
+        rank, step = record.get("rank"), record.get("step")
+        if type(rank) is not int or type(step) is not int or self.lead is None or rank <= self.lead:
+            return False
+        loss = record.get("loss")
+        if isinstance(loss, str):
+            self.stability.see_broken(step)
+        figures = [_seconds(record.get(name)) for name in _OF_RANK]
+        self._of_rank(rank, *figures, is_first=rank not in self._first_steps)
+        self._first_steps.add(rank)
+        return True
+
+    def _of_rank(
+        self, rank: int, step_s: float | None, data_s: float | None, forward_s: float | None,
+        backward_s: float | None, optimizer_s: float | None, comm_s: float | None, *, is_first: bool,
+    ) -> None:  # fmt: skip
+        sums = self.ranks.get(rank)
+        if sums is None:
+            if len(self.ranks) >= RANKS_SHOWN_MAX:
+                return
+            sums = self.ranks[rank] = RankSums()
+        if step_s is None or is_first:
+            return
+        sums.steps += 1
+        sums.seconds += step_s
+        sums.data_s += data_s or 0.0
+        if comm_s is None:
+            sums.own_s += forward_s or 0.0
+            return
+        sums.comm_s = (sums.comm_s or 0.0) + comm_s
+        sums.own_s += max(0.0, (forward_s or 0.0) + (backward_s or 0.0) + (optimizer_s or 0.0) - comm_s)
+
+    def _gpus(self, sample: GpuSample) -> None:
+        known = [one for one in sample.busy_frac if one is not None]
+        if known and self.began is not None:
+            self._draw("GPU busy", (sample.at - self.began) / NS_PER_S, sum(known) / len(known))
+        for place, busy in enumerate(sample.busy_frac[:GPUS_MAX]):
+            if busy is not None:
+                one = self.gpus.setdefault(sample.uuids[place] if sample.uuids else str(place), Busy())
+                one.samples += 1
+                one.total += busy
+
+    def _saved(self, at: MonoNs, step: int | None, text: str) -> None:
+        """A save is told twice: by its acknowledgement, and by the time in its step. It is one mark."""
+        last = self.marks[-1] if self.marks else None
+        if last is not None and last.kind == "save" and _is_near(last.step, step):
+            self.marks[-1] = last._replace(text=f"{last.text}, {text}")
+        else:
+            self._mark(at, "save", text, step)
+
+    def _draw(self, name: str, at_s: float, value: float) -> None:
+        line = self.lines.get(name)
+        if line is None:
+            line = self.lines[name] = Line()
+        line.add(at_s, value, self._piece)
+
+    def _mark(self, at: MonoNs, kind: str, text: str, step: int | None = None) -> None:
+        at_s = (at - (self.began if self.began is not None else at)) / NS_PER_S
+        # Saves come by the thousand. What is rare is always kept.
+        if len(self.marks) >= (MARKS_MAX if kind in ("save", "evaluation") else 2 * MARKS_MAX):
+            self.marks_left_out += 1
+            return
+        self.marks.append(Mark(at_s, kind, text, step))
+
+
+def _figures(step: Step, step_s: float, tokens: int | None) -> StepFigures:
+    checkpoint = step.checkpoint_s
+    if step.hold_s is not None:
+        checkpoint = (checkpoint or 0.0) + step.hold_s
+    parts = (
+        step.data_s, step.loop_s, step.forward_s, step.backward_s, step.optimizer_s, checkpoint, step.eval_s,
+    )  # fmt: skip
+    return StepFigures(step.step, step_s, tokens, parts, step.comm_s, step.loss, step.grad_norm)
+
+
+def _is_near(step: int | None, other: int | None) -> bool:
+    return step is not None and other is not None and abs(step - other) <= SAVE_STEPS_APART
+
+
+def _seconds(value: Any) -> float | None:
+    return float(value) if type(value) in (float, int) and 0 <= value < math.inf else None

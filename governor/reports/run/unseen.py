@@ -1,0 +1,93 @@
+"""What nobody has seen of a run, in sentences: which figures are missing, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from governor.reports.run.facts import RunFacts, mfu_of
+from governor.reports.run.series import RunSeries
+from governor.reports.run.windows import PARTS
+
+UNKNOWN_MUCH_FRAC: Final = 0.05
+EXPECTED: Final = (
+    "expected_usd_per_mtok", "expected_usd_per_mtok_all_in", "expected_tokens_per_s", "ceiling_usd", "tokens_goal",
+)  # fmt: skip
+
+
+def not_verified(facts: RunFacts) -> Iterator[str]:
+    time, told = facts.told.get("time"), facts.told
+    if facts.ended is None:
+        yield "the run goes on: all figures are as of now"
+    if not time:
+        yield "its journal has no account of its time: an earlier version wrote it, or it was salvaged"
+    else:
+        yield from _of_account(time, told)
+    yield from facts.unread
+    if all(told.get(name) is None for name in EXPECTED):
+        yield "nothing was expected of it: no policy states a price, a speed, a ceiling or a goal"
+    series = facts.series
+    if series is None:
+        yield "it has no recording: steps, their parts, the time line and its stability are unknown"
+        return
+    yield from _of_recording(series)
+    if mfu_of(facts) is None:
+        yield f"no MFU: {_why_no_mfu(facts)}"
+
+
+def _of_account(time: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[str]:
+    unknown = next((cause for cause in time["causes"] if cause["cause"] == "unknown"), None)
+    if unknown is not None and (unknown["share"] or 0) >= UNKNOWN_MUCH_FRAC:
+        yield f"{unknown['share']:.1%} of its time has no known cause"
+    if time["wall_s"] and not time["usd"]:
+        yield "no price was known: seconds have causes, dollars do not"
+    elif told.get("unpriced_s"):
+        yield f"for {told['unpriced_s']:,.0f} s no price was known: dollars are the least that they can be"
+
+
+def _of_recording(series: RunSeries) -> Iterator[str]:
+    if series.gaps:
+        gaps = f"{series.gaps} gap{'s' if series.gaps > 1 else ''}"
+        lost = f", {series.lost_lines:,} lines" if series.lost_lines else ""
+        yield f"its recording has {gaps}{lost}: what was then is in no series"
+    if not series.stability.steps:
+        yield "no step is in its recording"
+        return
+    told = series.windows.told
+    untold = [name for name in PARTS if name not in told]
+    if not told & set(PARTS):
+        yield "its frames tell no parts of a step: what waits inside one counts as productive"
+    elif untold:
+        yield f"no frame tells of these parts of a step: {', '.join(untold)}"
+    if "communication" not in told:
+        yield "no frame tells how long ranks were in collectives: exposed communication counts as productive"
+    if not series.gpus:
+        yield "no GPU was sampled: whether one was busy is unknown"
+    if series.tokens_per_s is None:
+        yield "no step tells its tokens: tokens per second are unknown"
+    missing = [name for name, key in _STABLE.items() if key not in series.stability.told]
+    if missing:
+        yield f"no frame has {_listed(missing)}"
+    if series.world_size is not None and len(series.ranks) < min(series.world_size, 64):
+        yield f"of {series.world_size} ranks {len(series.ranks)} told of steps here"
+    if series.marks_left_out:
+        yield f"{series.marks_left_out:,} more saves and evaluations are not on the time line"
+
+
+_STABLE: Final = {"a gradient norm": "grad_norm", "a loss scale": "loss_scale", "a loss": "loss"}
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _why_no_mfu(facts: RunFacts) -> str:
+    series = facts.series
+    assert series is not None, "without a recording nobody asks"
+    if not series.has_gpus:
+        return "no rank has told of a GPU"
+    if not series.parameters:
+        return "no rank has told how many parameters the model has"
+    if facts.peak is None:
+        return "nobody says which GPU it is; name it with --gpu"
+    return "no step tells its tokens"

@@ -1,0 +1,161 @@
+"""A run's steps in windows, so that two runs can be compared with their noise accounted for. Bounded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+# Full windows are merged in pairs. So few suffice for an interval, and hold thousands of steps of a long run each.
+WINDOWS_MAX: Final = 128
+# The interval of a median needs the order statistics on both sides of it.
+INTERVAL_MIN: Final = 8
+_Z: Final = 1.96  # 95 %.
+
+PARTS: Final[tuple[str, ...]] = ("data", "loop", "forward", "backward", "optimizer", "checkpoint", "evaluation")
+COMMUNICATION: Final = "communication"  # Of which: it overlaps the others.
+
+
+class Interval(NamedTuple):
+    """The median of a run's windows, with its 95 % interval. `low` is None where there are too few for one."""
+
+    middle: float
+    low: float | None
+    high: float | None
+    windows: int
+
+
+class StepFigures(NamedTuple):
+    """What one step tells. Seconds; None is untold. `parts` in the order of PARTS."""
+
+    step: int
+    step_s: float
+    tokens: int | None
+    parts: tuple[float | None, ...]
+    comm_s: float | None
+    loss: float | None
+    grad_norm: float | None
+
+
+@dataclass(slots=True)
+class Window:
+    """The sums of consecutive steps."""
+
+    first_step: int
+    last_step: int
+    steps: int = 0
+    seconds: float = 0.0
+    tokens: int | None = 0  # None: of one of its steps they are untold.
+    parts: list[float] = field(default_factory=lambda: [0.0] * len(PARTS))
+    comm_s: float = 0.0
+    losses: list[float] = field(default_factory=lambda: [0.0, 0.0])  # Their sum and their number.
+    norms: list[float] = field(default_factory=lambda: [0.0, 0.0])
+
+    def take(self, other: Window) -> None:
+        self.last_step = other.last_step
+        self.steps += other.steps
+        self.seconds += other.seconds
+        self.tokens = self.tokens + other.tokens if self.tokens is not None and other.tokens is not None else None
+        self.parts = [mine + more for mine, more in zip(self.parts, other.parts, strict=True)]
+        self.comm_s += other.comm_s
+        self.losses = [mine + more for mine, more in zip(self.losses, other.losses, strict=True)]
+        self.norms = [mine + more for mine, more in zip(self.norms, other.norms, strict=True)]
+
+
+@dataclass(slots=True)
+class Windows:
+    """Of one rank's steps, without the first one of each attempt: what that took is no pace."""
+
+    kept: list[Window] = field(default_factory=list)
+    told: set[str] = field(default_factory=set)  # The parts of which any step told.
+    _per_window: int = 1
+    _last_told: tuple[bool, ...] = ()
+
+    def add(self, one: StepFigures) -> None:
+        window = self.kept[-1] if self.kept else None
+        if window is None or window.steps >= self._per_window:
+            if len(self.kept) >= WINDOWS_MAX:
+                self._merge()
+            window = Window(one.step, one.step)
+            self.kept.append(window)
+        window.last_step = one.step
+        window.steps += 1
+        window.seconds += one.step_s
+        window.tokens = window.tokens + one.tokens if window.tokens is not None and one.tokens is not None else None
+        for index, seconds in enumerate(one.parts):
+            if seconds is not None:
+                window.parts[index] += seconds
+        if one.comm_s is not None:
+            window.comm_s += one.comm_s
+        self._note_told(one)
+        _note(window.losses, one.loss)
+        _note(window.norms, one.grad_norm)
+
+    def _note_told(self, one: StepFigures) -> None:
+        told = tuple(seconds is not None for seconds in (*one.parts, one.comm_s))
+        if told != self._last_told:  # Nearly all steps tell the same.
+            self._last_told = told
+            self.told.update(name for name, is_told in zip((*PARTS, COMMUNICATION), told, strict=True) if is_told)
+
+    def _merge(self) -> None:
+        for even, odd in zip(self.kept[::2], self.kept[1::2], strict=True):
+            even.take(odd)
+        self.kept = self.kept[::2]
+        self._per_window *= 2
+
+    @property
+    def whole(self) -> list[Window]:
+        """All but a last one that is not full."""
+        return [one for one in self.kept if one.steps == self._per_window]
+
+    def step_s(self) -> Interval | None:
+        return interval([one.seconds / one.steps for one in self.whole])
+
+    def tokens_per_s(self) -> Interval | None:
+        return interval([one.tokens / one.seconds for one in self.whole if one.tokens is not None and one.seconds > 0])
+
+    def part_s(self, name: str) -> Interval | None:
+        """Of a step, in seconds. None where no step told of that part."""
+        if name not in self.told:
+            return None
+        if name == COMMUNICATION:
+            return interval([one.comm_s / one.steps for one in self.whole])
+        place = PARTS.index(name)
+        return interval([one.parts[place] / one.steps for one in self.whole])
+
+    def part_mean_s(self, name: str) -> float:
+        """Of a step, over all steps: what comes seldom is not in the median."""
+        steps = sum(one.steps for one in self.kept)
+        if name == COMMUNICATION:
+            total = sum(one.comm_s for one in self.kept)
+        else:
+            total = sum(one.parts[PARTS.index(name)] for one in self.kept)
+        return total / steps if steps else 0.0
+
+    def grad_norm(self) -> Interval | None:
+        return interval([one.norms[0] / one.norms[1] for one in self.whole if one.norms[1]])
+
+    def loss_between(self, first: int, last: int) -> Interval | None:
+        """Of the windows that lie in these steps."""
+        inside = [one for one in self.whole if one.losses[1] and first <= one.first_step and one.last_step <= last]
+        return interval([one.losses[0] / one.losses[1] for one in inside])
+
+
+def interval(values: Sequence[float]) -> Interval | None:
+    """The median with its 95 % interval by order statistics, which assumes no distribution. None without a value."""
+    if not values:
+        return None
+    ordered, count = sorted(values), len(values)
+    middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+    if count < INTERVAL_MIN:
+        return Interval(middle, None, None, count)
+    reach = _Z * math.sqrt(count) / 2
+    low, high = max(0, math.floor(count / 2 - reach)), min(count - 1, math.ceil(count / 2 + reach))
+    return Interval(middle, ordered[low], ordered[high], count)
+
+
+def _note(sums: list[float], value: float | None) -> None:
+    if value is not None and math.isfinite(value):
+        sums[0] += value
+        sums[1] += 1

@@ -1,0 +1,116 @@
+"""`costgov report` and `costgov goodput` as they are called: from a journal and a recording, without a governor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from governor.cli.common import ExitCode
+from governor.cli.main import cli
+from governor.core.attribution.account import Amount, TimeAccount
+from governor.core.attribution.causes import Cause
+from governor.core.base.units import NS_PER_S
+from tests.unit.cli.test_ended import call, home, leave
+from tests.unit.replay.recorded_file import Written
+
+__all__ = ["home"]  # A fixture.
+
+
+def account() -> TimeAccount:
+    return TimeAccount(
+        by_cause={Cause.PRODUCTIVE: Amount(60 * NS_PER_S, 2_000_000), Cause.DATA: Amount(15 * NS_PER_S, 500_000)},
+        furthest_step=60,
+        has_begun=True,
+    )
+
+
+@pytest.fixture
+def ran(home: Path) -> Path:
+    """Its journal and its recording."""
+    leave(home, time=account().snapshot())
+    return home
+
+
+def record(home: Path) -> None:
+    written = Written("gpt", 1_780_000_000).hello(0).steps(range(1, 61), 10, 1.0)
+    written.save(home / "state" / "recordings")
+
+
+def test_the_report_comes_from_journal_and_recording(ran: Path) -> None:
+    record(ran)
+    code, text, _ = call("report", "gpt", "--json")
+    assert code == ExitCode.OK
+    document = json.loads(text)
+    assert (document["run"], document["wall_s"], document["usd"]) == ("gpt", 75.0, 2.5)
+    assert [one["cause"] for one in document["causes"]] == ["data_starvation"]
+    assert document["stability"]["steps"] == 60
+    assert document["mfu"] is None
+
+
+def test_without_a_recording_it_says_so(ran: Path) -> None:
+    code, text, _ = call("report", "gpt", "--md")
+    assert code == ExitCode.OK
+    assert "it has no recording" in text
+
+
+def test_the_state_directory_may_be_named(ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COSTGOV_PATHS__STATE_DIR")
+    assert call("report", "--state-dir", str(ran / "state"), "gpt")[0] == ExitCode.OK
+    code, _, said = call("report", "gpt", "--state-dir", str(ran / "nowhere"))
+    assert (code, said.count("\n")) == (ExitCode.FAILED, 0)
+
+
+@pytest.mark.parametrize(("name", "begins"), [("r.html", "<!doctype html>"), ("r.md", "# Run gpt"), ("r.json", "{")])
+def test_the_ending_of_the_file_says_what_is_written(ran: Path, tmp_path: Path, name: str, begins: str) -> None:
+    assert call("report", "gpt", "--output", str(tmp_path / name))[0] == ExitCode.OK
+    assert (tmp_path / name).read_text().startswith(begins)
+
+
+def test_a_run_that_nobody_knows_is_one_line(ran: Path) -> None:
+    code, _, said = call("report", "gtp")
+    assert (code, "no run" in said, said.count("\n")) == (ExitCode.UNKNOWN, True, 0)
+    assert call("report", "../gpt")[0] == ExitCode.UNKNOWN
+
+
+def test_a_run_may_have_the_name_of_a_command(ran: Path) -> None:
+    code, _, said = call("report", "show", "compare")
+    assert code == ExitCode.UNKNOWN
+    assert "compare" in said
+
+
+def test_an_account_that_is_not_ours_costs_the_account(home: Path) -> None:
+    leave(home, time={"by_cause": 3})
+    code, text, _ = call("report", "gpt", "--json")
+    assert code == ExitCode.OK
+    assert json.loads(text)["wall_s"] is None
+    assert any("cannot be read from its journal" in line for line in json.loads(text)["not_verified"])
+
+
+def test_a_gpu_that_is_not_in_the_catalogue_is_one_line(ran: Path) -> None:
+    code, _, said = call("report", "gpt", "--gpu", "H9000")
+    assert (code, "--gpu" in said) == (ExitCode.FAILED, True)
+
+
+def test_two_runs_are_compared(ran: Path) -> None:
+    record(ran)
+    code, text, _ = call("report", "compare", "gpt", "gpt", "--json", "--fail-on-regression")
+    assert code == ExitCode.OK
+    assert json.loads(text)["beyond_noise"] == []
+
+
+def test_goodput_tells_logs_beside_one_that_cannot_be_read(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        rows = ({"t": at, "step": at, "loss": 2.0} for at in range(1, 21))
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    result = CliRunner().invoke(cli, ["goodput", *(f"{tmp_path}/{name}.jsonl" for name in "abc"), "--json"])
+    assert result.exit_code == ExitCode.FAILED
+    assert "c.jsonl: No such file" in result.stderr
+    document = json.loads(result.stdout)
+    assert [one["wall_s"] for one in document["logs"]] == [20.0, 20.0, 0.0]
+    assert document["all"]["wall_s"] == 40.0
+    code, text, _ = call("goodput", str(tmp_path / "a.jsonl"), "--price", "36")
+    assert code == ExitCode.OK
+    assert "$0.2000" in text

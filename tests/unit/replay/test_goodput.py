@@ -1,0 +1,86 @@
+"""The account of any trainer's log: it adds up, and says what the log does not tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from governor.core.attribution.causes import Cause
+from governor.core.base.units import NS_PER_S, UsdMicros
+from governor.replay.goodput import LogGoodput, goodput_of
+from governor.replay.readers.text import ANY
+from governor.wire.jsonl import DEFAULT_FIELDS
+from tests.unit.replay.recorded_file import Written
+
+
+def told(path: Path, *rows: dict[str, Any] | str, price: int | None = None) -> LogGoodput:
+    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
+    return goodput_of(path, None if price is None else UsdMicros(price), DEFAULT_FIELDS, ANY)
+
+
+def seconds(one: LogGoodput) -> dict[Cause, float]:
+    return {cause: amount.ns / NS_PER_S for cause, amount in one.whole.by_cause.items() if amount.ns}
+
+
+def lines(*at: float) -> list[dict[str, Any]]:
+    return [{"t": when, "step": number, "loss": 2.0} for number, when in enumerate(at, start=1)]
+
+
+def test_a_log_of_step_and_loss_has_its_start_and_its_pause_and_says_what_is_missing(tmp_path: Path) -> None:
+    one = told(tmp_path / "a.jsonl", *lines(31, 32, 33, 34, 35, 95, 96))
+    assert seconds(one) == {Cause.START_UP: 30.0, Cause.PRODUCTIVE: 7.0, Cause.UNKNOWN: 59.0}
+    assert one.whole.wall_ns == 96 * NS_PER_S
+    assert any("no parts of a step" in line for line in one.missing)
+    assert one.problem is None
+    assert one.whole.usd_micros == 0
+
+
+def test_dollars_are_those_of_its_time_to_the_micro_dollar(tmp_path: Path) -> None:
+    one = told(tmp_path / "a.jsonl", *lines(31, 32, 33, 34, 35), price=22_000_000)
+    assert one.whole.usd_micros == 22_000_000 * 35 // 3600
+
+
+def test_parts_of_a_step_have_their_causes(tmp_path: Path) -> None:
+    parts = {"data_s": 0.5, "forward_s": 0.5, "backward_s": 0.9, "optimizer_s": 0.1, "step_s": 2.0}
+    rows = [{"t": 2.0 * number, "step": number, "loss": 2.0, **parts} for number in range(1, 21)]
+    one = told(tmp_path / "a.jsonl", *rows)
+    assert seconds(one)[Cause.DATA] == pytest.approx(10.0, abs=0.1)
+    assert one.missing == ("it tells no time in collectives: exposed communication counts as productive",)
+
+
+def test_steps_that_are_trained_again_are_lost(tmp_path: Path) -> None:
+    rows = lines(*range(1, 11)) + [{"t": 10.0 + at, "step": 5 + at, "loss": 2.0} for at in range(1, 11)]
+    assert seconds(told(tmp_path / "a.jsonl", *rows))[Cause.LOST_STEPS] == pytest.approx(5.0)
+
+
+def test_a_log_without_times_counts_by_its_step_times(tmp_path: Path) -> None:
+    one = told(tmp_path / "a.jsonl", *({"step": n, "loss": 2.0, "step_time_s": 1.5} for n in range(1, 11)))
+    assert one.whole.wall_ns == 15 * NS_PER_S
+    assert "no time" in one.missing[0]
+
+
+def test_a_log_without_any_times_is_one_clear_line(tmp_path: Path) -> None:
+    one = told(tmp_path / "a.jsonl", {"step": 1, "loss": 2.0}, {"step": 2, "loss": 2.0})
+    assert one.problem is not None
+    assert "neither times nor step times" in one.problem
+    assert not one.is_told
+
+
+def test_a_torn_line_costs_that_line(tmp_path: Path) -> None:
+    one = told(tmp_path / "a.jsonl", *lines(1, 2, 3), "{torn", {"t": 4, "step": 4, "loss": 2.0})
+    assert one.problem is not None
+    assert "a.jsonl:4" in one.problem
+    assert one.whole.wall_ns == 4 * NS_PER_S
+
+
+def test_a_recording_is_counted_by_its_frames_and_a_gap_has_no_cause(tmp_path: Path) -> None:
+    log = Written("run", 1_000).hello(0).steps(range(1, 11), 10, 1).hello(100, "b").steps(range(11, 21), 110, 1)
+    (tmp_path / "frames.jsonl").write_bytes(b"".join(log.lines))
+    one = goodput_of(tmp_path / "frames.jsonl", None, DEFAULT_FIELDS, ANY)
+    assert one.problem is None
+    assert one.whole.wall_ns == 119 * NS_PER_S
+    assert seconds(one)[Cause.PRODUCTIVE] == pytest.approx(20.0, abs=2.0)
+    assert Cause.RESTART in seconds(one)

@@ -1,0 +1,128 @@
+"""A run's account adds up, whatever it is shown as, and what a stranger named cannot steer a page."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from governor.reports.run.compare import SAME, compare_document, is_regression
+from governor.reports.run.document import run_document
+from governor.reports.run.drawn import page
+from governor.reports.run.facts import RunFacts, mfu_of
+from governor.reports.run.sections import adding_up, sections
+from tests.golden.run_report_cases import CASES, bare_run, hostile_run, trained, whole_run
+from trainer_shim.wire import worded
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_productive_time_and_causes_add_up(case: str) -> None:
+    document = run_document(CASES[case]())
+    assert document["productive_s"] + sum(one["s"] for one in document["causes"]) == pytest.approx(document["wall_s"])
+    assert document["productive_usd"] + sum(one["usd"] for one in document["causes"]) == pytest.approx(document["usd"])
+    assert {"run", "wall_s", "usd", "productive_s", "mfu", "goodput"} <= document.keys()
+    for cause in document["causes"]:
+        assert {"cause", "s", "usd", "confidence", "evidence", "next_step"} <= cause.keys()
+    json.dumps(worded(document), allow_nan=False)
+
+
+@pytest.mark.parametrize("total", [0.000_007, 0.3, 2.08, 1_234.56])
+def test_printed_dollars_add_up_to_the_printed_total(total: float) -> None:
+    amounts = [total * part for part in (0.1, 0.2, 0.333_333, 0.366_667)]
+    *rows, whole = (round(float(one[1:].replace(",", "")) * 1e6) for one in adding_up(amounts, total))
+    assert sum(rows) == whole
+
+
+def test_mfu_is_absent_where_one_of_its_figures_is() -> None:
+    whole = whole_run()
+    assert mfu_of(whole) == pytest.approx(6 * 1e9 * 32_768 / (2 * 989e12))
+    no_peak = RunFacts("a", whole.told, "ended", series=whole.series)
+    assert run_document(no_peak)["mfu"] is None
+    assert any("name it with --gpu" in line for line in run_document(no_peak)["not_verified"])
+    no_gpu = trained(steps=5)
+    no_gpu.has_gpus = False
+    assert mfu_of(RunFacts("a", whole.told, "ended", series=no_gpu, peak=whole.peak)) is None
+
+
+def test_a_run_of_which_little_is_known_says_so() -> None:
+    unseen = " ".join(run_document(bare_run())["not_verified"])
+    for words in ("goes on", "no price was known", "no recording", "30.0% of its time has no known cause"):
+        assert words in unseen
+    nothing = run_document(RunFacts("a", {}, "unknown"))
+    assert nothing["wall_s"] is None
+    assert sections(nothing)
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, Any]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_page_fetches_nothing_and_runs_nothing(case: str) -> None:
+    facts = CASES[case]()
+    text = page(run_document(facts), facts.series)
+    parser = _Tags()
+    parser.feed(text)
+    tags = {tag for tag, _ in parser.found}
+    assert not tags & {"script", "link", "img", "iframe", "object", "a", "b", "x"}
+    names = {name for _, attributes in parser.found for name in attributes}
+    assert not any(name.startswith("on") or name in ("src", "href") for name in names)
+    assert "url(" not in text
+    assert "@import" not in text
+    assert "\x1b" not in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_a_page_of_a_long_run_stays_small() -> None:
+    facts = whole_run()
+    long = RunFacts("long", facts.told, "ended", series=trained(steps=30_000), peak=facts.peak)
+    assert len(page(run_document(long), long.series)) < 400_000
+
+
+def test_hostile_names_stay_text() -> None:
+    facts = hostile_run()
+    text = page(run_document(facts), facts.series)
+    assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;" in text
+    assert re.search(r"<script", text) is None
+
+
+def run(name: str, **over: Any) -> RunFacts:
+    return RunFacts(name, whole_run().told, "ended", None, None, 22.0, series=trained(**over))
+
+
+def verdicts(before: RunFacts, after: RunFacts) -> dict[str, str]:
+    return {one["figure"]: one["verdict"] for one in compare_document(before, after)["figures"]}
+
+
+def test_a_run_and_itself_do_not_differ() -> None:
+    found = compare_document(run("a"), run("a"))
+    assert found["beyond_noise"] == []
+    assert not is_regression(found)
+    assert verdicts(run("a"), run("a"))["tokens a second"] == SAME
+
+
+def test_a_slower_run_is_worse_in_speed_and_price_and_in_the_part_that_is_longer() -> None:
+    before, after = run("a"), run("b", length=2.6, data_s=1.0)
+    found = verdicts(before, after)
+    assert found["tokens a second"] == found["$ a 1M tokens, steady"] == found["data"] == "worse"
+    assert found["forward"] == SAME
+    assert is_regression(compare_document(before, after))
+    assert verdicts(after, before)["tokens a second"] == "better"
+
+
+def test_of_a_run_without_a_recording_nothing_is_claimed() -> None:
+    found = verdicts(RunFacts("a", whole_run().told, "ended"), run("b"))
+    assert found["tokens a second"] == "unknown"
+    assert "step" in found
+
+
+def test_so_few_steps_are_not_told_apart() -> None:
+    assert verdicts(run("a", steps=5), run("b", steps=5, length=4.0))["step"] == "too few windows to tell"

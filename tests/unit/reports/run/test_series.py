@@ -1,0 +1,144 @@
+"""What is kept of a recording: bounded, exact where it is summed, and honest about what was lost."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from governor.core.base.units import MonoNs
+from governor.core.events.inputs import Step
+from governor.reports.run.series import MARKS_MAX, RunSeries
+from governor.reports.run.stability import SPIKES_MAX, Spikes, Spread, Stability
+from governor.reports.run.windows import PARTS, WINDOWS_MAX, StepFigures, Windows, interval
+from tests.golden.run_report_cases import hello, step, trained
+
+
+def figures(number: int, step_s: float = 1.0) -> StepFigures:
+    return StepFigures(number, step_s, 100, (0.25, None, 0.5, None, None, None, None), None, 2.0, None)
+
+
+def test_windows_stay_bounded_and_lose_no_step() -> None:
+    windows = Windows()
+    for number in range(10_000):
+        windows.add(figures(number))
+    assert len(windows.kept) <= WINDOWS_MAX
+    assert sum(one.steps for one in windows.kept) == 10_000
+    assert sum(one.tokens or 0 for one in windows.kept) == 1_000_000
+    assert windows.told == {"data", "forward"}
+    data = windows.part_s("data")
+    assert data is not None
+    assert data.middle == 0.25
+    assert windows.part_s("loop") is None
+
+
+def test_too_few_values_have_a_median_and_no_interval() -> None:
+    assert interval([]) is None
+    assert interval([3.0, 1.0, 2.0]) == (2.0, None, None, 3)
+
+
+def test_the_interval_holds_the_median_of_the_distribution_nineteen_times_of_twenty() -> None:
+    draw, held = random.Random(3), 0
+    for _ in range(400):
+        found = interval([draw.expovariate(1.0) for _ in range(60)])
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= math.log(2) <= found.high
+    assert held >= 375
+
+
+def test_quantiles_are_exact_to_one_per_cent() -> None:
+    spread, draw = Spread(), random.Random(1)
+    values = sorted(draw.lognormvariate(0, 2) for _ in range(5_000))
+    for value in values:
+        spread.add(value)
+    for share in (0.5, 0.95, 0.99):
+        assert spread.quantile(share) == pytest.approx(values[round(share * 4_999)], rel=0.012)
+    assert spread.row() is not None
+
+
+def test_one_spike_is_one_however_many_steps_it_lasts() -> None:
+    spikes, draw = Spikes(), random.Random(2)
+    for number in range(1_000):
+        high = 3.0 if 500 <= number < 505 else 0.0
+        spikes.see(number, 2.0 + draw.gauss(0, 0.02) + high)
+    assert spikes.count == 1
+    assert spikes.largest[0].step == 500
+
+
+def test_spikes_that_are_too_many_are_counted() -> None:
+    spikes = Spikes()
+    for number in range(20_000):
+        spikes.see(number, 50.0 if number % 100 == 99 else 1.0)
+    assert spikes.count > SPIKES_MAX
+    assert len(spikes.largest) == SPIKES_MAX
+
+
+def test_skipped_steps_of_each_attempt_are_added_up() -> None:
+    stability = Stability()
+    for skipped in (0, 1, 3):
+        stability.see(step(0, 1, skipped_steps=skipped))
+    stability.new_attempt()
+    stability.see(step(0, 4, skipped_steps=2))
+    assert stability.row()["skipped_steps"] == 5
+
+
+def test_a_loss_that_is_no_number_counts_of_any_rank_and_once_a_step() -> None:
+    series = RunSeries()
+    for rank in (0, 1):
+        series.see(hello(0, rank))
+    for number in range(1, 4):
+        series.see_other({"rank": 1, "step": number, "step_s": 1.0, "loss": "nan" if number >= 2 else 2.0})
+        series.see(step(number, number, loss=math.nan if number == 3 else 2.0))
+    row = series.stability.row()
+    assert (row["nonfinite_loss_steps"], row["first_nonfinite_step"]) == (2, 2)
+
+
+def test_the_loss_scale_keeps_its_first_and_its_last_changes() -> None:
+    stability = Stability()
+    for number in range(1, 1_001):
+        stability.see(step(0, number, loss_scale=float(2 ** (number % 7))))
+    scale = stability.row()["loss_scale"]
+    assert scale["raised"] + scale["lowered"] == 999
+    assert scale["changes"][0] == [1, 2.0]
+    assert scale["changes"][-1] == [1_000, float(2 ** (1_000 % 7))]
+    assert len(scale["changes"]) <= 200
+
+
+def test_a_thousand_saves_do_not_push_a_halt_off_the_time_line() -> None:
+    series = RunSeries()
+    series.see(hello(0))
+    for number in range(1, 3_001, 3):
+        series.see(step(number, number, checkpoint_s=1.0))
+    series.note({"v": 1, "kind": "note", "note": "halted", "incident": "x.1"}, MonoNs(10**13))
+    assert series.marks[-1].kind == "halt"
+    assert len(series.marks) == MARKS_MAX + 1
+    assert series.marks_left_out == 1_001 - MARKS_MAX  # 1,000 saves beside the attempt's begin.
+    assert series.saves == 1_000
+
+
+def test_figures_that_are_none_of_another_rank_are_left_out() -> None:
+    series = RunSeries()
+    series.see(hello(0))
+    assert not series.see_other({"rank": 0, "step": 1})
+    assert not series.see_other({"rank": True, "step": 1})
+    for _ in range(2):
+        assert series.see_other({"rank": 1, "step": 2, "step_s": math.nan, "data_s": -1, "forward_s": "x"})
+    assert series.ranks[1].seconds == 0
+
+
+def test_a_step_without_its_time_is_in_no_window() -> None:
+    series = RunSeries()
+    series.see(hello(0))
+    series.see(Step(MonoNs(1), None, "llama", 0, 1, loss=2.0))
+    assert series.windows.kept == []
+    assert series.stability.steps == 1
+    assert len(PARTS) == 7
+
+
+def test_tokens_of_a_hello_stand_for_steps_that_do_not_tell_them() -> None:
+    series = trained(steps=10)
+    assert series.tokens == 655_360
+    assert series.tokens_per_s == pytest.approx(32_768)

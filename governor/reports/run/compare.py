@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from governor.reports.run.document import interval_row
 from governor.reports.run.facts import RunFacts
-from governor.reports.run.sections import Section, Table, per_mtok, share, words
+from governor.reports.run.sections import Section, Table, share, words
 from governor.reports.run.windows import COMMUNICATION, PARTS, Interval
 from governor.text.table import Head
 
@@ -28,11 +28,14 @@ _LOSS_OF: Final = 0.1  # The loss at the same step: of so much of the steps befo
 SAME: Final = "no difference beyond noise"
 UNSURE: Final = "too few windows to tell"
 UNTOLD: Final = "unknown"
+CAUSES: Final = "Causes, of all time"
+_OF_CAUSES: Final = f"Shares that differ by less than {100 * SHARE_MIN:.0f} points are not told apart."
 NOISE: Final = (
     "noise is what each run shows from window to window; what two launches of the same thing differ by (another node, "
     "neighbours) is not in it: compare a run with its own repetition first"
 )
-ALONE: Final = "one figure a run: no noise is known"
+ALONE: Final = "one figure: noise unknown"
+APART: Final = "not told apart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ def compare_sections(before: RunFacts, after: RunFacts) -> list[Section]:
     found = figures(before, after)
     beyond = [f"{one.name}: {_change(one)}, {one.verdict}" for one in found if one.is_beyond_noise]
     heads = [Head("FIGURE"), Head("A", True), Head("B", True), Head("CHANGE", True), Head("VERDICT", may_wrap=True)]
-    who = f"A is {before.run}, B is {after.run}."
+    who = f"A is {before.run}, B is {after.run}. ± is half of the 95 % interval of the median of its windows."
     sections = [Section("Beyond noise", [who], items=beyond or ["Nothing: no difference beyond noise."])]
     for name in dict.fromkeys(one.section for one in found):
         rows = [
@@ -87,7 +90,8 @@ def compare_sections(before: RunFacts, after: RunFacts) -> list[Section]:
             for one in found
             if one.section == name
         ]
-        sections.append(Section(name, table=Table(heads, rows)))
+        lines = [_OF_CAUSES] if name == CAUSES else []
+        sections.append(Section(name, lines, Table(heads, rows)))
     unseen = list(_unseen(before, after))
     return [*sections, Section("Not verified", items=unseen)]
 
@@ -98,9 +102,9 @@ def compare_sections(before: RunFacts, after: RunFacts) -> list[Section]:
 def _prices(before: RunFacts, after: RunFacts) -> Iterator[Figure]:
     """A million tokens: steady by the windows and the run's own dollars an hour, all in as one figure."""
     steady = [_steady_price(one) for one in (before, after)]
-    yield _judged("Price", "$ a 1M tokens, steady", "usd", *steady, is_less_better=True)
+    yield _judged("Price", "$/1M tokens, steady", "usd", *steady, is_less_better=True)
     name = "usd_per_mtok_all_in"
-    yield _single("Price", "$ a 1M tokens, all in", "usd", before.told.get(name), after.told.get(name))
+    yield _single("Price", "$/1M tokens, all in", "usd", before.told.get(name), after.told.get(name))
 
 
 def _steady_price(facts: RunFacts) -> Interval | None:
@@ -148,10 +152,10 @@ def _causes(before: RunFacts, after: RunFacts) -> Iterator[Figure]:
     for cause in sorted(a.keys() | b.keys(), key=lambda one: -max(a.get(one, 0.0), b.get(one, 0.0))):
         was, now = a.get(cause, 0.0), b.get(cause, 0.0)
         is_good = cause == "productive"
-        verdict = f"within {SHARE_MIN:.0%} of the time: not told apart"
+        verdict = APART
         if abs(now - was) >= SHARE_MIN:
             verdict = "better" if (now > was) is is_good else "worse"
-        yield Figure("Causes, of all time", words(cause), "share", _one(was), _one(now), verdict, now - was)
+        yield Figure(CAUSES, words(cause), "share", _one(was), _one(now), verdict, now - was)
 
 
 def _shares(facts: RunFacts) -> dict[str, float] | None:
@@ -262,14 +266,14 @@ def _shown(one: Interval | None, unit: str) -> str:
     if one is None:
         return "-"
     middle = _value(one.middle, unit)
-    if one.low is None or one.high is None:
+    if one.low is None or one.high is None or not one.middle:
         return middle
-    return f"{middle} ({_value(one.low, unit)} to {_value(one.high, unit)})"
+    return f"{middle} ±{(one.high - one.low) / 2 / abs(one.middle):.0%}"
 
 
 def _value(value: float, unit: str) -> str:
     if unit == "usd":
-        return per_mtok(value) or "-"
+        return f"${value:,.4g}"
     if unit == "share":
         return share(value)
     if unit == "s":

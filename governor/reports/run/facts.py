@@ -37,6 +37,12 @@ class RunFacts:
 
 def mfu_of(facts: RunFacts) -> float | None:
     """Model FLOP/s while it steps over the GPUs' dense peak. None where one of its figures is not honest."""
+    mfu = mfu_told(facts)
+    return mfu if mfu is not None and mfu <= 1 else None
+
+
+def mfu_told(facts: RunFacts) -> float | None:
+    """The same by what is told, which may be more than any GPU does."""
     series, peak = facts.series, facts.peak
     if series is None or peak is None or not series.has_gpus or not series.world_size:
         return None

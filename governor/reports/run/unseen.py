@@ -90,4 +90,6 @@ def _why_no_mfu(facts: RunFacts) -> str:
         return "no rank has told how many parameters the model has"
     if facts.peak is None:
         return "nobody says which GPU it is; name it with --gpu"
-    return "no step tells its tokens"
+    if series.tokens_per_s is None:
+        return "no step tells its tokens"
+    return "by what is told it would be above 1: the GPU, the parameters or the tokens are not those of this run"

@@ -42,6 +42,9 @@ def test_mfu_is_absent_where_one_of_its_figures_is() -> None:
     no_peak = RunFacts("a", whole.told, "ended", series=whole.series)
     assert run_document(no_peak)["mfu"] is None
     assert any("name it with --gpu" in line for line in run_document(no_peak)["not_verified"])
+    fast = RunFacts("a", whole.told, "ended", series=trained(length=0.01), peak=whole.peak)
+    assert mfu_of(fast) is None
+    assert any("would be above 1" in line for line in run_document(fast)["not_verified"])
     no_gpu = trained(steps=5)
     no_gpu.has_gpus = False
     assert mfu_of(RunFacts("a", whole.told, "ended", series=no_gpu, peak=whole.peak)) is None
@@ -112,7 +115,7 @@ def test_a_run_and_itself_do_not_differ() -> None:
 def test_a_slower_run_is_worse_in_speed_and_price_and_in_the_part_that_is_longer() -> None:
     before, after = run("a"), run("b", length=2.6, data_s=1.0)
     found = verdicts(before, after)
-    assert found["tokens a second"] == found["$ a 1M tokens, steady"] == found["data"] == "worse"
+    assert found["tokens a second"] == found["$/1M tokens, steady"] == found["data"] == "worse"
     assert found["forward"] == SAME
     assert is_regression(compare_document(before, after))
     assert verdicts(after, before)["tokens a second"] == "better"

@@ -18,7 +18,7 @@ EXPECTED: Final = (
 def not_verified(facts: RunFacts) -> Iterator[str]:
     time, told = facts.told.get("time"), facts.told
     if facts.ended is None:
-        yield "the run goes on: all figures are as of now"
+        yield "the run goes on: figures are as of now, and its last seconds have no cause until they are divided"
     if not time:
         yield "its journal has no account of its time: an earlier version wrote it, or it was salvaged"
     else:

@@ -132,7 +132,7 @@ class Governor:
         # The service watches every user's trainers, `costgov run` only its own user's.
         self.selftest = run_selftest(self.processes, other_uids=not exclusive)
         self.gpus = NvmlSampler()
-        self.metrics_url: str | None = None
+        self.metrics_places: str | None = None
         self.metrics_problem: str | None = None
         self.checkpoints = DiskCheckpoints()
         # One stands ready: a small halt is over sooner than an interpreter starts.
@@ -268,19 +268,19 @@ class Governor:
         return SavedStream(managed.stream_position, managed.launch.remembered, managed.run.stream.has_record)
 
     def _exporters(self) -> list[Observer]:
-        metrics = self.settings.metrics
+        metrics, node = self.settings.metrics, self.settings.node
         if not metrics.enabled:
             return []
-        job = self.settings.node.scheduler_job or ""
         try:
             exporter = PrometheusExporter(
-                metrics.address, metrics.port, health=self._health, tick_ns=TICK_NS, scheduler_job=job
+                metrics.address, metrics.port, health=self._health, tick_ns=TICK_NS,
+                scheduler_job=node.scheduler_job or "", past=self.journal.incidents if metrics.has_page else None,
             )  # fmt: skip
         except MetricsUnavailable as error:
             self.metrics_problem = str(error)
             return []
         self._closers.append(exporter.close)
-        self.metrics_url = exporter.url
+        self.metrics_places = exporter.places
         return [exporter]
 
     def _health(self) -> GovernorHealth:
@@ -356,7 +356,7 @@ class Governor:
         lines += [f"problem: {self.journal_problem}"] if self.journal_problem else []
         lines += [f"problem: {self.metrics_problem}"] if self.metrics_problem else []
         lines += [f"problem: {problem}" for problem in self.alerts.problems()]
-        lines += [f"metrics at {self.metrics_url}"] if self.metrics_url else []
+        lines += [f"metrics at {self.metrics_places}"] if self.metrics_places else []
         return [*lines, *selftest_lines(self.selftest)]
 
     def close(self) -> None:

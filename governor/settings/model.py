@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grp
+import ipaddress
 import os
 import socket
 from collections.abc import Mapping
@@ -168,11 +169,23 @@ class Price(BaseModel):
 
 
 class Metrics(Table):
-    """The Prometheus endpoint. It has no password, so it is on loopback by default."""
+    """The Prometheus endpoint, and a page for people. Neither has a password, so it is on loopback by default."""
 
     enabled: bool = True
     address: Text = "127.0.0.1"
     port: int = Field(default=9477, ge=0, le=65535)  # 0: any free port, printed at start.
+    page: bool | None = None  # None: only on loopback. Who opened the port for Prometheus has opened no page.
+
+    @property
+    def has_page(self) -> bool:
+        return _is_loopback(self.address) if self.page is None else self.page
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:  # The port is not opened there, and start-up says so.
+        return False
 
 
 class Record(Table):

@@ -1,4 +1,4 @@
-"""The Prometheus endpoint: the loop leaves a snapshot, separate threads answer scrapers.
+"""The Prometheus endpoint, and a page for people beside it: the loop leaves a snapshot, separate threads answer.
 
 The library's HTTP server, with bounds on what a scraper can occupy: connections (each has a thread), bytes of a
 request, and seconds from the first byte to the last.
@@ -26,10 +26,13 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from governor.adapters.exporters import board as board_page
+from governor.adapters.exporters.board import Board
 from governor.adapters.exporters.bounded import shown
 from governor.adapters.exporters.metric import Metric
 from governor.adapters.exporters.prometheus_metrics import METRICS, build_info
 from governor.core.base.units import MonoNs
+from governor.core.views.board import take_board
 from governor.core.views.metrics import (
     LAG_BOUNDS_S,
     GovernorHealth,
@@ -62,17 +65,20 @@ class MetricsUnavailable(Exception):  # noqa: N818 - the condition is the name.
 
 
 class ScrapeServer(ThreadingHTTPServer):
-    """Serves GET and HEAD of /metrics from `render()`, which must not block."""
+    """Serves GET and HEAD of /metrics from `render()`, which must not block; and of / where there is a `board`."""
 
     bound_s = CONNECTION_S_MAX
 
-    def __init__(self, address: str, port: int, render: Callable[[], bytes], content_type: str) -> None:
+    def __init__(
+        self, address: str, port: int, render: Callable[[], bytes], content_type: str, board: Board | None = None
+    ) -> None:
         super().__init__((address, port), _Scrape, bind_and_activate=False)
         # The library's own bind looks our name up in DNS and takes no IPv6.
         self.socket.close()
         self.socket = _listen(address, port)
         self.address, self.port = self.socket.getsockname()[:2]
         self.content_type = content_type
+        self.board = board
         self._render = render
         self._rendering = threading.Lock()
         self._scrapers: dict[socket.socket, threading.Thread] = {}  # In order of age. Only the acceptor uses it.
@@ -168,10 +174,13 @@ class _Scrape(BaseHTTPRequestHandler):
         self.connection.settimeout(max(0.0, ends_at - time.monotonic()))
 
     def do_GET(self) -> None:
-        if self.path.partition("?")[0] != "/metrics":
-            self._reply("404 Not Found", b"GET /metrics\n")
-        else:
+        path, board = self.path.partition("?")[0], self.server.board
+        if path == "/metrics":
             self._reply("200 OK", self.server.render(), self.server.content_type)
+        elif path == "/" and board is not None:
+            self._show(board)
+        else:
+            self._reply("404 Not Found", b"GET / or /metrics\n" if board is not None else b"GET /metrics\n")
 
     do_HEAD = do_GET  # noqa: N815 - the library's name.
 
@@ -182,9 +191,20 @@ class _Scrape(BaseHTTPRequestHandler):
         else:
             self._reply("405 Method Not Allowed", b"GET /metrics\n")
 
-    def _reply(self, status: str, body: bytes, content_type: str = "text/plain") -> None:
+    def _show(self, board: Board) -> None:
+        is_loopback = ipaddress.ip_address(self.server.address).is_loopback
+        if is_loopback and not board_page.is_local_host(self.headers.get("Host")):
+            self._reply("403 Forbidden", f"open http://localhost:{self.server.port}/\n".encode())
+            return
+        page = board.page()
+        if page is None:
+            self._reply("503 Service Unavailable", b"the governor's loop has not answered yet; see its log\n")
+        else:
+            self._reply("200 OK", page, "text/html; charset=utf-8", board_page.HEADERS)
+
+    def _reply(self, status: str, body: bytes, content_type: str = "text/plain", more: tuple[str, ...] = ()) -> None:
         is_head = status == "200 OK" and self.command == "HEAD"
-        fields = (f"Content-Type: {content_type}", f"Content-Length: {len(body)}", "Connection: close")
+        fields = (f"Content-Type: {content_type}", f"Content-Length: {len(body)}", "Connection: close", *more)
         head = "\r\n".join((f"HTTP/1.1 {status}", *fields, "", "")).encode()
         self.wfile.write(head if is_head else head + body)
 
@@ -251,7 +271,10 @@ class PrometheusExporter:
         health: Callable[[], GovernorHealth],
         tick_ns: int,
         scheduler_job: str = "",
+        past: Callable[[int], Iterable[Mapping[str, Any]]] | None = None,
     ) -> None:
+        """`past`: the newest so many incidents of the journal, for the page. None: there is no page."""
+        self._board = Board(past(board_page.INCIDENTS_MAX)) if past is not None else None
         self._health = health
         self._scheduler_job = scheduler_job
         self._lag = LagMeter(tick_ns)
@@ -259,8 +282,11 @@ class PrometheusExporter:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self._collector)
         ProcessCollector(registry=self._registry)
-        self._server = ScrapeServer(address, port, self.render, CONTENT_TYPE)
-        self.url = f"http://{f'[{address}]' if ':' in address else address}:{self._server.port}/metrics"
+        self._server = ScrapeServer(address, port, self.render, CONTENT_TYPE, self._board)
+        root = f"http://{f'[{address}]' if ':' in address else address}:{self._server.port}/"
+        self.url = f"{root}metrics"
+        # As start-up tells them.
+        self.places = self.url if self._board is None else f"{self.url}, a page for people at {root}"
 
     def publish(self, snapshot: MetricsSnapshot) -> None:
         """Serve this snapshot from now on."""
@@ -272,9 +298,12 @@ class PrometheusExporter:
     def tick(self, node: Any, at: MonoNs) -> None:
         self._lag.observe(at)
         self.publish(take_snapshot(node, at, self._health(), self._lag.reading(), self._scheduler_job))
+        if self._board is not None and self._board.is_wanted:
+            self._board.publish(take_board(node, at))
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
-        pass
+        if self._board is not None:
+            self._board.note(snapshot)
 
     def alarm(self, name: str, run: str | None, text: str) -> None:
         pass

@@ -81,6 +81,15 @@ def test_command_line_beats_environment_beats_file(tmp_path: Path) -> None:
     assert (settings.metrics.port, settings.log.level, settings.metrics.address) == (3, "debug", "::1")
 
 
+def test_the_page_is_on_loopback_alone_unless_it_is_asked_for(tmp_path: Path) -> None:
+    """Who opened the port for Prometheus has opened no page."""
+    for metrics, has_page in (
+        ("", True), ('address = "::1"', True), ('address = "0.0.0.0"', False), ('address = "localhost"', False),
+        ('address = "0.0.0.0"\npage = true', True), ("page = false", False),
+    ):  # fmt: skip
+        assert good(config(tmp_path, f"[metrics]\n{metrics}\n")).metrics.has_page is has_page, metrics
+
+
 def test_the_trainers_own_variables_are_not_ours() -> None:
     settings = good(
         None, COSTGOV_RUN="r1", COSTGOV_REQUIRED="1", COSTGOV_CONTROL="/x/c.sock", COSTGOV_SOCKET="/x/t.sock"

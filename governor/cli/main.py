@@ -52,6 +52,7 @@ _COMMANDS: Final = {
     "report": "governor.cli.report.command:report",
     "run": "governor.cli.run.command:run",
     "status": "governor.cli.status:status",
+    "top": "governor.cli.top.command:top",
 }
 
 # In click 8.2 and later. Earlier versions print that page themselves.

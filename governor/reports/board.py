@@ -19,10 +19,10 @@ from governor.reports.causes import (
     count_text,
     drift_text,
     goodput_text,
+    money_text,
     percent,
     seconds_text,
     spent_text,
-    money_text,
 )
 from governor.reports.terminal import loss_text, no_step_text
 from governor.text.table import plain
@@ -214,7 +214,7 @@ def _cells(row: CauseRow) -> tuple[str, ...]:
         f'<svg viewBox="0 0 {BAR_COLUMNS} 10" preserveAspectRatio="none" role="img" '
         f'aria-label="{_text(percent(row.share_frac))}"><rect width="{width}" height="10"/></svg>'
     )
-    told = (row.usd_per_hour, row.share, row.time, row.confidence, row.next_step)
+    told = (row.per_hour, row.share, row.time, row.confidence, row.next_step)
     return (_text(row.cause), bar, *map(_text, told))
 
 

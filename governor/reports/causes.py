@@ -14,7 +14,7 @@ class CauseRow(NamedTuple):
     """`share_frac` is of the run's time. The money is "-" where no price is known."""
 
     cause: str
-    usd_per_hour: str
+    per_hour: str
     share_frac: float
     time: str
     confidence: str

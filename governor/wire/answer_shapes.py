@@ -18,6 +18,7 @@ _BUDGET: Final = {
     **_CAP, "reserve_usd": _NUMBER, "reached_in_s?": _NUMBER, "source": str, "live": bool, "set_at_s?": _NUMBER,
 }  # fmt: skip
 _GPU_PROCESS: Final = {"pid": _NUMBER, "gpu": _ANYTHING, "usd_per_hour?": _NUMBER}
+_CAUSE: Final = {"cause": str, "s": _NUMBER, "usd": _NUMBER, "confidence": str, "next_step?": str}
 _RUN: Final = {
     "run": str,
     "state": str,
@@ -70,6 +71,8 @@ _RUN: Final = {
         ),
         _NUMBER,
     ),
+    "time?": {"wall_s": _NUMBER, "goodput?": _NUMBER, "causes": [_CAUSE]},
+    "machine?": {"gpus?": [{"busy_frac?": _NUMBER, "memory_used_bytes?": _NUMBER}]},
     "spend_usd": _NUMBER,
     "ceiling_usd?": _NUMBER,
     "ranks_connected": _NUMBER,

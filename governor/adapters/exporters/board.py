@@ -6,6 +6,7 @@ renders it once.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import threading
 import time
@@ -41,7 +42,9 @@ class Board:
         self._rendered: tuple[Mapping[str, Any], str] | None = None
         self._incidents: dict[str, Mapping[str, Any]] = {}
         for snapshot in incidents:
-            self.note(snapshot)
+            # Of the journal: one that another version has written is left out, and a start never fails of it.
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                self.note(snapshot)
 
     @property
     def is_wanted(self) -> bool:

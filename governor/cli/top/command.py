@@ -22,7 +22,7 @@ INSTEAD: Final = "`costgov status --watch` shows the same figures without it"
 
 
 @click.command(
-    short_help="Watch every run live: prices, causes, GPUs; halt and hold by key.",
+    short_help="Watch every run live; halt and hold by key.",
     epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED),
 )
 @control_option

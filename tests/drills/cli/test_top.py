@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pty
 import re
@@ -20,6 +21,7 @@ from tests.drills.cli.installed import BOUND_S, COSTGOV
 from tests.drills.cli.test_with_the_real_daemon import daemon, trainee  # noqa: F401 - fixtures.
 
 PACE_S = 0.1
+SERVERS = itertools.count()
 COLOUR = re.compile(r"\x1b\[[0-9;]*(?:3[0-7]|4[0-7]|9[0-7]|38;|48;)[0-9;]*m")
 
 
@@ -27,9 +29,10 @@ class Tmux:
     def __init__(self, environ: dict[str, str], directory: Path) -> None:
         self._environ = {**environ, "TMUX_TMPDIR": str(directory), "LC_ALL": "C.UTF-8"}
         del self._environ["TERM"]
+        self._name = f"drill{next(SERVERS)}"  # One that ends is not met by who begins the next.
 
     def __call__(self, *words: str) -> str:
-        words = ("tmux", "-L", "drill", "-f", "/dev/null", *words)
+        words = ("tmux", "-L", self._name, "-f", "/dev/null", *words)
         done = subprocess.run(words, env=self._environ, capture_output=True, text=True, timeout=BOUND_S)
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from html.parser import HTMLParser
+from typing import Any
 
 import httpx
 import pytest
@@ -171,3 +172,12 @@ def test_it_is_read_only_and_may_be_off() -> None:
     with closing(exporter_of(past=False)) as exporter:
         assert httpx.get(exporter.url.removesuffix("metrics"), trust_env=False).status_code == 404
         assert "page" not in exporter.places
+
+
+def test_an_incident_of_another_version_prevents_no_start() -> None:
+    strange: list[Mapping[str, Any]] = [{}, nan_halt() | {"opened_wall_ns": None}, nan_halt()]
+    board = Board(strange)
+    board.publish(take_board(make_node(), at(1)))
+    page = board.page()
+    assert page is not None
+    assert page.count(b"run7.gpu-17.1") == 1

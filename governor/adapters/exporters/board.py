@@ -79,8 +79,7 @@ class Board:
             if self._rendered is None or self._rendered[0] is not document:
                 self._rendered = (document, render_board(document))
             text = self._rendered[1]
-        # Names come from trainers: half a surrogate pair is no UTF-8.
-        return aged(text, time.monotonic() - taken_at_s).encode("utf-8", "backslashreplace")
+        return aged(text, time.monotonic() - taken_at_s).encode()
 
     def _is_fresh(self) -> bool:
         return self._taken_at_s is not None and time.monotonic() - self._taken_at_s < FRESH_S

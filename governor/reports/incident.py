@@ -33,6 +33,7 @@ from governor.reports.resume_text import (
     unseen_last_good,
 )
 from governor.reports.terminal import boundary_missed, last_at_text, live_line, loss_text, timeline_lines
+from governor.text.failure_modes import modes_of
 from governor.text.incident_money import is_unpriced, spent_text, stays_billed_text, stop_target
 from governor.text.moments import (
     Snapshot,
@@ -68,6 +69,7 @@ def incident_document(snapshot: Snapshot) -> dict[str, Any]:
         "schema": SCHEMA,
         "summary": summary(snapshot),
         "not_observed": not_observed(snapshot),
+        "failure_modes": [mode.row() for mode in modes_of(snapshot)],
         "since_verdict": [
             {
                 "ms": round(moment.since_ns / NS_PER_MS, 3),
@@ -106,6 +108,7 @@ def incident_markdown(snapshot: Snapshot) -> str:
         *([] if is_of_node(snapshot) else [_ranks(snapshot)]),
         "## Evidence\n\n" + _evidence(snapshot),
     ]
+    sections.extend(f"## Failure mode: {mode.name}\n\n{mode.advice}" for mode in modes_of(snapshot))
     command = command_to_copy(snapshot)
     if command:
         sections.insert(3, f"## Resume\n\n{_fenced([command])}\n\n{_resume_advice(snapshot)}")

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 from governor.adapters.exporters.prometheus import PrometheusExporter
 from governor.core.base.units import NS_PER_MS, UsdMicros, WallNs
 from governor.core.money.token_price import TokenPrices
 from governor.core.views.metrics import GovernorHealth, LagReading, MetricsSnapshot, RunReading
+from tests.drills.prometheus_server import DEADLINE_S, NEEDS_PROMETHEUS, prometheus
 
-DEADLINE_S = 60.0
-PACE_S = 0.1
-
-pytestmark = [
-    pytest.mark.skipif(shutil.which("prometheus") is None, reason="Debian's package prometheus is not installed"),
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="Debian's package prometheus is not installed"),
-]
+pytestmark = NEEDS_PROMETHEUS
 
 
 def snapshot(step: int, halt_stage: str | None) -> MetricsSnapshot:
@@ -78,75 +67,6 @@ def test_promtool_finds_nothing_to_say(exporter: PrometheusExporter) -> None:
     page = httpx.get(exporter.url, trust_env=False, timeout=DEADLINE_S).content
     found = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, timeout=DEADLINE_S)
     assert (found.returncode, found.stdout, found.stderr) == (0, b"", b"")
-
-
-class Prometheus:
-    """A real server on loopback; every wait also notices its death."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-        self._pidfd = os.pidfd_open(process.pid)
-        self.url = ""
-
-    def await_ready(self) -> None:
-        for _ in range(round(DEADLINE_S / PACE_S)):
-            ports = [c.laddr.port for c in psutil.Process(self._process.pid).net_connections() if c.status == "LISTEN"]
-            if ports:
-                self.url = f"http://127.0.0.1:{ports[0]}"
-                return
-            self._pace()
-        pytest.fail("prometheus does not listen")
-
-    def value(self, query: str) -> str | None:
-        """Return the value of a query that has one sample, or None while there is no answer."""
-        try:
-            reply = httpx.get(
-                f"{self.url}/api/v1/query", params={"query": query}, trust_env=False, timeout=DEADLINE_S
-            )  # fmt: skip
-            result: list[Any] = reply.json()["data"]["result"] if reply.status_code == 200 else []
-        except httpx.TransportError:
-            return None
-        assert len(result) <= 1, result
-        return str(result[0]["value"][1]) if result else None
-
-    def await_value(self, query: str, expected: str) -> None:
-        found = None
-        for _ in range(round(DEADLINE_S / PACE_S)):
-            if (found := self.value(query)) == expected:
-                return
-            self._pace()
-        pytest.fail(f"{query} is {found}, not {expected}")
-
-    def _pace(self) -> None:
-        if select.select([self._pidfd], [], [], PACE_S)[0]:
-            pytest.fail(f"prometheus ended with {self._process.wait()}")
-
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.wait(DEADLINE_S)
-        os.close(self._pidfd)
-
-
-@contextmanager
-def prometheus(target: str, directory: Path) -> Iterator[Prometheus]:
-    scrape = {"job_name": "costgov", "static_configs": [{"targets": [target]}]}
-    config = directory / "prometheus.yml"
-    # JSON is YAML. The interval decides only how long the drill waits.
-    config.write_text(json.dumps({"global": {"scrape_interval": "500ms"}, "scrape_configs": [scrape]}))
-    with (directory / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                "prometheus",
-                f"--config.file={config}",
-                f"--storage.tsdb.path={directory / 'tsdb'}",
-                "--web.listen-address=127.0.0.1:0",
-            ],
-            stdout=log,
-            stderr=log,
-        )
-    with closing(Prometheus(process)) as running:
-        running.await_ready()
-        yield running
 
 
 def test_a_real_prometheus_scrapes_and_follows(exporter: PrometheusExporter, tmp_path: Path) -> None:

@@ -116,13 +116,16 @@ def show(incident_id: str, markdown: bool, config: Path | None, control: str | N
 
 def _show(snapshot: Snapshot) -> None:
     from governor.reports import incident as report
+    from governor.text.failure_modes import modes_of
 
     head, *lines = report.summary(snapshot), *report.timeline_lines(snapshot, screen=screen_of(sys.stdout))[1:]
-    unseen = report.not_observed(snapshot)
+    unseen, modes = report.not_observed(snapshot), modes_of(snapshot)
     show_line(plain(head), "bold")
     show_drawn("\n".join(["", *lines, ""]))
     for line in unseen:
         show_line(f"not observed  {plain(line)}", "yellow")
+    for mode in modes:
+        show_line(f"failure mode  {mode.title}: {mode.place}")
 
 
 # The style of a final state. Other states are in progress.

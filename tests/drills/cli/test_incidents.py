@@ -34,6 +34,7 @@ def test_incidents_are_read_from_the_journal_when_no_governor_runs(costgov: Cost
     assert [line.split()[0] for line in listed.stdout.splitlines()] == ["INCIDENT", "run7.gpu-17.1", "run7.gpu-17.3"]
     shown = costgov("incident", "show", "run7.gpu-17.1")
     assert "VERIFIED   read back" in shown.stdout
+    assert "failure mode  the loss is no number any more: docs/reference/failure_modes.md#loss-not-a" in shown.stdout
     assert costgov("incident", "show", "run7.gpu-17.1", "--markdown").stdout.startswith("# Incident run7.gpu-17.1\n")
     document = json.loads(costgov("incident", "show", "run7.gpu-17.1", "--json").stdout)
     assert (document["schema"], document["loss"]) == ("costgov.incident/1", "nan")

@@ -13,6 +13,7 @@ from docs.generators import (
     alerts_page,
     cli_page,
     clouds_page,
+    dashboard,
     failure_modes_page,
     halt_page,
     low_precision_page,
@@ -48,6 +49,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/sparse_attention.svg": sparse_attention_page.drawn,
     "docs/reference/stages.md": stages_page.render,
     "docs/reference/triggers.md": triggers_page.render,
+    "deploy/grafana/costgov.json": dashboard.render,
     "deploy/man/costgov.1": man_page.render,
     "policies/policy.schema.json": lambda: json.dumps(schema(), indent=1, ensure_ascii=False) + "\n",
     **{

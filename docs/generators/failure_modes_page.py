@@ -47,7 +47,7 @@ come back within some 120 steps, `costgov halt RUN --reason "loss spike"` saves 
        ([Chowdhery et al. 2022](https://arxiv.org/abs/2204.02311), section 5.1). The same batches at other weights did no harm there, so keep them for later.
    - It does not come again: it was not the data alone. Go on at 3.
    - It comes at a boundary (a new epoch, shard or mixture): compare the loss by source. A new level is no spike: `costgov incident mark last --false`.
-3. **Numbers.** Look at what came before the spike: `costgov export` has loss, gradient norm and loss scale step by step.
+3. **Numbers.** Look at what came before the spike: `costgov export RUN` has loss, gradient norm and loss scale step by step, as far as the trainer reports them.
    - The gradient norm rose for some steps first: the learning rate is too high for here. Lower it, or lengthen the warm-up; clip at 1.0.
      OPT-175B lowered the learning rate and went on from an earlier checkpoint ([Zhang et al. 2022](https://arxiv.org/abs/2205.01068), section 2.5).
    - The loss scale fell step by step, or updates were skipped: fp16 overflows. Go on as for [overflow-storm](#overflow-storm), or train in bf16.
@@ -55,7 +55,7 @@ come back within some 120 steps, `costgov halt RUN --reason "loss spike"` saves 
    - The loss rose slowly, without a jump: attention logits or output logits grow. QK-norm, z-loss or weight decay hold them.
    - A checkpoint, a code change or a driver is newer than the last healthy steps: resume with the old one.
 4. **Communication and hardware.** The same step gives another result on the same data: something computes wrongly, or the ranks disagree.
-   - Compare a checksum of the weights over data-parallel ranks: they must be equal bit by bit. They differ: the rank that differs is the suspect.
+   - Compare a checksum of the weights over data-parallel ranks, where each has all of them (DDP, ZeRO-1 and -2): they must be equal bit by bit. They differ: the rank that differs is the suspect.
    - `dmesg` and `nvidia-smi -q -d ECC` on its node: XID, ECC, a link that was retrained.
    - Resume without that node. It is gone: the node goes to its provider, not back into the pool.
    - Nothing is found, and it comes at random steps: silent corruption. Run the provider's burn-in on each node, two by two.

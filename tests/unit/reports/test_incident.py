@@ -214,6 +214,7 @@ def test_no_text_of_a_snapshot_steers_a_terminal_or_leaves_its_block(case: str) 
     text = incident_markdown(hostile(snapshot))
     assert all(char.isprintable() or char == "\n" for char in text)
     headings = [line for line in incident_markdown(snapshot).splitlines() if line.startswith("#")]
+    headings = [line for line in headings if "Failure mode: " not in line or "halt-not-finished" in line]  # By trigger.
     assert [line for line in text.splitlines() if line.startswith("#")][1:] == headings[1:]
     fence = ""
     for line in text.splitlines():

@@ -9,14 +9,14 @@ from typing import Any
 from tests.drills.old_state import ANSWERS, kept, played, unpack
 
 THEN = json.loads(ANSWERS.read_text())
-# New fields that are sums of what was kept then.
-SUMMED = {"quantity"}
+# New fields that are made of what was kept then: a sum, and the page of the trigger.
+DERIVED = {"quantity", "failure_modes"}
 
 
 def without_news(now: Any, then: Any) -> Any:
     """`now` less the fields that `then` has not: a later version has more of them, and knows nothing there (null)."""
     if isinstance(now, dict) and isinstance(then, dict):
-        claims = {key: value for key, value in now.items() if value is not None and key not in SUMMED}
+        claims = {key: value for key, value in now.items() if value is not None and key not in DERIVED}
         kept_fields = {key: value for key, value in now.items() if key in then or key in claims}
         return {key: without_news(value, then.get(key)) for key, value in kept_fields.items()}
     if isinstance(now, list) and isinstance(then, list) and len(now) == len(then):

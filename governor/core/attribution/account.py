@@ -55,6 +55,8 @@ class TimeAccount:
     _ranks: dict[int, RankLine] = field(default_factory=dict)
     _gone: dict[int, RankLine] = field(default_factory=dict)  # Told, and not yet divided.
     _is_halted: bool = False
+    _holds: bool = False  # As of the last count.
+    _let_go_ns: int = 0  # Since then, not counted.
     _closed_at: MonoNs = MonoNs(0)
     _usual: Shares = field(default_factory=dict)  # As the last window was divided.
 
@@ -74,8 +76,8 @@ class TimeAccount:
         if self.is_fresh:
             self._begin(at, boot, since, spent_usd_micros, holds=holds)
             return
-        passed_ns = max(0, boot - self.boot_to) if holds and self.boot_to is not None else 0
         paid = spent_usd_micros - self.spent_usd_micros
+        passed_ns = self._held_ns(boot, holds=holds, has_paid=paid > 0)
         self.boot_to, self.spent_usd_micros = boot, spent_usd_micros
         if passed_ns > AWAY_NS and not is_unbroken:
             self._put(Cause.UNKNOWN, passed_ns, paid)
@@ -94,12 +96,30 @@ class TimeAccount:
     def _begin(self, at: MonoNs, boot: BootNs, since: BootNs, spent_usd_micros: int, *, holds: bool) -> None:
         """The first count: up to the first hello the run was launched."""
         self.is_fresh, self.boot_to, self.spent_usd_micros = False, boot, spent_usd_micros
+        self._holds = holds
         passed_ns = max(0, boot - since) if holds else 0
         known_ns = min(passed_ns, max((at - line.told_to for line in self._ranks.values()), default=0))
         known_usd = spent_usd_micros * known_ns // passed_ns if passed_ns else 0
         self.pool_ns += known_ns
         self.pool_usd_micros += known_usd
         self._put(Cause.START_UP, passed_ns - known_ns, spent_usd_micros - known_usd)
+
+    def _held_ns(self, boot: BootNs, *, holds: bool, has_paid: bool) -> int:
+        """What has passed since the last call and was the run's.
+
+        Whoever has let go since then held the node until now. It may be charged at a later call for the time in which
+        nobody knew yet that it had: the command's end is seen after the ranks'.
+        """
+        passed_ns = max(0, boot - self.boot_to) if self.boot_to is not None else 0
+        held_before, self._holds = self._holds, holds
+        if holds or held_before:
+            self._let_go_ns = 0
+            return passed_ns
+        self._let_go_ns += passed_ns
+        if not has_paid or self._let_go_ns > AWAY_NS:  # Later than that it pays for something else.
+            return 0
+        owed_ns, self._let_go_ns = self._let_go_ns, 0
+        return owed_ns
 
     # --- what ranks and logs tell ------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from governor.core.attribution.account import TimeAccount
 from governor.core.attribution.causes import Cause
-from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros
+from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros
 from governor.core.engine.node_journal import persist
 from governor.core.events.inputs import Bye, PhaseChange, TrainerExited
 from governor.core.events.machine import PriceRead
@@ -217,3 +217,36 @@ def test_every_micro_dollar_has_one_cause(acts: list[tuple[str, int]]) -> None:
         again = TimeAccount.restored(json.loads(json.dumps(account.snapshot())), same_boot=True)
         assert again.by_cause == account.by_cause
         assert again.snapshot() == account.snapshot()
+
+
+def told_of(account: TimeAccount) -> tuple[int, int]:
+    found = account.now(MonoNs(0)).values()
+    return sum(one.ns for one in found), sum(one.usd_micros for one in found)
+
+
+def test_time_that_is_charged_after_a_run_let_go_is_counted_with_its_money() -> None:
+    """The ranks have gone at a second, the command is seen to end half a second later, and is charged until then."""
+    account, spent = TimeAccount(), 0
+
+    def tick(seconds: float, paid: int, *, holds: bool) -> None:
+        nonlocal spent
+        spent += paid
+        at = int(seconds * NS_PER_S)
+        account.tick(MonoNs(at), BootNs(at), BootNs(0), spent, holds=holds)
+
+    tick(0.75, 750, holds=True)
+    tick(1.0, 250, holds=False)
+    assert told_of(account) == (NS_PER_S, 1000)
+    tick(1.25, 0, holds=False)
+    assert told_of(account) == (NS_PER_S, 1000)
+    tick(1.5, 500, holds=False)
+    assert told_of(account) == (int(1.5 * NS_PER_S), 1500)
+    tick(100.0, 70, holds=False)  # A correction, long after.
+    assert told_of(account) == (int(1.5 * NS_PER_S), 1570)
+
+
+def test_without_a_price_the_time_until_a_run_lets_go_counts() -> None:
+    account = TimeAccount()
+    for seconds, holds in ((1, True), (2, True), (3, False), (4, False)):
+        account.tick(MonoNs(0), BootNs(seconds * NS_PER_S), BootNs(0), 0, holds=holds)
+    assert told_of(account) == (3 * NS_PER_S, 0)

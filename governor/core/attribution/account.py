@@ -21,6 +21,7 @@ from governor.core.events.inputs import Step
 WINDOW_NS: Final = 10 * NS_PER_S
 # Ticks come four times a second. A longer pause is the governor's own absence: nobody knows what was then.
 AWAY_NS: Final = 5 * NS_PER_S
+ENOUGH_FRAC: Final = 0.99  # Micro-dollars are coarse: of a second at two dollars an hour there are 555.
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ class TimeAccount:
     _gone: dict[int, RankLine] = field(default_factory=dict)  # Told, and not yet divided.
     _is_halted: bool = False
     _holds: bool = False  # As of the last count.
-    _let_go_ns: int = 0  # Since then, not counted.
+    _let_go_ns: int = 0  # Since it held, and not counted.
     _closed_at: MonoNs = MonoNs(0)
     _usual: Shares = field(default_factory=dict)  # As the last window was divided.
 
@@ -77,7 +78,8 @@ class TimeAccount:
             self._begin(at, boot, since, spent_usd_micros, holds=holds)
             return
         paid = spent_usd_micros - self.spent_usd_micros
-        passed_ns = self._held_ns(boot, holds=holds, has_paid=paid > 0)
+        passed_ns = self._held_ns(boot, holds=holds)
+        paid -= self._count_owed(passed_ns, paid)
         self.boot_to, self.spent_usd_micros = boot, spent_usd_micros
         if passed_ns > AWAY_NS and not is_unbroken:
             self._put(Cause.UNKNOWN, passed_ns, paid)
@@ -104,22 +106,41 @@ class TimeAccount:
         self.pool_usd_micros += known_usd
         self._put(Cause.START_UP, passed_ns - known_ns, spent_usd_micros - known_usd)
 
-    def _held_ns(self, boot: BootNs, *, holds: bool, has_paid: bool) -> int:
-        """What has passed since the last call and was the run's.
-
-        Whoever has let go since then held the node until now. It may be charged at a later call for the time in which
-        nobody knew yet that it had: the command's end is seen after the ranks'.
-        """
+    def _held_ns(self, boot: BootNs, *, holds: bool) -> int:
+        """What has passed since the last call and was the run's: it held the node until it let go."""
         passed_ns = max(0, boot - self.boot_to) if self.boot_to is not None else 0
         held_before, self._holds = self._holds, holds
         if holds or held_before:
-            self._let_go_ns = 0
             return passed_ns
         self._let_go_ns += passed_ns
-        if not has_paid or self._let_go_ns > AWAY_NS:  # Later than that it pays for something else.
+        return 0
+
+    def _count_owed(self, passed_ns: int, paid: int) -> int:
+        """Count the time before for which the run is charged only now, and return what it has paid for that.
+
+        Between the ranks of two attempts the command's time is nobody's, until a run speaks again or the command ends.
+        """
+        let_go_ns, spent = self._let_go_ns, self.spent_usd_micros
+        if self._holds:
+            self._let_go_ns = 0
+        if paid <= 0 or spent <= 0 or not let_go_ns:
             return 0
-        owed_ns, self._let_go_ns = self._let_go_ns, 0
-        return owed_ns
+        worth_ns = paid * self._counted_ns() // spent - passed_ns  # At its price so far.
+        owed_ns = let_go_ns if worth_ns >= let_go_ns * ENOUGH_FRAC else max(0, worth_ns)
+        if not owed_ns:
+            return 0
+        self._let_go_ns = 0
+        owed = paid * owed_ns // (owed_ns + passed_ns)
+        if not self.has_trained:
+            self._put(Cause.START_UP, owed_ns, owed)
+        elif self._holds:
+            self._put(Cause.RESTART, owed_ns, owed)
+        else:
+            self.between.add(owed_ns, owed)
+        return owed
+
+    def _counted_ns(self) -> int:
+        return sum(amount.ns for amount in self.by_cause.values()) + self.pool_ns + self.between.ns
 
     # --- what ranks and logs tell ------------------------------------------------------------------------------
 
@@ -177,10 +198,9 @@ class TimeAccount:
         self._is_halted = True
 
     def over(self, at: MonoNs) -> None:
-        """The run has let go of the node."""
+        """The run has let go of the node. The time since its ranks have gone is its end, or of a restart."""
         self._end_all(at, is_cut=False)
-        self._put(Cause.SHUT_DOWN, self.between.ns, self.between.usd_micros)
-        self.between, self._is_halted = Amount(), False
+        self._is_halted = False
 
     def _end_all(self, at: MonoNs, *, is_cut: bool) -> None:
         """`is_cut`: a step was under way. It is of what its like were."""

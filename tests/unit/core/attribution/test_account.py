@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from governor.core.attribution.account import TimeAccount
+from governor.core.attribution.account import Amount, TimeAccount
 from governor.core.attribution.causes import Cause
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros
 from governor.core.engine.node_journal import persist
@@ -241,8 +241,39 @@ def test_time_that_is_charged_after_a_run_let_go_is_counted_with_its_money() -> 
     assert told_of(account) == (NS_PER_S, 1000)
     tick(1.5, 500, holds=False)
     assert told_of(account) == (int(1.5 * NS_PER_S), 1500)
-    tick(100.0, 70, holds=False)  # A correction, long after.
-    assert told_of(account) == (int(1.5 * NS_PER_S), 1570)
+    tick(100.0, 60, holds=False)  # Long after: no more time than it pays for.
+    assert told_of(account) == (int(1.56 * NS_PER_S), 1560)
+
+
+def test_time_between_two_attempts_is_the_restarts_once_a_rank_speaks_again() -> None:
+    """The command's time is nobody's until then: its money comes at once, with the next attempt."""
+    account = TimeAccount()
+    account.rank_begins(0, MonoNs(0))
+    account.tick(MonoNs(NS_PER_S), BootNs(NS_PER_S), BootNs(0), 1000, holds=True)
+    account.step(0, a_step(1, 0, step_s=0.5), MonoNs(NS_PER_S))
+    account.rank_ends(0, MonoNs(NS_PER_S))
+    account.over(MonoNs(NS_PER_S))
+    for seconds in range(2, 61):
+        account.tick(MonoNs(seconds * NS_PER_S), BootNs(seconds * NS_PER_S), BootNs(0), 2000, holds=False)
+    account.attempt_begins(MonoNs(60 * NS_PER_S))
+    account.rank_begins(0, MonoNs(60 * NS_PER_S))
+    account.tick(MonoNs(61 * NS_PER_S), BootNs(61 * NS_PER_S), BootNs(0), 61_000, holds=True)
+    assert account.by_cause[Cause.RESTART] == Amount(59 * NS_PER_S, 59_000)
+    assert told_of(account) == (61 * NS_PER_S, 61_000)
+
+
+def test_a_run_that_was_away_is_not_charged_for_it() -> None:
+    """As below a service: the node's time between two launches is no run's."""
+    account = TimeAccount()
+    account.rank_begins(0, MonoNs(0))
+    account.tick(MonoNs(NS_PER_S), BootNs(NS_PER_S), BootNs(0), 1000, holds=True)
+    account.step(0, a_step(1, 0, step_s=0.5), MonoNs(NS_PER_S))
+    account.rank_ends(0, MonoNs(NS_PER_S))
+    for seconds in range(1, 61):
+        account.tick(MonoNs(seconds * NS_PER_S), BootNs(seconds * NS_PER_S), BootNs(0), 1000, holds=False)
+    account.rank_begins(0, MonoNs(60 * NS_PER_S))
+    account.tick(MonoNs(61 * NS_PER_S), BootNs(61 * NS_PER_S), BootNs(0), 2000, holds=True)
+    assert told_of(account) == (2 * NS_PER_S, 2000)
 
 
 def test_without_a_price_the_time_until_a_run_lets_go_counts() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from governor.cli.ended import _money
+from governor.cli.ended import money_of
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs, UsdMicros, WallNs, usd
@@ -171,7 +171,7 @@ def test_a_restart_of_the_governor_forgets_no_price() -> None:
     managed = play.world.node.runs["own"]
     row = run_snapshot(play.world.node, managed, MonoNs(play.world.mono))
     assert row["usd_micros_per_mtok_steady"] == MILLION
-    ended = _money(row)
+    ended = money_of(row)
     assert tuple(ended[name] for name in PRICES) == told, "what `costgov status` has of it once it has ended"
 
 
@@ -185,7 +185,7 @@ def test_an_older_journal_that_does_not_say_what_bought_no_tokens_had_all_in_its
     told = play.all_in_rules("own")
     row = dict(play.world.runs["own"])
     del row["paid_before_usd_micros"]
-    assert tuple(_money(row)[name] for name in PRICES) == told
+    assert tuple(money_of(row)[name] for name in PRICES) == told
     play.world.runs["own"] = row
     play.restart()
     play.world.tick()
@@ -227,7 +227,7 @@ def test_a_run_that_comes_back_has_the_prices_that_it_had() -> None:
 
 def test_what_was_spent_before_its_tokens_is_in_no_price_of_an_ended_run() -> None:
     meter = TokenMeter(progress_tokens=MILLION, wasted_tokens=MILLION).snapshot()
-    ended = _money({"spend_usd_micros": 7 * MILLION, "paid_before_usd_micros": 3 * MILLION, "tokens": meter})
+    ended = money_of({"spend_usd_micros": 7 * MILLION, "paid_before_usd_micros": 3 * MILLION, "tokens": meter})
     assert (ended["usd_per_mtok_all_in"], ended["usd_per_mtok_useful"]) == (2.0, 4.0)
 
 

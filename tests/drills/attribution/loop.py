@@ -37,7 +37,7 @@ EVERY = 5  # Steps between evaluations and between saves.
 DIES_AT, SAVED_AT = STEPS * 2 // 3, STEPS // 3
 torch.set_num_threads(1)
 torch.manual_seed(0)
-truth = Truth()
+truth = Truth(time.sleep)
 again = len(list(told.out.glob("truth.*.0.json")))  # Attempts before this one.
 
 

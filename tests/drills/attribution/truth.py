@@ -21,7 +21,9 @@ COLLECTIVES = (
 class Truth:
     """Seconds by name, of one rank and one attempt. Written whenever the loop says so: a rank may end at any moment."""
 
-    def __init__(self) -> None:
+    def __init__(self, pause: Callable[[float], object]) -> None:
+        """`pause`: takes so many seconds, where a collective is to be late."""
+        self._pause = pause
         self.spent: dict[str, float] = {}
         self.steps: list[tuple[int, float, float]] = []  # Number, and when it began and ended by CLOCK_MONOTONIC.
         self.in_backward = False
@@ -81,7 +83,7 @@ class Truth:
 
     def _sleep_late(self) -> None:
         late, self._late = self._late, 0.0
-        time.sleep(late)
+        self._pause(late)
 
     def time_ddp(self, model: Any) -> None:
         """Of DDP, whose reducer is C++: from the last gradient until backward() returns; late by its hook."""

@@ -1,6 +1,6 @@
 """Lightning: a LightningModule with a validation and a ModelCheckpoint of its own. Two lines are costgov's.
 
-    costgov run --ceiling 300 --price 22 -- torchrun --nproc_per_node 2 examples/trainers/lightning_fit.py
+costgov run --ceiling 300 --price 22 -- torchrun --nproc_per_node 2 examples/trainers/lightning_fit.py
 """
 
 import os

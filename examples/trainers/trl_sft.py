@@ -1,6 +1,6 @@
 """TRL's SFTTrainer on a small Llama, from token ids: nothing is downloaded. Two lines are costgov's.
 
-    costgov run --ceiling 300 --price 22 -- python examples/trainers/trl_sft.py
+costgov run --ceiling 300 --price 22 -- python examples/trainers/trl_sft.py
 """
 
 import os

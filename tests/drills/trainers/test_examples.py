@@ -35,7 +35,7 @@ def test_an_example_trains_to_its_end_under_costgov(example: str) -> None:
     package, step_tokens = EXAMPLES[example]
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"needs {package}")
-    (command,) = re.findall(r"^    (costgov run .+)$", (ROOT / example).read_text(), re.MULTILINE)
+    (command,) = re.findall(r"^ *(costgov run .+)$", (ROOT / example).read_text(), re.MULTILINE)
     command = command.replace("torchrun ", f"{sys.executable} -m torch.distributed.run --standalone ")
     with tempfile.TemporaryDirectory(prefix="trains-") as directory:  # A short path: sockets lie in it.
         work = Path(directory)

@@ -72,6 +72,12 @@ class Row:
         return self.told_top in {self.truth_top, *(cause.value for cause in EXPECTED[self.injected])}
 
     @property
+    def is_outweighed(self) -> bool:
+        """By the ranks' own timers another cause took more than the injected one."""
+        wanted = {cause.value for cause in EXPECTED[self.injected]}
+        return bool(wanted) and self.truth_top not in wanted
+
+    @property
     def is_near(self) -> bool:
         return self.error is None or abs(self.error) <= NEAR_FRAC
 
@@ -90,7 +96,7 @@ class Row:
     def line(self) -> str:
         error = "-" if self.error is None else f"{self.error:+.0%}"
         notes = [f"{name} {share:+.0%}" for name, share in self.false.items()]
-        if EXPECTED[self.injected] and self.truth_top not in {cause.value for cause in EXPECTED[self.injected]}:
+        if self.is_outweighed:
             notes.append(f"{self.truth_top} was larger")
         return (
             f"{self.injected:<11}{self.engine:<10}{self.truth_share:>7.1%}  {self.told_top:<22}{self.told_share:>6.1%}"

@@ -139,7 +139,9 @@ def matrix(rows: Sequence[Row]) -> list[str]:
     counted = Counter((row.injected, row.told_top) for row in rows)
     lines = [f"{injected:<12} told as {told:<24} {count:>3}" for (injected, told), count in sorted(counted.items())]
     right, near = sum(row.is_right for row in rows), sum(row.is_near for row in rows)
-    return [*lines, "", f"{len(rows)} runs: {right} with the right cause, {near} within 15 %"]
+    larger = sum(row.is_right and row.is_outweighed for row in rows)
+    last = f"{len(rows)} runs: {right} with the right cause, {near} within 15 %"
+    return [*lines, "", f"{last}; of the right ones {larger} where another cause was larger, by the timers as well"]
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ asked.add_argument("--local_rank", type=int)
 told = asked.parse_args()
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 ENGINE, INJECTED, AMOUNT, STEPS = told.engine, told.injected, told.amount, told.steps
-VOCABULARY, LENGTH, WIDTH, BATCH, DEPTH = 256, 64, 192, 8, 4
+VOCABULARY, LENGTH, WIDTH, DEPTH = 256, 64, 192, 4
+BATCH = 64 if INJECTED == "recompute" else 8  # What is computed again is a part of what is computed: it has no amount.
 EVERY = 5  # Steps between evaluations and between saves.
 DIES_AT, SAVED_AT = STEPS * 2 // 3, STEPS // 3
 torch.set_num_threads(1)

@@ -32,7 +32,8 @@ NEEDS: list[tuple[str, str, dict[str, Any], str]] = [
 ]
 # All that these look at begins anew with an attempt.
 GO_ON = {
-    "data_starvation", "gpu_starvation", "grad_norm", "hang", "log_stalled", "loss_divergence", "loss_frozen",
+    "data_starvation", "gpu_fault", "gpu_starvation", "gpu_throttled", "grad_norm", "hang", "log_stalled",
+    "loss_divergence", "loss_frozen",
     "loss_spike", "loss_stall", "loss_vanished", "memory_pressure", "node_idle", "nonfinite", "overflow_storm",
     "silence", "slower_than_planned", "spot_notice", "straggler", "throughput_collapse", "unsaved_work", "usd_per_mtok",
 }  # fmt: skip

@@ -62,7 +62,7 @@ WHOLE_FIELDS: Final = frozenset(
     | {"skipped_steps", "progress_seq"}
     | {"mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes"}
 )
-FLAG_FIELDS: Final = frozenset({"loss_expected", "grad_finite", "applied"})
+FLAG_FIELDS: Final = frozenset({"loss_expected", "grad_finite", "applied", "data_bound"})
 _STEPS_SETTINGS: Final = {*STEP_FIELDS, "skipped", "micro", "stride"}
 _BEAT_SETTINGS: Final = (
     "phase",

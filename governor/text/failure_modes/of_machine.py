@@ -50,6 +50,35 @@ MODES: Final = (
         "collective.",
     ),
     FailureMode(
+        name="gpu-hardware",
+        title="a GPU is broken",
+        symptom="A GPU has fallen off the bus, told an XID error that needs a reset, or counted new uncorrected ECC "
+        "errors. Ranks crash on it, hang, or compute what is wrong.",
+        triggers=("gpu_fault",),
+        evidence="Which GPU, the XID or the number of errors, as the driver says.",
+        action="The shipped policies observe: most such runs end by themselves or hang, and those have their rules.",
+        recovery=(
+            "Read the XID in NVIDIA's catalogue: it says whether a reset is enough.",
+            "Leave the node out, resume elsewhere, and report it to the provider.",
+            "After uncorrected ECC errors, go on from a checkpoint of before: the weights may be wrong since.",
+        ),
+        at_risk="All ranks of the run wait for one GPU; and what was computed since the errors began.",
+    ),
+    FailureMode(
+        name="gpu-held-down",
+        title="heat or power hold a GPU down",
+        symptom="Clocks are below their maximum and the driver names heat, a power brake or the power cap as the reason.",
+        triggers=("gpu_throttled",),
+        evidence="Which GPU, the driver's reasons, for how long, its clock and temperature.",
+        action="The shipped policies observe. The run goes on, slower.",
+        recovery=(
+            "Look at the temperatures of the node's GPUs: one that is hotter than its neighbours has a cooling fault.",
+            "A power brake or cap is the rack's or the provider's: ask them.",
+            "One slow GPU slows every rank: leave the node out if it stays so.",
+        ),
+        at_risk="The share of the clock that is missing, of every GPU of the run, every hour.",
+    ),
+    FailureMode(
         name="taken-back",
         title="the machine may go, and work is not saved",
         symptom="The provider has announced that it takes a spot machine back, or too much training lies since "

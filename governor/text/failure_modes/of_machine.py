@@ -67,7 +67,7 @@ MODES: Final = (
     FailureMode(
         name="gpu-held-down",
         title="heat or power hold a GPU down",
-        symptom="Clocks are below their maximum and the driver names heat, a power brake or the power cap as the reason.",
+        symptom="Clocks are below their maximum, and the driver names heat, a power brake or the power cap.",
         triggers=("gpu_throttled",),
         evidence="Which GPU, the driver's reasons, for how long, its clock and temperature.",
         action="The shipped policies observe. The run goes on, slower.",

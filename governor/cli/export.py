@@ -52,10 +52,9 @@ def export(
     """Write what was recorded of RUN, and what the journal says of it, where people look at trainings.
 
     \b
-    costgov export llama --jsonl logs                   training_metrics.jsonl, performance_metrics.jsonl,
-                                                        gpu_metrics.jsonl and events.jsonl
-    costgov export llama --to tensorboard tb            tensorboard --logdir tb
-    costgov export llama --to wandb wb                  wandb sync wb/offline-run-llama
+    costgov export llama --jsonl logs         (files of JSON lines)
+    costgov export llama --to tensorboard tb  (then tensorboard)
+    costgov export llama --to wandb wb        (then wandb sync)
     costgov export llama --to mlflow http://mlflow:5000
 
     Series by step: loss, gradient norm, learning rate, loss scale, the step's time and its parts, tokens and steps a

@@ -39,7 +39,8 @@ from tests.paths import ROOT
 
 UIDS = (1000, 1001, 1002)
 HEADINGS = re.compile(
-    r"# Incident .*|## (Resume|Timeline|What was not observed|Evidence)|## Ranks at the verdict|### Rank .*"
+    r"# Incident .*|## (Resume|Timeline|What was not observed|Evidence|Ranks at the verdict)"
+    r"|## Failure mode: [a-z-]+|### Rank .*"
 )
 # Work of the performer on threads, which is over at once here.
 HARMS = (None, "model.safetensors: lm_head", None)

@@ -66,7 +66,7 @@ def report() -> None:
     costgov report llama                       to read here
     costgov report llama --html --output r.html   one page that fetches nothing
     costgov report llama --json                for programs
-    costgov report compare llama llama-fp8     what became better or worse, beyond noise
+    costgov report compare llama llama-fp8     better or worse, beyond noise
 
     `costgov report RUN` is `costgov report show RUN`: for a run with the name of a command.
     """

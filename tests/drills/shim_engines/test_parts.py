@@ -25,17 +25,19 @@ def test_the_parts_of_a_loop_are_a_partition_with_each_in_its_place(run_ranks, k
         assert total["step_s"] == pytest.approx(frames[-1]["at"] - frames[0]["at"], rel=0.01)
         assert named_s == pytest.approx(total["step_s"], rel=0.01), "what is left over is small"
 
-        # Within the frames, two evaluations and two saves: the third ones come behind the last step.
-        assert total["eval_s"] == pytest.approx(truth["eval"], rel=0.15)
-        assert total["checkpoint_s"] == pytest.approx(truth["save"], rel=0.15)
+        # No part is shorter than what the loop slept in it, and together they are the wall-clock: none has another's.
+        # Within the frames are two evaluations and two saves: the third ones come behind the last step.
+        slept = asleep()
+        assert total["eval_s"] >= slept["eval"]
+        assert total["checkpoint_s"] >= slept["save"]
         assert total["forward_s"] >= truth["loss"]
         if kind == "drawn":
             assert all(frame["data_bound"] and "loop_s" not in frame for frame in frames)
-            assert truth["data"] <= total["data_s"] == pytest.approx(truth["data"] + truth["loop"], rel=0.15)
+            assert total["data_s"] >= slept["data"] + slept["loop"]
         else:
             assert not any(frame.get("data_bound") for frame in frames)
-            assert total["data_s"] == pytest.approx(truth["data"], rel=0.1)
-            assert truth["loop"] <= total["loop_s"]
+            assert total["data_s"] >= slept["data"]
+            assert total["loop_s"] >= slept["loop"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -53,3 +55,15 @@ def measured(frames: list[dict[str, Any]]) -> tuple[dict[str, float], dict[str, 
     total = {part: sum(frame.get(part, 0.0) for frame in frames[1:]) for part in (*PARTS, "step_s")}
     first, last = frames[0]["spent"], frames[-1]["spent"]
     return total, {part: last[part] - first[part] for part in last}
+
+
+def asleep() -> dict[str, float]:
+    """Seconds of each part between the first frame and the last one, as parts_loop.py has them."""
+    steps, micro_steps, samples = 11, 2, 4
+    evaluation = 2 * (0.03 + samples * 0.004)
+    return {
+        "data": steps * micro_steps * samples * 0.004,
+        "loop": steps * 0.02,
+        "save": 2 * 0.05,
+        "eval": 2 * evaluation,
+    }

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from governor.core.attribution.account import Amount, TimeAccount
 from governor.core.attribution.causes import Cause
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros
+from governor.core.engine.metering import charge_verdict
 from governor.core.engine.node_journal import persist
 from governor.core.events.inputs import Bye, PhaseChange, TrainerExited
 from governor.core.events.machine import PriceRead
 from governor.core.events.operators import OperatorHalt
+from governor.core.rules.triggers import load
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import a_step, hello, peer
 from tests.unit.core.money.test_waste import A_SECOND, a_world, until
@@ -85,16 +88,28 @@ def test_money_follows_time() -> None:
     assert sum(one.ns for one in told.values()) == 10 * NS_PER_S
 
 
-def test_a_halt_on_a_hang() -> None:
+@pytest.mark.parametrize("trigger", ["hang", "log_stalled"])
+def test_a_halt_on_a_hang(trigger: str) -> None:
+    """Ten seconds of silence, then the verdict."""
+    assert trigger in load()
     world = a_world()
     world.hear()
     steps(world, range(1, 11), began=1)
     until(world, 20)
-    account_of(world)  # Ten seconds of silence, then the verdict.
-    world.node.runs["llama"].history.time.halt_begins(MonoNs(world.mono), is_hang=True)
+    charge_verdict(world.node, world.node.runs["llama"], trigger, MonoNs(world.mono))
     until(world, 25)
     assert seconds(world) == {"data_starvation": 1.0, "productive": 9.0, "hang": 10.0, "halt": 5.0}
     sums_hold(world)
+
+
+def test_a_save_within_the_first_step_is_no_warm_up() -> None:
+    world = a_world()
+    world.hear()
+    until(world, 5)
+    step(world, 1, step_s=5.0, checkpoint_s=4.0)
+    steps(world, range(2, 12), began=6)
+    end(world)
+    assert seconds(world) == {"checkpoint_stall": 4.0, "data_starvation": 1.1, "productive": 9.9}
 
 
 def test_a_halt_by_hand_is_no_hang() -> None:

@@ -11,6 +11,7 @@ import pytest
 from docs.generators.failure_modes_page import SHIPPED, rules_of
 from governor.cli.main import cli
 from governor.core.alerts.catalogue import SEVERITIES
+from governor.core.attribution.rows import ADVICE
 from governor.core.base.policy import ALL
 from governor.core.rules.triggers import load
 from governor.policies.files import PACKAGED_POLICY
@@ -55,8 +56,13 @@ def test_the_rules_of_every_shipped_policy_are_on_the_page() -> None:
         assert all(rule in page for rule in rules_of(trigger))
 
 
-@pytest.mark.parametrize("command", sorted(set(re.findall(r"`costgov ([^`]+)`", (ROOT / PAGE).read_text()))))
-def test_every_command_of_the_page_exists(command: str) -> None:
+NEXT_STEPS = "\n".join(advice.next_step or "" for advice in ADVICE.values())
+
+
+@pytest.mark.parametrize(
+    "command", sorted(set(re.findall(r"`costgov ([^`]+)`", (ROOT / PAGE).read_text() + NEXT_STEPS)))
+)
+def test_every_command_of_the_page_and_of_a_cause_exists(command: str) -> None:
     """Names of commands come first, then what they are asked: in capitals, an option, a number, or `last`."""
     found: click.Command | None = cli
     named = command.split()

@@ -55,7 +55,7 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
         "find why attempts end; load the checkpoint from a local disk",
     ),
     Cause.LOST_STEPS: Advice(
-        "high", "steps that an earlier attempt had trained already", "save more often: see `costgov checkpoint`"
+        "high", "steps that an earlier attempt had trained already", "save more often"
     ),
     Cause.THROTTLING: Advice(
         "medium", "the GPU's clock was held down", "check the cooling and the power limit of the node"

@@ -22,7 +22,8 @@ from governor.cli.common import (
     tokens_options,
 )
 from governor.cli.policy.replay import map_option
-from governor.reports.run.sections import Table, adding_up, per_hour, seconds, share, usd, words
+from governor.reports.causes import seconds, usd, words
+from governor.reports.run.sections import Table, adding_up, per_hour, share
 from governor.text.screen import screen_of
 from governor.text.table import Head, plain, render_rows
 from governor.wire import formats

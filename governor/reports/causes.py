@@ -38,24 +38,25 @@ def cause_rows(run: Mapping[str, Any], most: int) -> list[CauseRow]:
     is_priced = is_spend_known(run.get("spend_rate_usd_per_hour"), run["spend_usd"])
     shown = causes if len(causes) <= most else causes[: most - 1]
     rows = [
-        _row(_words(one["cause"]), one["s"], one["usd"], wall_s, is_priced)._replace(
+        _row(words(one["cause"]), one["s"], one["usd"], wall_s, is_priced)._replace(
             confidence=one["confidence"], next_step=one.get("next_step") or ""
         )
         for one in shown
     ]
     rest = causes[len(shown) :]
     if rest:
-        seconds, dollars = sum(one["s"] for one in rest), sum(one["usd"] for one in rest)
-        rows.append(_row(f"{len(rest)} others", seconds, dollars, wall_s, is_priced))
+        rest_s, dollars = sum(one["s"] for one in rest), sum(one["usd"] for one in rest)
+        rows.append(_row(f"{len(rest)} others", rest_s, dollars, wall_s, is_priced))
     return rows
 
 
-def _row(name: str, seconds: float, dollars: float, wall_s: float, is_priced: bool) -> CauseRow:
+def _row(name: str, cause_s: float, dollars: float, wall_s: float, is_priced: bool) -> CauseRow:
     per_hour = f"{money_text(dollars / wall_s * 3600)}/h" if is_priced else "-"
-    return CauseRow(name, per_hour, seconds / wall_s, seconds_text(seconds), "", "")
+    return CauseRow(name, per_hour, cause_s / wall_s, seconds_text(cause_s), "", "")
 
 
-def _words(cause: str) -> str:
+def words(cause: str) -> str:
+    """A cause as prose has it."""
     return cause.replace("_", " ")
 
 
@@ -69,12 +70,20 @@ def percent(frac: float) -> str:
     return f"{100 * frac:.1f}%" if abs(frac) >= SHARE_MIN or frac == 0 else "<0.1%"
 
 
+def usd(amount: float) -> str:
+    return format_usd(round(amount * MICROS_PER_USD))
+
+
+def seconds(amount: float) -> str:
+    return format_duration(round(amount * NS_PER_S))
+
+
 def money_text(amount: float | None) -> str:
-    return "-" if amount is None else format_usd(round(amount * MICROS_PER_USD))
+    return "-" if amount is None else usd(amount)
 
 
 def seconds_text(value: float | None) -> str:
-    return "-" if value is None else format_duration(round(value * NS_PER_S))
+    return "-" if value is None else seconds(value)
 
 
 def count_text(value: float | None) -> str:

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from governor.reports.causes import words
 from governor.reports.run.document import interval_row
 from governor.reports.run.facts import RunFacts
-from governor.reports.run.sections import Section, Table, share, words
+from governor.reports.run.sections import Section, Table, share
 from governor.reports.run.windows import COMMUNICATION, PARTS, Interval
 from governor.text.table import Head
 

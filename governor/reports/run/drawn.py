@@ -11,7 +11,8 @@ from itertools import groupby
 from typing import Any, Final
 
 from governor.core.base.units import NS_PER_S, format_duration
-from governor.reports.run.sections import Section, adding_up, seconds, sections, share, title_of, usd, words
+from governor.reports.causes import seconds, usd, words
+from governor.reports.run.sections import Section, adding_up, sections, share, title_of
 from governor.reports.run.series import Mark, RunSeries
 from governor.text import page as web
 from governor.text.binned import Column, Line

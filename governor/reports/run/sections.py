@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
+from governor.core.base.units import MICROS_PER_USD
+from governor.reports.causes import seconds, usd, words
 from governor.text.table import Head
 
 TIME_LINE_SHOWN: Final = 40
@@ -281,19 +282,6 @@ def _spikes(told: Mapping[str, Any]) -> Iterator[str]:
 
 
 # --- figures as text -----------------------------------------------------------------------------------------
-
-
-def words(cause: str) -> str:
-    """A cause as prose has it."""
-    return cause.replace("_", " ")
-
-
-def usd(amount: float) -> str:
-    return format_usd(round(amount * MICROS_PER_USD))
-
-
-def seconds(amount: float) -> str:
-    return format_duration(round(amount * NS_PER_S))
 
 
 def share(part: float | None) -> str:
